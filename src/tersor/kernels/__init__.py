@@ -1,0 +1,1 @@
+"""One folder per operation: ``reference`` defines the answer, ``cpu`` and ``gpu`` give its bits."""

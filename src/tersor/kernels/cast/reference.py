@@ -1,0 +1,36 @@
+"""Casts to 8-bit floats with one scale per group, plain torch."""
+
+from __future__ import annotations
+
+import torch
+
+from tersor.kernels.group.reference import SMALLEST_ABSMAX
+
+
+def scaled_cast(
+    x: torch.Tensor, dtype: torch.dtype, group: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cast groups of values after scaling their largest finite magnitude to the dtype's maximum.
+
+    Args:
+        x: float32, flat, a multiple of ``group`` long.
+        dtype: ``torch.float8_e4m3fn`` or ``torch.float8_e5m2``.
+        group: values per scale.
+
+    Returns:
+        scales: float32 [num_groups]; the cast values, flat. Values that are not finite become NaN
+        (e4m3) or stay as they are (e5m2), without harming their group.
+    """
+    values = x.view(-1, group)
+    finite = torch.where(torch.isfinite(values), values.abs(), 0.0)
+    absmax = finite.amax(1) if len(values) else finite.new_zeros(0)
+    live = absmax >= SMALLEST_ABSMAX
+    top = torch.full_like(absmax, torch.finfo(dtype).max)
+    scales = torch.where(live, absmax / top, 1.0)
+    inverse = torch.where(live, top / torch.where(live, absmax, 1.0), 1.0)
+    return scales, (values * inverse[:, None]).to(dtype).view(-1)
+
+
+def scaled_uncast(data: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
+    """Return the float32 values of ``scaled_cast``'s output, flat."""
+    return (data.view(-1, group).to(torch.float32) * scales[:, None]).view(-1)

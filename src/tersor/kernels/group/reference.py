@@ -1,0 +1,72 @@
+"""Group quantization, plain torch.
+
+Symmetric and linear: ``top = 2**(nbits - 1) - 1`` levels on each side of zero (7 or 127). A field
+is ``code + 2**(nbits - 1)``; field 0 marks a value that is not finite and decodes to NaN. Two
+4-bit fields share a byte: element ``i`` of a group in the low nibble, ``i + group / 2`` in the high.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+SMALLEST_ABSMAX: Final = 2.0**-118
+"""Groups below this decode to zero: the reciprocal of their scale would overflow float32."""
+
+
+def uniform(seed: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Return ``count`` float32 numbers in [0, 1), a function of seed and position alone."""
+    low, high = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF
+    h = (torch.arange(count, device=device, dtype=torch.int64) * 0x9E3779B1 + low) & 0xFFFFFFFF
+    h = ((h ^ (h >> 16) ^ high) * 0x85EBCA6B) & 0xFFFFFFFF
+    h = ((h ^ (h >> 13)) * 0xC2B2AE35) & 0xFFFFFFFF
+    return ((h ^ (h >> 16)) >> 8).to(torch.float32) * 2.0**-24
+
+
+def group_quantize(
+    x: torch.Tensor, nbits: int, group: int, seed: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize groups of consecutive values by their largest finite magnitude.
+
+    Args:
+        x: float32, flat, a multiple of ``group`` long.
+        nbits: 8 or 4.
+        group: values per scale, even.
+        seed: round stochastically with this seed (unbiased), or to nearest when None.
+
+    Returns:
+        scales: float32 [num_groups]; data: uint8 [num_groups * group * nbits / 8].
+    """
+    values = x.view(-1, group)
+    top = 2 ** (nbits - 1) - 1
+    finite = torch.isfinite(values)
+    peak = torch.where(finite, values.abs(), 0.0)
+    absmax = peak.amax(1) if len(values) else peak.new_zeros(0)
+    live = absmax >= SMALLEST_ABSMAX
+    # tensor by tensor: torch may turn a division with a scalar into a multiplication
+    tops = torch.full_like(absmax, top)
+    inverse = torch.where(live, tops / torch.where(live, absmax, 1.0), 0.0)
+    scales = torch.where(live, absmax / tops, 0.0)
+    scaled = torch.where(finite, values, 0.0) * inverse[:, None]
+    if seed is None:
+        codes = torch.round(scaled)
+    else:
+        codes = torch.floor(scaled + uniform(seed, x.numel(), x.device).view(-1, group))
+    fields = codes.clamp(-top, top).to(torch.int64) + (top + 1)
+    fields = torch.where(finite, fields, 0)
+    if nbits == 4:
+        fields = fields[:, : group // 2] | fields[:, group // 2 :] << 4
+    return scales, fields.to(torch.uint8).view(-1)
+
+
+def group_dequantize(
+    data: torch.Tensor, scales: torch.Tensor, nbits: int, group: int
+) -> torch.Tensor:
+    """Return the float32 values of ``group_quantize``'s output, flat."""
+    fields = data.view(scales.numel(), group * nbits // 8)
+    if nbits == 4:
+        fields = torch.cat([fields & 15, fields >> 4], 1)
+    codes = fields.to(torch.float32) - 2.0 ** (nbits - 1)
+    values = codes * scales[:, None]
+    return torch.where(fields == 0, torch.nan, values).view(-1)

@@ -1,0 +1,43 @@
+"""Bounded quantization, plain torch."""
+
+from __future__ import annotations
+
+import torch
+
+from tersor.kernels.quantize.grid import Grid
+
+
+def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the codes of all values and the positions of those that need exact storage.
+
+    A value is an outlier if it is not finite, its code lies beyond the radius, or its decoded
+    value, rounded to ``x.dtype``, misses the bound. Its code is 0.
+
+    Args:
+        x: float32, float64, float16 or bfloat16, any shape.
+        grid: step and bound to use.
+
+    Returns:
+        codes: int32, flat; ``positions``: int64, ascending.
+
+    Example:
+        >>> grid = Grid.for_bound(0.5, torch.float32)
+        >>> codes, positions = bounded_quantize(torch.tensor([0.2, 3.9, float("nan")]), grid)
+        >>> codes.tolist(), positions.tolist()
+        ([0, 4, 0], [2])
+    """
+    compute = torch.float64 if x.dtype == torch.float64 else torch.float32
+    values = x.reshape(-1).to(compute)
+    # multiply by the reciprocal, not divide: triton's float32 "/" is not correctly rounded
+    scaled = torch.round(values * grid.inverse)
+    decoded = (scaled * grid.step).to(x.dtype).to(compute)
+    # NaN compares false, so it is an outlier
+    holds = ((values - decoded).abs() <= grid.bound) & (scaled.abs() <= grid.radius)
+    codes = torch.where(holds, scaled, torch.zeros_like(scaled)).to(torch.int32)
+    return codes, torch.nonzero(~holds).view(-1)
+
+
+def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> None:
+    """Write ``codes * step``, rounded to ``out.dtype``, into the contiguous ``out``."""
+    compute = torch.float64 if out.dtype == torch.float64 else torch.float32
+    out.copy_((codes.to(compute) * step).view(out.shape))

@@ -1,0 +1,32 @@
+"""Working memory that a thread keeps between kernel calls.
+
+Touching fresh pages costs about 0.3 us each, which would be a fifth of the time of packing 64 MiB
+and keeps two threads from being faster than one (they wait for each other in the kernel).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Final
+
+import numpy as np
+
+_MAX_KEPT_NBYTES: Final = 1 << 28
+"""Larger buffers go back to the system at once. They are sized for the worst case, so far less
+than this is ever resident: only pages that were written count."""
+
+
+class _Kept(threading.local):
+    buffer: Any = np.empty(0, dtype=np.uint8)
+
+
+_kept = _Kept()
+
+
+def scratch(nbytes: int) -> Any:
+    """Return a uint8 array of ``nbytes`` with arbitrary content, valid until the next call."""
+    if nbytes > _MAX_KEPT_NBYTES:
+        return np.empty(nbytes, dtype=np.uint8)
+    if _kept.buffer.size < nbytes:
+        _kept.buffer = np.empty(nbytes, dtype=np.uint8)
+    return _kept.buffer[:nbytes]

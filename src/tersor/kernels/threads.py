@@ -1,0 +1,63 @@
+"""Splitting CPU work over threads, as many as torch is set to use.
+
+Kernels release the GIL, so plain threads suffice; the pool starts on first use, never on import.
+Work started inside a part stays on that part's thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from itertools import pairwise
+from threading import Lock
+from typing import Any, Final
+
+import torch
+
+_MIN_NBYTES_PER_THREAD: Final = 1 << 19
+"""Below 512 KiB per thread, starting a task (about 30 us) costs more than it saves."""
+
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_lock = Lock()
+_inside: ContextVar[bool] = ContextVar("tersor_inside_part", default=False)
+
+
+def _pool(num_threads: int) -> ThreadPoolExecutor:
+    # keyed by process: a forked child must not wait on its parent's threads
+    key = (os.getpid(), num_threads)
+    with _lock:
+        if key not in _pools:
+            _pools[key] = ThreadPoolExecutor(num_threads, thread_name_prefix="tersor-kernel")
+        return _pools[key]
+
+
+def num_parts(num_items: int, total_nbytes: int) -> int:
+    """Return how many threads are worth starting; 1 inside a part that already has its thread."""
+    if _inside.get():
+        return 1
+    return max(1, min(torch.get_num_threads(), total_nbytes // _MIN_NBYTES_PER_THREAD, num_items))
+
+
+def split(num_items: int, item_nbytes: int) -> list[tuple[int, int]]:
+    """Cut ``range(num_items)`` into one contiguous part per thread worth starting."""
+    count = num_parts(num_items, num_items * item_nbytes)
+    return list(pairwise(num_items * part // count for part in range(count + 1)))
+
+
+def run(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Call ``function(*part)`` for every part, in threads if there are several; keep the order."""
+    if len(parts) == 1:
+        return [function(*parts[0])]
+
+    def call(part: tuple[Any, ...]) -> Any:
+        _inside.set(True)
+        return function(*part)
+
+    # the calling thread takes a share too, so n parts need n - 1 threads; each part gets a copy
+    # of the context, in which the forced backend travels
+    pool = _pool(len(parts) - 1)
+    futures = [pool.submit(copy_context().run, call, part) for part in parts[1:]]
+    first = copy_context().run(call, parts[0])
+    return [first, *(future.result() for future in futures)]

@@ -1,0 +1,146 @@
+"""The vocabulary shared by all layers: error bounds, dtypes, and what describes a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+
+from tersor.errors import CorruptDataError, SpecError
+
+# Names are written to files, so they are only ever appended to.
+DTYPES: Final[Mapping[str, torch.dtype]] = {
+    "f32": torch.float32,
+    "f64": torch.float64,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i8": torch.int8,
+    "i16": torch.int16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "u8": torch.uint8,
+    "bool": torch.bool,
+    "u16": torch.uint16,
+    "u32": torch.uint32,
+    "u64": torch.uint64,
+    "f8e4m3": torch.float8_e4m3fn,
+    "f8e5m2": torch.float8_e5m2,
+    "c64": torch.complex64,
+    "c128": torch.complex128,
+}
+DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {dtype: name for name, dtype in DTYPES.items()}
+FLOAT_DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+"""The dtypes an error bound can be promised for; all others are stored losslessly."""
+
+MAX_DIMS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A promised maximum error, absolute or relative to the tensor's value range.
+
+    Every finite value decodes to within the bound, judged in float64 without slack.
+
+    Example:
+        >>> Bound.relative(1e-3).resolve(-2.0, 6.0)
+        0.008
+    """
+
+    kind: Literal["absolute", "relative"]
+    value: float
+
+    def __post_init__(self) -> None:
+        """Refuse anything that is not a finite number of at least zero."""
+        if self.kind not in ("absolute", "relative"):
+            raise SpecError(f"bound kind must be 'absolute' or 'relative', not {self.kind!r}")
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise SpecError(f"an error bound must be a number, not {type(self.value).__name__}")
+        if not math.isfinite(self.value) or self.value < 0:
+            raise SpecError(f"an error bound must be finite and at least 0, not {self.value}")
+        object.__setattr__(self, "value", float(self.value))
+
+    @classmethod
+    def absolute(cls, value: float) -> Bound:
+        """Promise ``|decoded - original| <= value``."""
+        return cls("absolute", value)
+
+    @classmethod
+    def relative(cls, value: float) -> Bound:
+        """Promise ``|decoded - original| <= value * (max - min)`` over the finite values."""
+        return cls("relative", value)
+
+    def resolve(self, low: float, high: float) -> float:
+        """Return the absolute error bound for finite values in ``[low, high]``."""
+        if self.kind == "absolute":
+            return self.value
+        width = high - low
+        # float64 data can span more than the largest float64; scale each end first then
+        error_bound = (
+            self.value * width if math.isfinite(width) else self.value * high - self.value * low
+        )
+        return min(error_bound, torch.finfo(torch.float64).max)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form, ``{"relative": 0.001}`` or ``{"absolute": 0.5}``."""
+        return {self.kind: self.value}
+
+    @classmethod
+    def from_config(cls, config: Any) -> Bound:
+        """Rebuild a bound from its JSON form; unknown keys raise ``SpecError``."""
+        if not isinstance(config, Mapping) or len(config) != 1:
+            raise SpecError('a bound must be written {"absolute": e} or {"relative": r}')
+        ((kind, value),) = config.items()
+        return cls(kind, value)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Shape and dtype of a tensor: what a decoder must know to rebuild it."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, x: torch.Tensor) -> TensorInfo:
+        """Describe ``x``; raises ``SpecError`` for a dtype or layout tersor cannot store."""
+        if x.layout is not torch.strided:
+            raise SpecError(
+                f"only dense tensors can be compressed, not {x.layout}; use .to_dense()"
+            )
+        if x.dtype not in DTYPE_NAMES:
+            raise SpecError(f"tensors of {x.dtype} cannot be stored; convert to float32 first")
+        return cls(tuple(x.shape), x.dtype)
+
+    @property
+    def numel(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the uncompressed values in bytes."""
+        return self.numel * self.dtype.itemsize
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form, ``{"shape": [2, 3], "dtype": "f32"}``."""
+        return {"shape": list(self.shape), "dtype": DTYPE_NAMES[self.dtype]}
+
+    @classmethod
+    def from_config(cls, config: Any) -> TensorInfo:
+        """Rebuild from the JSON form; anything unexpected raises ``CorruptDataError``."""
+        if not isinstance(config, Mapping) or set(config) != {"shape", "dtype"}:
+            raise CorruptDataError("a tensor description must have exactly 'shape' and 'dtype'")
+        shape, dtype = config["shape"], config["dtype"]
+        if not isinstance(dtype, str) or dtype not in DTYPES:
+            raise CorruptDataError(f"unknown dtype {dtype!r} in a tensor description")
+        if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMS:
+            raise CorruptDataError(f"a shape must be a list of at most {MAX_DIMS} sizes")
+        if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
+            raise CorruptDataError(f"impossible shape {list(shape)} in a tensor description")
+        info = cls(tuple(shape), DTYPES[dtype])
+        if info.nbytes >= 2**63:
+            raise CorruptDataError(f"impossible shape {list(shape)} in a tensor description")
+        return info
