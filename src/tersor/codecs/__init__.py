@@ -1,0 +1,20 @@
+"""Codecs: named, versioned compositions of stages. Importing this registers the built-in ones."""
+
+from tersor.codecs import auto, cast, entropy, flat, group, lz, raw, rows
+from tersor.codecs.codec import Codec
+from tersor.codecs.packed import Packed
+from tersor.codecs.registry import codec_ids, create, from_config, get, register
+
+BUILT_IN = (auto, cast, entropy, flat, group, lz, raw, rows)
+"""The modules whose import registers codecs."""
+
+__all__ = [
+    "BUILT_IN",
+    "Codec",
+    "Packed",
+    "codec_ids",
+    "create",
+    "from_config",
+    "get",
+    "register",
+]

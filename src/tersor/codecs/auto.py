@@ -1,0 +1,155 @@
+"""``auto``: try the codecs on a sample of the tensor and take the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+import torch
+
+from tersor.chunks import MAX_CHUNK_VALUES
+from tersor.codecs.bounded import BoundedCodec
+from tersor.codecs.codec import Codec
+from tersor.codecs.entropy import Huffman
+from tersor.codecs.flat import Delta, Flat
+from tersor.codecs.packed import Packed
+from tersor.codecs.registry import register
+from tersor.codecs.rows import Rows
+from tersor.errors import SpecError
+from tersor.stages.predictors.rows import row_shape
+from tersor.types import Bound
+
+_SAMPLE_VALUES: Final = 1 << 18
+"""Values tried per codec: 1 MiB of float32, a few milliseconds for all candidates."""
+
+_SPEEDS_GBPS: Final = {
+    "flat": (6.0, 12.0),
+    "delta": (3.0, 4.0),
+    "huffman": (2.5, 4.0),
+    "rows": (3.0, 5.0),
+}
+"""Encode and decode speed of one CPU core in GB/s of float32, rounded down from
+results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters here."""
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Auto(Codec):
+    """Choose a codec per tensor; what is written is the chosen codec's own bytes.
+
+    Without ``bandwidth_gbps`` the smallest result wins. With it (GB/s of the link the bytes will
+    cross) the shortest time to encode, transfer and decode wins. ``Packed.reason`` says why.
+    """
+
+    codec_id: ClassVar[str] = "auto"
+    guarantee: ClassVar[str] = "every finite value within the bound, NaN and infinities kept"
+
+    bound: Bound
+    bandwidth_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse impossible options."""
+        if not isinstance(self.bound, Bound):
+            raise SpecError("bound must be Bound.absolute(e) or Bound.relative(r)")
+        if self.bandwidth_gbps is not None and not self.bandwidth_gbps > 0:
+            raise SpecError(f"bandwidth_gbps must be above 0, not {self.bandwidth_gbps}")
+
+    def candidates(self, x: torch.Tensor) -> list[BoundedCodec]:
+        """Return the codecs worth trying on ``x``."""
+        found: list[BoundedCodec] = [
+            Flat(bound=self.bound),
+            Flat(bound=self.bound, base=True),
+            Huffman(bound=self.bound),
+        ]
+        for dims in range(1, min(3, x.dim()) + 1):
+            found += [
+                Delta(bound=self.bound, lorenzo=dims),
+                Huffman(bound=self.bound, lorenzo=dims),
+            ]
+        if x.dim() >= 2 and x.shape[-1] > 1:
+            found.append(Rows(bound=self.bound))
+        return found
+
+    def choose(self, x: torch.Tensor, error_bound: float) -> tuple[BoundedCodec, str]:
+        """Return the best candidate for ``x`` and a sentence that says why."""
+        sample = _sample(x)
+        scored = []
+        for codec in self.candidates(x):
+            encoded_nbytes = codec.encode_payload(sample, error_bound).numel()
+            fraction = encoded_nbytes / max(1, sample.nbytes)
+            scored.append((self._cost(codec, fraction), codec, fraction))
+        cost, codec, fraction = min(scored, key=lambda entry: entry[0])
+        by = (
+            "smallest"
+            if self.bandwidth_gbps is None
+            else f"fastest over {self.bandwidth_gbps:g} GB/s ({cost:.3f} ns per byte)"
+        )
+        options = {
+            k: v for k, v in codec.to_config().items() if k not in ("id", "version", "bound")
+        }
+        named = ", ".join(f"{key}={value}" for key, value in options.items())
+        reason = (
+            f"{codec.codec_id} ({named}) was the {by} of {len(scored)} codecs on a sample of "
+            f"{sample.numel()} values: ratio {1 / fraction:.2f}"
+        )
+        return codec, reason
+
+    def _cost(self, codec: BoundedCodec, fraction: float) -> float:
+        """Return bytes per byte, or nanoseconds per byte when a bandwidth is given."""
+        if self.bandwidth_gbps is None:
+            return fraction
+        encode_gbps, decode_gbps = _SPEEDS_GBPS[codec.codec_id]
+        return fraction / self.bandwidth_gbps + 1.0 / encode_gbps + 1.0 / decode_gbps
+
+    def resolve_bound(self, x: torch.Tensor) -> float:
+        """See ``BoundedCodec.resolve_bound``."""
+        return Flat(bound=self.bound).resolve_bound(x)
+
+    def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
+        """Encode with the chosen codec, which the result names."""
+        self.check_supported(x.dtype)
+        x = x.detach().contiguous()
+        codec, reason = self.choose(x, self.resolve_bound(x))
+        return replace(codec.encode(x, chunk_values=chunk_values), reason=reason)
+
+    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        """Refuse: payloads are written by the chosen codec, never by ``auto`` itself."""
+        del x, error_bound
+        raise SpecError("codec 'auto' chooses per tensor: call encode, or choose first")
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Refuse: no payload is ever written by ``auto`` itself."""
+        del payload, out
+        raise SpecError("codec 'auto' writes no payload of its own; use the codec it chose")
+
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        """Every candidate falls back to exact storage, so they share one maximum."""
+        return Flat(bound=self.bound).max_nbytes(shape, dtype)
+
+
+def _sample(x: torch.Tensor) -> torch.Tensor:
+    """Return up to 2**18 values that keep the tensor's local structure.
+
+    Whole leading slices are taken from the middle where they are small enough, so that rows stay
+    rows and neighbours stay neighbours.
+    """
+    if x.numel() <= _SAMPLE_VALUES:
+        return x
+    num_rows, width = row_shape(tuple(x.shape))
+    if x.dim() >= 2 and x[0].numel() <= _SAMPLE_VALUES:
+        count = _SAMPLE_VALUES // x[0].numel()
+        start = (x.shape[0] - count) // 2
+        return x[start : start + count]
+    if x.dim() >= 2 and width <= _SAMPLE_VALUES:
+        count = _SAMPLE_VALUES // width
+        start = (num_rows - count) // 2
+        return x.view(num_rows, width)[start : start + count]
+    start = (x.numel() - _SAMPLE_VALUES) // 2
+    return x.view(-1)[start : start + _SAMPLE_VALUES]
+
+
+def chosen(codec: Codec, x: torch.Tensor, error_bound: float | None) -> tuple[Codec, str]:
+    """Return the codec that will write ``x`` and why: ``codec`` itself unless it is ``auto``."""
+    if isinstance(codec, Auto) and error_bound is not None:
+        return codec.choose(x, error_bound)
+    return codec, ""

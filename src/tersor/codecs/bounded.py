@@ -1,0 +1,149 @@
+"""What all error-bounded codecs share: the grid, the outliers, and the way out to exact storage."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from tersor.codecs.codec import Codec
+from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+from tersor.stages import payload as layout
+from tersor.stages.encoders.encoder import Encoder
+from tersor.stages.predictors import lorenzo
+from tersor.types import Bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundedCodec(Codec):
+    """A codec whose every finite value decodes to within ``bound``; the rest come back exactly."""
+
+    guarantee: ClassVar[str] = "every finite value within the bound, NaN and infinities kept"
+
+    bound: Bound
+
+    def __post_init__(self) -> None:
+        """Refuse anything but a ``Bound``."""
+        if not isinstance(self.bound, Bound):
+            raise SpecError(
+                "bound must be Bound.absolute(e) or Bound.relative(r), "
+                f"not {type(self.bound).__name__}"
+            )
+
+    @abstractmethod
+    def encode_body(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the coded body and the positions of the outliers (int64) in decoding order."""
+
+    @abstractmethod
+    def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
+        """Decode ``opened.body`` into ``out`` and put the outliers in place."""
+
+    def resolve_bound(self, x: torch.Tensor) -> float:
+        """Return the absolute error bound for ``x``; 0 for a tensor without finite values."""
+        if self.bound.kind == "absolute":
+            return self.bound.value
+        low, high = finite_range(x).tolist()
+        return self.bound.resolve(low, high) if low <= high else 0.0
+
+    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        """Encode within ``error_bound``; store exactly what would not get smaller."""
+        if error_bound is None:
+            raise SpecError(f"codec {self.codec_id!r} needs the resolved error bound")
+        grid = Grid.for_bound(error_bound, x.dtype)
+        if grid is not None and x.numel():
+            body, positions = self.encode_body(x, grid)
+            sealed = self.seal(x, grid, body, positions)
+            if sealed.numel() < layout.exact_nbytes(x.nbytes):
+                return sealed
+        return _seal_constant(x) if x.numel() else layout.seal_exact(x)
+
+    def seal(
+        self, x: torch.Tensor, grid: Grid, body: torch.Tensor, positions: torch.Tensor
+    ) -> torch.Tensor:
+        """Put body and outliers into a payload."""
+        return layout.seal(x, layout.CODED, grid.step, body, positions)
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """See ``Codec.decode_payload``."""
+        opened = layout.open_payload(payload, out)
+        if opened.mode == layout.CODED:
+            if Grid.from_step(opened.step, out.dtype) is None:
+                raise CorruptDataError(f"a payload has the impossible step {opened.step}")
+            self.decode_body(opened, out)
+        elif opened.mode == layout.CONSTANT:
+            out.fill_(opened.step)
+            put_outliers(opened, out)
+        else:
+            if opened.body.numel() < out.nbytes or opened.positions.numel():
+                raise CorruptDataError("exactly stored values are truncated")
+            out.view(-1).view(torch.uint8).copy_(opened.body[: out.nbytes])
+
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        """Header plus the tensor's own size: nothing is ever stored larger than exactly."""
+        return layout.exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)
+
+
+def put_outliers(opened: layout.Opened, out: torch.Tensor) -> None:
+    """Write the exactly stored values over the decoded ones."""
+    if opened.positions.numel():
+        out.view(-1)[opened.positions] = opened.values
+
+
+def _seal_constant(x: torch.Tensor) -> torch.Tensor:
+    """Store one value and the non-finite ones if all finite values are equal; else store exactly."""
+    low, high = finite_range(x).tolist()
+    if low != high:
+        return layout.seal_exact(x)
+    positions = torch.nonzero(~torch.isfinite(x.view(-1))).view(-1)
+    body = torch.empty(0, dtype=torch.uint8, device=x.device)
+    sealed = layout.seal(x, layout.CONSTANT, low, body, positions)
+    exact = layout.exact_nbytes(x.nbytes)
+    return sealed if sealed.numel() < exact else layout.seal_exact(x)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StreamCodec(BoundedCodec):
+    """Quantize, predict perhaps, encode: one stream of codes in the tensor's own order.
+
+    ``lorenzo`` is the number of trailing axes that predict: 0 none, 1 the flattened tensor, 2 or
+    3 the last axes (as many as the tensor has).
+    """
+
+    lorenzo: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible options."""
+        # not super(): dataclass slots make a new class, which the zero-argument form misses
+        BoundedCodec.__post_init__(self)
+        if self.lorenzo not in (0, 1, 2, 3):
+            raise SpecError(f"lorenzo must be 0, 1, 2 or 3, not {self.lorenzo}")
+        self.encoder()
+
+    @abstractmethod
+    def encoder(self) -> Encoder:
+        """Return the encoder of the codes."""
+
+    def encode_body(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``BoundedCodec.encode_body``."""
+        if self.lorenzo == 0:
+            return self.encoder().quantize_encode(x, grid)
+        codes, positions = bounded_quantize(x, grid)
+        residuals = lorenzo.residual(codes, tuple(x.shape), self.lorenzo)
+        return self.encoder().encode(residuals), positions
+
+    def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
+        """See ``BoundedCodec.decode_body``."""
+        encoder = self.encoder()
+        if self.lorenzo == 0:
+            nbytes = encoder.decode_dequantize(opened.body, opened.step, out)
+        else:
+            residuals, nbytes = encoder.decode(opened.body, out.numel())
+            codes = lorenzo.restore(residuals, tuple(out.shape), self.lorenzo)
+            bounded_dequantize(codes, opened.step, out)
+        if nbytes != opened.body.numel():
+            raise CorruptDataError("a coded body has bytes left over")
+        put_outliers(opened, out)

@@ -1,0 +1,154 @@
+"""The contract every codec keeps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, Literal, Self
+
+import torch
+
+from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.codecs.packed import Packed
+from tersor.errors import CorruptDataError, SpecError
+from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
+
+_MAX_VALUES_PER_BYTE_LOG2: Final = 16
+"""A payload has at least one byte per 2**16 values (it is padded with zeros otherwise), so that
+a reader can refuse an absurd shape before it allocates the output."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Codec(ABC):
+    """A named, versioned way to turn a tensor into bytes and back.
+
+    Instances are frozen specs: ``to_config`` / ``from_config`` go through JSON, equal configs make
+    equal codecs. Same id and version means that each decodes the other's bytes.
+    """
+
+    codec_id: ClassVar[str]
+    version: ClassVar[int] = 1
+    size_kind: ClassVar[Literal["fixed", "bounded"]] = "bounded"
+    guarantee: ClassVar[str]
+    """What the codec promises about the decoded values, in one line."""
+
+    @abstractmethod
+    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        """Encode one contiguous chunk into a uint8 tensor on the same device."""
+
+    @abstractmethod
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Decode into the contiguous ``out``; malformed bytes raise ``CorruptDataError``."""
+
+    @abstractmethod
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        """Return an upper bound of the payload size of one chunk; exact if size_kind is fixed."""
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Say whether tensors of ``dtype`` can be encoded."""
+        return dtype in FLOAT_DTYPES
+
+    def check_supported(self, dtype: torch.dtype) -> None:
+        """Raise ``SpecError`` if tensors of ``dtype`` cannot be encoded."""
+        if not self.supports(dtype):
+            raise SpecError(
+                f"codec {self.codec_id!r} cannot encode {dtype}; convert to float32, "
+                "or use codec 'raw' to store it exactly"
+            )
+
+    def resolve_bound(self, x: torch.Tensor) -> float | None:
+        """Return the absolute error promised for ``x``, or None when a size is promised."""
+        del x
+        return None
+
+    def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
+        """Encode a tensor of any size and layout; ``x`` is never changed.
+
+        Raises:
+            SpecError: the dtype or layout cannot be encoded by this codec.
+        """
+        info = TensorInfo.of(x)
+        self.check_supported(x.dtype)
+        x = x.detach().contiguous()
+        error_bound = self.resolve_bound(x)
+        plan = ChunkPlan(info.shape, chunk_values)
+        payloads = tuple(
+            self.encode_chunk(x.view(-1)[chunk.start : chunk.stop].view(chunk.shape), error_bound)
+            for chunk in plan
+        )
+        return Packed(info, self, payloads, chunk_values, error_bound)
+
+    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Decode into ``out`` (same shape, dtype and device) or into a new tensor.
+
+        Raises:
+            CorruptDataError: the payload is not what this codec writes.
+        """
+        info = packed.info
+        plan = ChunkPlan(info.shape, packed.chunk_values)
+        if len(plan) != len(packed.payloads):
+            raise CorruptDataError(f"{len(plan)} chunks expected, {len(packed.payloads)} present")
+        for chunk, payload in zip(plan, packed.payloads, strict=True):
+            check_payload_size(payload, chunk.stop - chunk.start)
+        target = checked_out(out, info, packed.device)
+        flat = target.view(-1)
+        for chunk, payload in zip(plan, packed.payloads, strict=True):
+            self.decode_payload(payload, flat[chunk.start : chunk.stop].view(chunk.shape))
+        return target if out is None else copy_if_strided(target, out)
+
+    def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        """Encode one contiguous chunk, padded to the least size a reader accepts."""
+        payload = self.encode_payload(x, error_bound)
+        least_nbytes = x.numel() >> _MAX_VALUES_PER_BYTE_LOG2
+        if payload.numel() >= least_nbytes:
+            return payload
+        padding = payload.new_zeros(least_nbytes - payload.numel())
+        return torch.cat([payload, padding])
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the spec as JSON-ready values, with ``id`` and ``version``."""
+        config: dict[str, Any] = {"id": self.codec_id, "version": self.version}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            config[f.name] = value.to_config() if isinstance(value, Bound | Codec) else value
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Self:
+        """Rebuild the codec from ``to_config``'s output; an unknown key raises ``SpecError``."""
+        spec = {key: value for key, value in config.items() if key not in ("id", "version")}
+        unknown = set(spec) - {f.name for f in fields(cls)}
+        if unknown:
+            raise SpecError(f"codec {cls.codec_id!r} has no option {min(unknown)!r}")
+        if "bound" in spec:
+            spec["bound"] = Bound.from_config(spec["bound"])
+        return cls(**spec)
+
+
+def check_payload_size(payload: torch.Tensor, num_values: int) -> None:
+    """Refuse a payload too small for its shape, before any output is allocated."""
+    if payload.dtype != torch.uint8 or payload.dim() != 1:
+        raise CorruptDataError("a payload must be a one-dimensional uint8 tensor")
+    if payload.numel() < num_values >> _MAX_VALUES_PER_BYTE_LOG2:
+        raise CorruptDataError(
+            f"a payload of {payload.numel()} bytes cannot hold {num_values} values"
+        )
+
+
+def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device) -> torch.Tensor:
+    """Return a contiguous tensor to decode into: ``out`` itself, or a new one."""
+    if out is None:
+        return torch.empty(info.shape, dtype=info.dtype, device=device)
+    if tuple(out.shape) != info.shape or out.dtype != info.dtype or out.device != device:
+        raise SpecError(
+            f"out must be {info.dtype} of shape {info.shape} on {device}, "
+            f"not {out.dtype} of shape {tuple(out.shape)} on {out.device}"
+        )
+    return (
+        out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
+    )
+
+
+def copy_if_strided(target: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """Copy the decoded values into ``out`` where it could not be decoded into directly."""
+    return out if target is out else out.copy_(target)

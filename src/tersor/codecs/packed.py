@@ -1,0 +1,49 @@
+"""A compressed tensor in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from tersor.types import TensorInfo
+
+if TYPE_CHECKING:
+    from tersor.codecs.codec import Codec
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A tensor as its codec's bytes, with everything needed to decode them.
+
+    Attributes:
+        info: shape and dtype of the original.
+        codec: the codec that wrote the payloads, with its full spec.
+        payloads: one uint8 tensor per chunk of ``ChunkPlan(info.shape, chunk_values)``.
+        chunk_values: most values per chunk.
+        error_bound: the promised absolute error; None for codecs that promise a size instead.
+        reason: why this codec was chosen, when ``auto`` chose it.
+    """
+
+    info: TensorInfo
+    codec: Codec
+    payloads: tuple[torch.Tensor, ...]
+    chunk_values: int
+    error_bound: float | None = None
+    reason: str = ""
+
+    @property
+    def nbytes(self) -> int:
+        """Encoded size in bytes, headers of the payloads included."""
+        return sum(payload.numel() for payload in self.payloads)
+
+    @property
+    def ratio(self) -> float:
+        """Original size over encoded size."""
+        return self.info.nbytes / max(1, self.nbytes)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the payloads live."""
+        return self.payloads[0].device

@@ -1,0 +1,80 @@
+"""Codecs by name. Built-in codecs register by decorator, third-party ones by entry point.
+
+A package offers codecs with ``[project.entry-points."tersor.codecs"]``, one ``name =
+"module:Class"`` per codec; they are imported when first asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any, TypeVar
+
+from tersor.codecs.codec import Codec
+from tersor.errors import SpecError, UnknownCodecError, UnsupportedVersionError
+
+_codecs: dict[str, type[Codec]] = {}
+_CodecType = TypeVar("_CodecType", bound=type[Codec])
+
+
+def register(codec: _CodecType) -> _CodecType:
+    """Class decorator: make the codec known under its ``codec_id``."""
+    known = _codecs.get(codec.codec_id)
+    if known is not None and known.__qualname__ != codec.__qualname__:
+        raise SpecError(f"codec id {codec.codec_id!r} is already taken by {known.__qualname__}")
+    _codecs[codec.codec_id] = codec
+    return codec
+
+
+def codec_ids() -> list[str]:
+    """Return the ids of all codecs that can be asked for, sorted."""
+    return sorted(_codecs.keys() | {point.name for point in entry_points(group="tersor.codecs")})
+
+
+def get(codec_id: str) -> type[Codec]:
+    """Return the codec class registered under ``codec_id``."""
+    if codec_id not in _codecs:
+        for point in entry_points(group="tersor.codecs", name=codec_id):
+            register(point.load())
+    if codec_id not in _codecs:
+        raise UnknownCodecError(f"unknown codec {codec_id!r}; known are {', '.join(codec_ids())}")
+    return _codecs[codec_id]
+
+
+def create(codec_id: str, **spec: Any) -> Codec:
+    """Build a codec from its id and options.
+
+    Example:
+        >>> from tersor import Bound
+        >>> create("flat", bound=Bound.absolute(0.5)).to_config()["bound"]
+        {'absolute': 0.5}
+    """
+    codec = get(codec_id)
+    try:
+        return codec(**spec)
+    except TypeError as error:
+        raise SpecError(f"codec {codec_id!r}: {error}") from error
+
+
+def from_config(config: Any) -> Codec:
+    """Rebuild a codec from its JSON config.
+
+    Raises:
+        UnknownCodecError: no codec of that id is installed.
+        UnsupportedVersionError: written by a newer version of the codec.
+    """
+    if not isinstance(config, Mapping) or not isinstance(config.get("id"), str):
+        raise SpecError("a codec config must be an object with a string 'id'")
+    codec = get(config["id"])
+    version = config.get("version")
+    if type(version) is not int or version < 1:
+        raise SpecError(f"a codec config must have a positive 'version', not {version!r}")
+    if version > codec.version:
+        raise UnsupportedVersionError(
+            f"codec {codec.codec_id!r} version {version} is newer than this tersor "
+            f"(which knows {codec.version}); upgrade tersor to read it"
+        )
+    try:
+        return codec.from_config(dict(config))
+    except TypeError as error:
+        raise SpecError(f"codec {codec.codec_id!r}: {error}") from error

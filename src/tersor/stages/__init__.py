@@ -1,0 +1,1 @@
+"""The parts codecs are composed of: transforms, quantizers, predictors and encoders."""

@@ -1,0 +1,1 @@
+"""Encoders: int32 codes to bytes, losslessly."""

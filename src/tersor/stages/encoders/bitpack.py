@@ -1,0 +1,52 @@
+"""Fixed-length encoder: every block of codes takes the bits its largest code needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tersor.errors import SpecError
+from tersor.kernels.bitpack import pack, quantize_pack, unpack, unpack_dequantize
+from tersor.kernels.bitpack.layout import BitpackLayout
+from tersor.kernels.quantize import Grid
+from tersor.stages.encoders.encoder import Encoder
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BitpackEncoder(Encoder):
+    """Blocks of 32 or 64 codes; ``base`` stores each block relative to its smallest code."""
+
+    block: int = 32
+    base: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse block sizes without a kernel."""
+        if self.block not in (32, 64):
+            raise SpecError(f"block must be 32 or 64, not {self.block}")
+
+    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+        """See ``Encoder.encode``."""
+        body: torch.Tensor = pack(codes, self.block, self.base)
+        return body
+
+    def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
+        """See ``Encoder.decode``."""
+        codes, nbytes = unpack(body, num_codes, self.block, self.base)
+        return codes, nbytes
+
+    def max_nbytes(self, num_codes: int) -> int:
+        """See ``Encoder.max_nbytes``."""
+        layout = BitpackLayout(num_codes, self.block)
+        bases = BitpackLayout(layout.num_blocks, 32).max_nbytes if self.base else 0
+        return layout.max_nbytes + bases
+
+    def quantize_encode(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize and pack in one pass over memory."""
+        body, positions = quantize_pack(x, grid, self.block, self.base)
+        return body, positions
+
+    def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
+        """Unpack and dequantize in one pass over memory."""
+        nbytes: int = unpack_dequantize(body, step, out, self.block, self.base)
+        return nbytes

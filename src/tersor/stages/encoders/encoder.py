@@ -1,0 +1,40 @@
+"""The contract every encoder keeps."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+
+from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+
+
+class Encoder(ABC):
+    """Lossless coding of flat int32 codes into a self-delimiting body of a multiple of 8 bytes."""
+
+    @abstractmethod
+    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+        """Return the uint8 body of ``codes``."""
+
+    @abstractmethod
+    def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
+        """Return the codes and the number of body bytes read.
+
+        Raises:
+            CorruptDataError: the body is not what ``encode`` writes.
+        """
+
+    @abstractmethod
+    def max_nbytes(self, num_codes: int) -> int:
+        """Return the most bytes a body of ``num_codes`` codes can take."""
+
+    def quantize_encode(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize and encode; return the body and the positions of the outliers."""
+        codes, positions = bounded_quantize(x, grid)
+        return self.encode(codes), positions
+
+    def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
+        """Decode into the contiguous ``out`` and return the number of body bytes read."""
+        codes, nbytes = self.decode(body, out.numel())
+        bounded_dequantize(codes, step, out)
+        return nbytes

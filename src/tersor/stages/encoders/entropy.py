@@ -1,0 +1,205 @@
+"""Entropy encoders: codes as symbols of an alphabet, coded by Huffman or rANS.
+
+```
+offset size field
+     0    4 low           int32, the code of symbol 0
+     4    2 alphabet      1 to 4096; with escapes, the last symbol means "escaped"
+     6    2 zero
+     8    4 num_escapes
+    12    4 zero
+    16      positions     u32[num_escapes], ascending
+            codes         int32[num_escapes]
+            the coder's body
+```
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.finite_range import finite_range
+from tersor.kernels.huffman import huffman_decode, huffman_encode
+from tersor.kernels.huffman.layout import HuffmanLayout
+from tersor.kernels.quantize import Grid, bounded_quantize
+from tersor.kernels.rans import rans_decode, rans_encode
+from tersor.kernels.rans.layout import RansLayout, prob_bits
+from tersor.kernels.symbols import (
+    Symbols,
+    dequantize_symbols,
+    map_symbols,
+    quantize_symbols,
+    unmap_symbols,
+)
+from tersor.kernels.symbols.alphabet import ESCAPE_NBYTES, NARROW, WIDE, Window
+from tersor.stages.encoders.encoder import Encoder
+from tersor.stages.raw_bytes import as_bytes, from_struct
+
+HEADER: Final = struct.Struct("<iHxxIxxxx")
+
+
+class EntropyEncoder(Encoder):
+    """Common part of Huffman and rANS: the alphabet and its escapes."""
+
+    def window(self) -> Window | None:
+        """Return the alphabet's window if it is part of the spec; None lets the codes decide."""
+        return None
+
+    @abstractmethod
+    def encode_symbols(self, symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
+        """Return the coder's body."""
+
+    @abstractmethod
+    def decode_symbols(
+        self, body: torch.Tensor, num_symbols: int, alphabet: int
+    ) -> tuple[torch.Tensor, int]:
+        """Return the symbols and the number of bytes read."""
+
+    @abstractmethod
+    def max_symbols_nbytes(self, num_symbols: int) -> int:
+        """Return the most bytes a coder's body can take."""
+
+    def encode_mapped(self, mapped: Symbols) -> torch.Tensor:
+        """Return the body of codes that are already mapped to symbols."""
+        num_escapes = mapped.escape_positions.numel()
+        header = HEADER.pack(mapped.low, mapped.alphabet, num_escapes)
+        return torch.cat(
+            [
+                from_struct(header, mapped.symbols.device),
+                as_bytes(mapped.escape_positions.to(torch.int32)),
+                as_bytes(mapped.escape_codes),
+                self.encode_symbols(mapped.symbols, mapped.alphabet),
+            ]
+        )
+
+    def decode_mapped(self, body: torch.Tensor, num_codes: int) -> tuple[Symbols, int]:
+        """Return the mapped codes and the number of body bytes read."""
+        if body.numel() < HEADER.size:
+            raise CorruptDataError("coded symbols are truncated")
+        low, alphabet, num_escapes = HEADER.unpack(body[: HEADER.size].cpu().numpy().tobytes())
+        codes_start = HEADER.size + 4 * num_escapes
+        start = HEADER.size + ESCAPE_NBYTES * num_escapes
+        if num_escapes > num_codes or body.numel() < start or not 1 <= alphabet <= WIDE:
+            raise CorruptDataError("coded symbols have impossible sizes")
+        window = self.window()
+        if window is not None and (low, alphabet) != (window.low, window.alphabet):
+            raise CorruptDataError("coded symbols do not use the codec's own table")
+        if not -(2**31) <= low <= 2**31 - alphabet:
+            raise CorruptDataError("coded symbols lie outside 32 bits")
+        positions = body[HEADER.size : codes_start].view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+        if num_escapes and not bool((positions < num_codes).all()):
+            raise CorruptDataError("an escaped code lies outside the tensor")
+        escape_codes = body[codes_start:start].view(torch.int32)
+        symbols, nbytes = self.decode_symbols(body[start:], num_codes, alphabet)
+        return Symbols(symbols, low, alphabet, positions, escape_codes), start + nbytes
+
+    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+        """See ``Encoder.encode``."""
+        return self.encode_mapped(map_symbols(codes, self.window()))
+
+    def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
+        """See ``Encoder.decode``."""
+        mapped, nbytes = self.decode_mapped(body, num_codes)
+        return unmap_symbols(mapped.symbols, mapped), nbytes
+
+    def max_nbytes(self, num_codes: int) -> int:
+        """See ``Encoder.max_nbytes``."""
+        return HEADER.size + ESCAPE_NBYTES * num_codes + self.max_symbols_nbytes(num_codes)
+
+    def quantize_map(self, x: torch.Tensor, grid: Grid) -> tuple[Symbols, torch.Tensor]:
+        """Quantize straight to symbols; return them and the positions of the outliers."""
+        window = self.window()
+        if window is not None:
+            codes, positions = bounded_quantize(x, grid)
+            return map_symbols(codes, window), positions
+        low, high = finite_range(x).tolist()
+        mapped, positions = quantize_symbols(x, grid, low, high)
+        return mapped, positions
+
+    def quantize_encode(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize straight to symbols and encode them."""
+        mapped, positions = self.quantize_map(x, grid)
+        return self.encode_mapped(mapped), positions
+
+    def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
+        """Decode symbols straight to values."""
+        mapped, nbytes = self.decode_mapped(body, out.numel())
+        dequantize_symbols(mapped.symbols, mapped, step, out)
+        return nbytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HuffmanEncoder(EntropyEncoder):
+    """Huffman coding: the fastest to decode on a CPU."""
+
+    def encode_symbols(self, symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
+        """See ``EntropyEncoder.encode_symbols``."""
+        body: torch.Tensor = huffman_encode(symbols, alphabet)
+        return body
+
+    def decode_symbols(
+        self, body: torch.Tensor, num_symbols: int, alphabet: int
+    ) -> tuple[torch.Tensor, int]:
+        """See ``EntropyEncoder.decode_symbols``."""
+        symbols, nbytes = huffman_decode(body, num_symbols, alphabet)
+        return symbols, nbytes
+
+    def max_symbols_nbytes(self, num_symbols: int) -> int:
+        """See ``EntropyEncoder.max_symbols_nbytes``."""
+        return HuffmanLayout(num_symbols, WIDE).max_nbytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnsEncoder(EntropyEncoder):
+    """rANS coding: within 1 % of the entropy, and one block per GPU warp.
+
+    ``frequencies`` is a table both sides know: one entry per code, centred on code 0, and the
+    last for the escape; it must sum to 4096 (up to 256 entries) or 16384.
+    """
+
+    frequencies: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse tables that do not sum to the coder's scale."""
+        table = self.frequencies
+        if table is None:
+            return
+        if not 2 <= len(table) <= WIDE or any(type(f) is not int or f < 1 for f in table):
+            raise SpecError("frequencies must be 2 to 4096 whole numbers of at least 1")
+        if sum(table) != 1 << prob_bits(len(table)):
+            scale = 1 << prob_bits(len(table))
+            limit = f"up to {NARROW}" if len(table) <= NARROW else f"more than {NARROW}"
+            raise SpecError(f"{limit} frequencies must sum to {scale}, not {sum(table)}")
+
+    def window(self) -> Window | None:
+        """See ``EntropyEncoder.window``."""
+        if self.frequencies is None:
+            return None
+        size = len(self.frequencies) - 1
+        return Window(-(size // 2), size, escapes=True)
+
+    def _table(self, device: torch.device) -> torch.Tensor | None:
+        if self.frequencies is None:
+            return None
+        return torch.tensor(self.frequencies, dtype=torch.int64, device=device)
+
+    def encode_symbols(self, symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
+        """See ``EntropyEncoder.encode_symbols``."""
+        body: torch.Tensor = rans_encode(symbols, alphabet, self._table(symbols.device))
+        return body
+
+    def decode_symbols(
+        self, body: torch.Tensor, num_symbols: int, alphabet: int
+    ) -> tuple[torch.Tensor, int]:
+        """See ``EntropyEncoder.decode_symbols``."""
+        symbols, nbytes = rans_decode(body, num_symbols, alphabet, self._table(body.device))
+        return symbols, nbytes
+
+    def max_symbols_nbytes(self, num_symbols: int) -> int:
+        """See ``EntropyEncoder.max_symbols_nbytes``."""
+        return RansLayout(num_symbols, WIDE, static=False).max_nbytes

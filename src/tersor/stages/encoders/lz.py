@@ -1,0 +1,179 @@
+"""Dictionary encoders: codes as byte planes, compressed by lz4 or zstd in independent frames.
+
+```
+offset size field
+     0    4 low           int32, subtracted from every code
+     4    1 code_nbytes   1, 2 or 4: bytes per code
+     5    3 zero
+     8      sizes         u32[num_frames], bytes of each frame; padded to 8 bytes
+            frames        byte after byte; padded to 8 bytes
+```
+
+A frame holds 2**20 codes, the last one fewer: first the lowest byte of every code, then the next.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+from tersor.kernels import threads
+from tersor.kernels.bitpack.layout import padded
+from tersor.stages.encoders.encoder import Encoder
+
+HEADER: Final = struct.Struct("<iB3x")
+FRAME_CODES: Final = 1 << 20
+
+
+def _module(name: str, package: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"this codec needs the package {package!r}, which cannot be imported; install it, "
+            "or choose codec 'huffman'"
+        ) from error
+
+
+class FrameEncoder(Encoder):
+    """Common part of lz4 and zstd."""
+
+    @abstractmethod
+    def compress(self, data: bytes) -> bytes:
+        """Compress one frame."""
+
+    @abstractmethod
+    def decompress(self, data: bytes, nbytes: int) -> bytes:
+        """Decompress one frame of ``nbytes``; anything else raises ``CorruptDataError``."""
+
+    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+        """See ``Encoder.encode``."""
+        values = codes.cpu().numpy()
+        low = int(values.min()) if values.size else 0
+        span = int(values.max()) - low if values.size else 0
+        code_nbytes = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
+        unsigned = (values - np.int32(low)).view(np.uint32).astype(f"<u{code_nbytes}")
+        starts = range(0, values.size, FRAME_CODES)
+        frames = threads.run(
+            lambda part: [self.compress(_planes(unsigned[s : s + FRAME_CODES])) for s in part],
+            [(starts[a:b],) for a, b in threads.split(len(starts), 4 * FRAME_CODES)],
+        )
+        flat = [frame for part in frames for frame in part]
+        sizes = np.array([len(frame) for frame in flat], dtype=np.uint32).tobytes()
+        head = HEADER.pack(low, code_nbytes) + sizes.ljust(padded(len(sizes)), b"\0")
+        data = b"".join([head, *flat])
+        data = data.ljust(padded(len(data)), b"\0")
+        return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(codes.device)
+
+    def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
+        """See ``Encoder.decode``."""
+        data = body.cpu().numpy()
+        num_frames = -(-num_codes // FRAME_CODES)
+        start = HEADER.size + padded(4 * num_frames)
+        if data.size < start:
+            raise CorruptDataError("compressed codes are truncated")
+        low, code_nbytes = HEADER.unpack(data[: HEADER.size].tobytes())
+        sizes = data[HEADER.size : HEADER.size + 4 * num_frames].view(np.uint32)
+        ends = start + np.cumsum(sizes, dtype=np.int64)
+        total = int(ends[-1]) if num_frames else start
+        if code_nbytes not in (1, 2, 4) or data.size < padded(total):
+            raise CorruptDataError("compressed codes have impossible sizes")
+        codes = np.empty(num_codes, dtype=np.uint32)
+
+        def decode_frames(first: int, last: int) -> None:
+            for k in range(first, last):
+                part = codes[k * FRAME_CODES : (k + 1) * FRAME_CODES]
+                frame = data[int(ends[k]) - int(sizes[k]) : int(ends[k])].tobytes()
+                plain = self.decompress(frame, part.size * code_nbytes)
+                part[:] = _unplanes(plain, code_nbytes)
+
+        threads.run(decode_frames, threads.split(num_frames, 4 * FRAME_CODES))
+        codes += np.uint32(low & 0xFFFFFFFF)
+        return torch.from_numpy(codes.view(np.int32)).to(body.device), padded(total)
+
+    def max_nbytes(self, num_codes: int) -> int:
+        """See ``Encoder.max_nbytes``; both formats expand incompressible data by under 1 %."""
+        num_frames = -(-num_codes // FRAME_CODES)
+        return HEADER.size + padded(4 * num_frames) + padded(5 * num_codes + 512 * num_frames)
+
+
+def _planes(codes: Any) -> bytes:
+    planes = codes.view(np.uint8).reshape(codes.size, -1).T
+    data: bytes = np.ascontiguousarray(planes).tobytes()
+    return data
+
+
+def _unplanes(data: bytes, code_nbytes: int) -> Any:
+    planes = np.frombuffer(data, dtype=np.uint8).reshape(code_nbytes, -1)
+    return np.ascontiguousarray(planes.T).view(f"<u{code_nbytes}").reshape(-1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lz4Encoder(FrameEncoder):
+    """lz4 blocks."""
+
+    acceleration: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse accelerations lz4 would clip."""
+        if type(self.acceleration) is not int or not 1 <= self.acceleration <= 65537:
+            raise SpecError(f"acceleration must be from 1 to 65537, not {self.acceleration}")
+
+    def compress(self, data: bytes) -> bytes:
+        """See ``FrameEncoder.compress``."""
+        block = _module("lz4.block", "lz4")
+        frame: bytes = block.compress(
+            data, mode="fast", acceleration=self.acceleration, store_size=False
+        )
+        return frame
+
+    def decompress(self, data: bytes, nbytes: int) -> bytes:
+        """See ``FrameEncoder.decompress``."""
+        block = _module("lz4.block", "lz4")
+        try:
+            plain: bytes = block.decompress(data, uncompressed_size=nbytes)
+        except block.LZ4BlockError as error:
+            raise CorruptDataError(f"an lz4 frame cannot be decoded: {error}") from error
+        if len(plain) != nbytes:
+            raise CorruptDataError("an lz4 frame has the wrong size")
+        return plain
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ZstdEncoder(FrameEncoder):
+    """zstd frames."""
+
+    level: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse levels zstd does not have."""
+        if type(self.level) is not int or not -131072 <= self.level <= 22:
+            raise SpecError(f"level must be from -131072 to 22, not {self.level}")
+
+    def compress(self, data: bytes) -> bytes:
+        """See ``FrameEncoder.compress``."""
+        zstd = _module("zstandard", "zstandard")
+        frame: bytes = zstd.ZstdCompressor(level=self.level, write_checksum=False).compress(data)
+        return frame
+
+    def decompress(self, data: bytes, nbytes: int) -> bytes:
+        """See ``FrameEncoder.decompress``."""
+        zstd = _module("zstandard", "zstandard")
+        try:
+            # the frame's own size is checked first: the library would allocate whatever it says
+            stated = zstd.get_frame_parameters(data).content_size
+            if stated != nbytes:
+                raise CorruptDataError("a zstd frame has the wrong size")
+            plain: bytes = zstd.ZstdDecompressor(max_window_size=1 << 27).decompress(data)
+        except zstd.ZstdError as error:
+            raise CorruptDataError(f"a zstd frame cannot be decoded: {error}") from error
+        if len(plain) != nbytes:
+            raise CorruptDataError("a zstd frame has the wrong size")
+        return plain

@@ -1,0 +1,98 @@
+"""The payload of an error-bounded codec: how it was coded, the coded body, and the outliers.
+
+```
+offset size field
+     0    1 mode          0 exact, 1 coded, 2 constant
+     1    3 zero
+     4    4 num_outliers
+     8    8 step          float64; the constant in mode 2, 0 in mode 0
+    16    8 body_nbytes
+    24      body          mode 0: the tensor's bytes; mode 1: the codec's body; mode 2: empty
+            positions     u32[num_outliers], ascending; padded to 8 bytes
+            values        num_outliers values in the tensor's dtype; padded to 8 bytes
+```
+
+All parts start at multiples of 8 bytes. Outliers replace the decoded values at their positions.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from tersor.errors import CorruptDataError
+from tersor.kernels.bitpack.layout import padded
+from tersor.stages.raw_bytes import as_padded_bytes, from_struct
+
+EXACT, CODED, CONSTANT = 0, 1, 2
+HEADER: Final = struct.Struct("<B3xIdQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A payload taken apart; sizes are checked, the body is not."""
+
+    mode: int
+    step: float
+    body: torch.Tensor
+    positions: torch.Tensor
+    values: torch.Tensor
+
+
+def seal(
+    x: torch.Tensor, mode: int, step: float, body: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """Put a payload together; ``positions`` (int64) say which values of ``x`` are outliers."""
+    header = HEADER.pack(mode, positions.numel(), step, body.numel())
+    parts = [from_struct(header, x.device), body]
+    if positions.numel():
+        parts += [
+            as_padded_bytes(positions.to(torch.int32)),
+            as_padded_bytes(x.view(-1)[positions]),
+        ]
+    return torch.cat(parts)
+
+
+def exact_nbytes(nbytes: int) -> int:
+    """Size of a payload that stores ``nbytes`` of values exactly: the most a payload takes."""
+    return HEADER.size + padded(nbytes)
+
+
+def seal_exact(x: torch.Tensor) -> torch.Tensor:
+    """Store the values as they are."""
+    none = torch.empty(0, dtype=torch.int64, device=x.device)
+    return seal(x, EXACT, 0.0, as_padded_bytes(x), none)
+
+
+def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:
+    """Take a payload for a tensor like ``out`` apart.
+
+    Raises:
+        CorruptDataError: sizes, mode or outlier positions are impossible.
+    """
+    if payload.numel() < HEADER.size:
+        raise CorruptDataError("a payload is shorter than its header")
+    mode, num_outliers, step, body_nbytes = HEADER.unpack(
+        payload[: HEADER.size].cpu().numpy().tobytes()
+    )
+    positions_start = HEADER.size + body_nbytes
+    values_start = positions_start + padded(4 * num_outliers)
+    end = values_start + padded(num_outliers * out.dtype.itemsize)
+    if body_nbytes % 8 or num_outliers > out.numel() or end > payload.numel():
+        raise CorruptDataError("a payload is truncated or its sizes are impossible")
+    if bool(payload[end:].any()):
+        raise CorruptDataError("a payload has bytes left over")
+    if mode not in (EXACT, CODED, CONSTANT) or not math.isfinite(step):
+        raise CorruptDataError(f"a payload has the impossible mode {mode} or step {step}")
+    positions = payload[positions_start : positions_start + 4 * num_outliers]
+    positions = positions.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    if num_outliers and not bool((positions < out.numel()).all()):
+        raise CorruptDataError("an outlier lies outside the tensor")
+    values = payload[values_start : values_start + num_outliers * out.dtype.itemsize]
+    return Opened(
+        mode, step, payload[HEADER.size : positions_start], positions, values.view(out.dtype)
+    )

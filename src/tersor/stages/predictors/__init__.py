@@ -1,0 +1,1 @@
+"""Predictors: exact on integers, so that prediction never touches the error bound."""

@@ -1,0 +1,27 @@
+"""Lorenzo predictor over the last one, two or three axes."""
+
+from __future__ import annotations
+
+import torch
+
+from tersor.kernels.lorenzo import lorenzo_residual, lorenzo_restore
+
+
+def _shaped(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> tuple[torch.Tensor, int]:
+    """View flat codes so that ``dims`` axes predict; one axis means the flattened tensor."""
+    dims = min(dims, len(shape))
+    return (codes.view(-1), 1) if dims <= 1 else (codes.view(shape), dims)
+
+
+def residual(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> torch.Tensor:
+    """Return the flat residual of flat int32 ``codes``, which may be overwritten."""
+    shaped, axes = _shaped(codes, shape, dims)
+    result: torch.Tensor = lorenzo_residual(shaped, axes)
+    return result.view(-1)
+
+
+def restore(residuals: torch.Tensor, shape: tuple[int, ...], dims: int) -> torch.Tensor:
+    """Invert ``residual``."""
+    shaped, axes = _shaped(residuals, shape, dims)
+    result: torch.Tensor = lorenzo_restore(shaped, axes)
+    return result.view(-1)

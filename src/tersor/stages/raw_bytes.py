@@ -1,0 +1,26 @@
+"""A tensor's memory as bytes."""
+
+from __future__ import annotations
+
+import torch
+
+from tersor.kernels.bitpack.layout import padded
+
+
+def as_bytes(x: torch.Tensor) -> torch.Tensor:
+    """Return the values' bytes, flat; a view where ``x`` is contiguous."""
+    if x.numel() == 0:
+        # torch refuses to reinterpret an empty tensor whose stride is 0
+        return torch.empty(0, dtype=torch.uint8, device=x.device)
+    return x.contiguous().view(-1).view(torch.uint8)
+
+
+def as_padded_bytes(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the values' bytes, followed by zeros up to a multiple of 8."""
+    data = as_bytes(x)
+    return torch.cat([data, data.new_zeros(padded(data.numel()) - data.numel())])
+
+
+def from_struct(header: bytes, device: torch.device) -> torch.Tensor:
+    """Return packed header fields as a uint8 tensor."""
+    return torch.frombuffer(bytearray(header), dtype=torch.uint8).to(device)

@@ -1,0 +1,1 @@
+"""Transforms: change of basis before quantizing, undone after decoding."""
