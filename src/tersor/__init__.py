@@ -1,0 +1,51 @@
+"""Lossy tensor compression for deep-learning training, with a promised error."""
+
+from tersor.api import compress, decompress, load, save
+from tersor.codecs import (
+    Codec,
+    Packed,
+    codec_ids,
+    create,
+    register,
+)
+from tersor.container import Batch, Reader, Writer, decode_batch, dumps, encode_batch, loads
+from tersor.errors import (
+    BackendUnavailableError,
+    CorruptDataError,
+    SpecError,
+    TersorError,
+    UnknownCodecError,
+    UnsupportedVersionError,
+)
+from tersor.kernels.op import use_backend
+from tersor.types import Bound, TensorInfo
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "BackendUnavailableError",
+    "Batch",
+    "Bound",
+    "Codec",
+    "CorruptDataError",
+    "Packed",
+    "Reader",
+    "SpecError",
+    "TensorInfo",
+    "TersorError",
+    "UnknownCodecError",
+    "UnsupportedVersionError",
+    "Writer",
+    "codec_ids",
+    "compress",
+    "create",
+    "decode_batch",
+    "decompress",
+    "dumps",
+    "encode_batch",
+    "load",
+    "loads",
+    "register",
+    "save",
+    "use_backend",
+]

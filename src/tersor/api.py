@@ -1,0 +1,146 @@
+"""The functions a user calls first: compress and decompress, for torch and numpy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, overload
+
+import numpy as np
+import torch
+
+from tersor.codecs import Codec, Packed, create, get
+from tersor.codecs.auto import Auto
+from tersor.codecs.bounded import BoundedCodec
+from tersor.container import Reader, Writer
+from tersor.errors import SpecError
+from tersor.types import FLOAT_DTYPES, Bound
+
+
+def resolve_codec(
+    codec: str | Codec, bound: Bound | None, dtype: torch.dtype, **options: Any
+) -> Codec:
+    """Build the codec that ``compress`` was asked for.
+
+    Raises:
+        SpecError: a bound is missing where it is needed, or given where it means nothing.
+    """
+    if isinstance(codec, Codec):
+        if bound is not None or options:
+            raise SpecError("give bound and options to the codec itself, or name the codec")
+        return codec
+    if bound is None and not options and dtype not in FLOAT_DTYPES and codec == "auto":
+        return create("raw")
+    if issubclass(get(codec), BoundedCodec | Auto):
+        if bound is None:
+            raise SpecError(
+                f"codec {codec!r} needs bound=Bound.absolute(e) or Bound.relative(r); "
+                "use codec='raw' to store values exactly"
+            )
+        return create(codec, bound=bound, **options)
+    if bound is not None:
+        raise SpecError(f"codec {codec!r} promises a size, not an error: leave bound out")
+    return create(codec, **options)
+
+
+def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return ``x`` as a tensor without copying where torch can share its memory."""
+    if isinstance(x, torch.Tensor):
+        return x
+    if not isinstance(x, np.ndarray):
+        raise SpecError(f"expected a torch tensor or numpy array, not {type(x).__name__}")
+    if not x.dtype.isnative:
+        x = x.astype(x.dtype.newbyteorder("="))
+    if not x.flags.writeable or any(stride < 0 for stride in x.strides):
+        x = x.copy()
+    try:
+        return torch.from_numpy(x)
+    except TypeError as error:
+        raise SpecError(f"arrays of {x.dtype} cannot be compressed; convert to float32") from error
+
+
+def compress(
+    x: torch.Tensor | np.ndarray[Any, Any],
+    bound: Bound | None = None,
+    *,
+    codec: str | Codec = "auto",
+    **options: Any,
+) -> Packed:
+    """Compress a tensor within a promised error; ``x`` is not changed.
+
+    Args:
+        x: any shape and layout. float32, float64, float16 and bfloat16 can be bounded; other
+            dtypes are stored exactly by codec ``raw``.
+        bound: ``Bound.absolute(e)`` or ``Bound.relative(r)``; needed by all bounded codecs.
+        codec: a codec id (see ``tersor codecs``), a codec object, or ``auto`` to choose by size.
+        options: further options of the named codec.
+
+    Raises:
+        SpecError: the arguments cannot work together.
+        BackendUnavailableError: the tensor's device or the codec needs a package that is missing.
+
+    Example:
+        >>> packed = compress(torch.linspace(0, 1, 1000), Bound.absolute(0.01))
+        >>> bool((decompress(packed) - torch.linspace(0, 1, 1000)).abs().max() <= 0.01)
+        True
+    """
+    tensor = as_tensor(x)
+    return resolve_codec(codec, bound, tensor.dtype, **options).encode(tensor)
+
+
+@overload
+def decompress(packed: Packed, out: None = None) -> torch.Tensor: ...
+@overload
+def decompress(packed: Packed, out: torch.Tensor) -> torch.Tensor: ...
+@overload
+def decompress(packed: Packed, out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
+
+
+def decompress(
+    packed: Packed, out: torch.Tensor | np.ndarray[Any, Any] | None = None
+) -> torch.Tensor | np.ndarray[Any, Any]:
+    """Return the tensor, on the device of the payload, with its own dtype and shape.
+
+    Args:
+        packed: what ``compress`` returned.
+        out: decode into this tensor or array (same shape and dtype) and return it.
+
+    Raises:
+        CorruptDataError: the payload was altered.
+    """
+    if isinstance(out, np.ndarray):
+        if not out.flags.writeable:
+            raise SpecError("out is read-only; give a writable array")
+        packed.codec.decode(packed, as_tensor(out))
+        return out
+    return packed.codec.decode(packed, out)
+
+
+def save(
+    path: str | os.PathLike[str],
+    arrays: Mapping[str, torch.Tensor | np.ndarray[Any, Any]],
+    bound: Bound | None = None,
+    *,
+    codec: str | Codec = "auto",
+    **options: Any,
+) -> None:
+    """Write named arrays to a ``.tsr`` file, atomically; arguments as in ``compress``.
+
+    With ``auto``, arrays that are not floats are stored exactly.
+    """
+    with Writer(path) as writer:
+        for name, x in arrays.items():
+            tensor = as_tensor(x)
+            exact = codec == "auto" and tensor.dtype not in FLOAT_DTYPES
+            made = create("raw") if exact else resolve_codec(codec, bound, tensor.dtype, **options)
+            writer.add(name, tensor, made)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+    """Read all arrays of a ``.tsr`` file.
+
+    Raises:
+        CorruptDataError: the file is damaged or not ours.
+    """
+    with Reader(path) as reader:
+        return {name: reader.read(name) for name in reader.names}

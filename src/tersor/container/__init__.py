@@ -1,0 +1,24 @@
+"""Bytes on disk and on the wire: container files and frames."""
+
+from tersor.container.atomic import atomic_write
+from tersor.container.batch import Batch, decode_batch, encode_batch
+from tersor.container.frame import frame_offsets, pack_frame, split_frame
+from tersor.container.index import ArrayEntry
+from tersor.container.reader import Reader, loads
+from tersor.container.writer import FILE_CHUNK_VALUES, Writer, dumps
+
+__all__ = [
+    "FILE_CHUNK_VALUES",
+    "ArrayEntry",
+    "Batch",
+    "Reader",
+    "Writer",
+    "atomic_write",
+    "decode_batch",
+    "dumps",
+    "encode_batch",
+    "frame_offsets",
+    "loads",
+    "pack_frame",
+    "split_frame",
+]

@@ -1,0 +1,55 @@
+"""Files that appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from tersor.errors import SpecError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """Open a file that takes its name only when the block ends without an exception.
+
+    The bytes go to ``.tersor-*.tmp`` in the same folder, reach the disk, and are then renamed; a
+    file that had the name before is kept until that moment and lends its permissions. An
+    exception removes the temporary file; a killed process leaves it, never a half file at
+    ``path``.
+
+    Raises:
+        SpecError: ``path`` exists and is not a regular file.
+    """
+    # a link is written through, as open() does
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        raise SpecError(f"{path} is not a regular file; open it yourself and pass the stream")
+    temporary = target.with_name(f".tersor-{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            if target.exists():
+                shutil.copymode(target, temporary)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename in ``folder`` survive a power failure, where the system has a way to."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,116 @@
+"""Many tensors in one buffer: what a collective sends to one peer.
+
+Every tensor keeps its own codec, bound and payload; the offset table says where each begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from tersor.codecs.codec import Codec, check_payload_size, checked_out, copy_if_strided
+from tersor.container.frame import frame_offsets, pack_frame, split_frame
+from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels import threads
+from tersor.types import TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Payloads of several tensors in one frame.
+
+    Attributes:
+        buffer: uint8, laid out as ``container.frame`` says.
+        sizes: int64 [len], bytes of each payload.
+    """
+
+    buffer: torch.Tensor
+    sizes: torch.Tensor
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """Where each payload starts in ``buffer``, then its end: int64 [len + 1]."""
+        return frame_offsets(self.sizes)
+
+
+def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
+    """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
+
+    Raises:
+        SpecError: the lists differ in length or a tensor cannot be encoded.
+
+    Example:
+        >>> from tersor import Bound, create
+        >>> tensors = [torch.randn(4, 8), torch.randn(5)]
+        >>> codecs = [create("rows", bound=Bound.relative(0.03)), create("half")]
+        >>> batch = encode_batch(tensors, codecs)
+        >>> infos = [TensorInfo.of(x) for x in tensors]
+        >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
+        [(4, 8), (5,)]
+    """
+    if len(tensors) != len(codecs):
+        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
+
+    def encode(start: int, stop: int) -> list[torch.Tensor]:
+        return [_encode_one(tensors[k], codecs[k]) for k in range(start, stop)]
+
+    parts = threads.run(encode, _split_by_size(tensors))
+    payloads = [payload for part in parts for payload in part]
+    sizes = torch.tensor([payload.numel() for payload in payloads], dtype=torch.int64)
+    return Batch(pack_frame(payloads), sizes)
+
+
+def decode_batch(
+    batch: Batch,
+    infos: Sequence[TensorInfo],
+    codecs: Sequence[Codec],
+    out: Sequence[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """Decode all tensors of a batch, in parallel, into ``out`` or into new tensors.
+
+    Raises:
+        SpecError: the lists differ in length, or ``out`` does not fit.
+        CorruptDataError: the sizes or a payload are malformed.
+    """
+    if len(infos) != len(codecs) or (out is not None and len(out) != len(infos)):
+        raise SpecError(f"{len(infos)} tensors need as many codecs and outputs")
+    payloads = split_frame(batch.buffer, batch.sizes.tolist())
+    if len(payloads) != len(infos):
+        raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
+    for payload, info in zip(payloads, infos, strict=True):
+        check_payload_size(payload, info.numel)
+    wanted = [None] * len(infos) if out is None else out
+    targets = [
+        checked_out(x, info, batch.buffer.device) for x, info in zip(wanted, infos, strict=True)
+    ]
+
+    def decode(start: int, stop: int) -> None:
+        for k in range(start, stop):
+            codecs[k].decode_payload(payloads[k], targets[k])
+
+    threads.run(decode, _split_by_size(targets))
+    if out is None:
+        return targets
+    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
+
+
+def _encode_one(x: torch.Tensor, codec: Codec) -> torch.Tensor:
+    TensorInfo.of(x)
+    codec.check_supported(x.dtype)
+    x = x.detach().contiguous()
+    return codec.encode_chunk(x, codec.resolve_bound(x))
+
+
+def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
+    """Cut the list into runs of about equal bytes, one per thread worth starting."""
+    total = sum(tensor.nbytes for tensor in tensors)
+    count = threads.num_parts(len(tensors), total)
+    edges, filled = [0], 0
+    for k, tensor in enumerate(tensors):
+        filled += tensor.nbytes
+        if len(edges) < count and filled * count >= total * len(edges):
+            edges.append(k + 1)
+    return list(pairwise([*edges, len(tensors)]))

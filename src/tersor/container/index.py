@@ -1,0 +1,289 @@
+"""The index of a container file: one JSON object that describes every array.
+
+The index of a file is trusted for nothing: a shape must fit the bytes that are present, keys must
+be exactly the known ones, and numbers, strings and nesting are limited before anything is built.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.codecs import registry
+from tersor.codecs.codec import Codec, check_payload_size
+from tersor.container.header import SectionTable
+from tersor.errors import CorruptDataError, UnknownCodecError, UnsupportedVersionError
+from tersor.types import TensorInfo
+
+_KEYS: Final = {
+    "name",
+    "codec",
+    "shape",
+    "dtype",
+    "chunk_values",
+    "num_chunks",
+    "error_bound",
+    "reason",
+    "metadata",
+}
+_MAX_DEPTH: Final = 16
+_MAX_DIGITS: Final = 20
+"""Enough for every 64-bit integer; longer ones only cost time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """One array of a file: all that is known without reading its payloads.
+
+    Attributes:
+        name: unique in the file; may be empty.
+        info: shape and dtype.
+        codec: the codec that wrote the payloads, with its full spec.
+        chunk_values: most values per chunk of ``plan``.
+        error_bound: the promised absolute error; None for codecs that promise a size instead.
+        reason: why this codec was chosen, when ``auto`` chose it.
+        metadata: the user's own strings.
+        sections: one section per chunk of ``plan``, in order.
+    """
+
+    name: str
+    info: TensorInfo
+    codec: Codec
+    chunk_values: int
+    error_bound: float | None
+    reason: str
+    metadata: Mapping[str, str]
+    sections: SectionTable
+
+    @property
+    def plan(self) -> ChunkPlan:
+        """How the array is cut into chunks."""
+        return ChunkPlan(self.info.shape, self.chunk_values)
+
+    @property
+    def nbytes(self) -> int:
+        """Encoded size in bytes, without padding and index."""
+        return self.sections.nbytes
+
+    @property
+    def ratio(self) -> float:
+        """Original size over encoded size."""
+        return self.info.nbytes / max(1, self.nbytes)
+
+
+def encode_array(
+    name: str,
+    info: TensorInfo,
+    codec: Codec,
+    chunk_values: int,
+    error_bound: float | None,
+    reason: str,
+    metadata: Mapping[str, str],
+) -> bytes:
+    """Return the JSON object of one array; equal arguments give equal bytes."""
+    config = {
+        **info.to_config(),
+        "name": name,
+        "codec": codec.to_config(),
+        "chunk_values": chunk_values,
+        "num_chunks": len(ChunkPlan(info.shape, chunk_values)),
+        "error_bound": error_bound,
+        "reason": reason,
+        "metadata": dict(metadata),
+    }
+    text = json.dumps(
+        config, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+    )
+    return text.encode()
+
+
+def join_index(arrays: Sequence[bytes]) -> bytes:
+    """Return the index of a file made of these arrays."""
+    return b'{"arrays":[' + b",".join(arrays) + b"]}"
+
+
+def parse_index(index: bytes, sections: SectionTable) -> dict[str, ArrayEntry]:
+    """Read the index and hand every array its sections, in file order.
+
+    Raises:
+        CorruptDataError: anything but what a writer produces.
+        UnknownCodecError: an array's codec is not installed.
+        UnsupportedVersionError: an array's codec is newer than this tersor.
+    """
+    parsed = _parse_json(index)
+    if not isinstance(parsed, dict) or set(parsed) != {"arrays"}:
+        raise CorruptDataError("the index of the file must have exactly the key 'arrays'")
+    if not isinstance(parsed["arrays"], list):
+        raise CorruptDataError("'arrays' in the index of the file must be a list")
+    entries: dict[str, ArrayEntry] = {}
+    first = 0
+    for config in parsed["arrays"]:
+        entry = _parse_array(config, sections, first)
+        if entry.name in entries:
+            raise CorruptDataError(f"the file has two arrays named {_short(entry.name)}")
+        entries[entry.name] = entry
+        first += len(entry.sections)
+    if first != len(sections):
+        raise CorruptDataError(f"{len(sections) - first} sections belong to no array")
+    return entries
+
+
+def _parse_json(index: bytes) -> Any:
+    try:
+        parsed = json.loads(
+            index.decode("utf-8"),
+            object_pairs_hook=_unique_keys,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_float,
+            parse_int=_short_int,
+        )
+        _check_values(parsed, _MAX_DEPTH)
+    except RecursionError as error:
+        raise CorruptDataError("the index of the file is nested too deeply") from error
+    except UnicodeError as error:
+        raise CorruptDataError("the index of the file is not UTF-8 text") from error
+    except json.JSONDecodeError as error:
+        raise CorruptDataError(f"the index of the file is not JSON: {error}") from error
+    return parsed
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
+        raise CorruptDataError("a key stands twice in one object of the index")
+    return unique
+
+
+def _refuse_constant(text: str) -> Any:
+    raise CorruptDataError(f"{text} in the index of the file is not JSON")
+
+
+def _finite_float(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise CorruptDataError("a number in the index of the file is too large")
+    return value
+
+
+def _short_int(text: str) -> int:
+    if len(text) > _MAX_DIGITS:
+        raise CorruptDataError("a number in the index of the file is too large")
+    return int(text)
+
+
+def _check_values(value: Any, depth: int) -> None:
+    """Refuse deep nesting, and strings that no UTF-8 text can hold."""
+    if depth == 0:
+        raise CorruptDataError("the index of the file is nested too deeply")
+    parts: Iterable[Any] = ()
+    if isinstance(value, dict):
+        parts = (*value.keys(), *value.values())
+    elif isinstance(value, list):
+        parts = value
+    elif isinstance(value, str):
+        value.encode("utf-8")
+    for part in parts:
+        _check_values(part, depth - 1)
+
+
+def _parse_array(config: Any, sections: SectionTable, first: int) -> ArrayEntry:
+    if not isinstance(config, dict) or set(config) != _KEYS:
+        raise CorruptDataError(f"an array must be described by exactly {sorted(_KEYS)}")
+    if not isinstance(config["name"], str) or not isinstance(config["reason"], str):
+        raise CorruptDataError("the name and reason of an array must be strings")
+    try:
+        info = _parse_info(config)
+        chunk_values, num_chunks = _parse_chunks(config, info, len(sections) - first)
+        entry = ArrayEntry(
+            name=config["name"],
+            info=info,
+            codec=_parse_codec(config["codec"], info),
+            chunk_values=chunk_values,
+            error_bound=_parse_error_bound(config["error_bound"]),
+            reason=config["reason"],
+            metadata=_parse_metadata(config["metadata"]),
+            sections=sections[first : first + num_chunks],
+        )
+        _check_sizes(entry)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"array {_short(config['name'])}: {error}") from error
+    return entry
+
+
+def _parse_chunks(config: Mapping[str, Any], info: TensorInfo, num_present: int) -> tuple[int, int]:
+    chunk_values = config["chunk_values"]
+    if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
+        raise CorruptDataError("chunk_values must be an integer from 1 to 2**30")
+    num_chunks = len(ChunkPlan(info.shape, chunk_values))
+    if type(config["num_chunks"]) is not int or config["num_chunks"] != num_chunks:
+        raise CorruptDataError(f"num_chunks must be {num_chunks} for this shape")
+    if num_chunks > num_present:
+        raise CorruptDataError(f"{num_chunks} sections are needed, {num_present} are left")
+    return chunk_values, num_chunks
+
+
+def _parse_info(config: Mapping[str, Any]) -> TensorInfo:
+    info = TensorInfo.from_config({"shape": config["shape"], "dtype": config["dtype"]})
+    # a size of 0 hides the others from numel, but torch computes strides from them
+    strided_nbytes = math.prod(max(1, size) for size in info.shape) * info.dtype.itemsize
+    if strided_nbytes >= 2**63:
+        raise CorruptDataError(f"impossible shape {list(info.shape)}")
+    return info
+
+
+def _parse_codec(config: Any, info: TensorInfo) -> Codec:
+    try:
+        codec = registry.from_config(config)
+        supported = codec.supports(info.dtype)
+    except (UnknownCodecError, UnsupportedVersionError):
+        raise
+    # whatever a codec's own checks raise for options that make no sense
+    except (ValueError, TypeError, ArithmeticError) as error:
+        raise CorruptDataError(str(error)) from error
+    if not supported:
+        raise CorruptDataError(f"codec {codec.codec_id!r} cannot hold {info.dtype}")
+    return codec
+
+
+def _parse_error_bound(value: Any) -> float | None:
+    if value is None:
+        return None
+    if type(value) not in (int, float) or value < 0:
+        raise CorruptDataError("error_bound must be null or a number of at least 0")
+    return float(value)
+
+
+def _parse_metadata(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise CorruptDataError("metadata must be an object of strings")
+    return value
+
+
+def _check_sizes(entry: ArrayEntry) -> None:
+    """Refuse payloads that cannot hold their chunk, so that a shape is backed by bytes."""
+    last = len(entry.sections) - 1
+    nbytes = entry.sections.rows[:, 1]
+    # all chunks but the last one have the same shape
+    for index, least_present in ((0, nbytes[: max(1, last)].min()), (last, nbytes[last])):
+        chunk = entry.plan[index]
+        # on the meta device a tensor has a size, but no memory
+        payload = torch.empty(int(least_present), dtype=torch.uint8, device="meta")
+        check_payload_size(payload, chunk.stop - chunk.start)
+        if entry.codec.size_kind != "fixed":
+            continue
+        exact_nbytes = entry.codec.max_nbytes(chunk.shape, entry.info.dtype)
+        if least_present < exact_nbytes:
+            raise CorruptDataError(
+                f"a payload of {least_present} bytes cannot be a chunk of shape {chunk.shape}, "
+                f"which takes {exact_nbytes}"
+            )
+
+
+def _short(name: str) -> str:
+    return repr(name if len(name) <= 100 else name[:100] + "...")

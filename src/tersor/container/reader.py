@@ -1,0 +1,218 @@
+"""Reading container files: nothing is decoded that was not checked first."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO, Self, cast
+
+import torch
+
+from tersor.codecs.codec import checked_out, copy_if_strided
+from tersor.codecs.packed import Packed
+from tersor.container.header import (
+    PREAMBLE,
+    SECTION,
+    TRAILER,
+    check_end,
+    check_preamble,
+    checksum_of,
+    padded_nbytes,
+    parse_table,
+    parse_trailer,
+)
+from tersor.container.index import ArrayEntry, parse_index
+from tersor.errors import CorruptDataError, SpecError
+
+_CPU = torch.device("cpu")
+
+
+class Reader:
+    """Open a container file; only preamble, section table, index and trailer are read.
+
+    One reader may be used from several threads. Memory: the index, and one encoded chunk at a
+    time besides what is returned.
+
+    Args:
+        source: a path; or a binary stream, read from its position to its end and not closed. A
+            stream that cannot seek is first copied to an unnamed temporary file.
+
+    Raises:
+        CorruptDataError: not a tersor file, cut short, or altered.
+        UnsupportedVersionError: written by a newer format or codec version.
+        UnknownCodecError: an array needs a codec that is not installed.
+    """
+
+    def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
+        self._lock = threading.Lock()
+        self._stack = ExitStack()
+        with ExitStack() as on_error:
+            on_error.callback(self._stack.close)
+            self._file = self._open(source)
+            self._start = self._file.tell()
+            self._entries = self._read_index()
+            on_error.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what the reader opened itself; tensors already read stay valid."""
+        self._stack.close()
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the arrays, in file order."""
+        return list(self._entries)
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayEntry]:
+        """What the index says about each array, by name, in file order."""
+        return MappingProxyType(self._entries)
+
+    def read(self, name: str, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Decode one array into ``out`` (same shape and dtype, on the CPU) or into a new tensor.
+
+        Raises:
+            SpecError: no such array, or ``out`` does not fit.
+            CorruptDataError: a chunk is damaged; ``out`` then holds only some of the values.
+        """
+        entry = self._entry(name)
+        target = checked_out(out, entry.info, _CPU)
+        flat = target.view(-1)
+        for index, chunk in enumerate(entry.plan):
+            self._decode(entry, index, flat[chunk.start : chunk.stop].view(chunk.shape))
+        return target if out is None else copy_if_strided(target, out)
+
+    def read_chunk(self, name: str, index: int) -> torch.Tensor:
+        """Decode one chunk: values ``[start, stop)`` of ``arrays[name].plan[index]``.
+
+        Raises:
+            SpecError: no such array or chunk.
+            CorruptDataError: the chunk is damaged.
+        """
+        entry = self._entry(name)
+        if not 0 <= index < len(entry.sections):
+            raise SpecError(
+                f"array {name!r} has chunks 0 to {len(entry.sections) - 1}, there is no {index}"
+            )
+        out = torch.empty(entry.plan[index].shape, dtype=entry.info.dtype)
+        self._decode(entry, index, out)
+        return out
+
+    def iter_chunks(self, name: str) -> Iterator[torch.Tensor]:
+        """Decode the chunks of one array in order, holding one at a time."""
+        return (self.read_chunk(name, index) for index in range(len(self._entry(name).sections)))
+
+    def read_packed(self, name: str) -> Packed:
+        """Return one array still compressed, with its checksums verified."""
+        entry = self._entry(name)
+        payloads = tuple(self._payload(entry, index) for index in range(len(entry.sections)))
+        return Packed(
+            entry.info, entry.codec, payloads, entry.chunk_values, entry.error_bound, entry.reason
+        )
+
+    def verify(self) -> None:
+        """Read every byte of the file once and compare all checksums; decodes nothing.
+
+        Raises:
+            CorruptDataError: names the first damaged array and chunk.
+        """
+        for entry in self._entries.values():
+            for index in range(len(entry.sections)):
+                self._payload(entry, index)
+
+    def _open(self, source: str | os.PathLike[str] | BinaryIO) -> io.BufferedIOBase:
+        if isinstance(source, str | os.PathLike):
+            source = Path(source).open("rb")  # noqa: SIM115 (the stack closes it)
+            self._stack.enter_context(source)
+        if not source.seekable():
+            spool = tempfile.TemporaryFile()  # noqa: SIM115 (the stack closes it)
+            self._stack.enter_context(spool)
+            shutil.copyfileobj(source, spool)
+            spool.seek(0)
+            source = cast("BinaryIO", spool)
+        # every binary stream of the standard library has readinto, which BinaryIO leaves out
+        return cast("io.BufferedIOBase", source)
+
+    def _read_index(self) -> dict[str, ArrayEntry]:
+        file_nbytes = self._file.seek(0, os.SEEK_END) - self._start
+        preamble = self._read_bytes(0, min(file_nbytes, PREAMBLE.size))
+        check_preamble(preamble)
+        if file_nbytes < PREAMBLE.size + TRAILER.size:
+            raise CorruptDataError("the file is cut short: it has no trailer")
+        trailer = self._read_bytes(file_nbytes - TRAILER.size, TRAILER.size)
+        parsed = parse_trailer(trailer, file_nbytes)
+        table_nbytes = parsed.num_sections * SECTION.size
+        table = self._read_bytes(parsed.table_offset, table_nbytes)
+        index = self._read_bytes(parsed.table_offset + table_nbytes, parsed.index_nbytes)
+        check_end(preamble, table, index, trailer)
+        return parse_index(index, parse_table(table, parsed.table_offset))
+
+    def _entry(self, name: str) -> ArrayEntry:
+        if name not in self._entries:
+            known = ", ".join(map(repr, self._entries)) or "no arrays"
+            raise SpecError(f"there is no array named {name!r}; the file has {known}")
+        return self._entries[name]
+
+    def _decode(self, entry: ArrayEntry, index: int, out: torch.Tensor) -> None:
+        payload = self._payload(entry, index)
+        try:
+            entry.codec.decode_payload(payload, out)
+        except CorruptDataError as error:
+            raise CorruptDataError(f"array {entry.name!r}, chunk {index}: {error}") from error
+
+    def _payload(self, entry: ArrayEntry, index: int) -> torch.Tensor:
+        """Return one section as a uint8 tensor that nothing else refers to."""
+        section = entry.sections[index]
+        data = self._read_tensor(section.offset, padded_nbytes(section.nbytes))
+        payload, padding = data[: section.nbytes], data[section.nbytes :]
+        if checksum_of(payload.numpy().data) != section.checksum:
+            raise CorruptDataError(
+                f"array {entry.name!r}, chunk {index} is damaged: its checksum does not match"
+            )
+        if padding.any():
+            raise CorruptDataError(
+                f"array {entry.name!r}, chunk {index} is damaged: its padding is not zero"
+            )
+        return payload
+
+    def _read_bytes(self, offset: int, nbytes: int) -> bytes:
+        return self._read_tensor(offset, nbytes).numpy().tobytes()
+
+    def _read_tensor(self, offset: int, nbytes: int) -> torch.Tensor:
+        # Read rather than mapped: what was checked must stay what is decoded, also when another
+        # process writes to the file, and a file cut meanwhile must raise instead of killing us.
+        data = torch.empty(nbytes, dtype=torch.uint8)
+        rest = data.numpy().data
+        with self._lock:
+            self._file.seek(self._start + offset)
+            while rest.nbytes:
+                num_read = self._file.readinto(rest)
+                if not num_read:
+                    raise CorruptDataError("the file became shorter while it was read")
+                rest = rest[num_read:]
+        return data
+
+
+def loads(data: bytes | bytearray | memoryview) -> Packed:
+    """Return the array of a container file that holds exactly one, as ``dumps`` makes it.
+
+    Raises:
+        SpecError: the file is valid, but holds several arrays or none.
+        CorruptDataError: and the other errors of ``Reader``.
+    """
+    with Reader(io.BytesIO(data)) as reader:
+        if len(reader.names) != 1:
+            raise SpecError(f"the data holds {len(reader.names)} arrays; open it with Reader")
+        return reader.read_packed(reader.names[0])

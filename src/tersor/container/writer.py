@@ -1,0 +1,283 @@
+"""Writing container files: one pass, bounded memory, to a path or to any binary stream."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from types import TracebackType
+from typing import BinaryIO, Final, Self
+
+import torch
+
+from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.codecs.auto import chosen
+from tersor.codecs.codec import Codec
+from tersor.codecs.packed import Packed
+from tersor.container.atomic import atomic_write
+from tersor.container.header import (
+    ALIGNMENT,
+    MAX_INDEX_NBYTES,
+    Section,
+    checksum_of,
+    pack_end,
+    pack_preamble,
+)
+from tersor.container.index import encode_array, join_index
+from tersor.errors import SpecError
+from tersor.types import TensorInfo
+
+FILE_CHUNK_VALUES: Final = 2**22
+"""Values per chunk in files: 16 MiB of float32, so a writer or reader holds little at a time."""
+
+
+class Writer:
+    r"""Write named arrays one after the other; the same calls give the same bytes.
+
+    Args:
+        target: a path, written atomically (see ``atomic_write``), or a binary stream, which is
+            neither sought nor closed and whose ``write`` returns the number of bytes it took.
+
+    Example:
+        >>> import io
+        >>> from tersor.codecs.raw import Raw
+        >>> stream = io.BytesIO()
+        >>> with Writer(stream) as writer:
+        ...     writer.add("weight", torch.zeros(3), Raw())
+        >>> stream.getvalue()[:8]
+        b'\x89tersor\n'
+    """
+
+    def __init__(self, target: str | os.PathLike[str] | BinaryIO) -> None:
+        self._stack = ExitStack()
+        if isinstance(target, str | os.PathLike):
+            self._stream = self._stack.enter_context(atomic_write(target))
+        else:
+            self._stream = target
+        self._offset = 0
+        self._sections: list[Section] = []
+        self._arrays: dict[str, bytes] = {}
+        self._index_nbytes = len(join_index([]))
+        self._closed = False
+        self._half_array: str | None = None
+        self._write(pack_preamble())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Complete the file, or drop it when the block raised."""
+        if error_type is None:
+            self.close()
+        else:
+            self._closed = True
+            self._stack.__exit__(error_type, error, traceback)
+
+    def close(self) -> None:
+        """Write the index and, for a path, give the file its name; later calls do nothing.
+
+        Raises:
+            SpecError: an array was left half written by an exception; no file is made.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        with self._stack:
+            if self._half_array is not None:
+                raise SpecError(
+                    f"array {self._half_array!r} failed while it was written, so the file cannot "
+                    "be completed; write it again from the start"
+                )
+            index = join_index(list(self._arrays.values()))
+            self._write(pack_end(self._offset, self._sections, index))
+            self._stream.flush()
+
+    def add(
+        self,
+        name: str,
+        x: torch.Tensor,
+        codec: Codec,
+        metadata: Mapping[str, str] | None = None,
+        *,
+        chunk_values: int = FILE_CHUNK_VALUES,
+        reason: str = "",
+    ) -> None:
+        """Encode and write a tensor, one chunk at a time; ``x`` is never changed.
+
+        A non-contiguous ``x`` is copied as a whole first.
+
+        Raises:
+            SpecError: the name is taken, or the codec cannot encode such a tensor.
+        """
+        info = TensorInfo.of(x)
+        codec.check_supported(info.dtype)
+        x = x.detach().contiguous()
+        flat = x.view(-1)
+        plan = ChunkPlan(info.shape, _checked_chunk_values(chunk_values))
+        error_bound = codec.resolve_bound(x)
+        codec, why = chosen(codec, x, error_bound)
+        self.add_chunks(
+            name,
+            info,
+            codec,
+            error_bound,
+            (flat[chunk.start : chunk.stop] for chunk in plan),
+            chunk_values,
+            metadata=metadata,
+            reason=reason or why,
+        )
+
+    def add_chunks(
+        self,
+        name: str,
+        info: TensorInfo,
+        codec: Codec,
+        error_bound: float | None,
+        chunks: Iterable[torch.Tensor],
+        chunk_values: int = FILE_CHUNK_VALUES,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        reason: str = "",
+    ) -> None:
+        """Encode and write an array that is never in memory as a whole.
+
+        Args:
+            name: unique in the file.
+            info: shape and dtype of the whole array.
+            codec: encodes every chunk.
+            error_bound: the absolute error to promise for the whole array, as
+                ``codec.resolve_bound`` would give it; None for codecs that promise a size.
+            chunks: the values of each chunk of ``ChunkPlan(info.shape, chunk_values)``, in order,
+                in any shape.
+            chunk_values: most values per chunk.
+            metadata: the user's own strings.
+            reason: why this codec was chosen.
+
+        Raises:
+            SpecError: the name is taken, the codec cannot encode such an array, or the chunks do
+                not match the plan. After a mismatch the file cannot be completed.
+        """
+        codec.check_supported(info.dtype)
+        chunk_values = _checked_chunk_values(chunk_values)
+        plan = ChunkPlan(info.shape, chunk_values)
+
+        def payloads() -> Iterable[torch.Tensor]:
+            given = iter(chunks)
+            for index, chunk in enumerate(plan):
+                x = next(given, None)
+                if x is None:
+                    raise SpecError(f"array {name!r} has {len(plan)} chunks, only {index} given")
+                if x.numel() != chunk.stop - chunk.start or x.dtype != info.dtype:
+                    raise SpecError(
+                        f"chunk {index} of array {name!r} must be {info.dtype} with "
+                        f"{chunk.stop - chunk.start} values, not {x.dtype} with {x.numel()}"
+                    )
+                yield codec.encode_chunk(x.detach().contiguous().view(chunk.shape), error_bound)
+            if next(given, None) is not None:
+                raise SpecError(f"array {name!r} has {len(plan)} chunks, but more were given")
+
+        entry = encode_array(
+            _checked_text(name),
+            info,
+            codec,
+            chunk_values,
+            _checked_error_bound(error_bound),
+            _checked_text(reason),
+            _checked_metadata(metadata or {}),
+        )
+        self._add_payloads(name, entry, payloads())
+
+    def add_packed(
+        self, name: str, packed: Packed, metadata: Mapping[str, str] | None = None
+    ) -> None:
+        """Write a tensor that is compressed already, in the chunks it has.
+
+        Raises:
+            SpecError: the name is taken, or the payloads do not match the shape.
+        """
+        num_chunks = len(ChunkPlan(packed.info.shape, packed.chunk_values))
+        if num_chunks != len(packed.payloads):
+            raise SpecError(f"{num_chunks} payloads expected, {len(packed.payloads)} given")
+        entry = encode_array(
+            _checked_text(name),
+            packed.info,
+            packed.codec,
+            packed.chunk_values,
+            packed.error_bound,
+            _checked_text(packed.reason),
+            _checked_metadata(metadata or {}),
+        )
+        self._add_payloads(name, entry, packed.payloads)
+
+    def _add_payloads(self, name: str, entry: bytes, payloads: Iterable[torch.Tensor]) -> None:
+        if self._closed or self._half_array is not None:
+            raise SpecError("this writer is closed or failed before; make a new one")
+        if name in self._arrays:
+            raise SpecError(f"the file already has an array named {name!r}; choose another name")
+        index_nbytes = self._index_nbytes + len(entry) + 1
+        if index_nbytes > MAX_INDEX_NBYTES:
+            raise SpecError("the index of one file is limited to 16 MiB; begin a second file")
+        self._half_array = name
+        for payload in payloads:
+            self._write_section(payload)
+        self._arrays[name] = entry
+        self._index_nbytes = index_nbytes
+        self._half_array = None
+
+    def _write_section(self, payload: torch.Tensor) -> None:
+        data = payload.detach().cpu().contiguous().numpy().data
+        checksum = checksum_of(data)
+        self._sections.append(Section(self._offset, data.nbytes, checksum))
+        self._write(data)
+        self._write(bytes(-data.nbytes % ALIGNMENT))
+
+    def _write(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        self._offset += rest.nbytes
+        # a raw stream, such as an unbuffered pipe, may take a part only
+        while rest.nbytes:
+            taken = self._stream.write(rest)
+            if not taken:
+                raise BlockingIOError("the stream takes no bytes; open it in blocking mode")
+            rest = rest[taken:]
+
+
+def dumps(packed: Packed) -> bytes:
+    """Return a container file that holds only ``packed``, under the empty name."""
+    stream = io.BytesIO()
+    with Writer(stream) as writer:
+        writer.add_packed("", packed)
+    return stream.getvalue()
+
+
+def _checked_chunk_values(chunk_values: int) -> int:
+    if not 1 <= chunk_values <= MAX_CHUNK_VALUES:
+        raise SpecError(f"chunk_values must be from 1 to 2**30, not {chunk_values}")
+    return chunk_values
+
+
+def _checked_error_bound(error_bound: float | None) -> float | None:
+    if error_bound is None or (math.isfinite(error_bound) and error_bound >= 0):
+        return error_bound
+    raise SpecError(f"an error bound must be finite and at least 0, not {error_bound}")
+
+
+def _checked_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise SpecError(f"names and metadata must be strings, not {text!r}; convert it first")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise SpecError(f"{text!r} cannot be written as UTF-8; choose another text") from error
+    return text
+
+
+def _checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
+    return {_checked_text(key): _checked_text(text) for key, text in metadata.items()}
