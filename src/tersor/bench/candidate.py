@@ -1,0 +1,153 @@
+"""What a suite measures: a codec of ours or another project's, behind one interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any, ClassVar
+
+import torch
+
+from tersor.codecs import registry
+from tersor.codecs.codec import Codec
+from tersor.codecs.packed import Packed
+from tersor.kernels.huffman import huffman_decode, huffman_encode
+from tersor.kernels.symbols.alphabet import NARROW
+from tersor.types import Bound
+
+
+class Candidate(ABC):
+    """Something that encodes slices and decodes them again.
+
+    Attributes:
+        name: shown in tables and written to rows.
+        version: of the codec, or of the peer's package.
+        peer: whether it is another project's work.
+        slow: whether timing every slice would take too long.
+        bounded: whether it takes an error bound.
+        on_codes: whether it is given quantized codes (losslessly, untimed) instead of floats.
+        max_threads: most threads it can use.
+        note: what a reader must know to compare its rows.
+    """
+
+    name: str
+    version: str
+    peer: ClassVar[bool] = True
+    slow: ClassVar[bool] = False
+    bounded: bool = True
+    on_codes: ClassVar[bool] = False
+    max_threads: ClassVar[int] = 1
+    note: ClassVar[str] = ""
+
+    def options(self) -> dict[str, Any]:
+        """Return the JSON-ready options that shape the result, without the bound."""
+        return {}
+
+    def prepare(self, codes: torch.Tensor) -> torch.Tensor:
+        """Return what ``encode`` gets, where ``on_codes`` is set; not timed."""
+        return codes
+
+    @abstractmethod
+    def encode(self, x: torch.Tensor, error_bound: float) -> Any:
+        """Encode one slice within an absolute error bound; the result is opaque."""
+
+    @abstractmethod
+    def decode(self, encoded: Any, out: torch.Tensor) -> torch.Tensor:
+        """Decode one slice into ``out``, contiguous and of the slice's shape and dtype.
+
+        Returns ``out``, or a new tensor where the library cannot write into memory it is given:
+        copying would be charged to it.
+        """
+
+    @abstractmethod
+    def nbytes(self, encoded: Any) -> int:
+        """Return the bytes one encoded slice needs on disk or wire."""
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> list[Any]:
+        """Encode every slice; what the encoding time is taken of."""
+        return [self.encode(x, bound) for x, bound in zip(xs, error_bounds, strict=True)]
+
+    def decode_all(
+        self, encoded: Sequence[Any], outs: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """Decode every slice; what the decoding time is taken of."""
+        return [self.decode(one, out) for one, out in zip(encoded, outs, strict=True)]
+
+
+class CodecCandidate(Candidate):
+    """A codec of ours, asked for a relative bound, so that finding the range is timed too."""
+
+    peer = False
+    max_threads = 64
+
+    def __init__(self, codec: Codec) -> None:
+        """Measure ``codec`` as it is configured."""
+        self.codec = codec
+        self.name = codec.codec_id
+        self.version = str(codec.version)
+        self.bounded = takes_bound(codec.codec_id)
+
+    @classmethod
+    def create(cls, codec_id: str, relative_bound: float | None) -> CodecCandidate:
+        """Build the registered codec; ``relative_bound`` must be None where it takes no bound."""
+        spec = {} if relative_bound is None else {"bound": Bound.relative(relative_bound)}
+        return cls(registry.create(codec_id, **spec))
+
+    def options(self) -> dict[str, Any]:
+        """Return the codec's own spec."""
+        config = self.codec.to_config()
+        return {k: v for k, v in config.items() if k not in ("id", "version", "bound")}
+
+    def encode(self, x: torch.Tensor, error_bound: float) -> Packed:
+        """Encode with the codec's own bound; ``error_bound`` is not needed."""
+        del error_bound
+        return self.codec.encode(x)
+
+    def decode(self, encoded: Packed, out: torch.Tensor) -> torch.Tensor:
+        """Decode into ``out``."""
+        return self.codec.decode(encoded, out=out)
+
+    def nbytes(self, encoded: Packed) -> int:
+        """Return the size of the payloads."""
+        return encoded.nbytes
+
+
+class HuffmanCodes(Candidate):
+    """Our Huffman kernel alone, to be held against zstd's on the same codes."""
+
+    name = "huffman-codes"
+    peer = False
+    on_codes = True
+    max_threads = 64
+    note = "codes to bytes and back, without quantizing"
+
+    def __init__(self) -> None:
+        """Take the version of the codec built on the kernel."""
+        self.version = str(registry.get("huffman").version)
+
+    def prepare(self, codes: torch.Tensor) -> torch.Tensor:
+        """Shift the codes to symbols that start at 0."""
+        symbols = codes.to(torch.int32) - int(codes.min())
+        return symbols.to(torch.uint8 if int(symbols.max()) < NARROW else torch.int16)
+
+    def encode(self, x: torch.Tensor, error_bound: float) -> tuple[torch.Tensor, int]:
+        """Encode the symbols; the size of the alphabet, found here, goes along."""
+        del error_bound
+        alphabet = int(x.max()) + 1
+        return huffman_encode(x, alphabet), alphabet
+
+    def decode(self, encoded: tuple[torch.Tensor, int], out: torch.Tensor) -> torch.Tensor:
+        """Decode into a new tensor, as the kernel does."""
+        body, alphabet = encoded
+        symbols: torch.Tensor = huffman_decode(body, out.numel(), alphabet)[0]
+        return symbols
+
+    def nbytes(self, encoded: tuple[torch.Tensor, int]) -> int:
+        """Return the size of the body."""
+        return encoded[0].numel()
+
+
+def takes_bound(codec_id: str) -> bool:
+    """Say whether a registered codec is configured with an error bound."""
+    return any(f.name == "bound" for f in fields(registry.get(codec_id)))

@@ -1,0 +1,82 @@
+"""Quantized values as peers without a quantizer of their own get them, and their entropy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import torch
+
+from tersor.errors import SpecError
+from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+
+_BLOCK_VALUES: Final = 1 << 17
+_OUTLIER_NBYTES: Final = 8 + 4
+_HEADER_NBYTES: Final = 8 + 4
+"""The grid's step as float64 and the number of outliers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Integer codes of a float32 tensor and the values that have none.
+
+    Attributes:
+        values: int8 where all codes fit, else int16; flat, contiguous.
+        step: distance between levels.
+        positions: int64 positions of the outliers.
+        outlier_values: their exact values.
+    """
+
+    values: torch.Tensor
+    step: float
+    positions: torch.Tensor
+    outlier_values: torch.Tensor
+
+    @property
+    def side_nbytes(self) -> int:
+        """Bytes a file needs beside the codes: header, positions and values of outliers."""
+        return _HEADER_NBYTES + _OUTLIER_NBYTES * self.positions.numel()
+
+    def without_values(self) -> Codes:
+        """Drop the codes and keep what goes beside a compressed payload."""
+        return replace(self, values=self.values[:0])
+
+
+def quantize(x: torch.Tensor, error_bound: float) -> Codes:
+    """Quantize float32 values; codes beyond int16 become outliers, none ever wraps."""
+    grid = Grid.for_bound(error_bound, x.dtype)
+    if grid is None:
+        raise SpecError(f"an error bound of {error_bound} leaves nothing to quantize")
+    low, high = finite_range(x).tolist()
+    peak = max(abs(low), abs(high)) * grid.inverse + 1
+    dtype = torch.int8 if peak <= torch.iinfo(torch.int8).max else torch.int16
+    grid = replace(grid, radius=torch.iinfo(dtype).max)
+    flat = x.reshape(-1)
+    values = torch.empty(flat.numel(), dtype=dtype)
+    positions = [torch.empty(0, dtype=torch.int64)]
+    # blocks, so that the kernel's int32 codes stay in the cache until they are narrowed
+    for start in range(0, flat.numel(), _BLOCK_VALUES):
+        codes, outliers = bounded_quantize(flat[start : start + _BLOCK_VALUES], grid)
+        values[start : start + _BLOCK_VALUES] = codes
+        positions.append(outliers + start)
+    merged = torch.cat(positions)
+    return Codes(values, grid.step, merged, flat[merged])
+
+
+def dequantize(codes: Codes, values: torch.Tensor, out: torch.Tensor) -> None:
+    """Decode ``values`` (the codes, read back from a payload) into the contiguous ``out``."""
+    bounded_dequantize(values, codes.step, out)
+    if codes.positions.numel():
+        out.view(-1)[codes.positions] = codes.outlier_values
+
+
+def entropy_nbits(codes: torch.Tensor) -> float:
+    """Return the order-0 entropy of all codes together, in bits: no symbol coder needs less."""
+    if codes.numel() == 0:
+        return 0.0
+    # int8 and int16 codes: counting is ten times faster than sorting
+    lowest = torch.iinfo(codes.dtype).min
+    counts = torch.bincount(codes.to(torch.int32) - lowest)
+    counts = counts[counts > 0].to(torch.float64)
+    return float(-(counts * torch.log2(counts / codes.numel())).sum())

@@ -1,0 +1,37 @@
+"""The check every speed must pass first: what was encoded decodes to within its bound."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+_BLOCK_VALUES = 1 << 20
+
+
+def worst_error(original: torch.Tensor, decoded: torch.Tensor) -> float:
+    """Return the largest absolute error in float64 (exact for float32 and narrower data).
+
+    It is infinite where shape or dtype differ, where a NaN or infinity was lost or made, and where
+    an infinity changed its sign.
+    """
+    if original.shape != decoded.shape or original.dtype != decoded.dtype:
+        return math.inf
+    worst = 0.0
+    flat, flat_decoded = original.reshape(-1), decoded.reshape(-1)
+    # block by block: a float64 copy of the whole would triple the memory
+    for start in range(0, flat.numel(), _BLOCK_VALUES):
+        x = flat[start : start + _BLOCK_VALUES].to(torch.float64)
+        y = flat_decoded[start : start + _BLOCK_VALUES].to(torch.float64)
+        same = (x == y) | (x.isnan() & y.isnan())
+        error = torch.where(same, 0.0, (x - y).abs())
+        # NaN here means that one side is not finite and the other differs
+        worst = max(worst, float(error.nan_to_num(nan=math.inf, posinf=math.inf).max()))
+    return worst
+
+
+def quotient(error: float, error_bound: float) -> float:
+    """Return error over bound; above 1 the bound is broken. A bound of 0 allows no error."""
+    if error_bound > 0:
+        return error / error_bound
+    return 0.0 if error == 0 else math.inf
