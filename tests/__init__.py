@@ -1,0 +1,1 @@
+"""The tests; ``tests.data`` and ``tests.checks`` are shared by all of them."""

@@ -1,0 +1,1 @@
+"""Rules about the source itself, each with a twin that plants a fault and expects it found."""

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.arch.import_rules import findings
+from tests.arch.source_files import PACKAGE, plant
+
+FAULTS = {
+    "errors.py": "from tersor.types import Bound\nfrom tersor.kernels import op",
+    "types.py": "import tersor.codecs.raw",
+    "chunks.py": "from tersor import compress",
+    "kernels/op.py": "from tersor.stages import quantizers",
+    "kernels/pack/reference.py": "from numba import njit",
+    "kernels/pack/cpu.py": "import numba\nimport triton.language as tl",
+    "kernels/pack/gpu.py": "import triton\nfrom llvmlite import ir",
+    "stages/quantizers/bounded.py": "from tersor.codecs.raw import Raw",
+    "codecs/raw.py": "def late():\n    from tersor.container import reader",
+    "container/reader.py": "from tersor.api import compress",
+    "container/frame.py": "from torch import distributed as dist",
+    "container/writer.py": "import torch\nrank = torch.distributed.get_rank()",
+    "api.py": "from importlib import import_module\nimport_module('tersor.policy')",
+    "__init__.py": "from tersor.sites import shards, fields",
+    "policy/choice.py": "from ..sites import shards",
+    "sites/shards/hooks.py": "from tersor.sites.fields import zarr\nimport torch.distributed",
+    "workloads/gpt.py": "from tersor.bench.timing import measure",
+    "bench/plots.py": "import matplotlib.pyplot as plt\nfrom tersor.cli import main",
+    "cli/report.py": "from matplotlib import pyplot",
+    "helpers.py": "",
+}
+
+ALLOWED = {
+    "errors.py": "import math",
+    "types.py": "import torch\nfrom tersor.errors import SpecError",
+    "kernels/pack/__init__.py": "from tersor.kernels.op import Op",
+    "kernels/pack/cpu.py": "from numba import njit\nfrom llvmlite import ir",
+    "kernels/pack/gpu.py": "import triton\nimport triton.language as tl",
+    "codecs/raw.py": "from tersor.codecs.codec import Codec\nfrom tersor import errors",
+    "container/reader.py": "from tersor.codecs import registry",
+    "api.py": "from tersor.container import reader",
+    "__init__.py": "from tersor.api import compress",
+    "sites/__init__.py": "from tersor.sites import shards, fields",
+    "sites/shards/__init__.py": "from tersor.sites.shards.hooks import attach",
+    "sites/shards/hooks.py": "import torch.distributed as dist\nfrom . import state",
+    "workloads/gpt.py": "from torch import distributed\nfrom tersor.sites import shards",
+    "bench/plots.py": "from matplotlib import pyplot\nimport tersor",
+    "cli/bench.py": "from tersor.bench import suites",
+}
+
+
+def test_the_package_keeps_its_layers() -> None:
+    assert findings(PACKAGE) == []
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_one_planted_import_gives_exactly_one_finding(name, tmp_path) -> None:
+    found = findings(plant(tmp_path, {name: FAULTS[name]}))
+    assert len(found) == 1, found
+    assert found[0].startswith(name)
+
+
+def test_all_planted_imports_are_found_together(tmp_path) -> None:
+    found = findings(plant(tmp_path, FAULTS))
+    assert len(found) == len(FAULTS), found
+
+
+def test_every_allowed_import_passes(tmp_path) -> None:
+    assert findings(plant(tmp_path, ALLOWED)) == []

@@ -1,0 +1,51 @@
+"""Codecs with known behaviour, to see what the suite makes of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from tersor.codecs.codec import Codec
+from tersor.types import Bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exact(Codec):
+    """Keeps any bound by storing the values."""
+
+    codec_id: ClassVar[str] = "test-exact"
+    guarantee: ClassVar[str] = "bit-exact"
+    bound: Bound
+
+    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        return x.reshape(-1).view(torch.uint8).clone()
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        out.view(-1).view(torch.uint8).copy_(payload)
+
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        return torch.Size(shape).numel() * dtype.itemsize
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JustOver(Exact):
+    """Breaks the bound in one value, by the least that float32 can show."""
+
+    codec_id: ClassVar[str] = "test-just-over"
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        Exact.decode_payload(self, payload, out)
+        bound = self.bound.value * float(out.max() - out.min())
+        out.view(-1)[0] += bound * (1 + 1e-5)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Idle(Exact):
+    """Decodes nothing and leaves what the memory held."""
+
+    codec_id: ClassVar[str] = "test-idle"
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        pass

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tersor.bench.suites import memory
+from tersor.bench.suites.memory import SMOKE_FILE_NBYTES, MemoryConfig, run_memory
+from tersor.errors import SpecError, TersorError, UnknownCodecError
+
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(), reason="peak memory is read from Linux's /proc"
+)
+
+
+def test_a_file_goes_both_ways_within_its_bound_and_leaves_nothing(tmp_path):
+    row = run_memory(MemoryConfig(nbytes=SMOKE_FILE_NBYTES, directory=str(tmp_path)))
+    assert row.bound_held
+    assert row.ratio > 1
+    assert row.peak_extra_nbytes is not None
+    assert row.peak_extra_nbytes > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_child_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory.memory_child, "__name__", "tersor.no_such_module")
+    with pytest.raises(TersorError, match="could not compress"):
+        run_memory(MemoryConfig(nbytes=2**16, directory=str(tmp_path)))
+
+
+def test_an_unknown_codec_is_refused_before_a_file_is_written(tmp_path):
+    with pytest.raises(UnknownCodecError):
+        run_memory(MemoryConfig(codec="no-such", directory=str(tmp_path)))
+
+
+def test_a_system_without_proc_is_told_so(monkeypatch):
+    monkeypatch.setattr(memory.Path, "exists", lambda path: False)
+    with pytest.raises(SpecError, match="Linux"):
+        run_memory(MemoryConfig())

@@ -1,0 +1,58 @@
+"""What holds for every test: poisoned fresh memory, a fixed seed, and no leaks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-golden",
+        action="store_true",
+        help="write the golden files anew instead of comparing with them; review the diff",
+    )
+
+
+@pytest.fixture
+def write_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--write-golden"))
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _poisoned_memory() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in (
+            (torch, "empty"),
+            (torch, "empty_like"),
+            (torch, "empty_strided"),
+            (torch.Tensor, "new_empty"),
+            (torch.Tensor, "new_empty_strided"),
+        ):
+            patch.setattr(owner, name, poisoning(getattr(owner, name)))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _no_leaks() -> Iterator[None]:
+    env, threads = dict(os.environ), set(threading.enumerate())
+    yield
+    leaks = [*leaked_env(env), *leaked_threads(threads), *leaked_process_groups()]
+    if leaks:
+        pytest.fail(f"the test leaked {', '.join(leaks)}", pytrace=False)

@@ -1,0 +1,36 @@
+"""The pages a newcomer reads first are true: their code runs and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.arch.source_files import REPOSITORY
+
+PAGES = ("README.md", "CONTRIBUTING.md")
+
+
+def _text(page: str) -> str:
+    return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+def test_the_readme_example_runs() -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", _text("README.md"), re.DOTALL | re.MULTILINE)
+    assert examples
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_relative_links_exist(page) -> None:
+    links = re.findall(r"\]\((?!https?:|#)([^)#]+)", _text(page))
+    missing = [link for link in links if not (REPOSITORY / link).exists()]
+    assert missing == []
+
+
+def test_every_make_target_named_in_the_pages_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", _text("Makefile"), re.MULTILINE))
+    named = {name for page in PAGES for name in re.findall(r"`?make ([a-z-]+)`", _text(page))}
+    assert {"test", "lint"} <= named
+    assert named <= targets
