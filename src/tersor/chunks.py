@@ -31,24 +31,26 @@ class ChunkPlan:
     shape: tuple[int, ...]
     max_values: int = MAX_CHUNK_VALUES
 
-    def _values_per_chunk(self) -> int:
+    @property
+    def chunk_size(self) -> int:
+        """Values in every chunk but the last."""
+        numel = math.prod(self.shape)
         slice_values = math.prod(self.shape[1:])
-        if not self.shape or slice_values == 0:
-            return 1
+        if numel <= self.max_values or slice_values == 0:
+            return max(1, numel)
         return self.max_values // slice_values * slice_values or self.max_values
 
     def __len__(self) -> int:
         """Number of chunks; an empty array has one empty chunk."""
-        return max(1, -(-math.prod(self.shape) // self._values_per_chunk()))
+        return max(1, -(-math.prod(self.shape) // self.chunk_size))
 
     def __getitem__(self, index: int) -> Chunk:
         """Return chunk ``index``, counted from 0."""
-        if not 0 <= index < len(self):
+        numel, size = math.prod(self.shape), self.chunk_size
+        if not 0 <= index < max(1, -(-numel // size)):
             raise IndexError(index)
-        numel = math.prod(self.shape)
-        if len(self) == 1:
+        if numel <= size:
             return Chunk(0, numel, self.shape)
-        size = self._values_per_chunk()
         start, stop = index * size, min(numel, (index + 1) * size)
         slice_values = math.prod(self.shape[1:])
         if size % slice_values:

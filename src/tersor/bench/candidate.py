@@ -11,10 +11,10 @@ import torch
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
-from tersor.codecs.packed import Packed
+from tersor.container import decode_payloads, encode_payloads
 from tersor.kernels.huffman import huffman_decode, huffman_encode
 from tersor.kernels.symbols.alphabet import NARROW
-from tersor.types import Bound
+from tersor.types import Bound, TensorInfo
 
 
 class Candidate(ABC):
@@ -99,18 +99,31 @@ class CodecCandidate(Candidate):
         config = self.codec.to_config()
         return {k: v for k, v in config.items() if k not in ("id", "version", "bound")}
 
-    def encode(self, x: torch.Tensor, error_bound: float) -> Packed:
+    def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
         """Encode with the codec's own bound; ``error_bound`` is not needed."""
-        del error_bound
-        return self.codec.encode(x)
+        return self.encode_all([x], [error_bound])[0]
 
-    def decode(self, encoded: Packed, out: torch.Tensor) -> torch.Tensor:
+    def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Decode into ``out``."""
-        return self.codec.decode(encoded, out=out)
+        return self.decode_all([encoded], [out])[0]
 
-    def nbytes(self, encoded: Packed) -> int:
-        """Return the size of the payloads."""
-        return encoded.nbytes
+    def nbytes(self, encoded: torch.Tensor) -> int:
+        """Return the size of the payload."""
+        return encoded.numel()
+
+    def encode_all(
+        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
+    ) -> list[torch.Tensor]:
+        """Encode every slice, in parallel where there are threads."""
+        del error_bounds
+        return encode_payloads(xs, [self.codec] * len(xs))
+
+    def decode_all(
+        self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Decode every slice, in parallel where there are threads."""
+        infos = [TensorInfo.of(out) for out in outs]
+        return decode_payloads(encoded, infos, [self.codec] * len(outs), outs)
 
 
 class HuffmanCodes(Candidate):

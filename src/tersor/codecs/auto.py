@@ -14,9 +14,8 @@ from tersor.codecs.entropy import Huffman
 from tersor.codecs.flat import Delta, Flat
 from tersor.codecs.packed import Packed
 from tersor.codecs.registry import register
-from tersor.codecs.rows import Rows
+from tersor.codecs.rows import Rows, row_shape
 from tersor.errors import SpecError
-from tersor.stages.predictors.rows import row_shape
 from tersor.types import Bound
 
 _SAMPLE_VALUES: Final = 1 << 18
@@ -111,6 +110,10 @@ class Auto(Codec):
         x = x.detach().contiguous()
         codec, reason = self.choose(x, self.resolve_bound(x))
         return replace(codec.encode(x, chunk_values=chunk_values), reason=reason)
+
+    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Decode with the codec that was chosen."""
+        return packed.codec.decode(packed, out)
 
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """Refuse: payloads are written by the chosen codec, never by ``auto`` itself."""

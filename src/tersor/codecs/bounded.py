@@ -35,8 +35,8 @@ class BoundedCodec(Codec):
             )
 
     @abstractmethod
-    def encode_body(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the coded body and the positions of the outliers (int64) in decoding order."""
+    def encode_body(self, x: torch.Tensor, grid: Grid) -> layout.Body:
+        """Return the coded bytes and the outliers of a tensor that is not empty."""
 
     @abstractmethod
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
@@ -55,17 +55,10 @@ class BoundedCodec(Codec):
             raise SpecError(f"codec {self.codec_id!r} needs the resolved error bound")
         grid = Grid.for_bound(error_bound, x.dtype)
         if grid is not None and x.numel():
-            body, positions = self.encode_body(x, grid)
-            sealed = self.seal(x, grid, body, positions)
+            sealed = layout.seal(layout.CODED, grid.step, self.encode_body(x, grid))
             if sealed.numel() < layout.exact_nbytes(x.nbytes):
                 return sealed
         return _seal_constant(x) if x.numel() else layout.seal_exact(x)
-
-    def seal(
-        self, x: torch.Tensor, grid: Grid, body: torch.Tensor, positions: torch.Tensor
-    ) -> torch.Tensor:
-        """Put body and outliers into a payload."""
-        return layout.seal(x, layout.CODED, grid.step, body, positions)
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
@@ -99,8 +92,8 @@ def _seal_constant(x: torch.Tensor) -> torch.Tensor:
     if low != high:
         return layout.seal_exact(x)
     positions = torch.nonzero(~torch.isfinite(x.view(-1))).view(-1)
-    body = torch.empty(0, dtype=torch.uint8, device=x.device)
-    sealed = layout.seal(x, layout.CONSTANT, low, body, positions)
+    empty = torch.empty(0, dtype=torch.uint8, device=x.device)
+    sealed = layout.seal(layout.CONSTANT, low, layout.Body(empty, positions, x.view(-1)[positions]))
     exact = layout.exact_nbytes(x.nbytes)
     return sealed if sealed.numel() < exact else layout.seal_exact(x)
 
@@ -127,13 +120,15 @@ class StreamCodec(BoundedCodec):
     def encoder(self) -> Encoder:
         """Return the encoder of the codes."""
 
-    def encode_body(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode_body(self, x: torch.Tensor, grid: Grid) -> layout.Body:
         """See ``BoundedCodec.encode_body``."""
         if self.lorenzo == 0:
-            return self.encoder().quantize_encode(x, grid)
-        codes, positions = bounded_quantize(x, grid)
-        residuals = lorenzo.residual(codes, tuple(x.shape), self.lorenzo)
-        return self.encoder().encode(residuals), positions
+            data, positions = self.encoder().quantize_encode(x, grid)
+        else:
+            codes, positions = bounded_quantize(x, grid)
+            residuals = lorenzo.residual(codes, tuple(x.shape), self.lorenzo)
+            data = self.encoder().encode(residuals)
+        return layout.Body(data, positions, x.view(-1)[positions])
 
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
         """See ``BoundedCodec.decode_body``."""

@@ -11,7 +11,7 @@ from tersor.codecs.codec import Codec
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.cast import scaled_cast, scaled_uncast
-from tersor.stages.raw_bytes import as_bytes
+from tersor.raw_bytes import as_bytes
 
 _FP8: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 

@@ -11,8 +11,8 @@ import torch
 from tersor.codecs.codec import Codec
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
+from tersor.raw_bytes import as_bytes
 from tersor.stages.quantizers.group import GroupQuantizer
-from tersor.stages.raw_bytes import as_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

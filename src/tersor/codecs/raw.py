@@ -10,7 +10,7 @@ import torch
 from tersor.codecs.codec import Codec
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError
-from tersor.stages.raw_bytes import as_bytes
+from tersor.raw_bytes import as_bytes
 from tersor.types import DTYPE_NAMES
 
 

@@ -1,7 +1,13 @@
 """Bytes on disk and on the wire: container files and frames."""
 
 from tersor.container.atomic import atomic_write
-from tersor.container.batch import Batch, decode_batch, encode_batch
+from tersor.container.batch import (
+    Batch,
+    decode_batch,
+    decode_payloads,
+    encode_batch,
+    encode_payloads,
+)
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.container.index import ArrayEntry
 from tersor.container.reader import Reader, loads
@@ -15,8 +21,10 @@ __all__ = [
     "Writer",
     "atomic_write",
     "decode_batch",
+    "decode_payloads",
     "dumps",
     "encode_batch",
+    "encode_payloads",
     "frame_offsets",
     "loads",
     "pack_frame",

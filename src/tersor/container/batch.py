@@ -36,6 +36,54 @@ class Batch:
         return frame_offsets(self.sizes)
 
 
+def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> list[torch.Tensor]:
+    """Encode each tensor with its own codec, in parallel; return one payload per tensor.
+
+    Raises:
+        SpecError: the lists differ in length or a tensor cannot be encoded.
+    """
+    if len(tensors) != len(codecs):
+        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
+
+    def encode(start: int, stop: int) -> list[torch.Tensor]:
+        return [_encode_one(tensors[k], codecs[k]) for k in range(start, stop)]
+
+    parts = threads.run(encode, _split_by_size(tensors))
+    return [payload for part in parts for payload in part]
+
+
+def decode_payloads(
+    payloads: Sequence[torch.Tensor],
+    infos: Sequence[TensorInfo],
+    codecs: Sequence[Codec],
+    out: Sequence[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """Decode payloads of known shape and dtype, in parallel, into ``out`` or into new tensors.
+
+    Raises:
+        SpecError: the lists differ in length, or ``out`` does not fit.
+        CorruptDataError: a payload is malformed.
+    """
+    if not len(payloads) == len(infos) == len(codecs) or len(out or infos) != len(infos):
+        raise SpecError(f"{len(payloads)} payloads need as many shapes, codecs and outputs")
+    for payload, info in zip(payloads, infos, strict=True):
+        check_payload_size(payload, info.numel)
+    wanted = [None] * len(infos) if out is None else out
+    targets = [
+        checked_out(x, info, payload.device)
+        for x, info, payload in zip(wanted, infos, payloads, strict=True)
+    ]
+
+    def decode(start: int, stop: int) -> None:
+        for k in range(start, stop):
+            codecs[k].decode_payload(payloads[k], targets[k])
+
+    threads.run(decode, _split_by_size(targets))
+    if out is None:
+        return targets
+    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
+
+
 def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
@@ -51,14 +99,7 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
         >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
         [(4, 8), (5,)]
     """
-    if len(tensors) != len(codecs):
-        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
-
-    def encode(start: int, stop: int) -> list[torch.Tensor]:
-        return [_encode_one(tensors[k], codecs[k]) for k in range(start, stop)]
-
-    parts = threads.run(encode, _split_by_size(tensors))
-    payloads = [payload for part in parts for payload in part]
+    payloads = encode_payloads(tensors, codecs)
     sizes = torch.tensor([payload.numel() for payload in payloads], dtype=torch.int64)
     return Batch(pack_frame(payloads), sizes)
 
@@ -75,26 +116,10 @@ def decode_batch(
         SpecError: the lists differ in length, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
-    if len(infos) != len(codecs) or (out is not None and len(out) != len(infos)):
-        raise SpecError(f"{len(infos)} tensors need as many codecs and outputs")
     payloads = split_frame(batch.buffer, batch.sizes.tolist())
     if len(payloads) != len(infos):
         raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
-    for payload, info in zip(payloads, infos, strict=True):
-        check_payload_size(payload, info.numel)
-    wanted = [None] * len(infos) if out is None else out
-    targets = [
-        checked_out(x, info, batch.buffer.device) for x, info in zip(wanted, infos, strict=True)
-    ]
-
-    def decode(start: int, stop: int) -> None:
-        for k in range(start, stop):
-            codecs[k].decode_payload(payloads[k], targets[k])
-
-    threads.run(decode, _split_by_size(targets))
-    if out is None:
-        return targets
-    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
+    return decode_payloads(payloads, infos, codecs, out)
 
 
 def _encode_one(x: torch.Tensor, codec: Codec) -> torch.Tensor:

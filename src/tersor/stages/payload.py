@@ -25,8 +25,7 @@ from typing import Final
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.bitpack.layout import padded
-from tersor.stages.raw_bytes import as_padded_bytes, from_struct
+from tersor.raw_bytes import as_padded_bytes, from_struct, padded
 
 EXACT, CODED, CONSTANT = 0, 1, 2
 HEADER: Final = struct.Struct("<B3xIdQ")
@@ -43,17 +42,21 @@ class Opened:
     values: torch.Tensor
 
 
-def seal(
-    x: torch.Tensor, mode: int, step: float, body: torch.Tensor, positions: torch.Tensor
-) -> torch.Tensor:
-    """Put a payload together; ``positions`` (int64) say which values of ``x`` are outliers."""
-    header = HEADER.pack(mode, positions.numel(), step, body.numel())
-    parts = [from_struct(header, x.device), body]
-    if positions.numel():
-        parts += [
-            as_padded_bytes(positions.to(torch.int32)),
-            as_padded_bytes(x.view(-1)[positions]),
-        ]
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a codec made of a tensor: coded bytes, and outliers by position (int64) and value."""
+
+    data: torch.Tensor
+    positions: torch.Tensor
+    values: torch.Tensor
+
+
+def seal(mode: int, step: float, body: Body) -> torch.Tensor:
+    """Put a payload together."""
+    header = HEADER.pack(mode, body.positions.numel(), step, body.data.numel())
+    parts = [from_struct(header, body.data.device), body.data]
+    if body.positions.numel():
+        parts += [as_padded_bytes(body.positions.to(torch.int32)), as_padded_bytes(body.values)]
     return torch.cat(parts)
 
 
@@ -65,7 +68,7 @@ def exact_nbytes(nbytes: int) -> int:
 def seal_exact(x: torch.Tensor) -> torch.Tensor:
     """Store the values as they are."""
     none = torch.empty(0, dtype=torch.int64, device=x.device)
-    return seal(x, EXACT, 0.0, as_padded_bytes(x), none)
+    return seal(EXACT, 0.0, Body(as_padded_bytes(x), none, none))
 
 
 def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:

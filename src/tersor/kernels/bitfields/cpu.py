@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from numba import njit, types
 
+from tersor.errors import CorruptDataError
+from tersor.kernels.bitfields.reference import fields_nbytes
 from tersor.kernels.machine.cpu import (
     address_of,
     count_leading_zeros,
@@ -221,3 +224,53 @@ def unpack_tile(
             used[i] = pairs[i]
     else:
         unpack_words(used, block, widths, address)
+
+
+@njit(nogil=True, cache=True)
+def write_fields(values: Any, width: int, target: Any) -> None:
+    """Pack ``values`` into ``target``, which is as long as ``fields_nbytes`` says."""
+    word, filled, place = _U(0), _U(0), 0
+    for i in range(values.size):
+        word |= _U(values[i]) << filled
+        filled += _U(width)
+        while filled >= _U(8):
+            target[place] = np.uint8(word & _U(255))
+            place += 1
+            word >>= _U(8)
+            filled -= _U(8)
+    if filled > _U(0):
+        target[place] = np.uint8(word)
+        place += 1
+    for k in range(place, target.size):
+        target[k] = np.uint8(0)
+
+
+@njit(nogil=True, cache=True)
+def read_fields(packed: Any, width: int, values: Any) -> None:
+    """Unpack all of ``values`` from ``packed``, which was checked to be long enough."""
+    mask = (_U(1) << _U(width)) - _U(1)
+    word, filled, place = _U(0), _U(0), 0
+    for i in range(values.size):
+        while filled < _U(width):
+            word |= _U(packed[place]) << filled
+            filled += _U(8)
+            place += 1
+        values[i] = np.int32(word & mask)
+        word >>= _U(width)
+        filled -= _U(width)
+
+
+def pack_fields(values: torch.Tensor, width: int) -> torch.Tensor:
+    """See ``reference.pack_fields``."""
+    packed = np.empty(fields_nbytes(values.numel(), width), dtype=np.uint8)
+    write_fields(values.numpy(), width, packed)
+    return torch.from_numpy(packed)
+
+
+def unpack_fields(packed: torch.Tensor, count: int, width: int) -> torch.Tensor:
+    """See ``reference.unpack_fields``."""
+    if packed.numel() < fields_nbytes(count, width):
+        raise CorruptDataError("packed fields are truncated")
+    values = np.empty(count, dtype=np.int32)
+    read_fields(packed.numpy(), width, values)
+    return torch.from_numpy(values)

@@ -20,15 +20,11 @@ from typing import Final
 import torch
 
 from tersor.errors import CorruptDataError
+from tersor.raw_bytes import padded
 
 TILE: Final = 1024
 TAIL_NBYTES: Final = 16
 """Zero bytes after the words, so that a decoder may load past a block's last field."""
-
-
-def padded(nbytes: int) -> int:
-    """Round up to a multiple of 8."""
-    return (nbytes + 7) // 8 * 8
 
 
 @dataclass(frozen=True, slots=True)

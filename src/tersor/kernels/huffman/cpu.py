@@ -10,15 +10,17 @@ from numba import njit, types
 
 from tersor.errors import CorruptDataError
 from tersor.kernels import threads
-from tersor.kernels.huffman.layout import (
-    CHUNK,
-    STREAMS,
-    HuffmanLayout,
-    canonical_codes,
-    code_lengths,
-    max_length,
-)
+from tersor.kernels.bitpack.layout import TAIL_NBYTES
+from tersor.kernels.huffman.layout import CHUNK, STREAMS, HuffmanLayout, max_length
 from tersor.kernels.machine.cpu import address_of, load_u64, store_byte, store_u32, store_u64
+from tersor.kernels.prefix_code.cpu import (
+    build_codes,
+    build_lengths,
+    is_complete,
+    multi_table,
+    single_table,
+)
+from tersor.kernels.scratch import scratch
 
 _U = types.uint64
 
@@ -112,62 +114,90 @@ def _encode_kernel(
             )
 
 
+@njit(nogil=True, cache=True)
+def _plan(counts: Any, limit: int, lengths: Any, codebook: Any) -> int:
+    """Build the code for the counts of all streams; return the number of used symbols."""
+    alphabet = lengths.size
+    total = np.zeros(alphabet, dtype=np.int64)
+    for chunk in range(counts.shape[0]):
+        for stream in range(STREAMS):
+            for symbol in range(alphabet):
+                total[symbol] += counts[chunk, stream, symbol]
+    num_used = build_lengths(total, limit, lengths)
+    build_codes(lengths, codebook)
+    for symbol in range(alphabet):
+        codebook[symbol] |= np.uint32(lengths[symbol]) << np.uint32(16)
+    return num_used
+
+
+@njit(nogil=True, cache=True)
+def _write_head(
+    lengths: Any, offsets: Any, sizes_start: int, streams_start: int, body: Any
+) -> None:
+    """Write lengths and sizes, and zeros where nothing else will be written."""
+    body[:streams_start] = 0
+    for symbol in range(lengths.size):
+        body[symbol >> 1] |= np.uint8(lengths[symbol] << (4 * (symbol & 1)))
+    for k in range(offsets.size - 1):
+        size = offsets[k + 1] - offsets[k]
+        body[sizes_start + 2 * k] = np.uint8(size & 255)
+        body[sizes_start + 2 * k + 1] = np.uint8(size >> 8)
+    body[streams_start + offsets[-1] :] = 0
+
+
+@njit(nogil=True, cache=True)
+def _to_offsets(offsets: Any) -> None:
+    """Turn sizes in ``offsets[1:]`` into offsets."""
+    offsets[0] = 0
+    for k in range(1, offsets.size):
+        offsets[k] += offsets[k - 1]
+
+
+@njit(nogil=True, cache=True)
+def encode_into(symbols: Any, alphabet: int, limit: int, body: Any) -> int:
+    """Encode on this thread into ``body``, which has room for the worst case; return the size."""
+    num_chunks = (symbols.size + CHUNK - 1) // CHUNK
+    counts = np.zeros((num_chunks, STREAMS, alphabet), dtype=np.uint16)
+    _histogram_kernel(symbols, counts, 0, num_chunks)
+    lengths = np.zeros(alphabet, dtype=np.uint8)
+    codebook = np.zeros(alphabet, dtype=np.uint32)
+    num_used = _plan(counts, limit, lengths, codebook)
+    offsets = np.zeros(num_chunks * STREAMS + 1, dtype=np.int64)
+    if num_used > 1:
+        _size_kernel(counts, lengths, offsets[1:], 0, num_chunks)
+    _to_offsets(offsets)
+    sizes_start = ((alphabet + 1) // 2 + 7) // 8 * 8
+    streams_start = sizes_start + (2 * STREAMS * num_chunks + 7) // 8 * 8
+    nbytes = streams_start + (offsets[-1] + 7) // 8 * 8 + TAIL_NBYTES
+    _write_head(lengths, offsets, sizes_start, streams_start, body[:nbytes])
+    if num_used > 1:
+        _encode_kernel(symbols, codebook, offsets, body[streams_start:nbytes], 0, num_chunks)
+    return nbytes
+
+
 def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
     """See ``reference.huffman_encode``."""
     layout = HuffmanLayout(symbols.numel(), alphabet)
-    values = symbols.numpy()
-    counts = np.zeros((layout.num_chunks, STREAMS, alphabet), dtype=np.uint16)
+    values, limit = symbols.numpy(), max_length(alphabet)
     parts = threads.split(layout.num_chunks, 4 * CHUNK)
+    if len(parts) == 1:
+        body = scratch(layout.max_nbytes)
+        return torch.from_numpy(body[: encode_into(values, alphabet, limit, body)].copy())
+    counts = np.zeros((layout.num_chunks, STREAMS, alphabet), dtype=np.uint16)
     threads.run(_histogram_kernel, [(values, counts, s, e) for s, e in parts])
-    lengths = code_lengths(counts.sum(axis=(0, 1), dtype=np.int64), max_length(alphabet))
+    lengths = np.zeros(alphabet, dtype=np.uint8)
+    codebook = np.zeros(alphabet, dtype=np.uint32)
+    num_used = _plan(counts, limit, lengths, codebook)
     offsets = np.zeros(layout.num_chunks * STREAMS + 1, dtype=np.int64)
-    several = int((lengths > 0).sum()) > 1
-    if several:
+    if num_used > 1:
         threads.run(_size_kernel, [(counts, lengths, offsets[1:], s, e) for s, e in parts])
-    sizes = offsets[1:].astype(np.uint16)
-    np.cumsum(offsets, out=offsets)
+    _to_offsets(offsets)
     body = np.empty(layout.body_nbytes(int(offsets[-1])), dtype=np.uint8)
-    body[: layout.streams_start] = 0
-    nibbles = np.append(lengths, np.zeros(alphabet % 2, dtype=np.uint8)).reshape(-1, 2)
-    body[: len(nibbles)] = nibbles[:, 0] | nibbles[:, 1] << 4
-    body[layout.sizes_start : layout.sizes_start + 2 * sizes.size] = sizes.view(np.uint8)
-    body[layout.streams_start + int(offsets[-1]) :] = 0
-    if several:
-        codebook = canonical_codes(lengths) | lengths.astype(np.uint32) << 16
+    _write_head(lengths, offsets, layout.sizes_start, layout.streams_start, body)
+    if num_used > 1:
         streams = body[layout.streams_start :]
         threads.run(_encode_kernel, [(values, codebook, offsets, streams, s, e) for s, e in parts])
     return torch.from_numpy(body)
-
-
-@njit(nogil=True, cache=True)
-def _single_table(lengths: Any, codes: Any, limit: int) -> Any:
-    """Return, for each value of the next ``limit`` bits, symbol | length << 16."""
-    table = np.zeros(1 << limit, dtype=np.uint32)
-    for symbol in range(lengths.size):
-        length = np.int64(lengths[symbol])
-        if length > 0:
-            entry = np.uint32(symbol) | np.uint32(length << 16)
-            for k in range(np.int64(codes[symbol]), 1 << limit, np.int64(1) << length):
-                table[k] = entry
-    return table
-
-
-@njit(nogil=True, cache=True)
-def _multi_table(single: Any, limit: int) -> Any:
-    """Return up to 4 byte symbols | bits << 32 | count << 40 for the next ``limit`` bits."""
-    table = np.empty(single.size, dtype=np.uint64)
-    for k in range(single.size):
-        packed, nbits, count = _U(0), _U(0), _U(0)
-        while count < _U(4):
-            entry = single[_U(k) >> nbits]
-            length = _U(entry >> np.uint32(16))
-            if nbits + length > _U(limit):
-                break
-            packed |= _U(entry & np.uint32(0xFFFF)) << (_U(8) * count)
-            nbits += length
-            count += _U(1)
-        table[k] = packed | (nbits << _U(32)) | (count << _U(40))
-    return table
 
 
 @njit(nogil=True, cache=True)
@@ -267,23 +297,77 @@ def _decode_kernel(
     return good
 
 
+@njit(nogil=True, cache=True)
+def _read_head(body: Any, alphabet: int, limit: int, lengths: Any, offsets: Any) -> int:
+    """Read lengths and stream offsets; return the body's size, or -1 if it is malformed."""
+    sizes_start = ((alphabet + 1) // 2 + 7) // 8 * 8
+    num_streams = offsets.size - 1
+    streams_start = sizes_start + (2 * num_streams + 7) // 8 * 8
+    if body.size < streams_start + TAIL_NBYTES:
+        return -1
+    num_used = 0
+    for symbol in range(alphabet):
+        lengths[symbol] = (body[symbol >> 1] >> np.uint8(4 * (symbol & 1))) & np.uint8(15)
+        num_used += lengths[symbol] > 0
+    offsets[0] = 0
+    for k in range(num_streams):
+        size = np.int64(body[sizes_start + 2 * k]) | np.int64(body[sizes_start + 2 * k + 1]) << 8
+        offsets[k + 1] = offsets[k] + size
+    nbytes = streams_start + (offsets[-1] + 7) // 8 * 8 + TAIL_NBYTES
+    if body.size < nbytes:
+        return -1
+    if num_used <= 1:
+        whole = num_used == 1 or num_streams == 0
+        single = num_used == 0 or lengths.max() == 1
+        return nbytes if whole and single and offsets[-1] == 0 else -1
+    return nbytes if is_complete(lengths, limit) else -1
+
+
+@njit(nogil=True, cache=True)
+def _decoder(lengths: Any, limit: int) -> Any:
+    """Return the one-symbol and the multi-symbol table; the latter is empty for wide symbols."""
+    single = single_table(lengths, limit)
+    if lengths.size <= 256:
+        return single, multi_table(single, limit)
+    return single, np.empty(0, dtype=np.uint64)
+
+
+@njit(nogil=True, cache=True)
+def decode_from(body: Any, alphabet: int, limit: int, out: Any) -> int:
+    """Decode on this thread; return the body's size, or -1 if it is malformed."""
+    num_chunks = (out.size + CHUNK - 1) // CHUNK
+    lengths = np.zeros(alphabet, dtype=np.uint8)
+    offsets = np.zeros(num_chunks * STREAMS + 1, dtype=np.int64)
+    nbytes = _read_head(body, alphabet, limit, lengths, offsets)
+    if nbytes < 0:
+        return -1
+    if offsets[-1] == 0:
+        out[:] = out.dtype.type(lengths.argmax())
+        return nbytes
+    single, multi = _decoder(lengths, limit)
+    streams = body[nbytes - TAIL_NBYTES - (offsets[-1] + 7) // 8 * 8 : nbytes]
+    good = _decode_kernel(streams, offsets, single, multi, out, 0, num_chunks)
+    return nbytes if good else -1
+
+
 def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple[torch.Tensor, int]:
     """See ``reference.huffman_decode``."""
     layout = HuffmanLayout(num_symbols, alphabet)
-    data = body.numpy()
-    lengths, offsets, nbytes = layout.read(data)
+    data, limit = body.numpy(), max_length(alphabet)
     out = np.empty(num_symbols, dtype=np.uint8 if alphabet <= 256 else np.int16)
-    if int((lengths > 0).sum()) <= 1:
-        out[:] = int(lengths.argmax())
-        return torch.from_numpy(out), nbytes
-    limit = max_length(alphabet)
-    single = _single_table(lengths, canonical_codes(lengths), limit)
-    multi = _multi_table(single, limit) if alphabet <= 256 else np.empty(0, dtype=np.uint64)
-    streams = data[layout.streams_start : nbytes]
     parts = threads.split(layout.num_chunks, 4 * CHUNK)
-    good = threads.run(
-        _decode_kernel, [(streams, offsets, single, multi, out, s, e) for s, e in parts]
-    )
-    if not all(good):
-        raise CorruptDataError("a Huffman stream does not end where it should")
+    if len(parts) == 1:
+        nbytes = decode_from(data, alphabet, limit, out)
+    else:
+        lengths = np.zeros(alphabet, dtype=np.uint8)
+        offsets = np.zeros(layout.num_chunks * STREAMS + 1, dtype=np.int64)
+        nbytes = _read_head(data, alphabet, limit, lengths, offsets)
+        if nbytes >= 0 and offsets[-1] == 0:
+            out[:] = lengths.argmax()
+        elif nbytes >= 0:
+            arguments = (data[layout.streams_start : nbytes], offsets, *_decoder(lengths, limit))
+            good = threads.run(_decode_kernel, [(*arguments, out, s, e) for s, e in parts])
+            nbytes = nbytes if all(good) else -1
+    if nbytes < 0:
+        raise CorruptDataError("a Huffman body is truncated or altered")
     return torch.from_numpy(out), nbytes

@@ -18,8 +18,9 @@ from typing import Any, Final
 import numpy as np
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.bitpack.layout import TAIL_NBYTES, padded
+from tersor.kernels.bitpack.layout import TAIL_NBYTES
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
+from tersor.raw_bytes import padded
 
 CHUNK: Final = 1 << 15
 STREAMS: Final = 4

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.bitpack.layout import padded
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
+from tersor.raw_bytes import padded
 
 LANES: Final = 32
 STATE_LOW: Final = 1 << 15

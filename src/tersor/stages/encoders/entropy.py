@@ -1,28 +1,13 @@
-"""Entropy encoders: codes as symbols of an alphabet, coded by Huffman or rANS.
-
-```
-offset size field
-     0    4 low           int32, the code of symbol 0
-     4    2 alphabet      1 to 4096; with escapes, the last symbol means "escaped"
-     6    2 zero
-     8    4 num_escapes
-    12    4 zero
-    16      positions     u32[num_escapes], ascending
-            codes         int32[num_escapes]
-            the coder's body
-```
-"""
+"""Entropy encoders: codes as symbols of an alphabet, coded by Huffman or rANS."""
 
 from __future__ import annotations
 
-import struct
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
 
 import torch
 
-from tersor.errors import CorruptDataError, SpecError
+from tersor.errors import SpecError
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.huffman import huffman_decode, huffman_encode
 from tersor.kernels.huffman.layout import HuffmanLayout
@@ -36,11 +21,9 @@ from tersor.kernels.symbols import (
     quantize_symbols,
     unmap_symbols,
 )
+from tersor.kernels.symbols import body as body_layout
 from tersor.kernels.symbols.alphabet import ESCAPE_NBYTES, NARROW, WIDE, Window
 from tersor.stages.encoders.encoder import Encoder
-from tersor.stages.raw_bytes import as_bytes, from_struct
-
-HEADER: Final = struct.Struct("<iHxxIxxxx")
 
 
 class EntropyEncoder(Encoder):
@@ -66,37 +49,13 @@ class EntropyEncoder(Encoder):
 
     def encode_mapped(self, mapped: Symbols) -> torch.Tensor:
         """Return the body of codes that are already mapped to symbols."""
-        num_escapes = mapped.escape_positions.numel()
-        header = HEADER.pack(mapped.low, mapped.alphabet, num_escapes)
-        return torch.cat(
-            [
-                from_struct(header, mapped.symbols.device),
-                as_bytes(mapped.escape_positions.to(torch.int32)),
-                as_bytes(mapped.escape_codes),
-                self.encode_symbols(mapped.symbols, mapped.alphabet),
-            ]
-        )
+        return body_layout.join(mapped, self.encode_symbols(mapped.symbols, mapped.alphabet))
 
     def decode_mapped(self, body: torch.Tensor, num_codes: int) -> tuple[Symbols, int]:
         """Return the mapped codes and the number of body bytes read."""
-        if body.numel() < HEADER.size:
-            raise CorruptDataError("coded symbols are truncated")
-        low, alphabet, num_escapes = HEADER.unpack(body[: HEADER.size].cpu().numpy().tobytes())
-        codes_start = HEADER.size + 4 * num_escapes
-        start = HEADER.size + ESCAPE_NBYTES * num_escapes
-        if num_escapes > num_codes or body.numel() < start or not 1 <= alphabet <= WIDE:
-            raise CorruptDataError("coded symbols have impossible sizes")
-        window = self.window()
-        if window is not None and (low, alphabet) != (window.low, window.alphabet):
-            raise CorruptDataError("coded symbols do not use the codec's own table")
-        if not -(2**31) <= low <= 2**31 - alphabet:
-            raise CorruptDataError("coded symbols lie outside 32 bits")
-        positions = body[HEADER.size : codes_start].view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-        if num_escapes and not bool((positions < num_codes).all()):
-            raise CorruptDataError("an escaped code lies outside the tensor")
-        escape_codes = body[codes_start:start].view(torch.int32)
-        symbols, nbytes = self.decode_symbols(body[start:], num_codes, alphabet)
-        return Symbols(symbols, low, alphabet, positions, escape_codes), start + nbytes
+        mapped, coded, start = body_layout.split(body, num_codes, self.window())
+        symbols, nbytes = self.decode_symbols(coded, num_codes, mapped.alphabet)
+        return replace(mapped, symbols=symbols), start + nbytes
 
     def encode(self, codes: torch.Tensor) -> torch.Tensor:
         """See ``Encoder.encode``."""
@@ -109,7 +68,9 @@ class EntropyEncoder(Encoder):
 
     def max_nbytes(self, num_codes: int) -> int:
         """See ``Encoder.max_nbytes``."""
-        return HEADER.size + ESCAPE_NBYTES * num_codes + self.max_symbols_nbytes(num_codes)
+        return (
+            body_layout.HEADER.size + ESCAPE_NBYTES * num_codes + self.max_symbols_nbytes(num_codes)
+        )
 
     def quantize_map(self, x: torch.Tensor, grid: Grid) -> tuple[Symbols, torch.Tensor]:
         """Quantize straight to symbols; return them and the positions of the outliers."""

@@ -25,7 +25,7 @@ import torch
 
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 from tersor.kernels import threads
-from tersor.kernels.bitpack.layout import padded
+from tersor.raw_bytes import padded
 from tersor.stages.encoders.encoder import Encoder
 
 HEADER: Final = struct.Struct("<iB3x")

@@ -1,10 +1,13 @@
-"""A tensor's memory as bytes."""
+"""A tensor's memory as bytes, and the alignment that all our layouts share."""
 
 from __future__ import annotations
 
 import torch
 
-from tersor.kernels.bitpack.layout import padded
+
+def padded(nbytes: int) -> int:
+    """Round up to a multiple of 8: every part of a payload starts at one."""
+    return (nbytes + 7) // 8 * 8
 
 
 def as_bytes(x: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Building prefix codes: lengths, canonical codes and decoding tables for ``huffman``."""

@@ -1,0 +1,45 @@
+"""Where the parts of a body of rows lie.
+
+```
+offset size field
+     0    4 num_unique
+     4    1 index_mode    0 packed, 1 coded
+     5    1 low_nbits     mode 1: bits of a reference that are stored apart; mode 0: zero
+     6    2 zero
+     8      index         mode 0: fields of 1 bit per row, 1 where the row is new; then, for the
+                          other rows in order, fields of bit_length(num_unique - 1) bits: the
+                          number of the distinct row.
+                          mode 1: an entropy-coded body of one code per row, 0 where the row is
+                          new, else 1 + (number >> low_nbits); then, for the other rows in order,
+                          fields of low_nbits bits: the low bits of the number.
+            rows          an entropy-coded body of num_unique * width codes
+```
+
+Fields are contiguous, lowest bit first, padded to 8 bytes. New rows are numbered in the order in
+which they appear, so their numbers need not be stored. Outlier positions count in the distinct
+rows, not in the tensor.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+HEADER: Final = struct.Struct("<IBBxx")
+PACKED, CODED = 0, 1
+_SYMBOL_NBITS: Final = 11
+
+
+def ref_nbits(num_unique: int) -> int:
+    """Bits that name one of ``num_unique`` rows."""
+    return max(0, num_unique - 1).bit_length()
+
+
+def low_nbits(num_unique: int) -> int:
+    """Bits of a reference kept out of the entropy coder, so that its alphabet stays small."""
+    return max(0, ref_nbits(num_unique) - _SYMBOL_NBITS)
+
+
+def index_alphabet(num_unique: int) -> int:
+    """Symbols of a coded index: "new", and one per value of the coded bits."""
+    return 2 + (max(0, num_unique - 1) >> low_nbits(num_unique))

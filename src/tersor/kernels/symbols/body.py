@@ -1,0 +1,69 @@
+"""The head of an entropy-coded body: the alphabet, and the codes that escape it.
+
+```
+offset size field
+     0    4 low           int32, the code of symbol 0
+     4    2 alphabet      1 to 4096; with escapes, the last symbol means "escaped"
+     6    2 zero
+     8    4 num_escapes
+    12    4 zero
+    16      positions     u32[num_escapes], ascending
+            codes         int32[num_escapes]
+            the coder's own body
+```
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import torch
+
+from tersor.errors import CorruptDataError
+from tersor.kernels.symbols.alphabet import ESCAPE_NBYTES, WIDE, Symbols, Window
+from tersor.raw_bytes import as_bytes, from_struct
+
+HEADER: Final = struct.Struct("<iHxxIxxxx")
+
+
+def join(mapped: Symbols, coded: torch.Tensor) -> torch.Tensor:
+    """Put the head of ``mapped`` before its coded symbols."""
+    header = HEADER.pack(mapped.low, mapped.alphabet, mapped.escape_positions.numel())
+    return torch.cat(
+        [
+            from_struct(header, coded.device),
+            as_bytes(mapped.escape_positions.to(torch.int32)),
+            as_bytes(mapped.escape_codes),
+            coded,
+        ]
+    )
+
+
+def split(
+    body: torch.Tensor, num_codes: int, window: Window | None = None
+) -> tuple[Symbols, torch.Tensor, int]:
+    """Return the alphabet and escapes, what follows them, and where that starts.
+
+    The result's ``symbols`` are empty. ``window`` is the alphabet both sides agreed on, if any.
+
+    Raises:
+        CorruptDataError: impossible sizes or positions.
+    """
+    if body.numel() < HEADER.size:
+        raise CorruptDataError("coded symbols are truncated")
+    low, alphabet, num_escapes = HEADER.unpack(body[: HEADER.size].cpu().numpy().tobytes())
+    codes_start = HEADER.size + 4 * num_escapes
+    start = HEADER.size + ESCAPE_NBYTES * num_escapes
+    if num_escapes > num_codes or body.numel() < start or not 1 <= alphabet <= WIDE:
+        raise CorruptDataError("coded symbols have impossible sizes")
+    if window is not None and (low, alphabet) != (window.low, window.alphabet):
+        raise CorruptDataError("coded symbols do not use the codec's own table")
+    if low > 2**31 - alphabet:
+        raise CorruptDataError("coded symbols lie outside 32 bits")
+    positions = body[HEADER.size : codes_start].view(torch.int32).to(torch.int64) & 0xFFFFFFFF
+    if num_escapes and not bool((positions < num_codes).all()):
+        raise CorruptDataError("an escaped code lies outside the tensor")
+    codes = body[codes_start:start].view(torch.int32)
+    none = torch.empty(0, dtype=torch.uint8, device=body.device)
+    return Symbols(none, low, alphabet, positions, codes), body[start:], start
