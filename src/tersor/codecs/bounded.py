@@ -12,6 +12,8 @@ from tersor.codecs.codec import Codec
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+from tersor.kernels.quantize.grid import is_step
+from tersor.raw_bytes import padded
 from tersor.stages import payload as layout
 from tersor.stages.encoders.encoder import Encoder
 from tersor.stages.predictors import lorenzo
@@ -35,8 +37,11 @@ class BoundedCodec(Codec):
             )
 
     @abstractmethod
-    def encode_body(self, x: torch.Tensor, grid: Grid) -> layout.Body:
-        """Return the coded bytes and the outliers of a tensor that is not empty."""
+    def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:
+        """Return the coded form of a tensor that is not empty; None if no grid can keep the bound.
+
+        The bound is absolute unless ``encode_tensor`` says otherwise.
+        """
 
     @abstractmethod
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
@@ -50,34 +55,46 @@ class BoundedCodec(Codec):
         return self.bound.resolve(low, high) if low <= high else 0.0
 
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """Encode within ``error_bound``; store exactly what would not get smaller."""
+        """See ``Codec.encode_payload``."""
         if error_bound is None:
             raise SpecError(f"codec {self.codec_id!r} needs the resolved error bound")
-        grid = Grid.for_bound(error_bound, x.dtype)
-        if grid is not None and x.numel():
-            sealed = layout.seal(layout.CODED, grid.step, self.encode_body(x, grid))
-            if sealed.numel() < layout.exact_nbytes(x.nbytes):
-                return sealed
+        return self.seal(x, Bound.absolute(error_bound))
+
+    def seal(self, x: torch.Tensor, bound: Bound) -> torch.Tensor:
+        """Encode within ``bound``; store exactly what would not get smaller."""
+        body = self.encode_body(x, bound) if x.numel() else None
+        if body is not None and body.nbytes < layout.exact_nbytes(x.nbytes):
+            return layout.seal(layout.CODED, body)
         return _seal_constant(x) if x.numel() else layout.seal_exact(x)
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
         opened = layout.open_payload(payload, out)
         if opened.mode == layout.CODED:
-            if Grid.from_step(opened.step, out.dtype) is None:
+            if not is_step(opened.step, out.dtype):
                 raise CorruptDataError(f"a payload has the impossible step {opened.step}")
             self.decode_body(opened, out)
         elif opened.mode == layout.CONSTANT:
-            out.fill_(opened.step)
-            put_outliers(opened, out)
+            _fill(opened, out)
         else:
-            if opened.body.numel() < out.nbytes or opened.positions.numel():
-                raise CorruptDataError("exactly stored values are truncated")
+            if opened.body.numel() != padded(out.nbytes) or opened.positions.numel():
+                raise CorruptDataError("exactly stored values have the wrong size")
             out.view(-1).view(torch.uint8).copy_(opened.body[: out.nbytes])
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Header plus the tensor's own size: nothing is ever stored larger than exactly."""
         return layout.exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)
+
+
+def _fill(opened: layout.Opened, out: torch.Tensor) -> None:
+    """Write the constant everywhere but at the outliers."""
+    in_range = abs(opened.step) <= torch.finfo(out.dtype).max
+    if opened.body.numel() or not in_range:
+        raise CorruptDataError("a constant payload has a body or an impossible value")
+    out.fill_(opened.step)
+    if out.numel() and float(out.view(-1)[0]) != opened.step:
+        raise CorruptDataError("a constant payload has a value that its dtype cannot hold")
+    put_outliers(opened, out)
 
 
 def put_outliers(opened: layout.Opened, out: torch.Tensor) -> None:
@@ -92,10 +109,10 @@ def _seal_constant(x: torch.Tensor) -> torch.Tensor:
     if low != high:
         return layout.seal_exact(x)
     positions = torch.nonzero(~torch.isfinite(x.view(-1))).view(-1)
-    empty = torch.empty(0, dtype=torch.uint8, device=x.device)
-    sealed = layout.seal(layout.CONSTANT, low, layout.Body(empty, positions, x.view(-1)[positions]))
-    exact = layout.exact_nbytes(x.nbytes)
-    return sealed if sealed.numel() < exact else layout.seal_exact(x)
+    room = torch.zeros(layout.HEADER.size, dtype=torch.uint8, device=x.device)
+    body = layout.Body(low, room, positions, x.view(-1)[positions])
+    small = body.nbytes < layout.exact_nbytes(x.nbytes)
+    return layout.seal(layout.CONSTANT, body) if small else layout.seal_exact(x)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,15 +137,18 @@ class StreamCodec(BoundedCodec):
     def encoder(self) -> Encoder:
         """Return the encoder of the codes."""
 
-    def encode_body(self, x: torch.Tensor, grid: Grid) -> layout.Body:
+    def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:
         """See ``BoundedCodec.encode_body``."""
+        grid = Grid.for_bound(bound.value, x.dtype)
+        if grid is None:
+            return None
         if self.lorenzo == 0:
-            data, positions = self.encoder().quantize_encode(x, grid)
+            data, positions = self.encoder().quantize_encode(x, grid, layout.HEADER.size)
         else:
             codes, positions = bounded_quantize(x, grid)
             residuals = lorenzo.residual(codes, tuple(x.shape), self.lorenzo)
-            data = self.encoder().encode(residuals)
-        return layout.Body(data, positions, x.view(-1)[positions])
+            data = self.encoder().encode(residuals, layout.HEADER.size)
+        return layout.Body(grid.step, data, positions, x.view(-1)[positions])
 
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
         """See ``BoundedCodec.decode_body``."""

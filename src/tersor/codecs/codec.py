@@ -96,14 +96,13 @@ class Codec(ABC):
             self.decode_payload(payload, flat[chunk.start : chunk.stop].view(chunk.shape))
         return target if out is None else copy_if_strided(target, out)
 
+    def encode_tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """Encode a whole contiguous tensor of a supported dtype as one padded payload."""
+        return self.encode_chunk(x, self.resolve_bound(x))
+
     def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """Encode one contiguous chunk, padded to the least size a reader accepts."""
-        payload = self.encode_payload(x, error_bound)
-        least_nbytes = x.numel() >> _MAX_VALUES_PER_BYTE_LOG2
-        if payload.numel() >= least_nbytes:
-            return payload
-        padding = payload.new_zeros(least_nbytes - payload.numel())
-        return torch.cat([payload, padding])
+        return pad_payload(self.encode_payload(x, error_bound), x.numel())
 
     def to_config(self) -> dict[str, Any]:
         """Return the spec as JSON-ready values, with ``id`` and ``version``."""
@@ -123,6 +122,12 @@ class Codec(ABC):
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)
+
+
+def pad_payload(payload: torch.Tensor, num_values: int) -> torch.Tensor:
+    """Append zeros up to the least size that ``check_payload_size`` accepts."""
+    missing = (num_values >> _MAX_VALUES_PER_BYTE_LOG2) - payload.numel()
+    return payload if missing <= 0 else torch.cat([payload, payload.new_zeros(missing)])
 
 
 def check_payload_size(payload: torch.Tensor, num_values: int) -> None:

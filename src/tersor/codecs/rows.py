@@ -8,11 +8,12 @@ from typing import ClassVar, Literal
 import torch
 
 from tersor.codecs.bounded import BoundedCodec
+from tersor.codecs.codec import pad_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.quantize import Grid
 from tersor.kernels.rows import decode_rows, encode_rows
 from tersor.stages import payload as layout
+from tersor.types import Bound
 
 
 def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -40,10 +41,15 @@ class Rows(BoundedCodec):
         if self.entropy not in ("huffman", "ans"):
             raise SpecError(f"entropy must be 'huffman' or 'ans', not {self.entropy!r}")
 
-    def encode_body(self, x: torch.Tensor, grid: Grid) -> layout.Body:
+    def encode_tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """See ``Codec.encode_tensor``; the range is taken from the distinct rows alone."""
+        return pad_payload(self.seal(x, self.bound), x.numel())
+
+    def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:
         """See ``BoundedCodec.encode_body``; outliers count in the distinct rows."""
-        body, positions, values = encode_rows(x.view(row_shape(tuple(x.shape))), grid, self.entropy)
-        return layout.Body(body, positions, values)
+        matrix = x.view(row_shape(tuple(x.shape)))
+        encoded = encode_rows(matrix, bound, self.entropy, layout.HEADER.size)
+        return None if encoded is None else layout.Body(*encoded)
 
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
         """See ``BoundedCodec.decode_body``."""

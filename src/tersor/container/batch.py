@@ -126,7 +126,7 @@ def _encode_one(x: torch.Tensor, codec: Codec) -> torch.Tensor:
     TensorInfo.of(x)
     codec.check_supported(x.dtype)
     x = x.detach().contiguous()
-    return codec.encode_chunk(x, codec.resolve_bound(x))
+    return codec.encode_tensor(x)
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:

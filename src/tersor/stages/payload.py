@@ -25,7 +25,7 @@ from typing import Final
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.raw_bytes import as_padded_bytes, from_struct, padded
+from tersor.raw_bytes import as_bytes, as_padded_bytes, from_struct, padded
 
 EXACT, CODED, CONSTANT = 0, 1, 2
 HEADER: Final = struct.Struct("<B3xIdQ")
@@ -44,20 +44,32 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a codec made of a tensor: coded bytes, and outliers by position (int64) and value."""
+    """What a codec made of a tensor: step, coded bytes, outliers by position (int64) and value.
 
+    ``data`` begins with ``HEADER.size`` bytes of room for the header, so that a large body need not
+    be copied to get one.
+    """
+
+    step: float
     data: torch.Tensor
     positions: torch.Tensor
     values: torch.Tensor
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the payload this body makes."""
+        return self.data.numel() + padded(4 * self.positions.numel()) + padded(self.values.nbytes)
 
-def seal(mode: int, step: float, body: Body) -> torch.Tensor:
+
+def seal(mode: int, body: Body) -> torch.Tensor:
     """Put a payload together."""
-    header = HEADER.pack(mode, body.positions.numel(), step, body.data.numel())
-    parts = [from_struct(header, body.data.device), body.data]
-    if body.positions.numel():
-        parts += [as_padded_bytes(body.positions.to(torch.int32)), as_padded_bytes(body.values)]
-    return torch.cat(parts)
+    body_nbytes = body.data.numel() - HEADER.size
+    header = HEADER.pack(mode, body.positions.numel(), body.step, body_nbytes)
+    body.data[: HEADER.size] = from_struct(header, body.data.device)
+    if body.positions.numel() == 0:
+        return body.data
+    outliers = [as_padded_bytes(body.positions.to(torch.int32)), as_padded_bytes(body.values)]
+    return torch.cat([body.data, *outliers])
 
 
 def exact_nbytes(nbytes: int) -> int:
@@ -68,7 +80,9 @@ def exact_nbytes(nbytes: int) -> int:
 def seal_exact(x: torch.Tensor) -> torch.Tensor:
     """Store the values as they are."""
     none = torch.empty(0, dtype=torch.int64, device=x.device)
-    return seal(EXACT, 0.0, Body(as_padded_bytes(x), none, none))
+    data = torch.zeros(exact_nbytes(x.nbytes), dtype=torch.uint8, device=x.device)
+    data[HEADER.size : HEADER.size + x.nbytes] = as_bytes(x)
+    return seal(EXACT, Body(0.0, data, none, none))
 
 
 def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:

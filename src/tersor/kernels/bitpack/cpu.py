@@ -195,10 +195,17 @@ def _unpack_dequantize_kernel(
 
 
 def _assemble(
-    layout: BitpackLayout, words: Any, widths: Any, tile_words: Any, parts: Any, totals: Any
+    layout: BitpackLayout,
+    words: Any,
+    widths: Any,
+    tile_words: Any,
+    parts: Any,
+    totals: Any,
+    lead: int,
 ) -> torch.Tensor:
     """Join the threads' stretches of words, with offsets and widths, into one body."""
-    body = np.empty(layout.body_nbytes(int(sum(totals))), dtype=np.uint8)
+    buffer = np.empty(lead + layout.body_nbytes(int(sum(totals))), dtype=np.uint8)
+    body = buffer[lead:]
     num_tiles, widths_start = layout.num_tiles, layout.widths_start
     offsets = body[: 4 * (num_tiles + 1)].view(np.uint32)
     offsets[0] = 0
@@ -212,11 +219,17 @@ def _assemble(
         body[end : end + nbytes] = words[start * 4 * TILE : start * 4 * TILE + nbytes]
         end += nbytes
     body[end:] = 0
-    return torch.from_numpy(body)
+    return torch.from_numpy(buffer)
 
 
 def _pack_with(
-    kernel: Any, arguments: tuple[Any, ...], extra: tuple[Any, ...], n: int, block: int, base: bool
+    kernel: Any,
+    arguments: tuple[Any, ...],
+    extra: tuple[Any, ...],
+    n: int,
+    block: int,
+    base: bool,
+    lead: int,
 ) -> torch.Tensor:
     layout = BitpackLayout(n, block)
     words = scratch(layout.num_blocks * block * 4 + SLACK_NBYTES)
@@ -226,25 +239,27 @@ def _pack_with(
     parts = threads.split(layout.num_tiles, 4 * TILE)
     common = (*arguments, block, bases, widths, words, tile_words, *extra)
     totals = threads.run(kernel, [(*common, start, stop) for start, stop in parts])
-    body = _assemble(layout, words, widths, tile_words, parts, totals)
     if not base:
-        return body
+        return _assemble(layout, words, widths, tile_words, parts, totals, lead)
+    body = _assemble(layout, words, widths, tile_words, parts, totals, 0)
     differences = np.diff(bases, prepend=np.int32(0)).astype(np.int32)
-    return torch.cat([pack(torch.from_numpy(differences), 32), body])
+    return torch.cat([pack(torch.from_numpy(differences), 32, lead=lead), body])
 
 
-def pack(codes: torch.Tensor, block: int = 32, base: bool = False) -> torch.Tensor:
+def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0) -> torch.Tensor:
     """See ``reference.pack``."""
-    return _pack_with(_pack_kernel, (codes.numpy(),), (), codes.numel(), block, base)
+    return _pack_with(_pack_kernel, (codes.numpy(),), (), codes.numel(), block, base, lead)
 
 
 def quantize_pack(
-    x: torch.Tensor, grid: Grid, block: int = 32, base: bool = False
+    x: torch.Tensor, grid: Grid, block: int = 32, base: bool = False, lead: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``fused.quantize_pack``."""
     arguments = quantizer_arguments(x, grid)
     tile_outliers = np.zeros(-(-x.numel() // TILE), dtype=np.int64)
-    body = _pack_with(_quantize_pack_kernel, arguments, (tile_outliers,), x.numel(), block, base)
+    body = _pack_with(
+        _quantize_pack_kernel, arguments, (tile_outliers,), x.numel(), block, base, lead
+    )
     return body, torch.from_numpy(collect_outliers(*arguments, tile_outliers))
 
 

@@ -10,11 +10,11 @@ from tersor.kernels.quantize import reference as quantize
 
 
 def quantize_pack(
-    x: torch.Tensor, grid: Grid, block: int = 32, base: bool = False
+    x: torch.Tensor, grid: Grid, block: int = 32, base: bool = False, lead: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the packed body of ``x``'s codes and the positions of the outliers."""
     codes, positions = quantize.bounded_quantize(x, grid)
-    return bitpack.pack(codes, block, base), positions
+    return bitpack.pack(codes, block, base, lead), positions
 
 
 def unpack_dequantize(

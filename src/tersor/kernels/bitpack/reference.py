@@ -7,13 +7,14 @@ import torch
 from tersor.kernels.bitpack.layout import TILE, BitpackLayout
 
 
-def pack(codes: torch.Tensor, block: int = 32, base: bool = False) -> torch.Tensor:
+def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0) -> torch.Tensor:
     """Pack int32 codes into a body that decodes block by block.
 
     Args:
         codes: int32, flat, any values.
         block: codes that share a width, 32 or 64.
         base: store each block's smallest code apart; for smooth data far from zero.
+        lead: bytes of room, of any content, before the body.
 
     Returns:
         uint8 body, a multiple of 8 bytes long.
@@ -29,13 +30,14 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False) -> torch.Tens
         _fill_with_block_minimum(blocks, codes.numel())
         bases = blocks.amin(1) if layout.num_blocks else blocks.new_zeros(0)
         fields = blocks - bases[:, None]
-        lead = pack(_differences(bases), 32)
+        bases_body = pack(_differences(bases), 32)
     else:
         blocks.view(-1)[: codes.numel()] = codes
         fields = (blocks << 1) ^ (blocks >> 63)
-        lead = codes.new_empty(0, dtype=torch.uint8)
+        bases_body = codes.new_empty(0, dtype=torch.uint8)
     widths = _bit_lengths(fields.amax(1) if layout.num_blocks else fields.new_zeros(0))
-    return torch.cat([lead, _pack_fields(fields, widths, layout)])
+    room = bases_body.new_zeros(lead)
+    return torch.cat([room, bases_body, _pack_fields(fields, widths, layout)])
 
 
 def _fill_with_block_minimum(blocks: torch.Tensor, num_codes: int) -> None:

@@ -6,17 +6,38 @@ backend does the same arithmetic. Derivation: docs/decisions/0003-quantization-g
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
 
-_SHRINK: Final = 1.0 - 2.0**-12
+SHRINK: Final = 1.0 - 2.0**-12
 """The step is this much below twice the bound. Data that lies on a grid (images as k/255) would
 otherwise sit on ties, where rounding breaks the bound for a quarter of all values; the price is
 0.0004 bit per value."""
+
+
+class Limits(NamedTuple):
+    """What a compute dtype allows.
+
+    A larger bound is cut to ``largest_bound``, a smaller step than ``smallest_step`` has no
+    reciprocal, and codes stay within ``radius``.
+    """
+
+    compute: type[np.float32 | np.float64]
+    largest_bound: float
+    smallest_step: float
+    radius: int
+
+
+F32_LIMITS: Final = Limits(np.float32, float(np.finfo(np.float32).max) / 8, 2.0**-124, 2**22 - 1)
+F64_LIMITS: Final = Limits(np.float64, float(np.finfo(np.float64).max) / 8, 2.0**-1020, 2**30)
+
+
+def limits_of(dtype: torch.dtype) -> Limits:
+    """Return the limits of the dtype that ``dtype`` is computed in."""
+    return F64_LIMITS if dtype == torch.float64 else F32_LIMITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,22 +64,20 @@ class Grid:
         None means that the values must be stored exactly: the bound is zero, or so small that
         ``1 / step`` overflows.
         """
-        wide = dtype == torch.float64
-        compute = np.float64 if wide else np.float32
-        limits = np.finfo(compute)
-        bound = _at_most(min(error_bound, float(limits.max) / 8), compute)
-        step = _at_most(2.0 * bound * _SHRINK, compute)
-        if step < float(limits.tiny) * 4:
+        limits = limits_of(dtype)
+        bound = _at_most(min(error_bound, limits.largest_bound), limits.compute)
+        step = _at_most(2.0 * bound * SHRINK, limits.compute)
+        if step < limits.smallest_step:
             return None
-        inverse = float(compute(1.0) / compute(step))
-        return cls(step, inverse, bound, 2**30 if wide else 2**22 - 1)
+        inverse = float(limits.compute(1.0) / limits.compute(step))
+        return cls(step, inverse, bound, limits.radius)
 
-    @classmethod
-    def from_step(cls, step: float, dtype: torch.dtype) -> Grid | None:
-        """Rebuild the part of a grid that decoding needs; None if ``step`` is no grid's step."""
-        wide = dtype == torch.float64
-        usable = math.isfinite(step) and step > 0 and (wide or float(np.float32(step)) == step)
-        return cls(step, 0.0, 0.0, 2**30 if wide else 2**22 - 1) if usable else None
+
+def is_step(step: float, dtype: torch.dtype) -> bool:
+    """Say whether ``step`` can be the step of a grid for ``dtype``."""
+    limits = limits_of(dtype)
+    usable = limits.smallest_step <= step <= 2 * limits.largest_bound
+    return usable and float(limits.compute(step)) == step
 
 
 def _at_most(value: float, compute: type[np.float32 | np.float64]) -> float:

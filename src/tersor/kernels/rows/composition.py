@@ -22,12 +22,15 @@ from tersor.kernels.rows.layout import (
     index_alphabet,
     low_nbits,
     ref_nbits,
+    worth_coding,
 )
 from tersor.kernels.symbols import Symbols, body, dequantize_symbols, quantize_symbols
 from tersor.kernels.symbols.alphabet import NARROW
 from tersor.raw_bytes import as_bytes, from_struct
+from tersor.types import Bound
 
 Coder = Literal["huffman", "ans"]
+Encoded = tuple[float, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _encode_mapped(mapped: Symbols, coder: Coder) -> torch.Tensor:
@@ -49,8 +52,8 @@ def _distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def encode_rows(
-    x: torch.Tensor, grid: Grid, coder: Coder = "huffman"
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
+) -> Encoded | None:
     """Encode a matrix row by row, repeated rows once. Layout: ``rows/layout.py``.
 
     Rows are equal if all their bits are; where no value is an outlier or escapes the alphabet,
@@ -58,15 +61,20 @@ def encode_rows(
 
     Args:
         x: float [num_rows, width], both at least 1.
-        grid: quantization grid.
+        bound: absolute, or relative to the range of ``x``.
         coder: entropy coder of rows and index.
+        lead: bytes of room, of any content, before the body.
 
     Returns:
-        The body; the positions of the outliers in the distinct rows (int64); the outliers.
+        Step of the grid; body; positions of the outliers in the distinct rows (int64); outliers.
+        None if no grid can keep the bound.
     """
     index, first = _distinct(x)
     distinct = x if first.numel() == x.shape[0] else x[first]
     low, high = finite_range(distinct).tolist()
+    grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
+    if grid is None:
+        return None
     mapped, positions = quantize_symbols(distinct, grid, low, high)
     if positions.numel() == 0 and mapped.escape_positions.numel() == 0:
         codes = mapped.symbols.view(-1, x.shape[1])
@@ -75,8 +83,9 @@ def encode_rows(
             mapped = replace(mapped, symbols=codes[kept].view(-1))
             index, first = again[index.long()], first[kept]
     head, packed_index = _encode_index(index, first, coder)
-    data = torch.cat([head, packed_index, _encode_mapped(mapped, coder)])
-    return data, positions, distinct.reshape(-1)[positions]
+    room = head.new_zeros(lead)
+    data = torch.cat([room, head, packed_index, _encode_mapped(mapped, coder)])
+    return grid.step, data, positions, distinct.reshape(-1)[positions]
 
 
 def _encode_index(
@@ -89,18 +98,23 @@ def _encode_index(
     refs = index[~new]
     nbits, low = ref_nbits(num_unique), low_nbits(num_unique)
     packed_nbytes = fields_nbytes(index.numel(), 1) + fields_nbytes(refs.numel(), nbits)
+    if worth_coding(index.numel(), num_unique):
+        coded = _encode_mapped(_index_symbols(index, new, num_unique), coder)
+        if coded.numel() + fields_nbytes(refs.numel(), low) < packed_nbytes:
+            header = HEADER.pack(num_unique, CODED, low)
+            data = torch.cat([coded, pack_fields(refs & ((1 << low) - 1), low)])
+            return from_struct(header, index.device), data
+    header = HEADER.pack(num_unique, PACKED, 0)
+    data = torch.cat([pack_fields(new.to(torch.int32), 1), pack_fields(refs, nbits)])
+    return from_struct(header, index.device), data
+
+
+def _index_symbols(index: torch.Tensor, new: torch.Tensor, num_unique: int) -> Symbols:
     alphabet = index_alphabet(num_unique)
-    symbols = torch.where(new, 0, 1 + (index >> low))
+    symbols = torch.where(new, 0, 1 + (index >> low_nbits(num_unique)))
     symbols = symbols.to(torch.uint8 if alphabet <= NARROW else torch.int16)
     none = torch.empty(0, dtype=torch.int64, device=index.device)
-    coded = _encode_mapped(Symbols(symbols, 0, alphabet, none, none.to(torch.int32)), coder)
-    if coded.numel() + fields_nbytes(refs.numel(), low) < packed_nbytes:
-        header = HEADER.pack(num_unique, CODED, low)
-        data = torch.cat([coded, pack_fields(refs & ((1 << low) - 1), low)])
-    else:
-        header = HEADER.pack(num_unique, PACKED, 0)
-        data = torch.cat([pack_fields(new.to(torch.int32), 1), pack_fields(refs, nbits)])
-    return from_struct(header, index.device), data
+    return Symbols(symbols, 0, alphabet, none, none.to(torch.int32))
 
 
 def decode_rows(

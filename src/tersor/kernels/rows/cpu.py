@@ -17,21 +17,34 @@ from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields.cpu import read_fields, write_fields
 from tersor.kernels.dedup.cpu import any_differs, hash_keys, hash_rows, number_hashes
 from tersor.kernels.huffman.cpu import decode_from, encode_into
-from tersor.kernels.huffman.layout import HuffmanLayout, max_length
-from tersor.kernels.quantize.cpu import quantize_tile, quantizer_arguments
-from tersor.kernels.quantize.grid import Grid
+from tersor.kernels.huffman.layout import max_length
+from tersor.kernels.quantize.cpu import WIDE as UNROUNDED
+from tersor.kernels.quantize.cpu import quantize_tile
+from tersor.kernels.quantize.grid import SHRINK, limits_of
 from tersor.kernels.rows import composition
-from tersor.kernels.rows.composition import Coder
-from tersor.kernels.rows.layout import HEADER, index_alphabet, low_nbits, ref_nbits
+from tersor.kernels.rows.composition import Coder, Encoded
+from tersor.kernels.rows.layout import (
+    HEADER,
+    index_alphabet,
+    low_nbits,
+    ref_nbits,
+    worth_coding,
+)
 from tersor.kernels.scratch import scratch
 from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
+from tersor.types import Bound
 
 _HEAD_NBYTES = HEADER.size
 _SYMBOLS_NBYTES = symbols_body.HEADER.size
 _NARROW_LIMIT = max_length(NARROW)
 _WIDE_LIMIT = max_length(WIDE)
 _UNCOMMON, _MALFORMED = 0, -1
+_INFINITY_BITS: dict[torch.dtype, Any] = {
+    torch.float32: np.int32(0x7F80_0000),
+    torch.float64: np.int64(0x7FF0_0000_0000_0000),
+}
+_NO_POSITIONS = torch.empty(0, dtype=torch.int64)
 
 
 @njit(nogil=True, cache=True)
@@ -41,7 +54,7 @@ def _put(target: Any, place: int, value: int, nbytes: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _get(source: Any, place: int, nbytes: int) -> int:
+def _get(source: Any, place: int, nbytes: int) -> Any:
     value = np.int64(0)
     for k in range(nbytes):
         value |= np.int64(source[place + k]) << (8 * k)
@@ -73,9 +86,9 @@ def _distinct(words: Any, index: Any, first: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def _put_index(
-    index: Any, first: Any, low: int, nbits: int, alphabet: int, limit: int, target: Any
+    index: Any, first: Any, low: int, nbits: int, alphabet: int, worth: bool, target: Any
 ) -> int:
-    """Write the smaller of coded and packed index, with the header before it; return the size."""
+    """Write the index, coded if worth trying and smaller, after the header; return the size."""
     num_rows, num_unique = index.size, first.size
     refs = np.empty(num_rows - num_unique, dtype=np.int32)
     flags = np.zeros(num_rows, dtype=np.int32)
@@ -93,10 +106,11 @@ def _put_index(
     _put(target, 0, num_unique, 4)
     _put(target, 4, 0, 4)
     rest = target[_HEAD_NBYTES:]
-    if alphabet <= NARROW:
-        nbytes = _put_symbols(symbols.astype(np.uint8), 0, alphabet, limit, rest)
-    else:
-        nbytes = _put_symbols(symbols, 0, alphabet, limit, rest)
+    nbytes = packed_nbytes
+    if worth and alphabet <= NARROW:
+        nbytes = _put_symbols(symbols.astype(np.uint8), 0, alphabet, _NARROW_LIMIT, rest)
+    elif worth:
+        nbytes = _put_symbols(symbols, 0, alphabet, _WIDE_LIMIT, rest)
     low_nbytes = _fields_nbytes(count, low)
     if nbytes + low_nbytes < packed_nbytes:
         _put(target, 4, 1, 1)
@@ -112,28 +126,51 @@ def _put_index(
 
 
 @njit(nogil=True, cache=True)
-def _symbolize(
-    values: Any, inverse: Any, step: Any, bound: Any, radius: Any, narrow: int, first: Any
-) -> Any:
+def _range_of_rows(bits: Any, first: Any, infinity_bits: Any, sign_shift: Any) -> Any:
+    """Return the extreme keys of the rows ``first``, as ``finite_range`` finds them."""
+    integer = bits.dtype.type
+    magnitude_bits = integer(~(integer(1) << sign_shift))
+    low, high, largest = magnitude_bits, integer(~magnitude_bits), integer(0)
+    for k in range(first.size):
+        row = bits[first[k]]
+        for j in range(row.size):
+            value = row[j]
+            key = integer(value ^ integer(integer(value >> sign_shift) & magnitude_bits))
+            low, high = min(low, key), max(high, key)
+            largest = max(largest, integer(value & magnitude_bits))
+    return low, high, largest < infinity_bits
+
+
+@njit(nogil=True, cache=True)
+def _at_most(value: float, like: Any) -> Any:
+    """Round a positive float64 down to the dtype of ``like``."""
+    rounded = like.dtype.type(value)
+    if np.float64(rounded) > value:
+        rounded = np.nextafter(rounded, like.dtype.type(0))
+    return rounded
+
+
+@njit(nogil=True, cache=True)
+def _symbolize(values: Any, first: Any, grid: Any, radius: Any, low: Any, high: Any) -> Any:
     """Return the rows ``first`` as byte symbols, code of symbol 0, alphabet (0 if uncommon)."""
     width = values.shape[1]
-    codes = np.empty(first.size * width, dtype=np.int32)
+    step, inverse, bound = grid
     symbols = np.empty(first.size * width, dtype=np.uint8)
+    if not max(abs(low), abs(high)) * inverse < radius:
+        return symbols, np.int64(0), np.int64(0)
+    # rounding keeps order, so the range's ends have the extreme codes
+    smallest = np.int32(np.rint(low * inverse))
+    alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
+    if alphabet > NARROW:
+        return symbols, np.int64(0), np.int64(0)
+    codes = np.empty(width, dtype=np.int32)
     num_outliers = 0
     for k in range(first.size):
-        target = codes[k * width : k * width + width]
-        row = values[first[k]]
-        num_outliers += quantize_tile(row, inverse, step, bound, radius, narrow, target)
-    smallest, largest = np.int32(2147483647), np.int32(-2147483648)
-    for i in range(codes.size):
-        smallest = min(smallest, codes[i])
-        largest = max(largest, codes[i])
-    alphabet = np.int64(largest) - np.int64(smallest) + 1
-    if num_outliers > 0 or alphabet > NARROW:
-        return symbols, np.int64(0), np.int64(0)
-    for i in range(codes.size):
-        symbols[i] = np.uint8(codes[i] - smallest)
-    return symbols, np.int64(smallest), alphabet
+        row, target = values[first[k]], symbols[k * width : k * width + width]
+        num_outliers += quantize_tile(row, inverse, step, bound, radius, UNROUNDED, codes)
+        for j in range(width):
+            target[j] = np.uint8(codes[j] - smallest)
+    return symbols, np.int64(smallest), alphabet if num_outliers == 0 else np.int64(0)
 
 
 @njit(nogil=True, cache=True)
@@ -158,60 +195,85 @@ def _merge(symbols: Any, width: int, index: Any, first: Any) -> int:
 def _dedup_kernel(
     words: Any,
     values: Any,
-    inverse: Any,
-    step: Any,
-    bound: Any,
+    bits: Any,
+    infinity_bits: Any,
+    relative: bool,
+    bound_value: float,
+    largest_bound: float,
+    smallest_step: float,
     radius: Any,
-    narrow: int,
     index: Any,
     first: Any,
 ) -> Any:
-    """Return symbols, low code, alphabet and number of the distinct rows; 0 rows if uncommon."""
-    width = values.shape[1]
+    """Return symbols, low code, alphabet, number of distinct rows and step; 0 rows if uncommon."""
+    real = values.dtype.type
+    nothing = np.empty(0, dtype=np.uint8), np.int64(0), np.int64(0), 0, 0.0
     count = _distinct(words, index, first)
-    symbols, low, alphabet = _symbolize(values, inverse, step, bound, radius, narrow, first[:count])
-    if alphabet > 0:
-        count = _merge(symbols, width, index, first[:count])
-        return symbols[: count * width], low, alphabet, count
-    return symbols, low, alphabet, 0
+    low_key, high_key, finite = _range_of_rows(
+        bits, first[:count], infinity_bits, bits.dtype.type(8 * bits.itemsize - 1)
+    )
+    if not finite or count == 0:
+        return nothing
+    ends = np.array([low_key, high_key], dtype=bits.dtype)
+    ends ^= (ends >> (8 * bits.itemsize - 1)) & bits.dtype.type(infinity_bits | (infinity_bits - 1))
+    low, high = ends.view(values.dtype)
+    error_bound = bound_value * (np.float64(high) - np.float64(low)) if relative else bound_value
+    if not error_bound <= largest_bound:
+        return nothing
+    bound = _at_most(error_bound, values)
+    step = _at_most(2.0 * np.float64(bound) * SHRINK, values)
+    if step < smallest_step:
+        return nothing
+    grid = step, real(real(1) / step), bound
+    symbols, low_code, alphabet = _symbolize(values, first[:count], grid, radius, low, high)
+    if alphabet == 0:
+        return nothing
+    count = _merge(symbols, values.shape[1], index, first[:count])
+    return symbols[: count * values.shape[1]], low_code, alphabet, count, np.float64(step)
 
 
 def encode_rows(
-    x: torch.Tensor, grid: Grid, coder: Coder = "huffman"
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
+) -> Encoded | None:
     """See ``composition.encode_rows``."""
     num_rows, width = x.shape
-    if coder != "huffman" or width % 8:
-        return composition.encode_rows(x, grid, coder)
-    arguments = quantizer_arguments(x, grid)
-    values = arguments[0].reshape(num_rows, width)
-    bits = x.view(torch.int64 if x.dtype == torch.float64 else torch.int16)
-    words = bits.numpy().reshape(-1).view(np.uint64).reshape(num_rows, -1)
+    if coder != "huffman" or width % 8 or x.dtype not in _INFINITY_BITS:
+        return composition.encode_rows(x, bound, coder, lead)
+    values, infinity_bits = x.numpy(), _INFINITY_BITS[x.dtype]
+    bits = values.view(infinity_bits.dtype)
+    words = values.reshape(-1).view(np.uint64).reshape(num_rows, -1)
     index = np.empty(num_rows, dtype=np.int32)
     first = np.empty(num_rows, dtype=np.int64)
-    symbols, low, alphabet, count = _dedup_kernel(words, values, *arguments[1:], index, first)
-    if count == 0:
-        return composition.encode_rows(x, grid, coder)
-    target = scratch(_max_nbytes(num_rows, width))
-    index_symbols = index_alphabet(count)
-    place = _put_index(
+    compute, largest_bound, smallest_step, radius = limits_of(x.dtype)
+    symbols, low, alphabet, count, step = _dedup_kernel(
+        words,
+        values,
+        bits,
+        infinity_bits,
+        bound.kind == "relative",
+        bound.value,
+        largest_bound,
+        smallest_step,
+        compute(radius),
         index,
-        first[:count],
-        low_nbits(count),
-        ref_nbits(count),
-        index_symbols,
-        max_length(index_symbols),
-        target,
+        first,
     )
-    nbytes = place + _put_symbols(symbols, low, alphabet, _NARROW_LIMIT, target[place:])
-    none = torch.empty(0, dtype=torch.int64)
-    return torch.from_numpy(target[:nbytes].copy()), none, torch.empty(0, dtype=x.dtype)
+    if count == 0:
+        return composition.encode_rows(x, bound, coder, lead)
+    target = scratch(_max_nbytes(num_rows, width))
+    alphabets = low_nbits(count), ref_nbits(count), index_alphabet(count)
+    worth = worth_coding(num_rows, count)
+    nbytes = _put_index(index, first[:count], *alphabets, worth, target)
+    nbytes += _put_symbols(symbols, low, alphabet, _NARROW_LIMIT, target[nbytes:])
+    data = np.empty(lead + nbytes, dtype=np.uint8)
+    data[lead:] = target[:nbytes]
+    return step, torch.from_numpy(data), _NO_POSITIONS, _NO_POSITIONS
 
 
 def _max_nbytes(num_rows: int, width: int) -> int:
-    index_nbytes = HuffmanLayout(num_rows, WIDE).max_nbytes + 8 * num_rows
-    rows_nbytes = HuffmanLayout(num_rows * width, NARROW).max_nbytes
-    return _HEAD_NBYTES + 2 * _SYMBOLS_NBYTES + index_nbytes + rows_nbytes
+    """Return room for the worst case: 14 bits per row for the index, 11 per value, and tables."""
+    chunks = num_rows * (width + 1) // 8192 + 2
+    return 4096 + 2 * num_rows + num_rows // 4 + num_rows * width * 11 // 8 + 16 * chunks
 
 
 @njit(nogil=True, cache=True)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import torch
 
 from tersor.kernels.op import use_backend
-from tersor.kernels.quantize import Grid
 from tersor.kernels.rows import composition
-from tersor.kernels.rows.composition import Coder
+from tersor.kernels.rows.composition import Coder, Encoded
+from tersor.types import Bound
 
 
 def encode_rows(
-    x: torch.Tensor, grid: Grid, coder: Coder = "huffman"
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
+) -> Encoded | None:
     """See ``composition.encode_rows``."""
     with use_backend("reference"):
-        return composition.encode_rows(x, grid, coder)
+        return composition.encode_rows(x, bound, coder, lead)
 
 
 def decode_rows(

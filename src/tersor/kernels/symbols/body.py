@@ -27,12 +27,12 @@ from tersor.raw_bytes import as_bytes, from_struct
 HEADER: Final = struct.Struct("<iHxxIxxxx")
 
 
-def join(mapped: Symbols, coded: torch.Tensor) -> torch.Tensor:
-    """Put the head of ``mapped`` before its coded symbols."""
+def join(mapped: Symbols, coded: torch.Tensor, lead: int = 0) -> torch.Tensor:
+    """Put ``lead`` bytes of room and the head of ``mapped`` before its coded symbols."""
     header = HEADER.pack(mapped.low, mapped.alphabet, mapped.escape_positions.numel())
     return torch.cat(
         [
-            from_struct(header, coded.device),
+            from_struct(bytes(lead) + header, coded.device),
             as_bytes(mapped.escape_positions.to(torch.int32)),
             as_bytes(mapped.escape_codes),
             coded,

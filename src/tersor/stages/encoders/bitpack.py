@@ -25,9 +25,9 @@ class BitpackEncoder(Encoder):
         if self.block not in (32, 64):
             raise SpecError(f"block must be 32 or 64, not {self.block}")
 
-    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+    def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""
-        body: torch.Tensor = pack(codes, self.block, self.base)
+        body: torch.Tensor = pack(codes, self.block, self.base, lead)
         return body
 
     def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
@@ -41,9 +41,11 @@ class BitpackEncoder(Encoder):
         bases = BitpackLayout(layout.num_blocks, 32).max_nbytes if self.base else 0
         return layout.max_nbytes + bases
 
-    def quantize_encode(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    def quantize_encode(
+        self, x: torch.Tensor, grid: Grid, lead: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantize and pack in one pass over memory."""
-        body, positions = quantize_pack(x, grid, self.block, self.base)
+        body, positions = quantize_pack(x, grid, self.block, self.base, lead)
         return body, positions
 
     def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:

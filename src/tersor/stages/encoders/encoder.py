@@ -10,10 +10,13 @@ from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
 
 
 class Encoder(ABC):
-    """Lossless coding of flat int32 codes into a self-delimiting body of a multiple of 8 bytes."""
+    """Lossless coding of flat int32 codes into a self-delimiting body of a multiple of 8 bytes.
+
+    ``lead`` asks for so many bytes of room, of any content, before a body that is returned.
+    """
 
     @abstractmethod
-    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+    def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """Return the uint8 body of ``codes``."""
 
     @abstractmethod
@@ -28,10 +31,12 @@ class Encoder(ABC):
     def max_nbytes(self, num_codes: int) -> int:
         """Return the most bytes a body of ``num_codes`` codes can take."""
 
-    def quantize_encode(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    def quantize_encode(
+        self, x: torch.Tensor, grid: Grid, lead: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantize and encode; return the body and the positions of the outliers."""
         codes, positions = bounded_quantize(x, grid)
-        return self.encode(codes), positions
+        return self.encode(codes, lead), positions
 
     def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
         """Decode into the contiguous ``out`` and return the number of body bytes read."""

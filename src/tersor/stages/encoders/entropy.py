@@ -47,9 +47,10 @@ class EntropyEncoder(Encoder):
     def max_symbols_nbytes(self, num_symbols: int) -> int:
         """Return the most bytes a coder's body can take."""
 
-    def encode_mapped(self, mapped: Symbols) -> torch.Tensor:
+    def encode_mapped(self, mapped: Symbols, lead: int = 0) -> torch.Tensor:
         """Return the body of codes that are already mapped to symbols."""
-        return body_layout.join(mapped, self.encode_symbols(mapped.symbols, mapped.alphabet))
+        coded = self.encode_symbols(mapped.symbols, mapped.alphabet)
+        return body_layout.join(mapped, coded, lead)
 
     def decode_mapped(self, body: torch.Tensor, num_codes: int) -> tuple[Symbols, int]:
         """Return the mapped codes and the number of body bytes read."""
@@ -57,9 +58,9 @@ class EntropyEncoder(Encoder):
         symbols, nbytes = self.decode_symbols(coded, num_codes, mapped.alphabet)
         return replace(mapped, symbols=symbols), start + nbytes
 
-    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+    def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""
-        return self.encode_mapped(map_symbols(codes, self.window()))
+        return self.encode_mapped(map_symbols(codes, self.window()), lead)
 
     def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
         """See ``Encoder.decode``."""
@@ -82,10 +83,12 @@ class EntropyEncoder(Encoder):
         mapped, positions = quantize_symbols(x, grid, low, high)
         return mapped, positions
 
-    def quantize_encode(self, x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
+    def quantize_encode(
+        self, x: torch.Tensor, grid: Grid, lead: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantize straight to symbols and encode them."""
         mapped, positions = self.quantize_map(x, grid)
-        return self.encode_mapped(mapped), positions
+        return self.encode_mapped(mapped, lead), positions
 
     def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
         """Decode symbols straight to values."""

@@ -53,7 +53,7 @@ class FrameEncoder(Encoder):
     def decompress(self, data: bytes, nbytes: int) -> bytes:
         """Decompress one frame of ``nbytes``; anything else raises ``CorruptDataError``."""
 
-    def encode(self, codes: torch.Tensor) -> torch.Tensor:
+    def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""
         values = codes.cpu().numpy()
         low = int(values.min()) if values.size else 0
@@ -68,8 +68,8 @@ class FrameEncoder(Encoder):
         flat = [frame for part in frames for frame in part]
         sizes = np.array([len(frame) for frame in flat], dtype=np.uint32).tobytes()
         head = HEADER.pack(low, code_nbytes) + sizes.ljust(padded(len(sizes)), b"\0")
-        data = b"".join([head, *flat])
-        data = data.ljust(padded(len(data)), b"\0")
+        tail = bytes(-sum(map(len, flat)) % 8)
+        data = b"".join([bytes(lead), head, *flat, tail])
         return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(codes.device)
 
     def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:

@@ -1,0 +1,59 @@
+"""The verbs put together, and how a command line is run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from tersor.cli import bench, codecs, compress, decompress, inspect, quickstart, verify
+
+app = typer.Typer(
+    name="tersor",
+    help="Lossy tensor compression with a promised error.",
+    add_completion=False,
+    no_args_is_help=False,
+)
+app.command()(compress.compress)
+app.command()(decompress.decompress)
+app.command()(inspect.inspect)
+app.command()(verify.verify)
+app.command()(codecs.codecs)
+app.command()(quickstart.quickstart)
+app.add_typer(bench.app, name="bench")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from tersor import __version__
+
+        typer.echo(f"tersor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Compress tensors and arrays within a promised error."""
+    del version
+
+
+def command() -> Any:
+    """Return the whole command tree, as click understands it."""
+    return typer.main.get_command(app)
+
+
+def run(argv: list[str] | None = None) -> int:
+    """Run one command line and return its exit code; errors are raised, not shown."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    tree = command()
+    # not tree.main: that one turns interrupts, closed pipes and wrong usage into words of its own
+    with tree.make_context("tersor", arguments) as context:
+        return int(tree.invoke(context) or 0)

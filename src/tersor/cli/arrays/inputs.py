@@ -1,0 +1,134 @@
+"""Opening an input by its name: which format it has and which arrays are in it."""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import torch
+
+from tersor.cli.arrays.mapped import npy_source, raw_source
+from tersor.cli.arrays.source import Source
+from tersor.cli.arrays.state_dicts import pt_sources, safetensors_sources
+from tersor.cli.arrays.zipped import npz_sources
+from tersor.cli.streams import STANDARD, standard_input
+from tersor.errors import CorruptDataError, SpecError
+from tersor.types import DTYPES, MAX_DIMS
+
+CHECKPOINT_SUFFIXES: Final = (".pt", ".pth")
+SUFFIXES: Final = (".npy", ".npz", *CHECKPOINT_SUFFIXES, ".safetensors")
+"""Formats that describe themselves."""
+
+_STANDARD_NAME: Final = "array"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """The arrays of one input.
+
+    Attributes:
+        sources: in file order.
+        left_out: names of what is in the file and is no array.
+        several: whether the format can hold more than one array.
+    """
+
+    sources: list[Source]
+    left_out: list[str] = field(default_factory=list)
+    several: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Size of all values in bytes."""
+        return sum(source.info.nbytes for source in self.sources)
+
+
+def open_inputs(
+    name: str, stack: ExitStack, dtype: torch.dtype | None, shape: tuple[int, ...] | None
+) -> Inputs:
+    """Open a file or standard input (``-``); ``stack`` closes it.
+
+    Args:
+        name: a path, or ``-``.
+        stack: keeps the file open as long as its sources are used.
+        dtype: of raw values; None for formats that describe themselves.
+        shape: of raw values; None for one axis.
+
+    Raises:
+        SpecError: the format is unknown, or the file is not what was described.
+        CorruptDataError: the file is damaged.
+        OSError: the file cannot be opened.
+    """
+    if shape is not None and dtype is None:
+        raise SpecError("--shape describes raw binary, which needs --dtype too")
+    if name == STANDARD:
+        return stream_inputs(standard_input(stack), dtype, shape)
+    path = Path(name)
+    suffix = path.suffix.lower()
+    if dtype is not None and suffix in SUFFIXES:
+        raise SpecError(f"'{name}' describes itself; leave out --dtype and --shape")
+    if dtype is not None or suffix == ".npy":
+        opened = stack.enter_context(path.open("rb"))
+        if dtype is not None:
+            return Inputs([raw_source(path.stem, opened, f"'{name}'", dtype, shape)])
+        return Inputs([npy_source(path.stem, opened, f"'{name}'")])
+    if suffix not in SUFFIXES:
+        # a wrong path is the likelier mistake, and is told first
+        with path.open("rb"):
+            pass
+        raise SpecError(
+            f"'{name}' is none of {', '.join(SUFFIXES)}; describe raw binary with --dtype f32 "
+            "and --shape 100,200"
+        )
+    return _open_several(path, suffix, stack)
+
+
+def stream_inputs(
+    file: BinaryIO, dtype: torch.dtype | None, shape: tuple[int, ...] | None
+) -> Inputs:
+    """Open what came by standard input: raw values if ``dtype`` says so, else ``.npy`` bytes."""
+    if dtype is not None:
+        return Inputs([raw_source(_STANDARD_NAME, file, "standard input", dtype, shape)])
+    return Inputs([npy_source(_STANDARD_NAME, file, "standard input")])
+
+
+def _open_several(path: Path, suffix: str, stack: ExitStack) -> Inputs:
+    if suffix == ".safetensors":
+        return Inputs(safetensors_sources(path), several=True)
+    if suffix in CHECKPOINT_SUFFIXES:
+        return Inputs(*pt_sources(path), several=True)
+    try:
+        archive = stack.enter_context(zipfile.ZipFile(path))
+    except zipfile.BadZipFile as error:
+        raise CorruptDataError(f"'{path}' is not a .npz archive: {error}") from error
+    return Inputs(*npz_sources(path, archive), several=True)
+
+
+def parse_dtype(text: str | None) -> torch.dtype | None:
+    """Read ``--dtype``; raises ``SpecError`` for an unknown name."""
+    if text is None:
+        return None
+    if text not in DTYPES:
+        raise SpecError(f"unknown dtype {text!r}; choose from {', '.join(DTYPES)}")
+    return DTYPES[text]
+
+
+def parse_shape(text: str | None) -> tuple[int, ...] | None:
+    """Read ``--shape``.
+
+    Raises:
+        SpecError: not whole numbers separated by commas.
+
+    Example:
+        >>> parse_shape("100,200")
+        (100, 200)
+    """
+    if text is None:
+        return None
+    sizes = [size.strip() for size in text.split(",")]
+    whole = all(size.isascii() and size.isdigit() and len(size) < 19 for size in sizes)
+    if len(sizes) > MAX_DIMS or not whole:
+        raise SpecError(f"--shape must be sizes separated by commas, as in 100,200, not {text!r}")
+    return tuple(int(size) for size in sizes)

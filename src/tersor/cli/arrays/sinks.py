@@ -1,0 +1,123 @@
+"""Writing decoded arrays: ``.npy``, ``.npz`` and raw chunk by chunk, checkpoints as a whole."""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import torch
+
+from tersor.chunks import ChunkPlan
+from tersor.cli.arrays.npy_header import numpy_dtype, write_npy_header
+from tersor.cli.arrays.state_dicts import load_safetensors
+from tersor.cli.streams import Output
+from tersor.container import Reader
+from tersor.raw_bytes import as_bytes
+from tersor.types import TensorInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """An array of a ``.tsr`` file, decoded chunk by chunk and converted on the way.
+
+    Attributes:
+        reader: the open file.
+        name: of the array.
+        dtype: to convert to; the array's own for none.
+        advance: called with the bytes written.
+    """
+
+    reader: Reader
+    name: str
+    dtype: torch.dtype
+    advance: Callable[[int], None]
+
+    @property
+    def info(self) -> TensorInfo:
+        """Shape and dtype of what is written."""
+        return TensorInfo(self.reader.arrays[self.name].info.shape, self.dtype)
+
+    @property
+    def plan(self) -> ChunkPlan:
+        """How the file cuts the array."""
+        return self.reader.arrays[self.name].plan
+
+    def chunks(self) -> Iterator[torch.Tensor]:
+        """Decode one chunk after the other, flat."""
+        for x in self.reader.iter_chunks(self.name):
+            yield x.reshape(-1).to(self.dtype)
+            self.advance(x.nbytes)
+
+    def whole(self) -> torch.Tensor:
+        """Decode the array into memory."""
+        values = torch.empty(self.info.shape, dtype=self.dtype)
+        flat = values.view(-1)
+        for chunk, x in zip(self.plan, self.chunks(), strict=True):
+            flat[chunk.start : chunk.stop] = x
+        return values
+
+
+def write_raw(array: Decoded, stream: BinaryIO) -> None:
+    """Write the values alone, little-endian, the last axis fastest."""
+    stream.writelines(as_bytes(x).numpy().data for x in array.chunks())
+
+
+def write_npy(array: Decoded, stream: BinaryIO) -> None:
+    """Write a ``.npy`` file; raises ``SpecError`` where numpy has no such dtype."""
+    write_npy_header(stream, array.info)
+    write_raw(array, stream)
+
+
+def write_npz(arrays: Mapping[str, Decoded], stream: BinaryIO) -> None:
+    """Write an uncompressed ``.npz`` archive; the keys must come from ``member_names``."""
+    for array in arrays.values():
+        numpy_dtype(array.dtype)
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            # a ZipInfo of our own has a fixed date: the same arrays give the same bytes
+            member = zipfile.ZipInfo(f"{name}.npy")
+            with archive.open(member, "w", force_zip64=True) as entry:
+                write_npy(array, cast("BinaryIO", entry))
+
+
+def write_pt(arrays: Collection[Decoded], stream: BinaryIO) -> None:
+    """Write a state dict that ``torch.load`` reads with ``weights_only=True``."""
+    torch.save({array.name: array.whole() for array in arrays}, stream)
+
+
+def write_safetensors(arrays: Collection[Decoded], output: Output) -> None:
+    """Write a ``.safetensors`` file; raises ``BackendUnavailableError`` without the package."""
+    safetensors = load_safetensors()
+    tensors = {array.name: array.whole() for array in arrays}
+    if output.path is None:
+        output.stream.write(safetensors.torch.save(tensors))
+    else:
+        # into the temporary file itself: the bytes of all tensors are not copied once more
+        safetensors.torch.save_file(tensors, output.path)
+
+
+def member_names(names: Collection[str]) -> dict[str, str]:
+    """Return a harmless and unique archive member for every array name.
+
+    A name comes from a file that anyone may have written, and some tools unpack archives without
+    looking: folders above, absolute paths and control characters are taken out.
+
+    Example:
+        >>> member_names(["layer/weight", "../x", "/x", ""])
+        {'layer/weight': 'layer/weight', '../x': 'x', '/x': 'x_2', '': 'array'}
+    """
+    members: dict[str, str] = {}
+    taken: set[str] = set()
+    for name in names:
+        parts = [part for part in re.split(r"[/\\]", name) if part.strip(". ")]
+        clean = "".join(c if c.isprintable() else "_" for c in "/".join(parts)) or "array"
+        member, count = clean, 1
+        while member in taken:
+            count += 1
+            member = f"{clean}_{count}"
+        taken.add(member)
+        members[name] = member
+    return members

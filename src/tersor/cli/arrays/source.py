@@ -1,0 +1,45 @@
+"""An array that is read chunk by chunk, whatever file it comes from."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import torch
+
+from tersor.chunks import Chunk, ChunkPlan
+from tersor.types import TensorInfo
+
+
+class Source(ABC):
+    """One named array of an input.
+
+    Attributes:
+        name: of the array in its file, or the file's own.
+        info: shape and dtype.
+    """
+
+    def __init__(self, name: str, info: TensorInfo) -> None:
+        self.name = name
+        self.info = info
+
+    @abstractmethod
+    def chunk(self, chunk: Chunk) -> torch.Tensor:
+        """Return the values of one chunk, flat; raises ``CorruptDataError`` for a cut file."""
+
+    def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
+        """Return the values of all chunks in order, flat, holding one at a time."""
+        return (self.chunk(chunk) for chunk in plan)
+
+
+class TensorSource(Source):
+    """A tensor in memory, or mapped there by whoever loaded it."""
+
+    def __init__(self, name: str, x: torch.Tensor) -> None:
+        super().__init__(name, TensorInfo.of(x))
+        self._x = x.detach()
+
+    def chunk(self, chunk: Chunk) -> torch.Tensor:
+        """See ``Source.chunk``; a view where the tensor is contiguous."""
+        self._x = self._x.contiguous()
+        return self._x.view(-1)[chunk.start : chunk.stop]

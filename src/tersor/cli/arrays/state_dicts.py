@@ -1,0 +1,106 @@
+"""Arrays in checkpoints: ``.pt`` and ``.safetensors``; nothing in them is ever executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tersor.cli.arrays.source import Source, TensorSource
+from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+
+# torch raises it for whatever weights_only refuses; taken from there because the module it
+# belongs to is banned from this package
+_RefusedError: type[Exception] = torch.serialization.pickle.UnpicklingError  # type: ignore[attr-defined]
+
+
+def pt_sources(path: Path) -> tuple[list[Source], list[str]]:
+    """Return the tensors of a checkpoint, names joined by dots, and what else is in it.
+
+    Raises:
+        SpecError: it holds objects other than tensors, numbers, strings and their containers.
+        CorruptDataError: torch cannot read it.
+    """
+    loaded = _load(path)
+    if isinstance(loaded, torch.Tensor):
+        return [TensorSource(path.stem, loaded)], []
+    sources: list[Source] = []
+    left_out: list[str] = []
+    for name, leaf in _leaves(loaded, ""):
+        if isinstance(leaf, torch.Tensor):
+            sources.append(_tensor_source(name, leaf))
+        else:
+            left_out.append(f"{name} ({type(leaf).__name__})")
+    return sources, left_out
+
+
+def _load(path: Path) -> Any:
+    try:
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except RuntimeError as error:
+            # files of torch 1.5 and older cannot be mapped
+            if "mmap can only be used" not in str(error):
+                raise
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except _RefusedError as error:
+        raise SpecError(
+            f"'{path}' holds objects that could run code, or is no checkpoint; save only the "
+            "state_dict with torch.save(model.state_dict(), ...)"
+        ) from error
+    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise CorruptDataError(f"'{path}' is not a checkpoint that torch can read") from error
+
+
+def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield everything that is not a container, under the keys that lead to it."""
+    parts: Iterator[tuple[Any, Any]]
+    if isinstance(value, Mapping):
+        parts = iter(value.items())
+    elif isinstance(value, list | tuple):
+        parts = iter(enumerate(value))
+    else:
+        yield name, value
+        return
+    for key, part in parts:
+        yield from _leaves(part, f"{name}.{key}" if name else str(key))
+
+
+def _tensor_source(name: str, x: torch.Tensor) -> Source:
+    try:
+        return TensorSource(name, x)
+    except SpecError as error:
+        raise SpecError(f"tensor {name!r}: {error}") from error
+
+
+def safetensors_sources(path: Path) -> list[Source]:
+    """Return the tensors of a ``.safetensors`` file.
+
+    Raises:
+        BackendUnavailableError: the package safetensors is not installed.
+        CorruptDataError: the file is damaged.
+    """
+    safetensors = load_safetensors()
+    # it reports a missing or unreadable file in words of its own
+    with path.open("rb"):
+        pass
+    try:
+        with safetensors.safe_open(path, framework="pt", device="cpu") as file:
+            return [_tensor_source(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118
+    except safetensors.SafetensorError as error:
+        raise CorruptDataError(f"'{path}' is not a .safetensors file: {error}") from error
+
+
+def load_safetensors() -> Any:
+    """Import the package; raises ``BackendUnavailableError`` where it is missing."""
+    try:
+        import safetensors
+        import safetensors.torch
+    except ImportError as error:
+        raise BackendUnavailableError(
+            ".safetensors files need the package safetensors, which is not installed; install "
+            "tersor[io], or use .pt"
+        ) from error
+    return safetensors

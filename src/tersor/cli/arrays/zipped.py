@@ -1,0 +1,110 @@
+"""Arrays in ``.npz`` archives, compressed or not, read as streams."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import torch
+
+from tersor.chunks import Chunk, ChunkPlan
+from tersor.cli.arrays.npy_header import NpyHeader, read_npy_header
+from tersor.cli.arrays.source import Source, TensorSource
+from tersor.errors import CorruptDataError, SpecError
+
+_SUFFIX = ".npy"
+
+
+class ZippedSource(Source):
+    """A C-ordered array in an archive; each pass over it decompresses it anew."""
+
+    def __init__(
+        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: NpyHeader, label: str
+    ) -> None:
+        super().__init__(member.filename.removesuffix(_SUFFIX), header.info)
+        self._archive = archive
+        self._member = member
+        self._header = header
+        self._label = label
+
+    def chunk(self, chunk: Chunk) -> torch.Tensor:
+        """See ``Source.chunk``."""
+        with _member_stream(self._archive, self._member, self._label) as stream:
+            stream.seek(self._header.nbytes + chunk.start * self.info.dtype.itemsize)
+            return self._read(stream, chunk)
+
+    def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
+        """See ``Source.chunks``."""
+        with _member_stream(self._archive, self._member, self._label) as stream:
+            stream.seek(self._header.nbytes)
+            for chunk in plan:
+                yield self._read(stream, chunk)
+
+    def _read(self, stream: BinaryIO, chunk: Chunk) -> torch.Tensor:
+        values = torch.empty(chunk.stop - chunk.start, dtype=self.info.dtype)
+        rest = values.view(torch.uint8).numpy().data
+        while rest.nbytes:
+            num_read = cast("Any", stream).readinto(rest)
+            if not num_read:
+                raise CorruptDataError(f"{self._label} is cut short")
+            rest = rest[num_read:]
+        if not self._header.dtype.isnative:
+            values.numpy().byteswap(inplace=True)
+        return values
+
+
+@contextmanager
+def _member_stream(
+    archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str
+) -> Iterator[BinaryIO]:
+    """Open one file of an archive; what zip and zlib raise becomes ours."""
+    try:
+        with archive.open(member) as stream:
+            yield cast("BinaryIO", stream)
+    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise CorruptDataError(f"{label} is damaged: {error}") from error
+    # an unknown method, or a password
+    except (NotImplementedError, RuntimeError) as error:
+        raise SpecError(f"{label} cannot be opened: {error}; save it anew with numpy") from error
+
+
+def npz_sources(path: Path, archive: zipfile.ZipFile) -> tuple[list[Source], list[str]]:
+    """Return the arrays of an archive, and the names of what is none.
+
+    Raises:
+        CorruptDataError: a member is damaged.
+        SpecError: an array that cannot be stored.
+    """
+    sources: list[Source] = []
+    left_out: list[str] = []
+    for member in archive.infolist():
+        if member.filename.endswith(_SUFFIX):
+            sources.append(_npz_source(path, archive, member))
+        else:
+            left_out.append(f"{member.filename} (not an array)")
+    return sources, left_out
+
+
+def _npz_source(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Source:
+    label = f"array {member.filename!r} of '{path}'"
+    with _member_stream(archive, member, label) as stream:
+        header = read_npy_header(stream, label)
+        if member.file_size != header.nbytes + header.info.nbytes:
+            raise CorruptDataError(
+                f"{label} has {member.file_size - header.nbytes} bytes of values, not the "
+                f"{header.info.nbytes} that its shape takes"
+            )
+        if not header.fortran_order or len(header.info.shape) < 2:
+            return ZippedSource(archive, member, header, label)
+        # its chunks are spread over the whole stream, which cannot be mapped
+        stored = np.frombuffer(stream.read(header.info.nbytes), header.dtype)
+    if stored.nbytes != header.info.nbytes:
+        raise CorruptDataError(f"{label} is cut short")
+    ordered = np.ascontiguousarray(stored.reshape(header.info.shape, order="F"))
+    native = ordered.astype(header.dtype.newbyteorder("="), copy=False)
+    return TensorSource(member.filename.removesuffix(_SUFFIX), torch.from_numpy(native))

@@ -1,0 +1,226 @@
+"""``tersor bench``: the benchmarks; nothing is timed that was not checked first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import torch
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tersor.bench.candidate import takes_bound
+from tersor.bench.rows import ResultRow, RowFile
+from tersor.cli.failures import CHECK_FAILED
+from tersor.cli.options import JsonOption, ThreadsOption, use_threads
+from tersor.cli.screen import Screen, binary_size
+from tersor.errors import BackendUnavailableError, SpecError
+
+if TYPE_CHECKING:
+    from tersor.bench.suites.kernels import KernelsConfig
+
+app = typer.Typer(help="Measure codecs and peers; one table, one JSON row per measurement.")
+
+OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Append each result row to this .jsonl file."
+    ),
+]
+ResumeOption = Annotated[
+    bool, typer.Option("--resume", help="Go on with an --output file that has rows already.")
+]
+SmokeOption = Annotated[
+    bool, typer.Option("--smoke", help="Tiny inputs, one round: shows that everything runs.")
+]
+
+
+@app.command()
+def kernels(
+    device: Annotated[str, typer.Option("--device", help="cpu, or cuda for our codecs.")] = "cpu",
+    smoke: SmokeOption = False,
+    inputs: Annotated[
+        str | None,
+        typer.Option("--inputs", metavar="NAME,...", help="Inputs; default: all four kinds."),
+    ] = None,
+    codecs: Annotated[
+        str | None,
+        typer.Option("--codecs", metavar="ID,...", help="Our codecs; default: all that compete."),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            "--peers", metavar="NAME,...", help="Other projects' codecs; none for no peer."
+        ),
+    ] = None,
+    bounds: Annotated[
+        str | None,
+        typer.Option("--bounds", metavar="R,...", help="Relative bounds; default: each input's."),
+    ] = None,
+    threads: Annotated[
+        str, typer.Option("--threads", metavar="N,...", help="Thread counts for our codecs.")
+    ] = "1,2",
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", metavar="N", help="Timed rounds; default: 7.")
+    ] = None,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Every codec against memcpy, lz4, zstd, SZ3, zfp and blosc2, end to end from float32.
+
+    Exits with 1 when a codec broke its bound: its speed is then not reported.
+    """
+    from tersor.bench.suites.kernels import run_kernels
+
+    screen = Screen(as_json=as_json)
+    config = _kernels_config(device, smoke, inputs, codecs, peers, bounds, threads, rounds)
+    with ExitStack() as stack:
+        rows = stack.enter_context(_Rows(output, resume=resume))
+        stack.enter_context(screen.compiling())
+        show = stack.enter_context(screen.steps("measuring"))
+        outcome = run_kernels(
+            config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
+        )
+    _show(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
+    return CHECK_FAILED if outcome.refusals else 0
+
+
+@app.command()
+def memory(
+    codec: Annotated[
+        str, typer.Option("--codec", metavar="ID", help="A codec that takes a bound.")
+    ] = "flat",
+    relative: Annotated[
+        float, typer.Option("--rel", metavar="R", help="Relative bound of the file.")
+    ] = 0.01,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--folder",
+            metavar="PATH",
+            help="Where to put three files for the time of the run, about 10 GiB; default: the "
+            "system's temporary folder.",
+        ),
+    ] = None,
+    smoke: SmokeOption = False,
+    threads: ThreadsOption = None,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Extra memory to compress and decompress a 4 GiB file (16 MiB with --smoke); Linux only."""
+    from tersor.bench.suites.memory import SMOKE_FILE_NBYTES, MemoryConfig, run_memory
+
+    screen = Screen(as_json=as_json)
+    use_threads(threads)
+    if not takes_bound(codec):
+        raise SpecError(f"codec {codec!r} takes no bound; choose flat, huffman or rows")
+    config = MemoryConfig(codec=codec, relative_bound=relative, directory=folder)
+    if smoke:
+        config = replace(config, nbytes=SMOKE_FILE_NBYTES)
+    with _Rows(output, resume=resume) as rows:
+        rows.append(run_memory(config))
+    _show(screen, rows.all)
+    return 0
+
+
+class _Rows:
+    """Result rows, in a file that grows with each of them or only in memory."""
+
+    def __init__(self, path: str | None, *, resume: bool) -> None:
+        if resume and path is None:
+            raise SpecError("--resume needs the --output file to go on with")
+        self._file = None if path is None else RowFile(path, resume=resume)
+        self.all: list[ResultRow] = [] if self._file is None else self._file.rows
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of the rows that need not be measured again."""
+        return frozenset() if self._file is None else self._file.keys
+
+    def append(self, row: ResultRow) -> None:
+        """Add a row; it is on the disk when this returns."""
+        if self._file is None:
+            self.all.append(row)
+        else:
+            self._file.append(row)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _kernels_config(
+    device: str,
+    smoke: bool,
+    inputs: str | None,
+    codecs: str | None,
+    peers: str | None,
+    bounds: str | None,
+    threads: str,
+    rounds: int | None,
+) -> KernelsConfig:
+    from tersor.bench.suites.kernels import KernelsConfig
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
+    asked: dict[str, Any] = {"device": device, "threads": _numbers(threads, "--threads", int)}
+    for name, text in (("inputs", inputs), ("codecs", codecs), ("peers", peers)):
+        if text is not None:
+            asked[name] = () if text == "none" else _names(text)
+    if bounds is not None:
+        asked["bounds"] = _numbers(bounds, "--bounds", float)
+    config = KernelsConfig(**asked)
+    if smoke:
+        config = config.smoke()
+    if rounds is not None:
+        if rounds < 1:
+            raise SpecError(f"--rounds must be at least 1, not {rounds}")
+        config = replace(config, rounds=rounds)
+    return config
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def _numbers(text: str, option: str, kind: type[int | float]) -> tuple[Any, ...]:
+    try:
+        return tuple(kind(number) for number in _names(text))
+    except ValueError as error:
+        raise SpecError(f"{option} takes numbers separated by commas, not {text!r}") from error
+
+
+def _show(
+    screen: Screen,
+    rows: list[ResultRow],
+    notes: Iterable[str] = (),
+    refusals: Iterable[str] = (),
+) -> None:
+    from tersor.bench.goals import evaluate_goals
+    from tersor.bench.tables import goals_table, kernels_table
+
+    goals = evaluate_goals(rows)
+    values = {
+        "rows": [row.to_config() for row in rows],
+        "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
+        "notes": list(notes),
+        "refusals": list(refusals),
+    }
+    shown: list[RenderableType] = []
+    measured = [row for row in rows if row.suite == "kernels"]
+    if measured:
+        shown.append(kernels_table(measured))
+    shown += [
+        Text(f"{row.codec} on a file of {binary_size(row.original_nbytes)}: {row.note}")
+        for row in rows
+        if row.suite == "memory"
+    ]
+    screen.result(values, *shown, goals_table(goals))

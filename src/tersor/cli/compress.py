@@ -1,0 +1,284 @@
+"""``tersor compress``: arrays into a ``.tsr`` file, one chunk in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from tersor.bench.candidate import takes_bound
+from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.cli.arrays import Inputs, Source, open_inputs, parse_dtype, parse_shape
+from tersor.cli.options import (
+    AbsOption,
+    DtypeOption,
+    ForceOption,
+    JsonOption,
+    RelOption,
+    ShapeOption,
+    ThreadsOption,
+    parse_bound,
+    use_threads,
+)
+from tersor.cli.screen import Screen, binary_size, printable
+from tersor.cli.streams import STANDARD, check_output, open_output
+from tersor.cli.wording import bound_words, codec_words
+from tersor.codecs import Codec, create, get
+from tersor.codecs.auto import Auto
+from tersor.container import FILE_CHUNK_VALUES, Writer
+from tersor.errors import SpecError
+from tersor.kernels.finite_range import finite_range
+from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
+
+Advance = Callable[[int], None]
+
+
+def compress(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT",
+            help="A .npy, .npz, .pt or .safetensors file, raw binary with --dtype and --shape, "
+            "or - for standard input (.npy bytes or raw binary).",
+        ),
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write; - for standard output. Default: the input's name with .tsr "
+            "appended.",
+        ),
+    ] = None,
+    absolute: AbsOption = None,
+    relative: RelOption = None,
+    codec: Annotated[
+        str,
+        typer.Option(
+            "--codec", metavar="ID", help="A codec id, see 'tersor codecs'; auto tries several."
+        ),
+    ] = "auto",
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--option", metavar="KEY=VALUE", help="An option of the codec; may be repeated."
+        ),
+    ] = None,
+    chunk_values: Annotated[
+        int,
+        typer.Option(
+            "--chunk-values",
+            metavar="N",
+            help="Most values per chunk: what is held in memory, and read alone, at a time.",
+        ),
+    ] = FILE_CHUNK_VALUES,
+    dtype: DtypeOption = None,
+    shape: ShapeOption = None,
+    threads: ThreadsOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Compress an array file within a promised error.
+
+    Arrays that are not floats are stored exactly where the input can hold several arrays, and
+    always with --codec auto.
+    """
+    screen = Screen(as_json=as_json)
+    use_threads(threads)
+    bound = parse_bound(absolute, relative)
+    options = parse_options(option or [], codec)
+    check_bound(codec, bound)
+    if not 1 <= chunk_values <= MAX_CHUNK_VALUES:
+        raise SpecError(f"--chunk-values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}")
+    target = output or (STANDARD if source == STANDARD else f"{source}.tsr")
+    check_output(target, force=force, as_json=as_json)
+    with ExitStack() as stack:
+        inputs = open_inputs(source, stack, parse_dtype(dtype), parse_shape(shape))
+
+        def codec_for(found: Source) -> Codec:
+            exact = found.info.dtype not in FLOAT_DTYPES and (inputs.several or codec == "auto")
+            return create("raw") if exact else _create(codec, bound, options)
+
+        output_nbytes, arrays = _write(screen, inputs, target, codec_for, chunk_values)
+    values = {
+        "input": source,
+        "output": target,
+        "original_nbytes": inputs.nbytes,
+        "encoded_nbytes": output_nbytes,
+        "ratio": inputs.nbytes / output_nbytes,
+        "arrays": [array.values() for array in arrays],
+        "left_out": inputs.left_out,
+    }
+    screen.result(values)
+    if not as_json:
+        _say_summary(screen, values, arrays)
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """An array that was written, and how."""
+
+    name: str
+    info: TensorInfo
+    codec: Codec
+    error_bound: float | None
+    encoded_nbytes: int
+    num_chunks: int
+    reason: str
+
+    def values(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            **self.info.to_config(),
+            "codec": self.codec.to_config(),
+            "error_bound": self.error_bound,
+            "original_nbytes": self.info.nbytes,
+            "encoded_nbytes": self.encoded_nbytes,
+            "ratio": self.info.nbytes / max(1, self.encoded_nbytes),
+            "num_chunks": self.num_chunks,
+            "reason": self.reason,
+        }
+
+
+def parse_options(pairs: list[str], codec_id: str) -> dict[str, Any]:
+    """Read ``key=value`` options of a codec; values are JSON where they can be, else strings.
+
+    Raises:
+        SpecError: not a pair, or the codec has no such option.
+        UnknownCodecError: there is no such codec.
+    """
+    known = [f.name for f in fields(get(codec_id)) if f.name != "bound"]
+    options: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        if not equals:
+            raise SpecError(f"--option takes key=value, not {pair!r}")
+        if key not in known:
+            has = f"it has {', '.join(known)}" if known else "it has none"
+            raise SpecError(f"codec {codec_id!r} has no option {key!r}; {has}")
+        try:
+            options[key] = json.loads(text)
+        except (json.JSONDecodeError, RecursionError):
+            options[key] = text
+    return options
+
+
+def check_bound(codec_id: str, bound: Bound | None) -> None:
+    """Refuse a bound that is missing where it is needed, or given where it means nothing."""
+    if takes_bound(codec_id) and bound is None:
+        raise SpecError(
+            f"codec {codec_id!r} needs a bound: give --abs E or --rel R, "
+            "or store values exactly with --codec raw"
+        )
+    if bound is not None and not takes_bound(codec_id):
+        raise SpecError(
+            f"codec {codec_id!r} promises a size, not an error: leave out --abs and --rel"
+        )
+
+
+def _create(codec_id: str, bound: Bound | None, options: Mapping[str, Any]) -> Codec:
+    return create(codec_id, **options, **({} if bound is None else {"bound": bound}))
+
+
+def _write(
+    screen: Screen,
+    inputs: Inputs,
+    target: str,
+    codec_for: Callable[[Source], Codec],
+    chunk_values: int,
+) -> tuple[int, list[_Written]]:
+    """Write all arrays; return the size of the file in bytes, and what was written."""
+    codecs = [codec_for(source) for source in inputs.sources]
+    pairs = list(zip(inputs.sources, codecs, strict=True))
+    # an array without a codec that can hold it is refused before the first one is written
+    for source, codec in pairs:
+        codec.check_supported(source.info.dtype)
+    total_nbytes = sum(source.info.nbytes * _num_passes(codec) for source, codec in pairs)
+    arrays = []
+    with (
+        screen.compiling(),
+        open_output(target) as output,
+        screen.progress("compressing", total_nbytes) as advance,
+    ):
+        with Writer(output.stream) as writer:
+            for source, codec in pairs:
+                before_nbytes = output.nbytes
+                array = _write_array(writer, source, codec, chunk_values, advance)
+                arrays.append(replace(array, encoded_nbytes=output.nbytes - before_nbytes))
+        return output.nbytes, arrays
+
+
+def _num_passes(codec: Codec) -> int:
+    bound = getattr(codec, "bound", None)
+    return 2 if isinstance(bound, Bound) and bound.kind == "relative" else 1
+
+
+def _write_array(
+    writer: Writer, source: Source, codec: Codec, chunk_values: int, advance: Advance
+) -> _Written:
+    plan = ChunkPlan(source.info.shape, chunk_values)
+    error_bound = _error_bound(codec, source, plan, advance)
+    reason = ""
+    if isinstance(codec, Auto) and error_bound is not None:
+        middle = plan[len(plan) // 2]
+        codec, reason = codec.choose(source.chunk(middle).view(middle.shape), error_bound)
+    writer.add_chunks(
+        source.name,
+        source.info,
+        codec,
+        error_bound,
+        _watched(source.chunks(plan), advance),
+        chunk_values,
+        reason=reason,
+    )
+    return _Written(source.name, source.info, codec, error_bound, 0, len(plan), reason)
+
+
+def _watched(chunks: Iterator[torch.Tensor], advance: Advance) -> Iterator[torch.Tensor]:
+    for x in chunks:
+        yield x
+        advance(x.nbytes)
+
+
+def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance) -> float | None:
+    """Return the absolute error to promise; a relative bound takes one pass over the values."""
+    bound = getattr(codec, "bound", None)
+    if not isinstance(bound, Bound):
+        return None
+    if bound.kind == "absolute":
+        return bound.value
+    low, high = math.inf, -math.inf
+    for x in _watched(source.chunks(plan), advance):
+        chunk_low, chunk_high = finite_range(x).tolist()
+        low, high = min(low, chunk_low), max(high, chunk_high)
+    return bound.resolve(low, high) if low <= high else 0.0
+
+
+def _say_summary(screen: Screen, values: Mapping[str, Any], arrays: list[_Written]) -> None:
+    for name in values["left_out"]:
+        screen.say(f"left out: {printable(name)}")
+    if len(arrays) == 1:
+        codec, error_bound = arrays[0].codec, arrays[0].error_bound
+        promise = f"codec {codec_words(codec)}, promised error {bound_words(codec, error_bound)}"
+    else:
+        counts = Counter(array.codec.codec_id for array in arrays)
+        used = ", ".join(f"{codec_id} x {count}" for codec_id, count in counts.most_common())
+        promise = (
+            f"{len(arrays)} arrays, codecs {used or 'none'}; 'tersor inspect' shows the bounds"
+        )
+    output = "standard output" if values["output"] == STANDARD else values["output"]
+    screen.say(
+        f"{printable(output)}: ratio {values['ratio']:.2f}, "
+        f"{binary_size(values['original_nbytes'])} -> {binary_size(values['encoded_nbytes'])}, "
+        f"{promise}"
+    )

@@ -1,0 +1,206 @@
+"""``tersor decompress``: a ``.tsr`` file back into the formats other programs read."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import torch
+import typer
+
+from tersor.cli.arrays.inputs import CHECKPOINT_SUFFIXES, SUFFIXES, parse_dtype
+from tersor.cli.arrays.npy_header import numpy_dtype
+from tersor.cli.arrays.sinks import (
+    Decoded,
+    member_names,
+    write_npy,
+    write_npz,
+    write_pt,
+    write_raw,
+    write_safetensors,
+)
+from tersor.cli.arrays.state_dicts import load_safetensors
+from tersor.cli.options import ForceOption, JsonOption, ThreadsOption, use_threads
+from tersor.cli.screen import Screen, binary_size, printable
+from tersor.cli.streams import STANDARD, Output, check_output, open_output, standard_input
+from tersor.cli.wording import counted
+from tersor.container import Reader
+from tersor.errors import SpecError
+from tersor.types import DTYPE_NAMES, FLOAT_DTYPES
+
+RAW: Final = "raw"
+# each holds every value of those after it
+_WIDENINGS: Final = {
+    torch.float32: (torch.float16, torch.bfloat16),
+    torch.float64: (torch.float32, torch.float16, torch.bfloat16),
+}
+
+
+def decompress(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A .tsr file, or - for standard input.")
+    ],
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write; - for standard output. Its suffix says the format: .npy (one "
+            "array), .npz, .pt or .safetensors. Default: the name without .tsr.",
+        ),
+    ] = None,
+    array: Annotated[
+        str | None, typer.Option("--array", metavar="NAME", help="Write only this array.")
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Write the values of one array without any header.")
+    ] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            "--dtype", metavar="NAME", help="Convert floats to a wider dtype, as bf16 to f32."
+        ),
+    ] = None,
+    threads: ThreadsOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Decompress a .tsr file.
+
+    .npy, .npz and raw output is written chunk by chunk; .pt and .safetensors need the memory of
+    all arrays.
+    """
+    screen = Screen(as_json=as_json)
+    use_threads(threads)
+    with ExitStack() as stack:
+        source = standard_input(stack) if file == STANDARD else file
+        reader = stack.enter_context(Reader(source))
+        names = _chosen(reader, array)
+        target = output or _default_output(file, len(names), raw=raw)
+        form = _form(target, len(names), raw=raw)
+        dtypes = {name: _dtype(reader, name, parse_dtype(dtype)) for name in names}
+        _check_form(form, dtypes)
+        check_output(target, force=force, as_json=as_json)
+        total_nbytes = sum(reader.arrays[name].info.nbytes for name in names)
+        with (
+            screen.compiling(),
+            open_output(target) as opened,
+            screen.progress("decompressing", total_nbytes) as advance,
+        ):
+            arrays = [Decoded(reader, name, dtypes[name], advance) for name in names]
+            members = _write(form, arrays, opened)
+    result = _result(file, target, form, arrays, members)
+    screen.result(result)
+    if not as_json:
+        _say_summary(screen, result)
+    return 0
+
+
+def _chosen(reader: Reader, array: str | None) -> list[str]:
+    if array is None:
+        return reader.names
+    if array not in reader.arrays:
+        known = ", ".join(map(repr, reader.names[:20])) or "no arrays"
+        raise SpecError(f"there is no array {array!r}; the file has {known}")
+    return [array]
+
+
+def _default_output(file: str, num_arrays: int, *, raw: bool) -> str:
+    """Return the name without ``.tsr``, with a suffix that can hold the arrays."""
+    if file == STANDARD:
+        return STANDARD
+    stem = file.removesuffix(".tsr") if file.endswith(".tsr") else file
+    suffix = Path(stem).suffix.lower()
+    if raw:
+        return f"{stem}.raw" if suffix in SUFFIXES or stem == file else stem
+    if num_arrays != 1 and suffix == ".npy":
+        return f"{stem.removesuffix('.npy')}.npz"
+    if suffix in SUFFIXES and stem != file:
+        return stem
+    return f"{stem}.npy" if num_arrays == 1 else f"{stem}.npz"
+
+
+def _form(target: str, num_arrays: int, *, raw: bool) -> str:
+    """Return the format to write, from the output's suffix; refuse what cannot hold the arrays."""
+    suffix = Path(target).suffix.lower()
+    if raw:
+        form = RAW
+    elif target == STANDARD or not Path(target).suffix:
+        form = ".npy" if num_arrays == 1 else ".npz"
+    elif suffix in SUFFIXES:
+        form = ".pt" if suffix in CHECKPOINT_SUFFIXES else suffix
+    else:
+        raise SpecError(
+            f"'{target}' is none of {', '.join(SUFFIXES)}; choose one of them, or use --raw"
+        )
+    if form in (RAW, ".npy") and num_arrays != 1:
+        raise SpecError(
+            f"the file holds {num_arrays} arrays, and {form} holds one: choose it with --array "
+            "NAME, or write to .npz, .pt or .safetensors"
+        )
+    return form
+
+
+def _dtype(reader: Reader, name: str, wanted: torch.dtype | None) -> torch.dtype:
+    """Return the dtype to write; only a conversion that keeps every value is made."""
+    own = reader.arrays[name].info.dtype
+    if wanted is None or wanted == own or own not in FLOAT_DTYPES:
+        return own
+    if own not in _WIDENINGS.get(wanted, ()):
+        raise SpecError(
+            f"array {name!r} is {DTYPE_NAMES[own]}: converting it to {DTYPE_NAMES[wanted]} could "
+            "break the promised error; leave out --dtype, and convert afterwards"
+        )
+    return wanted
+
+
+def _check_form(form: str, dtypes: dict[str, torch.dtype]) -> None:
+    """Refuse what the format cannot hold before anything is decoded."""
+    if form in (".npy", ".npz"):
+        for dtype in dtypes.values():
+            numpy_dtype(dtype)
+    elif form == ".safetensors":
+        load_safetensors()
+
+
+def _write(form: str, arrays: list[Decoded], output: Output) -> dict[str, str]:
+    """Write all arrays; return the names they got."""
+    names = {array.name: array.name for array in arrays}
+    if form == ".npz":
+        names = member_names(names)
+        write_npz({names[array.name]: array for array in arrays}, output.stream)
+    elif form == ".pt":
+        write_pt(arrays, output.stream)
+    elif form == ".safetensors":
+        write_safetensors(arrays, output)
+    else:
+        (array,) = arrays
+        (write_raw if form == RAW else write_npy)(array, output.stream)
+    return names
+
+
+def _result(
+    file: str, target: str, form: str, arrays: list[Decoded], members: dict[str, str]
+) -> dict[str, Any]:
+    return {
+        "input": file,
+        "output": target,
+        "format": form.removeprefix("."),
+        "nbytes": sum(array.info.nbytes for array in arrays),
+        "arrays": [
+            {"name": array.name, "written_as": members[array.name], **array.info.to_config()}
+            for array in arrays
+        ],
+    }
+
+
+def _say_summary(screen: Screen, result: dict[str, Any]) -> None:
+    for array in result["arrays"]:
+        if array["written_as"] != array["name"]:
+            screen.say(f"array {array['name']!r} is written as {array['written_as']!r}")
+    what = counted(len(result["arrays"]), "array")
+    output = "standard output" if result["output"] == STANDARD else result["output"]
+    size = binary_size(result["nbytes"])
+    screen.say(f"{printable(output)}: {what}, {size}, {result['format']}")

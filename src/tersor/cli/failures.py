@@ -1,0 +1,112 @@
+"""From an exception to one sentence on stderr and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import typer
+
+from tersor.errors import (
+    BackendUnavailableError,
+    CorruptDataError,
+    SpecError,
+    TersorError,
+    UnknownCodecError,
+)
+
+CHECK_FAILED: Final = 1
+WRONG_USAGE: Final = 2
+INTERRUPTED: Final = 130
+OUTPUT_CLOSED: Final = 141
+"""What a shell reports for a program that SIGPIPE ended."""
+
+# typer brings its own copy of click or uses the installed one, by version; both derive its public
+# BadParameter from the error that every wrong command line raises
+_UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
+
+_USAGE_ERRORS: Final = (SpecError, UnknownCodecError, BackendUnavailableError)
+_PATH_SENTENCES: Final = {
+    errno.ENOENT: "there is no file or folder {name}; check the path",
+    errno.EISDIR: "{name} is a folder; name a file",
+    errno.ENOTDIR: "a part of {name} is not a folder; check the path",
+    errno.EACCES: "{name} cannot be opened: permission denied; check its permissions and folder",
+    errno.EPERM: "{name} cannot be opened: not permitted; check its permissions and folder",
+    errno.ENAMETOOLONG: "{name} is too long for a file name; choose a shorter one",
+}
+_DEVICE_SENTENCES: Final = {
+    errno.ENOSPC: "the disk is full; free some space, or write elsewhere with -o",
+    errno.EDQUOT: "your disk quota is used up; free some space, or write elsewhere with -o",
+    errno.EFBIG: "the file would become larger than this system allows; write elsewhere with -o",
+    errno.EROFS: "the disk is read-only; write elsewhere with -o",
+}
+
+
+def exit_code_of(call: Callable[[], int]) -> int:
+    """Run a command and return its exit code; turn everything a user can cause into a sentence."""
+    try:
+        code = call()
+        # a reader that went away is noticed here, not when the interpreter ends
+        sys.stdout.flush()
+    except typer.Exit as request:
+        return request.exit_code
+    except BrokenPipeError:
+        _discard_stdout()
+        return OUTPUT_CLOSED
+    except (KeyboardInterrupt, typer.Abort):
+        sentence, code = "interrupted; nothing half-written is left behind", INTERRUPTED
+    except _UsageError as error:
+        sentence, code = _usage_sentence(error), WRONG_USAGE
+    except TersorError as error:
+        sentence, code = _tersor_failure(error)
+    except OSError as error:
+        sentence, code = _os_failure(error)
+    except MemoryError:
+        sentence, code = "there is not enough memory; try a smaller --chunk-values", CHECK_FAILED
+    else:
+        return code
+    with suppress(BrokenPipeError):
+        sys.stderr.write(f"tersor: {' '.join(sentence.split())}\n")
+    return code
+
+
+def _usage_sentence(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    command = getattr(context, "command_path", "tersor")
+    # format_message belongs to click's errors and adds the name of the wrong option
+    message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
+    return f"{message}; see '{command} --help'"
+
+
+def _tersor_failure(error: TersorError) -> tuple[str, int]:
+    if isinstance(error, _USAGE_ERRORS):
+        return str(error), WRONG_USAGE
+    if isinstance(error, CorruptDataError) and ";" not in str(error):
+        return f"{error}; get a fresh copy of the file", CHECK_FAILED
+    return str(error), CHECK_FAILED
+
+
+def _os_failure(error: OSError) -> tuple[str, int]:
+    name = "the file" if error.filename is None else repr(str(error.filename))
+    number = error.errno or 0
+    if number in _PATH_SENTENCES:
+        return _PATH_SENTENCES[number].format(name=name), WRONG_USAGE
+    sentence = _DEVICE_SENTENCES.get(number) or (
+        f"{name} could not be read or written: {error.strerror or error}; "
+        "check the disk, or try another place"
+    )
+    return sentence, CHECK_FAILED
+
+
+def _discard_stdout() -> None:
+    """Let what is still buffered go nowhere, so that ending the process raises no second error."""
+    with suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, sys.stdout.fileno())
+        finally:
+            os.close(nowhere)

@@ -1,0 +1,70 @@
+"""Options that several verbs share, and how their values are read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tersor.errors import SpecError
+from tersor.types import DTYPES, Bound
+
+_DTYPES = ", ".join(DTYPES)
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Write the result to standard output as JSON.")
+]
+ThreadsOption = Annotated[
+    int | None,
+    typer.Option("--threads", metavar="N", help="Threads to use; default: as many as torch does."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
+AbsOption = Annotated[
+    float | None,
+    typer.Option(
+        "--abs", metavar="E", help="Absolute bound: every finite value comes back within E."
+    ),
+]
+RelOption = Annotated[
+    float | None,
+    typer.Option(
+        "--rel",
+        metavar="R",
+        help="Relative bound: every finite value comes back within R times the array's range "
+        "(largest minus smallest finite value).",
+    ),
+]
+DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", metavar="NAME", help=f"Raw binary input: dtype of the values; one of {_DTYPES}."
+    ),
+]
+ShapeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--shape",
+        metavar="N,N,...",
+        help="Raw binary input: shape, as in 100,200; default: one axis.",
+    ),
+]
+
+
+def parse_bound(absolute: float | None, relative: float | None) -> Bound | None:
+    """Return the bound that --abs or --rel asks for; raises ``SpecError`` for both or nonsense."""
+    if absolute is not None and relative is not None:
+        raise SpecError("give one bound, --abs E or --rel R, not both")
+    if absolute is not None:
+        return Bound.absolute(absolute)
+    return None if relative is None else Bound.relative(relative)
+
+
+def use_threads(count: int | None) -> None:
+    """Make the whole process use ``count`` threads; None leaves torch's own number."""
+    if count is None:
+        return
+    if not 1 <= count <= 1024:
+        raise SpecError(f"--threads must be from 1 to 1024, not {count}")
+    import torch
+
+    torch.set_num_threads(count)

@@ -1,0 +1,270 @@
+"""``tersor verify``: the promise, checked against the original."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import torch
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tersor.chunks import Chunk, ChunkPlan
+from tersor.cli.arrays import Inputs, Source, open_inputs, parse_dtype, parse_shape
+from tersor.cli.arrays.inputs import SUFFIXES, stream_inputs
+from tersor.cli.comparison import Comparison
+from tersor.cli.failures import CHECK_FAILED
+from tersor.cli.options import (
+    AbsOption,
+    DtypeOption,
+    JsonOption,
+    RelOption,
+    ShapeOption,
+    ThreadsOption,
+    parse_bound,
+    use_threads,
+)
+from tersor.cli.screen import Screen, binary_size, json_number, printable
+from tersor.cli.streams import STANDARD, standard_input
+from tersor.cli.wording import counted, shape_words
+from tersor.container import FILE_CHUNK_VALUES, Reader
+from tersor.container.header import MAGIC
+from tersor.errors import SpecError
+from tersor.types import DTYPE_NAMES, FLOAT_DTYPES, Bound
+
+
+def verify(
+    original: Annotated[
+        str,
+        typer.Argument(
+            metavar="A", help="The original array file; or, alone, the .tsr file to check."
+        ),
+    ],
+    decoded: Annotated[
+        str | None,
+        typer.Argument(metavar="[B]", help="A .tsr file, or an array file that was decoded."),
+    ] = None,
+    absolute: AbsOption = None,
+    relative: RelOption = None,
+    dtype: DtypeOption = None,
+    shape: ShapeOption = None,
+    threads: ThreadsOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Recompute error, PSNR and ratio; exit with 1 when a bound is broken.
+
+    The bound is --abs or --rel, or the one recorded in the .tsr file. It is judged in float64 (long
+    double for float64 data) without slack. A .tsr file alone is read, checked against its checksums
+    and decoded as a whole.
+    """
+    screen = Screen(as_json=as_json)
+    use_threads(threads)
+    bound = parse_bound(absolute, relative)
+    with ExitStack() as stack, screen.compiling():
+        if decoded is None:
+            if bound is not None or dtype is not None or shape is not None:
+                raise SpecError("a bound is checked against the original: tersor verify A B")
+            return _verify_alone(screen, original, stack)
+        if original == decoded == STANDARD:
+            raise SpecError("only one of A and B can be standard input; name a file for the other")
+        raw = (parse_dtype(dtype), parse_shape(shape))
+        _check_raw_is_used(original, decoded, dtype)
+        first = open_inputs(original, stack, *_raw_for(original, raw))
+        second = _open_decoded(decoded, stack, _raw_for(decoded, raw))
+        return _verify_pair(screen, first, second, bound)
+
+
+class _TsrSource(Source):
+    """An array of a ``.tsr`` file, decoded chunk by chunk in the file's own cut."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self.entry = reader.arrays[name]
+        super().__init__(name, self.entry.info)
+        self._reader = reader
+
+    def chunk(self, chunk: Chunk) -> torch.Tensor:
+        """See ``Source.chunk``; ``chunk`` must be one of the file's own."""
+        index = chunk.start // max(1, self.entry.plan[0].stop)
+        return self._reader.read_chunk(self.name, index).reshape(-1)
+
+    @property
+    def error_bound(self) -> float | None:
+        """The promised error; 0 for a codec that promises every bit."""
+        exact = self.entry.codec.guarantee == "bit-exact"
+        return 0.0 if exact else self.entry.error_bound
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    """One pair of arrays, judged."""
+
+    name: str
+    comparison: Comparison
+    error_bound: float | None
+    ratio: float | None
+    broken: str
+
+    def values(self) -> dict[str, Any]:
+        found = self.comparison
+        return {
+            "name": self.name,
+            "num_values": found.num_values,
+            "max_error": json_number(float(found.max_error)),
+            "error_bound": self.error_bound,
+            "psnr_db": found.psnr_db,
+            "ratio": self.ratio,
+            "num_nonfinite_mismatches": found.num_mismatches,
+            "holds": None if self.error_bound is None and not self.broken else not self.broken,
+            "broken": self.broken,
+        }
+
+
+def _verify_alone(screen: Screen, file: str, stack: ExitStack) -> int:
+    if Path(file).suffix.lower() in SUFFIXES:
+        raise SpecError(f"name what to hold '{file}' against: tersor verify A B")
+    source = standard_input(stack) if file == STANDARD else file
+    reader = stack.enter_context(Reader(source))
+    nbytes = sum(entry.info.nbytes for entry in reader.arrays.values())
+    num_chunks = 0
+    with screen.progress("verifying", nbytes) as advance:
+        for name in reader.names:
+            for x in reader.iter_chunks(name):
+                advance(x.nbytes)
+                num_chunks += 1
+    num_arrays = len(reader.names)
+    screen.result({"file": file, "num_arrays": num_arrays, "num_chunks": num_chunks, "sound": True})
+    if not screen.as_json:
+        screen.say(
+            f"{printable(file)}: sound; {counted(num_arrays, 'array')}, "
+            f"{counted(num_chunks, 'chunk')}, "
+            f"{binary_size(nbytes)} decoded"
+        )
+    return 0
+
+
+def _verify_pair(screen: Screen, first: Inputs, second: Inputs, bound: Bound | None) -> int:
+    verdicts = []
+    with screen.progress("verifying", first.nbytes) as advance:
+        for x, y in _pairs(first, second):
+            verdicts.append(_judge(x, y, bound))
+            advance(x.info.nbytes)
+    broken = [verdict for verdict in verdicts if verdict.broken]
+    screen.result(
+        {"holds": not broken, "arrays": [verdict.values() for verdict in verdicts]},
+        _table(verdicts),
+    )
+    for verdict in broken:
+        screen.say(f"array {verdict.name!r}: {verdict.broken}")
+    return CHECK_FAILED if broken else 0
+
+
+def _check_raw_is_used(original: str, decoded: str, dtype: str | None) -> None:
+    if dtype is not None and _describes_itself(original) and _describes_itself(decoded):
+        raise SpecError("neither file is raw binary; leave out --dtype and --shape")
+
+
+def _describes_itself(name: str) -> bool:
+    return name != STANDARD and (Path(name).suffix.lower() in SUFFIXES or _is_tsr(name))
+
+
+def _is_tsr(name: str) -> bool:
+    with Path(name).open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+_Raw = tuple[torch.dtype | None, tuple[int, ...] | None]
+
+
+def _raw_for(name: str, raw: _Raw) -> _Raw:
+    """Return what was said about raw binary, for a file that needs it."""
+    return (None, None) if _describes_itself(name) else raw
+
+
+def _open_decoded(name: str, stack: ExitStack, raw: _Raw) -> Inputs:
+    source: str | BinaryIO = name
+    if name == STANDARD:
+        source = standard_input(stack)
+        start = source.tell()
+        ours = source.read(len(MAGIC)) == MAGIC
+        source.seek(start)
+        if not ours:
+            return stream_inputs(source, *raw)
+    elif not _is_tsr(name):
+        return open_inputs(name, stack, *raw)
+    reader = stack.enter_context(Reader(source))
+    return Inputs([_TsrSource(reader, array) for array in reader.names], several=True)
+
+
+def _pairs(first: Inputs, second: Inputs) -> list[tuple[Source, Source | None]]:
+    """Match arrays by name; a single one matches a single one of any name."""
+    if len(first.sources) == len(second.sources) == 1:
+        return [(first.sources[0], second.sources[0])]
+    decoded = {source.name: source for source in second.sources}
+    return [(source, decoded.get(source.name)) for source in first.sources]
+
+
+def _judge(x: Source, y: Source | None, bound: Bound | None) -> _Verdict:
+    found = Comparison()
+    recorded = y.error_bound if isinstance(y, _TsrSource) else None
+    ratio = y.entry.ratio if isinstance(y, _TsrSource) else None
+    difference = _difference(x, y)
+    if y is None or difference:
+        return _Verdict(x.name, found, recorded, ratio, difference)
+    own_plan = ChunkPlan(x.info.shape, FILE_CHUNK_VALUES)
+    plan = y.entry.plan if isinstance(y, _TsrSource) else own_plan
+    for x_chunk, y_chunk in zip(x.chunks(plan), y.chunks(plan), strict=True):
+        found.add(x_chunk, y_chunk)
+    error_bound = recorded
+    if bound is not None:
+        # what is not a float is stored exactly, and an array without a finite value has no range
+        bounded = x.info.dtype in FLOAT_DTYPES and found.low <= found.high
+        error_bound = bound.resolve(found.low, found.high) if bounded else 0.0
+    return _Verdict(x.name, found, error_bound, ratio, _broken(found, error_bound))
+
+
+def _broken(found: Comparison, error_bound: float | None) -> str:
+    """Say how the promise is broken; empty if it holds or there is none."""
+    if error_bound is None or found.holds(error_bound):
+        return ""
+    if found.num_mismatches:
+        return f"{found.num_mismatches} NaN or infinities were made, lost or changed"
+    return f"error {float(found.max_error):.17g} is above the bound {error_bound:.17g}"
+
+
+def _difference(x: Source, y: Source | None) -> str:
+    """Say why the two cannot be the same array; empty if they can."""
+    if y is None:
+        return "the decoded file has no array of this name"
+    if x.info.shape != y.info.shape:
+        return f"shape {shape_words(y.info.shape)} is not {shape_words(x.info.shape)}"
+    both_floats = x.info.dtype in FLOAT_DTYPES and y.info.dtype in FLOAT_DTYPES
+    if x.info.dtype != y.info.dtype and not both_floats:
+        return f"dtype {DTYPE_NAMES[y.info.dtype]} is not {DTYPE_NAMES[x.info.dtype]}"
+    return ""
+
+
+def _table(verdicts: list[_Verdict]) -> Table:
+    table = Table()
+    table.add_column("array", overflow="fold")
+    for name in ("values", "max error", "bound", "error / bound", "PSNR", "ratio", "NaN/inf lost"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict")
+    for verdict in verdicts:
+        found, bound = verdict.comparison, verdict.error_bound
+        psnr = found.psnr_db
+        held = "holds" if bound is not None else "no bound promised"
+        table.add_row(
+            Text(printable(verdict.name)),
+            str(found.num_values),
+            f"{float(found.max_error):.6g}",
+            "" if bound is None else f"{bound:.6g}",
+            f"{float(found.max_error) / bound:.4f}" if bound else "",
+            "" if psnr is None else f"{psnr:.1f} dB",
+            "" if verdict.ratio is None else f"{verdict.ratio:.2f}",
+            str(found.num_mismatches),
+            "[red]broken[/red]" if verdict.broken else held,
+        )
+    return table
