@@ -9,17 +9,19 @@ import pytest
 from tests.arch.source_files import REPOSITORY
 
 PAGES = ("README.md", "CONTRIBUTING.md")
+EXAMPLE_PAGES = ("README.md", "docs/codecs.md")
 
 
 def _text(page: str) -> str:
     return (REPOSITORY / page).read_text(encoding="utf-8")
 
 
-def test_the_readme_example_runs() -> None:
-    examples = re.findall(r"^```python\n(.*?)^```", _text("README.md"), re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize("page", EXAMPLE_PAGES)
+def test_the_examples_of_a_page_run(page) -> None:
+    examples = re.findall(r"^```python\n(.*?)^```", _text(page), re.DOTALL | re.MULTILINE)
     assert examples
     for example in examples:
-        exec(compile(example, "README.md", "exec"), {})
+        exec(compile(example, page, "exec"), {})
 
 
 @pytest.mark.parametrize("page", PAGES)

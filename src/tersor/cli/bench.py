@@ -86,6 +86,8 @@ def kernels(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )
     _show(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
+    if smoke:
+        screen.say("these inputs are too small to judge the goals; leave out --smoke for that")
     return CHECK_FAILED if outcome.refusals else 0
 
 

@@ -40,47 +40,51 @@ from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 Advance = Callable[[int], None]
 
 
+_InputArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT",
+        help="A .npy, .npz, .pt or .safetensors file, raw binary with --dtype and --shape, "
+        "or - for standard input (.npy bytes or raw binary).",
+    ),
+]
+_OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where to write; - for standard output. Default: the input's name with .tsr appended.",
+    ),
+]
+_CodecOption = Annotated[
+    str,
+    typer.Option(
+        "--codec", metavar="ID", help="A codec id, see 'tersor codecs'; auto tries several."
+    ),
+]
+_CodecOptionOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", metavar="KEY=VALUE", help="An option of the codec; may be repeated."),
+]
+_ChunkValuesOption = Annotated[
+    int,
+    typer.Option(
+        "--chunk-values",
+        metavar="N",
+        help="Most values per chunk: what is held in memory, and can be read alone, at a time.",
+    ),
+]
+
+
 def compress(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="INPUT",
-            help="A .npy, .npz, .pt or .safetensors file, raw binary with --dtype and --shape, "
-            "or - for standard input (.npy bytes or raw binary).",
-        ),
-    ],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where to write; - for standard output. Default: the input's name with .tsr "
-            "appended.",
-        ),
-    ] = None,
+    source: _InputArgument,
+    output: _OutputOption = None,
     absolute: AbsOption = None,
     relative: RelOption = None,
-    codec: Annotated[
-        str,
-        typer.Option(
-            "--codec", metavar="ID", help="A codec id, see 'tersor codecs'; auto tries several."
-        ),
-    ] = "auto",
-    option: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--option", metavar="KEY=VALUE", help="An option of the codec; may be repeated."
-        ),
-    ] = None,
-    chunk_values: Annotated[
-        int,
-        typer.Option(
-            "--chunk-values",
-            metavar="N",
-            help="Most values per chunk: what is held in memory, and read alone, at a time.",
-        ),
-    ] = FILE_CHUNK_VALUES,
+    codec: _CodecOption = "auto",
+    option: _CodecOptionOption = None,
+    chunk_values: _ChunkValuesOption = FILE_CHUNK_VALUES,
     dtype: DtypeOption = None,
     shape: ShapeOption = None,
     threads: ThreadsOption = None,

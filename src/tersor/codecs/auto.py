@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -41,6 +42,7 @@ class Auto(Codec):
     """
 
     codec_id: ClassVar[str] = "auto"
+    writes_payloads: ClassVar[bool] = False
     guarantee: ClassVar[str] = "every finite value within the bound, NaN and infinities kept"
 
     bound: Bound
@@ -50,8 +52,9 @@ class Auto(Codec):
         """Refuse impossible options."""
         if not isinstance(self.bound, Bound):
             raise SpecError("bound must be Bound.absolute(e) or Bound.relative(r)")
-        if self.bandwidth_gbps is not None and not self.bandwidth_gbps > 0:
-            raise SpecError(f"bandwidth_gbps must be above 0, not {self.bandwidth_gbps}")
+        speed = self.bandwidth_gbps
+        if speed is not None and not 0 < speed < math.inf:
+            raise SpecError(f"bandwidth_gbps must be above 0 and finite, not {speed!r}")
 
     def candidates(self, x: torch.Tensor) -> list[BoundedCodec]:
         """Return the codecs worth trying on ``x``."""

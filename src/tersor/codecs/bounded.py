@@ -129,7 +129,7 @@ class StreamCodec(BoundedCodec):
         """Refuse impossible options."""
         # not super(): dataclass slots make a new class, which the zero-argument form misses
         BoundedCodec.__post_init__(self)
-        if self.lorenzo not in (0, 1, 2, 3):
+        if type(self.lorenzo) is not int or self.lorenzo not in (0, 1, 2, 3):
             raise SpecError(f"lorenzo must be 0, 1, 2 or 3, not {self.lorenzo}")
         self.encoder()
 
@@ -148,7 +148,8 @@ class StreamCodec(BoundedCodec):
             codes, positions = bounded_quantize(x, grid)
             residuals = lorenzo.residual(codes, tuple(x.shape), self.lorenzo)
             data = self.encoder().encode(residuals, layout.HEADER.size)
-        return layout.Body(grid.step, data, positions, x.view(-1)[positions])
+        values = x.view(-1)[positions] if positions.numel() else positions
+        return layout.Body(grid.step, data, positions, values)
 
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
         """See ``BoundedCodec.decode_body``."""

@@ -29,6 +29,8 @@ class Codec(ABC):
     codec_id: ClassVar[str]
     version: ClassVar[int] = 1
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "bounded"
+    writes_payloads: ClassVar[bool] = True
+    """False for a codec that only chooses another one; files never name it."""
     guarantee: ClassVar[str]
     """What the codec promises about the decoded values, in one line."""
 

@@ -246,7 +246,7 @@ def _parse_codec(config: Any, info: TensorInfo) -> Codec:
     # whatever a codec's own checks raise for options that make no sense
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CorruptDataError(str(error)) from error
-    if not supported:
+    if not supported or not codec.writes_payloads:
         raise CorruptDataError(f"codec {codec.codec_id!r} cannot hold {info.dtype}")
     return codec
 

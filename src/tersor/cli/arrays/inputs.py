@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -101,7 +102,8 @@ def _open_several(path: Path, suffix: str, stack: ExitStack) -> Inputs:
         return Inputs(*pt_sources(path), several=True)
     try:
         archive = stack.enter_context(zipfile.ZipFile(path))
-    except zipfile.BadZipFile as error:
+    # zipfile checks little itself: a damaged directory fails wherever its parts are used
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
         raise CorruptDataError(f"'{path}' is not a .npz archive: {error}") from error
     return Inputs(*npz_sources(path, archive), several=True)
 

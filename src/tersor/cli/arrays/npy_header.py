@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tokenize
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import torch
@@ -12,6 +12,16 @@ import torch
 from tersor.api import as_tensor
 from tersor.errors import CorruptDataError, SpecError
 from tersor.types import DTYPE_NAMES, MAX_DIMS, TensorInfo
+
+_PARSER_ERRORS: Final = (
+    ValueError,
+    TypeError,
+    KeyError,
+    SyntaxError,
+    tokenize.TokenError,
+    RecursionError,
+    MemoryError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +57,7 @@ def read_npy_header(stream: BinaryIO, label: str) -> NpyHeader:
             # 3.0 differs from 2.0 in the names of fields only, and no fields are taken here
             shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
     # what numpy's parser lets through for headers that are no Python literal
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError) as error:
+    except _PARSER_ERRORS as error:
         raise CorruptDataError(
             f"{label} is not a .npy file; describe raw binary with --dtype and --shape"
         ) from error

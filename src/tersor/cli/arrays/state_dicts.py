@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -14,6 +15,19 @@ from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 # torch raises it for whatever weights_only refuses; taken from there because the module it
 # belongs to is banned from this package
 _RefusedError: type[Exception] = torch.serialization.pickle.UnpicklingError  # type: ignore[attr-defined]
+
+# torch's reader checks little itself: damaged bytes fail wherever their parts are used
+_DAMAGE_ERRORS: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    struct.error,
+)
 
 
 def pt_sources(path: Path) -> tuple[list[Source], list[str]]:
@@ -50,7 +64,7 @@ def _load(path: Path) -> Any:
             f"'{path}' holds objects that could run code, or is no checkpoint; save only the "
             "state_dict with torch.save(model.state_dict(), ...)"
         ) from error
-    except (RuntimeError, EOFError, ValueError, KeyError) as error:
+    except _DAMAGE_ERRORS as error:
         raise CorruptDataError(f"'{path}' is not a checkpoint that torch can read") from error
 
 

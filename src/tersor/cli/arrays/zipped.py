@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def _member_stream(
     try:
         with archive.open(member) as stream:
             yield cast("BinaryIO", stream)
-    except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeError, struct.error) as error:
         raise CorruptDataError(f"{label} is damaged: {error}") from error
     # an unknown method, or a password
     except (NotImplementedError, RuntimeError) as error:

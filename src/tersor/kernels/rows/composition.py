@@ -26,7 +26,7 @@ from tersor.kernels.rows.layout import (
 )
 from tersor.kernels.symbols import Symbols, body, dequantize_symbols, quantize_symbols
 from tersor.kernels.symbols.alphabet import NARROW
-from tersor.raw_bytes import as_bytes, from_struct
+from tersor.raw_bytes import as_bytes, from_struct, read_struct
 from tersor.types import Bound
 
 Coder = Literal["huffman", "ans"]
@@ -131,9 +131,7 @@ def decode_rows(
         CorruptDataError: the body is not what ``encode_rows`` writes.
     """
     num_rows, width = out.shape
-    if data.numel() < HEADER.size:
-        raise CorruptDataError("coded rows are truncated")
-    num_unique, mode, low = HEADER.unpack(data[: HEADER.size].cpu().numpy().tobytes())
+    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
     expected_low = low_nbits(num_unique) if mode == CODED else 0
     if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
         raise CorruptDataError("coded rows have an impossible index")

@@ -33,6 +33,7 @@ from tersor.kernels.rows.layout import (
 from tersor.kernels.scratch import scratch
 from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
+from tersor.raw_bytes import read_struct
 from tersor.types import Bound
 
 _HEAD_NBYTES = HEADER.size
@@ -59,6 +60,12 @@ def _get(source: Any, place: int, nbytes: int) -> Any:
     for k in range(nbytes):
         value |= np.int64(source[place + k]) << (8 * k)
     return value
+
+
+@njit(nogil=True, cache=True)
+def _has_more(symbols_head: Any) -> Any:
+    """Say whether a symbols header names escapes or uses reserved bytes."""
+    return _get(symbols_head, 6, 8) != 0 or _get(symbols_head, 14, 2) != 0
 
 
 @njit(nogil=True, cache=True)
@@ -291,7 +298,7 @@ def _take_index(data: Any, mode: int, low: int, nbits: int, num_unique: int, ind
     num_refs = num_rows - num_unique
     flags = np.empty(num_rows, dtype=np.int32)
     if mode == 1:
-        if data.size < _SYMBOLS_NBYTES or _get(data, 0, 4) != 0 or _get(data, 8, 4) != 0:
+        if data.size < _SYMBOLS_NBYTES or _get(data, 0, 4) != 0 or _has_more(data):
             return _UNCOMMON
         alphabet = _get(data, 4, 2)
         if alphabet < 1 or alphabet > WIDE:
@@ -336,7 +343,7 @@ def _take_index(data: Any, mode: int, low: int, nbits: int, num_unique: int, ind
 def _take_rows(data: Any, step: Any, num_unique: int, index: Any, out: Any) -> int:
     """Decode the distinct rows and gather them; return the bytes read, 0 or -1."""
     width = out.shape[1]
-    if data.size < _SYMBOLS_NBYTES or _get(data, 8, 4) != 0:
+    if data.size < _SYMBOLS_NBYTES or _has_more(data):
         return _UNCOMMON
     low, alphabet = np.int32(_get(data, 0, 4)), _get(data, 4, 2)
     if alphabet < 1 or alphabet > NARROW:
@@ -369,7 +376,7 @@ def decode_rows(
     if coder != "huffman" or positions.numel() or not wide or data.numel() < _HEAD_NBYTES:
         return composition.decode_rows(data, step, positions, values, out, coder)
     source, target = data.numpy(), out.numpy()
-    num_unique, mode, low = HEADER.unpack(source[:_HEAD_NBYTES].tobytes())
+    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
     common = mode in (0, 1) and 1 <= num_unique <= len(target)
     if not common or low != (low_nbits(num_unique) if mode == 1 else 0):
         raise CorruptDataError("coded rows have an impossible index")

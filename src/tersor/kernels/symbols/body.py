@@ -22,14 +22,14 @@ import torch
 
 from tersor.errors import CorruptDataError
 from tersor.kernels.symbols.alphabet import ESCAPE_NBYTES, WIDE, Symbols, Window
-from tersor.raw_bytes import as_bytes, from_struct
+from tersor.raw_bytes import are_ascending, as_bytes, from_struct, read_struct
 
-HEADER: Final = struct.Struct("<iHxxIxxxx")
+HEADER: Final = struct.Struct("<iHxxII")
 
 
 def join(mapped: Symbols, coded: torch.Tensor, lead: int = 0) -> torch.Tensor:
     """Put ``lead`` bytes of room and the head of ``mapped`` before its coded symbols."""
-    header = HEADER.pack(mapped.low, mapped.alphabet, mapped.escape_positions.numel())
+    header = HEADER.pack(mapped.low, mapped.alphabet, mapped.escape_positions.numel(), 0)
     return torch.cat(
         [
             from_struct(bytes(lead) + header, coded.device),
@@ -50,20 +50,19 @@ def split(
     Raises:
         CorruptDataError: impossible sizes or positions.
     """
-    if body.numel() < HEADER.size:
-        raise CorruptDataError("coded symbols are truncated")
-    low, alphabet, num_escapes = HEADER.unpack(body[: HEADER.size].cpu().numpy().tobytes())
+    low, alphabet, num_escapes, reserved = read_struct(HEADER, body, slice(6, 8))
     codes_start = HEADER.size + 4 * num_escapes
     start = HEADER.size + ESCAPE_NBYTES * num_escapes
-    if num_escapes > num_codes or body.numel() < start or not 1 <= alphabet <= WIDE:
+    possible = num_escapes <= num_codes and 1 <= alphabet <= WIDE and reserved == 0
+    if not possible or body.numel() < start:
         raise CorruptDataError("coded symbols have impossible sizes")
     if window is not None and (low, alphabet) != (window.low, window.alphabet):
         raise CorruptDataError("coded symbols do not use the codec's own table")
     if low > 2**31 - alphabet:
         raise CorruptDataError("coded symbols lie outside 32 bits")
     positions = body[HEADER.size : codes_start].view(torch.int32).to(torch.int64) & 0xFFFFFFFF
-    if num_escapes and not bool((positions < num_codes).all()):
-        raise CorruptDataError("an escaped code lies outside the tensor")
+    if not are_ascending(positions, num_codes):
+        raise CorruptDataError("escaped codes are out of order or outside the tensor")
     codes = body[codes_start:start].view(torch.int32)
     none = torch.empty(0, dtype=torch.uint8, device=body.device)
     return Symbols(none, low, alphabet, positions, codes), body[start:], start

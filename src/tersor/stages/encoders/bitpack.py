@@ -22,8 +22,10 @@ class BitpackEncoder(Encoder):
 
     def __post_init__(self) -> None:
         """Refuse block sizes without a kernel."""
-        if self.block not in (32, 64):
+        if type(self.block) is not int or self.block not in (32, 64):
             raise SpecError(f"block must be 32 or 64, not {self.block}")
+        if not isinstance(self.base, bool):
+            raise SpecError(f"base must be true or false, not {self.base!r}")
 
     def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""

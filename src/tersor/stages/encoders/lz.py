@@ -25,7 +25,7 @@ import torch
 
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 from tersor.kernels import threads
-from tersor.raw_bytes import padded
+from tersor.raw_bytes import padded, read_struct
 from tersor.stages.encoders.encoder import Encoder
 
 HEADER: Final = struct.Struct("<iB3x")
@@ -79,7 +79,7 @@ class FrameEncoder(Encoder):
         start = HEADER.size + padded(4 * num_frames)
         if data.size < start:
             raise CorruptDataError("compressed codes are truncated")
-        low, code_nbytes = HEADER.unpack(data[: HEADER.size].tobytes())
+        low, code_nbytes = read_struct(HEADER, body, slice(5, 8))
         sizes = data[HEADER.size : HEADER.size + 4 * num_frames].view(np.uint32)
         ends = start + np.cumsum(sizes, dtype=np.int64)
         total = int(ends[-1]) if num_frames else start

@@ -28,6 +28,8 @@ class GroupQuantizer:
         """Refuse groups that cannot be packed or transformed."""
         if type(self.group) is not int or not 2 <= self.group <= 2**20 or self.group % 2:
             raise SpecError(f"group must be an even number from 2 to 1048576, not {self.group}")
+        if not isinstance(self.hadamard, bool):
+            raise SpecError(f"hadamard must be true or false, not {self.hadamard!r}")
         if self.hadamard and self.group % hadamard.ORDER:
             raise SpecError(f"with hadamard, group must be a multiple of 32, not {self.group}")
 
