@@ -17,6 +17,7 @@ from typing import Any, Final
 import torch
 
 from tersor.errors import BackendUnavailableError, SpecError
+from tersor.kernels import compiling
 
 BACKENDS: Final = ("reference", "cpu", "gpu")
 _PACKAGES: Final = {"cpu": "numba", "gpu": "triton"}
@@ -70,6 +71,8 @@ class Op:
                 f"{self.name} has no {backend} kernel; move the tensor to the CPU, "
                 "or set TERSOR_KERNELS=reference to run the slow version on purpose"
             )
+        if backend == "cpu":
+            compiling.log_first_compile()
         module, function = self.targets[backend].split(":")
         try:
             loaded = getattr(import_module(module), function)

@@ -18,7 +18,7 @@ from tersor.cli.arrays.source import Source
 from tersor.errors import CorruptDataError, SpecError
 from tersor.types import DTYPE_NAMES, TensorInfo
 
-_GATHER_NBYTES: Final = 256 * 2**20
+_GATHER_NBYTES: Final = 128 * 2**20
 """Values of a Fortran-ordered array collected per pass over its file: a chunk of leading slices
 has a few values on every page, so fewer passes are worth the memory."""
 

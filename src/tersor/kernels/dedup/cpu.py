@@ -78,11 +78,13 @@ def number_hashes(hashes: Any, index: Any, first: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def _rows_differ(words: Any, a: int, b: int) -> bool:
-    one, other = words[a], words[b]
+    flat = words.reshape(-1)
+    width = _U(words.shape[1])
+    one, other = _U(a) * width, _U(b) * width
     difference = _U(0)
-    # no early exit, so that the loop vectorises
-    for k in range(one.size):
-        difference |= one[k] ^ other[k]
+    # no early exit, so that the loop vectorises; unsigned places need no wraparound test
+    for k in range(width):
+        difference |= flat[one + k] ^ flat[other + k]
     return difference != _U(0)
 
 

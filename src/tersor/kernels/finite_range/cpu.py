@@ -20,7 +20,7 @@ _IMAGES: Final = {
 
 
 @njit(nogil=True, cache=True)
-def _range_kernel(bits: Any, infinity_bits: Any, sign_shift: Any, start: int, stop: int) -> Any:
+def range_kernel(bits: Any, infinity_bits: Any, sign_shift: Any, start: int, stop: int) -> Any:
     """Return the smallest and largest order-preserving key of the finite values.
 
     A float's bits, with the lower bits of negative values inverted, sort like the floats; integer
@@ -62,7 +62,7 @@ def finite_range(x: torch.Tensor) -> torch.Tensor:
     sign_shift = x.dtype.itemsize * 8 - 1
     arguments = (bits, integer(infinity_bits), integer(sign_shift))
     parts = threads.split(bits.size, x.dtype.itemsize)
-    ends = threads.run(_range_kernel, [(*arguments, start, stop) for start, stop in parts])
+    ends = threads.run(range_kernel, [(*arguments, start, stop) for start, stop in parts])
     low, high = min(int(low) for low, _ in ends), max(int(high) for _, high in ends)
     if low > high:
         return torch.tensor([torch.inf, -torch.inf], dtype=torch.float64)

@@ -16,10 +16,11 @@ from numba import njit
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields.cpu import read_fields, write_fields
 from tersor.kernels.dedup.cpu import any_differs, hash_keys, hash_rows, number_hashes
+from tersor.kernels.finite_range.cpu import range_kernel
 from tersor.kernels.huffman.cpu import decode_from, encode_into
 from tersor.kernels.huffman.layout import max_length
+from tersor.kernels.quantize.cpu import TILE, quantize_tile
 from tersor.kernels.quantize.cpu import WIDE as UNROUNDED
-from tersor.kernels.quantize.cpu import quantize_tile
 from tersor.kernels.quantize.grid import SHRINK, limits_of
 from tersor.kernels.rows import composition
 from tersor.kernels.rows.composition import Coder, Encoded
@@ -42,8 +43,8 @@ _NARROW_LIMIT = max_length(NARROW)
 _WIDE_LIMIT = max_length(WIDE)
 _UNCOMMON, _MALFORMED = 0, -1
 _INFINITY_BITS: dict[torch.dtype, Any] = {
-    torch.float32: np.int32(0x7F80_0000),
-    torch.float64: np.int64(0x7FF0_0000_0000_0000),
+    torch.float32: np.array([0x7F80_0000], dtype=np.int32),
+    torch.float64: np.array([0x7FF0_0000_0000_0000], dtype=np.int64),
 }
 _NO_POSITIONS = torch.empty(0, dtype=torch.int64)
 
@@ -133,19 +134,15 @@ def _put_index(
 
 
 @njit(nogil=True, cache=True)
-def _range_of_rows(bits: Any, first: Any, infinity_bits: Any, sign_shift: Any) -> Any:
-    """Return the extreme keys of the rows ``first``, as ``finite_range`` finds them."""
-    integer = bits.dtype.type
-    magnitude_bits = integer(~(integer(1) << sign_shift))
-    low, high, largest = magnitude_bits, integer(~magnitude_bits), integer(0)
+def _gather(values: Any, first: Any) -> Any:
+    """Return the rows ``first`` back to back: whole arrays vectorise where single rows do not."""
+    width = values.shape[1]
+    rows = np.empty(first.size * width, dtype=values.dtype)
     for k in range(first.size):
-        row = bits[first[k]]
-        for j in range(row.size):
-            value = row[j]
-            key = integer(value ^ integer(integer(value >> sign_shift) & magnitude_bits))
-            low, high = min(low, key), max(high, key)
-            largest = max(largest, integer(value & magnitude_bits))
-    return low, high, largest < infinity_bits
+        source, target = values[first[k]], rows[k * width : k * width + width]
+        for j in range(width):
+            target[j] = source[j]
+    return rows
 
 
 @njit(nogil=True, cache=True)
@@ -158,11 +155,10 @@ def _at_most(value: float, like: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _symbolize(values: Any, first: Any, grid: Any, radius: Any, low: Any, high: Any) -> Any:
-    """Return the rows ``first`` as byte symbols, code of symbol 0, alphabet (0 if uncommon)."""
-    width = values.shape[1]
+def _symbolize(rows: Any, grid: Any, radius: Any, low: Any, high: Any) -> Any:
+    """Return values as byte symbols, the code of symbol 0, and the alphabet (0 if uncommon)."""
     step, inverse, bound = grid
-    symbols = np.empty(first.size * width, dtype=np.uint8)
+    symbols = np.empty(rows.size, dtype=np.uint8)
     if not max(abs(low), abs(high)) * inverse < radius:
         return symbols, np.int64(0), np.int64(0)
     # rounding keeps order, so the range's ends have the extreme codes
@@ -170,14 +166,15 @@ def _symbolize(values: Any, first: Any, grid: Any, radius: Any, low: Any, high: 
     alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
     if alphabet > NARROW:
         return symbols, np.int64(0), np.int64(0)
-    codes = np.empty(width, dtype=np.int32)
-    num_outliers = 0
-    for k in range(first.size):
-        row, target = values[first[k]], symbols[k * width : k * width + width]
-        num_outliers += quantize_tile(row, inverse, step, bound, radius, UNROUNDED, codes)
-        for j in range(width):
+    codes = np.empty(TILE, dtype=np.int32)
+    for start in range(0, rows.size, TILE):
+        part = rows[start : min(start + TILE, rows.size)]
+        if quantize_tile(part, inverse, step, bound, radius, UNROUNDED, codes) > 0:
+            return symbols, np.int64(0), np.int64(0)
+        target = symbols[start : start + part.size]
+        for j in range(part.size):
             target[j] = np.uint8(codes[j] - smallest)
-    return symbols, np.int64(smallest), alphabet if num_outliers == 0 else np.int64(0)
+    return symbols, np.int64(smallest), alphabet
 
 
 @njit(nogil=True, cache=True)
@@ -202,8 +199,7 @@ def _merge(symbols: Any, width: int, index: Any, first: Any) -> int:
 def _dedup_kernel(
     words: Any,
     values: Any,
-    bits: Any,
-    infinity_bits: Any,
+    infinity: Any,
     relative: bool,
     bound_value: float,
     largest_bound: float,
@@ -216,13 +212,16 @@ def _dedup_kernel(
     real = values.dtype.type
     nothing = np.empty(0, dtype=np.uint8), np.int64(0), np.int64(0), 0, 0.0
     count = _distinct(words, index, first)
-    low_key, high_key, finite = _range_of_rows(
-        bits, first[:count], infinity_bits, bits.dtype.type(8 * bits.itemsize - 1)
-    )
-    if not finite or count == 0:
+    if count == 0:
         return nothing
-    ends = np.array([low_key, high_key], dtype=bits.dtype)
-    ends ^= (ends >> (8 * bits.itemsize - 1)) & bits.dtype.type(infinity_bits | (infinity_bits - 1))
+    rows = _gather(values, first[:count])
+    bits, infinity_bits = rows.view(infinity.dtype), infinity[0]
+    sign_shift = bits.dtype.type(8 * bits.itemsize - 1)
+    ends = np.empty(2, dtype=bits.dtype)
+    ends[0], ends[1] = range_kernel(bits, infinity_bits, sign_shift, 0, bits.size)
+    if ends[0] > ends[1]:
+        return nothing
+    ends ^= (ends >> sign_shift) & bits.dtype.type(infinity_bits | (infinity_bits - 1))
     low, high = ends.view(values.dtype)
     error_bound = bound_value * (np.float64(high) - np.float64(low)) if relative else bound_value
     if not error_bound <= largest_bound:
@@ -232,7 +231,7 @@ def _dedup_kernel(
     if step < smallest_step:
         return nothing
     grid = step, real(real(1) / step), bound
-    symbols, low_code, alphabet = _symbolize(values, first[:count], grid, radius, low, high)
+    symbols, low_code, alphabet = _symbolize(rows, grid, radius, low, high)
     if alphabet == 0:
         return nothing
     count = _merge(symbols, values.shape[1], index, first[:count])
@@ -246,8 +245,7 @@ def encode_rows(
     num_rows, width = x.shape
     if coder != "huffman" or width % 8 or x.dtype not in _INFINITY_BITS:
         return composition.encode_rows(x, bound, coder, lead)
-    values, infinity_bits = x.numpy(), _INFINITY_BITS[x.dtype]
-    bits = values.view(infinity_bits.dtype)
+    values = x.numpy()
     words = values.reshape(-1).view(np.uint64).reshape(num_rows, -1)
     index = np.empty(num_rows, dtype=np.int32)
     first = np.empty(num_rows, dtype=np.int64)
@@ -255,8 +253,7 @@ def encode_rows(
     symbols, low, alphabet, count, step = _dedup_kernel(
         words,
         values,
-        bits,
-        infinity_bits,
+        _INFINITY_BITS[x.dtype],
         bound.kind == "relative",
         bound.value,
         largest_bound,

@@ -1,0 +1,140 @@
+"""Whatever a user gets wrong is one sentence and an exit code, never a traceback or a file."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _files(tersor, noise) -> None:
+    np.save("good.npy", noise)
+    tersor.ok("compress", "good.npy", "--rel", "0.01", "-o", "good.tsr")
+    np.save("object.npy", np.array([{}, []], dtype=object), allow_pickle=True)
+    np.save("text.npy", np.array(["a", "b"]))
+    np.save("fields.npy", np.zeros(3, dtype=[("a", "f4"), ("é", "f4")]))
+    data = Path("good.npy").read_bytes()
+    Path("short.npy").write_bytes(data[:-1])
+    Path("long.npy").write_bytes(data + b"0")
+    Path("garbage.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((((")
+    Path("empty.npy").write_bytes(b"")
+    Path("bad.npz").write_bytes(b"PK\x03\x04garbage")
+    with zipfile.ZipFile("lying.npz", "w") as archive:
+        archive.writestr("x.npy", data[:500])
+    Path("bad.pt").write_bytes(b"garbage")
+    Path("bad.safetensors").write_bytes(b"\xff" * 20)
+    Path("data.bin").write_bytes(bytes(403))
+    Path("folder.npy").mkdir()
+    Path("damaged.tsr").write_bytes(Path("good.tsr").read_bytes()[:-5])
+
+
+@pytest.mark.parametrize(
+    ("line", "code", "way_out"),
+    [
+        ("", 2, "--help"),
+        ("nonsense", 2, "--help"),
+        ("compress", 2, "--help"),
+        ("compress good.npy --nonsense", 2, "--help"),
+        ("compress good.npy --rel x", 2, "--rel"),
+        ("compress good.npy", 2, "--abs E or --rel R"),
+        ("compress good.npy --rel nan", 2, "finite"),
+        ("compress good.npy --abs inf", 2, "finite"),
+        ("compress good.npy --abs -1", 2, "at least 0"),
+        ("compress good.npy --abs 1 --rel 1", 2, "not both"),
+        ("compress good.npy --rel 0.1 --codec nope", 2, "known are"),
+        ("compress good.npy --rel 0.1 --codec raw", 2, "leave out"),
+        ("compress good.npy --rel 0.1 --codec flat --option nope=1", 2, "lorenzo"),
+        ("compress good.npy --rel 0.1 --codec flat --option bound=1", 2, "lorenzo"),
+        ("compress good.npy --rel 0.1 --codec flat --option lorenzo", 2, "key=value"),
+        ("compress good.npy --rel 0.1 --codec flat --option lorenzo=x", 2, "0, 1, 2 or 3"),
+        ("compress good.npy --rel 0.1 --codec flat --option block=[1]", 2, "block"),
+        ("compress good.npy --rel 0.1 --codec zstd --option level=x", 2, "level"),
+        ("compress good.npy --rel 0.1 --codec lz4 --option acceleration={}", 2, "acceleration"),
+        ("compress good.npy --codec fp8 --option group=0.5", 2, "group"),
+        ("compress good.npy --rel 0.1 --chunk-values 0", 2, "--chunk-values"),
+        ("compress good.npy --rel 0.1 --threads 0", 2, "--threads"),
+        ("compress good.npy --rel 0.1 --dtype f32", 2, "leave out"),
+        ("compress good.npy --rel 0.1 --json -o -", 2, "drop one"),
+        ("compress good.npy --rel 0.1 -o folder.npy", 2, "name a file"),
+        ("compress good.npy --rel 0.1 -o nowhere/x.tsr", 2, "folder"),
+        ("compress missing.npy --rel 0.1", 2, "check the path"),
+        ("compress missing.unknown --rel 0.1", 2, "check the path"),
+        ("compress missing.npz --rel 0.1", 2, "check the path"),
+        ("compress missing.pt --rel 0.1", 2, "check the path"),
+        ("compress missing.safetensors --rel 0.1", 2, "check the path"),
+        ("compress folder.npy --rel 0.1", 2, "name a file"),
+        ("compress object.npy --rel 0.1", 2, "float32"),
+        ("compress text.npy --rel 0.1", 2, "float32"),
+        ("compress fields.npy --rel 0.1", 2, "float32"),
+        ("compress short.npy --rel 0.1", 1, "cut short"),
+        ("compress long.npy --rel 0.1", 1, "one array per file"),
+        ("compress garbage.npy --rel 0.1", 1, "not a .npy file"),
+        ("compress empty.npy --rel 0.1", 1, "not a .npy file"),
+        ("compress bad.npz --rel 0.1", 1, "fresh copy"),
+        ("compress lying.npz --rel 0.1", 1, "fresh copy"),
+        ("compress bad.pt --rel 0.1", 2, "state_dict"),
+        ("compress bad.safetensors --rel 0.1", 1, "fresh copy"),
+        ("compress data.bin --rel 0.1", 2, "--dtype"),
+        ("compress data.bin --rel 0.1 --shape 4", 2, "--dtype"),
+        ("compress data.bin --rel 0.1 --dtype f99", 2, "choose from"),
+        ("compress data.bin --rel 0.1 --dtype f32", 2, "--dtype"),
+        ("compress data.bin --rel 0.1 --dtype u8 --shape 5,x", 2, "commas"),
+        ("compress data.bin --rel 0.1 --dtype u8 --shape 404", 2, "--shape"),
+        ("compress data.bin --rel 0.1 --dtype f32 --shape 99999999999,99999999", 2, "--shape"),
+        ("decompress missing.tsr", 2, "check the path"),
+        ("decompress good.npy", 1, "not a tersor file"),
+        ("decompress damaged.tsr", 1, "cut short"),
+        ("decompress good.tsr -o x.jpg", 2, "--raw"),
+        ("decompress good.tsr --array nope", 2, "'good'"),
+        ("decompress good.tsr -o x.npy --dtype f16", 2, "afterwards"),
+        ("decompress good.tsr -o good.npy", 2, "--force"),
+        ("inspect missing.tsr", 2, "check the path"),
+        ("inspect good.npy", 1, "not a tersor file"),
+        ("inspect folder.npy", 2, "name a file"),
+        ("verify good.npy", 2, "verify A B"),
+        ("verify good.tsr --abs 1", 2, "verify A B"),
+        ("verify good.npy missing.tsr", 2, "check the path"),
+        ("verify good.npy good.tsr --dtype f32", 2, "leave out"),
+        ("verify - -", 2, "only one"),
+        ("verify damaged.tsr", 1, "cut short"),
+        ("bench", 2, "--help"),
+        ("bench kernels --device tpu", 2, "cpu"),
+        ("bench kernels --threads x", 2, "commas"),
+        ("bench kernels --threads 0", 2, "at least 1"),
+        ("bench kernels --bounds nan", 2, "above 0"),
+        ("bench kernels --rounds 0", 2, "at least 1"),
+        ("bench kernels --inputs nope", 2, "choose from"),
+        ("bench kernels --codecs nope --inputs field --smoke", 2, "known are"),
+        ("bench kernels --resume", 2, "--output"),
+        ("bench memory --codec raw", 2, "choose"),
+        ("quickstart --rel 0", 2, "above 0"),
+        ("quickstart --rel nan", 2, "above 0"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence_with_the_way_out(tersor, line, code, way_out) -> None:
+    assert way_out in tersor.refused(*line.split(), code=code)
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_file_is_one_sentence(tersor) -> None:
+    Path("good.npy").chmod(0)
+    assert "permission" in tersor.refused("compress", "good.npy", "--rel", "0.1")
+
+
+def test_a_folder_that_may_not_be_written_is_one_sentence(tersor, monkeypatch) -> None:
+    def refuse(self, *arguments, **keywords):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    original_open = Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda self, mode="r", *rest: (
+            refuse(self) if "x" in mode else original_open(self, mode, *rest)
+        ),
+    )
+    assert "permission" in tersor.refused("compress", "good.npy", "--rel", "0.1")

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tersor.bench.peers import PEERS, load_peer
+from tersor.codecs import registry
+from tersor.errors import BackendUnavailableError
+from tests.bench.planted import JustOver
+
+SMALL = ("bench", "kernels", "--smoke", "--inputs", "gradients", "--bounds", "0.01")
+
+# blosc2 sets an environment variable when it is imported; here it is no test's leak
+for name in PEERS:
+    try:
+        load_peer(name)
+    except BackendUnavailableError:
+        continue
+
+
+def test_rows_are_shown_written_and_resumed(tersor) -> None:
+    command = (*SMALL, "--codecs", "flat", "--peers", "memcpy", "--threads", "1")
+    done = tersor.ok(*command, "--output", "rows.jsonl", "--json").json
+    written = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    assert written == done["rows"]
+    assert {row["codec"] for row in written} == {"flat", "memcpy"}
+    assert {goal["met"] for goal in done["goals"]} <= {True, False, None}
+    assert "resume" in tersor.refused(*command, "--output", "rows.jsonl")
+    again = tersor.ok(*command, "--output", "rows.jsonl", "--resume", "--json").json
+    assert again["rows"] == written
+
+
+def test_people_see_the_rows_and_the_goals(tersor) -> None:
+    shown = tersor.ok(*SMALL, "--codecs", "flat", "--peers", "none", "--threads", "1").out
+    for words in ("gradients", "flat", "Goals", "flat encodes at 0.40 of memcpy speed"):
+        assert words in shown
+
+
+def test_a_codec_that_breaks_its_bound_is_refused(tersor, monkeypatch) -> None:
+    monkeypatch.setitem(registry._codecs, JustOver.codec_id, JustOver)
+    done = tersor(*SMALL, "--codecs", JustOver.codec_id, "--peers", "none", "--json")
+    assert done.code == 1
+    assert done.json["rows"] == []
+    assert len(done.json["refusals"]) == 2
+    assert "refused" in done.err
+
+
+def test_memory_is_measured(tersor) -> None:
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("peak memory is only reported by Linux")
+    done = tersor.ok("bench", "memory", "--smoke", "--json", "--folder", ".").json
+    assert done["rows"][0]["suite"] == "memory"
+    assert done["rows"][0]["peak_extra_nbytes"] > 0
+    assert list(tersor.folder.iterdir()) == []

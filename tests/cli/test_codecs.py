@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from tersor import Bound, codec_ids, create
+from tersor.codecs import get
+
+
+def test_every_codec_is_listed_with_what_it_takes(tersor) -> None:
+    listed = tersor.ok("codecs", "--json").json["codecs"]
+    assert [codec["id"] for codec in listed] == codec_ids()
+    for codec in listed:
+        spec = dict(codec["options"])
+        if codec["takes_bound"]:
+            spec["bound"] = Bound.relative(0.1)
+        # the defaults that are shown are the defaults
+        assert create(codec["id"], **spec) == create(
+            codec["id"], **({"bound": spec["bound"]} if codec["takes_bound"] else {})
+        )
+        assert codec["guarantee"] == get(codec["id"]).guarantee
+
+
+def test_backends_say_what_they_need(tersor) -> None:
+    backends = {b["name"]: b for b in tersor.ok("codecs", "--json").json["backends"]}
+    assert list(backends) == ["reference", "cpu", "gpu"]
+    assert backends["reference"]["available"]
+    assert len(backends["reference"]["operations"]) == backends["reference"]["num_operations"] > 10
+    for backend in backends.values():
+        assert backend["available"] == (not backend["why_not"])
+
+
+def test_people_see_a_table(tersor) -> None:
+    shown = tersor.ok("codecs").out
+    for codec_id in codec_ids():
+        assert codec_id in shown
+    assert "numba" in shown
