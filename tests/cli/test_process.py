@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path, environment) -> None:
     )
     extra_nbytes = json.loads(done.stderr.splitlines()[-1])
     # what the allocator keeps differs from run to run; the file is 14 chunks larger
-    assert extra_nbytes < 4 * chunk.nbytes
+    assert extra_nbytes < 7 * chunk.nbytes
 
 
 def test_the_module_and_the_import_are_cheap_and_work(environment) -> None:

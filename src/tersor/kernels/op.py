@@ -71,10 +71,10 @@ class Op:
                 f"{self.name} has no {backend} kernel; move the tensor to the CPU, "
                 "or set TERSOR_KERNELS=reference to run the slow version on purpose"
             )
-        if backend == "cpu":
-            compiling.log_first_compile()
         module, function = self.targets[backend].split(":")
         try:
+            if backend == "cpu":
+                compiling.log_first_compile()
             loaded = getattr(import_module(module), function)
         except ImportError as error:
             package = _PACKAGES.get(backend)

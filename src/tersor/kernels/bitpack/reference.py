@@ -21,7 +21,7 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0
 
     Example:
         >>> pack(torch.tensor([1, -1, 0, 2], dtype=torch.int32)).numel()
-        40
+        48
     """
     layout = BitpackLayout(codes.numel(), block)
     blocks = codes.new_zeros(layout.num_blocks, block, dtype=torch.int64)

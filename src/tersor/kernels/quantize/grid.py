@@ -31,8 +31,8 @@ class Limits(NamedTuple):
     radius: int
 
 
-F32_LIMITS: Final = Limits(np.float32, float(np.finfo(np.float32).max) / 8, 2.0**-124, 2**22 - 1)
-F64_LIMITS: Final = Limits(np.float64, float(np.finfo(np.float64).max) / 8, 2.0**-1020, 2**30)
+F32_LIMITS: Final = Limits(np.float32, 2.0**125, 2.0**-124, 2**22 - 1)
+F64_LIMITS: Final = Limits(np.float64, 2.0**1021, 2.0**-1020, 2**30)
 
 
 def limits_of(dtype: torch.dtype) -> Limits:

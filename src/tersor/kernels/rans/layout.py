@@ -115,7 +115,7 @@ def normalized_frequencies(counts: Any, alphabet: int) -> Any:
 
     Example:
         >>> normalized_frequencies(np.array([3, 0, 1]), 3).tolist()
-        [3071, 0, 1025]
+        [3072, 0, 1024]
     """
     total = int(counts.sum())
     scale = 1 << prob_bits(alphabet)
