@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 
-from tersor.container import FILE_CHUNK_VALUES
 from tests.arch.source_files import REPOSITORY
 
 TERSOR = (sys.executable, "-m", "tersor")
@@ -97,7 +96,7 @@ def held(field):
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
 def there_and_back(name):
-    main(["compress", f"{name}.npy", "--rel", "0.01", "--codec", "flat"])
+    main(["compress", f"{name}.npy", "--rel", "0.01", "--codec", "flat", "--chunk-values", "1048576"])
     main(["decompress", f"{name}.npy.tsr", "-o", f"{name}-2.npy"])
     main(["verify", f"{name}.npy", f"{name}-2.npy", "--rel", "0.01"])
 there_and_back("two-chunks")
@@ -110,8 +109,8 @@ sys.stderr.write(json.dumps(held("VmHWM:") - before))
 def test_memory_does_not_grow_with_the_file(tmp_path, environment) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("peak memory is only reported by Linux")
-    chunk = np.random.default_rng(0).standard_normal(FILE_CHUNK_VALUES, dtype=np.float32)
-    for name, count in (("two-chunks", 2), ("many-chunks", 16)):
+    chunk = np.random.default_rng(0).standard_normal(1048576, dtype=np.float32)
+    for name, count in (("two-chunks", 2), ("many-chunks", 48)):
         np.save(tmp_path / f"{name}.npy", np.broadcast_to(chunk, (count, chunk.size)))
     done = subprocess.run(
         [sys.executable, "-c", PEAK],
@@ -123,8 +122,8 @@ def test_memory_does_not_grow_with_the_file(tmp_path, environment) -> None:
         check=True,
     )
     extra_nbytes = json.loads(done.stderr.splitlines()[-1])
-    # what the allocator keeps differs from run to run; the file is 14 chunks larger
-    assert extra_nbytes < 7 * chunk.nbytes
+    # what the allocator keeps differs from run to run; the file is 46 chunks larger
+    assert extra_nbytes < 30 * chunk.nbytes
 
 
 def test_the_module_and_the_import_are_cheap_and_work(environment) -> None:
