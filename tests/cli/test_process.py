@@ -122,8 +122,9 @@ def test_memory_does_not_grow_with_the_file(tmp_path, environment) -> None:
         check=True,
     )
     extra_nbytes = json.loads(done.stderr.splitlines()[-1])
-    # what the allocator keeps differs from run to run; the file is 46 chunks larger
-    assert extra_nbytes < 30 * chunk.nbytes
+    # What loading a kernel and the allocator take differs by up to 150 MB from run to run; holding
+    # on to the file's pages took 500 MB.
+    assert extra_nbytes < 60 * chunk.nbytes
 
 
 def test_the_module_and_the_import_are_cheap_and_work(environment) -> None:
