@@ -58,9 +58,13 @@ class Bound:
             raise SpecError(f"bound kind must be 'absolute' or 'relative', not {self.kind!r}")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise SpecError(f"an error bound must be a number, not {type(self.value).__name__}")
-        if not math.isfinite(self.value) or self.value < 0:
-            raise SpecError(f"an error bound must be finite and at least 0, not {self.value}")
-        object.__setattr__(self, "value", float(self.value))
+        try:
+            value = float(self.value)
+        except OverflowError as error:
+            raise SpecError("an error bound must fit in a float64") from error
+        if not math.isfinite(value) or value < 0:
+            raise SpecError(f"an error bound must be finite and at least 0, not {value}")
+        object.__setattr__(self, "value", value)
 
     @classmethod
     def absolute(cls, value: float) -> Bound:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import torch
 
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, checked_payload
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
@@ -69,7 +69,7 @@ class BoundedCodec(Codec):
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
-        opened = layout.open_payload(payload, out)
+        opened = layout.open_payload(checked_payload(payload), out)
         if opened.mode == layout.CODED:
             if not is_step(opened.step, out.dtype):
                 raise CorruptDataError(f"a payload has the impossible step {opened.step}")

@@ -7,7 +7,7 @@ from typing import ClassVar, Final, Literal
 
 import torch
 
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, checked_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.cast import scaled_cast, scaled_uncast
@@ -30,6 +30,7 @@ class CastCodec(Codec):
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
+        payload = checked_payload(payload)
         if payload.numel() != 2 * out.numel():
             raise CorruptDataError(
                 f"{2 * out.numel()} payload bytes expected, {payload.numel()} present"
@@ -95,6 +96,7 @@ class Fp8(Codec):
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
+        payload = checked_payload(payload)
         expected = self.max_nbytes(tuple(out.shape), out.dtype)
         if payload.numel() != expected:
             raise CorruptDataError(f"{expected} payload bytes expected, {payload.numel()} present")

@@ -71,6 +71,10 @@ class Codec(ABC):
         """
         info = TensorInfo.of(x)
         self.check_supported(x.dtype)
+        if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
+            raise SpecError(
+                f"chunk_values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}"
+            )
         x = x.detach().contiguous()
         error_bound = self.resolve_bound(x)
         plan = ChunkPlan(info.shape, chunk_values)
@@ -130,6 +134,14 @@ def pad_payload(payload: torch.Tensor, num_values: int) -> torch.Tensor:
     """Append zeros up to the least size that ``check_payload_size`` accepts."""
     missing = (num_values >> _MAX_VALUES_PER_BYTE_LOG2) - payload.numel()
     return payload if missing <= 0 else torch.cat([payload, payload.new_zeros(missing)])
+
+
+def checked_payload(payload: torch.Tensor) -> torch.Tensor:
+    """Return ``payload`` where parts of it can be seen as wider numbers: a copy if need be."""
+    if payload.dtype != torch.uint8 or payload.dim() != 1:
+        raise CorruptDataError("a payload must be a one-dimensional uint8 tensor")
+    in_place = payload.is_contiguous() and payload.storage_offset() % 8 == 0
+    return payload if in_place and payload.data_ptr() % 8 == 0 else payload.clone()
 
 
 def check_payload_size(payload: torch.Tensor, num_values: int) -> None:

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, checked_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
 from tersor.raw_bytes import as_bytes
@@ -55,6 +55,7 @@ class GroupCodec(Codec):
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
+        payload = checked_payload(payload)
         expected = self.max_nbytes(tuple(out.shape), out.dtype)
         if payload.numel() != expected:
             raise CorruptDataError(f"{expected} payload bytes expected, {payload.numel()} present")

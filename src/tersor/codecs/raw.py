@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, checked_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError
 from tersor.raw_bytes import as_bytes
@@ -34,6 +34,7 @@ class Raw(Codec):
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Copy the bytes back."""
+        payload = checked_payload(payload)
         if payload.numel() != out.nbytes:
             raise CorruptDataError(f"{out.nbytes} raw bytes expected, {payload.numel()} present")
         out.view(-1).view(torch.uint8).copy_(payload)

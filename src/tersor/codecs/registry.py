@@ -20,10 +20,14 @@ _CodecType = TypeVar("_CodecType", bound=type[Codec])
 def register(codec: _CodecType) -> _CodecType:
     """Class decorator: make the codec known under its ``codec_id``."""
     known = _codecs.get(codec.codec_id)
-    if known is not None and known.__qualname__ != codec.__qualname__:
-        raise SpecError(f"codec id {codec.codec_id!r} is already taken by {known.__qualname__}")
+    if known is not None and _place(known) != _place(codec):
+        raise SpecError(f"codec id {codec.codec_id!r} is already taken by {_place(known)}")
     _codecs[codec.codec_id] = codec
     return codec
+
+
+def _place(codec: type[Codec]) -> str:
+    return f"{codec.__module__}.{codec.__qualname__}"
 
 
 def codec_ids() -> list[str]:

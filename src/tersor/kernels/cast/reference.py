@@ -22,13 +22,16 @@ def scaled_cast(
         (e4m3) or stay as they are (e5m2), without harming their group.
     """
     values = x.view(-1, group)
-    finite = torch.where(torch.isfinite(values), values.abs(), 0.0)
-    absmax = finite.amax(1) if len(values) else finite.new_zeros(0)
+    finite = torch.isfinite(values)
+    peak = torch.where(finite, values.abs(), 0.0)
+    absmax = peak.amax(1) if len(values) else peak.new_zeros(0)
     live = absmax >= SMALLEST_ABSMAX
     top = torch.full_like(absmax, torch.finfo(dtype).max)
     scales = torch.where(live, absmax / top, 1.0)
     inverse = torch.where(live, top / torch.where(live, absmax, 1.0), 1.0)
-    return scales, (values * inverse[:, None]).to(dtype).view(-1)
+    # e4m3 has no infinity, and a cast may saturate instead of giving NaN
+    special = torch.nan if dtype == torch.float8_e4m3fn else values
+    return scales, torch.where(finite, values * inverse[:, None], special).to(dtype).view(-1)
 
 
 def scaled_uncast(data: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:

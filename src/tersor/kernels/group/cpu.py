@@ -9,7 +9,7 @@ import torch
 from numba import njit
 
 from tersor.kernels import threads
-from tersor.kernels.group.reference import SMALLEST_ABSMAX
+from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
 
 _SMALLEST_BITS = int(np.float32(SMALLEST_ABSMAX).view(np.int32))
 
@@ -42,6 +42,7 @@ def _quantize_kernel(
     values: Any,
     bits: Any,
     nbits: int,
+    limit: Any,
     stochastic: bool,
     low: Any,
     high: Any,
@@ -65,7 +66,8 @@ def _quantize_kernel(
         inverse, scale = np.float32(0), np.float32(0)
         if peak >= np.int32(_SMALLEST_BITS):
             absmax = np.int32(peak).view(np.float32)
-            inverse, scale = np.float32(top / absmax), np.float32(absmax / top)
+            inverse = np.float32(top / absmax)
+            scale = min(np.float32(absmax / top), limit)
         scales[g] = scale
         target = fields if nbits == 4 else data[g]
         _group_fields(values[g], inverse, top, stochastic, low, high, g * group, target)
@@ -85,7 +87,8 @@ def group_quantize(
     low = np.uint32((seed or 0) & 0xFFFFFFFF)
     high = np.uint32(((seed or 0) >> 32) & 0xFFFFFFFF)
     bits = values.view(np.int32)
-    arguments = (values, bits, nbits, seed is not None, low, high, scales, data)
+    limit = np.float32(largest_scale(nbits))
+    arguments = (values, bits, nbits, limit, seed is not None, low, high, scales, data)
     parts = threads.split(len(values), 4 * group)
     threads.run(_quantize_kernel, [(*arguments, s, e) for s, e in parts])
     return torch.from_numpy(scales), torch.from_numpy(data.reshape(-1))

@@ -9,10 +9,20 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import torch
 
 SMALLEST_ABSMAX: Final = 2.0**-118
 """Groups below this decode to zero: the reciprocal of their scale would overflow float32."""
+
+
+def largest_scale(nbits: int) -> float:
+    """Return the largest float32 scale whose largest code still decodes to a finite value."""
+    top = np.float32(2 ** (nbits - 1) - 1)
+    scale = np.float32(np.finfo(np.float32).max / top)
+    while float(scale) * float(top) > float(np.finfo(np.float32).max):
+        scale = np.nextafter(scale, np.float32(0))
+    return float(scale)
 
 
 def uniform(seed: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -47,7 +57,7 @@ def group_quantize(
     # tensor by tensor: torch may turn a division with a scalar into a multiplication
     tops = torch.full_like(absmax, top)
     inverse = torch.where(live, tops / torch.where(live, absmax, 1.0), 0.0)
-    scales = torch.where(live, absmax / tops, 0.0)
+    scales = torch.where(live, (absmax / tops).clamp(max=largest_scale(nbits)), 0.0)
     scaled = torch.where(finite, values, 0.0) * inverse[:, None]
     if seed is None:
         codes = torch.round(scaled)
