@@ -80,4 +80,7 @@ def _wide(x: Tensor) -> np.ndarray:
 
 
 def _bytes(x: Tensor) -> Tensor:
+    if x.numel() == 0:
+        # torch refuses to reinterpret an empty tensor whose stride is 0
+        return torch.zeros(0, dtype=torch.uint8)
     return x.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

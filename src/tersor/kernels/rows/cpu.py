@@ -271,7 +271,7 @@ def encode_rows(
     nbytes += _put_symbols(symbols, low, alphabet, _NARROW_LIMIT, target[nbytes:])
     data = np.empty(lead + nbytes, dtype=np.uint8)
     data[lead:] = target[:nbytes]
-    return step, torch.from_numpy(data), _NO_POSITIONS, _NO_POSITIONS
+    return step, torch.from_numpy(data), _NO_POSITIONS, x.new_empty(0)
 
 
 def _max_nbytes(num_rows: int, width: int) -> int:

@@ -1,0 +1,292 @@
+"""Every codec on every shared input, dtype and bound keeps what codecs promise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from tersor import Bound, Packed, codec_ids, decompress, use_backend
+from tersor.chunks import ChunkPlan
+from tersor.codecs import Codec
+from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.finite_range import finite_range
+from tersor.kernels.scratch import scratch
+from tersor.types import FLOAT_DTYPES
+from tests import data
+from tests.checks import (
+    assert_bits_equal,
+    assert_config_roundtrip,
+    assert_rejects,
+    assert_within_bound,
+)
+from tests.codecs.variants import AUTO, BOUNDED, FIXED, PAYLOADS, build
+
+BOUNDS = (
+    Bound.relative(1e-1),
+    Bound.relative(1e-3),
+    Bound.relative(1e-6),
+    Bound.absolute(0.0),
+    Bound.absolute(1e-310),
+    Bound.absolute(0.1),
+    Bound.absolute(1e300),
+)
+FEW_BOUNDS = (Bound.relative(1e-3), Bound.absolute(0.1))
+DTYPES = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=lambda t: str(t).removeprefix("torch."))
+
+
+@contextmanager
+def named(*what: object) -> Iterator[None]:
+    """Say in a failure which of the looped cases it was."""
+    try:
+        yield
+    except Exception as error:
+        error.add_note(", ".join(map(str, what)))
+        raise
+
+
+def encoded_twice(codec: Codec, x: torch.Tensor) -> Packed:
+    """Encode twice, with other bytes in the working memory; both must be equal."""
+    before = x.clone()
+    packed = codec.encode(x)
+    scratch(1 << 18)[:] = 0x5A
+    again = codec.encode(x)
+    assert_bits_equal(before, x)
+    for one, other in zip(packed.payloads, again.payloads, strict=True):
+        assert_bits_equal(one, other)
+    return packed
+
+
+def decoded_from_a_copy(packed: Packed) -> torch.Tensor:
+    """Decode from memory that ends where the payload does, into poisoned memory."""
+    copies = tuple(payload.clone() for payload in packed.payloads)
+    copy = Packed(packed.info, packed.codec, copies, packed.chunk_values, packed.error_bound)
+    out = torch.full(packed.info.shape, torch.nan, dtype=packed.info.dtype)
+    assert decompress(copy, out=out) is out
+    return out
+
+
+def test_every_registered_codec_has_a_variant():
+    built = {build(name, Bound.absolute(1.0)).codec_id for name in (*PAYLOADS, *AUTO)}
+    assert built == set(codec_ids())
+
+
+@DTYPES
+@pytest.mark.parametrize("variant", [*BOUNDED, *AUTO])
+def test_bound_holds(variant, dtype):
+    bounds = FEW_BOUNDS if variant in AUTO else BOUNDS
+    for name, x in data.inputs(dtype).items():
+        low, high = finite_range(x).tolist()
+        for bound in bounds:
+            with named(name, bound):
+                codec = build(variant, bound)
+                packed = encoded_twice(codec, x) if bound in FEW_BOUNDS else codec.encode(x)
+                promised = bound.resolve(low, high) if low <= high else packed.error_bound
+                assert packed.error_bound == promised
+                assert_within_bound(x, decoded_from_a_copy(packed), packed.error_bound)
+                assert packed.nbytes <= codec.max_nbytes(tuple(x.shape), dtype)
+
+
+@DTYPES
+@pytest.mark.parametrize("variant", FIXED)
+def test_size_follows_from_the_shape(variant, dtype):
+    codec = build(variant)
+    assert codec.size_kind == "fixed"
+    for name, x in data.inputs(dtype).items():
+        with named(name):
+            packed = encoded_twice(codec, x)
+            assert packed.nbytes == codec.max_nbytes(tuple(x.shape), dtype)
+            decoded = decoded_from_a_copy(packed)
+            if variant == "raw":
+                assert_bits_equal(x, decoded)
+            elif variant in ("half", "bf16"):
+                assert_bits_equal(x.to(codec.target).to(dtype).contiguous(), decoded)
+
+
+@pytest.mark.parametrize("variant", [name for name in FIXED if name.startswith(("group", "fp8"))])
+def test_fixed_rate_error_is_one_level_of_its_group(variant):
+    codec = build(variant)
+    for name in ("noise", "gradients", "huge", "odd_size", "grid"):
+        x = data.make(name, torch.float32)
+        if name == "huge" and variant.endswith("hadamard"):
+            continue  # sums of 32 such values have no float32
+        decoded = codec.decode(codec.encode(x)).double().view(-1)
+        group, levels = codec.group, {"group8": 127, "group4": 7}.get(codec.codec_id)
+        padding = torch.zeros(-x.numel() % group, dtype=torch.float64)
+        groups = torch.cat([x.double().view(-1), padding]).view(-1, group)
+        # a Hadamard transform makes values up to 32 times as large, and spreads an error evenly
+        growth = 32 if codec.codec_id == "group4" and codec.hadamard else 1
+        absmax = groups.abs().amax(1, keepdim=True) * growth
+        # float32 rounding of scale, code and value: at most 2**-20 of the largest
+        part = 1 / levels if levels else 2.0**-3
+        allowed = (absmax * (part + 2.0**-20)).expand_as(groups).reshape(-1)[: x.numel()]
+        with named(name):
+            assert bool(((decoded - x.double().view(-1)).abs() <= allowed).all())
+
+
+@pytest.mark.parametrize("variant", [*PAYLOADS, *AUTO])
+def test_config_goes_through_json(variant):
+    for bound in (Bound.relative(1e-3), Bound.absolute(5e-324)):
+        assert_config_roundtrip(build(variant, bound))
+
+
+@pytest.mark.parametrize("variant", PAYLOADS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_reference_writes_and_reads_the_same_bytes(variant, dtype):
+    names = ("smooth_3d", "embedding_rows", "nan_and_inf", "large_codes", "wide_range", "scalar")
+    for name in names if dtype == torch.float32 else names[1:3]:
+        x = data.make(name, dtype)
+        codec = build(variant, Bound.relative(1e-3))
+        with named(name):
+            packed = codec.encode(x)
+            decoded = codec.decode(packed)
+            with use_backend("reference"):
+                (by_reference,) = codec.encode(x).payloads
+                assert_bits_equal(by_reference, packed.payloads[0])
+                assert_bits_equal(codec.decode(packed), decoded)
+
+
+@pytest.mark.parametrize("variant", PAYLOADS)
+def test_out_may_have_any_strides(variant):
+    for name in ("noise", "nan_and_inf", "scalar", "empty_2d"):
+        x = data.make(name, torch.float32)
+        codec = build(variant, Bound.absolute(0.1))
+        packed = codec.encode(x)
+        expected = codec.decode(packed)
+        room = torch.full((*x.shape, 3), 7.0)
+        out = room[..., 1]
+        with named(name):
+            assert codec.decode(packed, out) is out
+            assert_bits_equal(out.contiguous(), expected)
+            assert bool((room[..., ::2] == 7.0).all())
+        if x.dim() == 2:
+            transposed = torch.full(x.t().shape, torch.nan).t()
+            assert_bits_equal(codec.decode(packed, transposed).contiguous(), expected)
+
+
+@pytest.mark.parametrize("variant", PAYLOADS)
+def test_out_that_does_not_fit_is_refused(variant):
+    codec = build(variant, Bound.absolute(0.1))
+    packed = codec.encode(torch.zeros(4, 6))
+    for out in (
+        torch.zeros(24),
+        torch.zeros(6, 4),
+        torch.zeros(4, 7),
+        torch.zeros(4, 6, dtype=torch.float64),
+        torch.zeros(4, 6, device="meta"),
+    ):
+        error = assert_rejects(lambda out=out: codec.decode(packed, out), SpecError)
+        assert "(4, 6)" in str(error)
+
+
+@pytest.mark.parametrize("variant", PAYLOADS)
+def test_other_layouts_give_the_same_bytes(variant):
+    x = data.make("noise", torch.float32)
+    codec = build(variant, Bound.absolute(0.01))
+    (expected,) = codec.encode(x).payloads
+    strided = torch.zeros(64, 130)[:, 1:129:2]
+    strided.copy_(x)
+    for other in (x.t().contiguous().t(), strided, x.clone().requires_grad_()):
+        (found,) = codec.encode(other).payloads
+        assert_bits_equal(found, expected)
+
+
+@pytest.mark.parametrize("variant", [*PAYLOADS, *AUTO])
+@pytest.mark.parametrize("chunk_values", [1, 7, 1000, 1024])
+def test_chunks_keep_the_promise(variant, chunk_values):
+    name = "relu_activations" if chunk_values > 100 else "ties"
+    x = data.make(name, torch.float32)
+    if chunk_values > 100:
+        x[0, 0, 0, 0], x[3, 7, 9, 11] = math.nan, -math.inf
+    codec = build(variant, Bound.relative(1e-3))
+    packed = codec.encode(x, chunk_values=chunk_values)
+    plan = ChunkPlan(tuple(x.shape), chunk_values)
+    assert len(packed.payloads) == len(plan) > 1
+    decoded = decoded_from_a_copy(packed)
+    for chunk, payload in zip(plan, packed.payloads, strict=True):
+        part = x.view(-1)[chunk.start : chunk.stop].view(chunk.shape)
+        assert_bits_equal(payload, packed.codec.encode_chunk(part, packed.error_bound))
+    if variant in FIXED:
+        if variant == "raw":
+            assert_bits_equal(decoded, x)
+        return
+    assert_within_bound(x, decoded, packed.error_bound)
+    assert packed.error_bound == codec.encode(x).error_bound
+
+
+@pytest.mark.parametrize("variant", PAYLOADS)
+def test_missing_and_extra_payloads_are_refused(variant):
+    codec = build(variant, Bound.absolute(0.1))
+    packed = codec.encode(torch.randn(10), chunk_values=4)
+    for payloads in (packed.payloads[:2], (*packed.payloads, packed.payloads[0]), ()):
+        wrong = Packed(packed.info, codec, payloads, 4)
+        assert_rejects(lambda wrong=wrong: codec.decode(wrong), CorruptDataError)
+
+
+@pytest.mark.parametrize("variant", PAYLOADS)
+def test_other_dtypes_are_refused_or_exact(variant):
+    codec = build(variant, Bound.absolute(0.1))
+    for dtype in (torch.int32, torch.bool, torch.complex64, torch.uint16, torch.float8_e5m2):
+        x = torch.tensor([1, 0, 1]).to(dtype)
+        if variant == "raw":
+            assert_bits_equal(codec.decode(codec.encode(x)), x)
+        else:
+            assert_rejects(lambda x=x: codec.encode(x), SpecError)
+
+
+@pytest.mark.parametrize(
+    ("codec_id", "options"),
+    [
+        ("flat", {"block": 16}),
+        ("flat", {"block": 32.0}),
+        ("flat", {"base": "yes"}),
+        ("delta", {"lorenzo": 4}),
+        ("delta", {"lorenzo": 1.0}),
+        ("delta", {"lorenzo": -1}),
+        ("huffman", {"lorenzo": "1"}),
+        ("ans", {"frequencies": (4096,)}),
+        ("ans", {"frequencies": (4000, 95)}),
+        ("ans", {"frequencies": (0, 4096)}),
+        ("ans", {"frequencies": (2048.0, 2048)}),
+        ("ans", {"frequencies": (1,) * 5000}),
+        ("lz4", {"acceleration": 0}),
+        ("zstd", {"level": 23}),
+        ("zstd", {"level": 1.5}),
+        ("rows", {"entropy": "lz4"}),
+        ("auto", {"bandwidth_gbps": 0}),
+        ("auto", {"bandwidth_gbps": -1.0}),
+        ("auto", {"bandwidth_gbps": math.nan}),
+        ("auto", {"bandwidth_gbps": "fast"}),
+        ("fp8", {"format": "e3m4"}),
+        ("fp8", {"group": 0}),
+        ("group8", {"group": 3}),
+        ("group8", {"group": 0}),
+        ("group4", {"group": 48, "hadamard": True}),
+        ("group4", {"seed": -1}),
+        ("group4", {"seed": 2**64}),
+        ("group4", {"hadamard": "no"}),
+        ("raw", {"level": 1}),
+    ],
+    ids=str,
+)
+def test_impossible_options_are_refused(codec_id, options):
+    from tersor import create
+
+    bound = {} if codec_id in FIXED else {"bound": Bound.absolute(0.1)}
+    assert_rejects(lambda: create(codec_id, **bound, **options), SpecError)
+
+
+@pytest.mark.parametrize("variant", [*BOUNDED, *AUTO])
+def test_a_bound_of_another_type_is_refused(variant):
+    for bound in (0.1, None, "0.1", {"absolute": 0.1}):
+        assert_rejects(lambda bound=bound: build(variant, bound), SpecError)
+
+
+@pytest.mark.parametrize("variant", ["flat", "raw", "auto"])
+@pytest.mark.parametrize("chunk_values", [0, -1, 1.5, 2**40])
+def test_impossible_chunk_sizes_are_refused(variant, chunk_values):
+    codec = build(variant, Bound.absolute(0.1))
+    assert_rejects(lambda: codec.encode(torch.randn(8), chunk_values=chunk_values), SpecError)

@@ -1,0 +1,171 @@
+"""Codecs by name: built in, brought by other packages, unknown, and newer than we are."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from tersor import Bound, codec_ids, compress, create, decompress
+from tersor.codecs import from_config, get, register, registry
+from tersor.codecs.flat import Flat
+from tersor.codecs.raw import Raw
+from tersor.errors import SpecError, UnknownCodecError, UnsupportedVersionError
+from tests.checks import assert_rejects
+
+BUILT_IN = [
+    "ans",
+    "auto",
+    "bf16",
+    "delta",
+    "flat",
+    "fp8",
+    "group4",
+    "group8",
+    "half",
+    "huffman",
+    "lz4",
+    "raw",
+    "rows",
+    "zstd",
+]
+
+
+@pytest.fixture(autouse=True)
+def _same_registry_afterwards(monkeypatch):
+    monkeypatch.setattr(registry, "_codecs", dict(registry._codecs))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Install a distribution that offers the codecs ``negate`` and ``broken``."""
+    (tmp_path / "thirdparty_codec.py").write_text(
+        """
+from dataclasses import dataclass
+from typing import ClassVar
+from tersor.codecs.raw import Raw
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Negate(Raw):
+    codec_id: ClassVar[str] = "negate"
+    strength: int = 1
+
+    def encode_payload(self, x, error_bound):
+        return Raw.encode_payload(self, -x, error_bound)
+
+    def decode_payload(self, payload, out):
+        Raw.decode_payload(self, payload, out)
+        out.neg_()
+"""
+    )
+    info = tmp_path / "thirdparty_codec-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thirdparty-codec\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[tersor.codecs]\nnegate = thirdparty_codec:Negate\nother-name = thirdparty_codec:Negate\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    sys.modules.pop("thirdparty_codec", None)
+
+
+def test_built_in_codecs_are_there():
+    assert codec_ids() == BUILT_IN
+    assert get("flat") is Flat
+
+
+def test_unknown_ids_are_refused_with_those_known():
+    error = assert_rejects(lambda: create("gzip"), UnknownCodecError)
+    assert "'gzip'" in str(error)
+    assert "huffman" in str(error)
+    assert_rejects(lambda: from_config({"id": "gzip", "version": 1}), UnknownCodecError)
+    assert_rejects(lambda: compress(torch.zeros(3), codec="gzip"), UnknownCodecError)
+
+
+def test_a_codec_of_another_package_is_found_and_used(installed):
+    assert "negate" in codec_ids()
+    x = torch.randn(5)
+    packed = compress(x, codec="negate", strength=3)
+    assert packed.codec.to_config() == {"id": "negate", "version": 1, "strength": 3}
+    assert torch.equal(packed.payloads[0].view(torch.float32), -x)
+    assert torch.equal(decompress(packed), x)
+    assert from_config(packed.codec.to_config()) == packed.codec
+
+
+def test_importing_a_codec_waits_until_it_is_asked_for(installed):
+    codec_ids()
+    assert "thirdparty_codec" not in sys.modules
+
+
+def test_an_entry_point_under_another_name_is_unknown(installed):
+    assert_rejects(lambda: create("other-name"), UnknownCodecError)
+
+
+def test_an_id_is_taken_only_once():
+    @dataclass(frozen=True, kw_only=True, slots=True)
+    class Other(Raw):
+        codec_id: ClassVar[str] = "flat"
+
+    assert_rejects(lambda: register(Other), SpecError)
+    assert get("flat") is Flat
+
+
+def test_a_namesake_from_another_package_does_not_replace_a_codec():
+    namesake = dataclass(frozen=True, kw_only=True, slots=True)(
+        type("Flat", (Raw,), {"codec_id": "flat", "__module__": "elsewhere"})
+    )
+    assert namesake.__qualname__ == Flat.__qualname__
+    assert_rejects(lambda: register(namesake), SpecError)
+    assert get("flat") is Flat
+
+
+def test_registering_the_same_class_again_changes_nothing():
+    assert register(Flat) is Flat
+    assert get("flat") is Flat
+
+
+def test_newer_versions_are_refused():
+    config = create("flat", bound=Bound.absolute(0.5)).to_config()
+    error = assert_rejects(lambda: from_config({**config, "version": 2}), UnsupportedVersionError)
+    assert "upgrade" in str(error)
+    assert from_config(config) == Flat(bound=Bound.absolute(0.5))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        None,
+        [],
+        "flat",
+        {},
+        {"id": 3, "version": 1},
+        {"id": "raw"},
+        {"id": "raw", "version": 0},
+        {"id": "raw", "version": "1"},
+        {"id": "raw", "version": True},
+        {"id": "raw", "version": 1, "level": 3},
+        {"id": "flat", "version": 1},
+        {"id": "flat", "version": 1, "bound": 0.1},
+        {"id": "flat", "version": 1, "bound": {}},
+        {"id": "flat", "version": 1, "bound": {"absolute": 1, "relative": 1}},
+        {"id": "flat", "version": 1, "bound": {"percent": 1}},
+        {"id": "flat", "version": 1, "bound": {"absolute": -1}},
+        {"id": "flat", "version": 1, "bound": {"absolute": None}},
+        {"id": "flat", "version": 1, "bound": {"absolute": True}},
+        {"id": "flat", "version": 1, "bound": {"absolute": 10**400}},
+        {"id": "flat", "version": 1, "bound": {"absolute": 1}, "lorenzo": 2.0},
+        {"id": "flat", "version": 1, "bound": {"absolute": 1}, "lorenzo": True},
+        {"id": "flat", "version": 1, "bound": {"absolute": 1}, "block": 32.0},
+        {"id": "ans", "version": 1, "bound": {"absolute": 1}, "frequencies": 5},
+        {"id": "ans", "version": 1, "bound": {"absolute": 1}, "frequencies": [1, [2]]},
+        {"id": "fp8", "version": 1, "format": ["e4m3"]},
+        {"id": "group8", "version": 1, "group": "128"},
+        {"id": "group8", "version": 1, "hadamard": 1},
+    ],
+    ids=str,
+)
+def test_impossible_configs_are_refused(config):
+    assert_rejects(lambda: from_config(config), SpecError)

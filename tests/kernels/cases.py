@@ -1,0 +1,350 @@
+"""What the conformance matrix runs: for every operation, its arguments on the shared inputs.
+
+A case is a label and the arguments on the CPU. Decoding cases take their bytes from each of the
+given encoder backends, once where both wrote the same. ``Out`` stands for a fresh tensor that the operation writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tersor.kernels.bitfields import pack_fields
+from tersor.kernels.bitpack import pack, quantize_pack
+from tersor.kernels.cast import scaled_cast
+from tersor.kernels.group import group_quantize
+from tersor.kernels.huffman import huffman_encode
+from tersor.kernels.op import Op
+from tersor.kernels.quantize import Grid
+from tersor.kernels.quantize import reference as quantize
+from tersor.kernels.rans import rans_encode
+from tersor.kernels.rows import encode_rows
+from tersor.kernels.symbols import Symbols
+from tersor.kernels.symbols import reference as symbols
+from tersor.kernels.symbols.alphabet import Window
+from tersor.types import FLOAT_DTYPES, Bound
+from tests import data
+
+
+@dataclass(frozen=True)
+class Out:
+    """A tensor to write into, made anew for every run."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+Case = tuple[str, tuple[Any, ...]]
+Encoders = dict[str, Callable[[Op], Callable[..., Any]]]
+Builder = Callable[[torch.dtype, Encoders], Iterator[Case]]
+_CODE_DTYPES: Final = (torch.float32, torch.float64)
+CASES: Final[dict[str, tuple[Builder, tuple[torch.dtype, ...]]]] = {}
+
+
+def _case(*names: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Any:
+    def add(builder: Builder) -> Builder:
+        CASES.update(dict.fromkeys(names, (builder, dtypes)))
+        return builder
+
+    return add
+
+
+@cache
+def float_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
+    """Shared inputs, and one that is long enough for several chunks of every coder."""
+    noise = torch.randn(40_001, generator=torch.Generator().manual_seed(1))
+    return {**data.inputs(dtype), "several_chunks": noise.to(dtype)}
+
+
+def grids(x: Tensor) -> Iterator[tuple[str, Grid]]:
+    """Grids from coarse to fine; what is too fine to quantize has none."""
+    finite = x[torch.isfinite(x)].double()
+    width = Bound.relative(1.0)
+    ends = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
+    for label, bound in (
+        ("relative 1e-2", 1e-2 * width.resolve(*ends)),
+        ("relative 1e-5", 1e-5 * width.resolve(*ends)),
+        ("absolute 0.1", 0.1),
+    ):
+        grid = Grid.for_bound(bound, x.dtype)
+        if grid is not None:
+            yield label, grid
+
+
+@cache
+def code_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
+    """Codes of the shared inputs, and codes that no quantizer makes."""
+    found, seen = {}, set()
+    for name, x in float_inputs(dtype).items():
+        for label, grid in grids(x):
+            codes = quantize.bounded_quantize(x, grid)[0].view(x.shape)
+            key = (codes.shape, codes.numpy().tobytes())
+            # float64 adds codes that float32 cannot have, and a few to compare with
+            if key not in seen and (dtype == torch.float32 or label == "relative 1e-5"):
+                found[f"{name} {label}"] = codes
+            seen.add(key)
+    if dtype == torch.float64:
+        return found
+    generator = torch.Generator().manual_seed(2)
+    limits = (-(2**31), 2**31)
+    spread = torch.randn(40_003, generator=generator)
+    found |= {
+        "full range": torch.randint(*limits, (4099,), generator=generator, dtype=torch.int32),
+        "extremes": torch.tensor([limits[0], limits[1] - 1] * 700, dtype=torch.int32),
+        "wide alphabet": (spread * 300).to(torch.int32),
+        "escapes": torch.where(spread > 3.4, 10_000_000, spread * 20).to(torch.int32),
+        "wide alphabet with escapes": (spread[:9000] ** 3 * 2000).to(torch.int32),
+    }
+    return found
+
+
+def _flat_codes(dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    return ((name, codes.reshape(-1)) for name, codes in code_inputs(dtype).items())
+
+
+def _encodings(encoders: Encoders, op: Op, *arguments: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what each backend makes of the arguments, unless another made the same bytes."""
+    seen = set()
+    for backend, encode in encoders.items():
+        made = encode(op)(*arguments)
+        parts = made if isinstance(made, tuple) else (made,)
+        key = b"|".join(
+            part.clone().reshape(-1).view(torch.uint8).numpy().tobytes()
+            for part in parts
+            if isinstance(part, Tensor) and part.numel()
+        )
+        if key not in seen:
+            yield f"by {backend}", made
+        seen.add(key)
+
+
+def _packings() -> Iterator[tuple[str, tuple[int, bool]]]:
+    return ((f"block {b} base {base}", (b, base)) for b in (32, 64) for base in (False, True))
+
+
+@_case("finite_range")
+def _finite_range(dtype, encoders):
+    return ((name, (x,)) for name, x in float_inputs(dtype).items())
+
+
+@_case("bounded_quantize")
+def _bounded_quantize(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        for label, grid in grids(x):
+            yield f"{name} {label}", (x, grid)
+
+
+@_case("bounded_dequantize")
+def _bounded_dequantize(dtype, encoders):
+    for name, codes in _flat_codes(torch.float32):
+        yield name, (codes, 0.75, Out(tuple(codes.shape), dtype))
+
+
+@_case("quantize_symbols")
+def _quantize_symbols(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        finite = x[torch.isfinite(x)].double()
+        ends = (float(finite.min()), float(finite.max())) if finite.numel() else (1.0, -1.0)
+        for label, grid in grids(x):
+            yield f"{name} {label}", (x, grid, *ends)
+
+
+@_case("dequantize_symbols")
+def _dequantize_symbols(dtype, encoders):
+    for name, mapped in _mapped(torch.float32):
+        yield name, (mapped.symbols, mapped, 0.375, Out((mapped.symbols.numel(),), dtype))
+
+
+@_case("quantize_pack")
+def _quantize_pack(dtype, encoders):
+    for name, arguments in _bounded_quantize(dtype, encoders):
+        for label, packing in _packings():
+            yield f"{name} {label}", (*arguments, *packing)
+
+
+@_case("unpack_dequantize")
+def _unpack_dequantize(dtype, encoders):
+    for name, (x, grid, *packing) in _quantize_pack(dtype, encoders):
+        out = Out((x.numel(),), dtype)
+        for by, (body, _) in _encodings(encoders, quantize_pack, x, grid, *packing):
+            yield f"{name} {by}", (body, grid.step, out, *packing)
+
+
+@_case("pack", dtypes=_CODE_DTYPES)
+def _pack(dtype, encoders):
+    for name, codes in _flat_codes(dtype):
+        for label, packing in _packings():
+            yield f"{name} {label}", (codes, *packing)
+
+
+@_case("unpack", dtypes=_CODE_DTYPES)
+def _unpack(dtype, encoders):
+    for name, (codes, *packing) in _pack(dtype, encoders):
+        for by, body in _encodings(encoders, pack, codes, *packing):
+            yield f"{name} {by}", (body, codes.numel(), *packing)
+
+
+@_case("pack_fields", dtypes=_CODE_DTYPES[:1])
+def _pack_fields(dtype, encoders):
+    for name, codes in _flat_codes(dtype):
+        for width in (0, 1, 7, 19, 31):
+            yield f"{name} width {width}", (codes & ((1 << width) - 1), width)
+
+
+@_case("unpack_fields", dtypes=_CODE_DTYPES[:1])
+def _unpack_fields(dtype, encoders):
+    for name, (values, width) in _pack_fields(dtype, encoders):
+        for by, packed in _encodings(encoders, pack_fields, values, width):
+            yield f"{name} {by}", (packed, values.numel(), width)
+
+
+@_case("lorenzo_residual", "lorenzo_restore", dtypes=_CODE_DTYPES)
+def _lorenzo(dtype, encoders):
+    for name, codes in code_inputs(dtype).items():
+        for dims in range(1, min(3, codes.dim()) + 1):
+            yield f"{name} dims {dims}", (codes, dims)
+
+
+@_case("map_symbols", dtypes=_CODE_DTYPES)
+def _map_symbols(dtype, encoders):
+    for name, codes in _flat_codes(dtype):
+        yield name, (codes,)
+        yield f"{name} given window", (codes, Window(-100, 201, escapes=True))
+
+
+def _mapped(dtype: torch.dtype) -> Iterator[tuple[str, Symbols]]:
+    for name, codes in _flat_codes(dtype):
+        yield name, symbols.map_symbols(codes)
+
+
+@_case("unmap_symbols", dtypes=_CODE_DTYPES)
+def _unmap_symbols(dtype, encoders):
+    for name, mapped in _mapped(dtype):
+        yield name, (mapped.symbols, mapped)
+
+
+@_case("huffman_encode", dtypes=_CODE_DTYPES)
+def _huffman_encode(dtype, encoders):
+    for name, mapped in _mapped(dtype):
+        yield name, (mapped.symbols, mapped.alphabet)
+
+
+@_case("huffman_decode", dtypes=_CODE_DTYPES)
+def _huffman_decode(dtype, encoders):
+    for name, (mapped, alphabet) in _huffman_encode(dtype, encoders):
+        for by, body in _encodings(encoders, huffman_encode, mapped, alphabet):
+            yield f"{name} {by}", (body, mapped.numel(), alphabet)
+
+
+@_case("rans_encode", dtypes=_CODE_DTYPES)
+def _rans_encode(dtype, encoders):
+    for name, mapped in _mapped(dtype):
+        yield name, (mapped.symbols, mapped.alphabet)
+        if mapped.alphabet == 256:
+            table = torch.full((256,), 16, dtype=torch.int64)
+            yield f"{name} static", (mapped.symbols, mapped.alphabet, table)
+
+
+@_case("rans_decode", dtypes=_CODE_DTYPES)
+def _rans_decode(dtype, encoders):
+    for name, (mapped, *rest) in _rans_encode(dtype, encoders):
+        for by, body in _encodings(encoders, rans_encode, mapped, *rest):
+            yield f"{name} {by}", (body, mapped.numel(), *rest)
+
+
+@_case("unique_rows", dtypes=_CODE_DTYPES[:1])
+def _unique_rows(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        as_bytes = torch.empty(0, dtype=torch.uint8)
+        if x.numel():
+            as_bytes = x.contiguous().view(-1).view(torch.uint8)
+        for width in (1, 3, 8, 40, 256):
+            num_rows = as_bytes.numel() // width
+            yield f"{name} width {width}", (as_bytes[: num_rows * width].view(num_rows, width),)
+    yield "rows without bytes", (torch.zeros(5, 0, dtype=torch.uint8),)
+
+
+@_case("encode_rows")
+def _encode_rows(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        if x.numel() == 0:
+            continue
+        width = x.shape[-1] if x.dim() > 1 else 13 if x.numel() % 13 == 0 else 1
+        matrix = x.contiguous().view(-1, width)
+        coders = ("huffman", "ans") if dtype == torch.float32 else ("huffman",)
+        bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5))
+        for bound in bounds[:: 1 if dtype == torch.float32 else 2]:
+            for coder in coders:
+                yield f"{name} {bound} {coder}", (matrix, bound, coder)
+
+
+@_case("decode_rows")
+def _decode_rows(dtype, encoders):
+    for name, (x, bound, coder) in _encode_rows(dtype, encoders):
+        out = Out(tuple(x.shape), dtype)
+        for by, made in _encodings(encoders, encode_rows, x, bound, coder):
+            if made is not None:
+                step, *parts = made
+                yield f"{name} {by}", (parts[0], step, *parts[1:], out, coder)
+
+
+def _in_groups(group: int) -> Iterator[tuple[str, Tensor]]:
+    for name, x in float_inputs(torch.float32).items():
+        values = x.contiguous().view(-1)
+        yield name, torch.cat([values, values.new_zeros(-values.numel() % group)])
+
+
+@_case("group_quantize", dtypes=_CODE_DTYPES[:1])
+def _group_quantize(dtype, encoders):
+    for nbits in (4, 8):
+        for group in (2, 64, 130):
+            for name, x in _in_groups(group):
+                for seed in (None, 0, 2**64 - 1):
+                    yield f"{name} {nbits} bits {group} seed {seed}", (x, nbits, group, seed)
+
+
+@_case("group_dequantize", dtypes=_CODE_DTYPES[:1])
+def _group_dequantize(dtype, encoders):
+    for name, (x, nbits, group, seed) in _group_quantize(dtype, encoders):
+        for by, (scales, packed) in _encodings(encoders, group_quantize, x, nbits, group, seed):
+            yield f"{name} {by}", (packed, scales, nbits, group)
+
+
+@_case("hadamard", dtypes=_CODE_DTYPES[:1])
+def _hadamard(dtype, encoders):
+    for name, x in _in_groups(32):
+        yield name, (x,)
+        yield f"{name} inverse", (x, True)
+
+
+@_case("scaled_cast", dtypes=_CODE_DTYPES[:1])
+def _scaled_cast(dtype, encoders):
+    for target in (torch.float8_e4m3fn, torch.float8_e5m2):
+        for group in (1, 96):
+            for name, x in _in_groups(group):
+                yield f"{name} {target} {group}", (x, target, group)
+
+
+@_case("scaled_uncast", dtypes=_CODE_DTYPES[:1])
+def _scaled_uncast(dtype, encoders):
+    for name, (x, target, group) in _scaled_cast(dtype, encoders):
+        for by, (scales, cast) in _encodings(encoders, scaled_cast, x, target, group):
+            yield f"{name} {by}", (cast, scales, group)
+
+
+def fresh(argument: Any, device: torch.device) -> Any:
+    """Return the argument for one run on ``device``; whatever the run writes is its own."""
+    if isinstance(argument, Out):
+        return torch.full(argument.shape, torch.nan, dtype=argument.dtype, device=device)
+    if isinstance(argument, Tensor):
+        return argument.to(device, copy=True)
+    if isinstance(argument, Symbols):
+        names = ("symbols", "escape_positions", "escape_codes")
+        moved = {name: fresh(getattr(argument, name), device) for name in names}
+        return replace(argument, **moved)
+    return argument

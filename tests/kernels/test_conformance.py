@@ -1,0 +1,151 @@
+"""Every backend of every operation gives the reference's bytes, on every shared input."""
+
+from __future__ import annotations
+
+import os
+import pkgutil
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import pytest
+import torch
+
+import tersor.kernels
+from tersor.kernels import threads
+from tersor.kernels.op import Op, use_backend
+from tests.checks import assert_bits_equal
+from tests.kernels.cases import CASES, Out, fresh
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if _INTERPRETED else "cuda"}
+NUM_THREADS = {"cpu": (1, 2)}
+
+
+def all_ops() -> dict[str, Op]:
+    """Every ``Op`` of the kernels package, found by importing all its packages."""
+    found = {}
+    for module in pkgutil.walk_packages(tersor.kernels.__path__, "tersor.kernels."):
+        if module.ispkg:
+            members = vars(import_module(module.name)).values()
+            found |= {member.name: member for member in members if isinstance(member, Op)}
+    return found
+
+
+OPS = all_ops()
+
+
+def _matrix() -> Iterator[Any]:
+    for name, op in OPS.items():
+        for backend in op.targets:
+            needs_gpu = DEVICES[backend] == "cuda"
+            marks = [pytest.mark.gpu] if needs_gpu else []
+            for dtype in CASES[name][1] if name in CASES and backend != "reference" else ():
+                label = f"{name}-{backend}-{str(dtype).removeprefix('torch.')}"
+                yield pytest.param(op, backend, dtype, id=label, marks=marks)
+
+
+def test_every_operation_has_cases():
+    assert len(OPS) >= 27, "the walk over tersor.kernels lost operations"
+    assert set(OPS) == set(CASES)
+
+
+def test_every_operation_has_a_reference():
+    assert all("reference" in op.targets and len(op.targets) > 1 for op in OPS.values())
+
+
+def _results(op: Op, backend: str, arguments: tuple[Any, ...]) -> list[Any]:
+    """Run once; return what the operation returned and wrote, on the CPU."""
+    made = [fresh(argument, torch.device(DEVICES[backend])) for argument in arguments]
+    with use_backend(backend):
+        returned = op.implementation(backend)(*made)
+    written = [y for y, given in zip(made, arguments, strict=True) if isinstance(given, Out)]
+    return list(_leaves((returned, written)))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value.cpu()
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from _leaves(part)
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _leaves(getattr(value, field.name))
+    else:
+        yield value
+
+
+def assert_same(expected: list[Any], found: list[Any]) -> None:
+    assert len(found) == len(expected)
+    for one, other in zip(expected, found, strict=True):
+        if isinstance(one, torch.Tensor):
+            assert_bits_equal(one, other)
+        else:
+            assert other == one
+
+
+def _on_cpu(value):
+    return value.cpu() if isinstance(value, torch.Tensor) else value
+
+
+def _encoder(backend: str) -> Callable[[Op], Callable[..., Any]]:
+    def encode(op: Op) -> Callable[..., Any]:
+        return partial(_encode, op)
+
+    def _encode(op: Op, *arguments: Any) -> Any:
+        device = torch.device(DEVICES[backend])
+        with use_backend(backend):
+            made = op.implementation(backend)(*(fresh(a, device) for a in arguments))
+        if isinstance(made, tuple):
+            return tuple(_on_cpu(part) for part in made)
+        return _on_cpu(made)
+
+    return encode
+
+
+@pytest.mark.parametrize(("op", "backend", "dtype"), list(_matrix()))
+def test_backend_gives_the_bytes_of_the_reference(op, backend, dtype, use_threads, monkeypatch):
+    builder, _ = CASES[op.name]
+    num_parts = _recorded_parts(monkeypatch)
+    num_cases = 0
+    encoders = {name: _encoder(name) for name in ("reference", backend)}
+    for label, arguments in builder(dtype, encoders):
+        num_cases += 1
+        expected = _results(op, "reference", arguments)
+        for count in NUM_THREADS.get(backend, (1,)):
+            use_threads(count)
+            try:
+                assert_same(expected, _results(op, backend, arguments))
+            except AssertionError as error:
+                error.add_note(f"{label}, {count} threads")
+                raise
+    assert num_cases
+    # an operation that splits its work must have been seen doing so
+    assert not num_parts or max(num_parts) >= 2
+
+
+def _recorded_parts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which every use of threads will add its number of parts."""
+    num_parts: list[int] = []
+    run = threads.run
+
+    def recording(function: Any, parts: Any) -> list[Any]:
+        num_parts.append(len(parts))
+        return run(function, parts)
+
+    monkeypatch.setattr(threads, "run", recording)
+    return num_parts
+
+
+def test_a_changed_bit_is_found():
+    one = [torch.arange(5.0), 3]
+    other = [torch.arange(5.0), 3]
+    assert_same(one, other)
+    other[0][4] = torch.nextafter(other[0][4], torch.tensor(9.0))
+    with pytest.raises(AssertionError, match="bytes differ"):
+        assert_same(one, other)
+    with pytest.raises(AssertionError):
+        assert_same(one, [torch.arange(5.0), 4])

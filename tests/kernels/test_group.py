@@ -1,0 +1,130 @@
+"""Group quantization: its error, its bias, and what harms whom."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import pytest
+import torch
+
+from tersor.kernels.group import group_dequantize, group_quantize
+
+TOP = {4: 7, 8: 127}
+
+
+def quantized_by_hand(values: list[float], nbits: int) -> tuple[float, list[float]]:
+    """Round to the nearest of the levels between plus and minus the largest magnitude."""
+    scale = max(abs(value) for value in values) / TOP[nbits]
+    return scale, [round(value / scale) * scale for value in values]
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+@pytest.mark.parametrize("group", [2, 16, 128])
+def test_nearest_is_within_half_a_level(nbits, group, generator):
+    x = torch.randn(64 * group, generator=generator) * torch.logspace(-30, 30, 64 * group)
+    scales, packed = group_quantize(x, nbits, group)
+    assert packed.numel() == x.numel() * nbits // 8
+    found = group_dequantize(packed, scales, nbits, group).double().view(-1, group)
+    absmax = x.double().view(-1, group).abs().amax(1)
+    # scale, reciprocal, product and decoded value are rounded to float32: 4 parts in 2**24 of
+    # values up to the group's largest, which is TOP levels
+    allowed = absmax[:, None] / TOP[nbits] * (0.5 + TOP[nbits] * 4 * 2.0**-24)
+    error = (found - x.double().view(-1, group)).abs()
+    assert bool((error <= allowed).all())
+    assert torch.allclose(scales.double(), absmax / TOP[nbits], rtol=2**-24, atol=0)
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+def test_stochastic_is_within_one_level(nbits, generator):
+    x = torch.randn(6400, generator=generator)
+    scales, packed = group_quantize(x, nbits, 64, 12345)
+    error = (group_dequantize(packed, scales, nbits, 64) - x).double().view(-1, 64).abs()
+    assert bool((error <= scales.double()[:, None] * (1 + TOP[nbits] * 4 * 2.0**-24)).all())
+
+
+def test_levels_match_a_calculation_by_hand():
+    values = [0.7, -0.31, 0.06, 0.0, -0.69, 0.44]
+    scales, packed = group_quantize(torch.tensor(values), 4, 6)
+    scale, expected = quantized_by_hand(values, 4)
+    assert math.isclose(scales.item(), scale, rel_tol=2**-22)
+    fields = [byte & 15 for byte in packed.tolist()] + [byte >> 4 for byte in packed.tolist()]
+    assert fields == [round(value / scale) + 8 for value in values]
+    found = group_dequantize(packed, scales, 4, 6).tolist()
+    assert all(math.isclose(a, b, rel_tol=1e-6) for a, b in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+def test_stochastic_rounding_is_unbiased(nbits):
+    """The mean of many roundings is the value itself.
+
+    Rounding to a neighbouring level has a variance of at most a quarter level squared, so the mean
+    of n values has a deviation of at most 0.5 / sqrt(n) levels. Six of these are exceeded by chance
+    less than once in 10**8.
+    """
+    num_values = 1 << 16
+    for fraction in (0.05, 0.25, 0.5, 0.9):
+        x = torch.full((num_values,), fraction / TOP[nbits])
+        x[::64] = 1.0
+        scales, packed = group_quantize(x, nbits, 64, 7)
+        found = group_dequantize(packed, scales, nbits, 64).double()
+        kept = torch.ones(num_values, dtype=torch.bool)
+        kept[::64] = False
+        levels = found[kept] * TOP[nbits]
+        assert set(levels.round().tolist()) <= {0.0, 1.0}
+        assert abs(float(levels.mean()) - fraction) <= 6 * 0.5 / math.sqrt(int(kept.sum()))
+        negated = group_dequantize(*reversed(group_quantize(-x, nbits, 64, 8)), nbits, 64)
+        mean = float((negated.double()[kept] * TOP[nbits]).mean())
+        assert abs(mean + fraction) <= 6 * 0.5 / math.sqrt(int(kept.sum()))
+
+
+def test_seeds_repeat_and_differ(generator):
+    x = torch.randn(4096, generator=generator)
+    codes = {seed: group_quantize(x, 4, 64, seed)[1] for seed in (0, 1, 2**32, 2**64 - 1, None)}
+    for seed, packed in codes.items():
+        assert torch.equal(group_quantize(x, 4, 64, seed)[1], packed)
+    for one, other in combinations(codes.values(), 2):
+        # two roundings of the same values agree in about half of the places, not in all
+        assert (one != other).sum() > 400
+
+
+def test_neighbouring_positions_round_independently():
+    """Between roundings one apart, the correlation is at most six deviations of 1 / sqrt(n)."""
+    num_values = 1 << 16
+    x = torch.full((num_values,), 0.5 / 7)
+    x[::64] = 1.0
+    scales, packed = group_quantize(x, 4, 64, 3)
+    found = group_dequantize(packed, scales, 4, 64).view(-1, 64)[:, 1:] * 7 - 0.5
+    for distance in (1, 2, 32):
+        product = (found[:, :-distance] * found[:, distance:] * 4).double()
+        assert abs(float(product.mean())) <= 6 / math.sqrt(product.numel())
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+def test_one_special_value_harms_no_other(nbits, special, generator):
+    x = torch.randn(256, generator=generator)
+    clean = group_dequantize(*reversed(group_quantize(x, nbits, 64)), nbits, 64)
+    x[70] = special
+    found = group_dequantize(*reversed(group_quantize(x, nbits, 64)), nbits, 64)
+    assert bool(found[70].isnan())
+    others = torch.arange(256) != 70
+    absmax_moved = clean.view(4, 64)[1].abs().argmax() == 70 - 64
+    assert not absmax_moved
+    assert torch.equal(found[others], clean[others])
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+def test_zero_and_tiny_groups_decode_to_zero(nbits):
+    x = torch.cat([torch.zeros(64), torch.full((64,), 2.0**-130), torch.full((64,), -(2.0**-110))])
+    found = group_dequantize(*reversed(group_quantize(x, nbits, 64)), nbits, 64)
+    assert not found[:128].any()
+    assert torch.equal(found[128:], x[128:])
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+def test_the_largest_floats_stay_finite(nbits):
+    largest = torch.finfo(torch.float32).max
+    x = torch.tensor([largest, -largest, largest / 2, 0.0])
+    found = group_dequantize(*reversed(group_quantize(x, nbits, 4)), nbits, 4)
+    assert found.isfinite().all()
