@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from tests.arch.source_files import REPOSITORY
 from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
 
 
@@ -56,3 +57,16 @@ def _no_leaks() -> Iterator[None]:
     leaks = [*leaked_env(env), *leaked_threads(threads), *leaked_process_groups()]
     if leaks:
         pytest.fail(f"the test leaked {', '.join(leaks)}", pytrace=False)
+
+
+def pytest_sessionstart() -> None:
+    """Drop compiled kernels older than any kernel source.
+
+    numba looks only at the file that defines a function, not at those it calls or takes constants
+    from, and would run yesterday's code.
+    """
+    kernels = REPOSITORY / "src" / "tersor" / "kernels"
+    newest = max(path.stat().st_mtime for path in kernels.rglob("*.py"))
+    for compiled in kernels.rglob("*.nb[ci]"):
+        if compiled.stat().st_mtime < newest:
+            compiled.unlink(missing_ok=True)

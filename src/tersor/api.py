@@ -10,8 +10,6 @@ import numpy as np
 import torch
 
 from tersor.codecs import Codec, Packed, create, get
-from tersor.codecs.auto import Auto
-from tersor.codecs.bounded import BoundedCodec
 from tersor.container import Reader, Writer
 from tersor.errors import SpecError
 from tersor.types import FLOAT_DTYPES, Bound
@@ -29,9 +27,9 @@ def resolve_codec(
         if bound is not None or options:
             raise SpecError("give bound and options to the codec itself, or name the codec")
         return codec
-    if bound is None and not options and dtype not in FLOAT_DTYPES and codec == "auto":
+    if codec == "auto" and dtype not in FLOAT_DTYPES:
         return create("raw")
-    if issubclass(get(codec), BoundedCodec | Auto):
+    if get(codec).takes_bound():
         if bound is None:
             raise SpecError(
                 f"codec {codec!r} needs bound=Bound.absolute(e) or Bound.relative(r); "
@@ -69,8 +67,8 @@ def compress(
     """Compress a tensor within a promised error; ``x`` is not changed.
 
     Args:
-        x: any shape and layout. float32, float64, float16 and bfloat16 can be bounded; other
-            dtypes are stored exactly by codec ``raw``.
+        x: any shape and layout. float32, float64, float16 and bfloat16 can be bounded; ``auto``
+            stores other dtypes exactly.
         bound: ``Bound.absolute(e)`` or ``Bound.relative(r)``; needed by all bounded codecs.
         codec: a codec id (see ``tersor codecs``), a codec object, or ``auto`` to choose by size.
         options: further options of the named codec.
@@ -111,7 +109,11 @@ def decompress(
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
             raise SpecError("out is read-only; give a writable array")
-        packed.codec.decode(packed, as_tensor(out))
+        target = as_tensor(out)
+        packed.codec.decode(packed, target)
+        if not np.shares_memory(target.numpy(), out):
+            # torch cannot hold negative strides or foreign byte order, so it decoded into a copy
+            out[...] = target.numpy()
         return out
     return packed.codec.decode(packed, out)
 
@@ -131,9 +133,7 @@ def save(
     with Writer(path) as writer:
         for name, x in arrays.items():
             tensor = as_tensor(x)
-            exact = codec == "auto" and tensor.dtype not in FLOAT_DTYPES
-            made = create("raw") if exact else resolve_codec(codec, bound, tensor.dtype, **options)
-            writer.add(name, tensor, made)
+            writer.add(name, tensor, resolve_codec(codec, bound, tensor.dtype, **options))
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:

@@ -29,7 +29,8 @@ from tersor.kernels import threads
 from tersor.kernels.op import use_backend
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.codecs.guard_pages import GuardedMemory
-from tests.codecs.variants import build
+from tests.codecs.lies import SHAPE, lies
+from tests.codecs.variants import PAYLOADS, build
 
 SECONDS_PER_DECODE = 20
 EXTRA_NBYTES = 1 << 30
@@ -111,29 +112,43 @@ def decode(codec: Codec, payload: torch.Tensor, out: torch.Tensor) -> str | None
     return None
 
 
-def attack(name: str, log: int) -> Iterator[dict[str, str]]:
-    """Decode all damaged payloads of one variant; yield what was neither decoded nor refused."""
-    payloads, outputs = GuardedMemory(1 << 20), GuardedMemory(1 << 20)
-    codec = build(name, Bound.absolute(0.01))
-    for dtype in FLOAT_DTYPES:
-        for label, x in originals(codec, dtype):
-            torch.set_num_threads(2 if label == "chunks" else 1)
-            encoded = codec.encode(x)
-            data = bytes(encoded.payloads[0].tolist())
-            thorough = dtype == torch.float32 and len(data) < 1000
-            for what, changed in damaged(data, thorough):
-                at_end = what == "whole" or crc32(what.encode()) % 4 > 0
-                out = outputs.tensor(tuple(x.shape), dtype, at_end=at_end)
-                case = f"{name} {dtype} {label} {what} at_end={at_end}"
-                os.pwrite(log, case.encode().ljust(200) + b"\n", 0)
-                guarded = payloads.copy(changed, at_end=at_end)
-                wrong = decode(codec, guarded, out)
-                if wrong is None and label == "special" and what.startswith("edit"):
-                    case = f"reference {case}"
-                    with use_backend("reference"):
-                        wrong = decode(codec, guarded, out)
-                if wrong is not None:
-                    yield {"variant": name, "case": case, "wrong": wrong}
+class Attack:
+    """One variant's decodes, next to forbidden pages."""
+
+    def __init__(self, name: str, log: int) -> None:
+        self._name, self._log = name, log
+        self._payloads, self._outputs = GuardedMemory(1 << 20), GuardedMemory(1 << 20)
+        self.codec = build(name, Bound.absolute(0.01))
+
+    def findings(self) -> Iterator[dict[str, str]]:
+        """Decode all damaged payloads; yield what was neither decoded nor refused."""
+        for dtype in FLOAT_DTYPES:
+            for label, x in originals(self.codec, dtype):
+                torch.set_num_threads(2 if label == "chunks" else 1)
+                data = bytes(self.codec.encode(x).payloads[0].tolist())
+                thorough = dtype == torch.float32 and len(data) < 1000
+                for what, changed in damaged(data, thorough):
+                    by_reference = label == "special" and what.startswith("edit")
+                    case = f"{dtype} {label} {what}"
+                    yield from self._decode(case, changed, tuple(x.shape), dtype, by_reference)
+        for number, (what, payload) in enumerate(lies(*PAYLOADS[self._name])):
+            yield from self._decode(what, payload, SHAPE, torch.float32, number % 40 == 0)
+
+    def _decode(
+        self, what: str, data: bytes, shape: tuple[int, ...], dtype: torch.dtype, by_reference: bool
+    ) -> Iterator[dict[str, str]]:
+        at_end = len(data) % 8 == 0 or crc32(what.encode()) % 4 > 0
+        case = f"{self._name} {what} at_end={at_end}"
+        os.pwrite(self._log, case.encode().ljust(200) + b"\n", 0)
+        payload = self._payloads.copy(data, at_end=at_end)
+        out = self._outputs.tensor(shape, dtype, at_end=at_end)
+        wrong = decode(self.codec, payload, out)
+        if wrong is None and by_reference:
+            case = f"reference {case}"
+            with use_backend("reference"):
+                wrong = decode(self.codec, payload, out)
+        if wrong is not None:
+            yield {"variant": self._name, "case": case, "wrong": wrong}
 
 
 def main(log_path: str, names: list[str]) -> None:
@@ -146,7 +161,7 @@ def main(log_path: str, names: list[str]) -> None:
     _limit_memory()
     for name in names:
         with findings.open("a") as lines:
-            for finding in attack(name, log):
+            for finding in Attack(name, log).findings():
                 lines.write(json.dumps(finding) + "\n")
                 lines.flush()
             lines.write(json.dumps({"variant": name, "done": True}) + "\n")

@@ -173,7 +173,7 @@ def rans_symbols(body: Cursor, count: int, alphabet: int, table: list[int] | Non
         table = list(body.numbers("H", alphabet))
         body.pad8()
     require(sum(table) == 1 << num_bits, "frequencies")
-    limits = ((2**19, 4096), (2**21, 8192), (2**23, 16384))
+    limits = ((2**15, 4096), (2**17, 16384))
     block = next((size for limit, size in limits if count < limit), 32768)
     num_blocks = math.ceil(count / block)
     offsets = body.numbers("I", num_blocks + 1)

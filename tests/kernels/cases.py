@@ -112,7 +112,10 @@ def _encodings(encoders: Encoders, op: Op, *arguments: Any) -> Iterator[tuple[st
     seen = set()
     for backend, encode in encoders.items():
         made = encode(op)(*arguments)
-        parts = made if isinstance(made, tuple) else (made,)
+        if made is None:
+            continue
+        tensors = made if isinstance(made, tuple) else (made,)
+        parts = [part for part in tensors if isinstance(part, Tensor)]
         key = b"|".join(
             part.clone().reshape(-1).view(torch.uint8).numpy().tobytes()
             for part in parts
@@ -271,15 +274,14 @@ def _unique_rows(dtype, encoders):
 
 @_case("encode_rows")
 def _encode_rows(dtype, encoders):
+    bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5), Bound.absolute(0.0))
     for name, x in float_inputs(dtype).items():
         if x.numel() == 0:
             continue
         width = x.shape[-1] if x.dim() > 1 else 13 if x.numel() % 13 == 0 else 1
         matrix = x.contiguous().view(-1, width)
-        coders = ("huffman", "ans") if dtype == torch.float32 else ("huffman",)
-        bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5))
-        for bound in bounds[:: 1 if dtype == torch.float32 else 2]:
-            for coder in coders:
+        for bound in bounds if dtype == torch.float32 else bounds[:2]:
+            for coder in ("huffman", "ans") if dtype == torch.float32 else ("huffman",):
                 yield f"{name} {bound} {coder}", (matrix, bound, coder)
 
 
@@ -287,10 +289,8 @@ def _encode_rows(dtype, encoders):
 def _decode_rows(dtype, encoders):
     for name, (x, bound, coder) in _encode_rows(dtype, encoders):
         out = Out(tuple(x.shape), dtype)
-        for by, made in _encodings(encoders, encode_rows, x, bound, coder):
-            if made is not None:
-                step, *parts = made
-                yield f"{name} {by}", (parts[0], step, *parts[1:], out, coder)
+        for by, (step, *parts) in _encodings(encoders, encode_rows, x, bound, coder):
+            yield f"{name} {by}", (parts[0], step, *parts[1:], out, coder)
 
 
 def _in_groups(group: int) -> Iterator[tuple[str, Tensor]]:

@@ -60,6 +60,11 @@ def test_outliers_stand_in_their_own_rows(coder):
     assert_within_bound(x, out, 0.01)
 
 
+def test_a_bound_without_a_grid_has_no_body():
+    assert encode_rows(lookups(5, 3, 8), Bound.absolute(0.0)) is None
+    assert encode_rows(torch.full((4, 8), torch.nan), Bound.relative(0.1)) is None
+
+
 def test_a_body_of_other_rows_is_refused():
     x = lookups(500, 60, 8)
     step, body, positions, values = encode_rows(x, Bound.absolute(0.01), "huffman")

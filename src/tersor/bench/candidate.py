@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import torch
@@ -86,7 +85,7 @@ class CodecCandidate(Candidate):
         self.codec = codec
         self.name = codec.codec_id
         self.version = str(codec.version)
-        self.bounded = takes_bound(codec.codec_id)
+        self.bounded = codec.takes_bound()
 
     @classmethod
     def create(cls, codec_id: str, relative_bound: float | None) -> CodecCandidate:
@@ -159,8 +158,3 @@ class HuffmanCodes(Candidate):
     def nbytes(self, encoded: tuple[torch.Tensor, int]) -> int:
         """Return the size of the body."""
         return encoded[0].numel()
-
-
-def takes_bound(codec_id: str) -> bool:
-    """Say whether a registered codec is configured with an error bound."""
-    return any(f.name == "bound" for f in fields(registry.get(codec_id)))

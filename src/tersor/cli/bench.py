@@ -12,11 +12,11 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tersor.bench.candidate import takes_bound
 from tersor.bench.rows import ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption, ThreadsOption, use_threads
 from tersor.cli.screen import Screen, binary_size
+from tersor.codecs import registry
 from tersor.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def memory(
 
     screen = Screen(as_json=as_json)
     use_threads(threads)
-    if not takes_bound(codec):
+    if not registry.get(codec).takes_bound():
         raise SpecError(f"codec {codec!r} takes no bound; choose flat, huffman or rows")
     config = MemoryConfig(codec=codec, relative_bound=relative, directory=folder)
     if smoke:

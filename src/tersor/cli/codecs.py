@@ -41,7 +41,7 @@ def _values(codec: type[Codec]) -> dict[str, Any]:
         "version": codec.version,
         "size_kind": codec.size_kind,
         "guarantee": codec.guarantee,
-        "takes_bound": any(f.name == "bound" for f in fields(codec)),
+        "takes_bound": codec.takes_bound(),
         "options": options,
     }
 

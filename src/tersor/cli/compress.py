@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from tersor.bench.candidate import takes_bound
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.cli.arrays import Inputs, Source, open_inputs, parse_dtype, parse_shape
 from tersor.cli.options import (
@@ -30,7 +29,7 @@ from tersor.cli.options import (
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, check_output, open_output
 from tersor.cli.wording import bound_words, codec_words
-from tersor.codecs import Codec, create, get
+from tersor.codecs import Codec, create, get, registry
 from tersor.codecs.auto import Auto
 from tersor.container import FILE_CHUNK_VALUES, Writer
 from tersor.errors import SpecError
@@ -179,12 +178,12 @@ def parse_options(pairs: list[str], codec_id: str) -> dict[str, Any]:
 
 def check_bound(codec_id: str, bound: Bound | None) -> None:
     """Refuse a bound that is missing where it is needed, or given where it means nothing."""
-    if takes_bound(codec_id) and bound is None:
+    if registry.get(codec_id).takes_bound() and bound is None:
         raise SpecError(
             f"codec {codec_id!r} needs a bound: give --abs E or --rel R, "
             "or store values exactly with --codec raw"
         )
-    if bound is not None and not takes_bound(codec_id):
+    if bound is not None and not registry.get(codec_id).takes_bound():
         raise SpecError(
             f"codec {codec_id!r} promises a size, not an error: leave out --abs and --rel"
         )

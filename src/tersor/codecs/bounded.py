@@ -70,6 +70,8 @@ class BoundedCodec(Codec):
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
         opened = layout.open_payload(checked_payload(payload), out)
+        if opened.mode != layout.EXACT and out.numel() == 0:
+            raise CorruptDataError("an empty tensor is stored exactly, not coded")
         if opened.mode == layout.CODED:
             if not is_step(opened.step, out.dtype):
                 raise CorruptDataError(f"a payload has the impossible step {opened.step}")

@@ -49,7 +49,9 @@ class Half(CastCodec):
     """float16: 11 significant bits; magnitudes above 65504 become infinite, as in torch."""
 
     codec_id: ClassVar[str] = "half"
-    guarantee: ClassVar[str] = "a fixed size; relative error 2**-11, infinite above 65504"
+    guarantee: ClassVar[str] = (
+        "a fixed size; relative error 2**-11 down to 2**-14, infinite above 65504"
+    )
     target: ClassVar[torch.dtype] = torch.float16
 
 
@@ -59,7 +61,7 @@ class Bf16(CastCodec):
     """bfloat16: 8 significant bits, float32's range."""
 
     codec_id: ClassVar[str] = "bf16"
-    guarantee: ClassVar[str] = "a fixed size; relative error 2**-8"
+    guarantee: ClassVar[str] = "a fixed size; relative error 2**-8 in the range of normal float32"
     target: ClassVar[torch.dtype] = torch.bfloat16
 
 
@@ -74,7 +76,9 @@ class Fp8(Codec):
 
     codec_id: ClassVar[str] = "fp8"
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
-    guarantee: ClassVar[str] = "a fixed size; relative error 2**-4 (e4m3) or 2**-3 (e5m2)"
+    guarantee: ClassVar[str] = (
+        "a fixed size; relative error 2**-4 (e4m3) or 2**-3 (e5m2) near the group's maximum"
+    )
 
     format: Literal["e4m3", "e5m2"] = "e4m3"
     group: int = 256

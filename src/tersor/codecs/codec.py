@@ -71,10 +71,7 @@ class Codec(ABC):
         """
         info = TensorInfo.of(x)
         self.check_supported(x.dtype)
-        if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
-            raise SpecError(
-                f"chunk_values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}"
-            )
+        check_chunk_values(chunk_values)
         x = x.detach().contiguous()
         error_bound = self.resolve_bound(x)
         plan = ChunkPlan(info.shape, chunk_values)
@@ -107,15 +104,26 @@ class Codec(ABC):
         return self.encode_chunk(x, self.resolve_bound(x))
 
     def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """Encode one contiguous chunk, padded to the least size a reader accepts."""
+        """Encode one contiguous chunk, padded to the least size a reader accepts.
+
+        Raises:
+            SpecError: more values than one payload can hold.
+        """
+        if x.numel() > MAX_CHUNK_VALUES:
+            raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use encode")
         return pad_payload(self.encode_payload(x, error_bound), x.numel())
+
+    @classmethod
+    def takes_bound(cls) -> bool:
+        """Say whether the codec promises an error, and so has an option ``bound``."""
+        return any(f.name == "bound" for f in fields(cls))
 
     def to_config(self) -> dict[str, Any]:
         """Return the spec as JSON-ready values, with ``id`` and ``version``."""
         config: dict[str, Any] = {"id": self.codec_id, "version": self.version}
         for f in fields(self):
             value = getattr(self, f.name)
-            config[f.name] = value.to_config() if isinstance(value, Bound | Codec) else value
+            config[f.name] = value.to_config() if isinstance(value, Bound) else value
         return config
 
     @classmethod
@@ -128,6 +136,12 @@ class Codec(ABC):
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)
+
+
+def check_chunk_values(chunk_values: int) -> None:
+    """Raise ``SpecError`` unless a payload can hold that many values."""
+    if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
+        raise SpecError(f"chunk_values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}")
 
 
 def pad_payload(payload: torch.Tensor, num_values: int) -> torch.Tensor:
@@ -163,6 +177,8 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
             f"out must be {info.dtype} of shape {info.shape} on {device}, "
             f"not {out.dtype} of shape {tuple(out.shape)} on {out.device}"
         )
+    if out.requires_grad:
+        raise SpecError("out must not require a gradient; give out.detach()")
     return (
         out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
     )

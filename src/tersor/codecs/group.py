@@ -19,8 +19,9 @@ from tersor.stages.quantizers.group import GroupQuantizer
 class GroupCodec(Codec):
     """One float32 scale per group, then the packed codes. Payload: scales, then data, no header.
 
-    ``seed`` None rounds to nearest; a number rounds stochastically, repeatable from seed and
-    position.
+    ``seed`` None rounds to nearest; a number rounds stochastically, repeatable from the seed and
+    the position in the chunk: give every step and tensor its own seed. float64 beyond float32's
+    range counts as not finite.
     """
 
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"

@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import torch
 
+from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import pad_payload
 from tersor.codecs.registry import register
@@ -43,6 +44,8 @@ class Rows(BoundedCodec):
 
     def encode_tensor(self, x: torch.Tensor) -> torch.Tensor:
         """See ``Codec.encode_tensor``; the range is taken from the distinct rows alone."""
+        if x.numel() > MAX_CHUNK_VALUES:
+            raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use encode")
         return pad_payload(self.seal(x, self.bound), x.numel())
 
     def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:

@@ -48,6 +48,8 @@ def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) ->
     def encode(start: int, stop: int) -> list[torch.Tensor]:
         return [_encode_one(tensors[k], codecs[k]) for k in range(start, stop)]
 
+    for x, codec in zip(tensors, codecs, strict=True):
+        codec.check_supported(TensorInfo.of(x).dtype)
     parts = threads.run(encode, _split_by_size(tensors))
     return [payload for part in parts for payload in part]
 
@@ -64,7 +66,9 @@ def decode_payloads(
         SpecError: the lists differ in length, or ``out`` does not fit.
         CorruptDataError: a payload is malformed.
     """
-    if not len(payloads) == len(infos) == len(codecs) or len(out or infos) != len(infos):
+    if not len(payloads) == len(infos) == len(codecs) or (
+        out is not None and len(out) != len(infos)
+    ):
         raise SpecError(f"{len(payloads)} payloads need as many shapes, codecs and outputs")
     for payload, info in zip(payloads, infos, strict=True):
         check_payload_size(payload, info.numel)
@@ -123,10 +127,7 @@ def decode_batch(
 
 
 def _encode_one(x: torch.Tensor, codec: Codec) -> torch.Tensor:
-    TensorInfo.of(x)
-    codec.check_supported(x.dtype)
-    x = x.detach().contiguous()
-    return codec.encode_tensor(x)
+    return codec.encode_tensor(x.detach().contiguous())
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:

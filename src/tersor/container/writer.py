@@ -12,9 +12,9 @@ from typing import BinaryIO, Final, Self
 
 import torch
 
-from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.chunks import ChunkPlan
 from tersor.codecs.auto import chosen
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, check_chunk_values
 from tersor.codecs.packed import Packed
 from tersor.container.atomic import atomic_write
 from tersor.container.header import (
@@ -122,7 +122,10 @@ class Writer:
         flat = x.view(-1)
         plan = ChunkPlan(info.shape, _checked_chunk_values(chunk_values))
         error_bound = codec.resolve_bound(x)
-        codec, why = chosen(codec, x, error_bound)
+        # on a chunk as it will be encoded: a huge slice is cut into flat runs
+        middle = plan[len(plan) // 2]
+        part = flat[middle.start : middle.stop].view(middle.shape)
+        codec, why = chosen(codec, part, error_bound)
         self.add_chunks(
             name,
             info,
@@ -188,7 +191,7 @@ class Writer:
             info,
             codec,
             chunk_values,
-            _checked_error_bound(error_bound),
+            _checked_error_bound(error_bound, codec),
             _checked_text(reason),
             _checked_metadata(metadata or {}),
         )
@@ -258,12 +261,14 @@ def dumps(packed: Packed) -> bytes:
 
 
 def _checked_chunk_values(chunk_values: int) -> int:
-    if not 1 <= chunk_values <= MAX_CHUNK_VALUES:
-        raise SpecError(f"chunk_values must be from 1 to 2**30, not {chunk_values}")
+    check_chunk_values(chunk_values)
     return chunk_values
 
 
-def _checked_error_bound(error_bound: float | None) -> float | None:
+def _checked_error_bound(error_bound: float | None, codec: Codec) -> float | None:
+    if (error_bound is not None) != codec.takes_bound():
+        promise = "an error bound" if codec.takes_bound() else "no error bound"
+        raise SpecError(f"codec {codec.codec_id!r} takes {promise}")
     if error_bound is None or (math.isfinite(error_bound) and error_bound >= 0):
         return error_bound
     raise SpecError(f"an error bound must be finite and at least 0, not {error_bound}")

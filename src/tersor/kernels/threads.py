@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import ContextVar, copy_context
 from itertools import pairwise
 from threading import Lock
@@ -19,18 +19,28 @@ import torch
 _MIN_NBYTES_PER_THREAD: Final = 1 << 19
 """Below 512 KiB per thread, starting a task (about 30 us) costs more than it saves."""
 
-_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
+_pools: dict[int, ThreadPoolExecutor] = {}
 _lock = Lock()
 _inside: ContextVar[bool] = ContextVar("tersor_inside_part", default=False)
 
 
 def _pool(num_threads: int) -> ThreadPoolExecutor:
-    # keyed by process: a forked child must not wait on its parent's threads
-    key = (os.getpid(), num_threads)
     with _lock:
-        if key not in _pools:
-            _pools[key] = ThreadPoolExecutor(num_threads, thread_name_prefix="tersor-kernel")
-        return _pools[key]
+        if num_threads not in _pools:
+            _pools[num_threads] = ThreadPoolExecutor(
+                num_threads, thread_name_prefix="tersor-kernel"
+            )
+        return _pools[num_threads]
+
+
+def _forget_pools() -> None:
+    """Start afresh in a forked child, which has none of its parent's threads."""
+    global _lock  # noqa: PLW0603 (the parent's lock may be held)
+    _lock = Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget_pools)
 
 
 def num_parts(num_items: int, total_nbytes: int) -> int:
@@ -59,5 +69,9 @@ def run(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]]) -> list[
     # of the context, in which the forced backend travels
     pool = _pool(len(parts) - 1)
     futures = [pool.submit(copy_context().run, call, part) for part in parts[1:]]
-    first = copy_context().run(call, parts[0])
+    try:
+        first = copy_context().run(call, parts[0])
+    finally:
+        # also after an error: a part that still runs would write into memory that is used again
+        wait(futures)
     return [first, *(future.result() for future in futures)]

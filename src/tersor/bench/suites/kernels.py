@@ -14,12 +14,13 @@ from typing import Any, Final
 import torch
 
 from tersor.bench import machine
-from tersor.bench.candidate import Candidate, CodecCandidate, HuffmanCodes, takes_bound
+from tersor.bench.candidate import Candidate, CodecCandidate, HuffmanCodes
 from tersor.bench.inputs import DEFAULT_INPUTS, FULL_NBYTES, SMOKE_NBYTES, BenchInput, make_input
 from tersor.bench.peers import PEERS, load_peer
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
 from tersor.bench.trial import Trial, TrialTimes, run_trial, time_trials
+from tersor.codecs import registry
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import Bound
 
@@ -165,7 +166,7 @@ class _Suite:
         ours: list[Candidate] = [
             CodecCandidate.create(codec_id, relative_bound)
             for codec_id in self.config.codecs
-            if takes_bound(codec_id) == bounded
+            if registry.get(codec_id).takes_bound() == bounded
         ]
         if bounded and "huffman" in self.config.codecs:
             ours.append(HuffmanCodes())

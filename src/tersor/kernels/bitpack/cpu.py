@@ -20,10 +20,10 @@ from tersor.kernels.bitfields.cpu import (
     unpack_tile,
     widest,
 )
-from tersor.kernels.bitpack.layout import TILE, BitpackLayout
+from tersor.kernels.bitpack.layout import BitpackLayout
 from tersor.kernels.machine.cpu import address_of
 from tersor.kernels.quantize.cpu import collect_outliers, quantize_tile, quantizer_arguments
-from tersor.kernels.quantize.grid import Grid
+from tersor.kernels.quantize.grid import TILE, Grid
 from tersor.kernels.scratch import scratch
 
 

@@ -20,9 +20,9 @@ from typing import Final
 import torch
 
 from tersor.errors import CorruptDataError
+from tersor.kernels.quantize.grid import TILE
 from tersor.raw_bytes import padded
 
-TILE: Final = 1024
 TAIL_NBYTES: Final = 16
 """Zero bytes after the words, so that a decoder may load past a block's last field."""
 

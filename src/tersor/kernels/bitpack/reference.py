@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tersor.kernels.bitpack.layout import TILE, BitpackLayout
+from tersor.kernels.bitpack.layout import BitpackLayout
+from tersor.kernels.quantize.grid import TILE
 
 
 def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0) -> torch.Tensor:

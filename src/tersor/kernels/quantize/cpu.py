@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
 
 from tersor.kernels import threads
-from tersor.kernels.quantize.grid import Grid
-
-TILE: Final = 1024
-"""Values handled at once: codes of a tile stay in the first-level cache."""
+from tersor.kernels.quantize.grid import TILE, Grid
 
 WIDE, TO_F16, TO_BF16 = 0, 1, 2
 """How a decoded value is rounded before the bound is checked."""

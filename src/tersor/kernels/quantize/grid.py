@@ -12,6 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import torch
 
+TILE: Final = 1024
+"""Values handled at once: codes of a tile stay in the first-level cache."""
+
 SHRINK: Final = 1.0 - 2.0**-12
 """The step is this much below twice the bound. Data that lies on a grid (images as k/255) would
 otherwise sit on ties, where rounding breaks the bound for a quarter of all values; the price is

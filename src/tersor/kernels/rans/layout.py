@@ -29,17 +29,18 @@ STATE_LOW: Final = 1 << 15
 
 
 def prob_bits(alphabet: int) -> int:
-    """Precision of the frequencies: 12 bits keep a decoding entry in 32 bits."""
+    """Precision of the frequencies: 12 bits let a GPU keep a decoding entry in 32 bits."""
     return 12 if alphabet <= NARROW else 14
 
 
 def block_symbols(num_symbols: int) -> int:
-    """Symbols per block: small enough to fill a GPU, large enough to hide 132 bytes per block."""
-    if num_symbols >= 1 << 23:
+    """Symbols per block: large enough to hide its 132 bytes, small enough for a short latency.
+
+    A GPU takes about 60 us for the 1024 steps of the largest block, however many there are.
+    """
+    if num_symbols >= 1 << 17:
         return 1 << 15
-    if num_symbols >= 1 << 21:
-        return 1 << 14
-    return 1 << 13 if num_symbols >= 1 << 19 else 1 << 12
+    return 1 << 14 if num_symbols >= 1 << 15 else 1 << 12
 
 
 @dataclass(frozen=True, slots=True)

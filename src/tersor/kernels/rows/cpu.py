@@ -19,9 +19,9 @@ from tersor.kernels.dedup.cpu import any_differs, hash_keys, hash_rows, number_h
 from tersor.kernels.finite_range.cpu import range_kernel
 from tersor.kernels.huffman.cpu import decode_from, encode_into
 from tersor.kernels.huffman.layout import max_length
-from tersor.kernels.quantize.cpu import TILE, quantize_tile
 from tersor.kernels.quantize.cpu import WIDE as UNROUNDED
-from tersor.kernels.quantize.grid import SHRINK, limits_of
+from tersor.kernels.quantize.cpu import quantize_tile
+from tersor.kernels.quantize.grid import SHRINK, TILE, limits_of
 from tersor.kernels.rows import composition
 from tersor.kernels.rows.composition import Coder, Encoded
 from tersor.kernels.rows.layout import (
@@ -343,7 +343,7 @@ def _take_rows(data: Any, step: Any, num_unique: int, index: Any, out: Any) -> i
     if data.size < _SYMBOLS_NBYTES or _has_more(data):
         return _UNCOMMON
     low, alphabet = np.int32(_get(data, 0, 4)), _get(data, 4, 2)
-    if alphabet < 1 or alphabet > NARROW:
+    if alphabet < 1 or alphabet > NARROW or np.int64(low) + alphabet > np.int64(2147483648):
         return _UNCOMMON
     symbols = np.empty(num_unique * width, dtype=np.uint8)
     nbytes = _take_symbols(data, alphabet, symbols)

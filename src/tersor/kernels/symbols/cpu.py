@@ -10,13 +10,12 @@ from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.quantize.cpu import (
-    TILE,
     bounded_dequantize,
     bounded_quantize,
     quantize_tile,
     quantizer_arguments,
 )
-from tersor.kernels.quantize.grid import Grid
+from tersor.kernels.quantize.grid import TILE, Grid
 from tersor.kernels.symbols.alphabet import (
     NARROW,
     WIDE,

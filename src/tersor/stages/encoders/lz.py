@@ -171,7 +171,9 @@ class ZstdEncoder(FrameEncoder):
             stated = zstd.get_frame_parameters(data).content_size
             if stated != nbytes:
                 raise CorruptDataError("a zstd frame has the wrong size")
-            plain: bytes = zstd.ZstdDecompressor(max_window_size=1 << 27).decompress(data)
+            plain: bytes = zstd.ZstdDecompressor(max_window_size=1 << 27).decompress(
+                data, allow_extra_data=False
+            )
         except zstd.ZstdError as error:
             raise CorruptDataError(f"a zstd frame cannot be decoded: {error}") from error
         if len(plain) != nbytes:

@@ -1,7 +1,7 @@
 """Hadamard transform in blocks of 32.
 
-It is 32 times an orthogonal matrix squared: an error of e per transformed value becomes at most
-e per value after the inverse, and e / sqrt(32) on average.
+The matrix is sqrt(32) times an orthogonal one: an error of at most e per transformed value becomes
+at most e per value after the inverse, and e / sqrt(32) on average.
 """
 
 from __future__ import annotations
