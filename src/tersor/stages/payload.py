@@ -111,15 +111,18 @@ def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:
     end = values_start + padded(num_outliers * out.dtype.itemsize)
     if body_nbytes % 8 or num_outliers > out.numel() or end > payload.numel():
         raise CorruptDataError("a payload is truncated or its sizes are impossible")
-    if bool(payload[end:].any()):
+    if end < payload.numel() and bool(payload[end:].any()):
         raise CorruptDataError("a payload has bytes left over")
     if mode not in (EXACT, CODED, CONSTANT) or not math.isfinite(step):
         raise CorruptDataError(f"a payload has the impossible mode {mode} or step {step}")
+    body = payload[HEADER.size : positions_start]
+    if num_outliers == 0:
+        # the common case, kept short: small payloads are many
+        none = torch.empty(0, dtype=torch.int64, device=out.device)
+        return Opened(mode, step, body, none, out.new_empty(0))
     positions = payload[positions_start : positions_start + 4 * num_outliers]
     positions = positions.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     if not are_ascending(positions, out.numel()):
         raise CorruptDataError("outliers are out of order or outside the tensor")
     values = payload[values_start : values_start + num_outliers * out.dtype.itemsize]
-    return Opened(
-        mode, step, payload[HEADER.size : positions_start], positions, values.view(out.dtype)
-    )
+    return Opened(mode, step, body, positions, values.view(out.dtype))

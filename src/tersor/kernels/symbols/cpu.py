@@ -41,18 +41,20 @@ def _extent_kernel(codes: Any, start: int, stop: int) -> Any:
 @njit(nogil=True, cache=True)
 def _count_outside_kernel(codes: Any, low: int, size: int, start: int, stop: int) -> Any:
     count = np.int64(0)
-    for i in range(start, stop):
-        relative = np.int64(codes[i]) - low
+    part = codes[start:stop]
+    for i in range(part.size):
+        relative = np.int64(part[i]) - low
         count += (relative < 0) | (relative >= size)
     return count
 
 
 @njit(nogil=True, cache=True)
 def _map_kernel(codes: Any, low: int, size: int, symbols: Any, start: int, stop: int) -> None:
-    for i in range(start, stop):
-        relative = np.int64(codes[i]) - low
+    source, target = codes[start:stop], symbols[start:stop]
+    for i in range(source.size):
+        relative = np.int64(source[i]) - low
         inside = (relative >= 0) & (relative < size)
-        symbols[i] = symbols.dtype.type(relative if inside else size)
+        target[i] = symbols.dtype.type(relative if inside else size)
 
 
 def _choose_window(codes: Any, parts: Any) -> Window:
@@ -93,8 +95,9 @@ def map_symbols(codes: torch.Tensor, window: Window | None = None) -> Symbols:
 
 @njit(nogil=True, cache=True)
 def _unmap_kernel(symbols: Any, low: Any, codes: Any, start: int, stop: int) -> None:
-    for i in range(start, stop):
-        codes[i] = np.int32(np.int32(symbols[i]) + low)
+    source, target = symbols[start:stop], codes[start:stop]
+    for i in range(source.size):
+        target[i] = np.int32(np.int32(source[i]) + low)
 
 
 def unmap_symbols(symbols: torch.Tensor, mapped: Symbols) -> torch.Tensor:
@@ -167,8 +170,9 @@ def quantize_symbols(
 def _dequantize_symbols_kernel(
     symbols: Any, low: Any, step: Any, out: Any, start: int, stop: int
 ) -> None:
-    for i in range(start, stop):
-        out[i] = out.dtype.type(np.int32(np.int32(symbols[i]) + low)) * step
+    source, target = symbols[start:stop], out[start:stop]
+    for i in range(source.size):
+        target[i] = out.dtype.type(np.int32(np.int32(source[i]) + low)) * step
 
 
 def dequantize_symbols(
