@@ -105,5 +105,13 @@ def test_contradicting_widths_are_refused(block):
         changed = body.clone()
         changed[place] = value
         assert_rejects(lambda changed=changed: unpack(changed, 3000, block), CorruptDataError)
+    # widths above 32 that agree with the offsets, and all the words they ask for
+    for width in (33, 64, 255):
+        num_words = width * layout.num_blocks * (block // 32)
+        wide = torch.zeros(layout.body_nbytes(num_words), dtype=torch.uint8)
+        offsets = [min(k * width * 32, num_words) for k in range(layout.num_tiles + 1)]
+        wide[: 4 * len(offsets)] = torch.tensor(offsets, dtype=torch.int32).view(torch.uint8)
+        wide[layout.widths_start : layout.widths_start + layout.num_blocks] = width
+        assert_rejects(lambda wide=wide: unpack(wide, 3000, block), CorruptDataError)
     for size in (0, 8, layout.words_start, body.numel() - 1):
         assert_rejects(lambda size=size: unpack(body[:size], 3000, block), CorruptDataError)

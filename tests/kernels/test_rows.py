@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
+from tersor.kernels.op import use_backend
 from tersor.kernels.rows import decode_rows, encode_rows
 from tersor.types import Bound
 from tests.checks import assert_rejects, assert_within_bound
@@ -81,3 +82,22 @@ def test_a_body_of_other_rows_is_refused():
         lambda: decode_rows(changed, step, positions, values, torch.zeros(500, 8), "huffman"),
         CorruptDataError,
     )
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+@pytest.mark.parametrize("coder", ["huffman", "ans"])
+def test_references_to_rows_that_do_not_exist_are_refused(coder, backend):
+    """Five distinct rows take three bits per reference, which could name eight."""
+    x = torch.arange(5.0).repeat(4)[:, None].expand(20, 8).contiguous()
+    step, body, positions, values = encode_rows(x, Bound.absolute(0.01), coder)
+    # header of 8 bytes, packed; 20 flags of one bit; 15 references of three bits
+    assert body[:8].tolist() == [5, 0, 0, 0, 0, 0, 0, 0]
+    assert body[8:16].tolist() == [0b11111, 0, 0, 0, 0, 0, 0, 0]
+    for place in range(16, 21):
+        changed = body.clone()
+        changed[place] = 255
+        with use_backend(backend):
+            assert_rejects(
+                lambda c=changed: decode_rows(c, step, positions, values, x.clone(), coder),
+                CorruptDataError,
+            )
