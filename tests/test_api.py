@@ -146,10 +146,11 @@ def test_gradients_do_not_follow():
 )
 def test_other_dtypes_are_stored_exactly(codec, dtype):
     x = (values(4, 5) * 100).numpy().astype(np.int64).astype(dtype)
-    packed = compress(x, codec=codec)
-    assert packed.codec.codec_id == "raw"
-    assert packed.error_bound is None
-    assert_bits_equal(decompress(packed), torch.from_numpy(x))
+    for bound in (None, BOUND) if codec == "auto" else (None,):
+        packed = compress(x, bound, codec=codec)
+        assert packed.codec.codec_id == "raw"
+        assert packed.error_bound is None
+        assert_bits_equal(decompress(packed), torch.from_numpy(x))
 
 
 @pytest.mark.parametrize("name", ["flat", "huffman", "rows", "raw", "half", "group4", "auto"])
@@ -178,9 +179,8 @@ def wrong_calls() -> dict[str, object]:
         "bound beside a codec": lambda: compress(x, BOUND, codec=create("raw")),
         "options beside a codec": lambda: compress(x, codec=create("raw"), level=3),
         "unknown option": lambda: compress(x, BOUND, codec="flat", level=3),
-        "integers with bound": lambda: compress(x.long(), BOUND),
         "integers in flat": lambda: compress(x.long(), BOUND, codec="flat"),
-        "complex with bound": lambda: compress(x.cfloat(), BOUND),
+        "complex in flat": lambda: compress(x.cfloat(), BOUND, codec="flat"),
         "list": lambda: compress([1.0, 2.0], BOUND),
         "none": lambda: compress(None, BOUND),
         "number": lambda: compress(1.0, BOUND),
@@ -265,7 +265,7 @@ def test_more_than_2_to_the_31_values(name):
     numel = 2**31 + 70_000
     x = torch.zeros(numel, dtype=torch.float16)
     x[2**31 - 1], x[2**31 + 5], x[-1] = 1.5, float("nan"), -2.0
-    packed = build(name, BOUND).encode(x if name != "rows" else x.view(-1, 1000))
+    packed = build(name, BOUND).encode(x if name != "rows" else x.view(-1, 16))
     assert len(packed.payloads) == 3
     y = decompress(packed).view(-1)
     marks = [0, 2**30 - 1, 2**30, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 4, 2**31 + 5, numel - 1]
@@ -278,8 +278,9 @@ def test_more_than_2_to_the_31_values(name):
 def test_a_huge_expanded_tensor():
     """More than 2**31 values that share one place in memory; needs 13 GiB for a moment."""
     x = torch.full((1,), 0.25, dtype=torch.float16).expand(2**31 + 8)
-    packed = compress(x, Bound.absolute(0.001), codec="flat")
+    packed = compress(x, Bound.absolute(0.001), codec="flat", base=True)
     assert packed.info.numel == 2**31 + 8
     assert packed.nbytes < 2**28
     y = decompress(packed)
-    assert float(y[0]) == float(y[-1]) == pytest.approx(0.25, abs=0.001)
+    marks = [0, 2**30, 2**31 - 1, 2**31, -1]
+    assert_within_bound(x[marks], y[marks], 0.001)

@@ -51,6 +51,8 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
         x = x.astype(x.dtype.newbyteorder("="))
     if not x.flags.writeable or any(stride < 0 for stride in x.strides):
         x = x.copy()
+    if any(stride % x.itemsize for stride in x.strides):
+        x = x.copy()
     try:
         return torch.from_numpy(x)
     except TypeError as error:
@@ -106,6 +108,10 @@ def decompress(
     Raises:
         CorruptDataError: the payload was altered.
     """
+    if not isinstance(packed, Packed):
+        raise SpecError(f"expected what compress returned, not {type(packed).__name__}; use loads")
+    if out is not None and not isinstance(out, torch.Tensor | np.ndarray):
+        raise SpecError(f"out must be a torch tensor or numpy array, not {type(out).__name__}")
     if isinstance(out, np.ndarray):
         if not out.flags.writeable:
             raise SpecError("out is read-only; give a writable array")

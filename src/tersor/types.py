@@ -114,6 +114,8 @@ class TensorInfo:
             raise SpecError(
                 f"only dense tensors can be compressed, not {x.layout}; use .to_dense()"
             )
+        if x.is_meta:
+            raise SpecError("a tensor on the meta device has no values; materialise it first")
         if x.dtype not in DTYPE_NAMES:
             raise SpecError(f"tensors of {x.dtype} cannot be stored; convert to float32 first")
         return cls(tuple(x.shape), x.dtype)

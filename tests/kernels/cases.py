@@ -288,6 +288,8 @@ def _encode_rows(dtype, encoders):
 @_case("decode_rows")
 def _decode_rows(dtype, encoders):
     for name, (x, bound, coder) in _encode_rows(dtype, encoders):
+        if bound == Bound.relative(1e-5):
+            continue  # slow to decode by the reference, and nothing new
         out = Out(tuple(x.shape), dtype)
         for by, (step, *parts) in _encodings(encoders, encode_rows, x, bound, coder):
             yield f"{name} {by}", (parts[0], step, *parts[1:], out, coder)

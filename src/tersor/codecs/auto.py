@@ -10,14 +10,14 @@ import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs.bounded import BoundedCodec
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, materialised
 from tersor.codecs.entropy import Huffman
 from tersor.codecs.flat import Delta, Flat
 from tersor.codecs.packed import Packed
 from tersor.codecs.registry import register
 from tersor.codecs.rows import Rows, row_shape
 from tersor.errors import SpecError
-from tersor.types import Bound
+from tersor.types import Bound, TensorInfo
 
 _SAMPLE_VALUES: Final = 1 << 18
 """Values tried per codec: 1 MiB of float32, a few milliseconds for all candidates."""
@@ -109,8 +109,8 @@ class Auto(Codec):
 
     def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
         """Encode with the chosen codec, which the result names."""
-        self.check_supported(x.dtype)
-        x = x.detach().contiguous()
+        self.check_supported(TensorInfo.of(x).dtype)
+        x = materialised(x)
         codec, reason = self.choose(x, self.resolve_bound(x))
         return replace(codec.encode(x, chunk_values=chunk_values), reason=reason)
 

@@ -70,9 +70,9 @@ class Codec(ABC):
             SpecError: the dtype or layout cannot be encoded by this codec.
         """
         info = TensorInfo.of(x)
-        self.check_supported(x.dtype)
+        self.check_supported(info.dtype)
         check_chunk_values(chunk_values)
-        x = x.detach().contiguous()
+        x = materialised(x)
         error_bound = self.resolve_bound(x)
         plan = ChunkPlan(info.shape, chunk_values)
         payloads = tuple(
@@ -136,6 +136,11 @@ class Codec(ABC):
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)
+
+
+def materialised(x: torch.Tensor) -> torch.Tensor:
+    """Return ``x`` without gradient, contiguous, and with lazy negation and conjugation done."""
+    return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
 def check_chunk_values(chunk_values: int) -> None:

@@ -11,7 +11,13 @@ from itertools import pairwise
 
 import torch
 
-from tersor.codecs.codec import Codec, check_payload_size, checked_out, copy_if_strided
+from tersor.codecs.codec import (
+    Codec,
+    check_payload_size,
+    checked_out,
+    copy_if_strided,
+    materialised,
+)
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels import threads
@@ -127,7 +133,7 @@ def decode_batch(
 
 
 def _encode_one(x: torch.Tensor, codec: Codec) -> torch.Tensor:
-    return codec.encode_tensor(x.detach().contiguous())
+    return codec.encode_tensor(materialised(x))
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:

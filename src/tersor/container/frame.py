@@ -74,7 +74,7 @@ def split_frame(buffer: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tenso
     if buffer.dtype != torch.uint8 or buffer.dim() != 1:
         raise CorruptDataError("a frame must be a one-dimensional uint8 tensor")
     # a size above the buffer's is refused before the sum, which then cannot overflow
-    if any(not 0 <= size <= buffer.numel() for size in sizes):
+    if any(type(size) is not int or not 0 <= size <= buffer.numel() for size in sizes):
         raise CorruptDataError(f"a payload size in {list(sizes)[:8]} lies outside of the frame")
     offsets = frame_offsets(sizes).tolist()
     if offsets[-1] != buffer.numel():

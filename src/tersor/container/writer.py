@@ -14,7 +14,7 @@ import torch
 
 from tersor.chunks import ChunkPlan
 from tersor.codecs.auto import chosen
-from tersor.codecs.codec import Codec, check_chunk_values
+from tersor.codecs.codec import Codec, check_chunk_values, materialised
 from tersor.codecs.packed import Packed
 from tersor.container.atomic import atomic_write
 from tersor.container.header import (
@@ -118,7 +118,7 @@ class Writer:
         """
         info = TensorInfo.of(x)
         codec.check_supported(info.dtype)
-        x = x.detach().contiguous()
+        x = materialised(x)
         flat = x.view(-1)
         plan = ChunkPlan(info.shape, _checked_chunk_values(chunk_values))
         error_bound = codec.resolve_bound(x)
@@ -182,7 +182,7 @@ class Writer:
                         f"chunk {index} of array {name!r} must be {info.dtype} with "
                         f"{chunk.stop - chunk.start} values, not {x.dtype} with {x.numel()}"
                     )
-                yield codec.encode_chunk(x.detach().contiguous().view(chunk.shape), error_bound)
+                yield codec.encode_chunk(materialised(x).view(chunk.shape), error_bound)
             if next(given, None) is not None:
                 raise SpecError(f"array {name!r} has {len(plan)} chunks, but more were given")
 
