@@ -9,6 +9,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+# without a GPU, Triton kernels run in its interpreter; it asks when they are defined
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from tests.arch.source_files import REPOSITORY
 from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
 

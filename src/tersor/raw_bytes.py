@@ -2,12 +2,61 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
+import mmap
 import struct
-from typing import Any
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from tersor.errors import CorruptDataError
+
+_HUGE_FROM_NBYTES: Final = 1 << 22
+"""Below two huge pages there is little to gain; numpy's own allocator draws the same line."""
+
+
+@cache
+def _madvise() -> Any:
+    """Return the system's ``madvise``; None where there are no huge pages to ask for."""
+    if sys.platform != "linux":
+        return None
+    function = getattr(ctypes.CDLL(None), "madvise", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return function
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return a new tensor of arbitrary content, whose pages are cheap to touch for the first time.
+
+    torch leaves large CPU memory in pages of 4 KiB: writing 64 MiB of it takes 26 ms, in huge pages
+    6 ms. numpy asks for huge pages too, but torch cannot resize a tensor in numpy's memory.
+    """
+    out = torch.empty(shape, dtype=dtype, device=device)
+    nbytes = math.prod(shape) * dtype.itemsize
+    if nbytes >= _HUGE_FROM_NBYTES and out.device.type == "cpu" and _madvise() is not None:
+        start = -(-out.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        whole_pages_nbytes = (out.data_ptr() + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
+        # a refusal leaves the memory as it was, only slower
+        _madvise()(start, whole_pages_nbytes, mmap.MADV_HUGEPAGE)
+    return out
+
+
+def joined(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return flat tensors of one dtype one after the other, in memory from ``empty``."""
+    first = parts[0]
+    out = empty((sum(part.numel() for part in parts),), first.dtype, first.device)
+    if out.device.type == "cpu":
+        # torch would wake its own threads, which then spin for 4 ms and keep our kernels' threads
+        # from the cores
+        np.concatenate([part.numpy() for part in parts], out=out.numpy())
+        return out
+    return torch.cat(list(parts), out=out)
 
 
 def padded(nbytes: int) -> int:
@@ -35,7 +84,9 @@ def read_struct(layout: struct.Struct, data: torch.Tensor, zeros: slice) -> tupl
     Raises:
         CorruptDataError: the data is shorter, or a reserved byte is not zero.
     """
-    head = data[: layout.size].cpu().numpy().tobytes()
+    # slices of numpy's arrays take a fifth of the time of torch's
+    on_host = data if data.device.type == "cpu" else data[: layout.size].cpu()
+    head = on_host.numpy()[: layout.size].tobytes()
     if len(head) < layout.size or any(head[zeros]):
         raise CorruptDataError("a header is truncated or uses reserved bytes")
     return layout.unpack(head)

@@ -17,12 +17,15 @@ from torch import Tensor
 from tersor.kernels.bitfields import pack_fields
 from tersor.kernels.bitpack import pack, quantize_pack
 from tersor.kernels.cast import scaled_cast
-from tersor.kernels.group import group_quantize
+from tersor.kernels.delta import delta_pack
+from tersor.kernels.group import group_quantize, group_transform_quantize
+from tersor.kernels.group.reference import group_quantize as quantize_group
 from tersor.kernels.huffman import huffman_encode
 from tersor.kernels.op import Op
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize import reference as quantize
 from tersor.kernels.rans import rans_encode
+from tersor.kernels.rans import reference as rans
 from tersor.kernels.rows import encode_rows
 from tersor.kernels.symbols import Symbols
 from tersor.kernels.symbols import reference as symbols
@@ -46,7 +49,9 @@ _CODE_DTYPES: Final = (torch.float32, torch.float64)
 CASES: Final[dict[str, tuple[Builder, tuple[torch.dtype, ...]]]] = {}
 
 
-def _case(*names: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Any:
+def case(*names: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Any:
+    """Register the decorated builder under the names of its operations."""
+
     def add(builder: Builder) -> Builder:
         CASES.update(dict.fromkeys(names, (builder, dtypes)))
         return builder
@@ -107,48 +112,54 @@ def _flat_codes(dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
     return ((name, codes.reshape(-1)) for name, codes in code_inputs(dtype).items())
 
 
-def _encodings(encoders: Encoders, op: Op, *arguments: Any) -> Iterator[tuple[str, Any]]:
+def encodings(encoders: Encoders, op: Op, *arguments: Any) -> Iterator[tuple[str, Any]]:
     """Yield what each backend makes of the arguments, unless another made the same bytes."""
     seen = set()
     for backend, encode in encoders.items():
         made = encode(op)(*arguments)
         if made is None:
             continue
-        tensors = made if isinstance(made, tuple) else (made,)
-        parts = [part for part in tensors if isinstance(part, Tensor)]
         key = b"|".join(
             part.clone().reshape(-1).view(torch.uint8).numpy().tobytes()
-            for part in parts
-            if isinstance(part, Tensor) and part.numel()
+            for part in _tensors(made)
+            if part.numel()
         )
         if key not in seen:
             yield f"by {backend}", made
         seen.add(key)
 
 
+def _tensors(made: Any) -> Iterator[Tensor]:
+    if isinstance(made, Tensor):
+        yield made
+    elif isinstance(made, tuple | list):
+        for part in made:
+            yield from _tensors(part)
+
+
 def _packings() -> Iterator[tuple[str, tuple[int, bool]]]:
     return ((f"block {b} base {base}", (b, base)) for b in (32, 64) for base in (False, True))
 
 
-@_case("finite_range")
+@case("finite_range")
 def _finite_range(dtype, encoders):
     return ((name, (x,)) for name, x in float_inputs(dtype).items())
 
 
-@_case("bounded_quantize")
+@case("bounded_quantize")
 def _bounded_quantize(dtype, encoders):
     for name, x in float_inputs(dtype).items():
         for label, grid in grids(x):
             yield f"{name} {label}", (x, grid)
 
 
-@_case("bounded_dequantize")
+@case("bounded_dequantize")
 def _bounded_dequantize(dtype, encoders):
     for name, codes in _flat_codes(torch.float32):
         yield name, (codes, 0.75, Out(tuple(codes.shape), dtype))
 
 
-@_case("quantize_symbols")
+@case("quantize_symbols")
 def _quantize_symbols(dtype, encoders):
     for name, x in float_inputs(dtype).items():
         finite = x[torch.isfinite(x)].double()
@@ -157,63 +168,78 @@ def _quantize_symbols(dtype, encoders):
             yield f"{name} {label}", (x, grid, *ends)
 
 
-@_case("dequantize_symbols")
+@case("dequantize_symbols")
 def _dequantize_symbols(dtype, encoders):
     for name, mapped in _mapped(torch.float32):
         yield name, (mapped.symbols, mapped, 0.375, Out((mapped.symbols.numel(),), dtype))
 
 
-@_case("quantize_pack")
+@case("quantize_pack")
 def _quantize_pack(dtype, encoders):
     for name, arguments in _bounded_quantize(dtype, encoders):
         for label, packing in _packings():
             yield f"{name} {label}", (*arguments, *packing)
 
 
-@_case("unpack_dequantize")
+@case("unpack_dequantize")
 def _unpack_dequantize(dtype, encoders):
     for name, (x, grid, *packing) in _quantize_pack(dtype, encoders):
         out = Out((x.numel(),), dtype)
-        for by, (body, _) in _encodings(encoders, quantize_pack, x, grid, *packing):
+        for by, (body, _) in encodings(encoders, quantize_pack, x, grid, *packing):
             yield f"{name} {by}", (body, grid.step, out, *packing)
 
 
-@_case("pack", dtypes=_CODE_DTYPES)
+@case("delta_pack")
+def _delta_pack(dtype, encoders):
+    for name, arguments in _bounded_quantize(dtype, encoders):
+        for block in (32, 64):
+            yield f"{name} block {block}", (*arguments, block)
+
+
+@case("delta_unpack")
+def _delta_unpack(dtype, encoders):
+    for name, (x, grid, block) in _delta_pack(dtype, encoders):
+        out = Out((x.numel(),), dtype)
+        for by, (body, _) in encodings(encoders, delta_pack, x, grid, block):
+            yield f"{name} {by}", (body, grid.step, out, block)
+
+
+@case("pack", dtypes=_CODE_DTYPES)
 def _pack(dtype, encoders):
     for name, codes in _flat_codes(dtype):
         for label, packing in _packings():
             yield f"{name} {label}", (codes, *packing)
 
 
-@_case("unpack", dtypes=_CODE_DTYPES)
+@case("unpack", dtypes=_CODE_DTYPES)
 def _unpack(dtype, encoders):
     for name, (codes, *packing) in _pack(dtype, encoders):
-        for by, body in _encodings(encoders, pack, codes, *packing):
+        for by, body in encodings(encoders, pack, codes, *packing):
             yield f"{name} {by}", (body, codes.numel(), *packing)
 
 
-@_case("pack_fields", dtypes=_CODE_DTYPES[:1])
+@case("pack_fields", dtypes=_CODE_DTYPES[:1])
 def _pack_fields(dtype, encoders):
     for name, codes in _flat_codes(dtype):
         for width in (0, 1, 7, 19, 31):
             yield f"{name} width {width}", (codes & ((1 << width) - 1), width)
 
 
-@_case("unpack_fields", dtypes=_CODE_DTYPES[:1])
+@case("unpack_fields", dtypes=_CODE_DTYPES[:1])
 def _unpack_fields(dtype, encoders):
     for name, (values, width) in _pack_fields(dtype, encoders):
-        for by, packed in _encodings(encoders, pack_fields, values, width):
+        for by, packed in encodings(encoders, pack_fields, values, width):
             yield f"{name} {by}", (packed, values.numel(), width)
 
 
-@_case("lorenzo_residual", "lorenzo_restore", dtypes=_CODE_DTYPES)
+@case("lorenzo_residual", "lorenzo_restore", dtypes=_CODE_DTYPES)
 def _lorenzo(dtype, encoders):
     for name, codes in code_inputs(dtype).items():
         for dims in range(1, min(3, codes.dim()) + 1):
             yield f"{name} dims {dims}", (codes, dims)
 
 
-@_case("map_symbols", dtypes=_CODE_DTYPES)
+@case("map_symbols", dtypes=_CODE_DTYPES)
 def _map_symbols(dtype, encoders):
     for name, codes in _flat_codes(dtype):
         yield name, (codes,)
@@ -225,42 +251,69 @@ def _mapped(dtype: torch.dtype) -> Iterator[tuple[str, Symbols]]:
         yield name, symbols.map_symbols(codes)
 
 
-@_case("unmap_symbols", dtypes=_CODE_DTYPES)
+@case("unmap_symbols", dtypes=_CODE_DTYPES)
 def _unmap_symbols(dtype, encoders):
     for name, mapped in _mapped(dtype):
         yield name, (mapped.symbols, mapped)
 
 
-@_case("huffman_encode", dtypes=_CODE_DTYPES)
+def _few_blocks(name: str, mapped: Symbols) -> Symbols:
+    """Cut all but one of the long inputs: Triton's interpreter takes 10 ms for 32 symbols."""
+    kept = 1 << 30 if name == "several_chunks relative 1e-2" else 9000
+    inside = mapped.escape_positions < kept
+    return replace(
+        mapped,
+        symbols=mapped.symbols[:kept],
+        escape_positions=mapped.escape_positions[inside],
+        escape_codes=mapped.escape_codes[inside],
+    )
+
+
+@case("huffman_encode", dtypes=_CODE_DTYPES)
 def _huffman_encode(dtype, encoders):
     for name, mapped in _mapped(dtype):
-        yield name, (mapped.symbols, mapped.alphabet)
+        yield name, (_few_blocks(name, mapped).symbols, mapped.alphabet)
 
 
-@_case("huffman_decode", dtypes=_CODE_DTYPES)
+@case("huffman_decode", dtypes=_CODE_DTYPES)
 def _huffman_decode(dtype, encoders):
     for name, (mapped, alphabet) in _huffman_encode(dtype, encoders):
-        for by, body in _encodings(encoders, huffman_encode, mapped, alphabet):
+        for by, body in encodings(encoders, huffman_encode, mapped, alphabet):
             yield f"{name} {by}", (body, mapped.numel(), alphabet)
 
 
-@_case("rans_encode", dtypes=_CODE_DTYPES)
+@case("rans_encode", dtypes=_CODE_DTYPES)
 def _rans_encode(dtype, encoders):
     for name, mapped in _mapped(dtype):
-        yield name, (mapped.symbols, mapped.alphabet)
+        few = _few_blocks(name, mapped).symbols
+        yield name, (few, mapped.alphabet)
         if mapped.alphabet == 256:
             table = torch.full((256,), 16, dtype=torch.int64)
-            yield f"{name} static", (mapped.symbols, mapped.alphabet, table)
+            yield f"{name} static", (few, mapped.alphabet, table)
 
 
-@_case("rans_decode", dtypes=_CODE_DTYPES)
+@case("rans_decode", dtypes=_CODE_DTYPES)
 def _rans_decode(dtype, encoders):
     for name, (mapped, *rest) in _rans_encode(dtype, encoders):
-        for by, body in _encodings(encoders, rans_encode, mapped, *rest):
+        for by, body in encodings(encoders, rans_encode, mapped, *rest):
             yield f"{name} {by}", (body, mapped.numel(), *rest)
 
 
-@_case("unique_rows", dtypes=_CODE_DTYPES[:1])
+@case("rans_decode_dequantize")
+def _rans_decode_dequantize(dtype, encoders):
+    for name, whole in _mapped(torch.float32):
+        mapped = _few_blocks(name, whole)
+        # what the dtype changes shows on short inputs too
+        if dtype != torch.float32 and mapped.symbols.numel() > 1000:
+            continue
+        tables = [torch.full((256,), 16, dtype=torch.int64)] if mapped.alphabet == 256 else []
+        for rest in ((), *((table,) for table in tables)):
+            body = rans.rans_encode(mapped.symbols, mapped.alphabet, *rest)
+            out = Out((mapped.symbols.numel(),), dtype)
+            yield f"{name} {len(rest)}", (body, mapped, 0.375, out, *rest)
+
+
+@case("unique_rows", dtypes=_CODE_DTYPES[:1])
 def _unique_rows(dtype, encoders):
     for name, x in float_inputs(dtype).items():
         as_bytes = torch.empty(0, dtype=torch.uint8)
@@ -272,7 +325,7 @@ def _unique_rows(dtype, encoders):
     yield "rows without bytes", (torch.zeros(5, 0, dtype=torch.uint8),)
 
 
-@_case("encode_rows")
+@case("encode_rows")
 def _encode_rows(dtype, encoders):
     bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5), Bound.absolute(0.0))
     for name, x in float_inputs(dtype).items():
@@ -285,13 +338,13 @@ def _encode_rows(dtype, encoders):
                 yield f"{name} {bound} {coder}", (matrix, bound, coder)
 
 
-@_case("decode_rows")
+@case("decode_rows")
 def _decode_rows(dtype, encoders):
     for name, (x, bound, coder) in _encode_rows(dtype, encoders):
         if bound == Bound.relative(1e-5):
             continue  # slow to decode by the reference, and nothing new
         out = Out(tuple(x.shape), dtype)
-        for by, (step, *parts) in _encodings(encoders, encode_rows, x, bound, coder):
+        for by, (step, *parts) in encodings(encoders, encode_rows, x, bound, coder):
             yield f"{name} {by}", (parts[0], step, *parts[1:], out, coder)
 
 
@@ -301,7 +354,7 @@ def _in_groups(group: int) -> Iterator[tuple[str, Tensor]]:
         yield name, torch.cat([values, values.new_zeros(-values.numel() % group)])
 
 
-@_case("group_quantize", dtypes=_CODE_DTYPES[:1])
+@case("group_quantize", dtypes=_CODE_DTYPES[:1])
 def _group_quantize(dtype, encoders):
     for nbits in (4, 8):
         for group in (2, 64, 130):
@@ -310,21 +363,98 @@ def _group_quantize(dtype, encoders):
                     yield f"{name} {nbits} bits {group} seed {seed}", (x, nbits, group, seed)
 
 
-@_case("group_dequantize", dtypes=_CODE_DTYPES[:1])
+@case("group_dequantize", dtypes=_CODE_DTYPES[:1])
 def _group_dequantize(dtype, encoders):
     for name, (x, nbits, group, seed) in _group_quantize(dtype, encoders):
-        for by, (scales, packed) in _encodings(encoders, group_quantize, x, nbits, group, seed):
+        for by, (scales, packed) in encodings(encoders, group_quantize, x, nbits, group, seed):
             yield f"{name} {by}", (packed, scales, nbits, group)
 
 
-@_case("hadamard", dtypes=_CODE_DTYPES[:1])
+# bits, group, seed, hadamard: groups of one row, of one pass, of two, and no power of two
+_TRANSFORMED: Final = (
+    (4, 128, 7, True),
+    (8, 64, None, False),
+    (4, 32, None, True),
+    (8, 32, 1, True),
+    (8, 2048, 2**40 + 1, True),
+    (4, 192, None, True),
+    (8, 96, None, True),
+    (4, 4096, 3, False),
+    (4, 10_000, None, False),
+)
+
+
+def _transformed(dtype: torch.dtype) -> tuple[tuple[int, int, int | None, bool], ...]:
+    return _TRANSFORMED if dtype == torch.float32 else _TRANSFORMED[:2]
+
+
+@case("group_transform_quantize")
+def _group_transform_quantize(dtype, encoders):
+    for options in _transformed(dtype):
+        for name, x in float_inputs(dtype).items():
+            yield f"{name} {options}", (x.contiguous().view(-1), *options)
+
+
+@case("group_dequantize_transform")
+def _group_dequantize_transform(dtype, encoders):
+    for nbits, group, seed, hadamard in _transformed(dtype):
+        for name, x in float_inputs(torch.float32).items():
+            out = Out((x.numel(),), dtype)
+            arguments = (x.contiguous().view(-1), nbits, group, seed, hadamard)
+            for by, (scales, packed) in encodings(encoders, group_transform_quantize, *arguments):
+                # which NaN torch casts to in bfloat16 depends on the processor
+                if dtype != torch.bfloat16 or not _has_marks(packed, nbits):
+                    case = (packed, scales, nbits, group, hadamard, out)
+                    yield f"{name} {arguments[1:]} {by}", case
+    for nbits, group, hadamard in ((4, 128, True), (8, 32, False), (8, 22, False)):
+        data, scales = _sent(nbits, group, marked=dtype != torch.bfloat16)
+        out = Out((data.shape[1] * 8 // nbits - 3,), dtype)
+        yield f"sum {nbits} {group}", (data, scales, nbits, group, hadamard, out)
+
+
+def _has_marks(packed: Tensor, nbits: int) -> bool:
+    marks = packed == 0 if nbits == 8 else (packed < 16) | (packed % 16 == 0)
+    return bool(marks.any())
+
+
+def _sent(nbits: int, group: int, marked: bool = True) -> tuple[Tensor, Tensor]:
+    """Return what three senders quantized, with values that are not finite if ``marked``."""
+    values = torch.randn(3, 20 * group, generator=torch.Generator().manual_seed(3))
+    values *= torch.tensor([[1.0], [1e-3], [30.0]])
+    values[:, 4 * group : 5 * group] = 0.0
+    if marked:
+        values[0, 5], values[1, group + 1] = torch.nan, torch.inf
+    sent = [quantize_group(row, nbits, group) for row in values]
+    return torch.stack([data for _, data in sent]), torch.stack([scales for scales, _ in sent])
+
+
+@case("group_dequantize_sum_quantize", dtypes=_CODE_DTYPES[:1])
+def _group_dequantize_sum_quantize(dtype, encoders):
+    for nbits, new_nbits, group, seed in (
+        (8, 4, 128, 11),
+        (4, 8, 128, None),
+        (4, 4, 32, 2**63),
+        (8, 8, 32, None),
+        (8, 4, 64, None),
+        (8, 4, 1024, 0),
+        (4, 8, 4096, None),
+        (8, 4, 8192, None),
+        (8, 4, 30, 5),
+    ):
+        label = f"{nbits} to {new_nbits} bits {group} seed {seed}"
+        data, scales = _sent(nbits, group)
+        yield label, (data, scales, nbits, group, new_nbits, seed)
+        yield f"{label} one sender", (data[:1], scales[:1], nbits, group, new_nbits, seed)
+
+
+@case("hadamard", dtypes=_CODE_DTYPES[:1])
 def _hadamard(dtype, encoders):
     for name, x in _in_groups(32):
         yield name, (x,)
         yield f"{name} inverse", (x, True)
 
 
-@_case("scaled_cast", dtypes=_CODE_DTYPES[:1])
+@case("scaled_cast", dtypes=_CODE_DTYPES[:1])
 def _scaled_cast(dtype, encoders):
     for target in (torch.float8_e4m3fn, torch.float8_e5m2):
         for group in (1, 96):
@@ -332,10 +462,10 @@ def _scaled_cast(dtype, encoders):
                 yield f"{name} {target} {group}", (x, target, group)
 
 
-@_case("scaled_uncast", dtypes=_CODE_DTYPES[:1])
+@case("scaled_uncast", dtypes=_CODE_DTYPES[:1])
 def _scaled_uncast(dtype, encoders):
     for name, (x, target, group) in _scaled_cast(dtype, encoders):
-        for by, (scales, cast) in _encodings(encoders, scaled_cast, x, target, group):
+        for by, (scales, cast) in encodings(encoders, scaled_cast, x, target, group):
             yield f"{name} {by}", (cast, scales, group)
 
 
@@ -345,6 +475,8 @@ def fresh(argument: Any, device: torch.device) -> Any:
         return torch.full(argument.shape, torch.nan, dtype=argument.dtype, device=device)
     if isinstance(argument, Tensor):
         return argument.to(device, copy=True)
+    if isinstance(argument, list):
+        return [fresh(part, device) for part in argument]
     if isinstance(argument, Symbols):
         names = ("symbols", "escape_positions", "escape_codes")
         moved = {name: fresh(getattr(argument, name), device) for name in names}

@@ -8,7 +8,15 @@ from itertools import combinations
 import pytest
 import torch
 
-from tersor.kernels.group import group_dequantize, group_quantize
+from tersor.kernels.group import (
+    group_dequantize,
+    group_dequantize_sum_quantize,
+    group_dequantize_transform,
+    group_quantize,
+    group_transform_quantize,
+)
+from tersor.kernels.hadamard import hadamard
+from tersor.types import FLOAT_DTYPES
 
 TOP = {4: 7, 8: 127}
 
@@ -128,3 +136,99 @@ def test_the_largest_floats_stay_finite(nbits):
     x = torch.tensor([largest, -largest, largest / 2, 0.0])
     found = group_dequantize(*reversed(group_quantize(x, nbits, 4)), nbits, 4)
     assert found.isfinite().all()
+
+
+def decoded(scales, data, nbits, group, count, dtype=torch.float32, *, transformed):
+    out = torch.full((count,), torch.nan, dtype=dtype)
+    group_dequantize_transform(data, scales, nbits, group, transformed, out)
+    return out
+
+
+@pytest.mark.parametrize("nbits", [4, 8])
+@pytest.mark.parametrize("group", [32, 64, 96, 1024])
+def test_fused_steps_give_the_bytes_of_single_ones(nbits, group, generator):
+    x = torch.randn(3 * group - 5, generator=generator)
+    padded = torch.cat([x, torch.zeros(5)])
+    scales, data = group_transform_quantize(x, nbits, group, 9, True)
+    expected_scales, expected = group_quantize(hadamard(padded), nbits, group, 9)
+    assert torch.equal(scales, expected_scales)
+    assert torch.equal(data, expected)
+    found = decoded(scales, data, nbits, group, x.numel(), transformed=True)
+    values = hadamard(group_dequantize(data, scales, nbits, group), inverse=True)
+    assert torch.equal(found, values[:-5])
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+@pytest.mark.parametrize("transformed", [False, True])
+def test_every_dtype_is_rounded_once(dtype, transformed, generator):
+    x = torch.randn(1000, generator=generator).to(dtype)
+    scales, data = group_transform_quantize(x, 8, 128, None, transformed)
+    wide_scales, wide_data = group_transform_quantize(x.float(), 8, 128, None, transformed)
+    assert torch.equal(scales, wide_scales)
+    assert torch.equal(data, wide_data)
+    wide = decoded(scales, data, 8, 128, 1000, transformed=transformed)
+    found = decoded(scales, data, 8, 128, 1000, dtype, transformed=transformed)
+    assert torch.equal(found, wide.to(dtype))
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+def test_what_is_not_finite_is_nan_in_every_dtype(dtype, generator):
+    x = torch.randn(640, generator=generator).to(dtype)
+    x[[3, 70, 639]] = torch.tensor([math.nan, math.inf, -math.inf], dtype=dtype)
+    scales, data = group_transform_quantize(x, 4, 64)
+    found = decoded(scales, data, 4, 64, 640, dtype, transformed=False)
+    assert found.isnan().nonzero().view(-1).tolist() == [3, 70, 639]
+    scales, data = group_transform_quantize(x, 4, 64, None, True)
+    found = decoded(scales, data, 4, 64, 640, dtype, transformed=True)
+    assert found.view(-1, 32).isnan().all(1).nonzero().view(-1).tolist() == [0, 2, 19]
+    assert found.isnan().sum() == 96
+
+
+def test_given_buffers_are_written_wherever_they_start(generator):
+    x = torch.randn(1280, generator=generator)
+    for transformed in (False, True):
+        scales, data = group_transform_quantize(x, 4, 128, 5, transformed)
+        for lead in (0, 1, 4, 8):
+            buffer = torch.full((lead + 640 + 3,), 77, dtype=torch.uint8)
+            place = buffer[lead : lead + 640]
+            new_scales = torch.empty(10)
+            group_transform_quantize(x, 4, 128, 5, transformed, (new_scales, place))
+            assert torch.equal(new_scales, scales)
+            assert torch.equal(place, data)
+            assert buffer[:lead].tolist() + buffer[-3:].tolist() == [77] * (lead + 3)
+            found = decoded(scales, place, 4, 128, 1280, transformed=transformed)
+            expected = decoded(scales, data, 4, 128, 1280, transformed=transformed)
+            assert torch.equal(found, expected)
+
+
+def sent_by(num_senders, nbits, group, generator):
+    """Return one buffer per sender as it arrives: scales, then data."""
+    rows = []
+    for scale in torch.logspace(0, 3, num_senders):
+        scales, data = group_quantize(
+            torch.randn(6 * group, generator=generator) * scale, nbits, group
+        )
+        rows.append(torch.cat([scales.view(torch.uint8), data]))
+    payloads = torch.stack(rows)
+    return payloads[:, 24:], payloads[:, :24].view(torch.float32)
+
+
+@pytest.mark.parametrize("group", [32, 128, 4096, 10])
+def test_senders_are_summed_in_their_order(group, generator):
+    data, scales = sent_by(4, 8, group, generator)
+    total = group_dequantize(data[0].clone(), scales[0].clone(), 8, group)
+    for one, one_scales in zip(data[1:], scales[1:], strict=True):
+        total = total + group_dequantize(one.clone(), one_scales.clone(), 8, group)
+    out = decoded(scales, data, 8, group, 6 * group, transformed=False)
+    assert torch.equal(out, total)
+    new_scales, new_data = group_dequantize_sum_quantize(data, scales, 8, group, 4, 21)
+    expected_scales, expected = group_quantize(total, 4, group, 21)
+    assert torch.equal(new_scales, expected_scales)
+    assert torch.equal(new_data, expected)
+
+
+def test_a_sum_is_transformed_back_once(generator):
+    data, scales = sent_by(3, 4, 64, generator)
+    total = decoded(scales, data, 4, 64, 384, transformed=False)
+    found = decoded(scales, data, 4, 64, 380, torch.float64, transformed=True)
+    assert torch.equal(found, hadamard(total, inverse=True)[:380].double())

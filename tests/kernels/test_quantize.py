@@ -116,7 +116,7 @@ def test_every_16_bit_float_is_kept_or_handed_over_rightly(dtype, bound):
         (torch.float16, quantize_cpu._round_to_f16),
         (torch.bfloat16, quantize_cpu._round_to_bf16),
     ],
-    ids=str,
+    ids=["float16", "bfloat16"],
 )
 def test_rounding_is_that_of_the_cast_at_every_midpoint(dtype, emulated):
     levels = torch.arange(0, 2**15).to(torch.int16).view(dtype).float()

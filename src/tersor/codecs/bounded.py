@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 
-from tersor.codecs.codec import Codec, checked_payload
+from tersor.codecs.codec import Codec, check_num_values, checked_payload, pad_payload
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.finite_range import finite_range
-from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize.grid import is_step
 from tersor.raw_bytes import padded
 from tersor.stages import payload as layout
 from tersor.stages.encoders.encoder import Encoder
-from tersor.stages.predictors import lorenzo
 from tersor.types import Bound
+
+Coded = torch.Tensor | layout.Body | None
+"""A finished payload, what there is to make one of, or None if no grid can keep the bound."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,15 +40,23 @@ class BoundedCodec(Codec):
             )
 
     @abstractmethod
-    def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:
-        """Return the coded form of a tensor that is not empty; None if no grid can keep the bound.
-
-        The bound is absolute unless ``encode_tensor`` says otherwise.
-        """
+    def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
+        """Return the coded form of a tensor that is not empty."""
 
     @abstractmethod
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
         """Decode ``opened.body`` into ``out`` and put the outliers in place."""
+
+    def encode_bodies(self, xs: Sequence[torch.Tensor]) -> Sequence[Coded]:
+        """Return the coded forms of tensors within the codec's own bound; None for an empty one."""
+        return [self.encode_body(x, self.resolve_bound(x)) if x.numel() else None for x in xs]
+
+    def decode_plain(
+        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> Sequence[bool]:
+        """Decode what is quicker to decode as a list; say of each payload whether that was done."""
+        del outs
+        return [False] * len(payloads)
 
     def resolve_bound(self, x: torch.Tensor) -> float:
         """Return the absolute error bound for ``x``; 0 for a tensor without finite values."""
@@ -58,18 +69,35 @@ class BoundedCodec(Codec):
         """See ``Codec.encode_payload``."""
         if error_bound is None:
             raise SpecError(f"codec {self.codec_id!r} needs the resolved error bound")
-        return self.seal(x, Bound.absolute(error_bound))
+        return _seal(x, self.encode_body(x, error_bound) if x.numel() else None)
 
-    def seal(self, x: torch.Tensor, bound: Bound) -> torch.Tensor:
-        """Encode within ``bound``; store exactly what would not get smaller."""
-        body = self.encode_body(x, bound) if x.numel() else None
-        if body is not None and body.nbytes < layout.exact_nbytes(x.nbytes):
-            return layout.seal(layout.CODED, body)
-        return _seal_constant(x) if x.numel() else layout.seal_exact(x)
+    def encode_tensor(self, x: torch.Tensor) -> torch.Tensor:
+        """See ``Codec.encode_tensor``."""
+        return self.encode_tensors([x])[0]
+
+    def encode_tensors(self, xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See ``Codec.encode_tensors``."""
+        for x in xs:
+            check_num_values(x.numel())
+        bodies = self.encode_bodies(xs)
+        return [pad_payload(_seal(x, body), x.numel()) for x, body in zip(xs, bodies, strict=True)]
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
-        opened = layout.open_payload(checked_payload(payload), out)
+        self.decode_payloads([payload], [out])
+
+    def decode_payloads(
+        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> None:
+        """See ``Codec.decode_payloads``."""
+        payloads = [checked_payload(payload) for payload in payloads]
+        decoded = self.decode_plain(payloads, outs)
+        for payload, out, is_decoded in zip(payloads, outs, decoded, strict=True):
+            if not is_decoded:
+                self._decode_one(payload, out)
+
+    def _decode_one(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        opened = layout.open_payload(payload, out)
         if opened.mode != layout.EXACT and out.numel() == 0:
             raise CorruptDataError("an empty tensor is stored exactly, not coded")
         if opened.mode == layout.CODED:
@@ -86,6 +114,21 @@ class BoundedCodec(Codec):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Header plus the tensor's own size: nothing is ever stored larger than exactly."""
         return layout.exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)
+
+
+def _seal(x: torch.Tensor, body: Coded) -> torch.Tensor:
+    """Make the payload of a tensor; store exactly what would not get smaller."""
+    if isinstance(body, torch.Tensor):
+        return body
+    if body is not None and body.nbytes < layout.exact_nbytes(x.nbytes):
+        return layout.seal(layout.CODED, body)
+    return _seal_constant(x) if x.numel() else layout.seal_exact(x)
+
+
+def check_all_read(opened: layout.Opened, nbytes: int) -> None:
+    """Raise ``CorruptDataError`` unless a decoder read the whole body."""
+    if nbytes != opened.body.numel():
+        raise CorruptDataError("a coded body has bytes left over")
 
 
 def _fill(opened: layout.Opened, out: torch.Tensor) -> None:
@@ -139,17 +182,16 @@ class StreamCodec(BoundedCodec):
     def encoder(self) -> Encoder:
         """Return the encoder of the codes."""
 
-    def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:
+    def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
         """See ``BoundedCodec.encode_body``."""
-        grid = Grid.for_bound(bound.value, x.dtype)
+        grid = Grid.for_bound(error_bound, x.dtype)
         if grid is None:
             return None
+        lead = layout.HEADER.size
         if self.lorenzo == 0:
-            data, positions = self.encoder().quantize_encode(x, grid, layout.HEADER.size)
+            data, positions = self.encoder().quantize_encode(x, grid, lead)
         else:
-            codes, positions = bounded_quantize(x, grid)
-            residuals = lorenzo.residual(codes, tuple(x.shape), self.lorenzo)
-            data = self.encoder().encode(residuals, layout.HEADER.size)
+            data, positions = self.encoder().predict_encode(x, grid, self.lorenzo, lead)
         values = x.view(-1)[positions] if positions.numel() else positions
         return layout.Body(grid.step, data, positions, values)
 
@@ -159,9 +201,6 @@ class StreamCodec(BoundedCodec):
         if self.lorenzo == 0:
             nbytes = encoder.decode_dequantize(opened.body, opened.step, out)
         else:
-            residuals, nbytes = encoder.decode(opened.body, out.numel())
-            codes = lorenzo.restore(residuals, tuple(out.shape), self.lorenzo)
-            bounded_dequantize(codes, opened.step, out)
-        if nbytes != opened.body.numel():
-            raise CorruptDataError("a coded body has bytes left over")
+            nbytes = encoder.decode_restore(opened.body, opened.step, self.lorenzo, out)
+        check_all_read(opened, nbytes)
         put_outliers(opened, out)

@@ -11,7 +11,7 @@ from tersor.codecs.codec import Codec, checked_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.cast import scaled_cast, scaled_uncast
-from tersor.raw_bytes import as_bytes
+from tersor.raw_bytes import as_bytes, empty
 
 _FP8: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
@@ -26,7 +26,7 @@ class CastCodec(Codec):
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """See ``Codec.encode_payload``."""
         del error_bound
-        return as_bytes(x.to(self.target, copy=True))
+        return as_bytes(empty(x.shape, self.target, x.device).copy_(x))
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""

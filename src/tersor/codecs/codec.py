@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.raw_bytes import empty
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
-
-_MAX_VALUES_PER_BYTE_LOG2: Final = 16
-"""A payload has at least one byte per 2**16 values (it is padded with zeros otherwise), so that
-a reader can refuse an absurd shape before it allocates the output."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,14 +102,27 @@ class Codec(ABC):
         """Encode a whole contiguous tensor of a supported dtype as one padded payload."""
         return self.encode_chunk(x, self.resolve_bound(x))
 
+    def encode_tensors(self, xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Do what ``encode_tensor`` does for each of a list of tensors on one device.
+
+        Payloads may be views of one buffer.
+        """
+        return [self.encode_tensor(x) for x in xs]
+
+    def decode_payloads(
+        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> None:
+        """Do what ``decode_payload`` does for each of a list of payloads on one device."""
+        for payload, out in zip(payloads, outs, strict=True):
+            self.decode_payload(payload, out)
+
     def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """Encode one contiguous chunk, padded to the least size a reader accepts.
 
         Raises:
             SpecError: more values than one payload can hold.
         """
-        if x.numel() > MAX_CHUNK_VALUES:
-            raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use encode")
+        check_num_values(x.numel())
         return pad_payload(self.encode_payload(x, error_bound), x.numel())
 
     @classmethod
@@ -143,6 +155,12 @@ def materialised(x: torch.Tensor) -> torch.Tensor:
     return x.detach().resolve_conj().resolve_neg().contiguous()
 
 
+def check_num_values(num_values: int) -> None:
+    """Raise ``SpecError`` if one payload cannot hold that many values."""
+    if num_values > MAX_CHUNK_VALUES:
+        raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use encode")
+
+
 def check_chunk_values(chunk_values: int) -> None:
     """Raise ``SpecError`` unless a payload can hold that many values."""
     if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
@@ -151,7 +169,7 @@ def check_chunk_values(chunk_values: int) -> None:
 
 def pad_payload(payload: torch.Tensor, num_values: int) -> torch.Tensor:
     """Append zeros up to the least size that ``check_payload_size`` accepts."""
-    missing = (num_values >> _MAX_VALUES_PER_BYTE_LOG2) - payload.numel()
+    missing = (num_values >> MAX_VALUES_PER_BYTE_LOG2) - payload.numel()
     return payload if missing <= 0 else torch.cat([payload, payload.new_zeros(missing)])
 
 
@@ -167,7 +185,7 @@ def check_payload_size(payload: torch.Tensor, num_values: int) -> None:
     """Refuse a payload too small for its shape, before any output is allocated."""
     if payload.dtype != torch.uint8 or payload.dim() != 1:
         raise CorruptDataError("a payload must be a one-dimensional uint8 tensor")
-    if payload.numel() < num_values >> _MAX_VALUES_PER_BYTE_LOG2:
+    if payload.numel() < num_values >> MAX_VALUES_PER_BYTE_LOG2:
         raise CorruptDataError(
             f"a payload of {payload.numel()} bytes cannot hold {num_values} values"
         )
@@ -176,7 +194,7 @@ def check_payload_size(payload: torch.Tensor, num_values: int) -> None:
 def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device) -> torch.Tensor:
     """Return a contiguous tensor to decode into: ``out`` itself, or a new one."""
     if out is None:
-        return torch.empty(info.shape, dtype=info.dtype, device=device)
+        return empty(info.shape, info.dtype, device)
     if tuple(out.shape) != info.shape or out.dtype != info.dtype or out.device != device:
         raise SpecError(
             f"out must be {info.dtype} of shape {info.shape} on {device}, "
@@ -184,9 +202,7 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
         )
     if out.requires_grad:
         raise SpecError("out must not require a gradient; give out.detach()")
-    return (
-        out if out.is_contiguous() else torch.empty_like(out, memory_format=torch.contiguous_format)
-    )
+    return out if out.is_contiguous() else empty(info.shape, info.dtype, device)
 
 
 def copy_if_strided(target: torch.Tensor, out: torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tersor.codecs.bounded import StreamCodec
+import torch
+
+from tersor.codecs.bounded import Coded, StreamCodec
 from tersor.codecs.registry import register
+from tersor.kernels.slices import pack_slices, unpack_slices
+from tersor.stages import payload as layout
 from tersor.stages.encoders.bitpack import BitpackEncoder
 
 
@@ -26,6 +31,26 @@ class Flat(StreamCodec):
     def encoder(self) -> BitpackEncoder:
         """Fixed-length packing."""
         return BitpackEncoder(block=self.block, base=self.base)
+
+    @property
+    def _is_plain(self) -> bool:
+        return self.lorenzo == 0 and not self.base
+
+    def encode_bodies(self, xs: Sequence[torch.Tensor]) -> Sequence[Coded]:
+        """See ``BoundedCodec.encode_bodies``."""
+        if not self._is_plain:
+            return StreamCodec.encode_bodies(self, xs)
+        packed = pack_slices(xs, self.bound, self.block)
+        return [layout.Body(*one) if isinstance(one, tuple) else one for one in packed]
+
+    def decode_plain(
+        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> Sequence[bool]:
+        """See ``BoundedCodec.decode_plain``."""
+        if not self._is_plain:
+            return StreamCodec.decode_plain(self, payloads, outs)
+        decoded: list[bool] = unpack_slices(payloads, outs, self.block)
+        return decoded
 
 
 @register

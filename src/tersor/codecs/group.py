@@ -11,7 +11,7 @@ import torch
 from tersor.codecs.codec import Codec, checked_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
-from tersor.raw_bytes import as_bytes
+from tersor.raw_bytes import empty
 from tersor.stages.quantizers.group import GroupQuantizer
 
 
@@ -51,8 +51,12 @@ class GroupCodec(Codec):
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """See ``Codec.encode_payload``."""
         del error_bound
-        scales, data = self.quantizer().quantize(x)
-        return torch.cat([as_bytes(scales), data])
+        quantizer = self.quantizer()
+        payload = empty((self.max_nbytes(tuple(x.shape), x.dtype),), torch.uint8, x.device)
+        scales_nbytes = 4 * quantizer.num_groups(x.numel())
+        scales = payload[:scales_nbytes].view(torch.float32)
+        quantizer.quantize(x, scales, payload[scales_nbytes:])
+        return payload
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""

@@ -10,7 +10,7 @@ import torch
 from tersor.codecs.codec import Codec, checked_payload
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError
-from tersor.raw_bytes import as_bytes
+from tersor.raw_bytes import as_bytes, empty
 from tersor.types import DTYPE_NAMES
 
 
@@ -30,7 +30,8 @@ class Raw(Codec):
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """Copy the bytes."""
         del error_bound
-        return as_bytes(x).clone()
+        data = as_bytes(x)
+        return empty((data.numel(),), torch.uint8, x.device).copy_(data)
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """Copy the bytes back."""

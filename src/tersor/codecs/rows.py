@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
-from tersor.chunks import MAX_CHUNK_VALUES
-from tersor.codecs.bounded import BoundedCodec
-from tersor.codecs.codec import pad_payload
+from tersor.codecs.bounded import BoundedCodec, Coded, check_all_read
 from tersor.codecs.registry import register
-from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.rows import decode_rows, encode_rows
+from tersor.errors import SpecError
+from tersor.kernels.rows import decode_row_slices, decode_rows, encode_row_slices
 from tersor.stages import payload as layout
 from tersor.types import Bound
 
@@ -21,6 +20,10 @@ def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
     """Return (rows, values per row): rows run along the last axis; a vector is one row."""
     width = shape[-1] if shape else 1
     return (torch.Size(shape).numel() // width if width else 0), width
+
+
+def _as_rows(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dim() == 2 else x.view(row_shape(tuple(x.shape)))
 
 
 @register
@@ -42,23 +45,33 @@ class Rows(BoundedCodec):
         if self.entropy not in ("huffman", "ans"):
             raise SpecError(f"entropy must be 'huffman' or 'ans', not {self.entropy!r}")
 
-    def encode_tensor(self, x: torch.Tensor) -> torch.Tensor:
-        """See ``Codec.encode_tensor``; the range is taken from the distinct rows alone."""
-        if x.numel() > MAX_CHUNK_VALUES:
-            raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use encode")
-        return pad_payload(self.seal(x, self.bound), x.numel())
-
-    def encode_body(self, x: torch.Tensor, bound: Bound) -> layout.Body | None:
+    def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
         """See ``BoundedCodec.encode_body``; outliers count in the distinct rows."""
-        matrix = x.view(row_shape(tuple(x.shape)))
-        encoded = encode_rows(matrix, bound, self.entropy, layout.HEADER.size)
-        return None if encoded is None else layout.Body(*encoded)
+        return self._encode([x], Bound.absolute(error_bound))[0]
+
+    def encode_bodies(self, xs: Sequence[torch.Tensor]) -> Sequence[Coded]:
+        """See ``BoundedCodec.encode_bodies``; the range is taken from the distinct rows alone."""
+        return self._encode(xs, self.bound)
+
+    def _encode(self, xs: Sequence[torch.Tensor], bound: Bound) -> list[Coded]:
+        filled = [k for k, x in enumerate(xs) if x.numel()]
+        matrices = [_as_rows(xs[k]) for k in filled]
+        coded: list[Coded] = [None] * len(xs)
+        for k, one in zip(filled, encode_row_slices(matrices, bound, self.entropy), strict=True):
+            coded[k] = layout.Body(*one) if isinstance(one, tuple) else one
+        return coded
 
     def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
         """See ``BoundedCodec.decode_body``."""
-        matrix = out.view(row_shape(tuple(out.shape)))
-        nbytes = decode_rows(
-            opened.body, opened.step, opened.positions, opened.values, matrix, self.entropy
-        )
-        if nbytes != opened.body.numel():
-            raise CorruptDataError("coded rows have bytes left over")
+        matrix = _as_rows(out)
+        outliers = opened.positions, opened.values
+        nbytes = decode_rows(opened.body, opened.step, *outliers, matrix, self.entropy)
+        check_all_read(opened, nbytes)
+
+    def decode_plain(
+        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> Sequence[bool]:
+        """See ``BoundedCodec.decode_plain``."""
+        matrices = [_as_rows(out) for out in outs]
+        decoded: list[bool] = decode_row_slices(payloads, matrices, self.entropy)
+        return decoded

@@ -5,7 +5,7 @@ Every tensor keeps its own codec, bound and payload; the offset table says where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,6 +21,7 @@ from tersor.codecs.codec import (
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels import threads
+from tersor.kernels.runs import cut
 from tersor.types import TensorInfo
 
 
@@ -51,13 +52,18 @@ def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) ->
     if len(tensors) != len(codecs):
         raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
 
-    def encode(start: int, stop: int) -> list[torch.Tensor]:
-        return [_encode_one(tensors[k], codecs[k]) for k in range(start, stop)]
-
     for x, codec in zip(tensors, codecs, strict=True):
         codec.check_supported(TensorInfo.of(x).dtype)
+
+    def encode(start: int, stop: int) -> dict[int, torch.Tensor]:
+        payloads: dict[int, torch.Tensor] = {}
+        for codec, places in _runs(codecs, tensors, start, stop):
+            encoded = codec.encode_tensors([materialised(tensors[k]) for k in places])
+            payloads.update(zip(places, encoded, strict=True))
+        return payloads
+
     parts = threads.run(encode, _split_by_size(tensors))
-    return [payload for part in parts for payload in part]
+    return [part[k] for part in parts for k in sorted(part)]
 
 
 def decode_payloads(
@@ -85,8 +91,8 @@ def decode_payloads(
     ]
 
     def decode(start: int, stop: int) -> None:
-        for k in range(start, stop):
-            codecs[k].decode_payload(payloads[k], targets[k])
+        for codec, places in _runs(codecs, targets, start, stop):
+            codec.decode_payloads([payloads[k] for k in places], [targets[k] for k in places])
 
     threads.run(decode, _split_by_size(targets))
     if out is None:
@@ -132,8 +138,20 @@ def decode_batch(
     return decode_payloads(payloads, infos, codecs, out)
 
 
-def _encode_one(x: torch.Tensor, codec: Codec) -> torch.Tensor:
-    return codec.encode_tensor(materialised(x))
+def _runs(
+    codecs: Sequence[Codec], tensors: Sequence[torch.Tensor], start: int, stop: int
+) -> Iterator[tuple[Codec, list[int]]]:
+    """Yield the places from ``start`` to ``stop`` by equal codec, device and dtype.
+
+    On the CPU a run ends after some MiB: what Python does for it then stands beside the kernels of
+    another thread.
+    """
+    groups: dict[tuple[Codec, torch.device, torch.dtype], list[int]] = {}
+    for k in range(start, stop):
+        groups.setdefault((codecs[k], tensors[k].device, tensors[k].dtype), []).append(k)
+    for (codec, device, _), places in groups.items():
+        for run in cut(tensors, places) if device.type == "cpu" else (places,):
+            yield codec, run
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:

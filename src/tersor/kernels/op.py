@@ -7,7 +7,7 @@ the same bits. Nothing falls back silently: a missing package raises ``BackendUn
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -55,7 +55,8 @@ def backend_for(device: torch.device) -> str:
 class Op:
     """One operation and where its implementations live, as ``"module:function"``.
 
-    Calling the op picks the backend by the device of the first tensor argument.
+    Calling the op picks the backend by the device of its first argument, a tensor or a list of
+    tensors on one device.
     """
 
     name: str
@@ -87,6 +88,7 @@ class Op:
         self._loaded[backend] = loaded
         return loaded  # type: ignore[no-any-return]
 
-    def __call__(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Run the operation on ``x``'s device."""
-        return self.implementation(backend_for(x.device))(x, *args, **kwargs)
+    def __call__(self, x: torch.Tensor | Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        """Run the operation on ``x``'s device; an empty list counts as on the CPU."""
+        first = x if isinstance(x, torch.Tensor) else next(iter(x), torch.empty(0))
+        return self.implementation(backend_for(first.device))(x, *args, **kwargs)

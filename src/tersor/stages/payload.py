@@ -1,30 +1,15 @@
-"""The payload of an error-bounded codec: how it was coded, the coded body, and the outliers.
-
-```
-offset size field
-     0    1 mode          0 exact, 1 coded, 2 constant
-     1    3 zero
-     4    4 num_outliers
-     8    8 step          float64; the constant in mode 2, 0 in mode 0
-    16    8 body_nbytes
-    24      body          mode 0: the tensor's bytes; mode 1: the codec's body; mode 2: empty
-            positions     u32[num_outliers], ascending; padded to 8 bytes
-            values        num_outliers values in the tensor's dtype; padded to 8 bytes
-```
-
-All parts start at multiples of 8 bytes. Outliers replace the decoded values at their positions.
-"""
+"""Payloads of error-bounded codecs, put together and taken apart. Layout: ``kernels.payload.layout``."""
 
 from __future__ import annotations
 
 import math
-import struct
 from dataclasses import dataclass
-from typing import Final
+from functools import cache
 
 import torch
 
 from tersor.errors import CorruptDataError
+from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT, HEADER, exact_nbytes
 from tersor.raw_bytes import (
     are_ascending,
     as_bytes,
@@ -34,8 +19,18 @@ from tersor.raw_bytes import (
     read_struct,
 )
 
-EXACT, CODED, CONSTANT = 0, 1, 2
-HEADER: Final = struct.Struct("<B3xIdQ")
+__all__ = [
+    "CODED",
+    "CONSTANT",
+    "EXACT",
+    "HEADER",
+    "Body",
+    "Opened",
+    "exact_nbytes",
+    "open_payload",
+    "seal",
+    "seal_exact",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +81,17 @@ def seal(mode: int, body: Body) -> torch.Tensor:
     return torch.cat([body.data, *outliers])
 
 
-def exact_nbytes(nbytes: int) -> int:
-    """Size of a payload that stores ``nbytes`` of values exactly: the most a payload takes."""
-    return HEADER.size + padded(nbytes)
-
-
 def seal_exact(x: torch.Tensor) -> torch.Tensor:
     """Store the values as they are."""
     none = torch.empty(0, dtype=torch.int64, device=x.device)
     data = torch.zeros(exact_nbytes(x.nbytes), dtype=torch.uint8, device=x.device)
     data[HEADER.size : HEADER.size + x.nbytes] = as_bytes(x)
     return seal(EXACT, Body(0.0, data, none, none))
+
+
+@cache
+def _nothing(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
 
 
 def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:
@@ -118,8 +113,8 @@ def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:
     body = payload[HEADER.size : positions_start]
     if num_outliers == 0:
         # the common case, kept short: small payloads are many
-        none = torch.empty(0, dtype=torch.int64, device=out.device)
-        return Opened(mode, step, body, none, out.new_empty(0))
+        nothing = _nothing(torch.int64, out.device), _nothing(out.dtype, out.device)
+        return Opened(mode, step, body, *nothing)
     positions = payload[positions_start : positions_start + 4 * num_outliers]
     positions = positions.view(torch.int32).to(torch.int64) & 0xFFFFFFFF
     if not are_ascending(positions, out.numel()):

@@ -33,10 +33,9 @@ SLACK_NBYTES = 16
 
 
 @njit(nogil=True, cache=True)
-def _pack_bytes(fields: Any, lanes: Any, block: int, widths: Any, address: int) -> int:
-    for i in range(fields.size):
-        lanes[i] = np.uint8(fields[i])
-    source = address_of(lanes)
+def pack_bytes(octets: Any, block: int, widths: Any, address: int) -> int:
+    """Do what ``pack_tile`` does for fields that are bytes already."""
+    source = address_of(octets)
     start = address
     if block == 32:
         for b in range(widths.size):
@@ -140,7 +139,9 @@ def pack_tile(
         address: where the words go; up to 16 bytes past them are overwritten.
     """
     if union < np.uint32(1 << 8):
-        return _pack_bytes(fields, octets, block, widths, address)
+        for i in range(fields.size):
+            octets[i] = np.uint8(fields[i])
+        return pack_bytes(octets, block, widths, address)
     if union < np.uint32(1 << 16):
         return _pack_pairs(fields, pairs, block, widths, address)
     return _pack_words(fields, block, widths, address)
@@ -229,35 +230,40 @@ def unpack_tile(
 @njit(nogil=True, cache=True)
 def write_fields(values: Any, width: int, target: Any) -> None:
     """Pack ``values`` into ``target``, which is as long as ``fields_nbytes`` says."""
-    word, filled, place = _U(0), _U(0), 0
+    address = address_of(target)
+    nbits = _U(width)
+    word, filled = _U(0), _U(0)
     for i in range(values.size):
-        word |= _U(values[i]) << filled
-        filled += _U(width)
-        while filled >= _U(8):
-            target[place] = np.uint8(word & _U(255))
-            place += 1
-            word >>= _U(8)
-            filled -= _U(8)
+        value = _U(values[i])
+        word |= value << filled
+        filled += nbits
+        if filled >= _U(64):
+            store_u64(address, word)
+            address += _U(8)
+            filled -= _U(64)
+            word = value >> (nbits - filled)
     if filled > _U(0):
-        target[place] = np.uint8(word)
-        place += 1
-    for k in range(place, target.size):
-        target[k] = np.uint8(0)
+        store_u64(address, word)
 
 
 @njit(nogil=True, cache=True)
 def read_fields(packed: Any, width: int, values: Any) -> None:
     """Unpack all of ``values`` from ``packed``, which was checked to be long enough."""
-    mask = (_U(1) << _U(width)) - _U(1)
-    word, filled, place = _U(0), _U(0), 0
+    address = address_of(packed)
+    nbits = _U(width)
+    mask = (_U(1) << nbits) - _U(1)
+    word, left = _U(0), _U(0)
     for i in range(values.size):
-        while filled < _U(width):
-            word |= _U(packed[place]) << filled
-            filled += _U(8)
-            place += 1
-        values[i] = np.int32(word & mask)
-        word >>= _U(width)
-        filled -= _U(width)
+        if left >= nbits:
+            values[i] = np.int32(word & mask)
+            word >>= nbits
+            left -= nbits
+        else:
+            following = load_u64(address)
+            address += _U(8)
+            values[i] = np.int32((word | (following << left)) & mask)
+            word = following >> (nbits - left)
+            left += _U(64) - nbits
 
 
 def pack_fields(values: torch.Tensor, width: int) -> torch.Tensor:

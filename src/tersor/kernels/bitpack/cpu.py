@@ -28,7 +28,7 @@ from tersor.kernels.scratch import scratch
 
 
 @njit(nogil=True, cache=True)
-def _to_fields(codes: Any, fields: Any, block: int, bases: Any) -> Any:
+def to_fields(codes: Any, fields: Any, block: int, bases: Any) -> Any:
     """Turn a tile's codes into unsigned fields: zigzag, or relative to the block's minimum.
 
     Returns the union of all fields' bits.
@@ -60,7 +60,7 @@ def _to_fields(codes: Any, fields: Any, block: int, bases: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _to_codes(fields: Any, codes: Any, block: int, bases: Any) -> None:
-    """Inverse of ``_to_fields``."""
+    """Inverse of ``to_fields``."""
     if bases.size == 0:
         for i in range(codes.size):
             field = fields[i]
@@ -84,7 +84,7 @@ def _pack_kernel(
     for tile in range(s, e):
         low, high = tile * per_tile, min(tile * per_tile + per_tile, widths.size)
         part = codes[tile * TILE : min(tile * TILE + TILE, codes.size)]
-        union = _to_fields(part, fields, block, bases[low:high])
+        union = to_fields(part, fields, block, bases[low:high])
         address = start + np.uint64(4) * total
         num_words = pack_tile(fields, union, octets, pairs, block, widths[low:high], address)
         tile_words[tile] = num_words
@@ -122,7 +122,7 @@ def _quantize_pack_kernel(
         low, high = tile * per_tile, min(tile * per_tile + per_tile, widths.size)
         tile_codes = codes[: part.size]
         tile_outliers[tile] = quantize_tile(part, inverse, step, bound, radius, narrow, tile_codes)
-        union = _to_fields(tile_codes, fields, block, bases[low:high])
+        union = to_fields(tile_codes, fields, block, bases[low:high])
         address = start + np.uint64(4) * total
         num_words = pack_tile(fields, union, octets, pairs, block, widths[low:high], address)
         tile_words[tile] = num_words
@@ -147,7 +147,7 @@ def _unpack_kernel(
 
 
 @njit(nogil=True, cache=True)
-def _is_consistent(offsets: Any, widths: Any, block: int) -> bool:
+def is_consistent(offsets: Any, widths: Any, block: int) -> bool:
     """Say whether the widths are legal and add up to the offsets of every tile."""
     total = np.uint64(0)
     per_tile = TILE // block
@@ -162,7 +162,7 @@ def _is_consistent(offsets: Any, widths: Any, block: int) -> bool:
 
 
 @njit(nogil=True, cache=True)
-def _unpack_dequantize_kernel(
+def unpack_dequantize_kernel(
     words: Any,
     offsets: Any,
     widths: Any,
@@ -173,6 +173,7 @@ def _unpack_dequantize_kernel(
     s: int,
     e: int,
 ) -> None:
+    """Unpack and dequantize tiles ``[s, e)`` of a body that was checked."""
     codes = np.empty(TILE, dtype=np.int32)
     fields = np.empty(TILE, dtype=np.uint32)
     octets = np.empty(TILE, dtype=np.uint8)
@@ -222,7 +223,7 @@ def _assemble(
     return torch.from_numpy(buffer)
 
 
-def _pack_with(
+def pack_with(
     kernel: Any,
     arguments: tuple[Any, ...],
     extra: tuple[Any, ...],
@@ -231,6 +232,11 @@ def _pack_with(
     base: bool,
     lead: int,
 ) -> torch.Tensor:
+    """Return the body that ``kernel`` packs, run on as many threads as are worth starting.
+
+    It is called with ``(*arguments, block, bases, widths, words, tile_words, *extra, start, stop)``
+    for tiles ``[start, stop)`` and returns the words it wrote.
+    """
     layout = BitpackLayout(n, block)
     words = scratch(layout.num_blocks * block * 4 + SLACK_NBYTES)
     widths = np.empty(layout.num_blocks, dtype=np.uint8)
@@ -248,7 +254,7 @@ def _pack_with(
 
 def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0) -> torch.Tensor:
     """See ``reference.pack``."""
-    return _pack_with(_pack_kernel, (codes.numpy(),), (), codes.numel(), block, base, lead)
+    return pack_with(_pack_kernel, (codes.numpy(),), (), codes.numel(), block, base, lead)
 
 
 def quantize_pack(
@@ -257,15 +263,20 @@ def quantize_pack(
     """See ``fused.quantize_pack``."""
     arguments = quantizer_arguments(x, grid)
     tile_outliers = np.zeros(-(-x.numel() // TILE), dtype=np.int64)
-    body = _pack_with(
+    body = pack_with(
         _quantize_pack_kernel, arguments, (tile_outliers,), x.numel(), block, base, lead
     )
     return body, torch.from_numpy(collect_outliers(*arguments, tile_outliers))
 
 
-def _unpack_arguments(
+def unpack_arguments(
     body: torch.Tensor, num_codes: int, block: int, base: bool
 ) -> tuple[tuple[Any, ...], int]:
+    """Return ``(words, offsets, widths, block, bases)`` of a checked body, and its bytes.
+
+    Raises:
+        CorruptDataError: the body is not what ``pack`` writes for ``num_codes`` codes.
+    """
     layout = BitpackLayout(num_codes, block)
     bases, lead_nbytes = np.empty(0, dtype=np.int32), 0
     if base:
@@ -273,7 +284,7 @@ def _unpack_arguments(
         bases = np.cumsum(differences.numpy(), dtype=np.int32)
     offsets, widths, words = (part.numpy() for part in layout.split(body[lead_nbytes:]))
     offsets = offsets.view(np.uint32)
-    consistent = _is_consistent(offsets, widths, block)
+    consistent = is_consistent(offsets, widths, block)
     nbytes = layout.checked_nbytes(consistent, int(offsets[-1]), words.size)
     return (words, offsets, widths, block, bases), lead_nbytes + nbytes
 
@@ -282,7 +293,7 @@ def unpack(
     body: torch.Tensor, num_codes: int, block: int = 32, base: bool = False
 ) -> tuple[torch.Tensor, int]:
     """See ``reference.unpack``."""
-    arguments, nbytes = _unpack_arguments(body, num_codes, block, base)
+    arguments, nbytes = unpack_arguments(body, num_codes, block, base)
     codes = np.empty(num_codes, dtype=np.int32)
     parts = threads.split(-(-num_codes // TILE), 4 * TILE)
     threads.run(_unpack_kernel, [(*arguments, codes, start, stop) for start, stop in parts])
@@ -293,14 +304,14 @@ def unpack_dequantize(
     body: torch.Tensor, step: float, out: torch.Tensor, block: int = 32, base: bool = False
 ) -> int:
     """See ``fused.unpack_dequantize``."""
-    arguments, nbytes = _unpack_arguments(body, out.numel(), block, base)
+    arguments, nbytes = unpack_arguments(body, out.numel(), block, base)
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
     decoded = out.view(-1) if out.dtype == wide else torch.empty(out.numel(), dtype=wide)
     values = decoded.numpy()
     step = values.dtype.type(step)
     parts = threads.split(-(-values.size // TILE), 4 * TILE)
     threads.run(
-        _unpack_dequantize_kernel,
+        unpack_dequantize_kernel,
         [(*arguments, step, values, start, stop) for start, stop in parts],
     )
     if out.dtype != wide:

@@ -90,13 +90,19 @@ def _rows_differ(words: Any, a: int, b: int) -> bool:
 
 @njit(nogil=True, cache=True)
 def any_differs(words: Any, index: Any, first: Any, start: int, stop: int) -> bool:
-    """Say whether any row differs from the distinct row it was given: a hash collision."""
-    differ = False
+    """Say whether any row differs from the distinct row it was given: a hash collision.
+
+    A row that appears first is compared with itself: leaving it out takes a branch that nobody can
+    predict, and 22 us against 10 for 2048 rows of 256 bytes.
+    """
+    flat = words.reshape(-1)
+    width = _U(words.shape[1])
+    difference = _U(0)
     for row in range(start, stop):
-        known = first[index[row]]
-        if known != row:
-            differ |= _rows_differ(words, row, known)
-    return differ
+        one, other = _U(row) * width, _U(first[index[row]]) * width
+        for k in range(width):
+            difference |= flat[one + k] ^ flat[other + k]
+    return difference != _U(0)
 
 
 @njit(nogil=True, cache=True)
@@ -122,6 +128,20 @@ def number_exactly(words: Any, hashes: Any, index: Any, first: Any) -> int:
                 index[row] = known
                 break
             slot = (slot + _U(1)) & mask
+    return count
+
+
+@njit(nogil=True, cache=True)
+def distinct_rows(words: Any, hashes: Any, index: Any, first: Any) -> int:
+    """Number the distinct rows of 64-bit words on this thread; return how many there are.
+
+    ``hashes`` is scratch; it, ``index`` and ``first`` have room for every row.
+    """
+    num_rows = words.shape[0]
+    hash_rows(words, hash_keys(words.shape[1]), hashes, 0, num_rows)
+    count = number_hashes(hashes[:num_rows], index, first)
+    if any_differs(words, index, first, 0, num_rows):
+        return number_exactly(words, hashes[:num_rows], index, first)
     return count
 
 

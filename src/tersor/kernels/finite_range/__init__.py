@@ -7,6 +7,7 @@ finite_range = Op(
     {
         "reference": "tersor.kernels.finite_range.reference:finite_range",
         "cpu": "tersor.kernels.finite_range.cpu:finite_range",
+        "gpu": "tersor.kernels.finite_range.gpu:finite_range",
     },
 )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import numpy as np
 import torch
 from numba import njit
 
@@ -39,6 +40,47 @@ def range_kernel(bits: Any, infinity_bits: Any, sign_shift: Any, start: int, sto
         low = min(low, key if finite else magnitude_bits)
         high = max(high, key if finite else integer(~magnitude_bits))
     return low, high
+
+
+class Infinities(NamedTuple):
+    """Bits of infinity as a signed, of minus infinity as an unsigned integer; one each."""
+
+    positive: Any
+    negative: Any
+
+
+INFINITIES: Final = {
+    torch.float32: Infinities(np.array([0x7F80_0000], "i4"), np.array([0xFF80_0000], "u4")),
+    torch.float64: Infinities(np.array([0x7FF << 52], "i8"), np.array([0xFFF << 52], "u8")),
+}
+
+
+@njit(nogil=True, cache=True)
+def range_if_finite(values: Any, infinities: Any) -> Any:
+    """Return the smallest and largest of at least one value; (1, 0) if any is not finite.
+
+    Bits of positive floats sort like the floats, those of negative ones the other way round, so
+    three integer extremes suffice: a third of the work of ``range_kernel``.
+    """
+    signed = values.view(infinities.positive.dtype)
+    unsigned = values.view(infinities.negative.dtype)
+    ends = np.empty(2, dtype=unsigned.dtype)
+    largest, furthest, nearest = signed[0], unsigned[0], unsigned[0]
+    for i in range(signed.size):
+        largest = max(largest, signed[i])
+        furthest = max(furthest, unsigned[i])
+        nearest = min(nearest, unsigned[i])
+    zero = values.dtype.type(0)
+    if largest >= infinities.positive[0] or furthest >= infinities.negative[0]:
+        return values.dtype.type(1), zero
+    sign_bit = unsigned.dtype.type(1) << unsigned.dtype.type(8 * unsigned.itemsize - 1)
+    ends[0] = furthest if furthest >= sign_bit else nearest
+    ends[1] = furthest if furthest < sign_bit else nearest
+    if furthest >= sign_bit and largest >= 0:
+        ends[1] = largest
+    low, high = ends.view(values.dtype)
+    # + 0 makes a signed zero positive
+    return low + zero, high + zero
 
 
 def _to_float(key: int, sign_shift: int, dtype: torch.dtype, image_dtype: torch.dtype) -> float:

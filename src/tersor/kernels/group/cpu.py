@@ -10,6 +10,7 @@ from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
+from tersor.raw_bytes import empty
 
 _SMALLEST_BITS = int(np.float32(SMALLEST_ABSMAX).view(np.int32))
 
@@ -78,20 +79,27 @@ def _quantize_kernel(
 
 
 def group_quantize(
-    x: torch.Tensor, nbits: int, group: int, seed: int | None = None
+    x: torch.Tensor,
+    nbits: int,
+    group: int,
+    seed: int | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.group_quantize``."""
     values = x.numpy().reshape(-1, group)
-    scales = np.empty(len(values), dtype=np.float32)
-    data = np.empty((len(values), group * nbits // 8), dtype=np.uint8)
+    scales, data = out or (
+        empty((len(values),), torch.float32, x.device),
+        empty((x.numel() * nbits // 8,), torch.uint8, x.device),
+    )
     low = np.uint32((seed or 0) & 0xFFFFFFFF)
     high = np.uint32(((seed or 0) >> 32) & 0xFFFFFFFF)
     bits = values.view(np.int32)
     limit = np.float32(largest_scale(nbits))
-    arguments = (values, bits, nbits, limit, seed is not None, low, high, scales, data)
+    rows = data.numpy().reshape(len(values), group * nbits // 8)
+    arguments = (values, bits, nbits, limit, seed is not None, low, high, scales.numpy(), rows)
     parts = threads.split(len(values), 4 * group)
     threads.run(_quantize_kernel, [(*arguments, s, e) for s, e in parts])
-    return torch.from_numpy(scales), torch.from_numpy(data.reshape(-1))
+    return scales, data
 
 
 @njit(nogil=True, cache=True)
@@ -114,11 +122,18 @@ def _dequantize_kernel(data: Any, scales: Any, nbits: int, out: Any, start: int,
 
 
 def group_dequantize(
-    data: torch.Tensor, scales: torch.Tensor, nbits: int, group: int
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    nbits: int,
+    group: int,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See ``reference.group_dequantize``."""
-    out = np.empty((scales.numel(), group), dtype=np.float32)
-    rows = data.numpy().reshape(scales.numel(), group * nbits // 8)
-    parts = threads.split(len(out), 4 * group)
-    threads.run(_dequantize_kernel, [(rows, scales.numpy(), nbits, out, s, e) for s, e in parts])
-    return torch.from_numpy(out.reshape(-1))
+    num_groups = scales.numel()
+    if out is None:
+        out = empty((num_groups * group,), torch.float32, data.device)
+    rows = data.numpy().reshape(num_groups, group * nbits // 8)
+    arguments = (rows, scales.numpy(), nbits, out.numpy().reshape(num_groups, group))
+    parts = threads.split(num_groups, 4 * group)
+    threads.run(_dequantize_kernel, [(*arguments, s, e) for s, e in parts])
+    return out

@@ -35,7 +35,11 @@ def uniform(seed: int, count: int, device: torch.device | str = "cpu") -> torch.
 
 
 def group_quantize(
-    x: torch.Tensor, nbits: int, group: int, seed: int | None = None
+    x: torch.Tensor,
+    nbits: int,
+    group: int,
+    seed: int | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize groups of consecutive values by their largest finite magnitude.
 
@@ -44,6 +48,7 @@ def group_quantize(
         nbits: 8 or 4.
         group: values per scale, even.
         seed: round stochastically with this seed (unbiased), or to nearest when None.
+        out: scales and data to write to and return instead of new ones.
 
     Returns:
         scales: float32 [num_groups]; data: uint8 [num_groups * group * nbits / 8].
@@ -67,16 +72,22 @@ def group_quantize(
     fields = torch.where(finite, fields, 0)
     if nbits == 4:
         fields = fields[:, : group // 2] | fields[:, group // 2 :] << 4
-    return scales, fields.to(torch.uint8).view(-1)
+    data = fields.to(torch.uint8).view(-1)
+    return (scales, data) if out is None else (out[0].copy_(scales), out[1].copy_(data))
 
 
 def group_dequantize(
-    data: torch.Tensor, scales: torch.Tensor, nbits: int, group: int
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    nbits: int,
+    group: int,
+    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return the float32 values of ``group_quantize``'s output, flat."""
+    """Return the float32 values of ``group_quantize``'s output, flat, in ``out`` if given."""
     fields = data.view(scales.numel(), group * nbits // 8)
     if nbits == 4:
         fields = torch.cat([fields & 15, fields >> 4], 1)
     codes = fields.to(torch.float32) - 2.0 ** (nbits - 1)
     values = codes * scales[:, None]
-    return torch.where(fields == 0, torch.nan, values).view(-1)
+    values = torch.where(fields == 0, torch.nan, values).view(-1)
+    return values if out is None else out.copy_(values)

@@ -6,7 +6,11 @@ _HERE = "tersor.kernels.hadamard"
 
 hadamard = Op(
     "hadamard",
-    {"reference": f"{_HERE}.reference:hadamard", "cpu": f"{_HERE}.cpu:hadamard"},
+    {
+        "reference": f"{_HERE}.reference:hadamard",
+        "cpu": f"{_HERE}.cpu:hadamard",
+        "gpu": f"{_HERE}.gpu:hadamard",
+    },
 )
 
 __all__ = ["hadamard"]

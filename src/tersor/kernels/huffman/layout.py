@@ -63,13 +63,18 @@ class HuffmanLayout:
         streams_nbytes = -(-self.num_symbols * max_length(self.alphabet) // 8)
         return self.body_nbytes(streams_nbytes + STREAMS * self.num_chunks)
 
-    def read(self, body: Any) -> tuple[Any, Any, int]:
+    def read(self, body: Any, present_nbytes: int | None = None) -> tuple[Any, Any, int]:
         """Return code lengths, stream offsets (one more than streams) and the body's size.
+
+        Args:
+            body: uint8; what comes before the streams suffices.
+            present_nbytes: size of the whole body if ``body`` is only its beginning.
 
         Raises:
             CorruptDataError: the body is truncated or its lengths make no code.
         """
-        if not 1 <= self.alphabet <= WIDE or body.size < self.streams_start + TAIL_NBYTES:
+        present_nbytes = body.size if present_nbytes is None else present_nbytes
+        if not 1 <= self.alphabet <= WIDE or present_nbytes < self.streams_start + TAIL_NBYTES:
             raise CorruptDataError("a Huffman body is truncated")
         nibbles = body[: (self.alphabet + 1) // 2]
         lengths = np.stack([nibbles & 15, nibbles >> 4], 1).reshape(-1)[: self.alphabet]
@@ -78,7 +83,7 @@ class HuffmanLayout:
         offsets = np.zeros(sizes.size + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:], dtype=np.int64)
         nbytes = self.body_nbytes(int(offsets[-1]))
-        if body.size < nbytes:
+        if present_nbytes < nbytes:
             raise CorruptDataError("a Huffman body is truncated")
         self._check_lengths(lengths, int(offsets[-1]))
         return lengths, offsets, nbytes

@@ -9,6 +9,7 @@ lorenzo_residual = Op(
     {
         "reference": f"{_HERE}.reference:lorenzo_residual",
         "cpu": f"{_HERE}.cpu:lorenzo_residual",
+        "gpu": f"{_HERE}.gpu:lorenzo_residual",
     },
 )
 lorenzo_restore = Op(
@@ -16,6 +17,8 @@ lorenzo_restore = Op(
     {
         "reference": f"{_HERE}.reference:lorenzo_restore",
         "cpu": f"{_HERE}.cpu:lorenzo_restore",
+        # torch's running sums are parallel scans: one launch per axis, and no wait
+        "gpu": f"{_HERE}.reference:lorenzo_restore",
     },
 )
 

@@ -53,7 +53,35 @@ def _sum_last_kernel(codes: Any, start: int, stop: int) -> None:
             row[k] = total
 
 
-def _along_axes(codes: torch.Tensor, dims: int, kernel: Any, last_kernel: Any) -> torch.Tensor:
+@njit(nogil=True, cache=True)
+def _add_kernel(line: Any, addend: Any) -> None:
+    for k in range(line.size):
+        line[k] = np.int32(line[k] + addend)
+
+
+def _difference_line(line: Any) -> None:
+    """Take differences of one long line, cut into one part per thread."""
+    parts = threads.split(line.size, 4)
+    starts = np.array([start for start, _ in parts[1:]], dtype=np.int64)
+    # before any thread overwrites them
+    firsts = line[starts] - line[starts - 1]
+    threads.run(_difference_last_kernel, [(line[s:e].reshape(1, -1), 0, 1) for s, e in parts])
+    line[starts] = firsts
+
+
+def _sum_line(line: Any) -> None:
+    """Sum up one long line: every part from zero, then what came before each part is added."""
+    parts = threads.split(line.size, 4)
+    threads.run(_sum_last_kernel, [(line[s:e].reshape(1, -1), 0, 1) for s, e in parts])
+    if len(parts) > 1:
+        before = np.cumsum([line[end - 1] for _, end in parts[:-1]], dtype=np.int32)
+        later = zip(parts[1:], before, strict=True)
+        threads.run(_add_kernel, [(line[s:e], addend) for (s, e), addend in later])
+
+
+def _along_axes(
+    codes: torch.Tensor, dims: int, kernel: Any, last_kernel: Any, line_kernel: Any
+) -> torch.Tensor:
     codes = codes.contiguous()
     if codes.numel() == 0:
         return codes
@@ -70,6 +98,9 @@ def _along_axes(codes: torch.Tensor, dims: int, kernel: Any, last_kernel: Any) -
             parts = [(matrices, low, high, 0, 1) for low, high in spans]
         threads.run(kernel, parts)
     lines = values.reshape(-1, codes.shape[-1])
+    if len(lines) == 1:
+        line_kernel(lines[0])
+        return codes
     parts_last = [(lines, s, e) for s, e in threads.split(lines.shape[0], 4 * lines.shape[1])]
     threads.run(last_kernel, parts_last)
     return codes
@@ -77,9 +108,9 @@ def _along_axes(codes: torch.Tensor, dims: int, kernel: Any, last_kernel: Any) -
 
 def lorenzo_residual(codes: torch.Tensor, dims: int) -> torch.Tensor:
     """See ``reference.lorenzo_residual``; works in place."""
-    return _along_axes(codes, dims, _difference_kernel, _difference_last_kernel)
+    return _along_axes(codes, dims, _difference_kernel, _difference_last_kernel, _difference_line)
 
 
 def lorenzo_restore(residual: torch.Tensor, dims: int) -> torch.Tensor:
     """See ``reference.lorenzo_restore``; works in place."""
-    return _along_axes(residual, dims, _sum_kernel, _sum_last_kernel)
+    return _along_axes(residual, dims, _sum_kernel, _sum_last_kernel, _sum_line)

@@ -10,7 +10,7 @@ from typing import Any
 
 import llvmlite.binding as llvm
 from llvmlite import ir
-from numba import njit, types
+from numba import carray, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -26,6 +26,22 @@ def address_of(typing_context: Any, array: Any) -> Any:
         return builder.ptrtoint(data, ir.IntType(64))
 
     return types.uint64(array), codegen
+
+
+@intrinsic
+def _pointer_at(typing_context: Any, address: Any, like: Any) -> Any:
+    """Return an address as a pointer to values like those of an array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
+
+    return types.CPointer(like.dtype)(types.uint64, like), codegen
+
+
+@njit(nogil=True, cache=True)
+def array_at(address: int, size: int, like: Any) -> Any:
+    """Return the ``size`` values at ``address``, of the dtype of the array ``like``."""
+    return carray(_pointer_at(address, like), size)
 
 
 def _loader(nbits: int, result: Any) -> Any:
@@ -60,6 +76,17 @@ store_byte = _storer(8, types.uint8)
 store_u16 = _storer(16, types.uint16)
 store_u32 = _storer(32, types.uint32)
 store_u64 = _storer(64, types.uint64)
+
+
+@intrinsic
+def bits_of(typing_context: Any, value: Any) -> Any:
+    """Return the bits of a float as an unsigned integer of the same width."""
+    result = {types.float32: types.uint32, types.float64: types.uint64}[value]
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(result.bitwidth))
+
+    return result(value), codegen
 
 
 @intrinsic

@@ -10,6 +10,7 @@ bounded_quantize = Op(
     {
         "reference": f"{_HERE}.reference:bounded_quantize",
         "cpu": f"{_HERE}.cpu:bounded_quantize",
+        "gpu": f"{_HERE}.gpu:bounded_quantize",
     },
 )
 bounded_dequantize = Op(
@@ -17,6 +18,7 @@ bounded_dequantize = Op(
     {
         "reference": f"{_HERE}.reference:bounded_dequantize",
         "cpu": f"{_HERE}.cpu:bounded_dequantize",
+        "gpu": f"{_HERE}.gpu:bounded_dequantize",
     },
 )
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numba import njit
 
 from tersor.kernels import threads
-from tersor.kernels.quantize.grid import TILE, Grid
+from tersor.kernels.machine.cpu import bits_of
+from tersor.kernels.quantize.grid import SHRINK, TILE, Grid, Limits
+from tersor.raw_bytes import empty
+from tersor.types import Bound
 
 WIDE, TO_F16, TO_BF16 = 0, 1, 2
 """How a decoded value is rounded before the bound is checked."""
@@ -88,6 +91,72 @@ def collect_outliers(
     return positions
 
 
+@njit(nogil=True, cache=True)
+def _at_most(value: float, like: Any) -> Any:
+    """Round a positive float64 down to the dtype of the array ``like``."""
+    rounded = like.dtype.type(value)
+    if np.float64(rounded) > value:
+        rounded = np.nextafter(rounded, like.dtype.type(0))
+    return rounded
+
+
+class Promise(NamedTuple):
+    """A bound and the limits of a compute dtype, as kernels take them."""
+
+    relative: bool
+    value: float
+    largest_bound: float
+    smallest_step: float
+    radius: Any
+
+    @classmethod
+    def of(cls, bound: Bound, limits: Limits) -> Promise:
+        """Put a bound and limits together."""
+        return cls(
+            bound.kind == "relative",
+            bound.value,
+            limits.largest_bound,
+            limits.smallest_step,
+            limits.compute(limits.radius),
+        )
+
+
+@njit(nogil=True, cache=True)
+def fit_grid(low: Any, high: Any, promise: Any, like: Any) -> Any:
+    """Do what ``Grid.for_bound`` does for values in ``[low, high]``, inside a kernel.
+
+    Returns ``(step, inverse, bound)``; the step is 0 where no grid keeps the bound, where ``low``
+    is above ``high``, and for extreme bounds, which are left to ``Grid``.
+    """
+    real = like.dtype.type
+    width = np.float64(high) - np.float64(low)
+    error_bound = promise.value * width if promise.relative else promise.value
+    bound = real(0)
+    if error_bound <= promise.largest_bound and low <= high:
+        bound = _at_most(error_bound, like)
+    step = _at_most(2.0 * np.float64(bound) * SHRINK, like)
+    if step < promise.smallest_step:
+        return real(0), real(0), bound
+    return step, real(real(1) / step), bound
+
+
+@njit(nogil=True, cache=True)
+def quantize_bytes(values: Any, grid: Any, offset: Any, octets: Any) -> bool:
+    """Write ``code - offset`` of finite values, which must fit in a byte.
+
+    Returns whether every code holds the bound; where not, the bytes mean nothing. Half the time of
+    ``quantize_tile``: less is stored, nothing can be out of range, and bits of errors, which sort
+    like the errors, have a maximum that vectorises.
+    """
+    step, inverse, bound = grid
+    worst = bits_of(values.dtype.type(0))
+    for i in range(values.size):
+        scaled = np.rint(values[i] * inverse)
+        worst = max(worst, bits_of(abs(values[i] - scaled * step)))
+        octets[i] = np.uint8(np.int32(scaled) - offset)
+    return worst <= bits_of(bound)
+
+
 def quantizer_arguments(x: torch.Tensor, grid: Grid) -> tuple[Any, ...]:
     """Return ``(values, inverse, step, bound, radius, narrow)`` as the tile functions take them."""
     narrow = {torch.float16: TO_F16, torch.bfloat16: TO_BF16}.get(x.dtype, WIDE)
@@ -151,7 +220,7 @@ def _dequantize_kernel(codes: Any, step: Any, out: Any, start: int, stop: int) -
 def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> None:
     """See ``reference.bounded_dequantize``."""
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-    decoded = out.view(-1) if out.dtype == wide else torch.empty(out.numel(), dtype=wide)
+    decoded = out.view(-1) if out.dtype == wide else empty((out.numel(),), wide, out.device)
     values = decoded.numpy()
     threads.run(
         _dequantize_kernel,

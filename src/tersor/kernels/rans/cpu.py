@@ -69,6 +69,14 @@ def _encode_kernel(
         block_words[b] = _encode_block(part, entries, bits, words[b], states[b])
 
 
+@njit(nogil=True, cache=True)
+def _gather_kernel(words: Any, offsets: Any, target: Any, start: int, stop: int) -> None:
+    """Copy the words of blocks ``[start, stop)``, which end at the end of their row."""
+    for b in range(start, stop):
+        block_words = offsets[b + 1] - offsets[b]
+        target[offsets[b] : offsets[b + 1]] = words[b, words.shape[1] - block_words :]
+
+
 def _entries(table: Any, bits: int) -> Any:
     """Return per symbol frequency, start of its slots, and ceil(2**(32 + bits) / frequency)."""
     entries = np.zeros((table.size, 3), dtype=np.uint64)
@@ -111,8 +119,8 @@ def rans_encode(
     words_start = layout.words_start(single)
     body[layout.states_start : words_start] = states.reshape(-1).view(np.uint8)
     target = body[words_start:].view(np.uint16)
-    for b in range(num_blocks):
-        target[offsets[b] : offsets[b + 1]] = words[b, words.shape[1] - block_words[b] :]
+    parts = threads.split(num_blocks, 4 * layout.block)
+    threads.run(_gather_kernel, [(words, offsets, target, s, e) for s, e in parts])
     return torch.from_numpy(body)
 
 

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from tersor.errors import CorruptDataError
+from tersor.kernels.op import use_backend
+from tersor.kernels.rans import fused
 from tersor.kernels.rans.layout import (
     LANES,
     STATE_LOW,
@@ -17,6 +19,7 @@ from tersor.kernels.rans.layout import (
     normalized_frequencies,
     prob_bits,
 )
+from tersor.kernels.symbols import Symbols
 
 
 def rans_encode(
@@ -139,3 +142,15 @@ def _decode_blocks(
     if not (torch.equal(place, offsets[1:]) and bool((state == STATE_LOW).all())):
         raise CorruptDataError("a rANS block does not end where it should")
     return out.view(-1)
+
+
+def rans_decode_dequantize(
+    body: torch.Tensor,
+    mapped: Symbols,
+    step: float,
+    out: torch.Tensor,
+    frequencies: torch.Tensor | None = None,
+) -> int:
+    """See ``fused.rans_decode_dequantize``."""
+    with use_backend("reference"):
+        return fused.rans_decode_dequantize(body, mapped, step, out, frequencies)

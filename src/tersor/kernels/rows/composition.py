@@ -13,6 +13,8 @@ from tersor.kernels.bitfields.reference import fields_nbytes
 from tersor.kernels.dedup import unique_rows
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.huffman import huffman_decode, huffman_encode
+from tersor.kernels.payload.layout import HEADER as PAYLOAD_HEADER
+from tersor.kernels.payload.plain import Encoded, decode_if_plain, seal_if_plain
 from tersor.kernels.quantize import Grid
 from tersor.kernels.rans import rans_decode, rans_encode
 from tersor.kernels.rows.layout import (
@@ -30,7 +32,6 @@ from tersor.raw_bytes import as_bytes, from_struct, read_struct
 from tersor.types import Bound
 
 Coder = Literal["huffman", "ans"]
-Encoded = tuple[float, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _encode_mapped(mapped: Symbols, coder: Coder) -> torch.Tensor:
@@ -96,10 +97,12 @@ def _encode_index(
     new = torch.zeros(index.numel(), dtype=torch.bool, device=index.device)
     new[first] = True
     refs = index[~new]
-    nbits, low = ref_nbits(num_unique), low_nbits(num_unique)
+    nbits = ref_nbits(num_unique)
+    low = low_nbits(nbits)
+    alphabet = index_alphabet(num_unique, low)
     packed_nbytes = fields_nbytes(index.numel(), 1) + fields_nbytes(refs.numel(), nbits)
-    if worth_coding(index.numel(), num_unique):
-        coded = _encode_mapped(_index_symbols(index, new, num_unique), coder)
+    if worth_coding(refs.numel(), nbits, alphabet):
+        coded = _encode_mapped(_index_symbols(index, new, low, alphabet), coder)
         if coded.numel() + fields_nbytes(refs.numel(), low) < packed_nbytes:
             header = HEADER.pack(num_unique, CODED, low)
             data = torch.cat([coded, pack_fields(refs & ((1 << low) - 1), low)])
@@ -109,9 +112,8 @@ def _encode_index(
     return from_struct(header, index.device), data
 
 
-def _index_symbols(index: torch.Tensor, new: torch.Tensor, num_unique: int) -> Symbols:
-    alphabet = index_alphabet(num_unique)
-    symbols = torch.where(new, 0, 1 + (index >> low_nbits(num_unique)))
+def _index_symbols(index: torch.Tensor, new: torch.Tensor, low: int, alphabet: int) -> Symbols:
+    symbols = torch.where(new, 0, 1 + (index >> low))
     symbols = symbols.to(torch.uint8 if alphabet <= NARROW else torch.int16)
     none = torch.empty(0, dtype=torch.int64, device=index.device)
     return Symbols(symbols, 0, alphabet, none, none.to(torch.int32))
@@ -132,7 +134,7 @@ def decode_rows(
     """
     num_rows, width = out.shape
     num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
-    expected_low = low_nbits(num_unique) if mode == CODED else 0
+    expected_low = low_nbits(ref_nbits(num_unique)) if mode == CODED else 0
     if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
         raise CorruptDataError("coded rows have an impossible index")
     index, index_nbytes = _decode_index(data[HEADER.size :], mode, num_rows, num_unique, coder)
@@ -160,7 +162,7 @@ def _decode_index(
         high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
     else:
         mapped, start = _decode_mapped(data, num_rows, coder)
-        nbits = low_nbits(num_unique)
+        nbits = low_nbits(ref_nbits(num_unique))
         new = mapped.symbols == 0
         high = mapped.symbols[~new].to(torch.int32) - 1
         if mapped.low != 0 or mapped.escape_positions.numel():
@@ -173,3 +175,20 @@ def _decode_index(
     index = new.to(torch.int64).cumsum(0) - 1
     index[~new] = refs.to(torch.int64)
     return index, start + fields_nbytes(num_refs, nbits)
+
+
+def encode_row_slice(
+    x: torch.Tensor, bound: Bound, coder: Coder = "huffman"
+) -> torch.Tensor | Encoded | None:
+    """Encode one matrix of a list; see ``reference.encode_row_slices``."""
+    return seal_if_plain(x, encode_rows(x, bound, coder, PAYLOAD_HEADER.size))
+
+
+def decode_row_slice(payload: torch.Tensor, out: torch.Tensor, coder: Coder = "huffman") -> bool:
+    """Decode one plain payload of a list; see ``reference.decode_row_slices``."""
+
+    def decode(body: torch.Tensor, step: float) -> int:
+        none = torch.empty(0, dtype=torch.int64, device=out.device)
+        return decode_rows(body, step, none, out.new_empty(0), out, coder)
+
+    return decode_if_plain(payload, out, decode)

@@ -1,4 +1,4 @@
-"""Rows in numba: one kernel call per tensor in the common case.
+"""Rows in numba: one kernel call for many tensors in the common case.
 
 Small tensors are the rule in an exchange of embeddings, and a composition of operations would
 spend more time between its kernels than in them. What is not common (outliers, escapes, wide
@@ -7,185 +7,55 @@ alphabets, odd widths, rANS) goes through the composition, which writes the same
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numba import njit
 
-from tersor.errors import CorruptDataError
-from tersor.kernels.bitfields.cpu import read_fields, write_fields
-from tersor.kernels.dedup.cpu import any_differs, hash_keys, hash_rows, number_hashes
-from tersor.kernels.finite_range.cpu import range_kernel
-from tersor.kernels.huffman.cpu import decode_from, encode_into
-from tersor.kernels.huffman.layout import max_length
-from tersor.kernels.quantize.cpu import WIDE as UNROUNDED
-from tersor.kernels.quantize.cpu import quantize_tile
-from tersor.kernels.quantize.grid import SHRINK, TILE, limits_of
-from tersor.kernels.rows import composition
-from tersor.kernels.rows.composition import Coder, Encoded
-from tersor.kernels.rows.layout import (
-    HEADER,
-    index_alphabet,
-    low_nbits,
-    ref_nbits,
-    worth_coding,
+from tersor.kernels.dedup.cpu import distinct_rows
+from tersor.kernels.finite_range.cpu import INFINITIES, range_if_finite
+from tersor.kernels.machine.cpu import array_at
+from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
+from tersor.kernels.payload.plain import Encoded
+from tersor.kernels.quantize.cpu import Promise, fit_grid, quantize_bytes
+from tersor.kernels.quantize.grid import limits_of
+from tersor.kernels.row_index.cpu import (
+    put_index,
+    put_symbols,
+    symbols_head,
+    take_index,
+    take_symbols,
 )
-from tersor.kernels.scratch import scratch
-from tersor.kernels.symbols import body as symbols_body
-from tersor.kernels.symbols.alphabet import NARROW, WIDE
-from tersor.raw_bytes import read_struct
+from tersor.kernels.rows import composition
+from tersor.kernels.rows.composition import Coder
+from tersor.kernels.runs import EMPTY, addresses_of, cut, written_by
+from tersor.kernels.symbols.alphabet import NARROW
 from tersor.types import Bound
 
-_HEAD_NBYTES = HEADER.size
-_SYMBOLS_NBYTES = symbols_body.HEADER.size
-_NARROW_LIMIT = max_length(NARROW)
-_WIDE_LIMIT = max_length(WIDE)
-_UNCOMMON, _MALFORMED = 0, -1
-_INFINITY_BITS: dict[torch.dtype, Any] = {
-    torch.float32: np.array([0x7F80_0000], dtype=np.int32),
-    torch.float64: np.array([0x7FF0_0000_0000_0000], dtype=np.int64),
-}
-_NO_POSITIONS = torch.empty(0, dtype=torch.int64)
-
 
 @njit(nogil=True, cache=True)
-def _put(target: Any, place: int, value: int, nbytes: int) -> None:
-    for k in range(nbytes):
-        target[place + k] = np.uint8((value >> (8 * k)) & 255)
-
-
-@njit(nogil=True, cache=True)
-def _get(source: Any, place: int, nbytes: int) -> Any:
-    value = np.int64(0)
-    for k in range(nbytes):
-        value |= np.int64(source[place + k]) << (8 * k)
-    return value
-
-
-@njit(nogil=True, cache=True)
-def _has_more(symbols_head: Any) -> Any:
-    """Say whether a symbols header names escapes or uses reserved bytes."""
-    return _get(symbols_head, 6, 8) != 0 or _get(symbols_head, 14, 2) != 0
-
-
-@njit(nogil=True, cache=True)
-def _fields_nbytes(count: int, width: int) -> int:
-    return ((count * width + 7) // 8 + 7) // 8 * 8
-
-
-@njit(nogil=True, cache=True)
-def _put_symbols(symbols: Any, low: int, alphabet: int, limit: int, target: Any) -> int:
-    """Write an entropy-coded body without escapes; return its size."""
-    target[:_SYMBOLS_NBYTES] = 0
-    _put(target, 0, low, 4)
-    _put(target, 4, alphabet, 2)
-    return _SYMBOLS_NBYTES + encode_into(symbols, alphabet, limit, target[_SYMBOLS_NBYTES:])
-
-
-@njit(nogil=True, cache=True)
-def _distinct(words: Any, index: Any, first: Any) -> int:
-    """Number distinct rows; return how many, or 0 after a hash collision."""
-    hashes = np.empty(words.shape[0], dtype=np.uint64)
-    hash_rows(words, hash_keys(words.shape[1]), hashes, 0, words.shape[0])
-    count = number_hashes(hashes, index, first)
-    return 0 if any_differs(words, index, first, 0, words.shape[0]) else count
-
-
-@njit(nogil=True, cache=True)
-def _put_index(
-    index: Any, first: Any, low: int, nbits: int, alphabet: int, worth: bool, target: Any
-) -> int:
-    """Write the index, coded if worth trying and smaller, after the header; return the size."""
-    num_rows, num_unique = index.size, first.size
-    refs = np.empty(num_rows - num_unique, dtype=np.int32)
-    flags = np.zeros(num_rows, dtype=np.int32)
-    symbols = np.empty(num_rows, dtype=np.int16)
-    for k in range(num_unique):
-        flags[first[k]] = 1
-    count = 0
-    for row in range(num_rows):
-        symbols[row] = 0
-        if flags[row] == 0:
-            refs[count] = index[row]
-            symbols[row] = 1 + (index[row] >> low)
-            count += 1
-    packed_nbytes = _fields_nbytes(num_rows, 1) + _fields_nbytes(count, nbits)
-    _put(target, 0, num_unique, 4)
-    _put(target, 4, 0, 4)
-    rest = target[_HEAD_NBYTES:]
-    nbytes = packed_nbytes
-    if worth and alphabet <= NARROW:
-        nbytes = _put_symbols(symbols.astype(np.uint8), 0, alphabet, _NARROW_LIMIT, rest)
-    elif worth:
-        nbytes = _put_symbols(symbols, 0, alphabet, _WIDE_LIMIT, rest)
-    low_nbytes = _fields_nbytes(count, low)
-    if nbytes + low_nbytes < packed_nbytes:
-        _put(target, 4, 1, 1)
-        _put(target, 5, low, 1)
-        for k in range(count):
-            refs[k] &= (1 << low) - 1
-        write_fields(refs, low, rest[nbytes : nbytes + low_nbytes])
-        return _HEAD_NBYTES + nbytes + low_nbytes
-    flags_nbytes = _fields_nbytes(num_rows, 1)
-    write_fields(flags, 1, rest[:flags_nbytes])
-    write_fields(refs, nbits, rest[flags_nbytes:packed_nbytes])
-    return _HEAD_NBYTES + packed_nbytes
-
-
-@njit(nogil=True, cache=True)
-def _gather(values: Any, first: Any) -> Any:
+def _gather(values: Any, width: int, first: Any, rows: Any) -> Any:
     """Return the rows ``first`` back to back: whole arrays vectorise where single rows do not."""
-    width = values.shape[1]
-    rows = np.empty(first.size * width, dtype=values.dtype)
+    if first.size * width == values.size:
+        return values
     for k in range(first.size):
-        source, target = values[first[k]], rows[k * width : k * width + width]
+        source = values[first[k] * width : first[k] * width + width]
+        target = rows[k * width : k * width + width]
         for j in range(width):
             target[j] = source[j]
-    return rows
+    return rows[: first.size * width]
 
 
 @njit(nogil=True, cache=True)
-def _at_most(value: float, like: Any) -> Any:
-    """Round a positive float64 down to the dtype of ``like``."""
-    rounded = like.dtype.type(value)
-    if np.float64(rounded) > value:
-        rounded = np.nextafter(rounded, like.dtype.type(0))
-    return rounded
-
-
-@njit(nogil=True, cache=True)
-def _symbolize(rows: Any, grid: Any, radius: Any, low: Any, high: Any) -> Any:
-    """Return values as byte symbols, the code of symbol 0, and the alphabet (0 if uncommon)."""
-    step, inverse, bound = grid
-    symbols = np.empty(rows.size, dtype=np.uint8)
-    if not max(abs(low), abs(high)) * inverse < radius:
-        return symbols, np.int64(0), np.int64(0)
-    # rounding keeps order, so the range's ends have the extreme codes
-    smallest = np.int32(np.rint(low * inverse))
-    alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
-    if alphabet > NARROW:
-        return symbols, np.int64(0), np.int64(0)
-    codes = np.empty(TILE, dtype=np.int32)
-    for start in range(0, rows.size, TILE):
-        part = rows[start : min(start + TILE, rows.size)]
-        if quantize_tile(part, inverse, step, bound, radius, UNROUNDED, codes) > 0:
-            return symbols, np.int64(0), np.int64(0)
-        target = symbols[start : start + part.size]
-        for j in range(part.size):
-            target[j] = np.uint8(codes[j] - smallest)
-    return symbols, np.int64(smallest), alphabet
-
-
-@njit(nogil=True, cache=True)
-def _merge(symbols: Any, width: int, index: Any, first: Any) -> int:
-    """Merge rows with equal symbols in place; return how many are left, or 0 if uncommon."""
+def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
+    """Merge rows with equal symbols in place; return how many are left."""
     num_distinct = first.size
-    words = symbols.view(np.uint64).reshape(num_distinct, width // 8)
     again = np.empty(num_distinct, dtype=np.int32)
     kept = np.empty(num_distinct, dtype=np.int64)
-    count = _distinct(words, again, kept)
-    if 0 < count < num_distinct:
+    count = distinct_rows(words, hashes, again, kept)
+    if count < num_distinct:
         for k in range(count):
             first[k] = first[kept[k]]
             for j in range(words.shape[1]):
@@ -196,82 +66,77 @@ def _merge(symbols: Any, width: int, index: Any, first: Any) -> int:
 
 
 @njit(nogil=True, cache=True)
-def _dedup_kernel(
-    words: Any,
-    values: Any,
-    infinity: Any,
-    relative: bool,
-    bound_value: float,
-    largest_bound: float,
-    smallest_step: float,
-    radius: Any,
-    index: Any,
-    first: Any,
+def _encode_slice(
+    values: Any, width: int, promise: Any, infinities: Any, buffers: Any, target: Any
 ) -> Any:
-    """Return symbols, low code, alphabet, number of distinct rows and step; 0 rows if uncommon."""
-    real = values.dtype.type
-    nothing = np.empty(0, dtype=np.uint8), np.int64(0), np.int64(0), 0, 0.0
-    count = _distinct(words, index, first)
-    if count == 0:
-        return nothing
-    rows = _gather(values, first[:count])
-    bits, infinity_bits = rows.view(infinity.dtype), infinity[0]
-    sign_shift = bits.dtype.type(8 * bits.itemsize - 1)
-    ends = np.empty(2, dtype=bits.dtype)
-    ends[0], ends[1] = range_kernel(bits, infinity_bits, sign_shift, 0, bits.size)
-    if ends[0] > ends[1]:
-        return nothing
-    ends ^= (ends >> sign_shift) & bits.dtype.type(infinity_bits | (infinity_bits - 1))
-    low, high = ends.view(values.dtype)
-    error_bound = bound_value * (np.float64(high) - np.float64(low)) if relative else bound_value
-    if not error_bound <= largest_bound:
-        return nothing
-    bound = _at_most(error_bound, values)
-    step = _at_most(2.0 * np.float64(bound) * SHRINK, values)
-    if step < smallest_step:
-        return nothing
-    grid = step, real(real(1) / step), bound
-    symbols, low_code, alphabet = _symbolize(rows, grid, radius, low, high)
-    if alphabet == 0:
-        return nothing
-    count = _merge(symbols, values.shape[1], index, first[:count])
-    return symbols[: count * values.shape[1]], low_code, alphabet, count, np.float64(step)
+    """Write the body of one matrix; return its size, 0 if it is not common, and the step."""
+    hashes, indices, firsts, refs, flags, rows, octets = buffers
+    num_rows = values.size // width
+    index = indices[:num_rows]
+    words = values.view(np.uint64).reshape(num_rows, width * values.itemsize // 8)
+    count = distinct_rows(words, hashes, index, firsts)
+    distinct = _gather(values, width, firsts[:count], rows)
+    low, high = range_if_finite(distinct, infinities)
+    grid = fit_grid(low, high, promise, values)
+    step, inverse, _ = grid
+    if step == 0 or not max(abs(low), abs(high)) * inverse < promise.radius:
+        return 0, np.float64(step)
+    # rounding keeps order, so the range's ends have the extreme codes
+    smallest = np.int32(np.rint(low * inverse))
+    alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
+    if alphabet > NARROW:
+        return 0, np.float64(step)
+    symbols = octets[: distinct.size]
+    if not quantize_bytes(distinct, grid, smallest, symbols):
+        return 0, np.float64(step)
+    symbol_words = symbols.view(np.uint64).reshape(count, width // 8)
+    count = _merge(symbol_words, hashes, index, firsts[:count])
+    nbytes = put_index(index, firsts[:count], refs, flags, target)
+    nbytes += put_symbols(symbols[: count * width], smallest, alphabet, target[nbytes:])
+    return nbytes, np.float64(step)
 
 
-def encode_rows(
-    x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
-) -> Encoded | None:
-    """See ``composition.encode_rows``."""
-    num_rows, width = x.shape
-    if coder != "huffman" or width % 8 or x.dtype not in _INFINITY_BITS:
-        return composition.encode_rows(x, bound, coder, lead)
-    values = x.numpy()
-    words = values.reshape(-1).view(np.uint64).reshape(num_rows, -1)
-    index = np.empty(num_rows, dtype=np.int32)
-    first = np.empty(num_rows, dtype=np.int64)
-    compute, largest_bound, smallest_step, radius = limits_of(x.dtype)
-    symbols, low, alphabet, count, step = _dedup_kernel(
-        words,
-        values,
-        _INFINITY_BITS[x.dtype],
-        bound.kind == "relative",
-        bound.value,
-        largest_bound,
-        smallest_step,
-        compute(radius),
-        index,
-        first,
+@njit(nogil=True, cache=True)
+def _encode_kernel(
+    addresses: Any,
+    shapes: Any,
+    like: Any,
+    promise: Any,
+    infinities: Any,
+    target: Any,
+    sizes: Any,
+) -> None:
+    """Write the payloads of all common slices that get smaller; others get size 0."""
+    most_rows, most_values = _largest(shapes)
+    buffers = (
+        np.empty(most_rows, dtype=np.uint64),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int64),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_values, dtype=like.dtype),
+        np.empty(most_values, dtype=np.uint8),
     )
-    if count == 0:
-        return composition.encode_rows(x, bound, coder, lead)
-    target = scratch(_max_nbytes(num_rows, width))
-    alphabets = low_nbits(count), ref_nbits(count), index_alphabet(count)
-    worth = worth_coding(num_rows, count)
-    nbytes = _put_index(index, first[:count], *alphabets, worth, target)
-    nbytes += _put_symbols(symbols, low, alphabet, _NARROW_LIMIT, target[nbytes:])
-    data = np.empty(lead + nbytes, dtype=np.uint8)
-    data[lead:] = target[:nbytes]
-    return step, torch.from_numpy(data), _NO_POSITIONS, x.new_empty(0)
+    place = 0
+    for k in range(addresses.size):
+        values = array_at(addresses[k], shapes[k, 0] * shapes[k, 1], like)
+        payload = target[place:]
+        body = payload[HEADER_NBYTES:]
+        nbytes, step = _encode_slice(values, shapes[k, 1], promise, infinities, buffers, body)
+        if 0 < nbytes < values.size * values.itemsize:
+            put_header(step, nbytes, payload)
+            sizes[k] = HEADER_NBYTES + nbytes
+            place += sizes[k]
+
+
+@njit(nogil=True, cache=True)
+def _largest(shapes: Any) -> Any:
+    """Return the most rows and the most values of any matrix."""
+    most_rows, most_values = np.int64(0), np.int64(0)
+    for k in range(len(shapes)):
+        most_rows = max(most_rows, shapes[k, 0])
+        most_values = max(most_values, shapes[k, 0] * shapes[k, 1])
+    return most_rows, most_values
 
 
 def _max_nbytes(num_rows: int, width: int) -> int:
@@ -280,112 +145,108 @@ def _max_nbytes(num_rows: int, width: int) -> int:
     return 4096 + 2 * num_rows + num_rows // 4 + num_rows * width * 11 // 8 + 16 * chunks
 
 
-@njit(nogil=True, cache=True)
-def _take_symbols(data: Any, alphabet: int, symbols: Any) -> int:
-    """Decode an entropy-coded body without escapes; return its size, or -1."""
-    limit = _NARROW_LIMIT if alphabet <= NARROW else _WIDE_LIMIT
-    nbytes = decode_from(data[_SYMBOLS_NBYTES:], alphabet, limit, symbols)
-    return _MALFORMED if nbytes < 0 else _SYMBOLS_NBYTES + nbytes
+def _is_common(x: torch.Tensor) -> bool:
+    # rows of whole 64-bit words, also after quantizing to bytes
+    return x.dtype in INFINITIES and x.shape[1] % 8 == 0
+
+
+def encode_row_slices(
+    xs: Sequence[torch.Tensor], bound: Bound, coder: Coder = "huffman"
+) -> list[torch.Tensor | Encoded | None]:
+    """See ``reference.encode_row_slices``."""
+    encoded: dict[int, torch.Tensor] = {}
+    common = [k for k, x in enumerate(xs if coder == "huffman" else ()) if _is_common(x)]
+    for run in cut(xs, common):
+        shapes = [tuple(xs[k].shape) for k in run]
+        dtype = xs[run[0]].dtype
+        payloads = written_by(
+            _encode_kernel,
+            sum(_max_nbytes(*shape) for shape in shapes),
+            len(run),
+            addresses_of([xs[k] for k in run]),
+            np.array(shapes),
+            EMPTY[dtype],
+            Promise.of(bound, limits_of(dtype)),
+            INFINITIES[dtype],
+        )
+        encoded |= {k: payload for k, payload in zip(run, payloads, strict=True) if len(payload)}
+    return [
+        encoded[k] if k in encoded else composition.encode_row_slice(x, bound, coder)
+        for k, x in enumerate(xs)
+    ]
 
 
 @njit(nogil=True, cache=True)
-def _take_index(data: Any, mode: int, low: int, nbits: int, num_unique: int, index: Any) -> int:
-    """Read the index; return the bytes read, 0 if uncommon or -1 if malformed."""
-    num_rows = index.size
-    num_refs = num_rows - num_unique
-    flags = np.empty(num_rows, dtype=np.int32)
-    if mode == 1:
-        if data.size < _SYMBOLS_NBYTES or _get(data, 0, 4) != 0 or _has_more(data):
-            return _UNCOMMON
-        alphabet = _get(data, 4, 2)
-        if alphabet < 1 or alphabet > WIDE:
-            return _UNCOMMON
-        if alphabet <= NARROW:
-            octets = np.empty(num_rows, dtype=np.uint8)
-            start = _take_symbols(data, alphabet, octets)
-            flags[:] = octets
-        else:
-            pairs = np.empty(num_rows, dtype=np.int16)
-            start = _take_symbols(data, alphabet, pairs)
-            flags[:] = pairs
-        width = low
-    else:
-        start = _fields_nbytes(num_rows, 1)
-        if data.size < start:
-            return _MALFORMED
-        read_fields(data, 1, flags)
-        for row in range(num_rows):
-            flags[row] = 1 - flags[row]
-        width = nbits
-    end = start + _fields_nbytes(num_refs, width)
-    if start < 0 or data.size < end:
-        return _MALFORMED
-    refs = np.empty(num_refs, dtype=np.int32)
-    read_fields(data[start:], width, refs)
-    num_new, num_old = 0, 0
-    for row in range(num_rows):
-        if flags[row] == 0:
-            index[row] = num_new
-            num_new += 1
-        elif num_old < num_refs:
-            ref = (np.int64(flags[row] - 1) << width) | np.int64(refs[num_old])
-            num_old += 1
-            if ref >= num_unique:
-                return _MALFORMED
-            index[row] = ref
-    return end if num_new == num_unique and num_old == num_refs else _MALFORMED
-
-
-@njit(nogil=True, cache=True)
-def _take_rows(data: Any, step: Any, num_unique: int, index: Any, out: Any) -> int:
-    """Decode the distinct rows and gather them; return the bytes read, 0 or -1."""
-    width = out.shape[1]
-    if data.size < _SYMBOLS_NBYTES or _has_more(data):
-        return _UNCOMMON
-    low, alphabet = np.int32(_get(data, 0, 4)), _get(data, 4, 2)
-    if alphabet < 1 or alphabet > NARROW or np.int64(low) + alphabet > np.int64(2147483648):
-        return _UNCOMMON
-    symbols = np.empty(num_unique * width, dtype=np.uint8)
-    nbytes = _take_symbols(data, alphabet, symbols)
-    if nbytes < 0:
-        return _MALFORMED
-    distinct = np.empty((num_unique, width), dtype=out.dtype)
-    flat = distinct.reshape(-1)
-    for i in range(flat.size):
-        flat[i] = out.dtype.type(np.int32(np.int32(symbols[i]) + low)) * step
-    for row in range(out.shape[0]):
-        source, target = distinct[index[row]], out[row]
+def _decode_slice(body: Any, step: Any, width: int, buffers: Any, out: Any) -> bool:
+    """Decode one matrix; return False if its body is malformed or not common."""
+    indices, highs, refs, rows, octets = buffers
+    index = indices[: out.size // width]
+    count, start = take_index(body, highs, refs, index)
+    if count == 0:
+        return False
+    low, alphabet = symbols_head(body[start:])
+    if alphabet == 0 or alphabet > NARROW:
+        return False
+    symbols = octets[: count * width]
+    nbytes = take_symbols(body[start:], alphabet, symbols)
+    if nbytes == 0 or start + nbytes != body.size:
+        return False
+    distinct = rows[: count * width]
+    for i in range(distinct.size):
+        distinct[i] = out.dtype.type(np.int32(np.int32(symbols[i]) + low)) * step
+    for row in range(index.size):
+        number = np.int64(index[row])
+        source = distinct[number * width : number * width + width]
+        target = out[row * width : row * width + width]
         for j in range(width):
             target[j] = source[j]
-    return nbytes
+    return True
 
 
-def decode_rows(
-    data: torch.Tensor,
-    step: float,
-    positions: torch.Tensor,
-    values: torch.Tensor,
-    out: torch.Tensor,
-    coder: Coder = "huffman",
-) -> int:
-    """See ``composition.decode_rows``."""
-    wide = out.dtype in (torch.float32, torch.float64)
-    if coder != "huffman" or positions.numel() or not wide or data.numel() < _HEAD_NBYTES:
-        return composition.decode_rows(data, step, positions, values, out, coder)
-    source, target = data.numpy(), out.numpy()
-    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
-    common = mode in (0, 1) and 1 <= num_unique <= len(target)
-    if not common or low != (low_nbits(num_unique) if mode == 1 else 0):
-        raise CorruptDataError("coded rows have an impossible index")
-    index = np.empty(len(target), dtype=np.int32)
-    rest = source[_HEAD_NBYTES:]
-    index_nbytes = _take_index(rest, mode, low, ref_nbits(num_unique), num_unique, index)
-    nbytes = _MALFORMED
-    if index_nbytes > 0:
-        step = target.dtype.type(step)
-        nbytes = _take_rows(rest[index_nbytes:], step, num_unique, index, target)
-    if _UNCOMMON in (index_nbytes, nbytes):
-        return composition.decode_rows(data, step, positions, values, out, coder)
-    if nbytes < 0:
-        raise CorruptDataError("coded rows are truncated or altered")
-    return _HEAD_NBYTES + index_nbytes + int(nbytes)
+@njit(nogil=True, cache=True)
+def _decode_kernel(
+    payloads: Any, sizes: Any, outs: Any, shapes: Any, like: Any, promise: Any, decoded: Any
+) -> None:
+    """Decode all plain payloads, given by addresses and sizes, that are common."""
+    most_rows, most_values = _largest(shapes)
+    buffers = (
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_values, dtype=like.dtype),
+        np.empty(most_values, dtype=np.uint8),
+    )
+    for k in range(payloads.size):
+        payload = array_at(payloads[k], sizes[k], decoded.view(np.uint8))
+        out = array_at(outs[k], shapes[k, 0] * shapes[k, 1], like)
+        step = plain_step(payload, promise, like)
+        if step > 0:
+            body = payload[HEADER_NBYTES:]
+            decoded[k] = _decode_slice(body, like.dtype.type(step), shapes[k, 1], buffers, out)
+
+
+def decode_row_slices(
+    payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], coder: Coder = "huffman"
+) -> list[bool]:
+    """See ``reference.decode_row_slices``."""
+    decoded = [False] * len(outs)
+    listed = outs if coder == "huffman" else ()
+    common = [k for k, out in enumerate(listed) if out.dtype in INFINITIES and out.numel()]
+    for run in cut(outs, common):
+        dtype = outs[run[0]].dtype
+        done = np.zeros(len(run), dtype=np.bool_)
+        _decode_kernel(
+            addresses_of([payloads[k] for k in run]),
+            np.array([payloads[k].numel() for k in run]),
+            addresses_of([outs[k] for k in run]),
+            np.array([outs[k].shape for k in run]),
+            EMPTY[dtype],
+            Promise.of(Bound.absolute(0.0), limits_of(dtype)),
+            done,
+        )
+        for k, was_done in zip(run, done.tolist(), strict=True):
+            decoded[k] = was_done
+    return [
+        was_done or composition.decode_row_slice(payload, out, coder)
+        for was_done, payload, out in zip(decoded, payloads, outs, strict=True)
+    ]

@@ -32,24 +32,27 @@ _SYMBOL_NBITS: Final = 11
 
 def ref_nbits(num_unique: int) -> int:
     """Bits that name one of ``num_unique`` rows."""
-    return max(0, num_unique - 1).bit_length()
+    # not bit_length(): the CPU kernels compile these functions, and numba does not know it
+    nbits, last = 0, max(0, num_unique - 1)
+    while last >> nbits:
+        nbits += 1
+    return nbits
 
 
-def low_nbits(num_unique: int) -> int:
+def low_nbits(nbits: int) -> int:
     """Bits of a reference kept out of the entropy coder, so that its alphabet stays small."""
-    return max(0, ref_nbits(num_unique) - _SYMBOL_NBITS)
+    return max(0, nbits - _SYMBOL_NBITS)
 
 
-def worth_coding(num_rows: int, num_unique: int) -> bool:
+def index_alphabet(num_unique: int, low: int) -> int:
+    """Symbols of a coded index: "new", and one per value of the coded bits."""
+    return 2 + (max(0, num_unique - 1) >> low)
+
+
+def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
     """Say whether entropy coding may beat packing: references must outweigh the code's table.
 
     A table takes half a byte per symbol; below eight times that, coding never won by more than
     1 % on looked-up embeddings and cost a fifth of the encoding time.
     """
-    refs_nbits = (num_rows - num_unique) * ref_nbits(num_unique)
-    return refs_nbits > 32 * index_alphabet(num_unique)
-
-
-def index_alphabet(num_unique: int) -> int:
-    """Symbols of a coded index: "new", and one per value of the coded bits."""
-    return 2 + (max(0, num_unique - 1) >> low_nbits(num_unique))
+    return num_refs * nbits > 32 * alphabet

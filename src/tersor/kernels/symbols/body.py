@@ -22,7 +22,7 @@ import torch
 
 from tersor.errors import CorruptDataError
 from tersor.kernels.symbols.alphabet import ESCAPE_NBYTES, WIDE, Symbols, Window
-from tersor.raw_bytes import are_ascending, as_bytes, from_struct, read_struct
+from tersor.raw_bytes import are_ascending, as_bytes, from_struct, joined, read_struct
 
 HEADER: Final = struct.Struct("<iHxxII")
 
@@ -30,7 +30,7 @@ HEADER: Final = struct.Struct("<iHxxII")
 def join(mapped: Symbols, coded: torch.Tensor, lead: int = 0) -> torch.Tensor:
     """Put ``lead`` bytes of room and the head of ``mapped`` before its coded symbols."""
     header = HEADER.pack(mapped.low, mapped.alphabet, mapped.escape_positions.numel(), 0)
-    return torch.cat(
+    return joined(
         [
             from_struct(bytes(lead) + header, coded.device),
             as_bytes(mapped.escape_positions.to(torch.int32)),

@@ -9,8 +9,10 @@ import torch
 from tersor.errors import SpecError
 from tersor.kernels.bitpack import pack, quantize_pack, unpack, unpack_dequantize
 from tersor.kernels.bitpack.layout import BitpackLayout
+from tersor.kernels.delta import delta_pack, delta_unpack
 from tersor.kernels.quantize import Grid
 from tersor.stages.encoders.encoder import Encoder
+from tersor.stages.predictors import lorenzo
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,4 +55,21 @@ class BitpackEncoder(Encoder):
     def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
         """Unpack and dequantize in one pass over memory."""
         nbytes: int = unpack_dequantize(body, step, out, self.block, self.base)
+        return nbytes
+
+    def predict_encode(
+        self, x: torch.Tensor, grid: Grid, dims: int, lead: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``Encoder.predict_encode``; one pass over memory where neighbours predict."""
+        if self.base or not lorenzo.is_flat(x.dim(), dims):
+            # not super(): slots=True makes a new class, which its zero-argument form misses
+            return Encoder.predict_encode(self, x, grid, dims, lead)
+        body, positions = delta_pack(x, grid, self.block, lead)
+        return body, positions
+
+    def decode_restore(self, body: torch.Tensor, step: float, dims: int, out: torch.Tensor) -> int:
+        """See ``Encoder.decode_restore``."""
+        if self.base or not lorenzo.is_flat(out.dim(), dims):
+            return Encoder.decode_restore(self, body, step, dims, out)
+        nbytes: int = delta_unpack(body, step, out, self.block)
         return nbytes

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 
 from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+from tersor.stages.predictors import lorenzo
 
 
 class Encoder(ABC):
@@ -42,4 +43,17 @@ class Encoder(ABC):
         """Decode into the contiguous ``out`` and return the number of body bytes read."""
         codes, nbytes = self.decode(body, out.numel())
         bounded_dequantize(codes, step, out)
+        return nbytes
+
+    def predict_encode(
+        self, x: torch.Tensor, grid: Grid, dims: int, lead: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize, predict along ``dims`` axes and encode; return what ``quantize_encode`` does."""
+        codes, positions = bounded_quantize(x, grid)
+        return self.encode(lorenzo.residual(codes, tuple(x.shape), dims), lead), positions
+
+    def decode_restore(self, body: torch.Tensor, step: float, dims: int, out: torch.Tensor) -> int:
+        """Invert ``predict_encode`` into the contiguous ``out``; return the body bytes read."""
+        residuals, nbytes = self.decode(body, out.numel())
+        bounded_dequantize(lorenzo.restore(residuals, tuple(out.shape), dims), step, out)
         return nbytes

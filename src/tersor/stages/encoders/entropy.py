@@ -12,7 +12,7 @@ from tersor.kernels.finite_range import finite_range
 from tersor.kernels.huffman import huffman_decode, huffman_encode
 from tersor.kernels.huffman.layout import HuffmanLayout
 from tersor.kernels.quantize import Grid, bounded_quantize
-from tersor.kernels.rans import rans_decode, rans_encode
+from tersor.kernels.rans import rans_decode, rans_decode_dequantize, rans_encode
 from tersor.kernels.rans.layout import RansLayout, prob_bits
 from tersor.kernels.symbols import (
     Symbols,
@@ -163,6 +163,12 @@ class AnsEncoder(EntropyEncoder):
         """See ``EntropyEncoder.decode_symbols``."""
         symbols, nbytes = rans_decode(body, num_symbols, alphabet, self._table(body.device))
         return symbols, nbytes
+
+    def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:
+        """See ``Encoder.decode_dequantize``."""
+        mapped, coded, start = body_layout.split(body, out.numel(), self.window())
+        nbytes: int = rans_decode_dequantize(coded, mapped, step, out, self._table(body.device))
+        return start + nbytes
 
     def max_symbols_nbytes(self, num_symbols: int) -> int:
         """See ``EntropyEncoder.max_symbols_nbytes``."""

@@ -56,21 +56,20 @@ class FrameEncoder(Encoder):
     def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""
         values = codes.cpu().numpy()
-        low = int(values.min()) if values.size else 0
-        span = int(values.max()) - low if values.size else 0
-        code_nbytes = 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
-        unsigned = (values - np.int32(low)).view(np.uint32).astype(f"<u{code_nbytes}")
+        low, code_nbytes = _narrowest(values)
         starts = range(0, values.size, FRAME_CODES)
         frames = threads.run(
-            lambda part: [self.compress(_planes(unsigned[s : s + FRAME_CODES])) for s in part],
+            lambda part: [
+                self.compress(_planes(values[s : s + FRAME_CODES], low, code_nbytes)) for s in part
+            ],
             [(starts[a:b],) for a, b in threads.split(len(starts), 4 * FRAME_CODES)],
         )
         flat = [frame for part in frames for frame in part]
         sizes = np.array([len(frame) for frame in flat], dtype=np.uint32).tobytes()
         head = HEADER.pack(low, code_nbytes) + sizes.ljust(padded(len(sizes)), b"\0")
         tail = bytes(-sum(map(len, flat)) % 8)
-        data = b"".join([bytes(lead), head, *flat, tail])
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8).to(codes.device)
+        parts = [np.frombuffer(part, np.uint8) for part in (bytes(lead), head, *flat, tail)]
+        return torch.from_numpy(np.concatenate(parts)).to(codes.device)
 
     def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
         """See ``Encoder.decode``."""
@@ -93,9 +92,9 @@ class FrameEncoder(Encoder):
                 frame = data[int(ends[k]) - int(sizes[k]) : int(ends[k])].tobytes()
                 plain = self.decompress(frame, part.size * code_nbytes)
                 part[:] = _unplanes(plain, code_nbytes)
+                part += np.uint32(low & 0xFFFFFFFF)
 
         threads.run(decode_frames, threads.split(num_frames, 4 * FRAME_CODES))
-        codes += np.uint32(low & 0xFFFFFFFF)
         return torch.from_numpy(codes.view(np.int32)).to(body.device), padded(total)
 
     def max_nbytes(self, num_codes: int) -> int:
@@ -104,8 +103,21 @@ class FrameEncoder(Encoder):
         return HEADER.size + padded(4 * num_frames) + padded(5 * num_codes + 512 * num_frames)
 
 
-def _planes(codes: Any) -> bytes:
-    planes = codes.view(np.uint8).reshape(codes.size, -1).T
+def _narrowest(values: Any) -> tuple[int, int]:
+    """Return the smallest code and the bytes that the others need relative to it."""
+    if values.size == 0:
+        return 0, 1
+    parts = threads.split(values.size, 4)
+    ends = threads.run(lambda s, e: (values[s:e].min(), values[s:e].max()), parts)
+    low = int(min(end[0] for end in ends))
+    span = int(max(end[1] for end in ends)) - low
+    return low, 1 if span < 1 << 8 else 2 if span < 1 << 16 else 4
+
+
+def _planes(codes: Any, low: int, code_nbytes: int) -> bytes:
+    """Return the bytes of the codes less ``low``, lowest bytes first."""
+    narrow = (codes - np.int32(low)).view(np.uint32).astype(f"<u{code_nbytes}")
+    planes = narrow.view(np.uint8).reshape(codes.size, -1).T
     data: bytes = np.ascontiguousarray(planes).tobytes()
     return data
 

@@ -7,10 +7,16 @@ import torch
 from tersor.kernels.lorenzo import lorenzo_residual, lorenzo_restore
 
 
+def is_flat(num_axes: int, dims: int) -> bool:
+    """Say whether each value of a tensor is predicted from the one before it in memory."""
+    return min(dims, num_axes) <= 1
+
+
 def _shaped(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> tuple[torch.Tensor, int]:
     """View flat codes so that ``dims`` axes predict; one axis means the flattened tensor."""
-    dims = min(dims, len(shape))
-    return (codes.view(-1), 1) if dims <= 1 else (codes.view(shape), dims)
+    if is_flat(len(shape), dims):
+        return codes.view(-1), 1
+    return codes.view(shape), min(dims, len(shape))
 
 
 def residual(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> torch.Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.group import group_dequantize, group_quantize
+from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.stages.transforms import hadamard
 
 
@@ -37,21 +37,12 @@ class GroupQuantizer:
         """Groups for ``numel`` values, the last one padded with zeros."""
         return -(-numel // self.group)
 
-    def quantize(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return scales and packed codes of a tensor of any float dtype."""
-        num_values = self.num_groups(x.numel()) * self.group
-        values = x.reshape(-1).to(torch.float32)
-        if num_values != values.numel():
-            padding = values.new_zeros(num_values - values.numel())
-            values = torch.cat([values, padding])
-        if self.hadamard:
-            values = hadamard.forward(values)
-        scales, data = group_quantize(values, self.nbits, self.group, self.seed)
-        return scales, data
+    def quantize(self, x: torch.Tensor, scales: torch.Tensor, data: torch.Tensor) -> None:
+        """Write the scales and packed codes of a tensor of any float dtype."""
+        group_transform_quantize(
+            x.reshape(-1), self.nbits, self.group, self.seed, self.hadamard, (scales, data)
+        )
 
     def dequantize(self, scales: torch.Tensor, data: torch.Tensor, out: torch.Tensor) -> None:
         """Write the decoded values into the contiguous ``out``."""
-        values = group_dequantize(data, scales, self.nbits, self.group)
-        if self.hadamard:
-            values = hadamard.inverse(values)
-        out.view(-1).copy_(values[: out.numel()])
+        group_dequantize_transform(data, scales, self.nbits, self.group, self.hadamard, out)

@@ -1,0 +1,1 @@
+"""The payload of an error-bounded codec: how it was coded, the coded body, and the outliers."""

@@ -1,0 +1,34 @@
+"""Headers of plain payloads in numba; ``plain.py`` says what they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from tersor.kernels.payload.layout import CODED, HEADER
+
+HEADER_NBYTES = HEADER.size
+
+
+@njit(nogil=True, cache=True)
+def put_header(step: float, body_nbytes: int, payload: Any) -> None:
+    """Write the header of a plain payload."""
+    # the mode fills the first byte; no outliers, and the reserved bytes, are zeros
+    payload[:8].view(np.int64)[0] = CODED
+    payload[8:16].view(np.float64)[0] = step
+    payload[16:HEADER_NBYTES].view(np.int64)[0] = body_nbytes
+
+
+@njit(nogil=True, cache=True)
+def plain_step(payload: Any, promise: Any, like: Any) -> float:
+    """Return the step of a plain payload of an array ``like``; 0 if it is not one."""
+    if payload.size < HEADER_NBYTES or payload[:8].view(np.int64)[0] != CODED:
+        return 0.0
+    step = payload[8:16].view(np.float64)[0]
+    body_nbytes = payload[16:HEADER_NBYTES].view(np.int64)[0]
+    if body_nbytes != payload.size - HEADER_NBYTES or body_nbytes % 8 != 0:
+        return 0.0
+    usable = promise.smallest_step <= step <= 2 * promise.largest_bound
+    return step if usable and np.float64(like.dtype.type(step)) == step else 0.0

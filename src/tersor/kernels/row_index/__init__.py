@@ -1,0 +1,1 @@
+"""The index of de-duplicated rows, and entropy-coded symbols, inside a kernel."""
