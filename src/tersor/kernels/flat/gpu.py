@@ -1,0 +1,324 @@
+"""Flat payloads of a list of tensors in Triton.
+
+Encoding reads every value once (twice for a relative bound): programs quantize tiles of 1024
+values, pack each into a slot of worst-case size, and note its words; a running sum over the tiles
+and one small program then decide sizes and places; further programs put the words there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.bitpack.layout import TAIL_NBYTES, BitpackLayout
+from tersor.kernels.bitpack_tile.gpu import (
+    PACK_RUN,
+    PART_VALUES,
+    PLACE_RUN,
+    SLOT_NBYTES,
+    TILE,
+    UNPACK_RUN,
+    decode_tile,
+    load_part,
+    pack_tile,
+    place_tiles,
+    slot_of,
+)
+from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
+from tersor.kernels.finite_range.gpu import fold_range, fold_ranges, key_dtype
+from tersor.kernels.grids.gpu import grid_table
+from tersor.kernels.payload.gpu import (
+    CODED,
+    CONSTANT,
+    HEADER_NBYTES,
+    MODE,
+    NUM_FIELDS,
+    OFFSET,
+    as_compute,
+    close_payload,
+    copy_values,
+    make_plan,
+    open_payload,
+    padded,
+    put_outliers,
+    store_outliers,
+    tile_end,
+)
+from tersor.kernels.payload.layout import exact_nbytes
+from tersor.kernels.quantize.gpu import (
+    KINDS,
+    load_values,
+    quantize_values,
+    store_values,
+)
+from tersor.kernels.quantize.grid import TILE as TILE_VALUES
+from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
+from tersor.types import Bound
+
+_TAIL = tl.constexpr(TAIL_NBYTES)
+
+
+@triton.jit
+def _load_grid(grids, k):
+    return tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1), tl.load(grids + 3 * k + 2)
+
+
+@triton.jit
+def _examine_tile(address, base, count, keys, KIND: tl.constexpr):
+    """Fold a tile into its tensor's range; return how many of its values are not finite."""
+    specials = 0
+    for part in range(0, TILE, 128):
+        position = base + part + tl.arange(0, 128)
+        values = load_values(address, position, count, float("nan"), KIND, False, False)
+        fold_range(values, keys, KIND)
+        special = (position < count) & ~(tl.abs(values) < float("inf"))
+        specials += tl.sum(special.to(tl.int32), axis=0)
+    return specials
+
+
+@triton.jit(do_not_specialize=["varied", "num_tiles"])
+def _pack_kernel(
+    starts, counts, first_tiles, first_runs, owners, grids, keys, varied, slots, widths, stats,
+    num_tiles, KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    RUN: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes ``RUN`` tiles of one tensor and packs each into its slot.
+
+    Only a tensor whose values do not vary needs its range after this, so a tile says that its
+    values vary, or looks at them once more. Values past the end count as 0, so a last tile that is
+    not whole may be looked at without need.
+    """
+    run = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + run)
+    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+    count, address = tl.load(counts + k), tl.load(starts + k)
+    grid = _load_grid(grids, k)
+    begin = first + (run - tl.load(first_runs + k)) * RUN
+    stop = tl.minimum(begin + RUN, last)
+    limit = tl.minimum((stop - first) * TILE, count)
+    left, right = load_part(address, (begin - first) * TILE, limit, KIND, ALIGNED, BLOCK, ROWS)
+    for tile in range(begin, stop):
+        base = (tile - first) * TILE
+        left, right, nwords, outliers, differs = pack_tile(
+            left, right, address, base, limit, grid, slot_of(slots, tile),
+            widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK, ROWS,
+        )  # fmt: skip
+        specials = 0
+        if (differs == 0) | (outliers > 0) | (base + TILE > count):
+            specials = _examine_tile(address, base, count, keys + 2 * k, KIND)
+        else:
+            tl.store(varied + k, 1)
+        tl.store(stats + tile, nwords.to(tl.int64))
+        tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
+
+
+@triton.jit
+def _place_outliers(
+    payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND: tl.constexpr
+):
+    """Append the outliers of tiles ``[tile, stop)`` that have some."""
+    is_coded = tl.load(row + MODE) == CODED
+    step, inverse, bound = grid
+    for t in range(tile, stop):
+        both = tile_end(ends, t + num_tiles + 1) - tile_end(ends, t + num_tiles)
+        if both > 0:
+            earlier = tile_end(ends, t + num_tiles) - tile_end(ends, first + num_tiles)
+            before = tl.where(is_coded, earlier >> 32, earlier & 0xFFFFFFFF)
+            for part in range(0, TILE, 128):
+                position = (t - first) * TILE + part + tl.arange(0, 128)
+                values = load_values(address, position, count, 0.0, KIND, False, False)
+                _, holds = quantize_values(values, step, inverse, bound, KIND)
+                finite = tl.abs(values) < float("inf")
+                special = (position < count) & tl.where(is_coded, ~holds, ~finite)
+                store_outliers(payload, row, address, position, special, before, KIND)
+                before += tl.sum(special.to(tl.int64), axis=0)
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _place_kernel(
+    starts, counts, first_tiles, run_owners, first_runs, grids, slots, widths, ends, plan,
+    num_tiles, out, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    RUN: tl.constexpr,
+):  # fmt: skip
+    """One program puts the share of ``RUN`` tiles of one tensor into its payload."""
+    run = tl.program_id(0).to(tl.int64)
+    k = tl.load(run_owners + run)
+    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+    tile = first + (run - tl.load(first_runs + k)) * RUN
+    stop = tl.minimum(tile + RUN, last)
+    count, address = tl.load(counts + k), tl.load(starts + k)
+    row = plan + k * NUM_FIELDS
+    mode = tl.load(row + MODE)
+    payload = out + tl.load(row + OFFSET)
+    if mode == CODED:
+        body = payload + HEADER_NBYTES
+        place_tiles(body, count, tile, stop, first, last, ends, slots, widths, BLOCK, ROWS, RUN)
+    elif mode != CONSTANT:
+        begin, end = (tile - first) * TILE, tl.minimum((stop - first) * TILE, count)
+        copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
+    special = tile_end(ends, stop + num_tiles) - tile_end(ends, tile + num_tiles)
+    if (special > 0) & ((mode == CODED) | (mode == CONSTANT)):
+        grid = _load_grid(grids, k)
+        _place_outliers(
+            payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND
+        )
+    if stop == last:
+        close_payload(payload, count, row, KIND)
+
+
+@lru_cache(maxsize=256)
+def _fixed_nbytes(numels: tuple[int, ...], block: int, device: torch.device) -> torch.Tensor:
+    layouts = [BitpackLayout(numel, block) for numel in numels]
+    numbers = [layout.words_start + TAIL_NBYTES for layout in layouts]
+    return torch.tensor(numbers, dtype=torch.int64).to(device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Packed:
+    """Tiles in their slots, their widths, and the running sums ``make_plan`` takes."""
+
+    slots: torch.Tensor
+    widths: torch.Tensor
+    ends: torch.Tensor
+
+
+def _pack(
+    numels: tuple[int, ...], starts: torch.Tensor, grids: torch.Tensor, keys: torch.Tensor,
+    varied: torch.Tensor, dtype: torch.dtype, aligned: bool, block: int,
+) -> _Packed:  # fmt: skip
+    """Quantize and pack all tiles; note which tensors vary, and the range of the others."""
+    device = starts.device
+    tiles = tile_table(numels, TILE_VALUES, device)
+    runs = tile_table(numels, PACK_RUN * TILE_VALUES, device)
+    slots = torch.empty(tiles.num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
+    widths = torch.empty(tiles.num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
+    stats = torch.empty(2 * tiles.num_tiles, dtype=torch.int64, device=device)
+    _pack_kernel[(runs.num_tiles,)](
+        starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
+        varied, slots, widths, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned,
+        BLOCK=block, ROWS=PART_VALUES // block, RUN=PACK_RUN, num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    return _Packed(slots, widths, stats.cumsum(0))
+
+
+def encode_planned(
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Encode like ``encode_flat``, and return also the plan before the sizes: see ``make_plan``."""
+    device, dtype = xs[0].device, xs[0].dtype
+    numels = tuple(x.numel() for x in xs)
+    aligned = are_aligned(xs)
+    # keys and marks of all tensors, zeroed in one launch
+    zeroed = torch.zeros(3 * len(xs), dtype=key_dtype(dtype), device=device)
+    keys, varied = zeroed[: 2 * len(xs)], zeroed[2 * len(xs) :]
+    with torch.cuda.device_of(xs[0]):
+        starts = addresses(xs, device)
+        limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
+        if any(b.kind == "relative" for b in bounds):
+            fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
+        grids = grid_table(keys, limits, dtype)
+        packed = _pack(numels, starts, grids, keys, varied, dtype, aligned, block)
+        tiles = tile_table(numels, TILE_VALUES, device)
+        fixed = _fixed_nbytes(numels, block, device)
+        plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, varied, grids, dtype)
+        capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
+        out = torch.empty(capacity, dtype=torch.uint8, device=device)
+        runs = tile_table(numels, PLACE_RUN * TILE_VALUES, device)
+        _place_kernel[(runs.num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, grids,
+            packed.slots, packed.widths, packed.ends, plan, tiles.num_tiles, out, KIND=KINDS[dtype],
+            BLOCK=block, ROWS=PART_VALUES // block, RUN=PLACE_RUN, num_warps=4,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+    return out, plan, sizes
+
+
+def encode_flat(
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Returns:
+        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
+        sizes: int64 [len(xs)], bytes of each payload.
+    """
+    buffer, _, sizes = encode_planned(xs, bounds, block)
+    return buffer, sizes
+
+
+@triton.jit(do_not_specialize=["buffer"])
+def _decode_kernel(
+    buffer, offsets, sizes, targets, counts, first_tiles, first_runs, owners, status,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    RUN: tl.constexpr,
+):  # fmt: skip
+    """One program decodes ``RUN`` tiles of one tensor, except for their outliers.
+
+    Bad bytes set the tensor's ``status``.
+    """
+    run = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + run)
+    num_tiles = tl.load(first_tiles + k + 1) - tl.load(first_tiles + k)
+    count, address = tl.load(counts + k), tl.load(targets + k)
+    payload = buffer + tl.load(offsets + k)
+    mode, number, body_nbytes, _, good = open_payload(payload, tl.load(sizes + k), count, KIND)
+    begin = (run - tl.load(first_runs + k)) * RUN
+    stop = tl.minimum(begin + RUN, num_tiles)
+    fixed = padded(4 * (num_tiles + 1)) + padded((count + BLOCK - 1) // BLOCK) + _TAIL
+    good = good & ((mode != CODED) | (body_nbytes >= fixed))
+    if not good:
+        tl.atomic_or(status + k, 1)
+    body = payload + HEADER_NBYTES
+    for local in range(begin, tl.where(good & (mode == CODED), stop, begin)):
+        decode_tile(
+            body, body_nbytes, count, local, num_tiles, as_compute(number, KIND), address,
+            status + k, KIND, ALIGNED, BLOCK, ROWS,
+        )  # fmt: skip
+    end = tl.minimum(stop * TILE, count)
+    if good & (mode == CONSTANT):
+        for start in range(begin * TILE, end, 128):
+            values = as_compute(tl.zeros([128], dtype=tl.float64) + number, KIND)
+            position = start + tl.arange(0, 128)
+            store_values(address, position, values, count, KIND, False, False)
+    elif good & (mode != CODED):
+        copy_values(body.to(tl.int64), address, begin * TILE, end, KIND)
+
+
+def decode_flat(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    block: int,
+) -> torch.Tensor:
+    """Decode payloads into contiguous tensors of one dtype and device, without waiting.
+
+    Args:
+        buffer: uint8 with all payloads, each at an address that is a multiple of 8.
+        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer, as the
+            difference of two addresses is; ``sizes``: int64, its bytes. Both are trusted.
+        outs: what to write.
+        block: codes per block.
+
+    Returns:
+        int32 [len(outs)]: 0, or not 0 where a payload is malformed, whose tensor is then undefined.
+    """
+    device, dtype = buffer.device, outs[0].dtype
+    numels = tuple(y.numel() for y in outs)
+    tiles = tile_table(numels, TILE_VALUES, device)
+    status = torch.zeros(len(outs), dtype=torch.int32, device=device)
+    targets = addresses(outs, device)
+    runs = tile_table(numels, UNPACK_RUN * TILE_VALUES, device)
+    with torch.cuda.device_of(buffer):
+        _decode_kernel[(runs.num_tiles,)](
+            buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
+            runs.owners, status, KIND=KINDS[dtype], ALIGNED=are_aligned(outs), BLOCK=block,
+            ROWS=TILE_VALUES // block, RUN=UNPACK_RUN, num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip
+        put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))
+    return status

@@ -1,0 +1,1 @@
+"""Counting symbols on a GPU, for the tables of the entropy coders."""

@@ -1,0 +1,66 @@
+"""Tables on the device that let one launch work on many tensors.
+
+Tables of shapes are kept, so that in a training loop, where shapes repeat, nothing but addresses
+travels to the device; where addresses repeat too (a replayed CUDA graph), nothing at all does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import torch
+
+_MAX_KEPT: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """Which tensor each tile belongs to.
+
+    Attributes:
+        counts: int64 [num_tensors], values per tensor.
+        first_tiles: int64 [num_tensors + 1], then the number of tiles.
+        owners: int32 [num_tiles], the tensor of each tile.
+        num_tiles: of all tensors; a tensor without values has one tile, so that its header has a
+            program to write it.
+    """
+
+    counts: torch.Tensor
+    first_tiles: torch.Tensor
+    owners: torch.Tensor
+    num_tiles: int
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
+    """Return the table of tensors with ``numels`` values, cut into tiles of ``tile`` values."""
+    counts = torch.tensor(numels, dtype=torch.int64)
+    num_tiles = ((counts + (tile - 1)) // tile).clamp(min=1)
+    first_tiles = torch.cat([num_tiles.new_zeros(1), num_tiles.cumsum(0)])
+    owners = torch.arange(len(numels), dtype=torch.int32).repeat_interleave(num_tiles)
+    total = int(first_tiles[-1])
+    return TileTable(counts.to(device), first_tiles.to(device), owners.to(device), total)
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def _on_device(numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.tensor(numbers, dtype=torch.int64).to(device)
+
+
+def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return where each tensor's values start, int64 [num_tensors]."""
+    return _on_device(tuple(x.data_ptr() for x in tensors), device)
+
+
+@lru_cache(maxsize=_MAX_KEPT)
+def bound_table(bounds: tuple[tuple[float, bool], ...], device: torch.device) -> torch.Tensor:
+    """Return float64 [num_tensors, 2]: the bound's value, and 1 where it is relative."""
+    return torch.tensor(bounds, dtype=torch.float64).to(device)
+
+
+def are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
+    """Say whether every tensor starts at a multiple of 16 bytes, so that loads can be wide."""
+    return all(x.data_ptr() % 16 == 0 for x in tensors)
