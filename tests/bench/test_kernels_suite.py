@@ -5,7 +5,8 @@ import torch
 
 from tersor.bench import peers
 from tersor.bench.rows import RowFile, read_rows
-from tersor.bench.suites.kernels import DEFAULT_CODECS, KernelsConfig, run_kernels
+from tersor.bench.suites.kernels import run_kernels
+from tersor.bench.suites.plan import DEFAULT_CODECS, KernelsConfig
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
 from tersor.types import Bound
@@ -25,7 +26,7 @@ def small(**changes):
         "codecs": ("test-exact",),
         "peers": (),
         "threads": (1,),
-        "nbytes": 2**16,
+        "sizes": (2**16,),
         "rounds": 1,
     }
     return KernelsConfig(**(plan | changes))
@@ -118,7 +119,7 @@ def test_the_number_of_threads_is_given_back():
 
 def test_slow_peers_are_timed_on_a_marked_sample_but_sized_in_full():
     pytest.importorskip("zfpy")
-    config = small(inputs=("embeddings",), peers=("zfp", "zstd"), codecs=(), nbytes=2**23)
+    config = small(inputs=("embeddings",), peers=("zfp", "zstd"), codecs=(), sizes=(2**23,))
     rows = {row.codec: row for row in run_kernels(config).rows}
     assert rows["zfp"].sampled_fraction == 3 / 16
     assert rows["zstd"].sampled_fraction == 1.0

@@ -11,8 +11,6 @@ from tersor.bench.subject import Subject
 from tersor.bench.trial import run_trial
 from tersor.errors import BackendUnavailableError, SpecError
 
-CPU = torch.device("cpu")
-
 
 def loaded(name):
     try:
@@ -26,7 +24,7 @@ def loaded(name):
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_decodes_within_the_bound_it_was_given(name, made, relative_bound):
     peer = loaded(name)
-    subject = Subject.of(make_input(made, 2**19), relative_bound, CPU)
+    subject = Subject.of(make_input(made, 2**19), relative_bound)
     trial = run_trial(peer, subject, threads=1)
     assert not trial.broken
     assert trial.encoded_nbytes > 0
@@ -48,7 +46,7 @@ def test_values_a_code_cannot_hold_come_back_exactly(name):
 @pytest.mark.parametrize("made", ["embeddings", "activations", "field"])
 def test_zstd_huffman_finds_no_matches_even_where_rows_repeat(made):
     peer = loaded("zstd-huffman")
-    subject = Subject.of(make_input(made, 2**21), 0.01, CPU)
+    subject = Subject.of(make_input(made, 2**21), 0.01)
     trial = run_trial(peer, subject, threads=1)
     assert subject.entropy_bits is not None
     entropy_nbytes = subject.entropy_bits * sum(one.numel() for one in subject.codes) / 8
@@ -60,7 +58,7 @@ def test_zstd_huffman_finds_no_matches_even_where_rows_repeat(made):
 @pytest.mark.parametrize("relative_bound", [0.05, 0.001])
 def test_our_huffman_kernel_returns_the_codes_it_is_compared_on(relative_bound, monkeypatch):
     monkeypatch.setattr(HuffmanCodes, "__init__", lambda candidate: None)
-    subject = Subject.of(make_input("field", 2**18), relative_bound, CPU)
+    subject = Subject.of(make_input("field", 2**18), relative_bound)
     trial = run_trial(HuffmanCodes(), subject, threads=1)
     assert not trial.broken
     assert trial.error_bound == 0.0

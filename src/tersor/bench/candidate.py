@@ -27,6 +27,7 @@ class Candidate(ABC):
         bounded: whether it takes an error bound.
         on_codes: whether it is given quantized codes (losslessly, untimed) instead of floats.
         max_threads: most threads it can use.
+        uses_torch_memory: whether the device memory it takes comes from torch's allocator.
         note: what a reader must know to compare its rows.
     """
 
@@ -37,7 +38,8 @@ class Candidate(ABC):
     bounded: bool = True
     on_codes: ClassVar[bool] = False
     max_threads: ClassVar[int] = 1
-    note: ClassVar[str] = ""
+    uses_torch_memory: bool = True
+    note: str = ""
 
     def options(self) -> dict[str, Any]:
         """Return the JSON-ready options that shape the result, without the bound."""
@@ -63,15 +65,45 @@ class Candidate(ABC):
     def nbytes(self, encoded: Any) -> int:
         """Return the bytes one encoded slice needs on disk or wire."""
 
-    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> list[Any]:
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
         """Encode every slice; what the encoding time is taken of."""
         return [self.encode(x, bound) for x, bound in zip(xs, error_bounds, strict=True)]
 
-    def decode_all(
-        self, encoded: Sequence[Any], outs: Sequence[torch.Tensor]
-    ) -> Sequence[torch.Tensor]:
-        """Decode every slice; what the decoding time is taken of."""
+    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Decode what ``encode_all`` returned; what the decoding time is taken of."""
         return [self.decode(one, out) for one, out in zip(encoded, outs, strict=True)]
+
+    def total_nbytes(self, encoded: Any) -> int:
+        """Return the bytes of what ``encode_all`` returned."""
+        return sum(self.nbytes(one) for one in encoded)
+
+
+class ListCandidate(Candidate):
+    """One that encodes a list of slices into one thing, so that a slice alone is a list of one."""
+
+    def encode(self, x: torch.Tensor, error_bound: float) -> Any:
+        """See ``Candidate.encode``."""
+        return self.encode_all([x], [error_bound])
+
+    def decode(self, encoded: Any, out: torch.Tensor) -> torch.Tensor:
+        """See ``Candidate.decode``."""
+        return self.decode_all(encoded, [out])[0]
+
+    def nbytes(self, encoded: Any) -> int:
+        """See ``Candidate.nbytes``."""
+        return self.total_nbytes(encoded)
+
+    @abstractmethod
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
+        """See ``Candidate.encode_all``."""
+
+    @abstractmethod
+    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """See ``Candidate.decode_all``."""
+
+    @abstractmethod
+    def total_nbytes(self, encoded: Any) -> int:
+        """See ``Candidate.total_nbytes``."""
 
 
 class CodecCandidate(Candidate):

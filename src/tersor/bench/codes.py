@@ -53,12 +53,13 @@ def quantize(x: torch.Tensor, error_bound: float) -> Codes:
     dtype = torch.int8 if peak <= torch.iinfo(torch.int8).max else torch.int16
     grid = replace(grid, radius=torch.iinfo(dtype).max)
     flat = x.reshape(-1)
-    values = torch.empty(flat.numel(), dtype=dtype)
-    positions = [torch.empty(0, dtype=torch.int64)]
-    # blocks, so that the kernel's int32 codes stay in the cache until they are narrowed
-    for start in range(0, flat.numel(), _BLOCK_VALUES):
-        codes, outliers = bounded_quantize(flat[start : start + _BLOCK_VALUES], grid)
-        values[start : start + _BLOCK_VALUES] = codes
+    values = torch.empty(flat.numel(), dtype=dtype, device=x.device)
+    positions = [torch.empty(0, dtype=torch.int64, device=x.device)]
+    # on the CPU in blocks, so that the kernel's int32 codes stay in the cache until narrowed
+    block = _BLOCK_VALUES if x.device.type == "cpu" else max(1, flat.numel())
+    for start in range(0, flat.numel(), block):
+        codes, outliers = bounded_quantize(flat[start : start + block], grid)
+        values[start : start + block] = codes
         positions.append(outliers + start)
     merged = torch.cat(positions)
     return Codes(values, grid.step, merged, flat[merged])

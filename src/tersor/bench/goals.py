@@ -1,46 +1,36 @@
-"""The speed, size and memory goals of the CPU codec core, judged from result rows.
+"""The speed, size and memory goals of the codec core, judged from result rows.
 
-Every goal is a quotient of two measurements of the same run, so it can be met or missed on any
-machine. Where several inputs or bounds qualify, the worst of them decides.
+On the CPU every goal is a quotient of two measurements of the same run, so it can be met or missed
+on any machine; the goals on CUDA are in ``tersor.bench.device_goals``. Where several inputs or
+bounds qualify, the worst of them decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
+from tersor.bench.device_goals import evaluate_device_goals
+from tersor.bench.goal import Book, Goal, worst
 from tersor.bench.rows import ResultRow
 
 _F32_BITS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
-    """One goal and what was measured.
-
-    Attributes:
-        name: what is asked, in words.
-        target: least value that meets it.
-        measured: the deciding value; None if the rows do not hold it.
-        detail: which rows decided.
-    """
-
-    name: str
-    target: float
-    measured: float | None
-    detail: str
-
-    @property
-    def met(self) -> bool | None:
-        """Whether the goal is met; None if it was not measured."""
-        return None if self.measured is None else self.measured >= self.target
-
-
 def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge all goals; rows of other suites and inputs are ignored where they do not belong."""
+    """Judge all goals on the devices of the rows, or those of the CPU if there are no rows.
+
+    Rows of other suites and inputs are ignored where they do not belong.
+    """
     rows = list(rows)
+    on_device = [row for row in rows if row.device == "cuda"]
+    on_cpu = [row for row in rows if row.device != "cuda"]
+    goals = evaluate_device_goals(on_device) if on_device else []
+    return [*goals, *(evaluate_cpu_goals(on_cpu) if on_cpu or not on_device else [])]
+
+
+def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    """Judge the goals of the CPU core."""
     book = Book([row for row in rows if row.suite == "kernels"])
     return [
         *_flat_goals(book),
@@ -49,39 +39,6 @@ def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
         *_thread_goals(book),
         _memory_goal([row for row in rows if row.suite == "memory"]),
     ]
-
-
-class Book:
-    """Result rows by what was measured."""
-
-    def __init__(self, rows: Sequence[ResultRow]) -> None:
-        """Index the rows; of two equal measurements the later one counts."""
-        self.rows = list({row.key: row for row in rows}.values())
-        self._places = {self._place(row): row for row in self.rows}
-
-    @staticmethod
-    def _place(row: ResultRow) -> tuple[str, bool, str, float | None, int, str]:
-        return (row.codec, row.peer, row.input, row.relative_bound, row.threads, row.device)
-
-    def ours(self, codec: str, threads: int = 1) -> list[ResultRow]:
-        """Return our rows of one codec."""
-        return [r for r in self.rows if r.codec == codec and not r.peer and r.threads == threads]
-
-    def counterpart(
-        self, row: ResultRow, codec: str, *, peer: bool, threads: int = 1
-    ) -> ResultRow | None:
-        """Return the row of another codec on the same input, bound and device."""
-        place = (codec, peer, row.input, row.relative_bound, threads, row.device)
-        return self._places.get(place)
-
-
-def _worst(name: str, target: float, values: list[tuple[float, ResultRow]]) -> Goal:
-    if not values:
-        return Goal(name, target, None, "no such rows")
-    value, row = min(values, key=lambda pair: pair[0])
-    at = row.input if row.relative_bound is None else f"{row.input} {row.relative_bound:g}"
-    middle = median(value for value, _ in values)
-    return Goal(name, target, value, f"worst of {len(values)}: {at}; median {middle:.3g}")
 
 
 def _against(
@@ -111,31 +68,31 @@ def _flat_goals(book: Book) -> list[Goal]:
     encode = [(r.encode_gbps / r.memcpy_gbps, r) for r in flat if r.memcpy_gbps]
     decode = [(r.decode_gbps / r.memcpy_gbps, r) for r in flat if r.memcpy_gbps]
     return [
-        _worst("flat encodes at 0.40 of memcpy speed", 0.40, encode),
-        _worst("flat decodes at 0.60 of memcpy speed", 0.60, decode),
-        _worst("flat encodes 20 x SZ3", 20.0, _against(book, flat, "sz3", _encode_speed)),
-        _worst("flat encodes 20 x zfp", 20.0, _against(book, flat, "zfp", _encode_speed)),
+        worst("flat encodes at 0.40 of memcpy speed", 0.40, encode),
+        worst("flat decodes at 0.60 of memcpy speed", 0.60, decode),
+        worst("flat encodes 20 x SZ3", 20.0, _against(book, flat, "sz3", _encode_speed)),
+        worst("flat encodes 20 x zfp", 20.0, _against(book, flat, "zfp", _encode_speed)),
     ]
 
 
 def _rows_goals(book: Book) -> list[Goal]:
     rows = [r for r in book.ours("rows") if r.input == "embeddings" and r.relative_bound == 0.03]
     return [
-        _worst("rows: ratio 2.5 x SZ3's", 2.5, _against(book, rows, "sz3", _ratio)),
-        _worst("rows: ratio above zstd's", 1.0, _against(book, rows, "zstd", _ratio)),
-        _worst("rows encodes 12 x SZ3", 12.0, _against(book, rows, "sz3", _encode_speed)),
+        worst("rows: ratio 2.5 x SZ3's", 2.5, _against(book, rows, "sz3", _ratio)),
+        worst("rows: ratio above zstd's", 1.0, _against(book, rows, "zstd", _ratio)),
+        worst("rows encodes 12 x SZ3", 12.0, _against(book, rows, "sz3", _encode_speed)),
     ]
 
 
 def _entropy_goals(book: Book) -> list[Goal]:
     on_codes = book.ours("huffman-codes")
     name = "huffman decodes codes at 0.70 of zstd's Huffman decoder"
-    goals = [_worst(name, 0.70, _against(book, on_codes, "zstd-huffman", _decode_speed))]
+    goals = [worst(name, 0.70, _against(book, on_codes, "zstd-huffman", _decode_speed))]
     for codec in ("huffman", "ans"):
         values = [
             (r.ratio * r.entropy_bits / _F32_BITS, r) for r in book.ours(codec) if r.entropy_bits
         ]
-        goals.append(_worst(f"{codec}: ratio within 1 % of the entropy", 0.99, values))
+        goals.append(worst(f"{codec}: ratio within 1 % of the entropy", 0.99, values))
     return goals
 
 
@@ -163,4 +120,4 @@ def _memory_goal(rows: list[ResultRow]) -> Goal:
         for row in rows
         if row.peak_extra_nbytes is not None
     ]
-    return _worst("4 GiB file within 1 GiB of extra memory (size over memory)", 4.0, values)
+    return worst("4 GiB file within 1 GiB of extra memory (size over memory)", 4.0, values)

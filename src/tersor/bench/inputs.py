@@ -24,19 +24,23 @@ CRITEO_KAGGLE_ROWS: Final = (
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
     27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 )  # fmt: skip
-_MAX_TABLE_ROWS: Final = 10**6
-_ZIPF_EXPONENT: Final = 1.05
+MAX_TABLE_ROWS: Final = 10**6
+ZIPF_EXPONENT: Final = 1.05
+GRADIENT_DEVIATION: Final = 1e-3
+ACTIVATION_SHARE: Final = 0.25
+ACTIVATION_MEAN: Final = 0.01253 * math.sqrt(1 + ACTIVATION_SHARE**2)
+"""The mean that leaves 49.5 % of a normal of this width below zero."""
 _BATCH: Final = 2048
-_DEFAULT_BOUNDS: Final = (0.01, 0.03, 0.05)
+DEFAULT_BOUNDS: Final = (0.01, 0.03, 0.05)
+FIELD_BOUNDS: Final = (0.001, *DEFAULT_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
 class BenchInput:
-    """A named list of float32 CPU slices and the relative bounds worth measuring on them."""
+    """A named list of float32 slices on one device."""
 
     name: str
     slices: tuple[torch.Tensor, ...]
-    relative_bounds: tuple[float, ...] = _DEFAULT_BOUNDS
 
     @property
     def num_values(self) -> int:
@@ -61,7 +65,7 @@ def embeddings(nbytes: int = FULL_NBYTES, dim: int = 64) -> BenchInput:
     num_tables = len(CRITEO_KAGGLE_ROWS)
     for table in range(min(num_tables, num_slices)):
         rng = np.random.default_rng((1, table))
-        num_rows = min(CRITEO_KAGGLE_ROWS[table], _MAX_TABLE_ROWS)
+        num_rows = min(CRITEO_KAGGLE_ROWS[table], MAX_TABLE_ROWS)
         iterations = range(table, num_slices, num_tables)
         ids = _zipf_ids(rng, num_rows, len(iterations) * _BATCH)
         used, inverse = np.unique(ids, return_inverse=True)
@@ -74,7 +78,7 @@ def embeddings(nbytes: int = FULL_NBYTES, dim: int = 64) -> BenchInput:
 
 
 def _zipf_ids(rng: np.random.Generator, num_rows: int, num_ids: int) -> np.ndarray:
-    cumulative = np.cumsum(np.arange(1, num_rows + 1, dtype=np.float64) ** -_ZIPF_EXPONENT)
+    cumulative = np.cumsum(np.arange(1, num_rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT)
     draws = rng.random(num_ids) * cumulative[-1]
     ids: np.ndarray = np.searchsorted(cumulative, draws, side="right")
     return ids
@@ -83,9 +87,14 @@ def _zipf_ids(rng: np.random.Generator, num_rows: int, num_ids: int) -> np.ndarr
 def gradients(nbytes: int = FULL_NBYTES) -> BenchInput:
     """Make one matrix of normal values with standard deviation 1e-3."""
     values = np.random.default_rng(2).standard_normal(nbytes // 4, dtype=np.float32)
-    values *= np.float32(1e-3)
-    side = 2 ** (values.size.bit_length() // 2)
-    return BenchInput("gradients", (torch.from_numpy(values).view(-1, side),))
+    values *= np.float32(GRADIENT_DEVIATION)
+    return BenchInput("gradients", (torch.from_numpy(values).view(gradients_shape(nbytes)),))
+
+
+def gradients_shape(nbytes: int) -> tuple[int, int]:
+    """Return the shape of ``gradients``."""
+    side = 2 ** ((nbytes // 4).bit_length() // 2)
+    return (nbytes // 4 // side, side)
 
 
 def activations(nbytes: int = FULL_NBYTES) -> BenchInput:
@@ -94,32 +103,38 @@ def activations(nbytes: int = FULL_NBYTES) -> BenchInput:
     Neighbours along the width share a quarter of their noise; 49.5 % of the values are zero.
     """
     noise = np.random.default_rng(3).standard_normal(nbytes // 4 + 1, dtype=np.float32)
-    values = noise[1:] + np.float32(0.25) * noise[:-1]
-    # the mean that leaves 49.5 % of a normal of this width below zero
-    values += np.float32(0.01253 * math.sqrt(1 + 0.25**2))
+    values = noise[1:] + np.float32(ACTIVATION_SHARE) * noise[:-1]
+    values += np.float32(ACTIVATION_MEAN)
     np.maximum(values, 0, out=values)
-    side = 64 if values.size >= 2**22 else 16
-    return BenchInput("activations", (torch.from_numpy(values).view(-1, side, side, side),))
+    return BenchInput("activations", (torch.from_numpy(values).view(activations_shape(nbytes)),))
 
 
-def field(nbytes: int = FULL_NBYTES) -> BenchInput:
+def activations_shape(nbytes: int) -> tuple[int, int, int, int]:
+    """Return the shape of ``activations``."""
+    side = 64 if nbytes >= 2**24 else 16
+    return (nbytes // 4 // side**3, side, side, side)
+
+
+def field(nbytes: int = FULL_NBYTES, device: torch.device | None = None) -> BenchInput:
     """Make a smooth periodic 3-D field, ``[depth, height, width]``.
 
     White noise is shaped in the frequency domain to amplitudes falling as ``k ** -3`` (an energy
-    spectrum of ``k ** -4``), smooth as simulated temperatures and pressures are.
+    spectrum of ``k ** -4``), smooth as simulated temperatures and pressures are. It is made on
+    ``device``, by default the CPU, with that device's own random numbers.
     """
     num_values = nbytes // 4
     side = 2 ** round(math.log2(num_values) / 3)
     shape = (num_values // side**2, side, side)
-    generator = torch.Generator().manual_seed(4)
-    spectrum = torch.fft.rfftn(torch.randn(shape, generator=generator))
-    depth, height = (torch.fft.fftfreq(n, 1 / n) for n in shape[:2])
-    width = torch.fft.rfftfreq(side, 1 / side)
+    device = device or torch.device("cpu")
+    generator = torch.Generator(device).manual_seed(4)
+    spectrum = torch.fft.rfftn(torch.randn(shape, generator=generator, device=device))
+    depth, height = (torch.fft.fftfreq(n, 1 / n, device=device) for n in shape[:2])
+    width = torch.fft.rfftfreq(side, 1 / side, device=device)
     squared = depth[:, None, None] ** 2 + height[:, None] ** 2 + width**2
     squared[0, 0, 0] = math.inf
     values = torch.fft.irfftn(spectrum * squared**-1.5, s=shape)
     values /= values.std()
-    return BenchInput("field", (values.contiguous(),), (0.001, *_DEFAULT_BOUNDS))
+    return BenchInput("field", (values.contiguous(),))
 
 
 INPUTS: Final[Mapping[str, Callable[[int], BenchInput]]] = {
@@ -132,14 +147,24 @@ INPUTS: Final[Mapping[str, Callable[[int], BenchInput]]] = {
 DEFAULT_INPUTS: Final = ("embeddings", "gradients", "activations", "field")
 
 
+def bounds_of(name: str) -> tuple[float, ...]:
+    """Return the relative bounds worth measuring on an input.
+
+    Raises:
+        SpecError: no input has that name.
+    """
+    if name not in INPUTS:
+        raise SpecError(f"unknown benchmark input {name!r}; choose from {', '.join(INPUTS)}")
+    return FIELD_BOUNDS if name == "field" else DEFAULT_BOUNDS
+
+
 def make_input(name: str, nbytes: int = FULL_NBYTES) -> BenchInput:
     """Make the input called ``name`` with about ``nbytes`` bytes (a power of two, from 64 KiB).
 
     Raises:
         SpecError: no input has that name, or the size cannot be made.
     """
-    if name not in INPUTS:
-        raise SpecError(f"unknown benchmark input {name!r}; choose from {', '.join(INPUTS)}")
+    bounds_of(name)
     if nbytes < 2**16 or nbytes & (nbytes - 1):
         raise SpecError(f"input size must be a power of two from 65536 bytes on, not {nbytes}")
     return INPUTS[name](nbytes)

@@ -7,6 +7,7 @@ import math
 import torch
 
 _BLOCK_VALUES = 1 << 20
+_DEVICE_BLOCK_VALUES = 1 << 25
 
 
 def worst_error(original: torch.Tensor, decoded: torch.Tensor) -> float:
@@ -17,17 +18,18 @@ def worst_error(original: torch.Tensor, decoded: torch.Tensor) -> float:
     """
     if original.shape != decoded.shape or original.dtype != decoded.dtype:
         return math.inf
-    worst = 0.0
+    worst = torch.zeros((), dtype=torch.float64, device=original.device)
+    block = _BLOCK_VALUES if original.device.type == "cpu" else _DEVICE_BLOCK_VALUES
     flat, flat_decoded = original.reshape(-1), decoded.reshape(-1)
     # block by block: a float64 copy of the whole would triple the memory
-    for start in range(0, flat.numel(), _BLOCK_VALUES):
-        x = flat[start : start + _BLOCK_VALUES].to(torch.float64)
-        y = flat_decoded[start : start + _BLOCK_VALUES].to(torch.float64)
+    for start in range(0, flat.numel(), block):
+        x = flat[start : start + block].to(torch.float64)
+        y = flat_decoded[start : start + block].to(torch.float64)
         same = (x == y) | (x.isnan() & y.isnan())
         error = torch.where(same, 0.0, (x - y).abs())
         # NaN here means that one side is not finite and the other differs
-        worst = max(worst, float(error.nan_to_num(nan=math.inf, posinf=math.inf).max()))
-    return worst
+        worst = torch.maximum(worst, error.nan_to_num(nan=math.inf, posinf=math.inf).max())
+    return float(worst)
 
 
 def quotient(error: float, error_bound: float) -> float:

@@ -20,8 +20,13 @@ from tersor.errors import CorruptDataError, SpecError
 SCHEMA: Final = 1
 """Raised when a field changes its meaning; new fields with a default do not need it."""
 
-_PERCENTILE_FIELDS: Final = ("encode_s", "decode_s", "memcpy_s")
-_DERIVED: Final = ("ratio", "encode_gbps", "decode_gbps", "memcpy_gbps", "bound_held")
+COPY_NBYTES: Final = 2**30
+"""Bytes that a copy reads, and writes again, to find how fast the device's memory is."""
+
+_PERCENTILE_FIELDS: Final = ("encode_s", "decode_s", "memcpy_s", "copy_s")
+_DERIVED: Final = (
+    "ratio", "encode_gbps", "decode_gbps", "memcpy_gbps", "ceiling_gbps", "bound_held",
+)  # fmt: skip
 _KEY_FIELDS: Final = (
     "suite", "codec", "version", "spec", "input", "device", "num_values", "threads", "repeat",
     "group", "git_commit",
@@ -46,7 +51,8 @@ class ResultRow:
 
     Attributes:
         suite: the benchmark, such as ``"kernels"``.
-        codec: codec id, or the peer's name where ``peer`` is true.
+        codec: codec id, the name of one of its variants (``spec`` says how it is set), or the
+            peer's name where ``peer`` is true.
         version: codec version, or the peer's package version.
         spec: options, JSON-ready; a relative bound stands here as ``{"relative": r}``.
         input: name of the input.
@@ -70,6 +76,10 @@ class ResultRow:
             own histogram.
         distinct_rows: share of distinct rows per slice, for inputs made of rows.
         peak_extra_nbytes: most memory held beyond what the process had before, where measured.
+        num_launches: kernels started on the device by one ``"encode"`` and one ``"decode"``.
+        workspace_nbytes: most device memory taken by the first ``"encode"`` and ``"decode"`` beyond
+            the tensors given to them; what encoding returns is part of it.
+        copy_s: seconds to copy ``COPY_NBYTES`` on the device, in the same rounds.
         group: table or layer the row is about, when an input has several.
         note: what a reader must know to compare this row.
     """
@@ -95,6 +105,9 @@ class ResultRow:
     entropy_bits: float | None = None
     distinct_rows: float | None = None
     peak_extra_nbytes: int | None = None
+    num_launches: Mapping[str, int] | None = None
+    workspace_nbytes: Mapping[str, int] | None = None
+    copy_s: Percentiles | None = None
     group: str | None = None
     note: str = ""
     git_commit: str = "unknown"
@@ -120,6 +133,16 @@ class ResultRow:
     def memcpy_gbps(self) -> float | None:
         """Speed of copying the same bytes in the same rounds."""
         return None if self.memcpy_s is None else self._gbps(self.memcpy_s)
+
+    @property
+    def ceiling_gbps(self) -> float | None:
+        """Bytes read and written per second by the device's copy, in 1e9 bytes."""
+        return None if self.copy_s is None else 2 * COPY_NBYTES / max(self.copy_s.p50, 1e-12) / 1e9
+
+    def moved_gbps(self, seconds: Percentiles) -> float:
+        """Return what must be read and written at least, floats and encoded, per second."""
+        moved_nbytes = (self.original_nbytes + self.encoded_nbytes) * self.sampled_fraction
+        return moved_nbytes / max(seconds.p50, 1e-12) / 1e9
 
     @property
     def bound_held(self) -> bool | None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
 from typing import Any, Final
 
 import numpy as np
 import torch
 
 from tersor.bench.candidate import Candidate
+from tersor.bench.footprint import count_launches, peak_memory
 from tersor.bench.roundtrip import quotient, worst_error
-from tersor.bench.subject import Subject
-from tersor.bench.timing import Percentiles, Task, measure_interleaved
+from tersor.bench.subject import Copy, Subject
+from tersor.bench.timing import Clock, Percentiles, Task, measure_interleaved
 
 SAMPLE_EVERY: Final = 7
 """Slow peers are timed on every 7th slice: 7 and the 26 embedding tables have no common factor, so
@@ -21,24 +24,39 @@ the sample meets tables of all sizes."""
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """One copy of what a candidate is given, and what it made of it.
+
+    Attributes:
+        xs: the slices, or their codes.
+        outs: where they are decoded to.
+        encoded: all slices, encoded.
+    """
+
+    xs: Sequence[torch.Tensor]
+    outs: Sequence[torch.Tensor]
+    encoded: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A candidate that was run once over the whole subject.
 
     Attributes:
-        encoded: all slices, encoded.
+        places: the copies of the subject, used in turn.
         worst_error: of the slice that comes closest to breaking its bound, or the largest of all
             where no bound was given.
         error_bound: the absolute bound of that slice.
+        workspace_nbytes: device memory that the first encode and the first decode took.
     """
 
     candidate: Candidate
     threads: int
-    xs: Sequence[torch.Tensor]
-    outs: Sequence[torch.Tensor]
+    places: Sequence[Place]
     error_bounds: Sequence[float]
-    encoded: Sequence[Any]
     worst_error: float
     error_bound: float | None
+    workspace_nbytes: Mapping[str, int] | None = None
 
     @property
     def broken(self) -> bool:
@@ -48,7 +66,7 @@ class Trial:
     @property
     def encoded_nbytes(self) -> int:
         """Bytes of all encoded slices."""
-        return sum(self.candidate.nbytes(one) for one in self.encoded)
+        return self.candidate.total_nbytes(self.places[0].encoded)
 
     @property
     def _stride(self) -> int:
@@ -57,74 +75,150 @@ class Trial:
     @property
     def sampled_fraction(self) -> float:
         """Share of the bytes that the tasks work on."""
-        timed_nbytes = sum(x.nbytes for x in self.xs[:: self._stride])
-        return timed_nbytes / max(1, sum(x.nbytes for x in self.xs))
+        xs = self.places[0].xs
+        return sum(x.nbytes for x in xs[:: self._stride]) / max(1, sum(x.nbytes for x in xs))
 
-    def encode(self) -> Sequence[Any]:
-        """Encode the timed slices."""
-        xs, error_bounds = self.xs[:: self._stride], self.error_bounds[:: self._stride]
+    def encode(self, place: Place) -> Any:
+        """Encode the timed slices of one copy."""
+        xs, error_bounds = place.xs[:: self._stride], self.error_bounds[:: self._stride]
         with _threads(self.threads):
             return self.candidate.encode_all(xs, error_bounds)
 
-    def decode(self) -> Sequence[torch.Tensor]:
-        """Decode the timed slices."""
-        encoded, outs = self.encoded[:: self._stride], self.outs[:: self._stride]
+    def decode(self, place: Place) -> Sequence[torch.Tensor]:
+        """Decode the timed slices of one copy."""
+        encoded = place.encoded[:: self._stride] if self.candidate.slow else place.encoded
         with _threads(self.threads):
-            return self.candidate.decode_all(encoded, outs)
+            return self.candidate.decode_all(encoded, place.outs[:: self._stride])
 
-    def copy(self) -> None:
-        """Copy the timed slices with one thread."""
-        pairs = zip(self.xs[:: self._stride], self.outs[:: self._stride], strict=True)
+    def copy(self, place: Place) -> None:
+        """Copy the timed slices of one copy with one thread."""
+        pairs = zip(place.xs[:: self._stride], place.outs[:: self._stride], strict=True)
         for x, out in pairs:
             if x.device.type == "cpu":
                 np.copyto(out.numpy(), x.numpy())
             else:
                 out.copy_(x)
 
+    def tasks(self) -> dict[str, Task]:
+        """Return a copy, an encode and a decode; each takes the next of the places every time.
+
+        They start at different places, so that none finds in the cache what the last one left.
+        """
+        calls = (self.copy, self.encode, self.decode)
+        turns = [_in_turn(self.places, first) for first in range(len(calls))]
+        return {
+            call.__name__: partial(_call_next, call, turn)
+            for call, turn in zip(calls, turns, strict=True)
+        }
+
+
+def _in_turn(places: Sequence[Place], first: int) -> Iterator[Place]:
+    return islice(cycle(places), first % len(places), None)
+
+
+def _call_next(call: Callable[[Place], object], turn: Iterator[Place]) -> object:
+    return call(next(turn))
+
 
 def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
-    """Encode and decode the whole subject once and find the worst error."""
+    """Encode and decode every copy of the subject once and find the worst error."""
+    error_bounds = subject.error_bounds
     if candidate.on_codes:
-        xs = [candidate.prepare(one) for one in subject.codes]
-        outs: Sequence[torch.Tensor] = [torch.zeros_like(x) for x in xs]
-        error_bounds: Sequence[float] = [0.0] * len(xs)
-    else:
-        xs, outs, error_bounds = list(subject.slices), subject.outs, subject.error_bounds
-        # the memory holds what the last candidate decoded: one that writes nothing must not pass
-        for out in outs:
-            out.fill_(torch.nan)
-    with _threads(threads):
-        encoded = candidate.encode_all(xs, error_bounds)
-        decoded = candidate.decode_all(encoded, outs)
-    errors = [worst_error(x, y) for x, y in zip(xs, decoded, strict=True)]
+        error_bounds = [0.0] * len(subject.codes)
+    places, errors = [], [0.0] * len(error_bounds)
+    workspace: dict[str, int] = {}
+    for copy in subject.copies:
+        place, decoded, taken = _run_place(candidate, copy, error_bounds, threads)
+        found = [worst_error(x, y) for x, y in zip(place.xs, decoded, strict=True)]
+        errors = [max(pair) for pair in zip(errors, found, strict=True)]
+        workspace = workspace or taken
+        places.append(place)
     if candidate.bounded:
         pairs = zip(errors, error_bounds, strict=True)
         worst, bound = max(pairs, key=lambda pair: quotient(*pair))
     else:
         worst, bound = max(errors), None
-    return Trial(candidate, threads, xs, outs, error_bounds, encoded, worst, bound)
+    return Trial(candidate, threads, places, error_bounds, worst, bound, workspace or None)
+
+
+def _run_place(
+    candidate: Candidate, copy: Copy, error_bounds: Sequence[float], threads: int
+) -> tuple[Place, Sequence[torch.Tensor], dict[str, int]]:
+    """Encode and decode one copy; return what came out and the device memory that it took."""
+    xs, outs = copy.slices, copy.outs
+    if candidate.on_codes:
+        xs = [candidate.prepare(one) for one in copy.codes]
+        outs = [torch.zeros_like(x) for x in xs]
+    else:
+        # the memory holds what the last candidate decoded: one that writes nothing must not pass
+        for out in outs:
+            out.fill_(torch.nan)
+    device = xs[0].device
+    with _threads(threads):
+        with peak_memory(device) as encoding:
+            encoded = candidate.encode_all(xs, error_bounds)
+        with peak_memory(device) as decoding:
+            decoded = candidate.decode_all(encoded, outs)
+    taken: dict[str, int] = {}
+    if candidate.uses_torch_memory and encoding.nbytes is not None and decoding.nbytes is not None:
+        taken = {"encode": encoding.nbytes, "decode": decoding.nbytes}
+    return Place(xs, outs, encoded), decoded, taken
 
 
 @dataclass(frozen=True, slots=True)
 class TrialTimes:
-    """Seconds per pass over the timed slices."""
+    """Seconds per pass over the timed slices, and of the device's copy in the same rounds."""
 
     encode_s: Percentiles
     decode_s: Percentiles
     memcpy_s: Percentiles
+    copy_s: Percentiles | None
 
 
-def time_trials(trials: Sequence[Trial], *, device: torch.device, rounds: int) -> list[TrialTimes]:
-    """Time all trials in turn, each right after a copy of the same slices."""
+def time_trials(
+    trials: Sequence[Trial],
+    *,
+    device: torch.device,
+    rounds: int,
+    warmup: int = 1,
+    ceiling: Task | None = None,
+    clock: Clock | None = None,
+) -> list[TrialTimes]:
+    """Time all trials in turn, each right after a copy of the same slices.
+
+    Args:
+        trials: checked already.
+        device: where they ran.
+        rounds: timed rounds.
+        warmup: rounds before those.
+        ceiling: a copy that shows how fast the device's memory is, timed once per round.
+        clock: what takes the times; by default the device's own.
+    """
+    tasks: dict[str, Task] = {} if ceiling is None else {"ceiling": ceiling}
+    for index, trial in enumerate(trials):
+        tasks |= {f"{index} {name}": task for name, task in trial.tasks().items()}
+    times = measure_interleaved(tasks, device=device, rounds=rounds, warmup=warmup, clock=clock)
+    return [
+        TrialTimes(
+            encode_s=times[f"{index} encode"],
+            decode_s=times[f"{index} decode"],
+            memcpy_s=times[f"{index} copy"],
+            copy_s=times.get("ceiling"),
+        )
+        for index in range(len(trials))
+    ]
+
+
+def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str, int] | None]:
+    """Return the kernels that one encode and one decode of each start; None where none are seen."""
     tasks: dict[str, Task] = {}
     for index, trial in enumerate(trials):
-        tasks[f"{index} copy"] = trial.copy
-        tasks[f"{index} encode"] = trial.encode
-        tasks[f"{index} decode"] = trial.decode
-    times = measure_interleaved(tasks, device=device, rounds=rounds)
+        tasks[f"{index} encode"] = partial(trial.encode, trial.places[0])
+        tasks[f"{index} decode"] = partial(trial.decode, trial.places[0])
+    counts = count_launches(tasks, device)
     return [
-        TrialTimes(times[f"{i} encode"], times[f"{i} decode"], times[f"{i} copy"])
-        for i in range(len(trials))
+        {name: counts[f"{index} {name}"] for name in ("encode", "decode")} if counts else None
+        for index in range(len(trials))
     ]
 
 

@@ -20,7 +20,7 @@ from tersor.codecs import registry
 from tersor.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.suites.kernels import KernelsConfig
+    from tersor.bench.suites.plan import KernelsConfig
 
 app = typer.Typer(help="Measure codecs and peers; one table, one JSON row per measurement.")
 
@@ -40,7 +40,7 @@ SmokeOption = Annotated[
 
 @app.command()
 def kernels(
-    device: Annotated[str, typer.Option("--device", help="cpu, or cuda for our codecs.")] = "cpu",
+    device: Annotated[str, typer.Option("--device", help="Where to measure: cpu or cuda.")] = "cpu",
     smoke: SmokeOption = False,
     inputs: Annotated[
         str | None,
@@ -64,13 +64,16 @@ def kernels(
         str, typer.Option("--threads", metavar="N,...", help="Thread counts for our codecs.")
     ] = "1,2",
     rounds: Annotated[
-        int | None, typer.Option("--rounds", metavar="N", help="Timed rounds; default: 7.")
+        int | None,
+        typer.Option("--rounds", metavar="N", help="Timed rounds; default: 7 on cpu, 10 on cuda."),
     ] = None,
     output: OutputOption = None,
     resume: ResumeOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Every codec against memcpy, lz4, zstd, SZ3, zfp and blosc2, end to end from float32.
+
+    On cuda: against the device's copy and nvCOMP, with kernels started and memory taken.
 
     Exits with 1 when a codec broke its bound: its speed is then not reported.
     """
@@ -169,17 +172,17 @@ def _kernels_config(
     threads: str,
     rounds: int | None,
 ) -> KernelsConfig:
-    from tersor.bench.suites.kernels import KernelsConfig
+    from tersor.bench.suites.plan import KernelsConfig
 
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
-    asked: dict[str, Any] = {"device": device, "threads": _numbers(threads, "--threads", int)}
+    asked: dict[str, Any] = {"threads": _numbers(threads, "--threads", int)}
     for name, text in (("inputs", inputs), ("codecs", codecs), ("peers", peers)):
         if text is not None:
             asked[name] = () if text == "none" else _names(text)
     if bounds is not None:
         asked["bounds"] = _numbers(bounds, "--bounds", float)
-    config = KernelsConfig(**asked)
+    config = KernelsConfig.for_device(device, **asked)
     if smoke:
         config = config.smoke()
     if rounds is not None:
@@ -207,7 +210,7 @@ def _show(
     refusals: Iterable[str] = (),
 ) -> None:
     from tersor.bench.goals import evaluate_goals
-    from tersor.bench.tables import goals_table, kernels_table
+    from tersor.bench.tables import device_table, goals_table, kernels_table
 
     goals = evaluate_goals(rows)
     values = {
@@ -217,9 +220,10 @@ def _show(
         "refusals": list(refusals),
     }
     shown: list[RenderableType] = []
-    measured = [row for row in rows if row.suite == "kernels"]
-    if measured:
-        shown.append(kernels_table(measured))
+    for table, is_device in ((kernels_table, False), (device_table, True)):
+        measured = [r for r in rows if r.suite == "kernels" and (r.device == "cuda") == is_device]
+        if measured:
+            shown.append(table(measured))
     shown += [
         Text(f"{row.codec} on a file of {binary_size(row.original_nbytes)}: {row.note}")
         for row in rows

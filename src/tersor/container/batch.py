@@ -155,7 +155,12 @@ def _runs(
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """Cut the list into runs of about equal bytes, one per thread worth starting."""
+    """Cut the list into runs of about equal bytes, one per thread worth starting.
+
+    On another device than the CPU there is one: a thread of its own would leave the caller's stream.
+    """
+    if any(tensor.device.type != "cpu" for tensor in tensors):
+        return [(0, len(tensors))]
     total = sum(tensor.nbytes for tensor in tensors)
     count = threads.num_parts(len(tensors), total)
     edges, filled = [0], 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from tersor.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.peers.peer import Peer
+    from tersor.bench.candidate import Candidate
 
 _HERE: Final = "tersor.bench.peers"
 PEERS: Final[Mapping[str, str]] = {
@@ -24,20 +24,50 @@ PEERS: Final[Mapping[str, str]] = {
 }
 
 
-def load_peer(name: str) -> Peer:
+_NVCOMP: Final = ("LZ4", "Snappy", "GDeflate", "Deflate", "Zstd", "ANS", "Bitcomp", "Cascaded")
+DEVICE_PEERS: Final[Mapping[str, str]] = {
+    "copy": f"{_HERE}.device_copy:DeviceCopy",
+    **{f"nvcomp-{name.lower()}": f"{_HERE}.nvcomp:Nvcomp:{name}" for name in _NVCOMP},
+    **{f"nvcomp-{name.lower()}-codes": f"{_HERE}.nvcomp:NvcompCodes:{name}" for name in _NVCOMP},
+}
+"""Peers on CUDA, as ``"module:class"`` and perhaps what the class is given."""
+
+
+def peers_of(device: str) -> Mapping[str, str]:
+    """Return the peers that run on ``"cpu"`` or on ``"cuda"``."""
+    return DEVICE_PEERS if device == "cuda" else PEERS
+
+
+def load_peer(name: str, device: str = "cpu") -> Candidate:
     """Import and build the peer called ``name``.
 
     Raises:
-        SpecError: no peer has that name.
-        BackendUnavailableError: its package is not installed.
+        SpecError: no peer on that device has that name.
+        BackendUnavailableError: it cannot be imported; the message does not say its name.
     """
-    if name not in PEERS:
-        raise SpecError(f"unknown peer {name!r}; choose from {', '.join(PEERS)}")
-    module, attribute = PEERS[name].split(":")
+    known = peers_of(device)
+    if name not in known:
+        choice = ", ".join(known)
+        raise SpecError(f"unknown peer {name!r} on {device}; choose from {choice}")
+    module, attribute, *arguments = known[name].split(":")
+    install = "nvidia-nvcomp-cu13 or -cu12" if "nvcomp" in name else "tersor[peers]"
     try:
-        peer: Peer = getattr(import_module(module), attribute)()
+        peer: Candidate = getattr(import_module(module), attribute)(*arguments)
     except ImportError as error:
-        raise BackendUnavailableError(
-            f"peer {name!r} is left out: {error}; install tersor[peers] to measure it"
-        ) from error
+        raise BackendUnavailableError(f"{error}; install {install}") from error
     return peer
+
+
+def load_peers(names: Sequence[str], device: str) -> tuple[list[Candidate], list[str]]:
+    """Build all peers that can be; return them, and one sentence per reason that some cannot.
+
+    Raises:
+        SpecError: no peer on that device has one of the names.
+    """
+    peers, absent = [], dict[str, list[str]]()
+    for name in names:
+        try:
+            peers.append(load_peer(name, device))
+        except BackendUnavailableError as error:
+            absent.setdefault(str(error), []).append(name)
+    return peers, [f"left out: {', '.join(them)}: {reason}" for reason, them in absent.items()]

@@ -2,71 +2,30 @@
 
 No speed is reported before the round trip was checked in this process. All candidates of one input
 and bound run in turn, each right after a memcpy of the same bytes, so that quotients hold on a
-machine whose speed drifts.
+machine whose speed drifts. On CUDA a large copy is timed in the same rounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from tersor.bench import machine
-from tersor.bench.candidate import Candidate, CodecCandidate, HuffmanCodes
-from tersor.bench.inputs import DEFAULT_INPUTS, FULL_NBYTES, SMOKE_NBYTES, BenchInput, make_input
-from tersor.bench.peers import PEERS, load_peer
+from tersor.bench.candidate import Candidate, HuffmanCodes
+from tersor.bench.ceiling import ceiling_of
+from tersor.bench.inputs import BenchInput
+from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
-from tersor.bench.trial import Trial, TrialTimes, run_trial, time_trials
-from tersor.codecs import registry
-from tersor.errors import BackendUnavailableError, SpecError
+from tersor.bench.suites.plan import KernelsConfig
+from tersor.bench.trial import Trial, TrialTimes, launches_of, run_trial, time_trials
+from tersor.bench.variants import make_candidate, takes_bound
+from tersor.errors import BackendUnavailableError
 from tersor.types import Bound
-
-DEFAULT_CODECS: Final = (
-    "flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "group8", "group4",
-)  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KernelsConfig:
-    """What to measure.
-
-    Attributes:
-        device: ``"cpu"``, or ``"cuda"`` where kernels for it exist; peers run on the CPU only.
-        inputs: names from ``tersor.bench.inputs.INPUTS``.
-        bounds: relative bounds; empty for each input's own.
-        codecs: ids of registered codecs.
-        peers: names from ``tersor.bench.peers.PEERS``.
-        threads: thread counts for our codecs; peers use one.
-        nbytes: size of each input, a power of two.
-        rounds: timed rounds per group.
-    """
-
-    device: str = "cpu"
-    inputs: tuple[str, ...] = DEFAULT_INPUTS
-    bounds: tuple[float, ...] = ()
-    codecs: tuple[str, ...] = DEFAULT_CODECS
-    peers: tuple[str, ...] = tuple(PEERS)
-    threads: tuple[int, ...] = (1, 2)
-    nbytes: int = FULL_NBYTES
-    rounds: int = 7
-
-    def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan."""
-        if self.device not in ("cpu", "cuda"):
-            raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
-        if not self.inputs or not (self.codecs or self.peers):
-            raise SpecError("name at least one input and one codec or peer to measure")
-        if not self.threads or any(count < 1 for count in self.threads):
-            raise SpecError(f"thread counts must be at least 1, not {list(self.threads)}")
-        if any(not bound > 0 for bound in self.bounds):
-            raise SpecError(f"relative bounds must be above 0, not {list(self.bounds)}")
-
-    def smoke(self) -> KernelsConfig:
-        """Return the same plan on 1 MiB inputs and with one round: it proves that all runs."""
-        return replace(self, nbytes=SMOKE_NBYTES, rounds=1)
 
 
 @dataclass(slots=True)
@@ -107,17 +66,34 @@ def run_kernels(
         UnknownCodecError: a codec in ``config`` is not registered.
     """
     outcome = KernelsOutcome()
-    suite = _Suite(config, outcome, done, on_row, on_note)
-    groups = suite.groups()
-    made: BenchInput | None = None
-    for index, (name, bound) in enumerate(groups):
-        label = name if bound is None else f"{name}, relative bound {bound:g}"
-        on_group(index, len(groups), label)
-        if made is None or made.name != name:
-            made = make_input(name, config.nbytes)
-        suite.run_group(made, bound)
+    device = torch.device(config.device)
+    groups = config.groups()
+    made: tuple[str, int, BenchInput] | None = None
+    with _own_stream(device):
+        suite = _Suite(config, outcome, done, on_row, on_note)
+        suite.run_ceiling()
+        for index, group in enumerate(groups):
+            on_group(index, len(groups), group.label)
+            if made is None or made[:2] != (group.input, group.nbytes):
+                made = None
+                made = (group.input, group.nbytes, group.make(device))
+            suite.run_group(made[2], group.relative_bound)
     on_group(len(groups), len(groups), "done")
     return outcome
+
+
+@contextmanager
+def _own_stream(device: torch.device) -> Iterator[None]:
+    """Work on a stream that is not the default one.
+
+    A library that is given the default stream's number, 0, may take it for no stream at all.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        yield
 
 
 class _Suite:
@@ -137,37 +113,38 @@ class _Suite:
         self.done = done
         self.on_row = on_row
         self.on_note = on_note
-        self.peers = [] if config.device == "cuda" else self._load_peers()
+        self.peers, absent = load_peers(config.peers, config.device)
+        for sentence in absent:
+            self._note(sentence)
+        self.ceiling = ceiling_of(self.device)
 
     def _note(self, sentence: str) -> None:
-        self.outcome.notes.append(sentence)
-        self.on_note(sentence)
+        """Say something once: what cannot run cannot run in any group."""
+        if sentence not in self.outcome.notes:
+            self.outcome.notes.append(sentence)
+            self.on_note(sentence)
 
-    def _load_peers(self) -> list[Candidate]:
-        peers: list[Candidate] = []
-        for name in self.config.peers:
-            try:
-                peers.append(load_peer(name))
-            except BackendUnavailableError as error:
-                self._note(str(error))
-        return peers
+    def _finish(self, row: ResultRow) -> None:
+        self.outcome.rows.append(row)
+        self.on_row(row)
 
-    def groups(self) -> list[tuple[str, float | None]]:
-        """Return all pairs of input and bound; None stands for candidates without a bound."""
-        pairs: list[tuple[str, float | None]] = []
-        for name in self.config.inputs:
-            own_bounds = make_input(name, SMOKE_NBYTES).relative_bounds
-            pairs += [(name, bound) for bound in self.config.bounds or own_bounds]
-            pairs.append((name, None))
-        return pairs
+    def run_ceiling(self) -> None:
+        """Measure the device's copy and make it a row; nothing to do on the CPU."""
+        if self.ceiling is None:
+            return
+        row = self.ceiling.row(rounds=self.config.rounds, warmup=self.config.warmup)
+        if row.key not in self.done:
+            self._finish(row)
 
     def _candidates(self, relative_bound: float | None) -> list[Candidate]:
         bounded = relative_bound is not None
-        ours: list[Candidate] = [
-            CodecCandidate.create(codec_id, relative_bound)
-            for codec_id in self.config.codecs
-            if registry.get(codec_id).takes_bound() == bounded
-        ]
+        ours: list[Candidate] = []
+        for name in self.config.codecs:
+            if takes_bound(name) == bounded:
+                try:
+                    ours.append(make_candidate(name, relative_bound))
+                except BackendUnavailableError as error:
+                    self._note(f"{name} is left out: {error}")
         if bounded and "huffman" in self.config.codecs:
             ours.append(HuffmanCodes())
         return [*ours, *(peer for peer in self.peers if peer.bounded == bounded)]
@@ -183,23 +160,28 @@ class _Suite:
                     wanted.append((candidate, threads, identity))
         if not wanted:
             return
-        subject = Subject.of(made, relative_bound, self.device)
+        subject = Subject.of(made, relative_bound)
         checked = []
         for candidate, threads, identity in wanted:
             try:
                 trial = run_trial(candidate, subject, threads)
-            except BackendUnavailableError as error:
-                self._note(f"{candidate.name} is left out: {error}")
+            except (BackendUnavailableError, torch.OutOfMemoryError) as error:
+                reason = str(error).splitlines()[0]
+                self._note(f"{candidate.name} is left out: {reason}")
                 continue
             if not self._refused(trial, subject):
                 checked.append((trial, identity))
+        trials = [trial for trial, _ in checked]
         times = time_trials(
-            [trial for trial, _ in checked], device=self.device, rounds=self.config.rounds
+            trials,
+            device=self.device,
+            rounds=self.config.rounds,
+            warmup=self.config.warmup,
+            ceiling=self.ceiling,
         )
-        for (trial, identity), trial_times in zip(checked, times, strict=True):
-            row = self._row(trial, subject, identity, trial_times)
-            self.outcome.rows.append(row)
-            self.on_row(row)
+        launches = launches_of(trials, self.device)
+        for (trial, identity), seconds, count in zip(checked, times, launches, strict=True):
+            self._finish(self._row(trial, subject, identity, seconds, count))
 
     def _identity(
         self, candidate: Candidate, made: BenchInput, relative_bound: float | None, threads: int
@@ -236,7 +218,12 @@ class _Suite:
         return True
 
     def _row(
-        self, trial: Trial, subject: Subject, identity: dict[str, Any], times: TrialTimes
+        self,
+        trial: Trial,
+        subject: Subject,
+        identity: dict[str, Any],
+        times: TrialTimes,
+        num_launches: dict[str, int] | None,
     ) -> ResultRow:
         on_codes = trial.candidate.on_codes
         return ResultRow(
@@ -253,6 +240,9 @@ class _Suite:
             peer=trial.candidate.peer,
             entropy_bits=subject.entropy_bits,
             distinct_rows=subject.distinct_rows,
+            num_launches=num_launches,
+            workspace_nbytes=trial.workspace_nbytes,
+            copy_s=times.copy_s,
             note=trial.candidate.note,
             versions=machine.versions(),
             machine=machine.machine(self.device),

@@ -1,0 +1,64 @@
+"""The goals of the codec core on CUDA, judged from result rows.
+
+Speeds are GB/s of raw float32 on one H200, on the look-ups at a relative bound of 0.03 where nothing
+else is said: the input and bound that the peers' figures were taken at. Each is judged twice where
+there is a way without waiting: through the public calls, and on the kernels alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tersor.bench.goal import Book, Goal, worst
+from tersor.bench.rows import COPY_NBYTES, ResultRow
+
+_INPUT: Final = "embeddings"
+_BOUND: Final = 0.03
+
+# codec or variant, then encode and decode; None where nothing is asked for
+_SPEEDS: Final = (
+    ("flat-absolute", 1600.0, 2800.0),
+    ("flat-device-absolute", 1600.0, 2800.0),
+    ("flat", 1200.0, None),
+    ("flat-device", 1200.0, None),
+    ("ans", 900.0, 1500.0),
+    ("rows", 600.0, 1500.0),
+)
+_ROWS_RATIOS: Final = ((0.01, 40.0), (0.03, 60.0))
+_MIN_SHARE: Final = 0.85
+
+
+def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    """Judge the goals on CUDA."""
+    book = Book([row for row in rows if row.suite == "kernels"])
+    goals = []
+    for codec, encode_gbps, decode_gbps in _SPEEDS:
+        found = [r for r in book.ours(codec) if (r.input, r.relative_bound) == (_INPUT, _BOUND)]
+        speeds = [(r.encode_gbps, r) for r in found]
+        goals.append(worst(f"{codec} encodes at {encode_gbps:g} GB/s", encode_gbps, speeds))
+        if decode_gbps is not None:
+            speeds = [(r.decode_gbps, r) for r in found]
+            goals.append(worst(f"{codec} decodes at {decode_gbps:g} GB/s", decode_gbps, speeds))
+    return [*goals, *_rows_goals(book), *_group_goals(book)]
+
+
+def _rows_goals(book: Book) -> list[Goal]:
+    goals = []
+    for bound, ratio in _ROWS_RATIOS:
+        found = [r for r in book.ours("rows") if (r.input, r.relative_bound) == (_INPUT, bound)]
+        name = f"rows: ratio {ratio:g} at bound {bound:g}"
+        goals.append(worst(name, ratio, [(r.ratio, r) for r in found]))
+    return goals
+
+
+def _group_goals(book: Book) -> list[Goal]:
+    """Judge inputs as large as the copy they are held against; below, launches would count."""
+    large = [r for r in book.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
+    encode = [(r.moved_gbps(r.encode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]
+    decode = [(r.moved_gbps(r.decode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]
+    name = "group4 with Hadamard {} at 0.85 of the copy ceiling, by bytes moved"
+    return [
+        worst(name.format("encodes"), _MIN_SHARE, encode),
+        worst(name.format("decodes"), _MIN_SHARE, decode),
+    ]

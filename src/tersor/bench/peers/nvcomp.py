@@ -1,0 +1,201 @@
+"""nvCOMP's lossless coders on codes quantized by us, through NVIDIA's Python package.
+
+All slices go through one call, with the configuration made before, so that nvCOMP neither parses
+headers nor waits for the device. It works on torch's current stream and, where it lets us, in
+torch's memory, so that its allocations cost what ours do and are counted as ours are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+
+from tersor.bench.candidate import ListCandidate
+from tersor.bench.code_lists import ListQuantizer, QuantizedList
+from tersor.bench.machine import package_version
+from tersor.errors import BackendUnavailableError
+
+_DISTRIBUTIONS: Final = ("nvidia-nvcomp-cu13", "nvidia-nvcomp-cu12")
+_TYPES: Final = {torch.int8: "|i1", torch.int16: "<i2"}
+_TYPED: Final = ("LZ4", "Bitcomp", "Cascaded")
+"""Algorithms that look at more than bytes, and are told what the codes are."""
+
+
+def _library() -> Any:
+    """Import nvCOMP, here and not above, so that this module can be looked at without it."""
+    nvcomp = import_module("nvidia.nvcomp")
+    if not hasattr(nvcomp, "BatchArray"):
+        raise ImportError(f"nvCOMP {nvcomp.__version__} is older than 6.0")
+    return nvcomp
+
+
+class _Memory:
+    """Device memory of torch's, as nvCOMP asks for it."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._bytes = torch.empty(max(1, nbytes), dtype=torch.uint8, device="cuda")
+        self.ptr = self._bytes.data_ptr()
+
+
+def _allocate(nbytes: int, stream: object) -> _Memory:
+    del stream
+    return _Memory(nbytes)
+
+
+@cache
+def _is_in_torch_memory() -> bool:
+    """Make nvCOMP allocate through torch; say whether that works with the nvCOMP installed."""
+    if not torch.cuda.is_available():
+        raise BackendUnavailableError("nvCOMP needs a CUDA device")
+    nvcomp = _library()
+    nvcomp.set_device_allocator(_allocate)
+    try:
+        codes = torch.zeros(4096, dtype=torch.int8, device="cuda")
+        _Coder("LZ4", codes.dtype, _stream()).encode([codes])
+        torch.cuda.synchronize()
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        nvcomp.set_device_allocator(None)
+        return False
+    return True
+
+
+def _stream() -> int:
+    return int(torch.cuda.current_stream().cuda_stream)
+
+
+@contextmanager
+def _as_unavailable(algorithm: str) -> Iterator[None]:
+    """Turn what nvCOMP raises into a sentence, so that the others are still measured."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError) as error:
+        first = str(error).splitlines()[:1] or [type(error).__name__]
+        raise BackendUnavailableError(f"nvCOMP {algorithm} failed: {first[0]}") from error
+
+
+class _Coder:
+    """One nvCOMP algorithm for codes of one dtype on one stream."""
+
+    def __init__(self, algorithm: str, dtype: torch.dtype, stream: int) -> None:
+        options = {"data_type": _TYPES[dtype]} if algorithm in _TYPED else {}
+        self._nvcomp, self._stream = _library(), stream
+        self._codec = self._nvcomp.Codec(algorithm=algorithm, cuda_stream=stream, **options)
+        self._configs: dict[tuple[int, ...], tuple[Any, Any]] = {}
+
+    def _config(self, parts: Sequence[torch.Tensor]) -> tuple[Any, Any]:
+        sizes = tuple(part.nbytes for part in parts)
+        if sizes not in self._configs:
+            encoding = self._codec.compression_config(list(sizes))
+            self._configs[sizes] = (encoding, self._codec.decompression_config(encoding))
+        return self._configs[sizes]
+
+    def encode(self, parts: Sequence[torch.Tensor]) -> Any:
+        """Encode contiguous codes, each part into a stream of its own."""
+        arrays = self._nvcomp.as_arrays(list(parts), cuda_stream=self._stream)
+        return self._codec.encode(arrays, compression_config=self._config(parts)[0])
+
+    def decode(self, batch: Any, parts: Sequence[torch.Tensor]) -> None:
+        """Decode into memory of the same sizes."""
+        arrays = self._nvcomp.as_arrays(list(parts), cuda_stream=self._stream)
+        self._codec.decode(batch, out=arrays, decompression_config=self._config(parts)[1])
+
+
+class NvcompCodes(ListCandidate):
+    """One algorithm on codes alone, to be held against entropy coders without a quantizer."""
+
+    on_codes = True
+    note = "codes to bytes and back, without quantizing"
+
+    def __init__(self, algorithm: str) -> None:
+        """Take nvCOMP's name of the algorithm; its coder is made by the first call."""
+        self.algorithm = algorithm
+        self.name = f"nvcomp-{algorithm.lower()}-codes"
+        own_version = str(_library().__version__)
+        found = (package_version(name) for name in _DISTRIBUTIONS)
+        self.version = next((v for v in found if v), own_version)
+        self.uses_torch_memory = _is_in_torch_memory()
+        self._coders: dict[tuple[torch.dtype, int], _Coder] = {}
+
+    def options(self) -> dict[str, Any]:
+        """Return the algorithm."""
+        return {"algorithm": self.algorithm}
+
+    def encode_parts(self, parts: Sequence[torch.Tensor]) -> Any:
+        """Encode codes.
+
+        Raises:
+            BackendUnavailableError: nvCOMP cannot.
+        """
+        with _as_unavailable(self.algorithm):
+            return self._coder(parts[0].dtype).encode(parts)
+
+    def decode_parts(self, batch: Any, parts: Sequence[torch.Tensor]) -> None:
+        """Decode into ``parts``.
+
+        Raises:
+            BackendUnavailableError: nvCOMP cannot.
+        """
+        with _as_unavailable(self.algorithm):
+            self._coder(parts[0].dtype).decode(batch, parts)
+
+    def _coder(self, dtype: torch.dtype) -> _Coder:
+        key = (dtype, _stream())
+        if key not in self._coders:
+            self._coders[key] = _Coder(self.algorithm, *key)
+        return self._coders[key]
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
+        """Encode the codes of all slices."""
+        del error_bounds
+        return self.encode_parts(xs)
+
+    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Decode into ``outs``."""
+        self.decode_parts(encoded, outs)
+        return outs
+
+    def total_nbytes(self, encoded: Any) -> int:
+        """Return the size of all streams."""
+        return sum(int(nbytes) for nbytes in encoded.buffer_sizes)
+
+
+class Nvcomp(NvcompCodes):
+    """One algorithm, from and to float32: our range and quantizer, then nvCOMP."""
+
+    on_codes = False
+    note = "quantized by tersor"
+
+    def __init__(self, algorithm: str) -> None:
+        """Take nvCOMP's name of the algorithm."""
+        super().__init__(algorithm)
+        self.name = f"nvcomp-{algorithm.lower()}"
+        self._quantizer = ListQuantizer()
+
+    def encode_all(
+        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
+    ) -> tuple[Any, QuantizedList]:
+        """Quantize all slices and encode their codes."""
+        quantized = self._quantizer.quantize(xs, error_bounds)
+        return self.encode_parts(quantized.parts()), quantized.without_codes()
+
+    def decode_all(
+        self, encoded: tuple[Any, QuantizedList], outs: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """Decode the codes into memory of their own, and those into ``outs``."""
+        batch, side = encoded
+        quantized = side.with_room()
+        self.decode_parts(batch, quantized.parts())
+        quantized.dequantize(outs)
+        return outs
+
+    def total_nbytes(self, encoded: tuple[Any, QuantizedList]) -> int:
+        """Return the size of all streams and of the steps."""
+        batch, side = encoded
+        return super().total_nbytes(batch) + side.side_nbytes

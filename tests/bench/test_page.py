@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+
+from tersor.bench.page import filled, main
+from tersor.bench.rows import RowFile
+from tersor.errors import SpecError
+from tests.arch.source_files import REPOSITORY
+from tests.bench.test_device_goals import on_cuda
+
+PAGE = """# Title
+
+<!-- rows: results/rows.jsonl input=embeddings bound=0.03 -->
+old
+<!-- end -->
+between
+<!-- goals: results/rows.jsonl -->
+<!-- end -->
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    with RowFile(tmp_path / "results" / "rows.jsonl") as file:
+        file.append(on_cuda("flat", 1234))
+        file.append(on_cuda("flat", 1111, bound=0.01))
+        file.append(on_cuda("flat", 2222, input="gradients"))
+    return tmp_path
+
+
+def test_tables_are_made_from_the_rows_asked_for(root):
+    text = filled(PAGE, root)
+    assert "| flat | 0.03 | 50.00 | 1234 |" in text
+    assert "1111" not in text
+    assert "2222" not in text
+    assert "old" not in text
+    assert "between" in text
+    assert "| flat encodes at 1200 GB/s | 1200 | 1234 | met |" in text
+    assert filled(text, root) == text
+
+
+def test_a_file_that_is_not_there_is_said_to_be(tmp_path):
+    assert "Not measured yet: `results/rows.jsonl`" in filled(PAGE, tmp_path)
+
+
+def test_an_unknown_filter_is_refused(root):
+    with pytest.raises(SpecError, match="inputs"):
+        filled(PAGE.replace("input=", "inputs="), root)
+
+
+def test_a_page_is_filled_in_place(root):
+    page = root / "docs" / "page.md"
+    page.parent.mkdir()
+    page.write_text(PAGE, encoding="utf-8")
+    assert main([str(page)]) == 0
+    assert "1234" in page.read_text(encoding="utf-8")
+
+
+def test_the_figures_of_the_committed_page_come_from_committed_rows():
+    text = (REPOSITORY / "docs" / "performance.md").read_text(encoding="utf-8")
+    assert text.count("<!-- rows: ") >= 1
+    assert filled(text, REPOSITORY) == text, "run python -m tersor.bench.page docs/performance.md"
