@@ -18,6 +18,7 @@ from tersor.kernels.bitpack_tile.gpu import (
     PACK_RUN,
     PART_VALUES,
     PLACE_RUN,
+    SCAN_VALUES,
     SLOT_NBYTES,
     TILE,
     UNPACK_RUN,
@@ -64,7 +65,8 @@ def _pack_kernel(
     stop = tl.minimum(begin + RUN, num_tiles)
     limit = tl.minimum(stop * TILE, count)
     left, right = load_part(address, begin * TILE, limit, KIND, ALIGNED, BLOCK, ROWS)
-    for tile in range(begin, stop):
+    for k in range(stop - begin):
+        tile = begin + k
         left, right, nwords, outliers, _ = pack_tile(
             left, right, address, tile * TILE, limit, numbers, slot_of(slots, tile),
             widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK, ROWS,
@@ -77,8 +79,8 @@ def _pack_kernel(
 def _place_positions(address, count, tile, before, numbers, positions, KIND: tl.constexpr):
     """Write where the outliers of one tile are; ``before`` come earlier."""
     step, inverse, bound = numbers
-    for part in range(0, TILE, 128):
-        position = tile * TILE + part + tl.arange(0, 128)
+    for part in range(0, TILE, SCAN_VALUES):
+        position = tile * TILE + part + tl.arange(0, SCAN_VALUES)
         values = load_values(address, position, count, 0.0, KIND, False, False)
         _, holds = quantize_values(values, step, inverse, bound, KIND)
         special = (position < count) & ~holds
@@ -94,6 +96,8 @@ def _place_kernel(
     BLOCK: tl.constexpr, ROWS: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """One program puts ``RUN`` tiles and the positions of their outliers in place."""
+    # an empty tensor has the address 0, which is passed in 32 bits
+    address = address.to(tl.int64)
     count, last = count.to(tl.int64), num_tiles.to(tl.int64)
     tile = tl.program_id(0).to(tl.int64) * RUN
     stop = tl.minimum(tile + RUN, last)
@@ -188,6 +192,8 @@ def _unpack_kernel(
 
     ``status`` is set to not 0 if the body is inconsistent, then the number of its words.
     """
+    # an empty tensor has the address 0, which is passed in 32 bits
+    address = address.to(tl.int64)
     count, last = count.to(tl.int64), num_tiles.to(tl.int64)
     offsets = body.to(tl.pointer_type(tl.uint32))
     num_words = tl.load(offsets + last).to(tl.int64)
@@ -209,7 +215,7 @@ def _unpack_kernel(
 
 def _unpack_values(body: torch.Tensor, step: float, out: torch.Tensor, block: int) -> int:
     """Decode into contiguous floats or codes; return the body bytes read."""
-    if (body.data_ptr() | body.storage_offset()) % 8:
+    if body.data_ptr() % 8 or body.storage_offset() % 8:
         body = body.clone()
     layout = BitpackLayout(out.numel(), block)
     words_nbytes = layout.split(body)[2].numel()

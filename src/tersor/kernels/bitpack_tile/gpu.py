@@ -26,8 +26,13 @@ TILE = tl.constexpr(_TILE)
 SLOT_NBYTES: Final = 4 * _TILE
 """Room for one tile's units, were every field 32 bits wide."""
 
-PART_VALUES: Final = 256
+_INTERPRETED: Final = triton.knobs.runtime.interpret
+# Triton's interpreter takes as long for a small part of a tile as for a large one
+PART_VALUES: Final = _TILE if _INTERPRETED else 256
 """Values that a packing program holds in registers at a time; with a whole tile it would spill."""
+
+SCAN_VALUES = tl.constexpr(_TILE if _INTERPRETED else 128)
+"""Values of a tile that are looked at once more at a time."""
 
 PACK_RUN: Final = 4
 PLACE_RUN: Final = 4
@@ -133,23 +138,41 @@ def reciprocal(unit_nbits):
 
 
 @triton.jit
-def word_of_units(units, index, width, unit_nbits, inverse, num_units, inside):
+def most_units(unit_nbits):
+    """Return how many units a word touches at most besides the one that its first bit lies in.
+
+    That is one if all blocks of a part are about as wide as the widest, which decided how many
+    fields make a unit, and up to 15 for the others.
+    """
+    # words and units start at multiples of the lowest bit set
+    least = tl.minimum(unit_nbits & -unit_nbits, 32)
+    more = 1 + (31 - tl.minimum(least, 31)) // tl.maximum(unit_nbits, 1)
+    return tl.max(tl.where(unit_nbits > 0, more, 0), axis=0)
+
+
+@triton.jit
+def _unit_above(units, unit, shift, num_units, inside):
+    """Return a unit shifted to its place in a word, if it reaches that far."""
+    present = inside & (shift < 32) & (unit < num_units)
+    return tl.load(units + unit, mask=present, other=0) << (shift & 63).to(tl.uint64)
+
+
+@triton.jit
+def word_of_units(units, index, unit_nbits, inverse, num_units, most, inside):
     """Return word ``index`` of blocks whose units start at ``units``; 0 where not ``inside``.
 
-    ``inverse`` is the ``reciprocal`` of ``unit_nbits``: a division per word would be slow.
+    ``inverse`` is the ``reciprocal`` of ``unit_nbits``: a division per word would be slow; ``most``
+    is ``most_units`` of all blocks.
     """
     bit = 32 * index
     unit = (bit * inverse) >> 20
     skipped = bit - unit * unit_nbits
     here = tl.load(units + unit, mask=inside, other=0) >> (skipped & 63).to(tl.uint64)
     rest = unit_nbits - skipped
-    more = inside & (rest < 32) & (unit + 1 < num_units)
-    following = tl.load(units + unit + 1, mask=more, other=0) << (rest & 63).to(tl.uint64)
-    word = here | following
-    # a word holds four units of eight one-bit fields, and never more than two others
-    for k in tl.static_range(2, 4):
-        single = inside & (width == 1) & (unit + k < num_units)
-        word |= tl.load(units + unit + k, mask=single, other=0) << (8 * k)
+    word = here | _unit_above(units, unit + 1, rest, num_units, inside)
+    for k in range(2, most + 1):
+        shift = rest + (k - 1) * unit_nbits
+        word |= _unit_above(units, unit + k, shift, num_units, inside)
     return word.to(tl.uint32)
 
 
@@ -219,8 +242,8 @@ def _place_words(
     """Write the words of a run of blocks, which follow each other, from the units in the slots."""
     blocks: tl.constexpr = RUN * TILE // BLOCK
     parts: tl.constexpr = blocks // ROWS
-    most = tl.max(tl.reshape(width, [parts, ROWS]), axis=1)
-    log2 = tl.reshape(tl.broadcast_to(unit_log2(most)[:, None], [parts, ROWS]), [blocks])
+    widest = tl.max(tl.reshape(width, [parts, ROWS]), axis=1)
+    log2 = tl.reshape(tl.broadcast_to(unit_log2(widest)[:, None], [parts, ROWS]), [blocks])
     unit_nbits = width << log2
     inverse = reciprocal(unit_nbits)[:, None]
     num_words = width * (BLOCK // 32)
@@ -230,11 +253,12 @@ def _place_words(
     units_start = b // ROWS * (ROWS * BLOCK // 2) + b % ROWS * num_units
     units = slot_of(slots, tile) + units_start[:, None]
     target = words + before + start[:, None]
+    most = most_units(unit_nbits)
     for first in range(0, tl.max(num_words, axis=0), 8):
         index = first + tl.arange(0, 8)[None, :]
         inside = index < num_words[:, None]
         word = word_of_units(
-            units, index, width[:, None], unit_nbits[:, None], inverse, num_units[:, None], inside
+            units, index, unit_nbits[:, None], inverse, num_units[:, None], most, inside
         )
         tl.store(target + index, word, mask=inside)
 

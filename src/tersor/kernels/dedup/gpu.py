@@ -24,7 +24,10 @@ _SPARE: Final = 1024
 """Slots behind the last table, for lanes of a compare-and-swap that have nothing to insert."""
 _TILE_WORDS: Final = 2048
 """Words that a program holds while it looks for the slots of its rows."""
-_MAX_WORDS: Final = 256
+_MAX_WORDS: Final = 64
+_MIN_ROWS: Final = 32
+"""As many as a program has threads: each row must belong to one thread, because two that hold the
+same row could see different contents of a slot while others write it."""
 _NUMBERED: Final = 1024
 """Rows per program where only their numbers are handled."""
 
@@ -198,7 +201,7 @@ def number_rows(
     nums_rows = tuple(matrix.shape[0] for matrix in matrices)
     first_rows, tables, num_slots = _tables(nums_rows, device)
     words = min(_MAX_WORDS, triton.next_power_of_2(width))
-    rows = max(8, min(64, _TILE_WORDS // words))
+    rows = max(_MIN_ROWS, min(64, _TILE_WORDS // words))
     tiles = tile_table(nums_rows, _NUMBERED, device)
     row_tiles = tile_table(nums_rows, rows, device)
     counts = tiles.counts if counts is None else counts
@@ -212,7 +215,7 @@ def number_rows(
         addresses(matrices, device), counts, width, row_tiles.first_tiles, row_tiles.owners,
         first_rows, tables, slots, num_slots, places, TYPE=types[dtype],
         ALIGNED=aligned and width * dtype.itemsize % 16 == 0, SPARE=_SPARE, ROWS=rows,
-        WORDS=words, WHOLE=width <= words, num_warps=4,
+        WORDS=words, WHOLE=width <= words, num_warps=1,
     )  # fmt: skip
     shape = counts, tiles.first_tiles, tiles.owners, first_rows
     ends = torch.empty(tiles.num_tiles, dtype=torch.int64, device=device)

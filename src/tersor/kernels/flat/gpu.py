@@ -20,6 +20,7 @@ from tersor.kernels.bitpack_tile.gpu import (
     PACK_RUN,
     PART_VALUES,
     PLACE_RUN,
+    SCAN_VALUES,
     SLOT_NBYTES,
     TILE,
     UNPACK_RUN,
@@ -72,8 +73,8 @@ def _load_grid(grids, k):
 def _examine_tile(address, base, count, keys, KIND: tl.constexpr):
     """Fold a tile into its tensor's range; return how many of its values are not finite."""
     specials = 0
-    for part in range(0, TILE, 128):
-        position = base + part + tl.arange(0, 128)
+    for part in range(0, TILE, SCAN_VALUES):
+        position = base + part + tl.arange(0, SCAN_VALUES)
         values = load_values(address, position, count, float("nan"), KIND, False, False)
         fold_range(values, keys, KIND)
         special = (position < count) & ~(tl.abs(values) < float("inf"))
@@ -129,8 +130,8 @@ def _place_outliers(
         if both > 0:
             earlier = tile_end(ends, t + num_tiles) - tile_end(ends, first + num_tiles)
             before = tl.where(is_coded, earlier >> 32, earlier & 0xFFFFFFFF)
-            for part in range(0, TILE, 128):
-                position = (t - first) * TILE + part + tl.arange(0, 128)
+            for part in range(0, TILE, SCAN_VALUES):
+                position = (t - first) * TILE + part + tl.arange(0, SCAN_VALUES)
                 values = load_values(address, position, count, 0.0, KIND, False, False)
                 _, holds = quantize_values(values, step, inverse, bound, KIND)
                 finite = tl.abs(values) < float("inf")
@@ -300,8 +301,9 @@ def decode_flat(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer, as the
-            difference of two addresses is; ``sizes``: int64, its bytes. Both are trusted.
+        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
+            that lies elsewhere, the difference of their addresses. Trusted.
+        sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
         block: codes per block.
 

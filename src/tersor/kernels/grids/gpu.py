@@ -57,7 +57,7 @@ def _grid_of(bound, is_relative, low, high, KIND: tl.constexpr):
     return step, inverse, checked
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_tensors"])
 def _grids_kernel(keys, bounds, num_tensors, grids, KIND: tl.constexpr, LANES: tl.constexpr):
     """One program computes the grids of ``LANES`` tensors."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)

@@ -34,12 +34,14 @@ from tersor.types import Bound
 Coder = Literal["huffman", "ans"]
 
 
-def _encode_mapped(mapped: Symbols, coder: Coder) -> torch.Tensor:
+def encode_mapped(mapped: Symbols, coder: Coder) -> torch.Tensor:
+    """Return the entropy-coded body of symbols."""
     encode = huffman_encode if coder == "huffman" else rans_encode
     return body.join(mapped, encode(mapped.symbols, mapped.alphabet))
 
 
-def _decode_mapped(data: torch.Tensor, num_codes: int, coder: Coder) -> tuple[Symbols, int]:
+def decode_mapped(data: torch.Tensor, num_codes: int, coder: Coder) -> tuple[Symbols, int]:
+    """Return the symbols of an entropy-coded body and the bytes read."""
     mapped, coded, start = body.split(data, num_codes)
     decode = huffman_decode if coder == "huffman" else rans_decode
     symbols, nbytes = decode(coded, num_codes, mapped.alphabet)
@@ -85,7 +87,7 @@ def encode_rows(
             index, first = again[index.long()], first[kept]
     head, packed_index = _encode_index(index, first, coder)
     room = head.new_zeros(lead)
-    data = torch.cat([room, head, packed_index, _encode_mapped(mapped, coder)])
+    data = torch.cat([room, head, packed_index, encode_mapped(mapped, coder)])
     return grid.step, data, positions, distinct.reshape(-1)[positions]
 
 
@@ -102,7 +104,7 @@ def _encode_index(
     alphabet = index_alphabet(num_unique, low)
     packed_nbytes = fields_nbytes(index.numel(), 1) + fields_nbytes(refs.numel(), nbits)
     if worth_coding(refs.numel(), nbits, alphabet):
-        coded = _encode_mapped(_index_symbols(index, new, low, alphabet), coder)
+        coded = encode_mapped(_index_symbols(index, new, low, alphabet), coder)
         if coded.numel() + fields_nbytes(refs.numel(), low) < packed_nbytes:
             header = HEADER.pack(num_unique, CODED, low)
             data = torch.cat([coded, pack_fields(refs & ((1 << low) - 1), low)])
@@ -139,7 +141,7 @@ def decode_rows(
         raise CorruptDataError("coded rows have an impossible index")
     index, index_nbytes = _decode_index(data[HEADER.size :], mode, num_rows, num_unique, coder)
     start = HEADER.size + index_nbytes
-    mapped, nbytes = _decode_mapped(data[start:], num_unique * width, coder)
+    mapped, nbytes = decode_mapped(data[start:], num_unique * width, coder)
     if positions.numel() and int(positions.max()) >= num_unique * width:
         raise CorruptDataError("an outlier lies outside the distinct rows")
     all_new = num_unique == num_rows
@@ -161,7 +163,7 @@ def _decode_index(
         start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_unique)
         high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
     else:
-        mapped, start = _decode_mapped(data, num_rows, coder)
+        mapped, start = decode_mapped(data, num_rows, coder)
         nbits = low_nbits(ref_nbits(num_unique))
         new = mapped.symbols == 0
         high = mapped.symbols[~new].to(torch.int32) - 1

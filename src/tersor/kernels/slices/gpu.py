@@ -74,5 +74,6 @@ def unpack_slices(
         offsets = _on_device((aligned[k].data_ptr() - origin.data_ptr() for k in group), device)
         sizes = _on_device((aligned[k].numel() for k in group), device)
         states.append(decode_flat(origin, offsets, sizes, [outs[k] for k in group], block))
-    decoded = dict(zip(sum(groups, []), torch.cat(states).tolist(), strict=True))
-    return [decoded[k] == 0 for k in range(len(outs))]
+    order = [k for group in groups for k in group]
+    state_of = dict(zip(order, torch.cat(states).tolist(), strict=True))
+    return [state_of[k] == 0 for k in range(len(outs))]
