@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tersor-installed
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= -n auto
 
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test lint format types bench-smoke clean

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ if not torch.cuda.is_available():
 
 from tests.arch.source_files import REPOSITORY
 from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
+from tests.interpreter import patch_once_per_launch
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,7 +66,7 @@ def _no_leaks() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
-    """Drop compiled kernels older than any kernel source.
+    """Drop compiled kernels older than any kernel source, and speed up Triton's interpreter.
 
     numba looks only at the file that defines a function, not at those it calls or takes constants
     from, and would run yesterday's code.
@@ -74,3 +76,5 @@ def pytest_sessionstart() -> None:
     for compiled in kernels.rglob("*.nb[ci]"):
         if compiled.stat().st_mtime < newest:
             compiled.unlink(missing_ok=True)
+    if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
+        patch_once_per_launch()

@@ -12,7 +12,13 @@ import torch
 
 import tersor
 from tersor import Bound, compress, create, decompress
-from tersor.errors import BackendUnavailableError, SpecError, TersorError, UnknownCodecError
+from tersor.errors import (
+    BackendUnavailableError,
+    CorruptDataError,
+    SpecError,
+    TersorError,
+    UnknownCodecError,
+)
 from tests.checks import assert_bits_equal, assert_rejects, assert_within_bound
 from tests.codecs.variants import AUTO, PAYLOADS, build
 
@@ -181,6 +187,7 @@ def wrong_calls() -> dict[str, object]:
         "unknown option": lambda: compress(x, BOUND, codec="flat", level=3),
         "integers in flat": lambda: compress(x.long(), BOUND, codec="flat"),
         "complex in flat": lambda: compress(x.cfloat(), BOUND, codec="flat"),
+        "dict": lambda: compress({"w": x}, BOUND),
         "list": lambda: compress([1.0, 2.0], BOUND),
         "none": lambda: compress(None, BOUND),
         "number": lambda: compress(1.0, BOUND),
@@ -199,6 +206,58 @@ def wrong_calls() -> dict[str, object]:
 @pytest.mark.parametrize("what", wrong_calls())
 def test_a_wrong_call_is_told_in_one_sentence(what):
     assert_rejects(wrong_calls()[what], SpecError)
+
+
+@pytest.mark.parametrize(
+    ("call", "way_out"),
+    [
+        (lambda x: compress(x, 1e-3), "for example Bound.relative(1e-3)"),
+        (lambda x: compress(x, 1e-3, codec="flat"), "for example Bound.relative(1e-3)"),
+        (lambda x: compress(x, codec="flat", blok=3), "it has lorenzo, block, base"),
+        (lambda x: compress(x, BOUND, codec="flat", blok=3), "it has lorenzo, block, base"),
+        (lambda x: create("raw", level=3), "it has none"),
+        (lambda x: compress({"w": x}, BOUND), "tersor.save(path, {...})"),
+    ],
+)
+def test_a_wrong_call_is_told_the_way_out(call, way_out):
+    assert way_out in str(assert_rejects(lambda: call(values(4, 4)), SpecError))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "words"),
+    [
+        ({"a": values(3), "model": {"w": values(3)}}, "entry 'model' is a dict"),
+        ({"a": values(3), "epoch": 3}, "entry 'epoch'"),
+        ({"a": values(3), "names": np.array(["x"])}, "entry 'names'"),
+        (values(3), "tersor.save(path, {'x': x})"),
+        ([values(3)], "tersor.save(path, {'x': x})"),
+    ],
+)
+def test_save_names_what_it_cannot_write(tmp_path, arrays, words):
+    path = tmp_path / "x.tsr"
+    path.write_text("precious")
+    error = assert_rejects(lambda: tersor.save(path, arrays, BOUND), SpecError)
+    assert words in str(error)
+    assert [found.read_text() for found in tmp_path.iterdir()] == ["precious"]
+
+
+def test_save_replaces_a_file(tmp_path):
+    for value in (1.0, 2.0):
+        tersor.save(tmp_path / "x.tsr", {"x": torch.full((3,), value)}, BOUND)
+    assert tersor.load(tmp_path / "x.tsr")["x"].tolist() == [2.0] * 3
+
+
+def test_load_names_the_damaged_file(tmp_path):
+    path = tmp_path / "x.tsr"
+    tersor.save(path, {"x": values(300)}, BOUND)
+    data = bytearray(path.read_bytes())
+    for where in (3, 60, len(data) - 50, len(data) - 3):
+        damaged = bytearray(data)
+        damaged[where] ^= 1
+        path.write_bytes(damaged)
+        error = assert_rejects(lambda: tersor.load(path), CorruptDataError)
+        assert str(error).startswith(f"'{path}': ")
+        assert str(error).count(str(path)) == 1
 
 
 @pytest.mark.parametrize("codec", [None, 5, "gzip", ""])

@@ -29,6 +29,7 @@ def resolve_codec(
         return codec
     if codec == "auto" and dtype not in FLOAT_DTYPES:
         return create("raw")
+    get(codec).check_options(options)
     if get(codec).takes_bound():
         if bound is None:
             raise SpecError(
@@ -45,6 +46,11 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
     """Return ``x`` as a tensor without copying where torch can share its memory."""
     if isinstance(x, torch.Tensor):
         return x
+    if isinstance(x, Mapping):
+        raise SpecError(
+            "expected one torch tensor or numpy array, not a dict; write a dict of tensors to a "
+            "file with tersor.save(path, {...})"
+        )
     if not isinstance(x, np.ndarray):
         raise SpecError(f"expected a torch tensor or numpy array, not {type(x).__name__}")
     if not x.dtype.isnative:
@@ -132,21 +138,44 @@ def save(
     codec: str | Codec = "auto",
     **options: Any,
 ) -> None:
-    """Write named arrays to a ``.tsr`` file, atomically; arguments as in ``compress``.
+    """Write named arrays to a ``.tsr`` file; arguments as in ``compress``.
 
-    With ``auto``, arrays that are not floats are stored exactly.
+    With ``auto``, arrays that are not floats are stored exactly. A file of that name is replaced,
+    atomically: until all is written it stays as it was, also when an error is raised.
+
+    Raises:
+        SpecError: the arguments cannot work together, or an entry is no tensor; the sentence names
+            it.
     """
+    if not isinstance(arrays, Mapping):
+        raise SpecError(
+            f"save takes tensors by name, as in tersor.save(path, {{'x': x}}), "
+            f"not {type(arrays).__name__}"
+        )
     with Writer(path) as writer:
         for name, x in arrays.items():
-            tensor = as_tensor(x)
+            tensor = _entry(name, x)
             writer.add(name, tensor, resolve_codec(codec, bound, tensor.dtype, **options))
 
 
+def _entry(name: str, x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
+    """Return one entry of a dict as a tensor; an error names it."""
+    if isinstance(x, Mapping):
+        raise SpecError(
+            f"entry {name!r} is a dict, not a tensor; save its entries one by one, as in "
+            f"tersor.save(path, {{'{name}.weight': ...}})"
+        )
+    try:
+        return as_tensor(x)
+    except SpecError as error:
+        raise SpecError(f"entry {name!r}: {error}") from error
+
+
 def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
-    """Read all arrays of a ``.tsr`` file.
+    """Read all arrays of a ``.tsr`` file into memory, on the CPU.
 
     Raises:
-        CorruptDataError: the file is damaged or not ours.
+        CorruptDataError: the file is damaged or not ours; the sentence names it.
     """
     with Reader(path) as reader:
         return {name: reader.read(name) for name in reader.names}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -39,7 +41,8 @@ def _files(tersor, noise) -> None:
         ("nonsense", 2, "--help"),
         ("compress", 2, "--help"),
         ("compress good.npy --nonsense", 2, "--help"),
-        ("compress good.npy --rel x", 2, "--rel"),
+        ("compress good.npy --rel abc", 2, "'--rel': 'abc' is not a number, as 1e-3 is"),
+        ("compress good.npy --abs x", 2, "'--abs': 'x' is not a number"),
         ("compress good.npy", 2, "--abs E or --rel R"),
         ("compress good.npy --rel nan", 2, "finite"),
         ("compress good.npy --abs inf", 2, "finite"),
@@ -49,6 +52,7 @@ def _files(tersor, noise) -> None:
         ("compress good.npy --rel 0.1 --codec raw", 2, "leave out"),
         ("compress good.npy --rel 0.1 --codec flat --option nope=1", 2, "lorenzo"),
         ("compress good.npy --rel 0.1 --codec flat --option bound=1", 2, "lorenzo"),
+        ("compress good.npy --rel 0.1 --option lorenzo=2", 2, "--codec ID"),
         ("compress good.npy --rel 0.1 --codec flat --option lorenzo", 2, "key=value"),
         ("compress good.npy --rel 0.1 --codec flat --option lorenzo=x", 2, "0, 1, 2 or 3"),
         ("compress good.npy --rel 0.1 --codec flat --option block=[1]", 2, "block"),
@@ -86,14 +90,16 @@ def _files(tersor, noise) -> None:
         ("compress data.bin --rel 0.1 --dtype u8 --shape 404", 2, "--shape"),
         ("compress data.bin --rel 0.1 --dtype f32 --shape 99999999999,99999999", 2, "--shape"),
         ("decompress missing.tsr", 2, "check the path"),
-        ("decompress good.npy", 1, "not a tersor file"),
-        ("decompress damaged.tsr", 1, "cut short"),
+        ("decompress good.npy", 1, "'good.npy': this is not a tersor file; to make one: tersor"),
+        ("decompress damaged.tsr", 1, "'damaged.tsr': the file is cut short"),
         ("decompress good.tsr -o x.jpg", 2, "--raw"),
         ("decompress good.tsr --array nope", 2, "'good'"),
         ("decompress good.tsr -o x.npy --dtype f16", 2, "afterwards"),
         ("decompress good.tsr -o good.npy", 2, "--force"),
         ("inspect missing.tsr", 2, "check the path"),
-        ("inspect good.npy", 1, "not a tersor file"),
+        ("inspect good.npy", 1, "to make one: tersor compress FILE"),
+        ("verify data.bin", 1, "to make one: tersor compress FILE"),
+        ("verify good.npy damaged.tsr", 1, "'damaged.tsr'"),
         ("inspect folder.npy", 2, "name a file"),
         ("verify good.npy", 2, "verify A B"),
         ("verify good.tsr --abs 1", 2, "verify A B"),
@@ -117,6 +123,27 @@ def _files(tersor, noise) -> None:
 )  # fmt: skip
 def test_bad_input_is_one_sentence_with_the_way_out(tersor, line, code, way_out) -> None:
     assert way_out in tersor.refused(*line.split(), code=code)
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "way_out"),
+    [
+        ("data.bin", 2, "--dtype"),
+        ("empty.npy", 2, "--dtype"),
+        ("good.tsr", 2, "not a .npy file"),
+        ("bad.npz", 2, "save it as a file"),
+        ("short.npy", 1, "cut short"),
+        ("garbage.npy", 1, "not a .npy file"),
+    ],
+)
+def test_wrong_usage_of_standard_input_has_the_exit_code_of_wrong_usage(
+    tersor, monkeypatch, name, code, way_out
+) -> None:
+    with Path(name).open("rb") as stream:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(stream))
+        words = tersor.refused("compress", "-", "-o", "x.tsr", "--rel", "0.1", code=code)
+    assert "standard input" in words
+    assert way_out in words
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may read everything")

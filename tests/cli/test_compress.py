@@ -109,8 +109,44 @@ def test_a_checkpoint_is_flattened_and_what_is_no_tensor_is_named(tersor) -> Non
     assert_within_bound(weight, arrays["nets.0.model.w"], Bound.relative(0.01))
     assert_within_bound(weight.t(), arrays["nets.0.model.t"], Bound.relative(0.01))
     assert_bits_equal(torch.tensor(7), arrays["nets.0.model.steps"])
-    words = tersor.ok("compress", "c.pt", "--rel", "0.01", "--force").err
-    assert "left out: nets.0.epoch (int)" in words
+    words = tersor.ok("compress", "c.pt", "--rel", "0.01", "--force").words
+    assert words.splitlines()[0] == (
+        "1 entry that is no tensor was left out, so this file cannot replace the original: "
+        "nets.0.epoch (int)"
+    )
+
+
+def test_many_left_out_entries_are_one_line(tersor) -> None:
+    torch.save({"w": torch.randn(20, 30)} | {f"e{i}": i for i in range(20)}, "c.pt")
+    lines = tersor.ok("compress", "c.pt", "--rel", "0.01").words.splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("20 entries that are no tensors were left out")
+    assert lines[0].endswith("e0 (int), e1 (int), e2 (int), ...")
+
+
+def test_keys_of_a_checkpoint_that_make_one_name_are_told(tersor) -> None:
+    torch.save({"a.b": torch.zeros(3), "a": {"b": torch.ones(3)}}, "c.pt")
+    words = tersor.refused("compress", "c.pt", "--rel", "0.01")
+    assert "['a.b']" in words
+    assert "['a']['b']" in words
+
+
+def test_a_bound_as_wide_as_the_range_is_told(tersor, noise) -> None:
+    np.save("x.npy", noise)
+    for relative, is_told in (("1", True), ("2.5", True), ("0.5", False)):
+        done = tersor.ok("compress", "x.npy", "--rel", relative, "--force")
+        assert ("the whole range" in done.err) is is_told
+    assert "the whole range" not in tersor.ok("compress", "x.npy", "--abs", "9", "--force").err
+
+
+def test_a_short_array_is_stored_as_it_is(tersor) -> None:
+    bias = np.random.default_rng(1).standard_normal(10, dtype=np.float32)
+    np.save("bias.npy", bias)
+    array = tersor.ok("compress", "bias.npy", "--rel", "1e-3", "--json").json["arrays"][0]
+    assert array["codec"]["id"] == "raw"
+    assert array["error_bound"] is None
+    assert_bits_equal(torch.from_numpy(bias), _loaded("bias.npy.tsr"))
+    tersor.ok("verify", "bias.npy", "bias.npy.tsr")
 
 
 def test_a_checkpoint_of_the_old_format_is_read(tersor, noise) -> None:
@@ -145,16 +181,18 @@ def test_without_the_package_safetensors_the_way_out_is_named(tersor, monkeypatc
     assert "tersor[io]" in tersor.refused("compress", "s.safetensors", "--rel", "0.01")
 
 
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64", "i32"])
+@pytest.mark.parametrize(
+    "dtype", ["f32", "bf16", "f64", "i32", "float32", "float64", "float16", "bfloat16", "int8"]
+)
 def test_raw_binary_is_described_by_dtype_and_shape(tersor, dtype) -> None:
     from tersor.types import DTYPES
 
-    x = (torch.randn(30, 20) * 100).to(DTYPES[dtype])
+    x = (torch.randn(30, 20) * 100).to(DTYPES.get(dtype) or getattr(torch, dtype))
     Path("x.bin").write_bytes(x.view(torch.uint8).numpy().tobytes())
     described = ("--dtype", dtype, "--shape", "30,20")
     tersor.ok("compress", "x.bin", "--abs", "0.5", *described)
     back = _loaded("x.bin.tsr")
-    if dtype == "i32":
+    if dtype in ("i32", "int8"):
         assert_bits_equal(x, back)
     else:
         assert_within_bound(x, back, 0.5)

@@ -39,6 +39,6 @@ def test_damage_is_told_in_one_line(tersor, files) -> None:
             codes.add(done.code)
             assert done.code in (0, 1, 2)
             if done.code:
-                assert done.err.startswith("tersor: ")
-                assert done.err.count("\n") == 1
+                assert done.words.startswith("tersor: ")
+                assert done.words.count("\n") == 1
     assert 1 in codes

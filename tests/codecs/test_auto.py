@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor import Bound, compress, create, decompress
+from tersor import Bound, Reader, compress, create, decompress, dumps, loads, save
 from tersor.codecs.auto import Auto
 from tersor.errors import SpecError
 from tests import data
@@ -53,21 +53,58 @@ def test_the_choice_is_the_smallest_of_the_candidates():
 def test_bandwidth_changes_the_choice():
     x = torch.randn(1 << 16, generator=torch.Generator().manual_seed(2))
     chosen = {}
-    for gbps in (0.01, 1000.0):
-        packed = compress(x, Bound.relative(1e-3), bandwidth_gbps=gbps)
-        assert f"{gbps:g} GB/s" in packed.reason
-        chosen[gbps] = packed.codec.codec_id
+    for gbit_s in (0.1, 100.0, 1e6):
+        packed = compress(x, Bound.relative(1e-3), bandwidth_gbit_s=gbit_s)
+        assert f"{gbit_s:g} Gbit/s" in packed.reason
+        chosen[gbit_s] = packed.codec.codec_id
     # over a slow link only size counts, over a fast one only the time of coding
-    assert chosen == {0.01: "huffman", 1000.0: "flat"}
+    assert chosen == {0.1: "huffman", 100.0: "flat", 1e6: "raw"}
 
 
-@pytest.mark.parametrize("gbps", [None, 0.1, 100.0])
-def test_bound_holds_for_a_sample_that_misleads(gbps):
+def test_a_gigabit_is_an_eighth_of_a_gigabyte():
+    x = torch.randn(1 << 12, generator=torch.Generator().manual_seed(2))
+    # one byte over 0.001 Gbit/s takes 8000 ns; coding is below 1 ns
+    packed = compress(x, Bound.absolute(0.0), bandwidth_gbit_s=0.001)
+    ns_per_byte = float(packed.reason.split("(")[1].split(" ns")[0])
+    assert ns_per_byte == pytest.approx(8000 / packed.ratio, rel=1e-3)
+
+
+@pytest.mark.parametrize("gbit_s", [None, 0.1, 100.0])
+@pytest.mark.parametrize("numel", [0, 1, 2, 10])
+def test_a_small_tensor_never_grows(numel, gbit_s):
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(2))
+    packed = compress(x, Bound.relative(1e-3), bandwidth_gbit_s=gbit_s)
+    assert packed.nbytes <= x.nbytes
+    assert packed.codec.codec_id == "raw"
+    assert packed.reason.startswith("raw was")
+    # the promise asked for is kept, though every bit is
+    assert packed.error_bound is not None
+    assert torch.equal(decompress(packed), x)
+
+
+def test_raw_chosen_by_auto_is_an_exact_array_in_a_file(tmp_path):
+    x = torch.randn(10, generator=torch.Generator().manual_seed(2))
+    packed = compress(x, Bound.relative(1e-3))
+    again = loads(dumps(packed))
+    save(tmp_path / "x.tsr", {"x": x}, Bound.relative(1e-3))
+    with Reader(tmp_path / "x.tsr") as reader:
+        entry = reader.arrays["x"]
+    for codec, error_bound, reason in (
+        (again.codec, again.error_bound, again.reason),
+        (entry.codec, entry.error_bound, entry.reason),
+    ):
+        assert codec == create("raw")
+        assert error_bound is None
+        assert reason == packed.reason
+
+
+@pytest.mark.parametrize("gbit_s", [None, 0.1, 100.0])
+def test_bound_holds_for_a_sample_that_misleads(gbit_s):
     """The middle, where the sample is taken, is smooth; the ends are not."""
     x = torch.zeros(1 << 20)
     x[: 1 << 17] = torch.randn(1 << 17) * 1e6
     x[-5:] = torch.tensor([float("nan"), float("inf"), -1e30, 1e-40, 3e38])
-    packed = compress(x, Bound.absolute(1e-3), bandwidth_gbps=gbps)
+    packed = compress(x, Bound.absolute(1e-3), bandwidth_gbit_s=gbit_s)
     assert_within_bound(x, decompress(packed), 1e-3)
 
 

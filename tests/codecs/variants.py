@@ -35,7 +35,7 @@ BOUNDED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
 }
 AUTO: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "auto": ("auto", {}),
-    "auto-bandwidth": ("auto", {"bandwidth_gbps": 5.0}),
+    "auto-bandwidth": ("auto", {"bandwidth_gbit_s": 40.0}),
 }
 FIXED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "raw": ("raw", {}),

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
 
 import pytest
 
 from tersor.kernels import compiling
+from tests.arch.source_files import REPOSITORY
 
 numba = pytest.importorskip("numba")
 
@@ -65,16 +70,50 @@ def test_without_numba_nothing_is_reported(monkeypatch) -> None:
     assert seen == []
 
 
-def test_a_library_user_gets_one_line_in_the_log(caplog) -> None:
+@contextmanager
+def _first_only():
     from tersor.kernels.compiling import cpu
 
     listener = cpu._FirstOnly()
     cpu.event.register("numba:compile", listener)
     try:
-        with caplog.at_level(logging.INFO, logger="tersor"):
-            _fresh()(1)
-            _fresh()(1)
+        yield
     finally:
         cpu.event.unregister("numba:compile", listener)
+
+
+def test_a_library_user_gets_one_warning(caplog) -> None:
+    with _first_only():
+        _fresh()(1)
+        _fresh()(1)
     assert [record.name for record in caplog.records] == ["tersor"]
-    assert caplog.records[0].levelno == logging.INFO
+    assert caplog.records[0].levelno == logging.WARNING
+    assert caplog.records[0].message == compiling.COMPILING
+
+
+def test_nothing_is_logged_where_a_callback_tells_it(caplog) -> None:
+    with _first_only():
+        with compiling.on_compile(lambda active: None):
+            _fresh()(1)
+        assert caplog.records == []
+        _fresh()(1)
+    assert len(caplog.records) == 1
+
+
+def test_the_warning_is_seen_without_any_logging_set_up() -> None:
+    script = (
+        "import numba, sys\n"
+        "from tersor.kernels import compiling\n"
+        "compiling.log_first_compile()\n"
+        "numba.njit(lambda x: x + x)(1)\n"
+        "numba.njit(lambda x: x + x)(1.0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "src")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == f"{compiling.COMPILING}\n"
+    assert done.stdout == ""

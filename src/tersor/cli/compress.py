@@ -7,8 +7,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
 
 import torch
 import typer
@@ -37,6 +37,9 @@ from tersor.kernels.finite_range import finite_range
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 
 Advance = Callable[[int], None]
+
+_MAX_NAMED: Final = 3
+"""Left-out entries named to people; --json lists all."""
 
 
 _InputArgument = Annotated[
@@ -122,6 +125,7 @@ def compress(
         "left_out": inputs.left_out,
     }
     screen.result(values)
+    _say_notes(screen, inputs.left_out, bound)
     if not as_json:
         _say_summary(screen, values, arrays)
     return 0
@@ -160,15 +164,16 @@ def parse_options(pairs: list[str], codec_id: str) -> dict[str, Any]:
         SpecError: not a pair, or the codec has no such option.
         UnknownCodecError: there is no such codec.
     """
-    known = [f.name for f in fields(get(codec_id)) if f.name != "bound"]
+    known = get(codec_id).option_names()
     options: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
         if not equals:
             raise SpecError(f"--option takes key=value, not {pair!r}")
         if key not in known:
-            has = f"it has {', '.join(known)}" if known else "it has none"
-            raise SpecError(f"codec {codec_id!r} has no option {key!r}; {has}")
+            has = f"it has {', '.join(known) or 'none'}"
+            way_out = "; name the codec it belongs to with --codec ID" * (codec_id == "auto")
+            raise SpecError(f"codec {codec_id!r} has no option {key!r}; {has}{way_out}")
         try:
             options[key] = json.loads(text)
         except (json.JSONDecodeError, RecursionError):
@@ -235,6 +240,7 @@ def _write_array(
     if isinstance(codec, Auto) and error_bound is not None:
         middle = plan[len(plan) // 2]
         codec, reason = codec.choose(source.chunk(middle).view(middle.shape), error_bound)
+        error_bound = error_bound if codec.takes_bound() else None
     writer.add_chunks(
         source.name,
         source.info,
@@ -267,9 +273,27 @@ def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance
     return bound.resolve(low, high) if low <= high else 0.0
 
 
+def _say_notes(screen: Screen, left_out: list[str], bound: Bound | None) -> None:
+    """Tell what a user may not expect of the result."""
+    if left_out:
+        shown = ", ".join(left_out[:_MAX_NAMED]) + ", ..." * (len(left_out) > _MAX_NAMED)
+        what = (
+            "entry that is no tensor was"
+            if len(left_out) == 1
+            else "entries that are no tensors were"
+        )
+        screen.say(
+            f"{len(left_out)} {what} left out, so this file cannot replace the original: "
+            f"{printable(shown)}"
+        )
+    if bound is not None and bound.kind == "relative" and bound.value >= 1:
+        screen.say(
+            f"a relative bound of {bound.value:g} allows errors as large as the whole range: little "
+            "but the range is kept; choose a smaller --rel, as 1e-3"
+        )
+
+
 def _say_summary(screen: Screen, values: Mapping[str, Any], arrays: list[_Written]) -> None:
-    for name in values["left_out"]:
-        screen.say(f"left out: {printable(name)}")
     if len(arrays) == 1:
         codec, error_bound = arrays[0].codec, arrays[0].error_bound
         promise = f"codec {codec_words(codec)}, promised error {bound_words(codec, error_bound)}"

@@ -11,6 +11,14 @@ from tersor.types import DTYPES, Bound
 
 _DTYPES = ", ".join(DTYPES)
 
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r} is not a number, as 1e-3 is") from error
+
+
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Write the result to standard output as JSON.")
 ]
@@ -22,7 +30,10 @@ ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existin
 AbsOption = Annotated[
     float | None,
     typer.Option(
-        "--abs", metavar="E", help="Absolute bound: every finite value comes back within E."
+        "--abs",
+        metavar="E",
+        parser=_number,
+        help="Absolute bound: every finite value comes back within E.",
     ),
 ]
 RelOption = Annotated[
@@ -30,6 +41,7 @@ RelOption = Annotated[
     typer.Option(
         "--rel",
         metavar="R",
+        parser=_number,
         help="Relative bound: every finite value comes back within R times the array's range "
         "(largest minus smallest finite value).",
     ),
@@ -37,7 +49,9 @@ RelOption = Annotated[
 DtypeOption = Annotated[
     str | None,
     typer.Option(
-        "--dtype", metavar="NAME", help=f"Raw binary input: dtype of the values; one of {_DTYPES}."
+        "--dtype",
+        metavar="NAME",
+        help=f"Raw binary input: dtype of the values; one of {_DTYPES}, or torch's name for it.",
     ),
 ]
 ShapeOption = Annotated[

@@ -16,9 +16,8 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
-from tersor.kernels.compiling import on_compile
+from tersor.kernels.compiling import COMPILING, on_compile
 
-COMPILING: Final = "compiling kernels for this machine (once, then cached)..."
 _LARGE_NBYTES: Final = 32 * 2**20
 """Smaller inputs are done before a progress bar could be read."""
 

@@ -9,11 +9,12 @@ from typing import ClassVar, Final
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
-from tersor.codecs.bounded import BoundedCodec
+from tersor.codecs.bounded import check_is_bound
 from tersor.codecs.codec import Codec, materialised
 from tersor.codecs.entropy import Huffman
 from tersor.codecs.flat import Delta, Flat
 from tersor.codecs.packed import Packed
+from tersor.codecs.raw import Raw
 from tersor.codecs.registry import register
 from tersor.codecs.rows import Rows, row_shape
 from tersor.errors import SpecError
@@ -22,11 +23,12 @@ from tersor.types import Bound, TensorInfo
 _SAMPLE_VALUES: Final = 1 << 18
 """Values tried per codec: 1 MiB of float32, a few milliseconds for all candidates."""
 
-_SPEEDS_GBPS: Final = {
+_SPEEDS_GB_S: Final = {
     "flat": (6.0, 12.0),
     "delta": (3.0, 4.0),
     "huffman": (2.5, 4.0),
     "rows": (3.0, 5.0),
+    "raw": (10.0, 10.0),
 }
 """Encode and decode speed of one CPU core in GB/s of float32, rounded down from
 results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters here."""
@@ -37,8 +39,9 @@ results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters here.""
 class Auto(Codec):
     """Choose a codec per tensor; what is written is the chosen codec's own bytes.
 
-    Without ``bandwidth_gbps`` the smallest result wins. With it (GB/s of the link the bytes will
-    cross) the shortest time to encode, transfer and decode wins. ``Packed.reason`` says why.
+    Without ``bandwidth_gbit_s`` the smallest result wins. With it (gigabit per second of the link
+    the bytes will cross) the shortest time to encode, transfer and decode wins. What no codec makes
+    smaller is stored by ``raw``. ``Packed.reason`` says why.
     """
 
     codec_id: ClassVar[str] = "auto"
@@ -46,19 +49,18 @@ class Auto(Codec):
     guarantee: ClassVar[str] = "every finite value within the bound, NaN and infinities kept"
 
     bound: Bound
-    bandwidth_gbps: float | None = None
+    bandwidth_gbit_s: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse impossible options."""
-        if not isinstance(self.bound, Bound):
-            raise SpecError("bound must be Bound.absolute(e) or Bound.relative(r)")
-        speed = self.bandwidth_gbps
+        check_is_bound(self.bound)
+        speed = self.bandwidth_gbit_s
         if speed is not None and not 0 < speed < math.inf:
-            raise SpecError(f"bandwidth_gbps must be above 0 and finite, not {speed!r}")
+            raise SpecError(f"bandwidth_gbit_s must be above 0 and finite, not {speed!r}")
 
-    def candidates(self, x: torch.Tensor) -> list[BoundedCodec]:
+    def candidates(self, x: torch.Tensor) -> list[Codec]:
         """Return the codecs worth trying on ``x``."""
-        found: list[BoundedCodec] = [
+        found: list[Codec] = [
             Flat(bound=self.bound),
             Flat(bound=self.bound, base=True),
             Huffman(bound=self.bound),
@@ -70,49 +72,51 @@ class Auto(Codec):
             ]
         if x.dim() >= 2 and x.shape[-1] > 1:
             found.append(Rows(bound=self.bound))
-        return found
+        return [*found, Raw()]
 
-    def choose(self, x: torch.Tensor, error_bound: float) -> tuple[BoundedCodec, str]:
+    def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
         """Return the best candidate for ``x`` and a sentence that says why."""
         sample = _sample(x)
         scored = []
         for codec in self.candidates(x):
             encoded_nbytes = codec.encode_payload(sample, error_bound).numel()
-            fraction = encoded_nbytes / max(1, sample.nbytes)
-            scored.append((self._cost(codec, fraction), codec, fraction))
-        cost, codec, fraction = min(scored, key=lambda entry: entry[0])
+            cost = self._cost(codec, encoded_nbytes / max(1, sample.nbytes))
+            scored.append((cost, codec, sample.nbytes / max(1, encoded_nbytes)))
+        cost, codec, ratio = min(scored, key=lambda entry: entry[0])
         by = (
             "smallest"
-            if self.bandwidth_gbps is None
-            else f"fastest over {self.bandwidth_gbps:g} GB/s ({cost:.3f} ns per byte)"
+            if self.bandwidth_gbit_s is None
+            else f"fastest over {self.bandwidth_gbit_s:g} Gbit/s ({cost:.3f} ns per byte)"
         )
         options = {
             k: v for k, v in codec.to_config().items() if k not in ("id", "version", "bound")
         }
         named = ", ".join(f"{key}={value}" for key, value in options.items())
         reason = (
-            f"{codec.codec_id} ({named}) was the {by} of {len(scored)} codecs on a sample of "
-            f"{sample.numel()} values: ratio {1 / fraction:.2f}"
+            f"{codec.codec_id}{f' ({named})' if named else ''} was the {by} of {len(scored)} codecs "
+            f"on a sample of {sample.numel()} values: ratio {ratio:.2f}"
         )
         return codec, reason
 
-    def _cost(self, codec: BoundedCodec, fraction: float) -> float:
+    def _cost(self, codec: Codec, fraction: float) -> float:
         """Return bytes per byte, or nanoseconds per byte when a bandwidth is given."""
-        if self.bandwidth_gbps is None:
+        if self.bandwidth_gbit_s is None:
             return fraction
-        encode_gbps, decode_gbps = _SPEEDS_GBPS[codec.codec_id]
-        return fraction / self.bandwidth_gbps + 1.0 / encode_gbps + 1.0 / decode_gbps
+        encode_gb_s, decode_gb_s = _SPEEDS_GB_S[codec.codec_id]
+        return 8.0 * fraction / self.bandwidth_gbit_s + 1.0 / encode_gb_s + 1.0 / decode_gb_s
 
     def resolve_bound(self, x: torch.Tensor) -> float:
         """See ``BoundedCodec.resolve_bound``."""
         return Flat(bound=self.bound).resolve_bound(x)
 
     def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
-        """Encode with the chosen codec, which the result names."""
+        """Encode with the chosen codec, which the result names; the bound asked for is promised."""
         self.check_supported(TensorInfo.of(x).dtype)
         x = materialised(x)
-        codec, reason = self.choose(x, self.resolve_bound(x))
-        return replace(codec.encode(x, chunk_values=chunk_values), reason=reason)
+        error_bound = self.resolve_bound(x)
+        codec, reason = self.choose(x, error_bound)
+        packed = codec.encode(x, chunk_values=chunk_values)
+        return replace(packed, error_bound=error_bound, reason=reason)
 
     def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode with the codec that was chosen."""
@@ -155,7 +159,10 @@ def _sample(x: torch.Tensor) -> torch.Tensor:
 
 
 def chosen(codec: Codec, x: torch.Tensor, error_bound: float | None) -> tuple[Codec, str]:
-    """Return the codec that will write ``x`` and why: ``codec`` itself unless it is ``auto``."""
+    """Return the codec that will write ``x`` and why: ``codec`` itself unless it is ``auto``.
+
+    ``raw`` may be chosen, for which a file records no error bound.
+    """
     if isinstance(codec, Auto) and error_bound is not None:
         return codec.choose(x, error_bound)
     return codec, ""

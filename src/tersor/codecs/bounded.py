@@ -33,11 +33,7 @@ class BoundedCodec(Codec):
 
     def __post_init__(self) -> None:
         """Refuse anything but a ``Bound``."""
-        if not isinstance(self.bound, Bound):
-            raise SpecError(
-                "bound must be Bound.absolute(e) or Bound.relative(r), "
-                f"not {type(self.bound).__name__}"
-            )
+        check_is_bound(self.bound)
 
     @abstractmethod
     def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
@@ -114,6 +110,15 @@ class BoundedCodec(Codec):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Header plus the tensor's own size: nothing is ever stored larger than exactly."""
         return layout.exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)
+
+
+def check_is_bound(bound: object) -> None:
+    """Raise ``SpecError`` for anything but a ``Bound``."""
+    if not isinstance(bound, Bound):
+        raise SpecError(
+            "bound must be Bound.absolute(e) or Bound.relative(r), for example "
+            f"Bound.relative(1e-3), not {type(bound).__name__}"
+        )
 
 
 def _seal(x: torch.Tensor, body: Coded) -> torch.Tensor:

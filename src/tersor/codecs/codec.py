@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self
 
@@ -130,6 +130,21 @@ class Codec(ABC):
         """Say whether the codec promises an error, and so has an option ``bound``."""
         return any(f.name == "bound" for f in fields(cls))
 
+    @classmethod
+    def option_names(cls) -> list[str]:
+        """Return the names of the options, without ``bound``."""
+        return [f.name for f in fields(cls) if f.name != "bound"]
+
+    @classmethod
+    def check_options(cls, names: Iterable[str]) -> None:
+        """Raise ``SpecError`` for an option that the codec does not have."""
+        unknown = set(names) - {f.name for f in fields(cls)}
+        if unknown:
+            known = ", ".join(cls.option_names()) or "none"
+            raise SpecError(
+                f"codec {cls.codec_id!r} has no option {min(unknown)!r}; it has {known}"
+            )
+
     def to_config(self) -> dict[str, Any]:
         """Return the spec as JSON-ready values, with ``id`` and ``version``."""
         config: dict[str, Any] = {"id": self.codec_id, "version": self.version}
@@ -142,9 +157,7 @@ class Codec(ABC):
     def from_config(cls, config: dict[str, Any]) -> Self:
         """Rebuild the codec from ``to_config``'s output; an unknown key raises ``SpecError``."""
         spec = {key: value for key, value in config.items() if key not in ("id", "version")}
-        unknown = set(spec) - {f.name for f in fields(cls)}
-        if unknown:
-            raise SpecError(f"codec {cls.codec_id!r} has no option {min(unknown)!r}")
+        cls.check_options(spec)
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)

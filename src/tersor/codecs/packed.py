@@ -22,7 +22,7 @@ class Packed:
         codec: the codec that wrote the payloads, with its full spec.
         payloads: one uint8 tensor per chunk of ``ChunkPlan(info.shape, chunk_values)``.
         chunk_values: most values per chunk.
-        error_bound: the promised absolute error; None for codecs that promise a size instead.
+        error_bound: the promised absolute error; None for codecs that promise a size, or every bit.
         reason: why this codec was chosen, when ``auto`` chose it.
     """
 

@@ -54,6 +54,7 @@ def create(codec_id: str, **spec: Any) -> Codec:
         {'absolute': 0.5}
     """
     codec = get(codec_id)
+    codec.check_options(spec)
     try:
         return codec(**spec)
     except TypeError as error:

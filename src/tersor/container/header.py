@@ -123,7 +123,7 @@ def pack_preamble() -> bytes:
 def check_preamble(preamble: bytes) -> None:
     """Refuse a file that is not ours or that is newer than this reader."""
     if len(preamble) < PREAMBLE.size or not preamble.startswith(MAGIC):
-        raise CorruptDataError("this is not a tersor file: its first bytes are not ours")
+        raise CorruptDataError("this is not a tersor file; to make one: tersor compress FILE")
     _, version, flags, reserved = PREAMBLE.unpack(preamble)
     if version > FORMAT_VERSION:
         raise UnsupportedVersionError(

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Self, cast
@@ -29,7 +29,12 @@ from tersor.container.header import (
     parse_trailer,
 )
 from tersor.container.index import ArrayEntry, parse_index
-from tersor.errors import CorruptDataError, SpecError
+from tersor.errors import (
+    CorruptDataError,
+    SpecError,
+    UnknownCodecError,
+    UnsupportedVersionError,
+)
 
 _CPU = torch.device("cpu")
 
@@ -48,12 +53,15 @@ class Reader:
         CorruptDataError: not a tersor file, cut short, or altered.
         UnsupportedVersionError: written by a newer format or codec version.
         UnknownCodecError: an array needs a codec that is not installed.
+
+    Every such message begins with the path, if one was given.
     """
 
     def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
         self._lock = threading.Lock()
         self._stack = ExitStack()
-        with ExitStack() as on_error:
+        self._label = f"'{source}': " if isinstance(source, str | os.PathLike) else ""
+        with ExitStack() as on_error, self._named():
             on_error.callback(self._stack.close)
             self._file = self._open(source)
             self._start = self._file.tell()
@@ -117,7 +125,8 @@ class Reader:
     def read_packed(self, name: str) -> Packed:
         """Return one array still compressed, with its checksums verified."""
         entry = self._entry(name)
-        payloads = tuple(self._payload(entry, index) for index in range(len(entry.sections)))
+        with self._named():
+            payloads = tuple(self._payload(entry, index) for index in range(len(entry.sections)))
         return Packed(
             entry.info, entry.codec, payloads, entry.chunk_values, entry.error_bound, entry.reason
         )
@@ -128,9 +137,20 @@ class Reader:
         Raises:
             CorruptDataError: names the first damaged array and chunk.
         """
-        for entry in self._entries.values():
-            for index in range(len(entry.sections)):
-                self._payload(entry, index)
+        with self._named():
+            for entry in self._entries.values():
+                for index in range(len(entry.sections)):
+                    self._payload(entry, index)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Put the name of the file before the message of an error that is about its bytes."""
+        try:
+            yield
+        except (CorruptDataError, UnsupportedVersionError, UnknownCodecError) as error:
+            if not self._label:
+                raise
+            raise type(error)(f"{self._label}{error}") from error
 
     def _open(self, source: str | os.PathLike[str] | BinaryIO) -> io.BufferedIOBase:
         if isinstance(source, str | os.PathLike):
@@ -166,11 +186,12 @@ class Reader:
         return self._entries[name]
 
     def _decode(self, entry: ArrayEntry, index: int, out: torch.Tensor) -> None:
-        payload = self._payload(entry, index)
-        try:
-            entry.codec.decode_payload(payload, out)
-        except CorruptDataError as error:
-            raise CorruptDataError(f"array {entry.name!r}, chunk {index}: {error}") from error
+        with self._named():
+            payload = self._payload(entry, index)
+            try:
+                entry.codec.decode_payload(payload, out)
+            except CorruptDataError as error:
+                raise CorruptDataError(f"array {entry.name!r}, chunk {index}: {error}") from error
 
     def _payload(self, entry: ArrayEntry, index: int) -> torch.Tensor:
         """Return one section as a uint8 tensor that nothing else refers to."""

@@ -130,7 +130,7 @@ class Writer:
             name,
             info,
             codec,
-            error_bound,
+            error_bound if codec.takes_bound() else None,
             (flat[chunk.start : chunk.stop] for chunk in plan),
             chunk_values,
             metadata=metadata,
@@ -213,7 +213,7 @@ class Writer:
             packed.info,
             packed.codec,
             packed.chunk_values,
-            packed.error_bound,
+            packed.error_bound if packed.codec.takes_bound() else None,
             _checked_text(packed.reason),
             _checked_metadata(metadata or {}),
         )

@@ -24,6 +24,9 @@ SUFFIXES: Final = (".npy", ".npz", *CHECKPOINT_SUFFIXES, ".safetensors")
 """Formats that describe themselves."""
 
 _STANDARD_NAME: Final = "array"
+_NPY_MAGIC: Final = b"\x93NUMPY"
+_ZIP_MAGIC: Final = b"PK"
+_DTYPE_ALIASES: Final = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES.values()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +92,27 @@ def open_inputs(
 def stream_inputs(
     file: BinaryIO, dtype: torch.dtype | None, shape: tuple[int, ...] | None
 ) -> Inputs:
-    """Open what came by standard input: raw values if ``dtype`` says so, else ``.npy`` bytes."""
+    """Open what came by standard input: raw values if ``dtype`` says so, else ``.npy`` bytes.
+
+    Raises:
+        SpecError: neither, or the size does not fit ``shape``.
+        CorruptDataError: a damaged ``.npy`` file.
+    """
     if dtype is not None:
         return Inputs([raw_source(_STANDARD_NAME, file, "standard input", dtype, shape)])
+    start = file.tell()
+    magic = file.read(len(_NPY_MAGIC))
+    file.seek(start)
+    if magic.startswith(_ZIP_MAGIC):
+        raise SpecError(
+            "standard input is a .npz archive or a checkpoint, which cannot be read from a pipe; "
+            "save it as a file and name that"
+        )
+    if magic != _NPY_MAGIC:
+        raise SpecError(
+            "standard input is not a .npy file; describe raw binary with --dtype f32 and "
+            "--shape 100,200"
+        )
     return Inputs([npy_source(_STANDARD_NAME, file, "standard input")])
 
 
@@ -109,12 +130,21 @@ def _open_several(path: Path, suffix: str, stack: ExitStack) -> Inputs:
 
 
 def parse_dtype(text: str | None) -> torch.dtype | None:
-    """Read ``--dtype``; raises ``SpecError`` for an unknown name."""
+    """Read ``--dtype``, our name or torch's.
+
+    Raises:
+        SpecError: an unknown name.
+
+    Example:
+        >>> parse_dtype("bf16"), parse_dtype("float32")
+        (torch.bfloat16, torch.float32)
+    """
     if text is None:
         return None
-    if text not in DTYPES:
+    dtype = DTYPES.get(text) or _DTYPE_ALIASES.get(text)
+    if dtype is None:
         raise SpecError(f"unknown dtype {text!r}; choose from {', '.join(DTYPES)}")
-    return DTYPES[text]
+    return dtype
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:

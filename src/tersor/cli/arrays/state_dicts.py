@@ -29,12 +29,15 @@ _DAMAGE_ERRORS: Final = (
     struct.error,
 )
 
+_Keys = tuple[Any, ...]
+
 
 def pt_sources(path: Path) -> tuple[list[Source], list[str]]:
     """Return the tensors of a checkpoint, names joined by dots, and what else is in it.
 
     Raises:
-        SpecError: it holds objects other than tensors, numbers, strings and their containers.
+        SpecError: it holds objects other than tensors, numbers, strings and their containers, or
+            two tensors whose keys make the same name.
         CorruptDataError: torch cannot read it.
     """
     loaded = _load(path)
@@ -42,8 +45,16 @@ def pt_sources(path: Path) -> tuple[list[Source], list[str]]:
         return [TensorSource(path.stem, loaded)], []
     sources: list[Source] = []
     left_out: list[str] = []
-    for name, leaf in _leaves(loaded, ""):
+    keys_of: dict[str, _Keys] = {}
+    for keys, leaf in _leaves(loaded, ()):
+        name = ".".join(map(str, keys))
         if isinstance(leaf, torch.Tensor):
+            if name in keys_of:
+                raise SpecError(
+                    f"the keys {_as_typed(keys_of[name])} and {_as_typed(keys)} of '{path}' both "
+                    f"make the array name {name!r}; rename one of them"
+                )
+            keys_of[name] = keys
             sources.append(_tensor_source(name, leaf))
         else:
             left_out.append(f"{name} ({type(leaf).__name__})")
@@ -68,18 +79,22 @@ def _load(path: Path) -> Any:
         raise CorruptDataError(f"'{path}' is not a checkpoint that torch can read") from error
 
 
-def _leaves(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield everything that is not a container, under the keys that lead to it."""
+def _as_typed(keys: _Keys) -> str:
+    return "".join(f"[{key!r}]" for key in keys)
+
+
+def _leaves(value: Any, keys: _Keys) -> Iterator[tuple[_Keys, Any]]:
+    """Yield everything that is not a container, with the keys that lead to it."""
     parts: Iterator[tuple[Any, Any]]
     if isinstance(value, Mapping):
         parts = iter(value.items())
     elif isinstance(value, list | tuple):
         parts = iter(enumerate(value))
     else:
-        yield name, value
+        yield keys, value
         return
     for key, part in parts:
-        yield from _leaves(part, f"{name}.{key}" if name else str(key))
+        yield from _leaves(part, (*keys, key))
 
 
 def _tensor_source(name: str, x: torch.Tensor) -> Source:

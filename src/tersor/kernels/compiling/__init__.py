@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from importlib.util import find_spec
+from typing import Final
+
+COMPILING: Final = "compiling kernels for this machine (once per kernel, then cached)..."
 
 
 def on_compile(callback: Callable[[bool], None]) -> AbstractContextManager[None]:
@@ -21,9 +24,11 @@ def on_compile(callback: Callable[[bool], None]) -> AbstractContextManager[None]
 
 
 def log_first_compile() -> None:
-    """Write one line to the logger ``tersor`` when a kernel is first compiled in this process.
+    """Warn in the logger ``tersor`` when a kernel is first compiled in this process.
 
-    The second call and every later one do nothing.
+    Python prints a warning that no handler takes, so a user sees why the first call pauses. The
+    second call and every later one do nothing, and nothing is logged inside ``on_compile``, whose
+    callback tells it already.
     """
     if find_spec("numba") is not None:
         from tersor.kernels.compiling.cpu import log_first_compile as log_first_numba_compile
@@ -31,4 +36,4 @@ def log_first_compile() -> None:
         log_first_numba_compile()
 
 
-__all__ = ["log_first_compile", "on_compile"]
+__all__ = ["COMPILING", "log_first_compile", "on_compile"]

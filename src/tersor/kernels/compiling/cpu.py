@@ -11,7 +11,11 @@ from typing import Any, Final
 
 from numba.core import event
 
+from tersor.kernels.compiling import COMPILING
+
 _KIND: Final = "numba:compile"
+_telling: Final[list[event.Listener]] = []
+"""Listeners of the blocks of ``on_compile`` that are open now."""
 
 
 class _Edges(event.Listener):  # type: ignore[misc]
@@ -36,17 +40,15 @@ class _Edges(event.Listener):  # type: ignore[misc]
 
 
 class _FirstOnly(event.Listener):  # type: ignore[misc]
-    """Logs one line for the first compilation, then stays silent."""
+    """Warns of the first compilation that nobody else tells of, then stays silent."""
 
     def __init__(self) -> None:
         self._logged = False
 
     def on_start(self, event: Any) -> None:  # noqa: ARG002 (numba's signature)
-        if not self._logged:
+        if not self._logged and not _telling:
             self._logged = True
-            logging.getLogger("tersor").info(
-                "compiling kernels for this machine; the result is cached on disk"
-            )
+            logging.getLogger("tersor").warning(COMPILING)
 
     def on_end(self, event: Any) -> None:
         pass
@@ -56,11 +58,13 @@ class _FirstOnly(event.Listener):  # type: ignore[misc]
 def on_compile(callback: Callable[[bool], None]) -> Iterator[None]:
     """See ``tersor.kernels.compiling.on_compile``."""
     listener = _Edges(callback)
+    _telling.append(listener)
     event.register(_KIND, listener)
     try:
         yield
     finally:
         event.unregister(_KIND, listener)
+        _telling.remove(listener)
 
 
 @cache
