@@ -213,8 +213,8 @@ def test_a_wrong_call_is_told_in_one_sentence(what):
     [
         (lambda x: compress(x, 1e-3), "for example Bound.relative(1e-3)"),
         (lambda x: compress(x, 1e-3, codec="flat"), "for example Bound.relative(1e-3)"),
-        (lambda x: compress(x, codec="flat", blok=3), "it has lorenzo, block, base"),
-        (lambda x: compress(x, BOUND, codec="flat", blok=3), "it has lorenzo, block, base"),
+        (lambda x: compress(x, codec="flat", blocks=3), "it has lorenzo, block, base"),
+        (lambda x: compress(x, BOUND, codec="flat", blocks=3), "it has lorenzo, block, base"),
         (lambda x: create("raw", level=3), "it has none"),
         (lambda x: compress({"w": x}, BOUND), "tersor.save(path, {...})"),
     ],
