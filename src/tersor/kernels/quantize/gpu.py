@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any, Final
 
 import torch
@@ -170,15 +171,30 @@ def dequantize_values(codes, step, KIND: tl.constexpr, SMALL: tl.constexpr):
         return codes.to(step.dtype) * step
 
 
+def bits_of(number: float) -> int:
+    """Return a float64's bits: a kernel takes floats in float32 only, but integers of 64 bits."""
+    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
+    return bits
+
+
 @triton.jit
+def from_bits(bits, KIND: tl.constexpr):
+    """Return the number with these float64 bits in the compute dtype of ``KIND``."""
+    number = bits.to(tl.int64).to(tl.float64, bitcast=True)
+    return number if KIND == F64 else number.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["num_values", "step", "inverse", "bound"])
 def _quantize_kernel(
     x, num_values, step, inverse, bound, codes, holds, KIND: tl.constexpr, TILE: tl.constexpr
 ):
-    """One program quantizes ``TILE`` values; ``step`` and its like are one-element tensors."""
+    """One program quantizes ``TILE`` values; ``step`` and its like come as bits."""
     position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = position < num_values
     values = load_values(x.to(tl.int64), position, num_values, 0.0, KIND, False, False)
-    found, held = quantize_values(values, tl.load(step), tl.load(inverse), tl.load(bound), KIND)
+    found, held = quantize_values(
+        values, from_bits(step, KIND), from_bits(inverse, KIND), from_bits(bound, KIND), KIND
+    )
     tl.store(codes + position, found, mask=inside)
     tl.store(holds + position, held.to(tl.int8), mask=inside)
 
@@ -189,31 +205,21 @@ def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.T
     holds = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
     if x.numel() == 0:
         return codes, torch.empty(0, dtype=torch.int64, device=x.device)
-    compute = torch.float64 if x.dtype == torch.float64 else torch.float32
-    numbers = torch.tensor([grid.step, grid.inverse, grid.bound], dtype=compute)
-    step, inverse, bound = numbers.to(x.device).split(1)
+    numbers = (bits_of(grid.step), bits_of(grid.inverse), bits_of(grid.bound))
     _quantize_kernel[(triton.cdiv(x.numel(), _TILE),)](
-        x.reshape(-1).view(_carrier(x.dtype)),
-        x.numel(),
-        step,
-        inverse,
-        bound,
-        codes,
-        holds,
-        KIND=KINDS[x.dtype],
-        TILE=_TILE,
-        enable_fp_fusion=False,
-    )
+        x.reshape(-1).view(_carrier(x.dtype)), x.numel(), *numbers, codes, holds,
+        KIND=KINDS[x.dtype], TILE=_TILE, enable_fp_fusion=False,
+    )  # fmt: skip
     return codes, torch.nonzero(holds == 0).view(-1)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_codes", "step"])
 def _dequantize_kernel(codes, num_codes, step, out, KIND: tl.constexpr, TILE: tl.constexpr):
-    """One program decodes ``TILE`` codes."""
+    """One program decodes ``TILE`` codes; the step comes as bits."""
     position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = position < num_codes
     found = tl.load(codes + position, mask=inside, other=0)
-    factor = tl.load(step)
+    factor = from_bits(step, KIND)
     values = found.to(factor.dtype) * factor
     store_values(out.to(tl.int64), position, values, num_codes, KIND, False, False)
 
@@ -222,16 +228,10 @@ def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> N
     """See ``reference.bounded_dequantize``."""
     if out.numel() == 0:
         return
-    compute = torch.float64 if out.dtype == torch.float64 else torch.float32
     _dequantize_kernel[(triton.cdiv(out.numel(), _TILE),)](
-        codes,
-        out.numel(),
-        torch.tensor([step], dtype=compute).to(out.device),
-        out.view(-1).view(_carrier(out.dtype)),
-        KIND=KINDS[out.dtype],
-        TILE=_TILE,
-        enable_fp_fusion=False,
-    )
+        codes, out.numel(), bits_of(step), out.view(-1).view(_carrier(out.dtype)),
+        KIND=KINDS[out.dtype], TILE=_TILE, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def _carrier(dtype: torch.dtype) -> Any:

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.quantize.gpu import KINDS, store_values
+from tersor.kernels.quantize.gpu import KINDS, bits_of, from_bits, store_values
 from tersor.kernels.rans import layout, reference
 from tersor.kernels.rans.layout import RansLayout, prob_bits
 from tersor.kernels.rans_table.gpu import (
@@ -27,7 +27,7 @@ from tersor.kernels.rans_table.gpu import (
     popcount,
 )
 from tersor.kernels.symbols.alphabet import NARROW, WIDE, Symbols
-from tersor.kernels.symbols.gpu import bits_of, from_bits, put_escapes
+from tersor.kernels.symbols.gpu import put_escapes
 
 _LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)

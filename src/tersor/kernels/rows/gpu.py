@@ -18,7 +18,7 @@ from tersor.kernels.finite_range import finite_range
 from tersor.kernels.payload.layout import HEADER as PAYLOAD_HEADER
 from tersor.kernels.payload.plain import Encoded, decode_if_plain, seal_if_plain
 from tersor.kernels.quantize import Grid
-from tersor.kernels.quantize.gpu import KINDS, store_values
+from tersor.kernels.quantize.gpu import KINDS, bits_of, from_bits, store_values
 from tersor.kernels.rows.composition import Coder, decode_mapped, encode_mapped
 from tersor.kernels.rows.layout import (
     CODED,
@@ -31,7 +31,6 @@ from tersor.kernels.rows.layout import (
 )
 from tersor.kernels.symbols import Symbols, dequantize_symbols, quantize_symbols
 from tersor.kernels.symbols.alphabet import NARROW
-from tersor.kernels.symbols.gpu import bits_of, from_bits
 from tersor.raw_bytes import from_struct, read_struct
 from tersor.types import Bound
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final
 
 import numpy as np
@@ -11,9 +10,10 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.quantize.gpu import (
-    F64,
     KINDS,
+    bits_of,
     bounded_quantize,
+    from_bits,
     load_values,
     quantize_values,
     store_values,
@@ -37,19 +37,6 @@ _BIAS, _LARGEST_CODE = tl.constexpr(1 << 31), tl.constexpr((1 << 31) - 1)
 _BELOW, _ABOVE, _SUM, _NARROW_OUTSIDE, _WIDE_OUTSIDE = (tl.constexpr(k) for k in range(5))
 """What is known of the codes, int64: the largest of ``2**31 - 1 - code``, the largest of
 ``code + 2**31`` (so that both start from 0), the sum, and how many lie outside either window."""
-
-
-def bits_of(number: float) -> int:
-    """Return a float64's bits: a kernel takes floats in float32 only, but integers of 64 bits."""
-    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
-    return bits
-
-
-@triton.jit
-def from_bits(bits, KIND: tl.constexpr):
-    """Return the number with these float64 bits in the compute dtype of ``KIND``."""
-    number = bits.to(tl.int64).to(tl.float64, bitcast=True)
-    return number if KIND == F64 else number.to(tl.float32)
 
 
 @triton.jit
