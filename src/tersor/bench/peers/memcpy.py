@@ -22,6 +22,10 @@ class Memcpy(Peer):
         super().__init__()
         self._buffers: list[torch.Tensor] = []
 
+    def copy(self, x: torch.Tensor, out: torch.Tensor) -> None:
+        """Copy one slice with one thread."""
+        np.copyto(out.numpy(), x.numpy())
+
     def encode_all(
         self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
     ) -> list[torch.Tensor]:
@@ -30,7 +34,7 @@ class Memcpy(Peer):
         if [x.shape for x in xs] != [buffer.shape for buffer in self._buffers]:
             self._buffers = [torch.zeros_like(x) for x in xs]
         for x, buffer in zip(xs, self._buffers, strict=True):
-            np.copyto(buffer.numpy(), x.numpy())
+            self.copy(x, buffer)
         return self._buffers
 
     def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
@@ -40,7 +44,7 @@ class Memcpy(Peer):
 
     def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Copy it back."""
-        np.copyto(out.numpy(), encoded.numpy())
+        self.copy(encoded, out)
         return out
 
     def nbytes(self, encoded: torch.Tensor) -> int:

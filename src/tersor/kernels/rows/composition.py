@@ -121,6 +121,19 @@ def _index_symbols(index: torch.Tensor, new: torch.Tensor, low: int, alphabet: i
     return Symbols(symbols, 0, alphabet, none, none.to(torch.int32))
 
 
+def read_head(data: torch.Tensor, num_rows: int) -> tuple[int, int]:
+    """Return the number of distinct rows and the mode of the index.
+
+    Raises:
+        CorruptDataError: a matrix of ``num_rows`` rows has no such index.
+    """
+    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
+    expected_low = low_nbits(ref_nbits(num_unique)) if mode == CODED else 0
+    if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
+        raise CorruptDataError("coded rows have an impossible index")
+    return num_unique, mode
+
+
 def decode_rows(
     data: torch.Tensor,
     step: float,
@@ -135,10 +148,7 @@ def decode_rows(
         CorruptDataError: the body is not what ``encode_rows`` writes.
     """
     num_rows, width = out.shape
-    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
-    expected_low = low_nbits(ref_nbits(num_unique)) if mode == CODED else 0
-    if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
-        raise CorruptDataError("coded rows have an impossible index")
+    num_unique, mode = read_head(data, num_rows)
     index, index_nbytes = _decode_index(data[HEADER.size :], mode, num_rows, num_unique, coder)
     start = HEADER.size + index_nbytes
     mapped, nbytes = decode_mapped(data[start:], num_unique * width, coder)

@@ -19,7 +19,7 @@ from tersor.kernels.payload.layout import HEADER as PAYLOAD_HEADER
 from tersor.kernels.payload.plain import Encoded, decode_if_plain, seal_if_plain
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize.gpu import KINDS, bits_of, from_bits, store_values
-from tersor.kernels.rows.composition import Coder, decode_mapped, encode_mapped
+from tersor.kernels.rows.composition import Coder, decode_mapped, encode_mapped, read_head
 from tersor.kernels.rows.layout import (
     CODED,
     HEADER,
@@ -31,7 +31,7 @@ from tersor.kernels.rows.layout import (
 )
 from tersor.kernels.symbols import Symbols, dequantize_symbols, quantize_symbols
 from tersor.kernels.symbols.alphabet import NARROW
-from tersor.raw_bytes import from_struct, read_struct
+from tersor.raw_bytes import from_struct
 from tersor.types import Bound
 
 _TILE: Final = 1024
@@ -201,10 +201,7 @@ def decode_rows(
 ) -> int:
     """See ``composition.decode_rows``; without outliers and escapes straight from the symbols."""
     num_rows, width = out.shape
-    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
-    expected_low = low_nbits(ref_nbits(num_unique)) if mode == CODED else 0
-    if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
-        raise CorruptDataError("coded rows have an impossible index")
+    num_unique, mode = read_head(data, num_rows)
     index, facts, start = _decode_index(data, mode, num_rows, num_unique, coder)
     mapped, nbytes = decode_mapped(data[start:], num_unique * width, coder)
     if positions.numel() and int(positions.max()) >= num_unique * width:
