@@ -46,15 +46,14 @@ from tersor.kernels.payload.gpu import (
     make_plan,
     open_payload,
     padded,
+    place_outliers,
     put_outliers,
-    store_outliers,
     tile_end,
 )
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu import (
     KINDS,
     load_values,
-    quantize_values,
     store_values,
 )
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
@@ -118,28 +117,6 @@ def _pack_kernel(
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
 
 
-@triton.jit
-def _place_outliers(
-    payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND: tl.constexpr
-):
-    """Append the outliers of tiles ``[tile, stop)`` that have some."""
-    is_coded = tl.load(row + MODE) == CODED
-    step, inverse, bound = grid
-    for t in range(tile, stop):
-        both = tile_end(ends, t + num_tiles + 1) - tile_end(ends, t + num_tiles)
-        if both > 0:
-            earlier = tile_end(ends, t + num_tiles) - tile_end(ends, first + num_tiles)
-            before = tl.where(is_coded, earlier >> 32, earlier & 0xFFFFFFFF)
-            for part in range(0, TILE, SCAN_VALUES):
-                position = (t - first) * TILE + part + tl.arange(0, SCAN_VALUES)
-                values = load_values(address, position, count, 0.0, KIND, False, False)
-                _, holds = quantize_values(values, step, inverse, bound, KIND)
-                finite = tl.abs(values) < float("inf")
-                special = (position < count) & tl.where(is_coded, ~holds, ~finite)
-                store_outliers(payload, row, address, position, special, before, KIND)
-                before += tl.sum(special.to(tl.int64), axis=0)
-
-
 @triton.jit(do_not_specialize=["num_tiles"])
 def _place_kernel(
     starts, counts, first_tiles, run_owners, first_runs, grids, slots, widths, ends, plan,
@@ -165,9 +142,10 @@ def _place_kernel(
     special = tile_end(ends, stop + num_tiles) - tile_end(ends, tile + num_tiles)
     if (special > 0) & ((mode == CODED) | (mode == CONSTANT)):
         grid = _load_grid(grids, k)
-        _place_outliers(
-            payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND
-        )
+        place_outliers(
+            payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND, TILE,
+            SCAN_VALUES,
+        )  # fmt: skip
     if stop == last:
         close_payload(payload, count, row, KIND)
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from tersor.kernels.finite_range.gpu import load_range
 from tersor.kernels.grids.gpu import is_step
 from tersor.kernels.payload import layout
-from tersor.kernels.quantize.gpu import F16, F32, F64, KINDS
+from tersor.kernels.quantize.gpu import F16, F32, F64, KINDS, load_values, quantize_values
 from tersor.kernels.tensor_list.gpu import TileTable
 
 HEADER_NBYTES = tl.constexpr(layout.HEADER.size)
@@ -113,6 +113,32 @@ def store_outliers(payload, row, address, position, special, before, KIND: tl.co
     target = payload + positions_at + padded(4 * count) + rank * value_nbytes
     for part in tl.static_range(value_nbytes):
         tl.store(target + part, tl.load(source + part, mask=special, other=0), mask=special)
+
+
+@triton.jit
+def place_outliers(
+    payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND: tl.constexpr,
+    TILE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Append the outliers of tiles ``[tile, stop)`` that have some, ``PART`` values at a time.
+
+    ``first`` is the tensor's first tile and ``ends`` what ``make_plan`` takes.
+    """
+    is_coded = tl.load(row + MODE) == CODED
+    step, inverse, bound = grid
+    for t in range(tile, stop):
+        both = tile_end(ends, t + num_tiles + 1) - tile_end(ends, t + num_tiles)
+        if both > 0:
+            earlier = tile_end(ends, t + num_tiles) - tile_end(ends, first + num_tiles)
+            before = tl.where(is_coded, earlier >> 32, earlier & 0xFFFFFFFF)
+            for part in range(0, TILE, PART):
+                position = (t - first) * TILE + part + tl.arange(0, PART)
+                values = load_values(address, position, count, 0.0, KIND, False, False)
+                _, holds = quantize_values(values, step, inverse, bound, KIND)
+                finite = tl.abs(values) < float("inf")
+                special = (position < count) & tl.where(is_coded, ~holds, ~finite)
+                store_outliers(payload, row, address, position, special, before, KIND)
+                before += tl.sum(special.to(tl.int64), axis=0)
 
 
 @triton.jit
