@@ -210,16 +210,21 @@ def time_trials(
 
 
 def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str, int] | None]:
-    """Return the kernels that one encode and one decode of each start; None where none are seen."""
+    """Return the kernels that one encode and one decode of each start.
+
+    None where the profiler saw nothing: it loses what some libraries do.
+    """
     tasks: dict[str, Task] = {}
     for index, trial in enumerate(trials):
         tasks[f"{index} encode"] = partial(trial.encode, trial.places[0])
         tasks[f"{index} decode"] = partial(trial.decode, trial.places[0])
     counts = count_launches(tasks, device)
-    return [
-        {name: counts[f"{index} {name}"] for name in ("encode", "decode")} if counts else None
-        for index in range(len(trials))
-    ]
+    found: list[dict[str, int] | None] = []
+    for index in range(len(trials)):
+        keys = {name: f"{index} {name}" for name in ("encode", "decode")}
+        seen = all(key in counts for key in keys.values())
+        found.append({name: counts[key] for name, key in keys.items()} if seen else None)
+    return found
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 
 from tersor.codecs.codec import Codec, check_num_values, checked_payload, pad_payload
+from tersor.codecs.lists import decode_each, encode_each, runs_on_gpu
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.quantize import Grid
@@ -75,6 +76,8 @@ class BoundedCodec(Codec):
         """See ``Codec.encode_tensors``."""
         for x in xs:
             check_num_values(x.numel())
+        if runs_on_gpu(xs):
+            return encode_each(xs, [self] * len(xs))
         bodies = self.encode_bodies(xs)
         return [pad_payload(_seal(x, body), x.numel()) for x, body in zip(xs, bodies, strict=True)]
 
@@ -87,13 +90,17 @@ class BoundedCodec(Codec):
     ) -> None:
         """See ``Codec.decode_payloads``."""
         payloads = [checked_payload(payload) for payload in payloads]
+        if runs_on_gpu(outs):
+            decode_each(payloads, outs, [self] * len(outs))
+            return
         decoded = self.decode_plain(payloads, outs)
         for payload, out, is_decoded in zip(payloads, outs, decoded, strict=True):
             if not is_decoded:
-                self._decode_one(payload, out)
+                self.decode_alone(payload, out)
 
-    def _decode_one(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        opened = layout.open_payload(payload, out)
+    def decode_alone(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """See ``Codec.decode_alone``."""
+        opened = layout.open_payload(checked_payload(payload), out)
         if opened.mode != layout.EXACT and out.numel() == 0:
             raise CorruptDataError("an empty tensor is stored exactly, not coded")
         if opened.mode == layout.CODED:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
+from tersor.codecs.lists import ListEngine
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
@@ -115,6 +116,14 @@ class Codec(ABC):
         """Do what ``decode_payload`` does for each of a list of payloads on one device."""
         for payload, out in zip(payloads, outs, strict=True):
             self.decode_payload(payload, out)
+
+    def decode_alone(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        """Do what ``decode_payload`` does without ``list_engine``."""
+        self.decode_payload(payload, out)
+
+    def list_engine(self) -> tuple[ListEngine, Bound] | None:
+        """Return what encodes lists of tensors on a GPU without waiting, and the bound to give it."""
+        return None
 
     def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """Encode one contiguous chunk, padded to the least size a reader accepts.

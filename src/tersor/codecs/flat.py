@@ -9,10 +9,12 @@ from typing import ClassVar
 import torch
 
 from tersor.codecs.bounded import Coded, StreamCodec
+from tersor.codecs.lists import FlatEngine, ListEngine
 from tersor.codecs.registry import register
 from tersor.kernels.slices import pack_slices, unpack_slices
 from tersor.stages import payload as layout
 from tersor.stages.encoders.bitpack import BitpackEncoder
+from tersor.types import Bound
 
 
 @register
@@ -35,6 +37,10 @@ class Flat(StreamCodec):
     @property
     def _is_plain(self) -> bool:
         return self.lorenzo == 0 and not self.base
+
+    def list_engine(self) -> tuple[ListEngine, Bound] | None:
+        """See ``Codec.list_engine``."""
+        return (FlatEngine(self.block), self.bound) if self._is_plain else None
 
     def encode_bodies(self, xs: Sequence[torch.Tensor]) -> Sequence[Coded]:
         """See ``BoundedCodec.encode_bodies``."""

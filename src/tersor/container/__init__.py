@@ -3,11 +3,13 @@
 from tersor.container.atomic import atomic_write
 from tersor.container.batch import (
     Batch,
+    begin_decode_batch,
     decode_batch,
     decode_payloads,
     encode_batch,
     encode_payloads,
 )
+from tersor.container.device_batch import Decoding
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.container.index import ArrayEntry
 from tersor.container.reader import Reader, loads
@@ -17,9 +19,11 @@ __all__ = [
     "FILE_CHUNK_VALUES",
     "ArrayEntry",
     "Batch",
+    "Decoding",
     "Reader",
     "Writer",
     "atomic_write",
+    "begin_decode_batch",
     "decode_batch",
     "decode_payloads",
     "dumps",

@@ -13,11 +13,15 @@ import torch
 
 from tersor.codecs.codec import (
     Codec,
+    check_num_values,
     check_payload_size,
     checked_out,
+    checked_payload,
     copy_if_strided,
     materialised,
 )
+from tersor.codecs.lists import decode_each, encode_each, runs_on_gpu
+from tersor.container.device_batch import Decoding, begin_decode, encode_frame
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels import threads
@@ -30,8 +34,10 @@ class Batch:
     """Payloads of several tensors in one frame.
 
     Attributes:
-        buffer: uint8, laid out as ``container.frame`` says.
-        sizes: int64 [len], bytes of each payload.
+        buffer: uint8, laid out as ``container.frame`` says. Encoded on a GPU it has room for the
+            largest possible payloads, and what follows the last one is not written.
+        sizes: int64 [len], bytes of each payload; on the device of ``buffer``, because the host
+            does not wait for them.
     """
 
     buffer: torch.Tensor
@@ -42,6 +48,14 @@ class Batch:
         """Where each payload starts in ``buffer``, then its end: int64 [len + 1]."""
         return frame_offsets(self.sizes)
 
+    def trimmed(self) -> Batch:
+        """Return the batch without the room behind its payloads, and the sizes on the CPU; waits.
+
+        What is left of the buffer is a view: it keeps the memory of the whole.
+        """
+        sizes = self.sizes.cpu()
+        return Batch(self.buffer[: int(frame_offsets(sizes)[-1])], sizes)
+
 
 def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> list[torch.Tensor]:
     """Encode each tensor with its own codec, in parallel; return one payload per tensor.
@@ -49,11 +63,9 @@ def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) ->
     Raises:
         SpecError: the lists differ in length or a tensor cannot be encoded.
     """
-    if len(tensors) != len(codecs):
-        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
-
-    for x, codec in zip(tensors, codecs, strict=True):
-        codec.check_supported(TensorInfo.of(x).dtype)
+    _check_can_encode(tensors, codecs)
+    if runs_on_gpu(tensors):
+        return encode_each([materialised(x) for x in tensors], codecs)
 
     def encode(start: int, stop: int) -> dict[int, torch.Tensor]:
         payloads: dict[int, torch.Tensor] = {}
@@ -64,6 +76,20 @@ def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) ->
 
     parts = threads.run(encode, _split_by_size(tensors))
     return [part[k] for part in parts for k in sorted(part)]
+
+
+def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
+    """Raise ``SpecError`` unless each tensor has a codec that can encode it as one payload."""
+    if len(tensors) != len(codecs):
+        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
+    for x, codec in zip(tensors, codecs, strict=True):
+        codec.check_supported(TensorInfo.of(x).dtype)
+        check_num_values(x.numel())
+        if x.device != tensors[0].device:
+            raise SpecError(
+                f"the tensors of a list must be on one device, not on {tensors[0].device} and "
+                f"{x.device}; move them, or encode each device's tensors apart"
+            )
 
 
 def decode_payloads(
@@ -78,30 +104,35 @@ def decode_payloads(
         SpecError: the lists differ in length, or ``out`` does not fit.
         CorruptDataError: a payload is malformed.
     """
-    if not len(payloads) == len(infos) == len(codecs) or (
-        out is not None and len(out) != len(infos)
-    ):
-        raise SpecError(f"{len(payloads)} payloads need as many shapes, codecs and outputs")
+    if not len(payloads) == len(infos) == len(codecs):
+        raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
     for payload, info in zip(payloads, infos, strict=True):
         check_payload_size(payload, info.numel)
-    wanted = [None] * len(infos) if out is None else out
-    targets = [
-        checked_out(x, info, payload.device)
-        for x, info, payload in zip(wanted, infos, payloads, strict=True)
-    ]
+    targets = _targets(infos, out, [payload.device for payload in payloads])
+    if runs_on_gpu(targets):
+        decode_each([checked_payload(payload) for payload in payloads], targets, codecs)
+    else:
+        _decode_in_threads(payloads, targets, codecs)
+    return targets if out is None else _copied(targets, out)
 
+
+def _decode_in_threads(
+    payloads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], codecs: Sequence[Codec]
+) -> None:
     def decode(start: int, stop: int) -> None:
         for codec, places in _runs(codecs, targets, start, stop):
             codec.decode_payloads([payloads[k] for k in places], [targets[k] for k in places])
 
     threads.run(decode, _split_by_size(targets))
-    if out is None:
-        return targets
-    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
 
 
 def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
+
+    On a GPU the host does not wait, except for codecs without a list engine (``huffman``, those
+    with prediction, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a CUDA graph
+    after it was made once with the same tensors. A tensor for which an engine does not know the
+    smallest form is stored exactly; ``encode_payloads`` waits and finds it.
 
     Raises:
         SpecError: the lists differ in length or a tensor cannot be encoded.
@@ -115,6 +146,9 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
         >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
         [(4, 8), (5,)]
     """
+    _check_can_encode(tensors, codecs)
+    if runs_on_gpu(tensors):
+        return Batch(*encode_frame([materialised(x) for x in tensors], codecs))
     payloads = encode_payloads(tensors, codecs)
     sizes = torch.tensor([payload.numel() for payload in payloads], dtype=torch.int64)
     return Batch(pack_frame(payloads), sizes)
@@ -132,10 +166,51 @@ def decode_batch(
         SpecError: the lists differ in length, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
+    if runs_on_gpu([batch.buffer]) and batch.sizes.device == batch.buffer.device:
+        decoded = begin_decode_batch(batch, infos, codecs, out).check()
+        return decoded if out is None else _copied(decoded, out)
     payloads = split_frame(batch.buffer, batch.sizes.tolist())
     if len(payloads) != len(infos):
         raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
     return decode_payloads(payloads, infos, codecs, out)
+
+
+def begin_decode_batch(
+    batch: Batch,
+    infos: Sequence[TensorInfo],
+    codecs: Sequence[Codec],
+    out: Sequence[torch.Tensor] | None = None,
+) -> Decoding:
+    """Start to decode a batch whose sizes are on the GPU; return without waiting.
+
+    Whoever uses the tensors before ``Decoding.check`` must check afterwards. An ``out`` that is not
+    contiguous is not written; ``decode_batch`` does that.
+
+    Raises:
+        SpecError: the lists differ in length, or ``out`` does not fit.
+    """
+    if not len(batch.sizes) == len(infos) == len(codecs):
+        raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
+    targets = _targets(infos, out, [batch.buffer.device] * len(infos))
+    return begin_decode(batch.buffer, batch.sizes, targets, codecs)
+
+
+def _targets(
+    infos: Sequence[TensorInfo],
+    out: Sequence[torch.Tensor] | None,
+    devices: Sequence[torch.device],
+) -> list[torch.Tensor]:
+    """Return contiguous tensors to decode into: those of ``out`` where possible."""
+    wanted = [None] * len(infos) if out is None else out
+    if len(wanted) != len(infos):
+        raise SpecError(f"{len(infos)} payloads need as many outputs, not {len(wanted)}")
+    return [
+        checked_out(x, info, device) for x, info, device in zip(wanted, infos, devices, strict=True)
+    ]
+
+
+def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
 
 
 def _runs(

@@ -7,8 +7,6 @@ for the size of the body and whether it is well formed. Lists of tensors need no
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
@@ -28,6 +26,7 @@ from tersor.kernels.bitpack_tile.gpu import (
     place_tiles,
     slot_of,
 )
+from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.payload.gpu import padded, tile_end
 from tersor.kernels.quantize.gpu import (
     I32,
@@ -111,13 +110,13 @@ def _place_kernel(
                 _place_positions(address, count, t, before, numbers, positions, KIND)
 
 
-@lru_cache(maxsize=256)
+@kept
 def _on_device(
     numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """Return numbers in the dtype that values of ``dtype`` are computed in."""
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    return torch.tensor(numbers, dtype=compute).to(device)
+    return uploaded(numbers, compute, device)
 
 
 def _pack_values(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 import triton
@@ -33,6 +32,7 @@ from tersor.kernels.bitpack_tile.gpu import (
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_range, fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
+from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.payload.gpu import (
     CODED,
     CONSTANT,
@@ -150,11 +150,11 @@ def _place_kernel(
         close_payload(payload, count, row, KIND)
 
 
-@lru_cache(maxsize=256)
+@kept
 def _fixed_nbytes(numels: tuple[int, ...], block: int, device: torch.device) -> torch.Tensor:
     layouts = [BitpackLayout(numel, block) for numel in numels]
     numbers = [layout.words_start + TAIL_NBYTES for layout in layouts]
-    return torch.tensor(numbers, dtype=torch.int64).to(device)
+    return uploaded(numbers, torch.int64, device)
 
 
 @dataclass(frozen=True, slots=True)

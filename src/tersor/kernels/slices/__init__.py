@@ -9,7 +9,6 @@ pack_slices = Op(
     {
         "reference": f"{_HERE}.reference:pack_slices",
         "cpu": f"{_HERE}.cpu:pack_slices",
-        "gpu": f"{_HERE}.gpu:pack_slices",
     },
 )
 unpack_slices = Op(
@@ -17,7 +16,6 @@ unpack_slices = Op(
     {
         "reference": f"{_HERE}.reference:unpack_slices",
         "cpu": f"{_HERE}.cpu:unpack_slices",
-        "gpu": f"{_HERE}.gpu:unpack_slices",
     },
 )
 

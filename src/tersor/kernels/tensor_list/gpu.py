@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
 
 import torch
 
-_MAX_KEPT: Final = 256
+from tersor.kernels.kept import kept, on_device, uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class TileTable:
     num_tiles: int
 
 
-@lru_cache(maxsize=_MAX_KEPT)
+@kept
 def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
     """Return the table of tensors with ``numels`` values, cut into tiles of ``tile`` values."""
     counts = torch.tensor(numels, dtype=torch.int64)
@@ -45,20 +43,15 @@ def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> Tile
     return TileTable(counts.to(device), first_tiles.to(device), owners.to(device), total)
 
 
-@lru_cache(maxsize=_MAX_KEPT)
-def _on_device(numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    return torch.tensor(numbers, dtype=torch.int64).to(device)
-
-
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return where each tensor's values start, int64 [num_tensors]."""
-    return _on_device(tuple(x.data_ptr() for x in tensors), device)
+    return on_device(tuple(x.data_ptr() for x in tensors), device)
 
 
-@lru_cache(maxsize=_MAX_KEPT)
+@kept
 def bound_table(bounds: tuple[tuple[float, bool], ...], device: torch.device) -> torch.Tensor:
     """Return float64 [num_tensors, 2]: the bound's value, and 1 where it is relative."""
-    return torch.tensor(bounds, dtype=torch.float64).to(device)
+    return uploaded(bounds, torch.float64, device)
 
 
 def are_aligned(tensors: Sequence[torch.Tensor]) -> bool:

@@ -1,0 +1,1 @@
+"""Frames of payloads whose sizes only the device knows."""

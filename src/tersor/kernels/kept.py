@@ -1,0 +1,68 @@
+"""Small tables kept on a device between calls, so that a training loop uploads each of them once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final, TypeVar
+
+import torch
+
+from tersor.errors import SpecError
+
+_MAX_KEPT: Final = 512
+_T = TypeVar("_T")
+
+
+def kept(make: Callable[..., _T]) -> Callable[..., _T]:
+    """Keep what ``make(*key)`` returns for its last arguments; the last of them is the device.
+
+    On CUDA a table belongs to the stream it was made on: another stream makes its own, since it
+    would not wait for the upload. A graph that is being captured takes the table of the warm-up,
+    which is then kept for good, because every replay reads it.
+
+    The returned function raises ``SpecError`` if a graph is captured without a warm-up.
+    """
+    recent: OrderedDict[tuple[Any, ...], _T] = OrderedDict()
+    captured: dict[tuple[Any, ...], _T] = {}
+
+    def while_capturing(key: tuple[Any, ...]) -> _T:
+        if key not in captured:
+            made = [value for (_, other), value in reversed(recent.items()) if other == key]
+            if not made:
+                raise SpecError("make the same call once before capturing it in a CUDA graph")
+            captured[key] = made[0]
+        return captured[key]
+
+    @wraps(make)
+    def found(*key: Any) -> _T:
+        stream = None
+        if key[-1].type == "cuda":
+            if torch.cuda.is_current_stream_capturing():
+                return while_capturing(key)
+            stream = torch.cuda.current_stream(key[-1]).cuda_stream
+        place = (stream, key)
+        value = recent.get(place)
+        if value is None:
+            value = recent[place] = make(*key)
+            while len(recent) > _MAX_KEPT:
+                recent.popitem(last=False)
+        else:
+            recent.move_to_end(place)
+        return value
+
+    return found
+
+
+def uploaded(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Return the numbers as a tensor on ``device``, without waiting for the copy."""
+    if device.type != "cuda":
+        return torch.tensor(numbers, dtype=dtype, device=device)
+    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+
+
+@kept
+def on_device(numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return numbers as int64 on the device, kept between calls."""
+    return uploaded(numbers, torch.int64, device)

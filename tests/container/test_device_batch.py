@@ -1,0 +1,255 @@
+"""Batches that a GPU encodes and decodes without the host waiting for sizes.
+
+With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tersor import Batch, Bound, TensorInfo, create, decode_batch, encode_batch
+from tersor.container import begin_decode_batch, encode_payloads
+from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.op import use_backend
+from tests import data
+from tests.checks import assert_bits_equal, assert_within_bound
+
+pytest.importorskip("triton")
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
+pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+
+
+@pytest.fixture(autouse=True)
+def _gpu_kernels() -> Iterator[None]:
+    with use_backend("gpu"):
+        yield
+
+
+def on_the_cpu(tensors, codecs) -> Batch:
+    with use_backend("cpu"):
+        return encode_batch([x.cpu() for x in tensors], codecs)
+
+
+def infos_of(tensors):
+    return [TensorInfo.of(x) for x in tensors]
+
+
+def flat_list():
+    """Tensors of one dtype, each with a bound of its own."""
+    names = ("odd_size", "empty", "relu_activations", "constant", "nan_and_inf", "scalar")
+    tensors = [data.make(name, torch.float32).to(DEVICE) for name in names]
+    bounds = [Bound.relative(10.0**-k) if k % 2 else Bound.absolute(0.01 * k) for k in range(6)]
+    return tensors, [create("flat", bound=bound) for bound in bounds]
+
+
+def mixed_list():
+    """Engines, codecs of fixed size and codecs that wait, dtypes mixed, in no order."""
+    specs = (
+        ("half", {}),
+        ("flat", {"bound": Bound.relative(0.01)}),
+        ("group8", {}),
+        ("flat", {"bound": Bound.absolute(0.5), "block": 64}),
+        ("delta", {"bound": Bound.relative(0.01)}),
+        ("raw", {}),
+        ("flat", {"bound": Bound.relative(0.1)}),
+    )
+    dtypes = (torch.float32, torch.bfloat16, torch.float32, torch.float64)
+    tensors = [torch.randn(40 + 3 * k, 7).to(dtypes[k % 4]).to(DEVICE) for k in range(len(specs))]
+    return tensors, [create(name, **options) for name, options in specs]
+
+
+@pytest.mark.parametrize("make", [flat_list, mixed_list])
+def test_the_frame_is_that_of_the_cpu(make):
+    tensors, codecs = make()
+    batch = encode_batch(tensors, codecs)
+    assert batch.sizes.device.type == batch.buffer.device.type == DEVICE.type
+    expected, found = on_the_cpu(tensors, codecs), batch.trimmed()
+    assert_bits_equal(found.sizes, expected.sizes)
+    assert_bits_equal(found.buffer.cpu(), expected.buffer)
+    assert_bits_equal(batch.offsets.cpu(), expected.offsets)
+
+
+@pytest.mark.parametrize("make", [flat_list, mixed_list])
+def test_payloads_one_by_one_are_those_of_the_cpu(make):
+    tensors, codecs = make()
+    with use_backend("cpu"):
+        expected = encode_payloads([x.cpu() for x in tensors], codecs)
+    for payload, other in zip(encode_payloads(tensors, codecs), expected, strict=True):
+        assert_bits_equal(payload.cpu(), other)
+
+
+@pytest.mark.parametrize("make", [flat_list, mixed_list])
+@pytest.mark.parametrize("trim", [False, True])
+def test_decoding_gives_what_the_cpu_decodes(make, trim):
+    tensors, codecs = make()
+    batch = encode_batch(tensors, codecs)
+    with use_backend("cpu"):
+        expected = decode_batch(on_the_cpu(tensors, codecs), infos_of(tensors), codecs)
+    found = decode_batch(batch.trimmed() if trim else batch, infos_of(tensors), codecs)
+    for x, y in zip(expected, found, strict=True):
+        assert_bits_equal(y.cpu(), x)
+
+
+def test_decoding_writes_into_strided_memory():
+    tensors, codecs = mixed_list()
+    batch = encode_batch(tensors, codecs)
+    out = [torch.zeros(*x.shape, 2, dtype=x.dtype, device=DEVICE)[..., 0] for x in tensors]
+    found = decode_batch(batch, infos_of(tensors), codecs, out)
+    for x, y, expected in zip(out, found, decode_batch(batch, infos_of(tensors), codecs),
+                              strict=True):  # fmt: skip
+        assert y is x
+        assert_bits_equal(y.contiguous(), expected)
+
+
+@pytest.mark.parametrize("sizes", [[-1, 24], [1 << 62, 24], [24, 1 << 40], [0, 24], [24, 0]])
+def test_impossible_sizes_are_refused(sizes):
+    x = torch.randn(1 << 14, device=DEVICE)
+    codec = create("flat", bound=Bound.relative(0.01))
+    batch = encode_batch([x, x], [codec] * 2)
+    bad = Batch(batch.buffer, torch.tensor(sizes, device=DEVICE))
+    decoding = begin_decode_batch(bad, infos_of([x, x]), [codec] * 2)
+    with pytest.raises(CorruptDataError):
+        decoding.check()
+
+
+def test_a_short_buffer_and_a_damaged_payload_are_refused():
+    tensors, codecs = flat_list()
+    batch = encode_batch(tensors, codecs)
+    end = int(batch.offsets[-1])
+    short = Batch(batch.buffer[: end - 8], batch.sizes)
+    with pytest.raises(CorruptDataError, match="sizes"):
+        decode_batch(short, infos_of(tensors), codecs)
+    damaged = batch.buffer.clone()
+    damaged[int(batch.offsets[2]) + 16] ^= 0x80
+    with pytest.raises(CorruptDataError):
+        decode_batch(Batch(damaged, batch.sizes), infos_of(tensors), codecs)
+
+
+def test_wrong_lists_are_refused():
+    tensors, codecs = flat_list()
+    batch = encode_batch(tensors, codecs)
+    with pytest.raises(SpecError, match="as many"):
+        begin_decode_batch(batch, infos_of(tensors)[:-1], codecs)
+    with pytest.raises(SpecError, match="as many"):
+        begin_decode_batch(batch, infos_of(tensors), codecs, tensors[:-1])
+
+
+@pytest.mark.gpu
+def test_tensors_on_two_devices_are_refused():
+    codec = create("flat", bound=Bound.relative(0.01))
+    with pytest.raises(SpecError, match="one device"):
+        encode_batch([torch.randn(3), torch.randn(3, device="cuda")], [codec] * 2)
+
+
+def lookups(num_tables: int = 4, num_rows: int = 64):
+    xs = [torch.randn(num_rows, 64, device=DEVICE) for _ in range(num_tables)]
+    return xs, [create("flat", bound=Bound.relative(0.03))] * num_tables
+
+
+@pytest.mark.gpu
+def test_nothing_waits_for_the_device():
+    xs, codecs = lookups()
+    infos, outs = infos_of(xs), [torch.empty_like(x) for x in xs]
+    begin_decode_batch(encode_batch(xs, codecs), infos, codecs, outs).check()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        decoding = begin_decode_batch(encode_batch(xs, codecs), infos, codecs, outs)
+        # other tensors: their addresses are uploaded without waiting too
+        begin_decode_batch(encode_batch([x + 1 for x in xs], codecs), infos, codecs, outs)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    decoding.check()
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_encodes_and_decodes_new_values():
+    xs, codecs = lookups()
+    infos, outs = infos_of(xs), [torch.empty_like(x) for x in xs]
+
+    def step():
+        batch = encode_batch(xs, codecs)
+        return batch, begin_decode_batch(batch, infos, codecs, outs)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+        step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        batch, decoding = step()
+    for scale in (1.0, 7.0):
+        for x in xs:
+            x.normal_().mul_(scale)
+        graph.replay()
+        decoding.check()
+        expected = on_the_cpu(xs, codecs)
+        assert_bits_equal(batch.trimmed().buffer.cpu(), expected.buffer)
+        for x, y in zip(xs, outs, strict=True):
+            low, high = torch.aminmax(x.double())
+            assert_within_bound(x, y, codecs[0].bound.resolve(float(low), float(high)))
+
+
+@pytest.mark.gpu
+def test_capturing_without_a_warm_up_says_what_to_do():
+    xs, codecs = lookups(5, 37)
+    graph = torch.cuda.CUDAGraph()
+    with pytest.raises(SpecError, match="once before"), torch.cuda.graph(graph):
+        encode_batch(xs, codecs)
+
+
+@pytest.mark.gpu
+def test_work_is_queued_on_the_current_stream():
+    xs, codecs = lookups(4, 4096)
+    infos, outs = infos_of(xs), [torch.zeros_like(x) for x in xs]
+    expected = decode_batch(encode_batch(xs, codecs), infos, codecs)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        ys = [torch.zeros_like(x) for x in xs]
+        torch.cuda._sleep(50_000_000)
+        for x, y in zip(xs, ys, strict=True):
+            y.copy_(x)
+        decoding = begin_decode_batch(encode_batch(ys, codecs), infos, codecs, outs)
+        decoding.check()
+    for x, y in zip(expected, outs, strict=True):
+        assert_bits_equal(y, x)
+
+
+@pytest.mark.gpu
+def test_memory_does_not_grow_over_ten_thousand_calls():
+    xs, codecs = lookups(3, 16)
+    infos, outs = infos_of(xs), [torch.empty_like(x) for x in xs]
+    for k in range(10_000):
+        # shifted starts: new addresses in every call
+        parts = [x.view(-1)[k % 16 * 4 :][:256] for x in xs]
+        batch = encode_batch(parts, codecs)
+        begin_decode_batch(batch, infos_of(parts), codecs, [y.view(-1)[:256] for y in outs])
+        if k == 1000:
+            torch.cuda.synchronize()
+            before = torch.cuda.memory_reserved()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_reserved() == before
+    assert infos
+
+
+@pytest.mark.gpu
+def test_the_number_of_launches_does_not_grow_with_the_list():
+    from tersor.bench.footprint import count_launches
+
+    counts = []
+    for num_tables in (2, 40):
+        xs, codecs = lookups(num_tables)
+        infos, outs = infos_of(xs), [torch.empty_like(x) for x in xs]
+
+        def step(xs=xs, codecs=codecs, infos=infos, outs=outs):
+            begin_decode_batch(encode_batch(xs, codecs), infos, codecs, outs)
+
+        step()
+        counts.append(count_launches({"step": step}, DEVICE)["step"])
+    assert counts[0] == counts[1] > 0
