@@ -9,10 +9,18 @@ from typing import Any, Final
 
 import torch
 
-# set once per process by the OpenMP runtime and by pytest itself
-ENV_OF_RUNTIMES: Final = {"KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "PYTEST_CURRENT_TEST"}
-# the pool of kernel threads lives as long as the process; dummies are native threads of a library
-THREADS_OF_RUNTIMES: Final = ("tersor-kernel", "Dummy-")
+# set once per process by the OpenMP runtime, by torch's compiler and by pytest itself
+ENV_OF_RUNTIMES: Final = {
+    "KMP_DUPLICATE_LIB_OK",
+    "KMP_INIT_AT_FORK",
+    "PYTEST_CURRENT_TEST",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "TRITON_PTXAS_PATH",
+}
+# the pool of kernel threads and the monitor of progress bars, of which torch's compiler has one, live
+# as long as the process; dummies are native threads of a library
+THREADS_OF_RUNTIMES: Final = ("tersor-kernel", "tqdm_monitor", "Dummy-")
 POISON_BYTE: Final = 0xA5
 
 

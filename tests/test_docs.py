@@ -9,7 +9,7 @@ import pytest
 from tests.arch.source_files import REPOSITORY
 
 PAGES = ("README.md", "CONTRIBUTING.md")
-EXAMPLE_PAGES = ("README.md", "docs/codecs.md")
+EXAMPLE_PAGES = ("README.md", "docs/codecs.md", "docs/compile.md")
 
 
 def _text(page: str) -> str:

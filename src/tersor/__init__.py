@@ -18,6 +18,7 @@ from tersor.errors import (
     UnsupportedVersionError,
 )
 from tersor.kernels.op import use_backend
+from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
 
 __version__ = "0.1.0.dev0"
@@ -28,6 +29,7 @@ __all__ = [
     "Bound",
     "Codec",
     "CorruptDataError",
+    "GraphCodec",
     "Packed",
     "Reader",
     "SpecError",

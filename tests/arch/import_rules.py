@@ -19,7 +19,7 @@ LAYERS: Final = (
     ("stages",),
     ("codecs",),
     ("container",),
-    ("api", "__init__"),
+    ("api", "ops", "__init__"),
     ("policy",),
     ("sites",),
     ("workloads",),

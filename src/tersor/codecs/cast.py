@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
@@ -40,7 +41,7 @@ class CastCodec(Codec):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Two bytes per value."""
         del dtype
-        return 2 * torch.Size(shape).numel()
+        return 2 * math.prod(shape)
 
 
 @register
@@ -114,5 +115,5 @@ class Fp8(Codec):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """One byte per value and four per group."""
         del dtype
-        numel = torch.Size(shape).numel()
+        numel = math.prod(shape)
         return numel + 4 * (-(-numel // self.group))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -42,4 +43,4 @@ class Raw(Codec):
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the tensor's own size."""
-        return torch.Size(shape).numel() * dtype.itemsize
+        return math.prod(shape) * dtype.itemsize

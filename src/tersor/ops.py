@@ -1,0 +1,189 @@
+"""Codecs as operators that ``torch.compile`` keeps whole: it sees shapes, never the kernels.
+
+``torch.ops.tersor.encode``, ``decode`` and ``round_trip`` name their codec by its spec, the config
+in canonical JSON: the compiler guards a string by its value, so that equal codecs share one compiled
+function and another codec compiles a new one. A codec object it would guard by identity (torch 2.13)
+or refuse (2.11). ``GraphCodec`` keeps the string.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+
+from tersor.chunks import MAX_CHUNK_VALUES
+from tersor.codecs import Codec, from_config
+from tersor.codecs.codec import check_payload_size, checked_out, materialised
+from tersor.errors import SpecError
+from tersor.types import TensorInfo
+
+
+class GraphCodec:
+    """A codec for use inside compiled functions; made once, outside of them.
+
+    Takes strided tensors of any layout and device, up to 2**30 values each, and gives the bytes and
+    the values that the codec itself gives, compiled or not. Results are contiguous.
+
+    Raises:
+        SpecError: the codec only chooses another one, or is not the one registered under its id.
+        UnknownCodecError: the codec is not registered.
+
+    Example:
+        >>> wire = GraphCodec(from_config({"id": "half", "version": 1}))
+        >>> wire.round_trip(torch.tensor([1.0, 0.1])).tolist()
+        [1.0, 0.0999755859375]
+    """
+
+    __slots__ = ("_codec", "_spec")
+
+    def __init__(self, codec: Codec) -> None:
+        if not isinstance(codec, Codec):
+            raise SpecError(
+                "expected a codec, as in GraphCodec(tersor.create('group8')), "
+                f"not {type(codec).__name__}"
+            )
+        if not codec.writes_payloads:
+            raise SpecError(
+                f"codec {codec.codec_id!r} chooses per tensor: choose once, "
+                "with tersor.compress(x, bound).codec"
+            )
+        self._codec = codec
+        self._spec = json.dumps(codec.to_config(), sort_keys=True, separators=(",", ":"))
+        if _codec_of(self._spec) != codec:
+            raise SpecError(f"another codec is registered as {codec.codec_id!r}; rename this one")
+
+    @property
+    def codec(self) -> Codec:
+        """The codec with its options."""
+        return self._codec
+
+    def __repr__(self) -> str:
+        return f"GraphCodec({self._codec!r})"
+
+    def encode(self, x: torch.Tensor) -> torch.Tensor:
+        """Encode into one uint8 payload on the same device, without a gradient.
+
+        Its size is ``codec.max_nbytes(shape, dtype)`` where ``codec.size_kind`` is ``"fixed"``;
+        otherwise it depends on the values, and ``torch.compile(fullgraph=True)`` needs
+        ``torch._dynamo.config.capture_dynamic_output_shape_ops``.
+
+        Raises:
+            SpecError: the dtype, layout or size cannot be encoded by this codec.
+        """
+        payload: torch.Tensor = _ENCODE(x.detach(), self._spec)
+        return payload
+
+    def decode(
+        self, payload: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
+    ) -> torch.Tensor:
+        """Decode what ``encode`` made of a tensor of this shape and dtype.
+
+        Raises:
+            SpecError: the codec does not hold values of ``dtype``.
+            CorruptDataError: the payload is not what this codec writes for the shape.
+        """
+        x: torch.Tensor = _DECODE(payload, self._spec, shape, dtype)
+        return x
+
+    def round_trip(self, x: torch.Tensor) -> torch.Tensor:
+        """Return ``x`` as it comes back after encoding and decoding; the gradient passes unchanged.
+
+        Raises:
+            SpecError: as for ``encode``.
+        """
+        y: torch.Tensor = _ROUND_TRIP(x, self._spec)
+        return y
+
+
+@lru_cache(maxsize=1024)
+def _codec_of(spec: str) -> Codec:
+    return from_config(json.loads(spec))
+
+
+def _encode(x: torch.Tensor, spec: str) -> torch.Tensor:
+    codec, info = _codec_of(spec), TensorInfo.of(x)
+    codec.check_supported(info.dtype)
+    if info.numel > MAX_CHUNK_VALUES:
+        raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; split the tensor")
+    payload = codec.encode_tensor(materialised(x))
+    most = codec.max_nbytes(info.shape, info.dtype)
+    if payload.numel() > most or (codec.size_kind == "fixed" and payload.numel() != most):
+        # compiled code would read or write beyond the payload
+        raise SpecError(
+            f"codec {codec.codec_id!r} wrote {payload.numel()} bytes where its max_nbytes says "
+            f"{most}; correct max_nbytes or size_kind"
+        )
+    return payload
+
+
+def _encode_fake(x: torch.Tensor, spec: str) -> torch.Tensor:
+    codec = _codec_of(spec)
+    codec.check_supported(x.dtype)
+    if codec.size_kind == "fixed":
+        return x.new_empty(codec.max_nbytes(tuple(x.shape), x.dtype), dtype=torch.uint8)
+    # the limits of a size must be numbers, which they are not where the shape is symbolic
+    is_static = all(type(size) is int for size in x.shape)
+    most = codec.max_nbytes(tuple(x.shape), x.dtype) if is_static else None
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size(max=most), dtype=torch.uint8)
+
+
+def _decode(
+    payload: torch.Tensor, spec: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    codec, info = _codec_of(spec), TensorInfo(tuple(shape), dtype)
+    codec.check_supported(dtype)
+    check_payload_size(payload, info.numel)
+    out = checked_out(None, info, payload.device)
+    codec.decode_payload(payload, out)
+    return out
+
+
+def _decode_fake(
+    payload: torch.Tensor, spec: str, shape: Sequence[int], dtype: torch.dtype
+) -> torch.Tensor:
+    _codec_of(spec).check_supported(dtype)
+    return payload.new_empty(shape, dtype=dtype)
+
+
+def _round_trip(x: torch.Tensor, spec: str) -> torch.Tensor:
+    return _decode(_encode(x, spec), spec, x.shape, x.dtype)
+
+
+def _round_trip_fake(x: torch.Tensor, spec: str) -> torch.Tensor:
+    _codec_of(spec).check_supported(x.dtype)
+    return x.new_empty(x.shape)
+
+
+def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+    del ctx
+    return gradient, None
+
+
+# bounded codecs read sizes back and keep memory between calls, which no CUDA graph can hold
+_TAGS: Final = (torch.Tag.cudagraph_unsafe,)
+
+_ENCODE = torch.library.custom_op(
+    "tersor::encode", _encode, mutates_args=(), schema="(Tensor x, str spec) -> Tensor", tags=_TAGS
+)
+_ENCODE.register_fake(_encode_fake)
+_DECODE = torch.library.custom_op(
+    "tersor::decode",
+    _decode,
+    mutates_args=(),
+    schema="(Tensor payload, str spec, SymInt[] shape, ScalarType dtype) -> Tensor",
+    tags=_TAGS,
+)
+_DECODE.register_fake(_decode_fake)
+_ROUND_TRIP = torch.library.custom_op(
+    "tersor::round_trip",
+    _round_trip,
+    mutates_args=(),
+    schema="(Tensor x, str spec) -> Tensor",
+    tags=_TAGS,
+)
+_ROUND_TRIP.register_fake(_round_trip_fake)
+_ROUND_TRIP.register_autograd(_straight_through)
