@@ -140,9 +140,7 @@ def test_payloads_of_a_list_are_those_of_the_codec(dtype, block, names):
 
 
 @pytest.mark.parametrize("block", [32, 64])
-def test_narrow_blocks_beside_wide_ones_are_packed_right(block, monkeypatch):
-    # as many values at a time as compiled programs take
-    monkeypatch.setattr(flat, "PART_VALUES", 256)
+def test_narrow_blocks_beside_wide_ones_are_packed_right(block):
     generator = torch.Generator().manual_seed(5)
     magnitudes = torch.randint(0, 22, (3, 12), generator=generator)
     magnitudes[0, :] = torch.tensor([21, 1] * 6)

@@ -55,11 +55,16 @@ def kept(make: Callable[..., _T]) -> Callable[..., _T]:
     return found
 
 
+def sent(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a CPU tensor on ``device``, without waiting for the copy."""
+    if device.type != "cuda":
+        return table.to(device)
+    return table.pin_memory().to(device, non_blocking=True)
+
+
 def uploaded(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return the numbers as a tensor on ``device``, without waiting for the copy."""
-    if device.type != "cuda":
-        return torch.tensor(numbers, dtype=dtype, device=device)
-    return torch.tensor(numbers, dtype=dtype, pin_memory=True).to(device, non_blocking=True)
+    return sent(torch.tensor(numbers, dtype=dtype), device)
 
 
 @kept

@@ -14,19 +14,18 @@ import triton.language as tl
 from tersor.kernels.bitpack.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.bitpack_tile.gpu import (
     PACK_RUN,
-    PART_VALUES,
     PLACE_RUN,
+    PLACE_WORDS,
     SCAN_VALUES,
     SLOT_NBYTES,
     TILE,
     UNPACK_RUN,
     decode_tile,
-    load_part,
-    pack_tile,
     place_tiles,
     slot_of,
 )
 from tersor.kernels.kept import kept, uploaded
+from tersor.kernels.pack_tile.gpu import pack_tile
 from tersor.kernels.payload.gpu import padded, tile_end
 from tersor.kernels.quantize.gpu import (
     I32,
@@ -56,19 +55,17 @@ def _load_grid(grid, KIND: tl.constexpr):
 @triton.jit(do_not_specialize=["address", "count", "num_tiles"])
 def _pack_kernel(
     address, count, num_tiles, grid, slots, widths, stats, KIND: tl.constexpr,
-    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, RUN: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """One program packs ``RUN`` tiles, each into its slot, and notes their words and outliers."""
     numbers = _load_grid(grid, KIND)
     begin = tl.program_id(0).to(tl.int64) * RUN
     stop = tl.minimum(begin + RUN, num_tiles)
-    limit = tl.minimum(stop * TILE, count)
-    left, right = load_part(address, begin * TILE, limit, KIND, ALIGNED, BLOCK, ROWS)
     for k in range(stop - begin):
         tile = begin + k
-        left, right, nwords, outliers, _ = pack_tile(
-            left, right, address, tile * TILE, limit, numbers, slot_of(slots, tile),
-            widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK, ROWS,
+        nwords, outliers, _ = pack_tile(
+            address, tile * TILE, count, numbers, slot_of(slots, tile),
+            widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK,
         )  # fmt: skip
         tl.store(stats + tile, nwords.to(tl.int64))
         tl.store(stats + num_tiles + tile, outliers.to(tl.int64))
@@ -92,7 +89,7 @@ def _place_positions(address, count, tile, before, numbers, positions, KIND: tl.
 @triton.jit(do_not_specialize=["address", "count", "num_tiles", "body"])
 def _place_kernel(
     address, count, num_tiles, grid, slots, widths, ends, body, positions, KIND: tl.constexpr,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, RUN: tl.constexpr,
+    BLOCK: tl.constexpr, RUN: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One program puts ``RUN`` tiles and the positions of their outliers in place."""
     # an empty tensor has the address 0, which is passed in 32 bits
@@ -100,7 +97,7 @@ def _place_kernel(
     count, last = count.to(tl.int64), num_tiles.to(tl.int64)
     tile = tl.program_id(0).to(tl.int64) * RUN
     stop = tl.minimum(tile + RUN, last)
-    place_tiles(body, count, tile, stop, last - last, last, ends, slots, widths, BLOCK, ROWS, RUN)
+    place_tiles(body, count, tile, stop, last - last, last, ends, slots, widths, BLOCK, RUN, PART)
     if KIND != I32:
         origin = tile_end(ends, last)
         for t in range(tile, stop):
@@ -132,11 +129,11 @@ def _pack_values(
     slots = torch.empty(num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
     widths = torch.empty(num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
     stats = torch.empty(2 * num_tiles, dtype=torch.int64, device=device)
-    kind, rows = KINDS[x.dtype], PART_VALUES // block
+    kind = KINDS[x.dtype]
     with torch.cuda.device_of(x):
         _pack_kernel[(triton.cdiv(num_tiles, PACK_RUN),)](
             x.data_ptr(), x.numel(), num_tiles, grid, slots, widths, stats, KIND=kind,
-            ALIGNED=are_aligned([x]), BLOCK=block, ROWS=rows, RUN=PACK_RUN, num_warps=1,
+            ALIGNED=are_aligned([x]), BLOCK=block, RUN=PACK_RUN, num_warps=1,
             enable_fp_fusion=False,
         )  # fmt: skip
         ends = stats.cumsum(0)
@@ -146,7 +143,8 @@ def _pack_values(
         out = torch.empty(room + layout.body_nbytes(num_words), dtype=torch.uint8, device=device)
         _place_kernel[(triton.cdiv(num_tiles, PLACE_RUN),)](
             x.data_ptr(), x.numel(), num_tiles, grid, slots, widths, ends, out[room:], positions,
-            KIND=kind, BLOCK=block, ROWS=rows, RUN=PLACE_RUN, num_warps=4, enable_fp_fusion=False,
+            KIND=kind, BLOCK=block, RUN=PLACE_RUN, PART=PLACE_WORDS, num_warps=4,
+            enable_fp_fusion=False,
         )  # fmt: skip
     out[:room] = 0
     return out[room - lead :], positions

@@ -13,7 +13,7 @@ import triton.language as tl
 from tersor.kernels.quantize.gpu import F64, KINDS, load_values
 from tersor.kernels.tensor_list.gpu import TileTable, addresses, are_aligned, tile_table
 
-TILE = 4096
+TILE = 8192
 """Values per program."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 import triton
@@ -17,15 +18,13 @@ import triton.language as tl
 from tersor.kernels.bitpack.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.bitpack_tile.gpu import (
     PACK_RUN,
-    PART_VALUES,
     PLACE_RUN,
+    PLACE_WORDS,
     SCAN_VALUES,
     SLOT_NBYTES,
     TILE,
     UNPACK_RUN,
     decode_tile,
-    load_part,
-    pack_tile,
     place_tiles,
     slot_of,
 )
@@ -33,6 +32,7 @@ from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_range, fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
 from tersor.kernels.kept import kept, uploaded
+from tersor.kernels.pack_tile.gpu import pack_tile
 from tersor.kernels.payload.gpu import (
     CODED,
     CONSTANT,
@@ -40,6 +40,7 @@ from tersor.kernels.payload.gpu import (
     MODE,
     NUM_FIELDS,
     OFFSET,
+    OUTLIERS,
     as_compute,
     close_payload,
     copy_values,
@@ -48,7 +49,6 @@ from tersor.kernels.payload.gpu import (
     padded,
     place_outliers,
     put_outliers,
-    tile_end,
 )
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu import (
@@ -61,6 +61,8 @@ from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, 
 from tersor.types import Bound
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
+_FINISHING: Final = 4096
+"""Programs that store what is not coded: as many as an H200 holds."""
 
 
 @triton.jit
@@ -81,11 +83,10 @@ def _examine_tile(address, base, count, keys, KIND: tl.constexpr):
     return specials
 
 
-@triton.jit(do_not_specialize=["varied", "num_tiles"])
+@triton.jit(do_not_specialize=["num_tiles"])
 def _pack_kernel(
-    starts, counts, first_tiles, first_runs, owners, grids, keys, varied, slots, widths, stats,
-    num_tiles, KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    RUN: tl.constexpr,
+    starts, counts, first_tiles, first_runs, owners, grids, keys, slots, widths, stats,
+    num_tiles, KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes ``RUN`` tiles of one tensor and packs each into its slot.
 
@@ -100,53 +101,67 @@ def _pack_kernel(
     grid = _load_grid(grids, k)
     begin = first + (run - tl.load(first_runs + k)) * RUN
     stop = tl.minimum(begin + RUN, last)
-    limit = tl.minimum((stop - first) * TILE, count)
-    left, right = load_part(address, (begin - first) * TILE, limit, KIND, ALIGNED, BLOCK, ROWS)
     for tile in range(begin, stop):
         base = (tile - first) * TILE
-        left, right, nwords, outliers, differs = pack_tile(
-            left, right, address, base, limit, grid, slot_of(slots, tile),
-            widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK, ROWS,
+        nwords, outliers, differs = pack_tile(
+            address, base, count, grid, slot_of(slots, tile), widths + tile * (TILE // BLOCK),
+            KIND, ALIGNED, BLOCK,
         )  # fmt: skip
         specials = 0
-        if (differs == 0) | (outliers > 0) | (base + TILE > count):
+        varies = (differs != 0) & (outliers == 0) & (base + TILE <= count)
+        if not varies:
             specials = _examine_tile(address, base, count, keys + 2 * k, KIND)
-        else:
-            tl.store(varied + k, 1)
         tl.store(stats + tile, nwords.to(tl.int64))
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
+        # not one mark per tensor: thousands of stores to one place take 100 us
+        tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
+
+
+@triton.jit
+def _place_kernel(
+    counts, first_tiles, run_owners, first_runs, slots, widths, ends, plan, out,
+    BLOCK: tl.constexpr, RUN: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """One program puts ``RUN`` tiles of one tensor, if it is coded, into its payload."""
+    run = tl.program_id(0).to(tl.int64)
+    k = tl.load(run_owners + run)
+    row = plan + k * NUM_FIELDS
+    if tl.load(row + MODE) == CODED:
+        first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+        tile = first + (run - tl.load(first_runs + k)) * RUN
+        stop = tl.minimum(tile + RUN, last)
+        body = out + tl.load(row + OFFSET) + HEADER_NBYTES
+        count = tl.load(counts + k)
+        place_tiles(body, count, tile, stop, first, last, ends, slots, widths, BLOCK, RUN, PART)
 
 
 @triton.jit(do_not_specialize=["num_tiles"])
-def _place_kernel(
-    starts, counts, first_tiles, run_owners, first_runs, grids, slots, widths, ends, plan,
-    num_tiles, out, KIND: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    RUN: tl.constexpr,
-):  # fmt: skip
-    """One program puts the share of ``RUN`` tiles of one tensor into its payload."""
-    run = tl.program_id(0).to(tl.int64)
-    k = tl.load(run_owners + run)
-    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
-    tile = first + (run - tl.load(first_runs + k)) * RUN
-    stop = tl.minimum(tile + RUN, last)
-    count, address = tl.load(counts + k), tl.load(starts + k)
+def _finish_kernel(
+    starts, counts, first_tiles, grids, ends, plan, num_tiles, out, KIND: tl.constexpr
+):
+    """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header.
+
+    Apart from ``_place_kernel``, which needs fewer registers without this: tensors that are not
+    coded and tiles with outliers are rare.
+    """
+    k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
-    mode = tl.load(row + MODE)
-    payload = out + tl.load(row + OFFSET)
-    if mode == CODED:
-        body = payload + HEADER_NBYTES
-        place_tiles(body, count, tile, stop, first, last, ends, slots, widths, BLOCK, ROWS, RUN)
-    elif mode != CONSTANT:
-        begin, end = (tile - first) * TILE, tl.minimum((stop - first) * TILE, count)
-        copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
-    special = tile_end(ends, stop + num_tiles) - tile_end(ends, tile + num_tiles)
-    if (special > 0) & ((mode == CODED) | (mode == CONSTANT)):
+    mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
+    count, address = tl.load(counts + k), tl.load(starts + k)
+    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+    is_exact = (mode != CODED) & (mode != CONSTANT)
+    if is_exact | (tl.load(row + OUTLIERS) > 0):
         grid = _load_grid(grids, k)
-        place_outliers(
-            payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND, TILE,
-            SCAN_VALUES,
-        )  # fmt: skip
-    if stop == last:
+        for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
+            if is_exact:
+                begin, end = (tile - first) * TILE, tl.minimum((tile + 1 - first) * TILE, count)
+                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
+            else:
+                place_outliers(
+                    payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
+                    KIND, TILE, SCAN_VALUES,
+                )  # fmt: skip
+    if tl.program_id(1) == 0:
         close_payload(payload, count, row, KIND)
 
 
@@ -168,7 +183,7 @@ class _Packed:
 
 def _pack(
     numels: tuple[int, ...], starts: torch.Tensor, grids: torch.Tensor, keys: torch.Tensor,
-    varied: torch.Tensor, dtype: torch.dtype, aligned: bool, block: int,
+    dtype: torch.dtype, aligned: bool, block: int,
 ) -> _Packed:  # fmt: skip
     """Quantize and pack all tiles; note which tensors vary, and the range of the others."""
     device = starts.device
@@ -176,11 +191,11 @@ def _pack(
     runs = tile_table(numels, PACK_RUN * TILE_VALUES, device)
     slots = torch.empty(tiles.num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
     widths = torch.empty(tiles.num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
-    stats = torch.empty(2 * tiles.num_tiles, dtype=torch.int64, device=device)
+    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=device)
     _pack_kernel[(runs.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
-        varied, slots, widths, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned,
-        BLOCK=block, ROWS=PART_VALUES // block, RUN=PACK_RUN, num_warps=1, enable_fp_fusion=False,
+        slots, widths, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned,
+        BLOCK=block, RUN=PACK_RUN, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return _Packed(slots, widths, stats.cumsum(0))
 
@@ -192,27 +207,28 @@ def encode_planned(
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
     aligned = are_aligned(xs)
-    # keys and marks of all tensors, zeroed in one launch
-    zeroed = torch.zeros(3 * len(xs), dtype=key_dtype(dtype), device=device)
-    keys, varied = zeroed[: 2 * len(xs)], zeroed[2 * len(xs) :]
+    keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
     with torch.cuda.device_of(xs[0]):
         starts = addresses(xs, device)
         limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
         if any(b.kind == "relative" for b in bounds):
             fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
         grids = grid_table(keys, limits, dtype)
-        packed = _pack(numels, starts, grids, keys, varied, dtype, aligned, block)
+        packed = _pack(numels, starts, grids, keys, dtype, aligned, block)
         tiles = tile_table(numels, TILE_VALUES, device)
         fixed = _fixed_nbytes(numels, block, device)
-        plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, varied, grids, dtype)
+        plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, None, grids, dtype)
         capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
         out = torch.empty(capacity, dtype=torch.uint8, device=device)
         runs = tile_table(numels, PLACE_RUN * TILE_VALUES, device)
         _place_kernel[(runs.num_tiles,)](
-            starts, tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, grids,
-            packed.slots, packed.widths, packed.ends, plan, tiles.num_tiles, out, KIND=KINDS[dtype],
-            BLOCK=block, ROWS=PART_VALUES // block, RUN=PLACE_RUN, num_warps=4,
-            enable_fp_fusion=False,
+            tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, packed.slots,
+            packed.widths, packed.ends, plan, out, BLOCK=block, RUN=PLACE_RUN, PART=PLACE_WORDS, num_warps=4,
+        )  # fmt: skip
+        programs = max(1, min(_FINISHING // len(xs), max(numels) // TILE_VALUES))
+        _finish_kernel[(len(xs), programs)](
+            starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
+            out, KIND=KINDS[dtype], num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     return out, plan, sizes
 

@@ -63,7 +63,13 @@ def plan_kernel(
         coded = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
         constant = HEADER_NBYTES + padded(4 * specials) + padded(value_nbytes * specials)
         is_coded = (count > 0) & (step > 0) & (coded < exact)
-        is_constant = (count > 0) & (tl.load(varied + k, mask=inside, other=1) == 0)
+        if varied is None:
+            num_varied = tile_end(ends, last + 2 * num_tiles) - tile_end(
+                ends, first + 2 * num_tiles
+            )
+            is_constant = (count > 0) & (num_varied == 0)
+        else:
+            is_constant = (count > 0) & (tl.load(varied + k, mask=inside, other=1) == 0)
         is_constant = is_constant & (low == high) & (constant < exact)
         size = tl.where(is_coded, coded, tl.where(is_constant, constant, exact))
         size = tl.maximum(size, count >> _LEAST_LOG2)
@@ -277,7 +283,7 @@ def make_plan(
     fixed_nbytes: torch.Tensor,
     unit_nbytes: int,
     keys: torch.Tensor,
-    varied: torch.Tensor,
+    varied: torch.Tensor | None,
     grids: torch.Tensor,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -285,8 +291,9 @@ def make_plan(
 
     Args:
         tiles: of the list of tensors.
-        ends: int64 [2 * num_tiles], running sum over what each tile's body takes in units, then
-            ``outliers << 32 | values that are not finite``.
+        ends: int64 [3 * num_tiles], running sum over what each tile's body takes in units, then
+            ``outliers << 32 | values that are not finite``, then 1 for a tile that surely has two
+            different finite values.
         fixed_nbytes: int64 [num_tensors], bytes of the body that the count alone decides.
         unit_nbytes: bytes of a unit.
         keys: finite range of each tensor as ``finite_range.gpu`` keeps it.

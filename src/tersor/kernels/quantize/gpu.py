@@ -30,6 +30,7 @@ _F32_RADIUS, _F64_RADIUS = tl.constexpr(F32_LIMITS.radius), tl.constexpr(F64_LIM
 # adding and subtracting these rounds to the nearest integer, ties to even
 _F32_MAGIC, _F64_MAGIC = tl.constexpr(1.5 * 2.0**23), tl.constexpr(1.5 * 2.0**52)
 _F32_MAGIC_BITS = tl.constexpr(0x4B400000)
+_TWO_23, _TWO_23_BITS = tl.constexpr(2.0**23), tl.constexpr(0x4B000000)
 
 
 @triton.jit
@@ -149,6 +150,25 @@ def quantize_values(values, step, inverse, bound, KIND: tl.constexpr):
         return values, values * 0 == 0
     else:
         return _quantize_floats(values, step, inverse, bound, KIND)
+
+
+@triton.jit
+def quantize_fields(values, step, inverse, KIND: tl.constexpr):
+    """Return zigzag fields (0, -1, 1, -2 become 0, 1, 2, 3) and the errors of the decoded values.
+
+    Not for float64. Where an error is within the bound and the field below 2**22, both are right;
+    what has no code has an error above any bound, or NaN, or a larger field. NaN is not looked for.
+    """
+    scaled = (values * inverse + _F32_MAGIC) - _F32_MAGIC
+    decoded = scaled * step
+    if KIND == F16:
+        decoded = decoded.to(tl.float16).to(tl.float32)
+    if KIND == BF16:
+        decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
+    # |2 * code + 1/2| - 1/2 is the field; added to 2**23, it stands in the low bits
+    doubled = tl.abs(tl.fma(scaled, 2.0, 0.5)) + (_TWO_23 - 0.5)
+    fields = doubled.to(tl.uint32, bitcast=True) - _TWO_23_BITS
+    return fields, tl.abs(values - decoded)
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tersor.kernels.kept import kept, on_device, uploaded
+from tersor.kernels.kept import kept, on_device, sent, uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> Tile
     first_tiles = torch.cat([num_tiles.new_zeros(1), num_tiles.cumsum(0)])
     owners = torch.arange(len(numels), dtype=torch.int32).repeat_interleave(num_tiles)
     total = int(first_tiles[-1])
-    return TileTable(counts.to(device), first_tiles.to(device), owners.to(device), total)
+    tables = (sent(table, device) for table in (counts, first_tiles, owners))
+    return TileTable(*tables, num_tiles=total)
 
 
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

@@ -1,0 +1,1 @@
+"""Packing of tiles of 1024 values on a GPU."""
