@@ -1,0 +1,178 @@
+"""Embedding tables sorted into classes of error bounds, by hand or from a sample of look-ups."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import torch
+
+from tersor.codecs.rows import row_shape
+from tersor.errors import SpecError
+from tersor.kernels.dedup import unique_rows
+from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import Grid, bounded_quantize
+from tersor.raw_bytes import as_bytes
+from tersor.types import Bound
+
+TableClass = Literal["tight", "base", "loose"]
+CLASSES: Final = get_args(TableClass)
+
+MIN_TIGHT_ROWS: Final = 90_000
+"""A table this large is tight: its rare rows stay near zero while its hot rows set the range, so that
+bins relative to the range swallow them. The smallest tight table of the published lists has 93,145."""
+MAX_LOOSE_ROWS: Final = 200
+"""A table this small is loose: every row is seen often, so that training corrects its errors. Published
+lists end at 105 rows on one data set and 970 on another."""
+MIN_KEPT_ROWS: Final = 0.9
+"""Share of distinct rows that must stay distinct at a class's bound, or the table moves one tighter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassBounds:
+    """The final relative bound of each class.
+
+    Attributes:
+        tight: for tables where rows are easily confused.
+        base: for all others.
+        loose: for tables that bear more.
+    """
+
+    tight: float = 0.01
+    base: float = 0.03
+    loose: float = 0.05
+
+    def __post_init__(self) -> None:
+        """Refuse bounds that are no bounds or out of order."""
+        for name in CLASSES:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise SpecError(f"the {name} bound must be a number, not {value!r}")
+            if not 0 < value < math.inf:
+                raise SpecError(f"the {name} bound must be above 0 and finite, not {value}")
+        if not self.tight <= self.base <= self.loose:
+            raise SpecError(
+                f"bounds must not shrink from tight to loose: {self.tight}, {self.base}, {self.loose}"
+            )
+
+    def of(self, table_class: TableClass) -> float:
+        """Return the bound of a class."""
+        return float(getattr(self, table_class))
+
+
+@dataclass(frozen=True, slots=True)
+class TableStats:
+    """What decides the class of a table.
+
+    Attributes:
+        table: its number.
+        num_rows: rows of the table; where that is not known, distinct rows of the sample.
+        num_distinct: distinct rows of the sample.
+        kept: per class, the share of distinct rows that are still distinct when quantized with its
+            bound ("homogenization": 1 is none).
+    """
+
+    table: int
+    num_rows: int
+    num_distinct: int
+    kept: dict[TableClass, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Classification:
+    """A table's class, and why.
+
+    Attributes:
+        stats: what is known of the table.
+        table_class: the class it got.
+        reason: in words, for a person.
+    """
+
+    stats: TableStats
+    table_class: TableClass
+    reason: str
+
+
+def _num_distinct(rows: torch.Tensor) -> int:
+    row_nbytes = rows.shape[1] * rows.element_size()
+    _, first = unique_rows(as_bytes(rows.contiguous()).view(rows.shape[0], row_nbytes))
+    return int(first.numel())
+
+
+def _distinct_codes(rows: torch.Tensor, bound: float) -> int:
+    low, high = finite_range(rows).tolist()
+    error_bound = Bound.relative(bound).resolve(low, high) if low <= high else 0.0
+    grid = Grid.for_bound(error_bound, rows.dtype)
+    if grid is None:
+        return _num_distinct(rows)
+    codes, _ = bounded_quantize(rows.reshape(-1), grid)
+    return _num_distinct(codes.view(rows.shape))
+
+
+def table_stats(
+    table: int, sample: torch.Tensor, bounds: ClassBounds, num_rows: int | None = None
+) -> TableStats:
+    """Measure one table's looked-up rows, [..., width].
+
+    Raises:
+        SpecError: the sample is empty.
+    """
+    rows = sample.detach().reshape(row_shape(tuple(sample.shape)))
+    if rows.numel() == 0:
+        raise SpecError(f"the sample of table {table} is empty; give looked-up rows of a batch")
+    num_distinct = _num_distinct(rows)
+    kept: dict[TableClass, float] = {
+        name: _distinct_codes(rows, bounds.of(name)) / num_distinct for name in CLASSES
+    }
+    return TableStats(table, num_distinct if num_rows is None else num_rows, num_distinct, kept)
+
+
+def _class_of(stats: TableStats) -> tuple[TableClass, str]:
+    if stats.num_rows >= MIN_TIGHT_ROWS:
+        return "tight", f"{stats.num_rows:,} rows: rare ones are small beside the range"
+    if stats.num_rows > MAX_LOOSE_ROWS:
+        wanted: TableClass = "base"
+        reason = f"{stats.num_rows:,} rows"
+    else:
+        wanted, reason = "loose", f"{stats.num_rows:,} rows, each seen often"
+    while wanted != "tight" and stats.kept[wanted] < MIN_KEPT_ROWS:
+        reason = (
+            f"only {stats.kept[wanted]:.0%} of distinct rows stay distinct at the {wanted} bound"
+        )
+        wanted = CLASSES[CLASSES.index(wanted) - 1]
+    return wanted, reason
+
+
+def classify(
+    samples: Sequence[torch.Tensor],
+    num_rows: Sequence[int] | None = None,
+    bounds: ClassBounds | None = None,
+) -> list[Classification]:
+    """Sort tables into classes from one batch of look-ups each.
+
+    Large tables are tight and small ones loose (``MIN_TIGHT_ROWS``, ``MAX_LOOSE_ROWS``); a table whose
+    rows a class's bound would make equal moves to a tighter one (``MIN_KEPT_ROWS``).
+
+    Args:
+        samples: looked-up rows of each table, [..., width].
+        num_rows: rows of each table; if None, those of the sample are all that is known.
+        bounds: of the classes.
+
+    Raises:
+        SpecError: the lists differ in length, or a sample is empty.
+
+    Example:
+        >>> rows = torch.randn(3, 16)[torch.arange(64) % 3]
+        >>> classify([rows], [3])[0].table_class
+        'loose'
+    """
+    if num_rows is not None and len(num_rows) != len(samples):
+        raise SpecError(f"{len(samples)} samples need as many row counts, not {len(num_rows)}")
+    bounds = bounds or ClassBounds()
+    found = []
+    for table, sample in enumerate(samples):
+        stats = table_stats(table, sample, bounds, None if num_rows is None else num_rows[table])
+        found.append(Classification(stats, *_class_of(stats)))
+    return found

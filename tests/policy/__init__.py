@@ -1,0 +1,1 @@
+"""Bounds and codecs are chosen as the formulas say."""
