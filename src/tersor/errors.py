@@ -23,3 +23,7 @@ class UnsupportedVersionError(TersorError, ValueError):
 
 class UnknownCodecError(TersorError, ValueError):
     """A codec id that is not in the registry."""
+
+
+class ExchangeError(TersorError, RuntimeError):
+    """An exchange between ranks failed: a peer died, timed out, or sent what cannot be."""

@@ -1,0 +1,1 @@
+"""The places in training where a tensor moves or waits."""

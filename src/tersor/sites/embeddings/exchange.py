@@ -1,0 +1,193 @@
+"""The compressed all-to-all: tables in, samples out, and gradients the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tersor.codecs.codec import Codec
+from tersor.errors import SpecError
+from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.sites.embeddings.layout import TableLayout, even_batches
+from tersor.sites.embeddings.passage import Passage, Start, Wait
+from tersor.sites.embeddings.plan import CANDIDATES, CodecPlan, make_codec
+from tersor.sites.embeddings.stats import ExchangeStats
+from tersor.sites.embeddings.wire import Wire
+from tersor.types import Bound
+
+
+class Exchange:
+    """Sends looked-up rows to the ranks of their samples, compressed, and gradients back.
+
+    Every rank looks up its own tables for the whole batch, [global batch, width] each, samples ordered
+    by rank; ``start`` returns at once, and ``Pending.wait`` gives all tables for this rank's own
+    samples. The gradient of the rows passes straight through quantization.
+
+    All ranks must make the exchange, and use it, in the same order and with the same arguments.
+    """
+
+    def __init__(
+        self,
+        owners: Sequence[int],
+        widths: int | Sequence[int],
+        *,
+        bounds: AdaptiveBounds | Bound | float | None = None,
+        codec: str | Codec = "rows",
+        backward: str | Codec = "half",
+        bandwidth_gbps: float = 1.25,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        """Agree with the other ranks on what will be sent; a collective call.
+
+        Args:
+            owners: the rank that owns each table.
+            widths: values per row, of all tables or of each.
+            bounds: error bounds of the forward direction: a policy, one bound for all tables, or a
+                relative bound as a number; the default classes without decay if None.
+            codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
+                measured speed.
+            backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
+                or any other id or codec. Bounded ones take their own bound.
+            bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
+            group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
+                rank: rows are encoded and decoded, and go nowhere.
+            device: where the tensors are.
+            dtype: of rows and gradients.
+
+        Raises:
+            SpecError: the arguments contradict each other, or those of another rank.
+        """
+        self.device, self.dtype = torch.device(device), dtype
+        self.is_distributed = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank(group) if self.is_distributed else 0
+        self.world_size = dist.get_world_size(group) if self.is_distributed else 1
+        each = [widths] * len(owners) if isinstance(widths, int) else list(widths)
+        self.layout = TableLayout(tuple(owners), tuple(each))
+        self.layout.check(self.world_size)
+        names = CANDIDATES if codec == "auto" else (codec,)
+        candidates = tuple(make_codec(name, self.device) for name in names)
+        self.plan = CodecPlan(candidates, _as_policy(bounds), bandwidth_gbps)
+        self.backward_codec = make_codec("raw" if backward == "none" else backward, self.device)
+        for one in (*candidates, self.backward_codec):
+            one.check_supported(dtype)
+        self.tables = self.layout.of(self.rank)
+        self.iteration = 0
+        self.stats = ExchangeStats()
+        self.wire: Wire | None = None
+        if self.is_distributed:
+            self.wire = Wire(group, [*candidates, self.backward_codec], dtype)
+            self._check_same_everywhere(group)
+
+    def _check_same_everywhere(self, group: dist.ProcessGroup | None) -> None:
+        own = repr((self.layout, self.plan.candidates, self.backward_codec, str(self.dtype)))
+        every: list[Any] = [None] * self.world_size
+        dist.all_gather_object(every, own, group=group)
+        for rank, other in enumerate(every):
+            if other != own:
+                raise SpecError(
+                    f"rank {self.rank} and rank {rank} made their exchange with different "
+                    "arguments; give all ranks the same tables, codecs and dtype"
+                )
+
+    def close(self) -> None:
+        """Leave the group of the exchange; it cannot be used any more."""
+        if self.wire is not None:
+            self.wire.close()
+
+    def reset_stats(self) -> ExchangeStats:
+        """Return the statistics so far and start anew."""
+        stats, self.stats = self.stats, ExchangeStats()
+        return stats
+
+    def start(self, rows: Sequence[torch.Tensor], batches: Sequence[int] | None = None) -> Pending:
+        """Encode this rank's tables and start to send them.
+
+        Args:
+            rows: of each of this rank's tables, [global batch, width].
+            batches: samples of each rank; if None, the global batch is split evenly.
+
+        Raises:
+            SpecError: shapes, dtype or device do not fit.
+            ExchangeError: a peer failed.
+            CorruptDataError: a peer announced what cannot be.
+        """
+        self._check_rows(rows)
+        total = rows[0].shape[0] if rows else (sum(batches) if batches is not None else None)
+        batches = even_batches(total, self.world_size) if batches is None else list(batches)
+        if len(batches) != self.world_size or any(x.shape[0] != sum(batches) for x in rows):
+            raise SpecError(
+                f"batches of {batches} samples do not make up the looked-up rows; give one number per "
+                "rank, adding up to the global batch"
+            )
+        self.plan.look(self.tables, rows, self.iteration)
+        slot = Passage(self, batches, self.iteration)
+        self.iteration += 1
+        self.stats.num_exchanges += 1
+        anchor = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled())
+        start: Any = Start.apply
+        return Pending(slot, start(slot, anchor, *rows))
+
+    def _check_rows(self, rows: Sequence[torch.Tensor]) -> None:
+        if len(rows) != len(self.tables):
+            raise SpecError(f"rank {self.rank} owns {len(self.tables)} tables, not {len(rows)}")
+        for table, x in zip(self.tables, rows, strict=True):
+            width = self.layout.widths[table]
+            if x.dim() != 2 or x.shape[1] != width or x.dtype != self.dtype:
+                raise SpecError(
+                    f"rows of table {table} must be {self.dtype} of shape [batch, {width}], "
+                    f"not {x.dtype} of shape {tuple(x.shape)}"
+                )
+            if x.device.type != self.device.type:
+                raise SpecError(f"rows of table {table} must be on {self.device}, not {x.device}")
+
+    def __call__(
+        self, rows: Sequence[torch.Tensor], batches: Sequence[int] | None = None
+    ) -> list[torch.Tensor]:
+        """Send and wait at once; see ``start`` and ``Pending.wait``."""
+        return self.start(rows, batches).wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Rows on their way."""
+
+    _slot: Passage
+    _token: torch.Tensor
+
+    def wait(self) -> list[torch.Tensor]:
+        """Return the rows of all tables for this rank's samples, [local batch, width] each.
+
+        Raises:
+            ExchangeError: a peer failed.
+            CorruptDataError: a peer sent bytes that are no payload.
+        """
+        wait: Any = Wait.apply
+        return list(wait(self._slot, self._token))
+
+
+def _as_policy(bounds: AdaptiveBounds | Bound | float | None) -> Any:
+    if bounds is None:
+        return AdaptiveBounds(decay=Decay.off())
+    if isinstance(bounds, AdaptiveBounds):
+        return bounds
+    if isinstance(bounds, Bound):
+        return _OneBound(bounds)
+    return AdaptiveBounds(bounds=ClassBounds(bounds, bounds, bounds), decay=Decay.off())
+
+
+@dataclass(frozen=True, slots=True)
+class _OneBound:
+    """The same bound for every table and iteration."""
+
+    value: Bound
+
+    def bound(self, table: int, iteration: int) -> Bound:
+        """See ``AdaptiveBounds.bound``."""
+        del table, iteration
+        return self.value

@@ -1,0 +1,52 @@
+"""Which rank owns which table, and which rank has how many samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tersor.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class TableLayout:
+    """Who owns which table.
+
+    Attributes:
+        owners: the rank of each table.
+        widths: values per row of each table.
+    """
+
+    owners: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    def of(self, rank: int) -> list[int]:
+        """Return the tables of a rank, in order."""
+        return [table for table, owner in enumerate(self.owners) if owner == rank]
+
+    def check(self, world_size: int) -> None:
+        """Raise ``SpecError`` unless so many ranks can have these tables."""
+        if len(self.owners) != len(self.widths):
+            raise SpecError(
+                f"{len(self.owners)} tables need as many widths, not {len(self.widths)}"
+            )
+        if any(not 0 <= owner < world_size for owner in self.owners):
+            raise SpecError(f"tables belong to ranks 0 to {world_size - 1}, not to {self.owners}")
+        if any(type(width) is not int or width < 1 for width in self.widths):
+            raise SpecError(f"rows must have at least one value, not {self.widths}")
+
+
+def even_batches(total: int | None, world_size: int) -> list[int]:
+    """Split a global batch evenly.
+
+    Raises:
+        SpecError: that cannot be done; None is a batch whose size is not known.
+    """
+    if total is None:
+        raise SpecError(
+            "a rank without tables must be given batches: it cannot see the batch's size"
+        )
+    if total % world_size:
+        raise SpecError(
+            f"a batch of {total} samples is not divisible by {world_size} ranks; give batches"
+        )
+    return [total // world_size] * world_size

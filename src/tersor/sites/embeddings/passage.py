@@ -1,0 +1,147 @@
+"""One exchange in both directions, and the two nodes it has in the graph of autograd.
+
+Communication overlaps with what the caller does between ``Start`` and ``Wait``, forward, and with what
+autograd does between ``Wait`` and ``Start``, backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tersor.codecs.codec import Codec
+from tersor.container import decode_batch, encode_batch
+from tersor.errors import SpecError
+from tersor.sites.embeddings.stats import Stopwatch, Volume
+from tersor.sites.embeddings.wire import Transfer
+from tersor.types import TensorInfo
+
+if TYPE_CHECKING:
+    from tersor.sites.embeddings.exchange import Exchange
+
+
+class Passage:
+    """One exchange in both directions, held by the two nodes of the graph."""
+
+    def __init__(self, exchange: Exchange, batches: list[int], iteration: int) -> None:
+        """Remember what both directions need."""
+        self.exchange, self.batches, self.iteration = exchange, batches, iteration
+        self.transfer: Transfer | None = None
+        self.local: list[torch.Tensor] = []
+
+    def start_forward(self, rows: Sequence[torch.Tensor]) -> None:
+        """Encode rows and start to send them."""
+        exchange = self.exchange
+        codecs = [exchange.plan.codec(table, self.iteration) for table in exchange.tables]
+        if exchange.wire is None:
+            self.local, sizes = self._round_trip(rows, codecs, exchange.stats.forward_times)
+            for table, x, size in zip(exchange.tables, rows, sizes, strict=True):
+                exchange.stats.tables.setdefault(table, Volume()).add(x.nbytes, size)
+            return
+        parts = [x.detach().split(self.batches) for x in rows]
+        outgoing = [[part[rank] for part in parts] for rank in range(exchange.world_size)]
+        widths = [
+            [exchange.layout.widths[table] for table in exchange.layout.of(rank)]
+            for rank in range(exchange.world_size)
+        ]
+        self.transfer = exchange.wire.start(
+            outgoing, [codecs] * exchange.world_size, widths, exchange.stats.forward_times
+        )
+        tables = exchange.tables * exchange.world_size
+        for table, sent in zip(tables, self.transfer.sent, strict=True):
+            volume = exchange.stats.tables.setdefault(table, Volume())
+            volume.add(sent.original_nbytes, sent.encoded_nbytes)
+
+    def wait_forward(self) -> list[torch.Tensor]:
+        """Return the rows of all tables for this rank's samples."""
+        exchange = self.exchange
+        if self.transfer is None:
+            return self.local
+        chunks = self.transfer.wait()
+        self.transfer = None
+        found: dict[int, torch.Tensor] = {}
+        for rank, peer in enumerate(chunks):
+            found.update(zip(exchange.layout.of(rank), peer, strict=True))
+        expected = self.batches[exchange.rank]
+        for table, chunk in found.items():
+            if chunk.shape[0] != expected:
+                owner = exchange.layout.owners[table]
+                exchange.close()
+                raise SpecError(
+                    f"rank {owner} sent {chunk.shape[0]} samples of table {table}, this rank has "
+                    f"{expected}; give all ranks the same batches"
+                )
+        return [found[table] for table in range(len(exchange.layout.owners))]
+
+    def _round_trip(
+        self, xs: Sequence[torch.Tensor], codecs: Sequence[Codec], watch: Stopwatch
+    ) -> tuple[list[torch.Tensor], list[int]]:
+        """Encode and decode without sending; return also the bytes of each payload."""
+        xs, device = [x.detach() for x in xs], self.exchange.device
+        with watch.phase("encode", device):
+            batch = encode_batch(xs, codecs)
+        with watch.phase("decode", device):
+            decoded = decode_batch(batch, [TensorInfo.of(x) for x in xs], codecs)
+        return decoded, batch.sizes.tolist()
+
+    def start_backward(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Encode gradients and start to send them."""
+        exchange = self.exchange
+        layout, codec = exchange.layout, exchange.backward_codec
+        if exchange.wire is None:
+            self.local, sizes = self._round_trip(
+                gradients, [codec] * len(gradients), exchange.stats.backward_times
+            )
+            for x, size in zip(gradients, sizes, strict=True):
+                exchange.stats.backward.add(x.nbytes, size)
+            return
+        peers = range(exchange.world_size)
+        outgoing = [[gradients[table] for table in layout.of(rank)] for rank in peers]
+        codecs = [[codec] * len(peer) for peer in outgoing]
+        widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
+        self.transfer = exchange.wire.start(outgoing, codecs, widths, exchange.stats.backward_times)
+        for sent in self.transfer.sent:
+            exchange.stats.backward.add(sent.original_nbytes, sent.encoded_nbytes)
+
+    def wait_backward(self) -> list[torch.Tensor]:
+        """Return the gradients of this rank's tables for all samples."""
+        if self.transfer is None:
+            return self.local
+        chunks = self.transfer.wait()
+        self.transfer = None
+        return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+
+
+class Start(torch.autograd.Function):
+    """Starts the forward exchange; ends the backward one."""
+
+    @staticmethod
+    def forward(ctx: Any, slot: Passage, anchor: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+        """Return a token that ``Wait`` takes; ``anchor`` makes a rank without tables part of backward."""
+        ctx.slot = slot
+        slot.start_forward(rows)
+        return torch.zeros_like(anchor)
+
+    @staticmethod
+    def backward(ctx: Any, *token: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        """Return the gradients of the rows."""
+        return None, token[0], *ctx.slot.wait_backward()
+
+
+class Wait(torch.autograd.Function):
+    """Ends the forward exchange; starts the backward one."""
+
+    @staticmethod
+    def forward(ctx: Any, slot: Passage, token: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the rows of all tables."""
+        ctx.slot = slot
+        ctx.save_for_backward(token)
+        return tuple(slot.wait_forward())
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
+        """Start to send the gradients of the rows."""
+        ctx.slot.start_backward([g.contiguous() for g in gradients])
+        return None, torch.zeros_like(ctx.saved_tensors[0])

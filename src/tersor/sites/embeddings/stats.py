@@ -1,0 +1,117 @@
+"""What an exchange moved and how long its parts took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+
+PHASES: Final = ("encode", "sizes", "payload", "decode")
+DIRECTIONS: Final = ("forward", "backward")
+
+
+@dataclass(slots=True)
+class Volume:
+    """Bytes before and after encoding."""
+
+    original_nbytes: int = 0
+    encoded_nbytes: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Original over encoded bytes; 1 where nothing was moved."""
+        return self.original_nbytes / self.encoded_nbytes if self.encoded_nbytes else 1.0
+
+    def add(self, original_nbytes: int, encoded_nbytes: int) -> None:
+        """Count one chunk."""
+        self.original_nbytes += original_nbytes
+        self.encoded_nbytes += encoded_nbytes
+
+
+class Stopwatch:
+    """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read."""
+
+    def __init__(self) -> None:
+        self._seconds = dict.fromkeys(PHASES, 0.0)
+        self._open: list[tuple[str, Any, Any]] = []
+
+    @contextmanager
+    def phase(self, name: str, device: torch.device) -> Iterator[None]:
+        """Count what happens inside, on the host or on the current stream of a CUDA device."""
+        if device.type != "cuda":
+            begin = time.perf_counter()
+            yield
+            self._seconds[name] += time.perf_counter() - begin
+            return
+        start: Any = torch.cuda.Event(enable_timing=True)
+        stop: Any = torch.cuda.Event(enable_timing=True)
+        start.record()
+        yield
+        stop.record()
+        self._open.append((name, start, stop))
+        self._settle()
+
+    def _settle(self) -> None:
+        """Add up the events that are over, so that no list grows."""
+        while self._open and self._open[0][2].query():
+            name, start, stop = self._open.pop(0)
+            self._seconds[name] += start.elapsed_time(stop) / 1e3
+
+    def read(self) -> Mapping[str, float]:
+        """Return the seconds of every phase; waits for what is still running."""
+        for _, _, stop in self._open:
+            stop.synchronize()
+        self._settle()
+        return dict(self._seconds)
+
+
+@dataclass(slots=True)
+class ExchangeStats:
+    """What this rank has sent since the statistics were last reset.
+
+    Attributes:
+        num_exchanges: forward exchanges.
+        tables: forward bytes of each table that this rank owns, by table number.
+        backward: bytes of all gradients.
+        forward_times: seconds of the phases of forward exchanges.
+        backward_times: of backward ones.
+    """
+
+    num_exchanges: int = 0
+    tables: dict[int, Volume] = field(default_factory=dict)
+    backward: Volume = field(default_factory=Volume)
+    forward_times: Stopwatch = field(default_factory=Stopwatch)
+    backward_times: Stopwatch = field(default_factory=Stopwatch)
+
+    @property
+    def forward(self) -> Volume:
+        """Forward bytes of all tables."""
+        total = Volume()
+        for volume in self.tables.values():
+            total.add(volume.original_nbytes, volume.encoded_nbytes)
+        return total
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "num_exchanges": self.num_exchanges,
+            "forward": _as_config(self.forward, self.forward_times),
+            "backward": _as_config(self.backward, self.backward_times),
+            "tables": {
+                str(table): [volume.original_nbytes, volume.encoded_nbytes]
+                for table, volume in sorted(self.tables.items())
+            },
+        }
+
+
+def _as_config(volume: Volume, times: Stopwatch) -> dict[str, Any]:
+    return {
+        "original_nbytes": volume.original_nbytes,
+        "encoded_nbytes": volume.encoded_nbytes,
+        "ratio": volume.ratio,
+        "seconds": dict(times.read()),
+    }

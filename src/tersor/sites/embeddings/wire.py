@@ -1,0 +1,244 @@
+"""Chunks of rows between ranks: encoded, sizes first, then one collective for all payloads.
+
+What travels ahead of the payload, int64 per chunk: its bytes, its rows, and the number of its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from tersor.codecs.bounded import BoundedCodec
+from tersor.codecs.codec import Codec, check_payload_size
+from tersor.container import decode_payloads, encode_batch, frame_offsets
+from tersor.errors import CorruptDataError, ExchangeError, SpecError
+from tersor.kernels.kept import on_device
+from tersor.sites.embeddings.stats import Stopwatch
+from tersor.types import Bound, TensorInfo
+
+_NUM_FIELDS: Final = 3
+_MAX_NBYTES: Final = 2**31 - 1
+"""torch counts the elements of an all-to-all in 32 bits."""
+_ANY_BOUND: Final = Bound.absolute(1.0)
+
+
+def format_of(codec: Codec) -> Codec:
+    """Return what a decoder must know of a codec: all but its bound."""
+    return replace(codec, bound=_ANY_BOUND) if isinstance(codec, BoundedCodec) else codec
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One chunk as it went out: original and encoded bytes."""
+
+    original_nbytes: int
+    encoded_nbytes: int
+
+
+class Wire:
+    """Moves lists of chunks between all ranks of a group of its own.
+
+    Every rank calls ``start`` in the same order. A rank that fails leaves the group, so that the
+    others fail too instead of waiting for it.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None, formats: Sequence[Codec], dtype: torch.dtype
+    ) -> None:
+        """Make a group with the ranks of ``group`` (all of them if None); a collective call.
+
+        Args:
+            group: whose ranks take part.
+            formats: of every codec that any rank will send with; the same list on all ranks.
+            dtype: of all chunks.
+        """
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        self.rank, self.world_size = dist.get_rank(group), len(ranks)
+        self.formats = tuple(format_of(codec) for codec in formats)
+        self.dtype = dtype
+        self._numbers = {codec: number for number, codec in enumerate(self.formats)}
+        backend = dist.get_backend(group)
+        self._group: Any = dist.new_group(ranks, backend=backend)
+
+    def close(self) -> None:
+        """Leave the group; what peers still wait for fails at once."""
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+
+    @contextmanager
+    def guarded(self, phase: str) -> Iterator[None]:
+        """Leave the group on any error, and say what the backend's error means."""
+        if self._group is None:
+            raise ExchangeError("this exchange failed before; make a new one")
+        try:
+            yield
+        except (CorruptDataError, SpecError, ExchangeError):
+            self.close()
+            raise
+        except RuntimeError as error:
+            self.close()
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise ExchangeError(
+                f"the {phase} of an embedding exchange failed on rank {self.rank}: a peer left, "
+                f"failed or timed out; look for the first error of any rank ({reason})"
+            ) from error
+
+    def start(
+        self,
+        outgoing: Sequence[Sequence[torch.Tensor]],
+        codecs: Sequence[Sequence[Codec]],
+        widths: Sequence[Sequence[int]],
+        watch: Stopwatch,
+    ) -> Transfer:
+        """Encode chunks and start to send them.
+
+        Args:
+            outgoing: per destination, chunks [rows, width].
+            codecs: per destination, the codec of each chunk.
+            widths: per source, the width of each chunk that will come.
+            watch: counts the time of the phases.
+
+        Raises:
+            ExchangeError: a peer failed.
+            CorruptDataError: a peer announced what cannot be.
+        """
+        chunks = [chunk for peer in outgoing for chunk in peer]
+        used = [codec for peer in codecs for codec in peer]
+        device = chunks[0].device if chunks else torch.device("cpu")
+        with self.guarded("encoding"), watch.phase("encode", device):
+            batch = encode_batch(chunks, used)
+        with self.guarded("exchange of sizes"), watch.phase("sizes", device):
+            sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
+        with self.guarded("exchange of payloads"), watch.phase("payload", device):
+            send = _sums(sizes, [len(peer) for peer in outgoing])
+            receive = [int(frame_offsets([head.nbytes for head in peer])[-1]) for peer in heads]
+            _check_total(send, receive)
+            received = torch.empty(sum(receive), dtype=torch.uint8, device=device)
+            payload = batch.buffer[: sum(send)]
+            work = dist.all_to_all_single(
+                received, payload, receive, send, group=self._group, async_op=True
+            )
+        sent = [Sent(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
+        return Transfer(self, work, payload, received, heads, widths, sent, watch)
+
+    def _exchange_heads(
+        self,
+        outgoing: Sequence[Sequence[torch.Tensor]],
+        codecs: Sequence[Codec],
+        sizes: torch.Tensor,
+        widths: Sequence[Sequence[int]],
+        device: torch.device,
+    ) -> tuple[list[int], list[list[Head]]]:
+        """Return the sizes of what goes out, and the heads of what will come, per source."""
+        rows = tuple(chunk.shape[0] for peer in outgoing for chunk in peer)
+        formats = tuple(self._numbers[format_of(codec)] for codec in codecs)
+        known = [on_device(rows, device), on_device(formats, device)]
+        sent = torch.stack([sizes.to(device), *known], 1).view(-1)
+        send = [_NUM_FIELDS * len(peer) for peer in outgoing]
+        receive = [_NUM_FIELDS * len(peer) for peer in widths]
+        came = torch.empty(sum(receive), dtype=torch.int64, device=device)
+        dist.all_to_all_single(came, sent, receive, send, group=self._group)
+        # the one time that the host waits for a device
+        numbers = torch.cat([sizes.to(device), came]).tolist()
+        own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
+        heads = [
+            [self._checked(Head(next(rest), next(rest), next(rest)), source, width)
+             for width in peer]
+            for source, peer in enumerate(widths)
+        ]  # fmt: skip
+        return own, heads
+
+    def _checked(self, head: Head, source: int, width: int) -> Head:
+        """Refuse a head that no sender writes, before anything is allocated for it."""
+        possible = 0 <= head.format < len(self.formats) and head.rows >= 0 and head.nbytes >= 0
+        if possible and head.rows * width < 2**40:
+            most = self.formats[head.format].max_nbytes((head.rows, width), self.dtype)
+            possible = head.nbytes <= most
+        if not possible:
+            raise CorruptDataError(
+                f"rank {source} announced an impossible chunk: {head.nbytes} bytes for "
+                f"{head.rows} rows in format {head.format}"
+            )
+        return head
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is announced of a chunk."""
+
+    nbytes: int
+    rows: int
+    format: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Payloads on their way."""
+
+    wire: Wire
+    work: Any
+    payload: torch.Tensor
+    received: torch.Tensor
+    heads: list[list[Head]]
+    widths: Sequence[Sequence[int]]
+    sent: list[Sent]
+    watch: Stopwatch
+
+    def wait(self) -> list[list[torch.Tensor]]:
+        """Return the decoded chunks of every source.
+
+        Raises:
+            ExchangeError: a peer failed.
+            CorruptDataError: a peer sent bytes that are no payload.
+        """
+        device = self.received.device
+        with self.wire.guarded("exchange of payloads"), self.watch.phase("payload", device):
+            self.work.wait()
+        with self.wire.guarded("decoding"), self.watch.phase("decode", device):
+            return self._decoded()
+
+    def _decoded(self) -> list[list[torch.Tensor]]:
+        payloads, infos, codecs = [], [], []
+        start = 0
+        for source, (heads, widths) in enumerate(zip(self.heads, self.widths, strict=True)):
+            offsets = frame_offsets([head.nbytes for head in heads]).tolist()
+            for head, width, offset in zip(heads, widths, offsets, strict=False):
+                payload = self.received[start + offset : start + offset + head.nbytes]
+                _check_size(payload, head.rows * width, source)
+                payloads.append(payload)
+                infos.append(TensorInfo((head.rows, width), self.wire.dtype))
+                codecs.append(self.wire.formats[head.format])
+            start += offsets[-1]
+        chunks = iter(decode_payloads(payloads, infos, codecs))
+        return [[next(chunks) for _ in heads] for heads in self.heads]
+
+
+def _check_size(payload: torch.Tensor, num_values: int, source: int) -> None:
+    try:
+        check_payload_size(payload, num_values)
+    except CorruptDataError as error:
+        raise CorruptDataError(f"rank {source} sent too little: {error}") from error
+
+
+def _sums(sizes: Sequence[int], lengths: Sequence[int]) -> list[int]:
+    """Return the bytes of the frame for each peer, of as many payloads as ``lengths`` says."""
+    sums, start = [], 0
+    for length in lengths:
+        sums.append(int(frame_offsets(sizes[start : start + length])[-1]))
+        start += length
+    return sums
+
+
+def _check_total(*totals: Sequence[int]) -> None:
+    for total in totals:
+        if sum(total) > _MAX_NBYTES:
+            raise SpecError(
+                f"one exchange can move {_MAX_NBYTES} bytes per rank, not {sum(total)}; use smaller "
+                "batches or a tighter codec"
+            )

@@ -1,0 +1,1 @@
+"""Sites, each on real ranks where it has some."""

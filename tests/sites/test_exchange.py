@@ -1,0 +1,214 @@
+"""The compressed all-to-all on real ranks: values, gradients, statistics and failures."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from tersor import Bound, create
+from tersor.errors import SpecError
+from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay, Exchange
+from tests.checks import assert_bits_equal, assert_within_bound
+from tests.sites.ranks import Failure, returned, run_ranks
+
+# tables of different widths, one rank with none, samples of different number
+OWNERS, WIDTHS, BATCHES = (0, 2, 0, 2, 2), (4, 8, 16, 3, 8), (5, 0, 7)
+
+
+def table_rows(table: int, batch: int = sum(BATCHES), width: int | None = None) -> torch.Tensor:
+    """Return looked-up rows that every rank can make for itself."""
+    generator = torch.Generator().manual_seed(table)
+    weights = torch.randn(6, width or WIDTHS[table], generator=generator)
+    return weights[torch.randint(0, 6, (batch,), generator=generator)]
+
+
+def gradient_of(table: int, rank: int, rows: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(100 * table + rank)
+    return torch.randn(rows, WIDTHS[table], generator=generator)
+
+
+def exchanged(rank: int, options: dict[str, Any], steps: int = 2) -> dict[str, Any]:
+    """Exchange and go back; return values, gradients and statistics of the last step."""
+    exchange = Exchange(OWNERS, WIDTHS, **options)
+    for _ in range(steps):
+        rows = [table_rows(table).requires_grad_() for table in exchange.tables]
+        pending = exchange.start(rows, BATCHES)
+        out = pending.wait()
+        loss = sum((y * gradient_of(t, rank, BATCHES[rank])).sum() for t, y in enumerate(out))
+        loss.backward()
+    exchange.close()
+    return {
+        "out": [y.detach() for y in out],
+        "grad": [x.grad for x in rows],
+        "stats": exchange.stats.to_config(),
+    }
+
+
+def own_part(x: torch.Tensor, rank: int) -> torch.Tensor:
+    start = sum(BATCHES[:rank])
+    return x[start : start + BATCHES[rank]]
+
+
+def test_the_identity_codec_is_the_plain_collective():
+    found = returned(run_ranks(exchanged, 3, {"codec": "raw", "backward": "none"}))
+    for rank, one in enumerate(found):
+        for table, y in enumerate(one["out"]):
+            assert_bits_equal(y, own_part(table_rows(table), rank))
+        tables = [table for table, owner in enumerate(OWNERS) if owner == rank]
+        for table, gradient in zip(tables, one["grad"], strict=True):
+            expected = torch.cat([gradient_of(table, r, BATCHES[r]) for r in range(3)])
+            assert_bits_equal(gradient, expected)
+        assert one["stats"]["forward"]["ratio"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bounds": 0.05, "backward": "half"},
+        {"bounds": Bound.absolute(0.01), "codec": "flat", "backward": "group8"},
+        {
+            "bounds": AdaptiveBounds(tight={0}, loose={4}, decay=Decay("linear", 2.0, 4)),
+            "codec": "auto",
+            "backward": create("flat", bound=Bound.relative(0.01)),
+        },
+    ],
+    ids=["rows", "flat", "adaptive"],
+)
+def test_every_slice_keeps_its_bound_both_ways(options):
+    found = returned(run_ranks(exchanged, 3, options))
+    policy = options["bounds"]
+    for rank, one in enumerate(found):
+        for table, y in enumerate(one["out"]):
+            x = own_part(table_rows(table), rank)
+            if x.numel() == 0:
+                assert y.shape == x.shape
+                continue
+            bound = (
+                policy.bound(table, 1) if isinstance(policy, AdaptiveBounds)
+                else policy if isinstance(policy, Bound) else Bound.relative(policy)
+            )  # fmt: skip
+            assert_within_bound(x, y, bound.resolve(float(x.min()), float(x.max())))
+        tables = [table for table, owner in enumerate(OWNERS) if owner == rank]
+        for table, gradient in zip(tables, one["grad"], strict=True):
+            expected = torch.cat([gradient_of(table, r, BATCHES[r]) for r in range(3)])
+            torch.testing.assert_close(gradient, expected, rtol=0.05, atol=0.1)
+        stats = one["stats"]
+        assert stats["num_exchanges"] == 2
+        assert sorted(map(int, stats["tables"])) == tables
+        raw = sum(2 * 4 * sum(BATCHES) * WIDTHS[table] for table in tables)
+        assert stats["forward"]["original_nbytes"] == raw
+        assert stats["backward"]["original_nbytes"] == 2 * 4 * BATCHES[rank] * sum(WIDTHS)
+
+
+def without_gradients(rank: int) -> list[torch.Tensor]:
+    exchange = Exchange([0, 1], 8, bounds=0.03)
+    with torch.no_grad():
+        out = exchange([table_rows(rank, 4, 8)])
+    exchange.close()
+    return out
+
+
+def test_evaluation_needs_no_backward():
+    found = returned(run_ranks(without_gradients, 2))
+    assert [tuple(y.shape) for one in found for y in one] == [(2, 8)] * 4
+
+
+def configured_differently(rank: int) -> None:
+    Exchange([0, 1], 8 + rank)
+
+
+def batches_differ(rank: int) -> None:
+    exchange = Exchange([0, 1], 8, bounds=0.03)
+    exchange([table_rows(rank, 4, 8)], [2, 2] if rank else [1, 3])
+
+
+@pytest.mark.parametrize("function", [configured_differently, batches_differ])
+def test_ranks_that_disagree_all_hear_of_it(function):
+    found = run_ranks(function, 2)
+    assert all(isinstance(one, Failure) for one in found)
+    assert any(one.name == "SpecError" and "same" in one.message for one in found)
+    assert all(one.name in ("SpecError", "ExchangeError") for one in found)
+
+
+def lies(rank: int, fault: str) -> None:
+    """Rank 1 sends a wrong head, wrong bytes, or dies; all others exchange as always."""
+    exchange = Exchange([0, 1, 2], 8, bounds=0.03)
+    exchange([table_rows(rank, 6, 8)])
+    if rank == 1:
+        plant(fault)
+    for _ in range(3):
+        exchange([table_rows(rank, 6, 8)])
+
+
+def plant(fault: str) -> None:
+    send = dist.all_to_all_single
+
+    def altered(out: torch.Tensor, sent: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        if fault == "dies":
+            os._exit(1)
+        if fault == "heads" and sent.dtype == torch.int64:
+            sent = sent.clone()
+            sent[0::3] = 1 << 50
+        if fault == "bytes" and sent.dtype == torch.uint8:
+            sent = sent.clone()
+            sent[::5] ^= 0x55
+        return send(out, sent, *args, **kwargs)
+
+    dist.all_to_all_single = altered
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("heads", "rank 1 announced an impossible chunk"),
+        ("bytes", ""),
+        ("dies", "a peer left, failed or timed out"),
+    ],
+)
+def test_a_peer_that_fails_gives_an_error_on_every_rank(fault, words):
+    found = run_ranks(lies, 3, fault)
+    honest = [found[0], found[2]]
+    assert all(isinstance(one, Failure) for one in honest)
+    assert all(one.name in ("CorruptDataError", "ExchangeError") for one in honest)
+    assert any(words in one.message for one in honest)
+    if fault == "bytes":
+        assert any(one.name == "CorruptDataError" for one in honest)
+
+
+def test_one_process_encodes_and_decodes_what_it_looks_up():
+    exchange = Exchange([0, 0], [8, 16], bounds=ClassBounds().base, backward="half")
+    rows = [table_rows(k, 32, width).requires_grad_() for k, width in enumerate((8, 16))]
+    out = exchange(rows)
+    for row, y in zip(rows, out, strict=True):
+        x = row.detach()
+        bound = Bound.relative(0.03).resolve(float(x.min()), float(x.max()))
+        assert_within_bound(x, y.detach(), bound)
+        assert not torch.equal(x, y)
+    gradients = [torch.randn_like(y) for y in out]
+    torch.autograd.backward(out, gradients)
+    for x, gradient in zip(rows, gradients, strict=True):
+        assert_bits_equal(x.grad, gradient.half().float())
+    assert exchange.stats.forward.ratio > 2.0 == exchange.stats.backward.ratio
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: Exchange([0, 1], 8), "ranks 0 to 0"),
+        (lambda: Exchange([0], [8, 8]), "as many widths"),
+        (lambda: Exchange([0], 0), "at least one value"),
+        (lambda: Exchange([0], 8, codec=create("auto", bound=Bound.relative(0.1))), "auto"),
+        (lambda: Exchange([0], 8, dtype=torch.int32), "cannot encode"),
+        (lambda: Exchange([0], 8)([]), "owns 1 tables"),
+        (lambda: Exchange([0], 8)([torch.ones(4, 7)]), r"\[batch, 8\]"),
+        (lambda: Exchange([0], 8)([torch.ones(4, 8)], [3]), "make up"),
+        (lambda: Exchange([], 8)([]), "given batches"),
+    ],
+)
+def test_wrong_arguments_are_refused(make, word):
+    with pytest.raises(SpecError, match=word):
+        make()
