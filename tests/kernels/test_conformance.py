@@ -19,8 +19,8 @@ from tersor.kernels import threads
 from tersor.kernels.op import Op, use_backend
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
+from tests.kernels import group_cases, slice_cases
 from tests.kernels.cases import Out, fresh
-from tests.kernels.slice_cases import CASES
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if _INTERPRETED else "cuda"}
@@ -41,6 +41,7 @@ def all_ops() -> dict[str, Op]:
 
 
 OPS = all_ops()
+CASES = group_cases.CASES | slice_cases.CASES
 
 
 def _matrix() -> Iterator[Any]:

@@ -232,3 +232,36 @@ def test_a_sum_is_transformed_back_once(generator):
     total = decoded(scales, data, 4, 64, 384, transformed=False)
     found = decoded(scales, data, 4, 64, 380, torch.float64, transformed=True)
     assert torch.equal(found, hadamard(total, inverse=True)[:380].double())
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+@pytest.mark.parametrize("transformed", [False, True])
+def test_differences_are_rounded_as_torch_rounds_them(dtype, transformed, generator):
+    x = torch.randn(1003, generator=generator).to(dtype)
+    base = (x + torch.randn(1003, generator=generator).to(dtype) * 0.01).to(dtype)
+    x[[5, 300, 700]] = torch.tensor([math.nan, math.inf, torch.finfo(dtype).max], dtype=dtype)
+    base[[300, 700]] = torch.tensor([math.inf, -torch.finfo(dtype).max], dtype=dtype)
+    before = x.clone(), base.clone()
+    scales, data = group_transform_quantize(x, 4, 128, 7, transformed, None, base)
+    expected_scales, expected = group_transform_quantize(x - base, 4, 128, 7, transformed)
+    assert torch.equal(scales, expected_scales)
+    assert torch.equal(data, expected)
+    assert torch.equal(torch.stack([x, base]).nan_to_num(), torch.stack(before).nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+@pytest.mark.parametrize("transformed", [False, True])
+def test_what_is_added_to_a_base_is_rounded_once(dtype, transformed, generator):
+    x = torch.randn(1003, generator=generator) * 0.01
+    x[5] = math.nan
+    base = torch.randn(1003, generator=generator).to(dtype)
+    base[[40, 50]] = torch.tensor([math.nan, math.inf], dtype=dtype)
+    scales, data = group_transform_quantize(x, 8, 128, None, transformed)
+    wide = decoded(scales, data, 8, 128, 1003, transformed=transformed)
+    expected = base.clone().add_(wide)
+    twice_rounded = base + wide.to(dtype)
+    group_dequantize_transform(data, scales, 8, 128, transformed, base, True)
+    assert torch.equal(base.isnan(), expected.isnan())
+    assert torch.equal(base.nan_to_num(), expected.nan_to_num())
+    if dtype in (torch.float16, torch.bfloat16):
+        assert not torch.equal(twice_rounded.nan_to_num(), expected.nan_to_num())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 
-from tersor.codecs.codec import Codec, checked_payload
+from tersor.codecs.codec import Codec, check_num_values, checked_payload, materialised
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.raw_bytes import empty
 from tersor.stages.quantizers.group import GroupQuantizer
 
@@ -51,28 +53,76 @@ class GroupCodec(Codec):
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """See ``Codec.encode_payload``."""
         del error_bound
-        quantizer = self.quantizer()
-        payload = empty((self.max_nbytes(tuple(x.shape), x.dtype),), torch.uint8, x.device)
-        scales_nbytes = 4 * quantizer.num_groups(x.numel())
-        scales = payload[:scales_nbytes].view(torch.float32)
-        quantizer.quantize(x, scales, payload[scales_nbytes:])
+        payload = self._new_payload(x)
+        self.quantizer().quantize(x, *self._parts(payload, x.numel()))
+        return payload
+
+    def encode_difference(self, x: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+        """Encode ``x - base``, which is never made: one payload, as ``encode_tensor`` returns it.
+
+        The difference is rounded to the dtype of both, as torch rounds it.
+
+        Raises:
+            SpecError: ``base`` differs in shape, dtype or device, or ``x`` cannot be encoded.
+        """
+        self.check_supported(x.dtype)
+        check_num_values(x.numel())
+        if (base.shape, base.dtype, base.device) != (x.shape, x.dtype, x.device):
+            raise SpecError(
+                f"base must be {x.dtype} of shape {tuple(x.shape)} on {x.device}, "
+                f"not {base.dtype} of shape {tuple(base.shape)} on {base.device}"
+            )
+        payload = self._new_payload(x)
+        values, subtrahend = materialised(x).view(-1), materialised(base).view(-1)
+        out = self._parts(payload, x.numel())
+        group_transform_quantize(
+            values, self.nbits, self.group, self.seed, self.hadamard, out, subtrahend
+        )
         return payload
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         """See ``Codec.decode_payload``."""
+        scales, data = self._parts(self._checked(payload, out), out.numel())
+        self.quantizer().dequantize(scales, data, out)
+
+    def decode_add(self, payload: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+        """Add what a payload decodes to to ``base``, in place, and return it.
+
+        The float32 values are added in float32, or in float64 if ``base`` is, and the sum is rounded
+        once to the dtype of ``base``, as ``base.add_(values)`` does it.
+
+        Raises:
+            SpecError: ``base`` is not contiguous, or requires a gradient.
+            CorruptDataError: the payload is not what this codec writes.
+        """
+        self.check_supported(base.dtype)
+        if base.requires_grad or not base.is_contiguous():
+            raise SpecError("base must be contiguous and without gradient; give base.detach()")
+        scales, data = self._parts(self._checked(payload, base), base.numel())
+        group_dequantize_transform(
+            data, scales, self.nbits, self.group, self.hadamard, base, add=True
+        )
+        return base
+
+    def _new_payload(self, x: torch.Tensor) -> torch.Tensor:
+        return empty((self.max_nbytes(tuple(x.shape), x.dtype),), torch.uint8, x.device)
+
+    def _checked(self, payload: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         payload = checked_payload(payload)
         expected = self.max_nbytes(tuple(out.shape), out.dtype)
         if payload.numel() != expected:
             raise CorruptDataError(f"{expected} payload bytes expected, {payload.numel()} present")
-        quantizer = self.quantizer()
-        scales_nbytes = 4 * quantizer.num_groups(out.numel())
-        scales = payload[:scales_nbytes].view(torch.float32)
-        quantizer.dequantize(scales, payload[scales_nbytes:], out)
+        return payload
+
+    def _parts(self, payload: torch.Tensor, numel: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the scales and the data of a payload of the right size."""
+        scales_nbytes = 4 * self.quantizer().num_groups(numel)
+        return payload[:scales_nbytes].view(torch.float32), payload[scales_nbytes:]
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the payload's size."""
         del dtype
-        num_groups = self.quantizer().num_groups(torch.Size(shape).numel())
+        num_groups = self.quantizer().num_groups(math.prod(shape))
         return num_groups * (4 + self.group * self.nbits // 8)
 
 

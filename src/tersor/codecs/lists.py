@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _encode_flat = Op("encode_flat", {"gpu": "tersor.kernels.flat.gpu:encode_flat"})
 _decode_flat = Op("decode_flat", {"gpu": "tersor.kernels.flat.gpu:decode_flat"})
+_encode_ans = Op("encode_ans", {"gpu": "tersor.kernels.ans.gpu:encode_ans"})
+_decode_ans = Op("decode_ans", {"gpu": "tersor.kernels.ans.gpu:decode_ans"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,26 @@ class FlatEngine(ListEngine):
     ) -> torch.Tensor:
         """See ``ListEngine.decode``."""
         status: torch.Tensor = _decode_flat(buffer, offsets, sizes, outs, self.block)
+        return status
+
+
+@dataclass(frozen=True, slots=True)
+class AnsEngine(ListEngine):
+    """What ``ans`` does with codes that span at most 256."""
+
+    def encode(self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> EncodedList:
+        """See ``ListEngine.encode``."""
+        return EncodedList(*_encode_ans(xs, bounds))
+
+    def decode(
+        self,
+        buffer: torch.Tensor,
+        offsets: torch.Tensor,
+        sizes: torch.Tensor,
+        outs: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """See ``ListEngine.decode``."""
+        status: torch.Tensor = _decode_ans(buffer, offsets, sizes, outs)
         return status
 
 

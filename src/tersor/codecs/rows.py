@@ -9,11 +9,18 @@ from typing import ClassVar, Literal
 import torch
 
 from tersor.codecs.bounded import BoundedCodec, Coded, check_all_read
+from tersor.codecs.lists import EncodedList, ListEngine
 from tersor.codecs.registry import register
 from tersor.errors import SpecError
+from tersor.kernels.op import Op
 from tersor.kernels.rows import decode_row_slices, decode_rows, encode_row_slices
 from tersor.stages import payload as layout
 from tersor.types import Bound
+
+_encode_rows_list = Op("encode_rows_list", {"gpu": "tersor.kernels.rows_list.gpu:encode_rows_list"})
+_decode_rows_list = Op(
+    "decode_rows_list", {"gpu": "tersor.kernels.rows_list_decode.gpu:decode_rows_list"}
+)
 
 
 def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -24,6 +31,27 @@ def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 def _as_rows(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 2 else x.view(row_shape(tuple(x.shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsEngine(ListEngine):
+    """What ``rows`` does with rANS; outliers and more than 256 different codes are beyond it."""
+
+    def encode(self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> EncodedList:
+        """See ``ListEngine.encode``."""
+        return EncodedList(*_encode_rows_list([_as_rows(x) for x in xs], bounds))
+
+    def decode(
+        self,
+        buffer: torch.Tensor,
+        offsets: torch.Tensor,
+        sizes: torch.Tensor,
+        outs: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """See ``ListEngine.decode``."""
+        matrices = [_as_rows(out) for out in outs]
+        status: torch.Tensor = _decode_rows_list(buffer, offsets, sizes, matrices)
+        return status
 
 
 @register
@@ -44,6 +72,10 @@ class Rows(BoundedCodec):
         BoundedCodec.__post_init__(self)
         if self.entropy not in ("huffman", "ans"):
             raise SpecError(f"entropy must be 'huffman' or 'ans', not {self.entropy!r}")
+
+    def list_engine(self) -> tuple[ListEngine, Bound] | None:
+        """See ``Codec.list_engine``."""
+        return (RowsEngine(), self.bound) if self.entropy == "ans" else None
 
     def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
         """See ``BoundedCodec.encode_body``; outliers count in the distinct rows."""

@@ -6,21 +6,36 @@ small and very large ones, and data that does not start at a multiple of four by
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
-from tersor.kernels.hadamard.gpu import carrier, narrowed, widened
+from tersor.kernels.hadamard.gpu import carrier, load_values, store_values
 
 _CHUNK: Final = 2048
 _SMALLEST = tl.constexpr(SMALLEST_ABSMAX)
 _LARGEST_8, _LARGEST_4 = tl.constexpr(largest_scale(8)), tl.constexpr(largest_scale(4))
-# added to a float32 below 2**22, this leaves the nearest integer in the low bits, ties to even
 HASH_STEP = tl.constexpr(0x9E3779B1)
-_MAGIC, _MAGIC_BITS = tl.constexpr(1.5 * 2.0**23), tl.constexpr(0x4B400000)
+# added to a float32 below 2**22, this leaves the nearest integer in the low bits, ties to even
+_MAGIC, MAGIC_BITS = tl.constexpr(1.5 * 2.0**23), tl.constexpr(0x4B400000)
+
+
+class Sent(NamedTuple):
+    """What senders quantized in groups, as kernels take it."""
+
+    data: torch.Tensor
+    data_stride: int
+    scales: torch.Tensor
+    scales_stride: int
+    num_senders: int
+
+    @classmethod
+    def of(cls, data: torch.Tensor, scales: torch.Tensor) -> Sent:
+        """Take one row of ``data`` and of ``scales`` per sender."""
+        return cls(data, data.stride(0), scales, scales.stride(0), len(scales))
 
 
 @triton.jit
@@ -48,32 +63,50 @@ def hashes_of(positions, low):
 
 
 @triton.jit
-def _uniform(hashes, high):
-    """Return float32 numbers in [0, 1); see ``reference.uniform``."""
+def _shifted(scaled, hashes, high):
+    """Return ``scaled`` plus numbers in [0, 1); see ``reference.uniform``."""
     h = (hashes ^ (hashes >> 16) ^ high.to(tl.uint32)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35
-    h = h ^ (h >> 16)
-    return (h >> 8).to(tl.int32).to(tl.float32) * 2.0**-24
+    # 24 bits are left, so the conversion and the product are exact, and to fuse it changes nothing
+    h = (h ^ (h >> 16)) & 0xFFFFFF00
+    return tl.fma(h.to(tl.float32), 2.0**-32, scaled)
+
+
+@triton.jit
+def _rounded(values, inverse, hashes, high, STOCHASTIC: tl.constexpr):
+    """Return int32 ``MAGIC_BITS`` plus codes; for values that are not finite, far from any code."""
+    scaled = values * inverse
+    if STOCHASTIC:
+        shifted = _shifted(scaled, hashes, high)
+        lifted = shifted + _MAGIC
+        # the sign is set where the nearest integer lies above; tl.floor takes a negative subnormal
+        # for zero on a GPU
+        above = (shifted - (lifted - _MAGIC)).to(tl.int32, bitcast=True) >> 31
+        result = lifted.to(tl.int32, bitcast=True) + above
+    else:
+        result = (scaled + _MAGIC).to(tl.int32, bitcast=True)
+    return result
+
+
+@triton.jit
+def codes_of(values, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl.constexpr):
+    """Return int32 ``MAGIC_BITS`` plus the codes of finite values."""
+    top: tl.constexpr = 2 ** (NBITS - 1) - 1
+    codes = _rounded(values, inverse, hashes, high, STOCHASTIC)
+    if STOCHASTIC:
+        codes = tl.minimum(tl.maximum(codes, MAGIC_BITS - top), MAGIC_BITS + top)
+    return codes
 
 
 @triton.jit
 def fields_of(values, inverse, hashes, high, NBITS: tl.constexpr, STOCHASTIC: tl.constexpr):
-    """Return int32 fields; 0 for values that are not finite.
-
-    What is not finite stays so when scaled, and its bits are then far from any field's.
-    """
+    """Return int32 fields; 0 for values that are not finite."""
     bias: tl.constexpr = 2 ** (NBITS - 1)
-    scaled = values * inverse
+    fields = _rounded(values, inverse, hashes, high, STOCHASTIC) - (MAGIC_BITS - bias)
     if STOCHASTIC:
-        shifted = scaled + _uniform(hashes, high)
-        lifted = shifted + _MAGIC
-        # not tl.floor, which takes a negative subnormal for zero on a GPU
-        above = ((lifted - _MAGIC) > shifted).to(tl.int32)
-        fields = lifted.to(tl.int32, bitcast=True) - (_MAGIC_BITS - bias) - above
         kept = tl.minimum(tl.maximum(fields, 1), 2 * bias - 1)
         result = tl.where(fields.to(tl.uint32) <= 2 * bias, kept, 0)
     else:
-        fields = (scaled + _MAGIC).to(tl.int32, bitcast=True) - (_MAGIC_BITS - bias)
         result = tl.where(fields.to(tl.uint32) < 2 * bias, fields, 0)
     return result
 
@@ -90,6 +123,7 @@ def values_of(fields, scales, NBITS: tl.constexpr):
 @triton.jit(do_not_specialize=["low", "high"])
 def _quantize_kernel(
     x_ptr,
+    base_ptr,
     num_values,
     scales_ptr,
     data_ptr,
@@ -110,29 +144,20 @@ def _quantize_kernel(
         i = start + tl.arange(0, CHUNK)
         inside = (groups < num_groups)[:, None] & (i < half)[None, :]
         at = groups[:, None] * group + i[None, :]
-        lower = tl.load(x_ptr + at, mask=inside & (at < num_values), other=0)
-        upper = tl.load(x_ptr + at + half, mask=inside & (at + half < num_values), other=0)
-        keys = tl.maximum(keys, tl.max(magnitudes(widened(lower, x_ptr)), axis=1))
-        keys = tl.maximum(keys, tl.max(magnitudes(widened(upper, x_ptr)), axis=1))
+        lower = load_values(x_ptr, base_ptr, at, inside & (at < num_values), 0)
+        upper = load_values(x_ptr, base_ptr, at + half, inside & (at + half < num_values), 0)
+        keys = tl.maximum(keys, tl.max(tl.maximum(magnitudes(lower), magnitudes(upper)), axis=1))
     scales, inverse = scales_of(keys, NBITS)
     tl.store(scales_ptr + groups, scales, mask=groups < num_groups)
+    inverse = inverse[:, None]
     for start in range(0, half, CHUNK):
         i = start + tl.arange(0, CHUNK)
         inside = (groups < num_groups)[:, None] & (i < half)[None, :]
         at = groups[:, None] * group + i[None, :]
-        lower = tl.load(x_ptr + at, mask=inside & (at < num_values), other=0)
-        upper = tl.load(x_ptr + at + half, mask=inside & (at + half < num_values), other=0)
-        first = fields_of(
-            widened(lower, x_ptr), inverse[:, None], hashes_of(at, low), high, NBITS, STOCHASTIC
-        )
-        second = fields_of(
-            widened(upper, x_ptr),
-            inverse[:, None],
-            hashes_of(at + half, low),
-            high,
-            NBITS,
-            STOCHASTIC,
-        )
+        lower = load_values(x_ptr, base_ptr, at, inside & (at < num_values), 0)
+        upper = load_values(x_ptr, base_ptr, at + half, inside & (at + half < num_values), 0)
+        first = fields_of(lower, inverse, hashes_of(at, low), high, NBITS, STOCHASTIC)
+        second = fields_of(upper, inverse, hashes_of(at + half, low), high, NBITS, STOCHASTIC)
         if NBITS == 8:
             tl.store(data_ptr + at, first.to(tl.uint8), mask=inside)
             tl.store(data_ptr + at + half, second.to(tl.uint8), mask=inside)
@@ -156,17 +181,14 @@ def _read_values(fields_ptr, half, inside, scales_ptr, known, NBITS: tl.constexp
 
 @triton.jit
 def _dequantize_kernel(
-    data_ptr,
-    data_stride,
-    scales_ptr,
-    scales_stride,
-    num_senders,
+    sent,
     num_groups,
     group,
     num_chunks,
     out_ptr,
     num_values,
     NBITS: tl.constexpr,
+    ADD: tl.constexpr,
     GROUPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
@@ -178,19 +200,17 @@ def _dequantize_kernel(
     known = groups < num_groups
     inside = known[:, None] & (i < half)[None, :]
     at = groups[:, None] * group + i[None, :]
-    fields_ptr = data_ptr + (at if NBITS == 8 else groups[:, None] * half + i[None, :])
-    scales_ptr += groups
+    fields_ptr = sent.data + (at if NBITS == 8 else groups[:, None] * half + i[None, :])
+    scales_ptr = sent.scales + groups
     lower, upper = _read_values(fields_ptr, half, inside, scales_ptr, known, NBITS)
-    for _ in range(1, num_senders):
-        fields_ptr += data_stride
-        scales_ptr += scales_stride
+    for _ in range(1, sent.num_senders):
+        fields_ptr += sent.data_stride
+        scales_ptr += sent.scales_stride
         first, second = _read_values(fields_ptr, half, inside, scales_ptr, known, NBITS)
         lower += first
         upper += second
-    stored = inside & (at < num_values)
-    tl.store(out_ptr + at, narrowed(lower, out_ptr), mask=stored)
-    stored = inside & (at + half < num_values)
-    tl.store(out_ptr + at + half, narrowed(upper, out_ptr), mask=stored)
+    store_values(out_ptr + at, lower, inside & (at < num_values), False, ADD)
+    store_values(out_ptr + at + half, upper, inside & (at + half < num_values), False, ADD)
 
 
 def seed_words(seed: int | None) -> tuple[int, int]:
@@ -207,18 +227,20 @@ def _tile(group: int) -> tuple[int, int]:
 
 def quantize_any_group(
     x: torch.Tensor,
+    base: torch.Tensor | None,
     nbits: int,
     group: int,
     seed: int | None,
     out: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """Write scales and data of the flat ``x``, which counts as followed by zeros."""
+    """Write scales and data of the flat ``x``, less ``base``, which counts as followed by zeros."""
     scales, data = out
     groups, chunk = _tile(group)
     launch: Any = _quantize_kernel[(triton.cdiv(scales.numel(), groups),)]
     with torch.cuda.device_of(x):
         launch(
             carrier(x),
+            None if base is None else carrier(base),
             x.numel(),
             scales,
             data,
@@ -234,26 +256,29 @@ def quantize_any_group(
 
 
 def dequantize_any_group(
-    data: torch.Tensor, scales: torch.Tensor, nbits: int, group: int, out: torch.Tensor
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    nbits: int,
+    group: int,
+    out: torch.Tensor,
+    *,
+    add: bool,
 ) -> None:
-    """Write the sum over the rows of ``data`` and ``scales`` into the flat ``out``."""
+    """Write the sum over the rows of ``data`` and ``scales`` into the flat ``out``, or add it."""
     groups, chunk = _tile(group)
     num_chunks = triton.cdiv(group // 2, chunk)
     num_groups = scales.shape[1]
     launch: Any = _dequantize_kernel[(triton.cdiv(num_groups, groups) * num_chunks,)]
     with torch.cuda.device_of(data):
         launch(
-            data,
-            data.stride(0),
-            scales,
-            scales.stride(0),
-            len(scales),
+            Sent.of(data, scales),
             num_groups,
             group,
             num_chunks,
             carrier(out),
             out.numel(),
             NBITS=nbits,
+            ADD=add,
             GROUPS=groups,
             CHUNK=chunk,
             enable_fp_fusion=False,

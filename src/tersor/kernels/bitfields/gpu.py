@@ -16,48 +16,61 @@ _WORDS: Final = 1024
 
 
 @triton.jit
-def _pack_kernel(
-    values_ptr, count, packed_ptr, num_words, width, FIELDS: tl.constexpr, WORDS: tl.constexpr
+def pack_words(
+    values, count, packed, num_words, width, run, FIELDS: tl.constexpr, WORDS: tl.constexpr
 ):
-    """One program packs ``FIELDS`` values into whole words: each word gathers the fields it holds."""
-    program = tl.program_id(0).to(tl.int64)
-    first = program * FIELDS
+    """Pack the ``run``-th ``FIELDS`` values into whole words, of which ``WORDS`` must be enough.
+
+    Each word gathers the fields it holds. ``width`` is at least 1; what lies beyond ``count`` is 0.
+    """
+    first = run * FIELDS
     word = tl.arange(0, WORDS)
-    at = program * (FIELDS // 32) * width + word
-    inside = (word < (FIELDS // 32) * width) & (at < num_words)
+    at = run * width * (FIELDS // 32) + word
+    inside = (word < width * (FIELDS // 32)) & (at < num_words)
     index = (word * 32) // width
     shift = index * width - word * 32
     fields_mask = (1 << width) - 1
     bits = tl.zeros([WORDS], tl.uint32)
     for _ in range(31 // width + 2):
         known = inside & (shift < 32) & (first + index < count)
-        field = (tl.load(values_ptr + first + index, mask=known, other=0) & fields_mask).to(
-            tl.uint32
-        )
+        field = (tl.load(values + first + index, mask=known, other=0) & fields_mask).to(tl.uint32)
         left = tl.minimum(tl.maximum(shift, 0), 31).to(tl.uint32)
         right = tl.maximum(-shift, 0).to(tl.uint32)
         bits |= (field << left) >> right
         index += 1
         shift += width
-    tl.store(packed_ptr + at, bits.to(tl.int32, bitcast=True), mask=inside)
+    tl.store(packed + at, bits.to(tl.int32, bitcast=True), mask=inside)
 
 
 @triton.jit
-def _unpack_kernel(packed_ptr, num_words, values_ptr, count, width, FIELDS: tl.constexpr):
-    """One program unpacks ``FIELDS`` values."""
-    program = tl.program_id(0).to(tl.int64)
-    field = tl.arange(0, FIELDS)
-    inside = program * FIELDS + field < count
-    bit = field * width
-    at = program * (FIELDS // 32) * width + (bit >> 5)
-    low = tl.load(packed_ptr + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
+def take_fields(packed, num_words, bit, width, inside):
+    """Return the fields of ``width`` bits that start at each ``bit``, in words at ``packed``."""
+    at = bit >> 5
+    low = tl.load(packed + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
     more = inside & (at + 1 < num_words)
-    high = tl.load(packed_ptr + at + 1, mask=more, other=0).to(tl.uint32, bitcast=True)
+    high = tl.load(packed + at + 1, mask=more, other=0).to(tl.uint32, bitcast=True)
     shift = (bit & 31).to(tl.uint32)
     # in two steps: a shift by 32 is undefined
     joined = (low >> shift) | ((high << 1) << (31 - shift))
-    values = joined.to(tl.int32, bitcast=True) & ((1 << width) - 1)
-    tl.store(values_ptr + program * FIELDS + field, values, mask=inside)
+    return joined.to(tl.int32, bitcast=True) & ((1 << width) - 1)
+
+
+@triton.jit
+def _pack_kernel(
+    values, count, packed, num_words, width, FIELDS: tl.constexpr, WORDS: tl.constexpr
+):
+    """One program packs ``FIELDS`` values."""
+    run = tl.program_id(0).to(tl.int64)
+    pack_words(values, count, packed, num_words, width, run, FIELDS, WORDS)
+
+
+@triton.jit
+def _unpack_kernel(packed, num_words, values, count, width, FIELDS: tl.constexpr):
+    """One program unpacks ``FIELDS`` values."""
+    field = tl.program_id(0).to(tl.int64) * FIELDS + tl.arange(0, FIELDS)
+    inside = field < count
+    found = take_fields(packed, num_words, field * width, width, inside)
+    tl.store(values + field, found, mask=inside)
 
 
 def pack_fields(values: torch.Tensor, width: int) -> torch.Tensor:

@@ -3,70 +3,80 @@
 A slot of the table names the smallest row seen so far of those that are equal to it. A row goes to
 the slot that its hash names, or on to the next until one is empty or names an equal row; rows are
 compared, never hashes, so a collision costs time but nothing else. The launches take lists of
-matrices of one width, whose numbers of rows lie on the device.
+matrices, whose numbers of rows lie on the device; finding slots takes one launch per width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.tensor_list.gpu import TileTable, addresses, tile_table
+from tersor.kernels.finite_range.gpu import fold_range
+from tersor.kernels.kept import kept, sent
+from tersor.kernels.quantize.gpu import KINDS
+from tersor.kernels.row_words.gpu import (
+    MAX_PARTS,
+    MAX_WORDS,
+    NO_VALUES,
+    Words,
+    are_equal,
+    hash_rows,
+)
+from tersor.kernels.tensor_list.gpu import TileTable, tile_table
 
 _EMPTY = tl.constexpr((1 << 31) - 1)
+_PLACE, _FIRST = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
+"""The bits of a place, and the bit of a first row."""
 _SPARE: Final = 1024
 """Slots behind the last table, for lanes of a compare-and-swap that have nothing to insert."""
-_TILE_WORDS: Final = 2048
-"""Words that a program holds while it looks for the slots of its rows."""
-_MAX_WORDS: Final = 64
-_MIN_ROWS: Final = 32
-"""As many as a program has threads: each row must belong to one thread, because two that hold the
-same row could see different contents of a slot while others write it."""
-_NUMBERED: Final = 1024
+_ROWS: Final = 32
+"""Rows of a program that looks for their slots: at least as many as it has threads, because two
+threads that hold the same row could see different contents of a slot while others write it."""
+NUMBERED: Final = 1024
 """Rows per program where only their numbers are handled."""
 
 
 @dataclass(frozen=True, slots=True)
-class DistinctRows:
-    """The distinct rows of a list of matrices, left on the device.
-
-    Matrix ``k`` has room for as many rows as its largest possible number, after those before it.
+class RowList:
+    """How the rows of several matrices share memory; a part of each belongs to each matrix.
 
     Attributes:
-        index: int32, the distinct row that each row equals.
-        first: int64, where each distinct row first appears, ascending.
-        ends: int64, running sum over ``tiles`` of the rows that appear first in them.
-        tiles: of ``_NUMBERED`` rows.
+        nums_rows: the most rows that each matrix can have.
+        first_rows: int64, the first of each matrix's places for one number per row.
+        tables: int64 [num_matrices, 2], first slot of each hash table, and its last slot from there.
+        num_slots: of all tables, each of at least twice as many slots as its matrix has rows.
+        tiles: of ``NUMBERED`` rows.
     """
 
-    index: torch.Tensor
-    first: torch.Tensor
-    ends: torch.Tensor
+    nums_rows: tuple[int, ...]
+    first_rows: torch.Tensor
+    tables: torch.Tensor
+    num_slots: int
     tiles: TileTable
 
 
-@triton.jit
-def _load_words(rows, row, column, num_words, known, ALIGNED: tl.constexpr):
-    places = rows + (row.to(tl.int64)[:, None] * num_words + column[None, :])
-    if ALIGNED:
-        places = tl.multiple_of(places, (1, 16))
-    return tl.load(places, mask=known[:, None] & (column < num_words)[None, :], other=0)
+@dataclass(frozen=True, slots=True)
+class RowNumbers:
+    """The distinct rows of a list of matrices, left on the device.
 
+    Attributes:
+        slots: int32; where a row is, ``-1 - number`` of the distinct row that it equals.
+        places: int32, the slot of each row, counted in its matrix's table; the highest bit says that
+            the row is the first of its kind.
+        first: int64, where each distinct row first appears, ascending.
+        ends: int64, running sum over the tiles of the rows that appear first in them.
+        counts: int64 [num_matrices], distinct rows.
+    """
 
-@triton.jit
-def _mixed(words, column):
-    """Return the sum over a row of its words, each scrambled together with its column."""
-    x = words.to(tl.int32).to(tl.uint32, bitcast=True)
-    x ^= ((column + 1).to(tl.uint32) * 0x1E3779B1)[None, :]
-    x = (x ^ (x >> 16)) * 0x7FEB352D
-    x = (x ^ (x >> 15)) * 0x46CA68B5
-    return tl.sum(x ^ (x >> 16), axis=1)
+    slots: torch.Tensor
+    places: torch.Tensor
+    first: torch.Tensor
+    ends: torch.Tensor
+    counts: torch.Tensor
 
 
 @triton.jit
@@ -82,87 +92,140 @@ def _insert(slots, slot, spare, row, pending):
 
 
 @triton.jit
-def _insert_kernel(
-    starts, counts, num_words, first_tiles, owners, first_rows, tables, slots, num_slots, places,
-    TYPE: tl.constexpr, ALIGNED: tl.constexpr, SPARE: tl.constexpr, ROWS: tl.constexpr,
-    WORDS: tl.constexpr, WHOLE: tl.constexpr,
+def _insert_rows(
+    rows, row, count, num_words, slots, last, spare, places, extremes, KIND: tl.constexpr,
+    ALIGNED: tl.constexpr, FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr,
+    WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """One program finds the slots of ``ROWS`` rows; ``WHOLE`` rows have at most ``WORDS`` words."""
-    tile = tl.program_id(0)
-    k = tl.load(owners + tile)
-    row = (tile - tl.load(first_tiles + k)).to(tl.int32) * ROWS + tl.arange(0, ROWS)
-    pending = row < tl.load(counts + k)
-    rows = tl.load(starts + k).to(tl.pointer_type(TYPE))
-    table, last = tl.load(tables + 2 * k), tl.load(tables + 2 * k + 1)
-    column = tl.arange(0, WORDS)
-    own = _load_words(rows, row, column, num_words, pending, ALIGNED)
-    hashed = _mixed(own, column)
-    if not WHOLE:
-        for start in range(WORDS, num_words, WORDS):
-            part = _load_words(rows, row, start + column, num_words, pending, ALIGNED)
-            hashed += _mixed(part, start + column)
-    hashed = (hashed ^ (hashed >> 16)) * 0x7FEB352D
-    place = (hashed ^ (hashed >> 15)).to(tl.int64) & last
-    spare = num_slots + (row % SPARE)
+    """Find the slots of rows, and note their smallest and largest finite value.
+
+    Beyond the end the last row is loaded again: masks would take more instructions than all the rest.
+    """
+    existing = tl.minimum(row, count - 1)
+    own, hashed, low, high = hash_rows(
+        rows, existing, num_words, KIND, ALIGNED, FULL, WORDS, PARTS, WHOLE
+    )
+    if KIND != NO_VALUES:
+        tl.store(extremes, low)
+        tl.store(extremes + 1, high)
+    pending = row < count
+    place = hashed.to(tl.int64) & last
     while tl.max(pending.to(tl.int32), axis=0) > 0:
-        found = _insert(slots, table + place, spare, row, pending)
-        other = pending & (found != row)
-        theirs = _load_words(rows, found, column, num_words, other, ALIGNED)
-        differs = tl.max((theirs != own).to(tl.int32), axis=1)
-        if not WHOLE:
-            for start in range(WORDS, num_words, WORDS):
-                part = _load_words(rows, row, start + column, num_words, other, ALIGNED)
-                theirs = _load_words(rows, found, start + column, num_words, other, ALIGNED)
-                differs |= tl.max((theirs != part).to(tl.int32), axis=1)
-        settled = pending & ((differs == 0) | (found == row))
-        tl.atomic_min(slots + table + place, row, mask=settled & (row < found), sem="relaxed")
-        tl.store(places + tl.load(first_rows + k) + row, (table + place).to(tl.int32), mask=settled)
+        # rows that are not pending find row 0
+        found = _insert(slots, place, spare, row, pending)
+        equal = are_equal(
+            rows, existing, own, found, num_words, KIND, ALIGNED, FULL, WORDS, PARTS, WHOLE
+        )
+        settled = pending & equal
+        tl.atomic_min(slots + place, row, mask=settled & (row < found), sem="relaxed")
+        tl.store(places + row, place.to(tl.int32), mask=settled)
         pending = pending & ~settled
         place = (place + 1) & last
 
 
+@triton.jit(do_not_specialize=["origin", "num_slots"])
+def _insert_kernel(
+    starts, origin, counts, num_words, first_tiles, owners, first_rows, first_numbered, tables,
+    slots, num_slots, places, extremes, TYPE: tl.constexpr, KIND: tl.constexpr,
+    ALIGNED: tl.constexpr, FULL: tl.constexpr, SPARE: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    """One program finds the slots of ``ROWS`` rows, ``WORDS`` words of each at a time.
+
+    These divide ``FULL`` rows; ``WHOLE`` rows have at most ``PARTS`` times so many. A single row is
+    not looked at.
+    """
+    tile = tl.program_id(0)
+    k = tl.load(owners + tile)
+    local = tile - tl.load(first_tiles + k)
+    first, count = local.to(tl.int32) * ROWS, tl.load(counts + k)
+    table, last = tl.load(tables + 2 * k), tl.load(tables + 2 * k + 1)
+    own_places = places + tl.load(first_rows + k)
+    if (count == 1) & (first == 0):
+        tl.store(slots + table, 0)
+        tl.store(own_places, 0)
+    elif first < count:
+        row = first + tl.arange(0, ROWS)
+        rows = (tl.load(starts + k) + origin).to(tl.pointer_type(TYPE))
+        spare = num_slots - table + (row % SPARE)
+        noted = extremes + 2 * (tl.load(first_numbered + k) * (TILE // ROWS) + local)
+        _insert_rows(
+            rows, row, count, num_words, slots + table, last, spare, own_places, noted, KIND,
+            ALIGNED, FULL, WORDS, PARTS, WHOLE,
+        )  # fmt: skip
+
+
 @triton.jit
-def _is_first(counts, first_tiles, owners, first_rows, slots, places, TILE: tl.constexpr):
-    """Return matrix, rows, their slots, whether they exist, and whether they are the first."""
+def _is_first(counts, first_tiles, owners, first_rows, tables, slots, places, TILE: tl.constexpr):
+    """Return matrix, rows, where their slots are named, their slots, and which are the first."""
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
     row = (tile - tl.load(first_tiles + k)).to(tl.int32) * TILE + tl.arange(0, TILE)
     inside = row < tl.load(counts + k)
-    place = tl.load(places + tl.load(first_rows + k) + row, mask=inside, other=0)
-    named = tl.load(slots + place, mask=inside, other=-1)
-    return k, row, place, inside, named == row
+    at = places + tl.load(first_rows + k) + row
+    slot = tl.load(tables + 2 * k) + tl.load(at, mask=inside, other=0)
+    named = tl.load(slots + slot, mask=inside, other=-1)
+    return k, row, at, slots + slot, inside & (named == row)
 
 
 @triton.jit
 def _count_kernel(
-    counts, first_tiles, owners, first_rows, slots, places, num_first, TILE: tl.constexpr
-):
-    """One program counts the rows of a tile that are the first of their kind."""
-    _, _, _, _, is_first = _is_first(counts, first_tiles, owners, first_rows, slots, places, TILE)
+    counts, first_tiles, owners, first_rows, tables, slots, places, num_first, extremes, keys,
+    KIND: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program counts the rows of a tile that are the first of their kind.
+
+    It also folds the extreme values of the ``PARTS`` parts of the tile into the matrix's range: were
+    that left to the programs that find them, too many would meet at two numbers.
+    """
+    k, row, _, _, is_first = _is_first(
+        counts, first_tiles, owners, first_rows, tables, slots, places, TILE
+    )
     found = tl.sum(is_first.to(tl.int32), axis=0)
     tl.store(num_first + tl.program_id(0), found.to(tl.int64))
+    if KIND != NO_VALUES:
+        number = tl.arange(0, 2 * PARTS)
+        first_row = tl.min(row, axis=0) + (number // 2) * (TILE // PARTS)
+        known = first_row < tl.load(counts + k)
+        at = extremes + tl.program_id(0).to(tl.int64) * (2 * PARTS) + number
+        fold_range(tl.load(at, mask=known, other=float("nan")), keys + 2 * k, KIND)
 
 
 @triton.jit
 def _number_kernel(
-    counts, first_tiles, owners, first_rows, slots, places, ends, first, numbers,
+    counts, first_tiles, owners, first_rows, tables, slots, places, ends, first, num_distinct,
     TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program numbers the first rows of a tile; their slots get the numbers."""
-    k, row, place, _, is_first = _is_first(
-        counts, first_tiles, owners, first_rows, slots, places, TILE
+    """One program numbers the first rows of a tile.
+
+    Their slots get the numbers' complements, which name no row: who reads a slot in the meantime is
+    told the same, that another row is the first.
+    """
+    k, row, at, slot, is_first = _is_first(
+        counts, first_tiles, owners, first_rows, tables, slots, places, TILE
     )
     tile, start = tl.program_id(0), tl.load(first_tiles + k)
-    before = tl.load(ends + tile - 1, mask=tile > 0, other=0)
-    before -= tl.load(ends + start - 1, mask=start > 0, other=0)
+    earlier = tl.load(ends + start - 1, mask=start > 0, other=0)
+    before = tl.load(ends + tile - 1, mask=tile > 0, other=0) - earlier
     number = before.to(tl.int32) + tl.cumsum(is_first.to(tl.int32), axis=0) - 1
     tl.store(first + tl.load(first_rows + k) + number, row.to(tl.int64), mask=is_first)
-    tl.store(numbers + place, number, mask=is_first)
+    tl.store(at, tl.load(at, mask=is_first, other=0) | _FIRST, mask=is_first)
+    tl.store(slot, -1 - number, mask=is_first)
+    if tile + 1 == tl.load(first_tiles + k + 1):
+        tl.store(num_distinct + k, tl.load(ends + tile) - earlier)
+
+
+@triton.jit
+def look_up(slots, tables, places, at, k, inside):
+    """Return the numbers of rows at ``at`` of matrix ``k``, and which are the first of their kind."""
+    place = tl.load(places + at, mask=inside, other=0)
+    slot = tl.load(tables + 2 * k) + (place & _PLACE)
+    return -1 - tl.load(slots + slot, mask=inside, other=-1), place < 0
 
 
 @triton.jit
 def _index_kernel(
-    counts, first_tiles, owners, first_rows, places, numbers, index, TILE: tl.constexpr
+    counts, first_tiles, owners, first_rows, tables, slots, places, index, TILE: tl.constexpr
 ):
     """One program looks up the numbers of a tile of rows."""
     tile = tl.program_id(0)
@@ -170,73 +233,150 @@ def _index_kernel(
     row = (tile - tl.load(first_tiles + k)).to(tl.int32) * TILE + tl.arange(0, TILE)
     inside = row < tl.load(counts + k)
     at = tl.load(first_rows + k) + row
-    place = tl.load(places + at, mask=inside, other=0)
-    tl.store(index + at, tl.load(numbers + place, mask=inside, other=0), mask=inside)
+    number, _ = look_up(slots, tables, places, at, k, inside)
+    tl.store(index + at, number, mask=inside)
 
 
-@lru_cache(maxsize=256)
-def _tables(nums_rows: tuple[int, ...], device: torch.device) -> tuple[Any, Any, int]:
-    """Return where the rows of each matrix start, its table and last slot; and all slots.
-
-    A table has at least twice as many slots as its matrix rows.
-    """
+@kept
+def row_list(nums_rows: tuple[int, ...], device: torch.device) -> RowList:
+    """Return how matrices of at most ``nums_rows`` rows share memory."""
     sizes = torch.tensor([triton.next_power_of_2(2 * rows) for rows in nums_rows])
     ends = sizes.cumsum(0)
     tables = torch.stack([ends - sizes, sizes - 1], 1)
     rows = torch.tensor(nums_rows)
     first_rows = rows.cumsum(0) - rows
-    return first_rows.to(device), tables.to(device), int(ends[-1])
+    tiles = tile_table(nums_rows, NUMBERED, device)
+    return RowList(nums_rows, sent(first_rows, device), sent(tables, device), int(ends[-1]), tiles)
 
 
-def number_rows(
-    matrices: Sequence[torch.Tensor], counts: torch.Tensor | None = None
-) -> DistinctRows:
-    """Number the distinct rows of each contiguous matrix in order of appearance, without waiting.
+def empty_slots(rows: RowList, num_lists: int, device: torch.device) -> torch.Tensor:
+    """Return the empty slots of ``num_lists`` lists like ``rows``, int32 [num_lists, slots]."""
+    shape = (num_lists, rows.num_slots + _SPARE)
+    return torch.full(shape, _EMPTY.value, dtype=torch.int32, device=device)
+
+
+@kept
+def member_tiles(nums_rows: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
+    """Return a table in which matrices without rows have no tile."""
+    counts = torch.tensor(nums_rows)
+    num_tiles = (counts + (tile - 1)) // tile
+    first_tiles = num_tiles.cumsum(0) - num_tiles
+    owners = torch.arange(len(nums_rows), dtype=torch.int32).repeat_interleave(num_tiles)
+    total = int(num_tiles.sum())
+    return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Where to put the finite range of each matrix, none of which has a single row.
+
+    Attributes:
+        keys: as ``finite_range.gpu`` keeps ranges.
+        extremes: float32, scratch for two values per program.
+        dtype: of the values; not float64.
+    """
+
+    keys: torch.Tensor
+    extremes: torch.Tensor
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, rows: RowList, keys: torch.Tensor, dtype: torch.dtype) -> Ranges:
+        """Return ranges with scratch for the matrices of a list."""
+        num_extremes = 2 * rows.tiles.num_tiles * (NUMBERED // _ROWS)
+        extremes = torch.empty(num_extremes, dtype=torch.float32, device=keys.device)
+        return cls(keys, extremes, dtype)
+
+
+def find_slots(
+    rows: RowList,
+    nums_rows: tuple[int, ...],
+    words: Words,
+    starts: torch.Tensor,
+    origin: int,
+    counts: torch.Tensor,
+    slots: torch.Tensor,
+    places: torch.Tensor,
+    ranges: Ranges | None = None,
+) -> None:
+    """Find the slots of the rows of the matrices of one width, without waiting.
 
     Args:
-        matrices: all of one width, dtype and device; dtype int32, int16 or uint8.
-        counts: int64 on the device, rows of each that count; all of them if None.
+        rows: of the whole list.
+        nums_rows: the most rows of each matrix of this width, 0 for the others.
+        words: what a row is made of.
+        starts: int64, address of each contiguous matrix, less ``origin``.
+        origin: an address.
+        counts: int64, rows of each matrix.
+        slots: of ``empty_slots``.
+        places: int32, gets the slot of each row.
+        ranges: what ``number_slots`` is to find besides, if anything.
     """
-    device, width = matrices[0].device, matrices[0].shape[1]
-    nums_rows = tuple(matrix.shape[0] for matrix in matrices)
-    first_rows, tables, num_slots = _tables(nums_rows, device)
-    words = min(_MAX_WORDS, triton.next_power_of_2(width))
-    rows = max(_MIN_ROWS, min(64, _TILE_WORDS // words))
-    tiles = tile_table(nums_rows, _NUMBERED, device)
-    row_tiles = tile_table(nums_rows, rows, device)
-    counts = tiles.counts if counts is None else counts
-    slots = torch.full((num_slots + _SPARE,), _EMPTY.value, dtype=torch.int32, device=device)
-    total = sum(nums_rows)
-    places = torch.empty(total, dtype=torch.int32, device=device)
-    dtype = matrices[0].dtype
+    columns = min(MAX_WORDS, triton.next_power_of_2(words.row_words))
+    parts = triton.cdiv(words.row_words, columns)
+    tiles = member_tiles(nums_rows, _ROWS, starts.device)
     types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
-    aligned = all(matrix.data_ptr() % 16 == 0 for matrix in matrices)
-    _insert_kernel[(row_tiles.num_tiles,)](
-        addresses(matrices, device), counts, width, row_tiles.first_tiles, row_tiles.owners,
-        first_rows, tables, slots, num_slots, places, TYPE=types[dtype],
-        ALIGNED=aligned and width * dtype.itemsize % 16 == 0, SPARE=_SPARE, ROWS=rows,
-        WORDS=words, WHOLE=width <= words, num_warps=1,
+    kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
+    _insert_kernel[(tiles.num_tiles,)](
+        starts, origin, counts, words.row_words, tiles.first_tiles, tiles.owners, rows.first_rows,
+        rows.tiles.first_tiles, rows.tables, slots, rows.num_slots, places,
+        slots if ranges is None else ranges.extremes, TYPE=types[words.dtype], KIND=kind,
+        ALIGNED=words.aligned, FULL=words.row_words % columns == 0, SPARE=_SPARE, ROWS=_ROWS,
+        TILE=NUMBERED, WORDS=columns, PARTS=min(parts, MAX_PARTS), WHOLE=parts <= MAX_PARTS,
+        num_warps=1,
     )  # fmt: skip
-    shape = counts, tiles.first_tiles, tiles.owners, first_rows
+
+
+def number_slots(
+    rows: RowList,
+    counts: torch.Tensor,
+    slots: torch.Tensor,
+    places: torch.Tensor,
+    ranges: Ranges | None = None,
+) -> RowNumbers:
+    """Number the distinct rows of each matrix in order of appearance, without waiting.
+
+    ``slots``, ``places`` and ``ranges`` are those of ``find_slots``, for all widths.
+    """
+    device, tiles = slots.device, rows.tiles
+    shape = counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables
     ends = torch.empty(tiles.num_tiles, dtype=torch.int64, device=device)
-    index, numbers = torch.empty_like(places), torch.empty_like(slots)
-    first = torch.empty(total, dtype=torch.int64, device=device)
+    first = torch.empty(places.numel(), dtype=torch.int64, device=device)
+    num_distinct = torch.empty(len(rows.nums_rows), dtype=torch.int64, device=device)
     grid = (tiles.num_tiles,)
-    _count_kernel[grid](*shape, slots, places, ends, TILE=_NUMBERED)
+    kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
+    folded = (slots, slots) if ranges is None else (ranges.extremes, ranges.keys)
+    _count_kernel[grid](
+        *shape, slots, places, ends, *folded, KIND=kind, PARTS=NUMBERED // _ROWS, TILE=NUMBERED
+    )
     ends.cumsum_(0)
-    _number_kernel[grid](*shape, slots, places, ends, first, numbers, TILE=_NUMBERED)
-    _index_kernel[grid](*shape, places, numbers, index, TILE=_NUMBERED)
-    return DistinctRows(index, first, ends, tiles)
+    _number_kernel[grid](*shape, slots, places, ends, first, num_distinct, TILE=NUMBERED)
+    return RowNumbers(slots, places, first, ends, num_distinct)
 
 
-def as_words(rows: torch.Tensor) -> torch.Tensor:
-    """Return contiguous rows as rows of the widest integers that fill and fit them."""
-    nbytes = rows.shape[1] * rows.element_size()
-    for dtype in (torch.int32, torch.int16):
-        if nbytes % dtype.itemsize == 0 and rows.data_ptr() % dtype.itemsize == 0:
-            # through flat bytes: a view cannot widen across the rows of a strided tensor
-            return rows.reshape(-1).view(torch.uint8).view(dtype).view(rows.shape[0], -1)
-    return rows.reshape(-1).view(torch.uint8).view(rows.shape[0], nbytes)
+def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Number the distinct rows of a contiguous matrix of any dtype, without waiting.
+
+    Returns:
+        index: int32, the distinct row that each row equals.
+        first: int64, where each distinct row first appears; only as many as there are are written.
+        count: int64 [1], distinct rows.
+    """
+    device = matrix.device
+    words = Words.of(matrix.shape[1] * matrix.element_size(), [matrix.data_ptr()])
+    rows = row_list((matrix.shape[0],), device)
+    slots = empty_slots(rows, 1, device)[0]
+    places = torch.empty(matrix.shape[0], dtype=torch.int32, device=device)
+    counts, origin = rows.tiles.counts, matrix.data_ptr()
+    find_slots(rows, rows.nums_rows, words, rows.first_rows, origin, counts, slots, places)
+    found = number_slots(rows, counts, slots, places)
+    index = torch.empty_like(places)
+    tiles = rows.tiles
+    _index_kernel[(tiles.num_tiles,)](
+        counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables, slots, places, index,
+        TILE=NUMBERED,
+    )  # fmt: skip
+    return index, found.first, found.counts
 
 
 def unique_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -244,5 +384,5 @@ def unique_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if rows.numel() == 0:
         index = torch.zeros(rows.shape[0], dtype=torch.int32, device=rows.device)
         return index, torch.zeros(min(1, rows.shape[0]), dtype=torch.int64, device=rows.device)
-    found = number_rows([as_words(rows)])
-    return found.index, found.first[: int(found.ends[-1])]
+    index, first, count = number_rows(rows.contiguous())
+    return index, first[: int(count)]

@@ -217,7 +217,7 @@ def encode_planned(
         packed = _pack(numels, starts, grids, keys, dtype, aligned, block)
         tiles = tile_table(numels, TILE_VALUES, device)
         fixed = _fixed_nbytes(numels, block, device)
-        plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, None, grids, dtype)
+        plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, grids, dtype)
         capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
         out = torch.empty(capacity, dtype=torch.uint8, device=device)
         runs = tile_table(numels, PLACE_RUN * TILE_VALUES, device)

@@ -24,7 +24,7 @@ group_transform_quantize = Op(
     "group_transform_quantize",
     {
         "reference": f"{_HERE}.fused:group_transform_quantize",
-        "cpu": f"{_HERE}.fused:group_transform_quantize",
+        "cpu": f"{_HERE}.cpu:group_transform_quantize",
         "gpu": f"{_HERE}.gpu:group_transform_quantize",
     },
 )
@@ -32,7 +32,7 @@ group_dequantize_transform = Op(
     "group_dequantize_transform",
     {
         "reference": f"{_HERE}.fused:group_dequantize_transform",
-        "cpu": f"{_HERE}.fused:group_dequantize_transform",
+        "cpu": f"{_HERE}.cpu:group_dequantize_transform",
         "gpu": f"{_HERE}.gpu:group_dequantize_transform",
     },
 )

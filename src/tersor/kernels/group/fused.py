@@ -1,6 +1,6 @@
-"""Transform, quantization and sums in one operation, as the compositions that define the answer.
+"""Transform, quantization, sums and bases in one operation: the compositions that define the answer.
 
-The parts choose their own backend, so the same composition serves the reference and the CPU.
+The parts choose their own backend, so the composition of the sums serves the CPU too.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 
 from tersor.kernels.group import group_dequantize, group_quantize
+from tersor.kernels.group.reference import nan_of
 from tersor.kernels.hadamard import hadamard as hadamard_transform
 
 
@@ -18,6 +19,7 @@ def group_transform_quantize(
     seed: int | None = None,
     hadamard: bool = False,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize groups of a flat tensor of any float dtype, after a Hadamard transform if asked.
 
@@ -28,11 +30,12 @@ def group_transform_quantize(
         seed: see ``reference.group_quantize``.
         hadamard: transform every 32 values first.
         out: scales and data to write to and return instead of new ones.
+        base: quantize ``x - base`` instead, a difference rounded to the dtype that both have.
 
     Returns:
         What ``reference.group_quantize`` returns for the padded, transformed float32 values.
     """
-    values = x.to(torch.float32)
+    values = (x if base is None else x - base).to(torch.float32)
     missing = -values.numel() % group
     if missing:
         values = torch.cat([values, values.new_zeros(missing)])
@@ -49,6 +52,7 @@ def group_dequantize_transform(
     group: int,
     hadamard: bool,
     out: torch.Tensor,
+    add: bool = False,
 ) -> None:
     """Write the values of ``group_transform_quantize``, or of several senders' sum, into ``out``.
 
@@ -61,18 +65,19 @@ def group_dequantize_transform(
         nbits: 8 or 4.
         group: values per scale.
         hadamard: undo the transform.
-        out: contiguous, any float dtype; may end inside the last group.
+        out: contiguous, any float dtype; may end inside the last group. Every NaN in it is
+            ``nan_of`` its dtype.
+        add: add the float32 values to what ``out`` holds. The sum is made in float32, or in float64
+            if ``out`` is, and rounded once.
     """
     flat = out.view(-1)
-    is_sum = scales.dim() == 2 and scales.shape[0] > 1
-    whole_groups = flat.numel() == scales.shape[-1] * group
-    if whole_groups and out.dtype == torch.float32 and not (hadamard or is_sum):
-        group_dequantize(data.view(-1), scales.view(-1), nbits, group, flat)
-        return
     values = _summed(data, scales, nbits, group)
     if hadamard:
         values = hadamard_transform(values, inverse=True)
-    flat.copy_(values[: flat.numel()])
+    values = values[: flat.numel()]
+    values = flat + values if add else values
+    nan = nan_of(out.dtype).to(out.device)
+    flat.copy_(torch.where(values.isnan(), nan, values.to(out.dtype)))
 
 
 def group_dequantize_sum_quantize(

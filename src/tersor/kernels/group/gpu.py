@@ -1,7 +1,8 @@
-"""Group quantization in Triton, alone and fused with the Hadamard transform and with sums.
+"""Group quantization in Triton, alone and fused with the Hadamard transform, sums and a base.
 
-The kernels work on the rows of ``group_words``. Groups must be 32 or a multiple of 64, and to be
-quantized a power of two that one program holds; ``any_group`` takes the rest.
+A program takes a tile of whole groups as the rows of ``group_rows``, and first takes it for plain;
+what is not is read again. Groups must be a power of two that one program holds; ``any_group`` takes
+the rest.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.any_group.gpu import (
+    Sent,
     dequantize_any_group,
-    magnitudes,
+    hashes_of,
     quantize_any_group,
     scales_of,
     seed_words,
 )
-from tersor.kernels.group_words.gpu import read_sum, row_starts, to_words, write_group_words
-from tersor.kernels.hadamard.gpu import (
-    carrier,
-    join_rows,
-    load_rows,
-    split_rows,
-    store_rows,
-    transform,
-    transform_into,
+from tersor.kernels.group_rows.gpu import (
+    INFINITE_BITS,
+    read_rows,
+    row_keys,
+    row_peaks,
+    write_rows,
 )
+from tersor.kernels.group_words.gpu import pack_rows, read_sum
+from tersor.kernels.hadamard.gpu import carrier, transform_into
 
 _MAX_GROUP: Final = 4096
 """The largest group that one program holds: with 64 rows of each half, two warps."""
@@ -36,241 +37,118 @@ _MAX_GROUP: Final = 4096
 _ROWS_PER_WARP: Final = 32
 """One lower and one upper row per thread: 64 values, as many as fit into registers."""
 
-
-@triton.jit
-def _read_rows(x_ptr, starts, num_values, whole, HADAMARD: tl.constexpr, ROWS: tl.constexpr):
-    """Return rows of values, transformed if asked, as four tensors of [8, ROWS]."""
-    offsets = starts[:, None] + tl.arange(0, 32)[None, :]
-    v0, v1, v2, v3 = split_rows(load_rows(x_ptr, offsets, num_values, whole), ROWS)
-    if HADAMARD:
-        v0, v1, v2, v3 = transform(v0, v1, v2, v3, ROWS)
-    return v0, v1, v2, v3
+_MIN_ROWS: Final = 32
+"""Rows of lower halves that a program takes, unless a group has more."""
 
 
 @triton.jit
-def _row_keys(v0, v1, v2, v3):
-    """Return the largest magnitude key of each row."""
-    pair = tl.maximum(magnitudes(v0), magnitudes(v1))
-    other = tl.maximum(magnitudes(v2), magnitudes(v3))
-    return tl.max(tl.maximum(pair, other), axis=0)
-
-
-@triton.jit
-def _write_scales(
-    keys,
-    scales_ptr,
-    first,
-    num_groups,
-    NBITS: tl.constexpr,
-    GROUPS: tl.constexpr,
-    ROWS: tl.constexpr,
-):
+def _write_scales(keys, scales_ptr, num_groups, NBITS: tl.constexpr, GROUPS: tl.constexpr):
     """Store the scales of whole groups of rows; return the reciprocal for each row."""
-    per_group: tl.constexpr = ROWS // GROUPS
+    per_group: tl.constexpr = keys.shape[0] // GROUPS
     largest = tl.max(tl.reshape(keys, [GROUPS, per_group]), axis=1)
     scales, inverse = scales_of(largest, NBITS)
-    groups = first + tl.arange(0, GROUPS)
+    groups = tl.arange(0, GROUPS)
     tl.store(scales_ptr + groups, scales, mask=groups < num_groups)
-    return tl.reshape(tl.broadcast_to(inverse[:, None], [GROUPS, per_group]), [ROWS])
+    return tl.reshape(tl.broadcast_to(inverse[:, None], [GROUPS, per_group]), [keys.shape[0]])
 
 
 @triton.jit
 def _quantize_rows(
-    a0,
-    a1,
-    a2,
-    a3,
-    b0,
-    b1,
-    b2,
-    b3,
-    scales_ptr,
-    data_ptr,
-    num_groups,
+    lower,
+    upper,
+    target,
     first,
-    low,
-    high,
+    seed,
     NBITS: tl.constexpr,
     GROUP: tl.constexpr,
     STOCHASTIC: tl.constexpr,
-    ROWS: tl.constexpr,
+    PLAIN: tl.constexpr,
 ):
-    """Quantize whole groups from ``first`` on: rows of lower halves, and their upper ones."""
+    """Quantize the groups from ``first`` on; ``PLAIN`` says that all are there and plain."""
+    scales_ptr, data_ptr, num_groups = target
+    low, high = seed
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
-    GROUPS: tl.constexpr = ROWS // PER_GROUP
-    keys = tl.maximum(_row_keys(a0, a1, a2, a3), _row_keys(b0, b1, b2, b3))
-    inverse = _write_scales(keys, scales_ptr, first, num_groups, NBITS, GROUPS, ROWS)
-    starts = first * GROUP + row_starts(tl.arange(0, ROWS), GROUP)
-    lower = to_words(a0, a1, a2, a3, starts, inverse, low, high, NBITS, STOCHASTIC)
-    starts += GROUP // 2
-    upper = to_words(b0, b1, b2, b3, starts, inverse, low, high, NBITS, STOCHASTIC)
-    rows = first * PER_GROUP + tl.arange(0, ROWS)
-    whole = first + GROUPS <= num_groups
+    GROUPS: tl.constexpr = lower[0].shape[1] // PER_GROUP
+    num_groups = tl.minimum(num_groups - first, GROUPS).to(tl.int32)
+    keys = row_keys(lower, upper, PLAIN)
+    inverse = _write_scales(keys, scales_ptr + first, num_groups, NBITS, GROUPS)
+    hashes = hashes_of(first * GROUP, low)
+    data_ptr += first * (GROUP * NBITS // 32)
     num_rows = num_groups * PER_GROUP
-    write_group_words(lower, upper, data_ptr, rows, num_rows, whole, NBITS, GROUP)
+    pack_rows(
+        lower, upper, inverse, hashes, high, data_ptr, num_rows, NBITS, GROUP, STOCHASTIC, PLAIN
+    )
 
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _quantize_kernel(
-    x_ptr,
-    num_values,
-    scales_ptr,
-    data_ptr,
-    num_groups,
-    low,
-    high,
-    NBITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HADAMARD: tl.constexpr,
-    STOCHASTIC: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """One program quantizes the groups that ``ROWS`` rows of lower halves belong to."""
+    x_ptr, base_ptr, num_values, scales_ptr, data_ptr, num_groups, low, high, NBITS: tl.constexpr,
+    STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes the groups that ``ROWS`` lower rows belong to."""
     GROUPS: tl.constexpr = ROWS if GROUP == 32 else ROWS * 64 // GROUP
+    target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
     first = tl.program_id(0).to(tl.int64) * GROUPS
-    starts = first * GROUP + row_starts(tl.arange(0, ROWS), GROUP)
-    whole = (first + GROUPS) * GROUP <= num_values
-    a0, a1, a2, a3 = _read_rows(x_ptr, starts, num_values, whole, HADAMARD, ROWS)
-    b0, b1, b2, b3 = a0, a1, a2, a3
-    if GROUP != 32:
-        starts += GROUP // 2
-        b0, b1, b2, b3 = _read_rows(x_ptr, starts, num_values, whole, HADAMARD, ROWS)
-    _quantize_rows(
-        a0,
-        a1,
-        a2,
-        a3,
-        b0,
-        b1,
-        b2,
-        b3,
-        scales_ptr,
-        data_ptr,
-        num_groups,
-        first,
-        low,
-        high,
-        NBITS,
-        GROUP,
-        STOCHASTIC,
-        ROWS,
-    )
-
-
-@triton.jit
-def _write_rows(
-    v0, v1, v2, v3, out_ptr, starts, num_values, whole, HADAMARD: tl.constexpr, ROWS: tl.constexpr
-):
-    """Store rows, after the inverse transform if asked."""
-    if HADAMARD:
-        v0, v1, v2, v3 = transform(v0, v1, v2, v3, ROWS)
-    values = join_rows(v0, v1, v2, v3, ROWS)
-    if HADAMARD:
-        values *= 0.03125
-        # the NaN of an addition differs between devices
-        values = tl.where(tl.abs(values) <= float("inf"), values, float("nan"))
-    offsets = starts[:, None] + tl.arange(0, 32)[None, :]
-    store_rows(out_ptr, offsets, values, num_values, whole)
+    x_ptr += first * GROUP
+    if base_ptr is not None:
+        base_ptr += first * GROUP
+    num_values -= first * GROUP
+    lower, upper = read_rows(x_ptr, base_ptr, num_values, GROUP, HADAMARD, True, ROWS)
+    is_finite = tl.max(row_peaks(lower, upper), axis=0) < INFINITE_BITS
+    if is_finite & (num_values >= GROUPS * GROUP):
+        _quantize_rows(lower, upper, target, first, seed, NBITS, GROUP, STOCHASTIC, True)
+    else:
+        lower, upper = read_rows(x_ptr, base_ptr, num_values, GROUP, HADAMARD, False, ROWS)
+        _quantize_rows(lower, upper, target, first, seed, NBITS, GROUP, STOCHASTIC, False)
 
 
 @triton.jit
 def _dequantize_kernel(
-    data_ptr,
-    data_stride,
-    scales_ptr,
-    scales_stride,
-    num_senders,
-    num_rows,
-    out_ptr,
-    num_values,
-    NBITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    HADAMARD: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """One program decodes ``ROWS`` rows of lower halves and their upper ones."""
-    rows = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    starts = row_starts(rows, GROUP)
-    a0, a1, a2, a3, b0, b1, b2, b3 = read_sum(
-        data_ptr,
-        data_stride,
-        scales_ptr,
-        scales_stride,
-        num_senders,
-        rows,
-        starts,
-        rows < num_rows,
-        NBITS,
-        GROUP,
-        HADAMARD,
-        ROWS,
+    sent, num_groups, out_ptr, num_values, NBITS: tl.constexpr, HADAMARD: tl.constexpr,
+    ADD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program decodes the groups that ``ROWS`` lower rows belong to."""
+    PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
+    GROUPS: tl.constexpr = ROWS // PER_GROUP
+    FACTOR: tl.constexpr = 0.03125 if HADAMARD else 1.0
+    first = tl.program_id(0).to(tl.int64) * GROUPS
+    num_rows = (num_groups - first) * PER_GROUP
+    out_ptr += first * GROUP
+    num_values -= first * GROUP
+    lower, upper, is_plain = read_sum(
+        sent, first, num_rows, NBITS, GROUP, FACTOR, HADAMARD, True, ROWS
     )
-    last = row_starts(tl.program_id(0).to(tl.int64) * ROWS + (ROWS - 1), GROUP) + 32
-    if GROUP == 32:
-        _write_rows(a0, a1, a2, a3, out_ptr, starts, num_values, last <= num_values, HADAMARD, ROWS)
+    if is_plain & (num_values >= GROUPS * GROUP):
+        write_rows(lower, upper, out_ptr, num_values, GROUP, HADAMARD, ADD, True)
     else:
-        upper = starts + GROUP // 2
-        whole = last + GROUP // 2 <= num_values
-        _write_rows(a0, a1, a2, a3, out_ptr, starts, num_values, whole, HADAMARD, ROWS)
-        _write_rows(b0, b1, b2, b3, out_ptr, upper, num_values, whole, HADAMARD, ROWS)
+        lower, upper, _ = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, HADAMARD, False, ROWS)
+        write_rows(lower, upper, out_ptr, num_values, GROUP, HADAMARD, ADD, False)
 
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _sum_kernel(
-    data_ptr,
-    data_stride,
-    scales_ptr,
-    scales_stride,
-    num_senders,
-    num_groups,
-    new_scales_ptr,
-    new_data_ptr,
-    low,
-    high,
-    NBITS: tl.constexpr,
-    NEW_NBITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    STOCHASTIC: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """One program sums and quantizes the groups that ``ROWS`` rows of lower halves belong to."""
+    sent, num_groups, scales_ptr, data_ptr, low, high, NBITS: tl.constexpr,
+    NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program sums and quantizes the groups that ``ROWS`` lower rows belong to."""
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
+    target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
     first = tl.program_id(0).to(tl.int64) * (ROWS // PER_GROUP)
-    rows = first * PER_GROUP + tl.arange(0, ROWS)
-    a0, a1, a2, a3, b0, b1, b2, b3 = read_sum(
-        data_ptr,
-        data_stride,
-        scales_ptr,
-        scales_stride,
-        num_senders,
-        rows,
-        row_starts(rows, GROUP),
-        rows < num_groups * PER_GROUP,
-        NBITS,
-        GROUP,
-        False,
-        ROWS,
-    )
-    _quantize_rows(
-        a0,
-        a1,
-        a2,
-        a3,
-        b0,
-        b1,
-        b2,
-        b3,
-        new_scales_ptr,
-        new_data_ptr,
-        num_groups,
-        first,
-        low,
-        high,
-        NEW_NBITS,
-        GROUP,
-        STOCHASTIC,
-        ROWS,
-    )
+    num_rows = (num_groups - first) * PER_GROUP
+    lower, upper, is_plain = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, False, True, ROWS)
+    if is_plain:
+        _quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, True)
+    else:
+        lower, upper, _ = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, False, False, ROWS)
+        _quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, False)
+
+
+def _launch(kernel: Any, num_groups: int, group: int, *arguments: Any, **constants: Any) -> None:
+    """Run a kernel with one program for each tile of whole groups."""
+    rows = max(_MIN_ROWS, group // 64)
+    num_programs = triton.cdiv(num_groups, rows if group == 32 else rows * 64 // group)
+    constants |= {"GROUP": group, "ROWS": rows, "num_warps": rows // _ROWS_PER_WARP}
+    kernel[(num_programs,)](*arguments, **constants, enable_fp_fusion=False)
 
 
 def _is_aligned(data: torch.Tensor) -> bool:
@@ -283,12 +161,6 @@ def _is_aligned(data: torch.Tensor) -> bool:
 def _is_one_pass(group: int) -> bool:
     """Say whether one program holds whole groups."""
     return 32 <= group <= _MAX_GROUP and group & (group - 1) == 0
-
-
-def _tile(group: int) -> tuple[int, int]:
-    """Return rows of lower halves per program and its warps, so that it holds whole groups."""
-    rows = max(_ROWS_PER_WARP, group // 64)
-    return rows, rows // _ROWS_PER_WARP
 
 
 def _outputs(
@@ -313,37 +185,33 @@ def group_transform_quantize(
     seed: int | None = None,
     hadamard: bool = False,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``fused.group_transform_quantize``."""
     num_groups = triton.cdiv(x.numel(), group)
     scales, data = _outputs(num_groups, nbits, group, out, x.device)
     if num_groups == 0:
         return scales, data
+    # another size raises here
+    base = None if base is None else base.view(x.shape)
     if not (_is_one_pass(group) and _is_aligned(data)):
         if hadamard:
             transformed = torch.empty(num_groups * group, dtype=torch.float32, device=x.device)
-            transform_into(x, transformed, inverse=False)
-            x = transformed
-        quantize_any_group(x, nbits, group, seed, (scales, data))
+            transform_into(x, transformed, inverse=False, base=base)
+            x, base = transformed, None
+        quantize_any_group(x, base, nbits, group, seed, (scales, data))
         return scales, data
-    rows, num_warps = _tile(group)
-    groups = rows if group == 32 else rows * 64 // group
-    launch: Any = _quantize_kernel[(triton.cdiv(num_groups, groups),)]
+    subtrahend = None if base is None else carrier(base)
+    target = (scales, data.view(torch.int32), num_groups)
     with torch.cuda.device_of(x):
-        launch(
-            carrier(x),
-            x.numel(),
-            scales,
-            data.view(torch.int32),
+        _launch(
+            _quantize_kernel,
             num_groups,
-            *seed_words(seed),
+            group,
+            *(carrier(x), subtrahend, x.numel(), *target, *seed_words(seed)),
             NBITS=nbits,
-            GROUP=group,
-            HADAMARD=hadamard,
             STOCHASTIC=seed is not None,
-            ROWS=rows,
-            num_warps=num_warps,
-            enable_fp_fusion=False,
+            HADAMARD=hadamard,
         )
     return scales, data
 
@@ -366,6 +234,7 @@ def group_dequantize_transform(
     group: int,
     hadamard: bool,
     out: torch.Tensor,
+    add: bool = False,
 ) -> None:
     """See ``fused.group_dequantize_transform``."""
     scales = torch.atleast_2d(scales)
@@ -373,33 +242,24 @@ def group_dequantize_transform(
     data = torch.atleast_2d(data).view(len(scales), num_groups * group * nbits // 8)
     if num_groups == 0:
         return
-    if not (_is_aligned(data) and (group == 32 or group % 64 == 0)):
-        target = out
-        if hadamard:
-            target = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
-        dequantize_any_group(data, scales, nbits, group, target)
-        if hadamard:
-            transform_into(target, out, inverse=True)
+    if not (_is_one_pass(group) and _is_aligned(data)):
+        if not hadamard:
+            dequantize_any_group(data, scales, nbits, group, out, add=add)
+            return
+        values = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
+        dequantize_any_group(data, scales, nbits, group, values, add=False)
+        transform_into(values, out, inverse=True, add=add)
         return
-    words = data.view(torch.int32)
-    num_rows = num_groups if group == 32 else num_groups * group // 64
-    launch: Any = _dequantize_kernel[(triton.cdiv(num_rows, _ROWS_PER_WARP),)]
+    sent = Sent.of(data.view(torch.int32), scales)
     with torch.cuda.device_of(data):
-        launch(
-            words,
-            words.stride(0),
-            scales,
-            scales.stride(0),
-            len(scales),
-            num_rows,
-            carrier(out),
-            out.numel(),
+        _launch(
+            _dequantize_kernel,
+            num_groups,
+            group,
+            *(sent, num_groups, carrier(out), out.numel()),
             NBITS=nbits,
-            GROUP=group,
             HADAMARD=hadamard,
-            ROWS=_ROWS_PER_WARP,
-            num_warps=1,
-            enable_fp_fusion=False,
+            ADD=add,
         )
 
 
@@ -436,27 +296,16 @@ def group_dequantize_sum_quantize(
         return group_quantize(total, out_nbits, group, seed, (new_scales, new_data))
     if num_groups == 0:
         return new_scales, new_data
-    words = data.view(torch.int32)
-    rows, num_warps = _tile(group)
-    groups = rows if group == 32 else rows * 64 // group
-    launch: Any = _sum_kernel[(triton.cdiv(num_groups, groups),)]
+    sent = Sent.of(data.view(torch.int32), scales)
+    target = (num_groups, new_scales, new_data.view(torch.int32))
     with torch.cuda.device_of(data):
-        launch(
-            words,
-            words.stride(0),
-            scales,
-            scales.stride(0),
-            len(scales),
+        _launch(
+            _sum_kernel,
             num_groups,
-            new_scales,
-            new_data.view(torch.int32),
-            *seed_words(seed),
+            group,
+            *(sent, *target, *seed_words(seed)),
             NBITS=nbits,
             NEW_NBITS=out_nbits,
-            GROUP=group,
             STOCHASTIC=seed is not None,
-            ROWS=rows,
-            num_warps=num_warps,
-            enable_fp_fusion=False,
         )
     return new_scales, new_data

@@ -25,6 +25,11 @@ def largest_scale(nbits: int) -> float:
     return float(scale)
 
 
+def nan_of(dtype: torch.dtype) -> torch.Tensor:
+    """Return the NaN of a dtype, [1]: the one that torch casts to, which differs by processor."""
+    return torch.full((1,), torch.nan).to(dtype)
+
+
 def uniform(seed: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """Return ``count`` float32 numbers in [0, 1), a function of seed and position alone."""
     low, high = seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF

@@ -7,18 +7,23 @@ interpreter, the portable kernels count.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from itertools import accumulate
 from typing import Any, Final
 
 import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
 
 _TILE: Final = 8192
 _PROGRAMS: Final = 264
 """Programs that share the symbols: two for each of an H200's 132 multiprocessors."""
+_LIST_PROGRAMS: Final = 2 * _PROGRAMS
+"""Programs that share the symbols of a list: streams need not fill their room evenly."""
 _COPIES: Final = 16
 """Tables that share the counts of a wide alphabet, so that fewer additions meet in one place."""
 _WARPS: Final = 32
@@ -111,44 +116,49 @@ def _counting_ptx(bins: int, symbol_nbytes: int, warps: int = _WARPS) -> str:
     return text
 
 
-@triton.jit(do_not_specialize=["start", "num_chunks", "num_symbols"])
-def _ptx_kernel(
-    symbols, start, num_chunks, num_symbols, counts, PTX: tl.constexpr, THREADS: tl.constexpr,
-    CHUNK: tl.constexpr, EDGE: tl.constexpr,
+@triton.jit
+def _count_by_ptx(
+    symbols, num_symbols, counts, part, num_parts, PTX: tl.constexpr, THREADS: tl.constexpr,
+    NBYTES: tl.constexpr,
 ):  # fmt: skip
-    """One program counts every so many pieces of 16 bytes; the first also counts both ends.
+    """Count every ``num_parts``-th run of pieces of 16 bytes; the first part also counts both ends.
 
-    ``start`` symbols precede the pieces, which have ``CHUNK`` symbols.
+    ``EDGE`` symbols are more than both ends can have.
     """
-    piece = tl.program_id(0) * THREADS + tl.arange(0, THREADS)
-    stride = tl.num_programs(0) * THREADS
-    num_pieces = tl.maximum(num_chunks - piece + stride - 1, 0) // stride
-    address = (symbols + start).to(tl.int64) + piece.to(tl.int64) * _CHUNK_NBYTES
+    EDGE: tl.constexpr = 32
+    chunk: tl.constexpr = _CHUNK_NBYTES // NBYTES
+    address = symbols.to(tl.int64)
+    start = tl.minimum((-address & (_CHUNK_NBYTES - 1)) // NBYTES, num_symbols)
+    num_chunks = (num_symbols - start) // chunk
+    piece = part * THREADS + tl.arange(0, THREADS)
+    stride = num_parts * THREADS
+    num_pieces = (tl.maximum(num_chunks - piece + stride - 1, 0) // stride).to(tl.int32)
+    first = address + start * NBYTES + piece.to(tl.int64) * _CHUNK_NBYTES
     zeros = tl.zeros([THREADS], dtype=tl.int64)
     tl.inline_asm_elementwise(
         PTX,
         "=r,l,r,l,l",
-        [address, num_pieces, zeros + stride * _CHUNK_NBYTES, zeros + counts.to(tl.int64)],
+        [first, num_pieces, zeros + stride * _CHUNK_NBYTES, zeros + counts.to(tl.int64)],
         dtype=tl.int32,
         is_pure=False,
         pack=1,
     )
-    if tl.program_id(0) == 0:
+    if part == 0:
         edge = tl.arange(0, EDGE)
-        end = start + num_chunks.to(tl.int64) * CHUNK
-        position = tl.where(edge < start, edge, end + edge - start)
+        position = tl.where(edge < start, edge, num_chunks * chunk + edge)
         inside = position < num_symbols
         symbol = tl.load(symbols + position, mask=inside, other=0).to(tl.int32)
         tl.atomic_add(counts + symbol, tl.full([EDGE], 1, tl.int64), mask=inside, sem="relaxed")
 
 
 @triton.jit
-def _narrow_kernel(symbols, num_symbols, counts, BINS: tl.constexpr, TILE: tl.constexpr):
-    """One program counts every so many tiles in registers, then adds its counts to the table."""
+def _count_in_registers(
+    symbols, num_symbols, counts, part, num_parts, BINS: tl.constexpr, TILE: tl.constexpr
+):
+    """Count every ``num_parts``-th tile in registers, then add the counts to the table."""
     found = tl.zeros([BINS], dtype=tl.int32)
     num_dead = 0
-    first = tl.program_id(0).to(tl.int64) * TILE
-    for start in range(first, num_symbols, tl.num_programs(0) * TILE):
+    for start in range(part * TILE, num_symbols, num_parts * TILE):
         position = start + tl.arange(0, TILE)
         inside = position < num_symbols
         symbol = tl.load(symbols + position, mask=inside, other=0).to(tl.int32)
@@ -161,31 +171,97 @@ def _narrow_kernel(symbols, num_symbols, counts, BINS: tl.constexpr, TILE: tl.co
 
 
 @triton.jit
+def _count_in_memory(
+    symbols, num_symbols, counts, part, num_parts, BINS: tl.constexpr, TILE: tl.constexpr
+):
+    """Add every symbol of every ``num_parts``-th tile to the table."""
+    for start in range(part * TILE, num_symbols, num_parts * TILE):
+        position = start + tl.arange(0, TILE)
+        inside = position < num_symbols
+        symbol = tl.load(symbols + position, mask=inside, other=0).to(tl.int32) & (BINS - 1)
+        tl.atomic_add(counts + symbol, tl.full([TILE], 1, tl.int64), mask=inside)
+
+
+@triton.jit(do_not_specialize=["num_symbols"])
+def _ptx_kernel(
+    symbols, num_symbols, counts, PTX: tl.constexpr, THREADS: tl.constexpr, NBYTES: tl.constexpr
+):
+    """One program counts its share of the symbols."""
+    part = tl.program_id(0).to(tl.int64)
+    _count_by_ptx(
+        symbols, num_symbols.to(tl.int64), counts, part, tl.num_programs(0), PTX, THREADS, NBYTES
+    )
+
+
+@triton.jit(do_not_specialize=["num_symbols"])
+def _narrow_kernel(symbols, num_symbols, counts, BINS: tl.constexpr, TILE: tl.constexpr):
+    """One program counts its share of the symbols."""
+    part = tl.program_id(0).to(tl.int64)
+    _count_in_registers(
+        symbols, num_symbols.to(tl.int64), counts, part, tl.num_programs(0), BINS, TILE
+    )
+
+
+@triton.jit(do_not_specialize=["num_symbols"])
 def _wide_kernel(
     symbols, num_symbols, counts, BINS: tl.constexpr, COPIES: tl.constexpr, TILE: tl.constexpr
 ):
-    """One program adds every symbol of a tile to one copy of the table."""
-    position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    inside = position < num_symbols
-    symbol = tl.load(symbols + position, mask=inside, other=0).to(tl.int32)
-    copy = counts + (tl.program_id(0) % COPIES) * BINS
-    tl.atomic_add(copy + symbol, tl.full([TILE], 1, tl.int64), mask=inside)
+    """One program adds its share of the symbols to one copy of the table."""
+    part = tl.program_id(0).to(tl.int64)
+    copy = counts + (part % COPIES) * BINS
+    _count_in_memory(symbols, num_symbols.to(tl.int64), copy, part, tl.num_programs(0), BINS, TILE)
+
+
+@triton.jit
+def _list_kernel(
+    symbols, starts, num_symbols, first_parts, owners, counts, PTX: tl.constexpr,
+    THREADS: tl.constexpr, NBYTES: tl.constexpr, BINS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program counts its share of one stream; without ``PTX`` portably."""
+    program = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + program).to(tl.int64)
+    first = tl.load(first_parts + k)
+    part, num_parts = program - first, tl.load(first_parts + k + 1) - first
+    count, stream, table = (
+        tl.load(num_symbols + k),
+        symbols + tl.load(starts + k),
+        counts + k * BINS,
+    )
+    if count > 0:
+        if PTX is not None:
+            _count_by_ptx(stream, count, table, part, num_parts, PTX, THREADS, NBYTES)
+        elif NBYTES == 1:
+            _count_in_registers(stream, count, table, part, num_parts, BINS, TILE)
+        else:
+            _count_in_memory(stream, count, table, part, num_parts, BINS, TILE)
+
+
+def has_ptx(x: torch.Tensor) -> bool:
+    """Say whether kernels on ``x`` are made by way of NVIDIA's PTX, which they may then contain."""
+    return x.is_cuda and torch.version.hip is None
+
+
+def _ptx_options(symbol_nbytes: int) -> dict[str, Any]:
+    """Return what launches of kernels with the PTX have in common."""
+    threads = 32 * _WARPS
+    bins = NARROW if symbol_nbytes == 1 else WIDE
+    return {
+        "PTX": _counting_ptx(bins, symbol_nbytes),
+        "THREADS": threads,
+        "NBYTES": symbol_nbytes,
+        "num_warps": _WARPS,
+        "maxnreg": 65536 // (2 * threads),
+    }
 
 
 def _cuda_counts(symbols: torch.Tensor) -> torch.Tensor:
     nbytes = symbols.element_size()
+    options = _ptx_options(nbytes)
+    num_chunks = triton.cdiv(symbols.nbytes, _CHUNK_NBYTES.value)
+    grid = (max(1, min(_PROGRAMS, triton.cdiv(num_chunks, options["THREADS"]))),)
     bins = NARROW if nbytes == 1 else WIDE
-    chunk = _CHUNK_NBYTES.value // nbytes
-    start = min(symbols.numel(), -symbols.data_ptr() % _CHUNK_NBYTES.value // nbytes)
-    num_chunks = (symbols.numel() - start) // chunk
-    threads = 32 * _WARPS
-    grid = (max(1, min(_PROGRAMS, triton.cdiv(num_chunks, threads))),)
     counts = torch.zeros((1, bins), dtype=torch.int64, device=symbols.device)
-    options: dict[str, Any] = {"num_warps": _WARPS, "maxnreg": 65536 // (2 * threads)}
-    _ptx_kernel[grid](
-        symbols, start, num_chunks, symbols.numel(), counts, PTX=_counting_ptx(bins, nbytes),
-        THREADS=threads, CHUNK=chunk, EDGE=32, **options,
-    )  # fmt: skip
+    _ptx_kernel[grid](symbols, symbols.numel(), counts, **options)
     return counts
 
 
@@ -194,7 +270,7 @@ def symbol_counts(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
 
     A power of two, at least 32, of bins; uint8 or int16 symbols below ``alphabet``.
     """
-    if symbols.is_cuda and torch.version.hip is None:
+    if has_ptx(symbols):
         return _cuda_counts(symbols)
     bins = max(32, triton.next_power_of_2(alphabet))
     num_tiles = triton.cdiv(symbols.numel(), _TILE)
@@ -206,5 +282,50 @@ def symbol_counts(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
     counts = torch.zeros((_COPIES, bins), dtype=torch.int64, device=symbols.device)
     _wide_kernel[(num_tiles,)](
         symbols, symbols.numel(), counts, BINS=bins, COPIES=_COPIES, TILE=_TILE
+    )
+    return counts
+
+
+@kept
+def _shares(
+    capacities: tuple[int, ...], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Return the first program of each stream, the stream of each program, and their number."""
+    total = max(1, sum(capacities))
+    shares = [
+        max(1, min(triton.cdiv(capacity, 2 * _TILE), _LIST_PROGRAMS * capacity // total))
+        for capacity in capacities
+    ]
+    firsts = list(accumulate(shares, initial=0))
+    owners = [k for k, share in enumerate(shares) for _ in range(share)]
+    return (
+        uploaded(firsts, torch.int64, device),
+        uploaded(owners, torch.int32, device),
+        len(owners),
+    )
+
+
+def stream_counts(
+    symbols: torch.Tensor,
+    starts: torch.Tensor,
+    num_symbols: torch.Tensor,
+    capacities: Sequence[int],
+) -> torch.Tensor:
+    """Return int64 [streams, bins]: how often each symbol occurs in each stream.
+
+    Args:
+        symbols: uint8 or int16, then bins are 256 or 4096.
+        starts: int64 [streams], where each stream begins in ``symbols``.
+        num_symbols: int64 [streams], on the device.
+        capacities: the most symbols each stream can have.
+    """
+    nbytes = symbols.element_size()
+    bins = NARROW if nbytes == 1 else WIDE
+    counts = torch.zeros((len(capacities), bins), dtype=torch.int64, device=symbols.device)
+    first_parts, owners, num_programs = _shares(tuple(capacities), symbols.device)
+    portable = {"PTX": None, "THREADS": 0, "NBYTES": nbytes, "num_warps": 8}
+    options = _ptx_options(nbytes) if has_ptx(symbols) else portable
+    _list_kernel[(num_programs,)](
+        symbols, starts, num_symbols, first_parts, owners, counts, BINS=bins, TILE=_TILE, **options
     )
     return counts

@@ -43,7 +43,7 @@ def _joined_pairs(codes, nbits):
     return first | (second << first_nbits), first_nbits + second_nbits
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_symbols"])
 def _encode_kernel(
     symbols, num_symbols, codebook, words, ends, SLOT: tl.constexpr, TILE: tl.constexpr
 ):
@@ -148,7 +148,7 @@ def _next_bits(words, num_words, bit, active, LIMIT: tl.constexpr):
     return ((both >> (bit & 31)) & ((1 << LIMIT) - 1)).to(tl.int32)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_words", "num_streams", "num_symbols"])
 def _decode_kernel(
     words, num_words, offsets, num_streams, single, multi, out, num_symbols, status,
     LIMIT: tl.constexpr, NARROW_ALPHABET: tl.constexpr,

@@ -95,20 +95,48 @@ def _store_small(fields, width, words):
 
 
 @triton.jit
-def _store_any(fields, width, words):
-    """Store each lane's fields of up to 32 bits as ``width`` words."""
+def _store_medium(fields, width, words):
+    """Store each lane's fields of up to 16 bits as ``width`` words."""
+    shift = tl.arange(0, 2)[None, None, None, :] * width[None, :, None, None]
+    pairs = tl.reshape(fields, [8, _LANES, 2, 2]) << shift.to(tl.uint32)
+    left, right = tl.split(tl.reduce(pairs, 3, _either))
+    l0, l1 = _by_fours(left)
+    r0, r1 = _by_fours(right)
     held = tl.zeros([_LANES], dtype=tl.uint64)
     num_held = tl.zeros([_LANES], dtype=tl.int32)
-    for chunk in tl.static_range(8):
-        own = tl.arange(0, 8)[:, None, None] == chunk
-        four = tl.sum(tl.where(own, fields, 0), axis=0)
-        even, odd = tl.split(tl.reshape(four, [_LANES, 2, 2]))
-        f0, f2 = tl.split(even)
-        f1, f3 = tl.split(odd)
-        words, held, num_held = _put(f0, width, words, held, num_held)
-        words, held, num_held = _put(f1, width, words, held, num_held)
-        words, held, num_held = _put(f2, width, words, held, num_held)
-        words, held, num_held = _put(f3, width, words, held, num_held)
+    for k in tl.static_range(4):
+        words, held, num_held = _put(l0[k], 2 * width, words, held, num_held)
+        words, held, num_held = _put(r0[k], 2 * width, words, held, num_held)
+    for k in tl.static_range(4):
+        words, held, num_held = _put(l1[k], 2 * width, words, held, num_held)
+        words, held, num_held = _put(r1[k], 2 * width, words, held, num_held)
+
+
+@triton.jit
+def _put_fours(a, b, c, d, width, words, held, num_held):
+    """Append four fields of up to 32 bits for each of four chunks."""
+    for k in tl.static_range(4):
+        words, held, num_held = _put(a[k], width, words, held, num_held)
+        words, held, num_held = _put(b[k], width, words, held, num_held)
+        words, held, num_held = _put(c[k], width, words, held, num_held)
+        words, held, num_held = _put(d[k], width, words, held, num_held)
+    return words, held, num_held
+
+
+@triton.jit
+def _store_any(fields, width, words):
+    """Store each lane's fields of up to 32 bits as ``width`` words."""
+    even, odd = tl.split(tl.reshape(fields, [8, _LANES, 2, 2]))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    a0, a1 = _by_fours(a)
+    b0, b1 = _by_fours(b)
+    c0, c1 = _by_fours(c)
+    d0, d1 = _by_fours(d)
+    held = tl.zeros([_LANES], dtype=tl.uint64)
+    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    words, held, num_held = _put_fours(a0, b0, c0, d0, width, words, held, num_held)
+    _put_fours(a1, b1, c1, d1, width, words, held, num_held)
 
 
 @triton.jit
@@ -176,8 +204,11 @@ def pack_tile(
     else:
         tl.store(widths + lane, width.to(tl.uint8))
     words = slot + (tl.cumsum(width, axis=0) - width)
-    if tl.max(width, axis=0) <= 8:
+    most = tl.max(width, axis=0)
+    if most <= 8:
         _store_small(fields, width, words)
+    elif most <= 16:
+        _store_medium(fields, width, words)
     else:
         _store_any(fields, width, words)
     return tl.sum(width, axis=0), outliers, differs

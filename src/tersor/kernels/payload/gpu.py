@@ -38,9 +38,9 @@ def tile_end(ends, tile):
     return tl.load(ends + tile - 1, mask=tile > 0, other=0)
 
 
-@triton.jit(do_not_specialize=["varied", "num_tensors"])
+@triton.jit(do_not_specialize=["num_tensors"])
 def plan_kernel(
-    counts, first_tiles, ends, fixed_nbytes, keys, varied, grids, num_tensors, plan, sizes,
+    counts, first_tiles, ends, fixed_nbytes, keys, grids, num_tensors, plan, sizes,
     KIND: tl.constexpr, UNIT: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
@@ -63,13 +63,8 @@ def plan_kernel(
         coded = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
         constant = HEADER_NBYTES + padded(4 * specials) + padded(value_nbytes * specials)
         is_coded = (count > 0) & (step > 0) & (coded < exact)
-        if varied is None:
-            num_varied = tile_end(ends, last + 2 * num_tiles) - tile_end(
-                ends, first + 2 * num_tiles
-            )
-            is_constant = (count > 0) & (num_varied == 0)
-        else:
-            is_constant = (count > 0) & (tl.load(varied + k, mask=inside, other=1) == 0)
+        varying = tile_end(ends, last + 2 * num_tiles) - tile_end(ends, first + 2 * num_tiles)
+        is_constant = (count > 0) & (varying == 0)
         is_constant = is_constant & (low == high) & (constant < exact)
         size = tl.where(is_coded, coded, tl.where(is_constant, constant, exact))
         size = tl.maximum(size, count >> _LEAST_LOG2)
@@ -283,7 +278,6 @@ def make_plan(
     fixed_nbytes: torch.Tensor,
     unit_nbytes: int,
     keys: torch.Tensor,
-    varied: torch.Tensor | None,
     grids: torch.Tensor,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -297,7 +291,6 @@ def make_plan(
         fixed_nbytes: int64 [num_tensors], bytes of the body that the count alone decides.
         unit_nbytes: bytes of a unit.
         keys: finite range of each tensor as ``finite_range.gpu`` keeps it.
-        varied: int32, not 0 where the tensor surely has two different finite values.
         grids: ``quantize.gpu.grid_table``.
         dtype: of the tensors.
     """
@@ -306,7 +299,7 @@ def make_plan(
     plan = torch.empty((num_tensors, NUM_FIELDS.value), dtype=torch.int64, device=device)
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     plan_kernel[(1,)](
-        tiles.counts, tiles.first_tiles, ends, fixed_nbytes, keys, varied, grids, num_tensors,
+        tiles.counts, tiles.first_tiles, ends, fixed_nbytes, keys, grids, num_tensors,
         plan, sizes, KIND=KINDS[dtype], UNIT=unit_nbytes, LANES=256, num_warps=8,
         enable_fp_fusion=False,
     )  # fmt: skip

@@ -26,11 +26,15 @@ from tersor.raw_bytes import padded
 LANES: Final = 32
 STATE_LOW: Final = 1 << 15
 """States lie in [2**15, 2**31): one 16-bit word always suffices to renormalise."""
+NARROW_BITS, WIDE_BITS = 12, 14
+"""Precision of the frequencies of alphabets up to ``NARROW`` and of larger ones."""
+BLOCKS: Final = ((1 << 17, 1 << 14), (1 << 15, 1 << 13), (0, 1 << 12))
+"""Least number of symbols of a stream, and symbols per block from there on."""
 
 
 def prob_bits(alphabet: int) -> int:
     """Precision of the frequencies: 12 bits let a GPU keep a decoding entry in 32 bits."""
-    return 12 if alphabet <= NARROW else 14
+    return NARROW_BITS if alphabet <= NARROW else WIDE_BITS
 
 
 def block_symbols(num_symbols: int) -> int:
@@ -40,9 +44,7 @@ def block_symbols(num_symbols: int) -> int:
     blocks. Halving the largest block would double that and cost 1.6 % of the size at 3 bits per
     symbol; doubling it would save 0.8 %.
     """
-    if num_symbols >= 1 << 17:
-        return 1 << 14
-    return 1 << 13 if num_symbols >= 1 << 15 else 1 << 12
+    return next(block for least, block in BLOCKS if num_symbols >= least)
 
 
 @dataclass(frozen=True, slots=True)

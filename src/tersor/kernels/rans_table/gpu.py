@@ -6,8 +6,10 @@ An encoding entry is an int64 per symbol. Its lower half is ``m = ceil(2**(31 + 
 symbol is below ``f << (31 - bits)``, and for such states ``x // f == umulhi(2 * x, m) >> s``
 exactly: the product's error is below ``x * f / 2**(31 + s) <= 1``. An entry of 0 changes no state.
 
-A decoding entry says for each slot its symbol, the symbol's frequency and the slot's place among
-the symbol's slots: in 8, 12 and 12 bits from the lowest for narrow alphabets, in 16 each for wide.
+A decoding table of a narrow alphabet has a byte per slot, its symbol, and a word per symbol: its
+frequency, and the first of its slots ``<< 16``. That is a third of a word per slot, and so small that
+the tables of many streams fit a cache together. A wide alphabet has an int64 per slot, with 16 bits
+each for its symbol, the symbol's frequency and the slot's place among the symbol's slots.
 """
 
 from __future__ import annotations
@@ -19,25 +21,42 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.histogram.gpu import symbol_counts
-from tersor.kernels.rans.layout import prob_bits
+from tersor.kernels.rans.layout import NARROW_BITS, WIDE_BITS, prob_bits
 from tersor.kernels.symbols.alphabet import NARROW
 from tersor.raw_bytes import padded
 
-_SLOTS: Final = 512
+SLOTS: Final = 512
 """Slots per program: few enough to build the table side by side."""
+_NARROW = tl.constexpr(NARROW)
+_NARROW_BITS, _WIDE_BITS = tl.constexpr(NARROW_BITS), tl.constexpr(WIDE_BITS)
+NARROW_SLOT_WORDS = tl.constexpr((1 << NARROW_BITS) // 4)
+"""Words of a narrow decoding table before those of the symbols."""
 STATUS, USED, SYMBOL, WORDS, NUM_FACTS = (tl.constexpr(k) for k in range(5))
 """What the kernels find out, int64: 1 if the body is malformed; used symbols; the largest of them;
 number of words."""
 
 
 @triton.jit
-def _normalized(counts, BITS: tl.constexpr):
-    """Return int64 frequencies as ``layout.normalized_frequencies`` does; not all counts are 0."""
+def bits_of_alphabet(alphabet, IS_WIDE: tl.constexpr):
+    """Return the precision of the frequencies; ``IS_WIDE`` says that symbols are held in int16."""
+    if IS_WIDE:
+        return tl.where(alphabet <= _NARROW, _NARROW_BITS, _WIDE_BITS).to(tl.uint32)
+    else:
+        return tl.full((), _NARROW_BITS, tl.uint32)
+
+
+@triton.jit
+def normalized(counts, bits):
+    """Return int64 frequencies as ``layout.normalized_frequencies`` does.
+
+    They mean nothing if all counts are 0.
+    """
     symbol = tl.arange(0, counts.shape[0])
     used = counts > 0
-    scale: tl.constexpr = 1 << BITS
+    scale = tl.full((), 1, tl.int64) << bits
     spare = scale - tl.sum(used.to(tl.int64), axis=0)
-    frequencies = tl.where(used, 1 + counts * spare // tl.sum(counts, axis=0), 0)
+    total = tl.maximum(tl.sum(counts, axis=0), 1)
+    frequencies = tl.where(used, 1 + counts * spare // total, 0)
     # the first of the largest counts has the largest key
     key = (counts << 12) | (4095 - symbol)
     rest = scale - tl.sum(frequencies, axis=0)
@@ -45,6 +64,20 @@ def _normalized(counts, BITS: tl.constexpr):
 
 
 @triton.jit
+def entries_of(found, bits):
+    """Return the encoding entries of frequencies."""
+    start = tl.cumsum(found, axis=0) - found
+    shift = tl.zeros_like(found)
+    for power in tl.static_range(_WIDE_BITS):
+        shift += (found > (1 << power)).to(tl.int64)
+    divisor = tl.maximum(found, 1)
+    one = tl.full(found.shape, 1, tl.int64)
+    magic = ((one << (31 + shift)) + divisor - 1) // divisor
+    high = ((tl.full((), 1, tl.int64) << bits) - found) | (start << 14) | (shift << 28)
+    return tl.where(found > 0, magic | (high << 32), 0)
+
+
+@triton.jit(do_not_specialize=["num_copies", "alphabet"])
 def _entries_kernel(
     counts, num_copies, alphabet, frequencies, entries, facts,
     STATIC: tl.constexpr, BITS: tl.constexpr, BINS: tl.constexpr,
@@ -57,17 +90,9 @@ def _entries_kernel(
         total = tl.zeros([BINS], dtype=tl.int64)
         for copy in range(num_copies):
             total += tl.load(counts + copy * BINS + symbol)
-        found = _normalized(total, BITS)
-    start = tl.cumsum(found, axis=0) - found
-    shift = tl.zeros([BINS], dtype=tl.int64)
-    for power in tl.static_range(BITS):
-        shift += (found > (1 << power)).to(tl.int64)
-    divisor = tl.maximum(found, 1)
-    one = tl.full([BINS], 1, tl.int64)
-    magic = ((one << (31 + shift)) + divisor - 1) // divisor
-    high = ((1 << BITS) - found) | (start << 14) | (shift << 28)
+        found = normalized(total, BITS)
     tl.store(frequencies + symbol, found.to(tl.int16))
-    tl.store(entries + symbol, tl.where(found > 0, magic | (high << 32), 0))
+    tl.store(entries + symbol, entries_of(found, BITS))
     tl.store(facts + USED, tl.sum((found > 0).to(tl.int64), axis=0))
 
 
@@ -76,12 +101,13 @@ def encoding_table(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return frequencies (int16, padded with zeros to 8 bytes or more) and encoding entries.
 
-    The number of used symbols goes to ``facts``.
+    There are at least 256 entries. The number of used symbols goes to ``facts``.
     """
     bins = max(32, triton.next_power_of_2(alphabet))
     counts = symbol_counts(symbols, alphabet) if frequencies is None else frequencies
     table = torch.empty(bins, dtype=torch.int16, device=symbols.device)
-    entries = torch.empty(bins, dtype=torch.int64, device=symbols.device)
+    # those of bytes are copied to shared memory as a whole
+    entries = torch.empty(max(bins, NARROW), dtype=torch.int64, device=symbols.device)
     _entries_kernel[(1,)](
         counts,
         counts.shape[0],
@@ -98,31 +124,86 @@ def encoding_table(
 
 
 @triton.jit
-def _slots_kernel(
-    frequencies, alphabet, slots, facts, BITS: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr
+def _entry_list_kernel(
+    counts, alphabets, rotations, frequencies, entries, used, IS_WIDE: tl.constexpr,
+    BINS: tl.constexpr,
 ):  # fmt: skip
-    """One program fills ``SLOTS`` slots; the first also checks the table and writes the facts.
+    """One program makes the table of one stream from its counts of bytes or int16."""
+    k = tl.program_id(0).to(tl.int64)
+    alphabet = tl.load(alphabets + k)
+    bits = bits_of_alphabet(alphabet, IS_WIDE)
+    symbol = tl.arange(0, BINS)
+    place = k * BINS + ((symbol + tl.load(rotations + k)) & (BINS - 1))
+    found = normalized(tl.load(counts + place, mask=symbol < alphabet, other=0), bits)
+    tl.store(frequencies + k * BINS + symbol, found.to(tl.int16))
+    tl.store(entries + place, entries_of(found, bits))
+    tl.store(used + k, tl.sum((found > 0).to(tl.int32), axis=0))
 
-    ``2**NBITS`` is at least the alphabet. A slot finds its symbol by bisection.
+
+def encoding_tables(
+    counts: torch.Tensor, alphabets: torch.Tensor, rotations: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return frequencies, encoding entries and the number of used symbols of several streams.
+
+    Args:
+        counts: int64 [streams, 256 or 4096], how often each byte (or int16) occurs.
+        alphabets: int32 [streams].
+        rotations: int32 [streams]; symbol ``s`` is held in the byte ``s + rotation`` modulo 256.
+
+    Returns:
+        frequencies: int16 like ``counts``, by symbol.
+        entries: int64 like ``counts``, by byte.
+        used: int32 [streams].
     """
-    symbol = tl.arange(0, 1 << NBITS)
-    stored = tl.load(frequencies + symbol, mask=symbol < alphabet, other=0)
-    found = stored.to(tl.int32) & 0xFFFF
+    bins = counts.shape[1]
+    frequencies = torch.empty(counts.shape, dtype=torch.int16, device=counts.device)
+    entries = torch.empty_like(counts)
+    used = torch.empty(len(counts), dtype=torch.int32, device=counts.device)
+    _entry_list_kernel[(len(counts),)](
+        counts, alphabets, rotations, frequencies, entries, used, IS_WIDE=bins > NARROW, BINS=bins,
+        num_warps=8 if bins <= NARROW else 16,
+    )  # fmt: skip
+    return frequencies, entries, used
+
+
+@triton.jit
+def store_slots(
+    slots, found, first, alphabet, IS_WIDE: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr
+):
+    """Fill ``SLOTS`` slots of a decoding table from ``first`` on; ``2**NBITS >= alphabet``.
+
+    A slot finds its symbol by bisection. Where frequencies do not add up the entries make no
+    sense, but name a symbol.
+    """
+    slot = first + tl.arange(0, SLOTS)
     ends = tl.cumsum(found, axis=0)
-    slot = tl.program_id(0) * SLOTS + tl.arange(0, SLOTS)
-    decoded = tl.zeros([SLOTS], dtype=tl.int32)
+    decoded = tl.zeros_like(slot)
     for k in tl.static_range(NBITS):
         probed = decoded | (1 << (NBITS - 1 - k))
         decoded = tl.where(tl.gather(ends, probed - 1, 0) <= slot, probed, decoded)
-    # where the frequencies do not add up the entries make no sense, but name a symbol
     decoded = tl.minimum(decoded, alphabet - 1)
-    frequency = tl.gather(found, decoded, 0)
-    place = slot - (tl.gather(ends, decoded, 0) - frequency)
-    if BITS == 12:
-        tl.store(slots + slot, decoded | (frequency << 8) | (place << 20))
-    else:
+    if IS_WIDE:
+        frequency = tl.gather(found, decoded, 0)
+        place = slot - (tl.gather(ends, decoded, 0) - frequency)
         high = (frequency | (place << 16)).to(tl.int64)
         tl.store(slots + slot, decoded.to(tl.int64) | (high << 16))
+    else:
+        tl.store(slots.to(tl.pointer_type(tl.uint8)) + slot, decoded.to(tl.uint8))
+        if first == 0:
+            symbol = tl.arange(0, 1 << NBITS)
+            tl.store(slots + NARROW_SLOT_WORDS + symbol, found | ((ends - found) << 16))
+
+
+@triton.jit(do_not_specialize=["alphabet"])
+def _slots_kernel(
+    frequencies, alphabet, slots, facts, BITS: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr
+):  # fmt: skip
+    """One program fills ``SLOTS`` slots; the first also checks the table and writes the facts."""
+    symbol = tl.arange(0, 1 << NBITS)
+    stored = tl.load(frequencies + symbol, mask=symbol < alphabet, other=0)
+    found = stored.to(tl.int32) & 0xFFFF
+    is_wide: tl.constexpr = BITS > _NARROW_BITS
+    store_slots(slots, found, tl.program_id(0) * SLOTS, alphabet, is_wide, NBITS, SLOTS)
     if tl.program_id(0) == 0:
         used = found > 0
         tl.store(facts + STATUS, (tl.sum(found, axis=0) != (1 << BITS)).to(tl.int64))
@@ -130,25 +211,32 @@ def _slots_kernel(
         tl.store(facts + SYMBOL, tl.max(tl.where(used, symbol, 0), axis=0).to(tl.int64))
 
 
+def empty_slots(streams: tuple[int, ...], is_wide: bool, device: torch.device) -> torch.Tensor:
+    """Return memory for decoding tables, one per stream."""
+    if is_wide:
+        return torch.empty((*streams, 1 << WIDE_BITS), dtype=torch.int64, device=device)
+    num_words = NARROW_SLOT_WORDS.value + NARROW
+    return torch.empty((*streams, num_words), dtype=torch.int32, device=device)
+
+
 def decoding_table(frequencies: torch.Tensor, alphabet: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return decoding entries (int32, int64 for wide alphabets) and new facts about the body.
+    """Return a decoding table and new facts about the body.
 
     Args:
         frequencies: uint16 in int16, or int64; at least ``alphabet`` of them.
         alphabet: number of symbols.
     """
     bits = prob_bits(alphabet)
-    dtype = torch.int32 if alphabet <= NARROW else torch.int64
-    slots = torch.empty(1 << bits, dtype=dtype, device=frequencies.device)
+    slots = empty_slots((), alphabet > NARROW, frequencies.device)
     facts = torch.empty(NUM_FACTS.value, dtype=torch.int64, device=frequencies.device)
-    _slots_kernel[((1 << bits) // _SLOTS,)](
+    _slots_kernel[((1 << bits) // SLOTS,)](
         frequencies,
         alphabet,
         slots,
         facts,
         BITS=bits,
         NBITS=max(5, (alphabet - 1).bit_length()),
-        SLOTS=_SLOTS,
+        SLOTS=SLOTS,
     )
     return slots, facts
 

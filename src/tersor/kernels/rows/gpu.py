@@ -13,7 +13,7 @@ import triton.language as tl
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields import pack_fields, unpack_fields
 from tersor.kernels.bitfields.reference import fields_nbytes
-from tersor.kernels.dedup.gpu import DistinctRows, as_words, number_rows
+from tersor.kernels.dedup.gpu import number_rows
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.payload.layout import HEADER as PAYLOAD_HEADER
 from tersor.kernels.payload.plain import Encoded, decode_if_plain, seal_if_plain
@@ -132,9 +132,9 @@ def _gather(
     )  # fmt: skip
 
 
-def _num_distinct(found: DistinctRows, finite: torch.Tensor) -> tuple[int, float, float]:
+def _read_back(count: torch.Tensor, finite: torch.Tensor) -> tuple[int, float, float]:
     """Read back how many rows are distinct, and the finite range, at once."""
-    numbers = torch.cat([found.ends[-1:], finite.view(torch.int64)]).tolist()
+    numbers = torch.cat([count, finite.view(torch.int64)]).tolist()
     low, high = torch.tensor(numbers[1:]).view(torch.float64).tolist()
     return numbers[0], low, high
 
@@ -143,22 +143,22 @@ def encode_rows(
     x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
 ) -> Encoded | None:
     """See ``composition.encode_rows``; waits for sizes only."""
-    found = number_rows([as_words(x)])
-    num_unique, low, high = _num_distinct(found, finite_range(x))
+    index, first, count = number_rows(x.contiguous())
+    num_unique, low, high = _read_back(count, finite_range(x))
     grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
     if grid is None:
         return None
-    index, first = found.index, found.first[:num_unique]
+    first = first[:num_unique]
     distinct = x if num_unique == x.shape[0] else x.index_select(0, first)
     mapped, positions = quantize_symbols(distinct, grid, low, high)
     if positions.numel() == 0 and mapped.escape_positions.numel() == 0:
         codes = mapped.symbols.view(-1, x.shape[1])
-        again = number_rows([as_words(codes)])
-        num_kept = int(again.ends[-1])
+        again, kept, count = number_rows(codes)
+        num_kept = int(count)
         if num_kept < num_unique:
-            kept = again.first[:num_kept]
+            kept = kept[:num_kept]
             mapped = replace(mapped, symbols=codes.index_select(0, kept).view(-1))
-            index, first = again.index.index_select(0, index), first.index_select(0, kept)
+            index, first = again.index_select(0, index), first.index_select(0, kept)
     parts = _encode_index(index, first, coder)
     room = parts[0].new_zeros(lead)
     data = torch.cat([room, *parts, encode_mapped(mapped, coder)])

@@ -27,7 +27,10 @@ from typing import Final
 
 HEADER: Final = struct.Struct("<IBBxx")
 PACKED, CODED = 0, 1
-_SYMBOL_NBITS: Final = 11
+SYMBOL_NBITS: Final = 11
+"""Bits of a reference that an entropy coder gets to see."""
+TABLE_NBITS: Final = 32
+"""References must have more bits than this per symbol for coding to be tried."""
 
 
 def ref_nbits(num_unique: int) -> int:
@@ -41,7 +44,7 @@ def ref_nbits(num_unique: int) -> int:
 
 def low_nbits(nbits: int) -> int:
     """Bits of a reference kept out of the entropy coder, so that its alphabet stays small."""
-    return max(0, nbits - _SYMBOL_NBITS)
+    return max(0, nbits - SYMBOL_NBITS)
 
 
 def index_alphabet(num_unique: int, low: int) -> int:
@@ -55,4 +58,4 @@ def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
     A table takes half a byte per symbol; below eight times that, coding never won by more than
     1 % on looked-up embeddings and cost a fifth of the encoding time.
     """
-    return num_refs * nbits > 32 * alphabet
+    return num_refs * nbits > TABLE_NBITS * alphabet

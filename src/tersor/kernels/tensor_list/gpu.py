@@ -40,8 +40,7 @@ def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> Tile
     first_tiles = torch.cat([num_tiles.new_zeros(1), num_tiles.cumsum(0)])
     owners = torch.arange(len(numels), dtype=torch.int32).repeat_interleave(num_tiles)
     total = int(first_tiles[-1])
-    tables = (sent(table, device) for table in (counts, first_tiles, owners))
-    return TileTable(*tables, num_tiles=total)
+    return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
 
 
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:

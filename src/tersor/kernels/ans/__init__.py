@@ -1,0 +1,1 @@
+"""Payloads of the codec ``ans`` for a list of tensors."""

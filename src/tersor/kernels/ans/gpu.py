@@ -1,0 +1,401 @@
+"""Payloads of ``ans`` for a list of tensors in Triton.
+
+Values are read once (twice for a relative bound) and become bytes, codes modulo 256: what the bytes
+mean is known as soon as all are written, and the coder's tables take it into account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
+from tersor.kernels.finite_range.gpu import fold_range, fold_ranges, key_dtype
+from tersor.kernels.grids.gpu import grid_table
+from tersor.kernels.kept import kept, uploaded
+from tersor.kernels.payload.gpu import (
+    CODED,
+    CONSTANT,
+    EXACT,
+    HEADER_NBYTES,
+    MODE,
+    NUM_FIELDS,
+    OFFSET,
+    OUTLIERS,
+    as_compute,
+    close_payload,
+    copy_values,
+    make_plan,
+    open_payload,
+    place_outliers,
+    put_outliers,
+)
+from tersor.kernels.payload.layout import exact_nbytes
+from tersor.kernels.quantize.gpu import KINDS, load_values, quantize_values, store_values
+from tersor.kernels.rans_list.gpu import (
+    Bodies,
+    Streams,
+    decode_values,
+    encode_streams,
+    place_streams,
+)
+from tersor.kernels.symbols import body as symbols_body
+from tersor.kernels.symbols.alphabet import NARROW
+from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
+from tersor.types import Bound
+
+_TILE: Final = 8192
+_WARPS: Final = 16
+"""A program has 16 values per thread, whose loads are all on their way at once."""
+_SCANNED: Final = 1024
+"""Values at a time where a tile is looked at once more."""
+_FINISHING: Final = 1056
+"""Programs for what is not coded: as many of four warps as an H200 holds at a time."""
+_ALIGNMENT: Final = 16
+"""Symbols of a tensor start at a multiple of so many, so that loads of them are wide."""
+_NARROW = tl.constexpr(NARROW)
+_HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
+_LARGEST_CODE = tl.constexpr((1 << 31) - 1)
+_SIGN = tl.constexpr(-(1 << 31))
+MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
+"""States of a payload that was not decoded: wrong, or of a form that this module does not know."""
+
+
+@triton.jit
+def _extended(low, high, missed, other_low, other_high, other_missed):
+    return tl.minimum(low, other_low), tl.maximum(high, other_high), missed + other_missed
+
+
+@triton.jit
+def _quantize_tile(
+    address, limit, grid, target, KIND: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """Store a tile's codes as bytes; return its smallest and largest code and its outliers.
+
+    The tile has ``limit`` values, all of them if ``WHOLE``. Four codes make one word of 32 bits,
+    which one thread stores: single bytes would have to pass from thread to thread first. The last
+    word may have bytes past the end.
+    """
+    word = tl.arange(0, TILE // 4)
+    position = word[:, None] * 4 + tl.arange(0, 4)[None, :]
+    values = load_values(address, position, limit, 0.0, KIND, ALIGNED, WHOLE)
+    step, inverse, bound = grid
+    codes, holds = quantize_values(values, step, inverse, bound, KIND)
+    words = target.to(tl.pointer_type(tl.int32)) + word
+    joined = tl.sum((codes & 255) << (8 * tl.arange(0, 4))[None, :], axis=1)
+    if WHOLE:
+        tl.store(words, joined)
+        low, high, missed = codes, codes, (~holds).to(tl.int32)
+    else:
+        tl.store(words, joined, mask=4 * word < limit)
+        inside = position < limit
+        low, high = tl.where(inside, codes, _LARGEST_CODE), tl.where(inside, codes, _SIGN)
+        missed = (inside & ~holds).to(tl.int32)
+    parts = tl.min(low, axis=1), tl.max(high, axis=1), tl.sum(missed, axis=1)
+    return tl.reduce(parts, 0, _extended)
+
+
+@triton.jit
+def _examine_tile(address, limit, keys, KIND: tl.constexpr, PART: tl.constexpr):
+    """Fold a tile into its tensor's range; return how many of its values are not finite."""
+    specials = 0
+    for part in range(0, limit, PART):
+        position = part + tl.arange(0, PART)
+        values = load_values(address, position, limit, float("nan"), KIND, False, False)
+        fold_range(values, keys, KIND)
+        special = (position < limit) & ~(tl.abs(values) < float("inf"))
+        specials += tl.sum(special.to(tl.int32), axis=0)
+    return specials
+
+
+@triton.jit
+def _load_grid(grids, k):
+    return tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1), tl.load(grids + 3 * k + 2)
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _quantize_kernel(
+    starts, counts, first_tiles, owners, grids, keys, extents, places, symbols, stats,
+    num_tiles, KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes one tile to bytes and notes its smallest and largest code.
+
+    Only a tensor whose values do not vary needs its range after this, so a tile says that its
+    values vary, or looks at them once more. The units of ``make_plan`` are the head's bytes.
+    """
+    # backwards: the values that the pass before this one read last are still in the cache
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    k = tl.load(owners + tile)
+    base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
+    limit = tl.minimum(count - base, TILE).to(tl.int32)
+    address, grid = tl.load(starts + k) + base * (KIND & ~1), _load_grid(grids, k)
+    target = symbols + tl.load(places + k) + base
+    if limit == TILE:
+        low, high, missed = _quantize_tile(address, limit, grid, target, KIND, ALIGNED, True, TILE)
+    else:
+        low, high, missed = _quantize_tile(address, limit, grid, target, KIND, ALIGNED, False, TILE)
+    specials = 0
+    varies = (low < high) & (missed == 0)
+    if not varies:
+        specials = _examine_tile(address, limit, keys + 2 * k, KIND, PART)
+    # places of a tile's own: thousands of programs that meet in one place take 1 ns each
+    tl.store(extents + 2 * tile, low)
+    tl.store(extents + 2 * tile + 1, high)
+    tl.store(stats + tile, tl.where(base == 0, _HEAD_NBYTES, 0).to(tl.int64))
+    tl.store(stats + num_tiles + tile, (missed.to(tl.int64) << 32) | specials)
+    tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
+
+
+@triton.jit
+def _alphabet_kernel(
+    extents, first_tiles, counts, grids, coded, alphabets, lows, status, LANES: tl.constexpr
+):
+    """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid.
+
+    ``coded`` gets the number of symbols to code.
+    """
+    k = tl.program_id(0)
+    last = tl.load(first_tiles + k + 1)
+    smallest = tl.full([LANES], _LARGEST_CODE, tl.int32)
+    largest = tl.full([LANES], _SIGN, tl.int32)
+    for start in range(tl.load(first_tiles + k), last, LANES):
+        tile = start + tl.arange(0, LANES)
+        inside = tile < last
+        low = tl.load(extents + 2 * tile, mask=inside, other=_LARGEST_CODE)
+        high = tl.load(extents + 2 * tile + 1, mask=inside, other=_SIGN)
+        smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
+    low, high = tl.min(smallest, axis=0), tl.max(largest, axis=0)
+    count = tl.load(counts + k)
+    has_grid = (count > 0) & (tl.load(grids + 3 * k) > 0)
+    size = high.to(tl.int64) - low + 1
+    is_coded = has_grid & (size <= _NARROW)
+    tl.store(coded + k, tl.where(is_coded, count, 0))
+    tl.store(alphabets + k, tl.where(is_coded, size, 0).to(tl.int32))
+    tl.store(lows + k, low)
+    is_wide = has_grid & (size > _NARROW)
+    tl.store(status + k, is_wide.to(tl.int32))
+    tl.store(grids + 3 * k, tl.zeros((), grids.dtype.element_ty), mask=is_wide)
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _finish_kernel(
+    starts, counts, first_tiles, grids, ends, plan, num_tiles, alphabets, lows, out, targets,
+    KIND: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
+
+    It also says where the coder's body goes.
+    """
+    k = tl.program_id(0)
+    row = plan + k * NUM_FIELDS
+    mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
+    count, address = tl.load(counts + k), tl.load(starts + k)
+    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+    if (mode == EXACT) | (tl.load(row + OUTLIERS) > 0):
+        grid = _load_grid(grids, k)
+        for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
+            if mode == EXACT:
+                begin, end = (tile - first) * TILE, tl.minimum((tile + 1 - first) * TILE, count)
+                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
+            else:
+                place_outliers(
+                    payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
+                    KIND, TILE, PART,
+                )  # fmt: skip
+    if tl.program_id(1) == 0:
+        close_payload(payload, count, row, KIND)
+        body = (payload + HEADER_NBYTES).to(tl.int64)
+        if mode == CODED:
+            head = body.to(tl.pointer_type(tl.int64))
+            low = tl.load(lows + k).to(tl.int64) & 0xFFFFFFFF
+            tl.store(head, low | (tl.load(alphabets + k).to(tl.int64) << 32))
+            tl.store(head + 1, tl.full((), 0, tl.int64))
+        tl.store(targets + k, tl.where(mode == CODED, body + _HEAD_NBYTES, 0))
+
+
+@kept
+def _symbol_places(numels: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, int]:
+    """Return where the symbols of each tensor start, int64, and the room all of them take."""
+    rooms = [triton.cdiv(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels]
+    places = list(accumulate(rooms, initial=0))
+    return uploaded(places[:-1], torch.int64, device), places[-1]
+
+
+def _num_finishing(numels: Sequence[int]) -> int:
+    """Return the number of programs per tensor for what is not coded."""
+    return max(1, min(_FINISHING // len(numels), max(numels) // _TILE))
+
+
+def _quantize(
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], status: torch.Tensor
+) -> tuple[Streams, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Quantize all tensors; return their streams, and running sums, keys and grids.
+
+    ``make_plan`` says what these are.
+    """
+    device, dtype = status.device, xs[0].dtype
+    numels, aligned = tuple(x.numel() for x in xs), are_aligned(xs)
+    starts = addresses(xs, device)
+    keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
+    limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
+    if any(b.kind == "relative" for b in bounds):
+        fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
+    grids = grid_table(keys, limits, dtype)
+    tiles = tile_table(numels, _TILE, device)
+    places, room = _symbol_places(numels, device)
+    symbols = torch.empty(room, dtype=torch.uint8, device=device)
+    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=device)
+    extents = torch.empty(2 * tiles.num_tiles, dtype=torch.int32, device=device)
+    _quantize_kernel[(tiles.num_tiles,)](
+        starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, extents, places,
+        symbols, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned, TILE=_TILE,
+        PART=_SCANNED, num_warps=_WARPS, enable_fp_fusion=False,
+    )  # fmt: skip
+    coded = torch.empty(len(xs), dtype=torch.int64, device=device)
+    alphabets, lows = torch.empty_like(status), torch.empty_like(status)
+    _alphabet_kernel[(len(xs),)](
+        extents, tiles.first_tiles, tiles.counts, grids, coded, alphabets, lows, status, LANES=512
+    )
+    # a code modulo 256 is its symbol, rotated by the smallest code
+    streams = Streams(symbols, places, coded, numels, alphabets, lows)
+    return streams, stats.cumsum(0), keys, grids
+
+
+def encode_ans(
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Returns:
+        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
+        sizes: int64 [len(xs)], bytes of each payload.
+        status: int32 [len(xs)], 1 where codes span more than 256 and the values are therefore not
+            coded though the codec could; else 0, and the payload is the codec's own.
+    """
+    device, dtype = xs[0].device, xs[0].dtype
+    numels = tuple(x.numel() for x in xs)
+    status = torch.empty(len(xs), dtype=torch.int32, device=device)
+    with torch.cuda.device_of(xs[0]):
+        streams, ends, keys, grids = _quantize(xs, bounds, status)
+        encoded = encode_streams(streams)
+        tiles = tile_table(numels, _TILE, device)
+        plan, sizes = make_plan(tiles, ends, encoded.nbytes, 1, keys, grids, dtype)
+        capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
+        out = torch.empty(capacity, dtype=torch.uint8, device=device)
+        targets = torch.empty(len(xs), dtype=torch.int64, device=device)
+        _finish_kernel[(len(xs), _num_finishing(numels))](
+            addresses(xs, device), tiles.counts, tiles.first_tiles, grids, ends, plan,
+            tiles.num_tiles, streams.alphabets, streams.rotations, out, targets, KIND=KINDS[dtype],
+            TILE=_TILE, PART=_SCANNED, num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+        place_streams(streams, encoded, targets)
+    return out, sizes, status
+
+
+@triton.jit(do_not_specialize=["buffer", "num_tensors"])
+def _open_kernel(
+    buffer, offsets, sizes, counts, num_tensors, bodies, rooms, coded, alphabets, lows, steps,
+    status, KIND: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One program opens ``LANES`` payloads and says what the coder is to decode."""
+    k = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    inside = k < num_tensors
+    size = tl.load(sizes + k, mask=inside, other=0)
+    count = tl.load(counts + k, mask=inside, other=0)
+    payload = buffer + tl.load(offsets + k, mask=inside, other=0)
+    mode, number, body, _, good = open_payload(payload, size, count, KIND)
+    is_coded = good & (mode == CODED)
+    head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
+    whole = is_coded & (body >= _HEAD_NBYTES)
+    first = tl.load(head, mask=whole, other=0)
+    second = tl.load(head + 1, mask=whole, other=0)
+    low, alphabet = first.to(tl.int32), (first >> 32) & 0xFFFF
+    # what lies between and behind the numbers must be zero
+    possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
+    possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= _LARGEST_CODE)
+    is_known = (alphabet <= _NARROW) & ((second & 0xFFFFFFFF) == 0)
+    state = tl.where(is_known, 0, UNKNOWN)
+    state = tl.where(possible, state, tl.where(good & (mode != CODED), 0, MALFORMED))
+    tl.store(bodies + k, (head + 2).to(tl.int64), mask=inside)
+    tl.store(rooms + k, body - _HEAD_NBYTES, mask=inside)
+    tl.store(coded + k, tl.where(possible & is_known, count, 0), mask=inside)
+    tl.store(alphabets + k, alphabet.to(tl.int32), mask=inside)
+    tl.store(lows + k, low, mask=inside)
+    tl.store(steps + k, number, mask=inside)
+    tl.store(status + k, state, mask=inside)
+
+
+@triton.jit(do_not_specialize=["buffer"])
+def _fill_kernel(
+    buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status, KIND: tl.constexpr,
+    PART: tl.constexpr,
+):  # fmt: skip
+    """Program (k, p) writes every p-th part of tensor k if it is not coded.
+
+    The first checks that the coder read all of its body.
+    """
+    k = tl.program_id(0)
+    count, address = tl.load(counts + k), tl.load(targets + k)
+    payload = buffer + tl.load(offsets + k)
+    mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, KIND)
+    begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
+    if good & (mode == CONSTANT):
+        for start in range(begin, count, stride):
+            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, KIND)
+            position = start + tl.arange(0, PART)
+            store_values(address, position, values, count, KIND, False, False)
+    elif good & (mode == EXACT):
+        body = (payload + HEADER_NBYTES).to(tl.int64)
+        for start in range(begin, count, stride):
+            copy_values(body, address, start, tl.minimum(start + PART, count), KIND)
+    is_whole = (tl.load(coded + k) == 0) | (tl.load(nbytes + k) == tl.load(rooms + k))
+    if (tl.program_id(1) == 0) & (is_whole == 0):
+        tl.atomic_or(status + k, MALFORMED)
+
+
+def decode_ans(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+) -> torch.Tensor:
+    """Decode payloads into contiguous tensors of one dtype and device, without waiting.
+
+    Args:
+        buffer: uint8 with all payloads, each at an address that is a multiple of 8.
+        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
+            that lies elsewhere, the difference of their addresses. Trusted.
+        sizes: int64 [len(outs)], bytes of each. Trusted.
+        outs: what to write.
+
+    Returns:
+        int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload has
+        a wide alphabet or escapes, which others decode, else ``MALFORMED`` or both.
+    """
+    device, dtype = buffer.device, outs[0].dtype
+    numels = tuple(y.numel() for y in outs)
+    counts = tile_table(numels, _TILE, device).counts
+    targets = addresses(outs, device)
+    status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    alphabets, lows = torch.empty_like(status), torch.empty_like(status)
+    steps = torch.empty(len(outs), dtype=torch.float64, device=device)
+    starts, rooms, coded = (torch.empty_like(counts) for _ in range(3))
+    bodies = Bodies(starts, rooms, coded, alphabets, numels)
+    with torch.cuda.device_of(buffer):
+        _open_kernel[(triton.cdiv(len(outs), 128),)](
+            buffer, offsets, sizes, counts, len(outs), starts, rooms, coded, alphabets, lows,
+            steps, status, KIND=KINDS[dtype], LANES=128,
+        )  # fmt: skip
+        nbytes = decode_values(bodies, targets, lows, steps, dtype, status)
+        _fill_kernel[(len(outs), _num_finishing(numels))](
+            buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status,
+            KIND=KINDS[dtype], PART=_SCANNED, num_warps=4,
+        )  # fmt: skip
+        put_outliers(buffer, offsets, sizes, targets, counts, dtype, status, max(numels))
+    return status

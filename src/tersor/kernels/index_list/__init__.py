@@ -1,0 +1,1 @@
+"""The index of de-duplicated rows of lists of matrices."""

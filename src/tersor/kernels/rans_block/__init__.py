@@ -1,0 +1,1 @@
+"""One block of rANS on a GPU, for single streams and for lists of them."""

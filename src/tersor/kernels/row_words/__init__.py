@@ -1,0 +1,1 @@
+"""Rows as words: loaded, hashed and compared inside a kernel."""

@@ -1,0 +1,1 @@
+"""The heads of the payloads of lists of matrices, read on the device."""

@@ -1,0 +1,1 @@
+"""The codec ``rows`` with rANS for lists of matrices: decoding, without waiting."""

@@ -1,0 +1,1 @@
+"""Sizes, places and headers of the payloads of lists of matrices."""

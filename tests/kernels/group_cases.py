@@ -1,0 +1,120 @@
+"""What the conformance matrix runs for operations on groups of values."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from tersor.kernels.group import group_quantize, group_transform_quantize
+from tersor.kernels.group.reference import group_quantize as quantize_group
+from tests.kernels.cases import CASES, Out, case, encodings, float_inputs, in_groups
+
+__all__ = ["CASES"]
+
+_F32: Final = (torch.float32,)
+
+
+@case("group_quantize", dtypes=_F32)
+def _group_quantize(dtype, encoders):
+    for nbits in (4, 8):
+        for group in (2, 64, 130):
+            for name, x in in_groups(group):
+                for seed in (None, 0, 2**64 - 1):
+                    yield f"{name} {nbits} bits {group} seed {seed}", (x, nbits, group, seed)
+
+
+@case("group_dequantize", dtypes=_F32)
+def _group_dequantize(dtype, encoders):
+    for name, (x, nbits, group, seed) in _group_quantize(dtype, encoders):
+        for by, (scales, packed) in encodings(encoders, group_quantize, x, nbits, group, seed):
+            yield f"{name} {by}", (packed, scales, nbits, group)
+
+
+# bits, group, seed, hadamard: groups of one row, of one pass, of two, and no power of two
+_TRANSFORMED: Final = (
+    (4, 128, 7, True),
+    (8, 64, None, False),
+    (4, 32, None, True),
+    (8, 32, 1, True),
+    (8, 2048, 2**40 + 1, True),
+    (4, 192, None, True),
+    (8, 96, None, True),
+    (4, 4096, 3, False),
+    (4, 10_000, None, False),
+)
+
+
+def _transformed(dtype: torch.dtype) -> tuple[tuple[int, int, int | None, bool], ...]:
+    return _TRANSFORMED if dtype == torch.float32 else _TRANSFORMED[:2]
+
+
+def _neighbours(x: Tensor) -> Tensor:
+    """Return a base of the dtype and size of ``x``: differences cancel, and some overflow."""
+    return x.roll(1)
+
+
+@case("group_transform_quantize")
+def _group_transform_quantize(dtype, encoders):
+    for options in _transformed(dtype):
+        for name, x in float_inputs(dtype).items():
+            flat = x.contiguous().view(-1)
+            yield f"{name} {options}", (flat, *options)
+            yield f"{name} {options} less a base", (flat, *options, None, _neighbours(flat))
+
+
+@case("group_dequantize_transform")
+def _group_dequantize_transform(dtype, encoders):
+    for nbits, group, seed, hadamard in _transformed(dtype):
+        for name, x in float_inputs(torch.float32).items():
+            arguments = (x.contiguous().view(-1), nbits, group, seed, hadamard)
+            base = _neighbours(arguments[0].to(dtype))
+            for by, (scales, packed) in encodings(encoders, group_transform_quantize, *arguments):
+                parts = (packed, scales, nbits, group, hadamard)
+                label = f"{name} {arguments[1:]} {by}"
+                yield label, (*parts, Out(tuple(base.shape), dtype))
+                yield f"{label} to a base", (*parts, Out(tuple(base.shape), dtype, base), True)
+    for nbits, group, hadamard in ((4, 128, True), (8, 32, False), (8, 22, False)):
+        data, scales = _sent(nbits, group)
+        count = data.shape[1] * 8 // nbits - 3
+        parts = (data, scales, nbits, group, hadamard)
+        yield f"sum {nbits} {group}", (*parts, Out((count,), dtype))
+        base = torch.linspace(-40, 40, count).to(dtype)
+        yield f"sum {nbits} {group} to a base", (*parts, Out((count,), dtype, base), True)
+
+
+def _sent(nbits: int, group: int) -> tuple[Tensor, Tensor]:
+    """Return what three senders quantized, with values that are not finite."""
+    values = torch.randn(3, 20 * group, generator=torch.Generator().manual_seed(3))
+    values *= torch.tensor([[1.0], [1e-3], [30.0]])
+    values[:, 4 * group : 5 * group] = 0.0
+    values[0, 5], values[1, group + 1] = torch.nan, torch.inf
+    sent = [quantize_group(row, nbits, group) for row in values]
+    return torch.stack([data for _, data in sent]), torch.stack([scales for scales, _ in sent])
+
+
+@case("group_dequantize_sum_quantize", dtypes=_F32)
+def _group_dequantize_sum_quantize(dtype, encoders):
+    for nbits, new_nbits, group, seed in (
+        (8, 4, 128, 11),
+        (4, 8, 128, None),
+        (4, 4, 32, 2**63),
+        (8, 8, 32, None),
+        (8, 4, 64, None),
+        (8, 4, 1024, 0),
+        (4, 8, 4096, None),
+        (8, 4, 8192, None),
+        (8, 4, 30, 5),
+    ):
+        label = f"{nbits} to {new_nbits} bits {group} seed {seed}"
+        data, scales = _sent(nbits, group)
+        yield label, (data, scales, nbits, group, new_nbits, seed)
+        yield f"{label} one sender", (data[:1], scales[:1], nbits, group, new_nbits, seed)
+
+
+@case("hadamard", dtypes=_F32)
+def _hadamard(dtype, encoders):
+    for name, x in in_groups(32):
+        yield name, (x,)
+        yield f"{name} inverse", (x, True)

@@ -1,0 +1,242 @@
+"""Lists of tensors encoded on the device have the payloads of the codec ``ans``, in every mode.
+
+With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from tersor.codecs.entropy import Ans
+from tersor.errors import CorruptDataError
+from tersor.kernels.finite_range import reference as finite_range
+from tersor.kernels.op import use_backend
+from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
+from tersor.kernels.quantize import Grid
+from tersor.kernels.quantize import reference as quantize
+from tersor.types import FLOAT_DTYPES, Bound
+from tests import data
+from tests.checks import assert_bits_equal, assert_rejects
+
+pytest.importorskip("triton")
+from tersor.kernels.ans import gpu as ans
+from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
+pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+
+GUARD = 0xC3
+BOUNDS = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.absolute(0.0), Bound.relative(1e-4))
+MAX_INTERPRETED_VALUES = 130
+"""The interpreter takes milliseconds for 32 symbols, and for every value of a tile."""
+TILE = 64 if _INTERPRETED else ans._TILE
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    if _INTERPRETED:
+        monkeypatch.setattr(ans, "_TILE", TILE)
+        monkeypatch.setattr(ans, "_SCANNED", TILE // 2)
+
+
+def inputs(dtype: torch.dtype) -> list[Tensor]:
+    """All shared inputs, shortened for the interpreter, else some of several tiles too."""
+    xs = [x.contiguous() for x in data.inputs(dtype).values()]
+    if _INTERPRETED:
+        return [x.view(-1)[:MAX_INTERPRETED_VALUES] for x in xs]
+    noise = torch.randn(300_001, generator=torch.Generator().manual_seed(1))
+    # the last is padded, as a payload has at least one byte per 2**16 values
+    return [*xs, noise.to(dtype), noise.mul(1e30).to(dtype), torch.full((1 << 22,), 2.5).to(dtype)]
+
+
+def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
+    """Encode on the device; return the payloads, on the CPU, and the states."""
+    buffer, sizes, status = ans.encode_ans([x.to(DEVICE) for x in xs], bounds)
+    found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
+    return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
+
+
+def decoded(
+    payloads: Sequence[Tensor], shapes: Sequence[torch.Size], dtype: torch.dtype
+) -> tuple[list[Tensor], list[int]]:
+    """Decode on the device; return tensors and states, after a look at the memory around them."""
+    sizes = [payload.numel() for payload in payloads]
+    starts = starts_of(sizes)
+    # what does not belong to a payload must not be taken for a part of it
+    buffer = torch.full((starts[-1] + sizes[-1] + 64,), 0xFF, dtype=torch.uint8)
+    for start, payload in zip(starts, payloads, strict=True):
+        buffer[start : start + payload.numel()] = payload
+    outs, memory = guarded(shapes, dtype)
+    status = ans.decode_ans(
+        buffer.to(DEVICE),
+        torch.tensor(starts, device=DEVICE),
+        torch.tensor(sizes, device=DEVICE),
+        outs,
+    )
+    found = [out.cpu().clone() for out in outs]
+    for out in outs:
+        if out.numel():
+            out.view(-1).view(torch.uint8).fill_(GUARD)
+    assert bool((memory == GUARD).all()), "wrote outside of a tensor"
+    return found, status.tolist()
+
+
+def by_reference(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> list[Tensor]:
+    """Payloads of the codec, one by one."""
+    with use_backend("reference"):
+        return [
+            Ans(bound=bound).encode_tensors([x])[0] for x, bound in zip(xs, bounds, strict=True)
+        ]
+
+
+def read_by_reference(payload: Tensor, like: Tensor) -> Tensor | None:
+    """Decode by the codec; None if it refuses the payload."""
+    out = torch.zeros_like(like)
+    try:
+        with use_backend("reference"):
+            Ans(bound=Bound.absolute(0.0)).decode_payload(payload, out)
+    except CorruptDataError:
+        return None
+    return out
+
+
+def spans_too_much(x: Tensor, bound: Bound) -> bool:
+    """Say whether the codes of ``x`` need more than 256 symbols."""
+    if x.numel() == 0:
+        return False
+    low, high = finite_range.finite_range(x).tolist()
+    relative = bound.resolve(low, high) if low <= high else 0.0
+    grid = Grid.for_bound(relative if bound.kind == "relative" else bound.value, x.dtype)
+    if grid is None:
+        return False
+    codes, _ = quantize.bounded_quantize(x, grid)
+    return int(codes.max()) - int(codes.min()) >= 256
+
+
+def assert_same_as_codec(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> list[Tensor]:
+    payloads, status = encoded(xs, bounds)
+    assert status == [int(spans_too_much(*pair)) for pair in zip(xs, bounds, strict=True)]
+    for one, other, state in zip(by_reference(xs, bounds), payloads, status, strict=True):
+        if state == 0:
+            assert_bits_equal(one, other)
+        else:
+            assert int(other[0]) in (EXACT, CONSTANT)
+    values, states = decoded(payloads, [x.shape for x in xs], xs[0].dtype)
+    assert states == [0] * len(xs)
+    for x, payload, value in zip(xs, payloads, values, strict=True):
+        assert_bits_equal(read_by_reference(payload, x), value)
+    return payloads
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_payloads_of_a_list_are_those_of_the_codec(dtype):
+    xs = inputs(dtype)
+    payloads = assert_same_as_codec(
+        [x for x in xs for _ in BOUNDS], [bound for _ in xs for bound in BOUNDS]
+    )
+    assert {int(payload[0]) for payload in payloads} == {EXACT, CODED, CONSTANT}
+    assert any(payload[4] for payload in payloads if payload[0] == CODED), "no outliers"
+
+
+def test_any_tile_may_hold_the_extreme_codes_and_the_outliers():
+    x = torch.zeros(2 * TILE + TILE // 2)
+    x[TILE // 3], x[TILE], x[-1] = 3.0, -40.0, 50.0
+    x[TILE - 1], x[2 * TILE + 1] = float("nan"), float("inf")
+    parts = [x, x[:TILE], x[: TILE + 9], x[TILE // 2 :], x[1:]]
+    assert_same_as_codec(parts, [Bound.absolute(0.4)] * len(parts))
+
+
+def test_an_empty_list_entry_is_a_header_alone():
+    xs = [torch.zeros(0), torch.zeros(3, 0), torch.arange(40.0), torch.zeros(0)]
+    bounds = [Bound.relative(0.1), Bound.absolute(0.1), Bound.relative(0.01), Bound.absolute(0.0)]
+    payloads = assert_same_as_codec(xs, bounds)
+    assert [payload.numel() for payload in payloads if payload.numel() == 24] == [24] * 3
+
+
+@pytest.mark.parametrize(
+    ("x", "bound"),
+    [
+        pytest.param(torch.arange(-50.0, 50.0).sin() * 9, Bound.absolute(0.1), id="coded"),
+        pytest.param(
+            torch.tensor([1.0, 2.0, float("nan"), -5.0] * 20), Bound.absolute(0.1), id="outliers"
+        ),
+        pytest.param(torch.full((90,), 2.5), Bound.relative(0.1), id="constant"),
+        pytest.param(torch.full((90,), 2.5), Bound.absolute(0.1), id="single symbol"),
+        pytest.param(torch.arange(90.0) * 1e-42, Bound.absolute(0.0), id="exact"),
+    ],
+)
+def test_changed_payloads_are_refused_as_the_codec_refuses_them(x, bound):
+    (payload,) = by_reference([x], [bound])
+    changed = list(changed_payloads(payload))
+    # well-formed ones in between show that each has a state of its own
+    payloads = [part for one in changed for part in (one, payload)]
+    values, status = decoded(payloads, [x.shape] * len(payloads), x.dtype)
+    original = read_by_reference(payload, x)
+    assert any(status[::2])
+    for k, one in enumerate(payloads):
+        expected = original if k % 2 else read_by_reference(one, x)
+        assert (status[k] == 0) == (expected is not None), f"payload {k}"
+        if expected is not None:
+            assert_bits_equal(expected, values[k])
+
+
+def wide_and_escaping() -> list[Tensor]:
+    """Return a tensor with more than 256 symbols, and one with escapes, between narrow ones."""
+    generator = torch.Generator().manual_seed(3)
+    narrow = torch.randn(90, generator=generator)
+    wide = torch.rand(2500, generator=generator) * 400
+    escaping = torch.cat([torch.randn(500, generator=generator), torch.tensor([1e5, -1e5])])
+    return [narrow, wide, narrow * 2, escaping, narrow * 3]
+
+
+def test_payloads_of_a_form_that_lists_do_not_know_are_left_to_others():
+    xs = wide_and_escaping()
+    payloads = by_reference(xs, [Bound.absolute(0.5)] * 5)
+    values, status = decoded(payloads, [x.shape for x in xs], torch.float32)
+    unknown = ans.UNKNOWN.value
+    assert status == [0, unknown, 0, unknown, 0]
+    for k in (0, 2, 4):
+        assert_bits_equal(read_by_reference(payloads[k], xs[k]), values[k])
+
+
+def test_the_codec_writes_and_reads_the_same_bytes_for_lists_as_for_single_tensors():
+    xs = [*wide_and_escaping(), torch.zeros(0), torch.full((7,), float("nan"))]
+    codec = Ans(bound=Bound.absolute(0.5))
+    expected = by_reference(xs, [codec.bound] * len(xs))
+    moved = [x.to(DEVICE) for x in xs]
+    with use_backend("gpu"):
+        payloads = codec.encode_tensors(moved)
+        for one, other in zip(expected, payloads, strict=True):
+            assert_bits_equal(one, other.cpu())
+        outs = [torch.zeros_like(x) for x in moved]
+        codec.decode_payloads(payloads, outs)
+        cut = [payloads[0][:-8], *payloads[1:]]
+        assert_rejects(lambda: codec.decode_payloads(cut, outs), CorruptDataError)
+    for x, payload, out in zip(xs, expected, outs, strict=True):
+        assert_bits_equal(read_by_reference(payload, x), out.cpu())
+
+
+@pytest.mark.gpu
+def test_lists_are_encoded_and_decoded_without_waiting():
+    xs = [torch.randn(5000, device=DEVICE), torch.randn(70_000, device=DEVICE)]
+    bounds = [Bound.relative(0.01)] * 2
+    outs = [torch.empty_like(x) for x in xs]
+
+    def step() -> Tensor:
+        buffer, sizes, _ = ans.encode_ans(xs, bounds)
+        rooms = (sizes + 7) // 8 * 8
+        return ans.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs)
+
+    step()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        status = step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert status.tolist() == [0, 0]
