@@ -49,7 +49,7 @@ def count_launches(tasks: Mapping[str, Task], device: torch.device) -> dict[str,
         return {}
     kinds = (torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA)
     torch.cuda.synchronize(device)
-    with torch.profiler.profile(activities=kinds) as profiled:
+    with torch.profiler.profile(activities=kinds, acc_events=True) as profiled:
         for name, task in tasks.items():
             with torch.profiler.record_function(name):
                 task()
