@@ -42,8 +42,9 @@ def goal(rows, name):
     [
         ("flat-absolute", 1600, 2800),
         ("flat-device-absolute", 1600, 2800),
-        ("ans", 900, 1500),
-        ("rows", 600, 1500),
+        ("ans-device-absolute", 900, 1500),
+        ("ans-device", 900, 1500),
+        ("rows-device", 600, 1500),
     ],
 )
 def test_speed_is_judged_in_both_directions(codec, encode, decode):
@@ -63,15 +64,15 @@ def test_a_relative_bound_has_a_goal_for_encoding_alone(codec):
 
 @pytest.mark.parametrize("other", [{"input": "gradients"}, {"bound": 0.01}])
 def test_speed_is_judged_on_the_look_ups_at_one_bound(other):
-    assert goal([on_cuda("ans", **other)], "ans encodes").met is None
+    assert goal([on_cuda("ans-device", **other)], "ans-device encodes").met is None
 
 
 @pytest.mark.parametrize(("bound", "ratio"), [(0.01, 40), (0.03, 60)])
 def test_rows_are_asked_for_a_ratio_at_two_bounds(bound, ratio):
     name = f"rows: ratio {ratio} at bound {bound}"
-    enough = on_cuda("rows", bound=bound, encoded_nbytes=GB // ratio)
+    enough = on_cuda("rows-device", bound=bound, encoded_nbytes=GB // ratio)
     assert goal([enough], name).met is True
-    short = on_cuda("rows", bound=bound, encoded_nbytes=GB // ratio + 10**6)
+    short = on_cuda("rows-device", bound=bound, encoded_nbytes=GB // ratio + 10**6)
     assert goal([short], name).met is False
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tersor import Batch, Bound, TensorInfo, decode_batch, encode_batch
+from tersor.container import begin_decode_batch
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels import threads
 from tests import data
@@ -164,3 +165,14 @@ def test_absurd_shapes_are_refused_before_anything_is_allocated():
     assert_rejects(
         lambda: decode_batch(batch, [info], [build("flat", Bound.absolute(0.1))]), CorruptDataError
     )
+
+
+def test_on_the_cpu_decoding_is_done_when_it_begins():
+    tensors, codecs = everything()
+    batch = encode_batch(tensors, codecs)
+    decoding = begin_decode_batch(batch, infos_of(tensors), codecs)
+    assert decoding.check() is decoding.tensors
+    expected = decode_batch(batch, infos_of(tensors), codecs)
+    for x, y in zip(expected, decoding.tensors, strict=True):
+        assert_bits_equal(y, x)
+    assert_bits_equal(batch.trimmed().buffer, batch.buffer)

@@ -22,8 +22,9 @@ _SPEEDS: Final = (
     ("flat-device-absolute", 1600.0, 2800.0),
     ("flat", 1200.0, None),
     ("flat-device", 1200.0, None),
-    ("ans", 900.0, 1500.0),
-    ("rows", 600.0, 1500.0),
+    ("ans-device-absolute", 900.0, 1500.0),
+    ("ans-device", 900.0, 1500.0),
+    ("rows-device", 600.0, 1500.0),
 )
 _ROWS_RATIOS: Final = ((0.01, 40.0), (0.03, 60.0))
 _MIN_SHARE: Final = 0.85
@@ -46,7 +47,9 @@ def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
 def _rows_goals(book: Book) -> list[Goal]:
     goals = []
     for bound, ratio in _ROWS_RATIOS:
-        found = [r for r in book.ours("rows") if (r.input, r.relative_bound) == (_INPUT, bound)]
+        found = [
+            r for r in book.ours("rows-device") if (r.input, r.relative_bound) == (_INPUT, bound)
+        ]
         name = f"rows: ratio {ratio:g} at bound {bound:g}"
         goals.append(worst(name, ratio, [(r.ratio, r) for r in found]))
     return goals

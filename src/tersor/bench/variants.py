@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
 from typing import Any, Final
 
 import torch
@@ -12,8 +11,13 @@ import torch
 from tersor.bench.candidate import Candidate, CodecCandidate, ListCandidate
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
-from tersor.container import decode_payloads, encode_payloads
-from tersor.errors import BackendUnavailableError
+from tersor.container import (
+    Batch,
+    begin_decode_batch,
+    decode_payloads,
+    encode_batch,
+    encode_payloads,
+)
 from tersor.types import Bound, TensorInfo
 
 _GIVEN: Final = "the absolute bound of each slice was given"
@@ -54,50 +58,50 @@ class AbsoluteCandidate(CodecCandidate):
         return decode_payloads(encoded, infos, [self.codec] * len(outs), outs)
 
 
-class FlatDevice(ListCandidate):
-    """The kernels behind ``flat`` alone: one buffer, sizes left on the device, no waiting."""
+class DeviceBatch(ListCandidate):
+    """A codec of ours as a site uses it on a GPU: one buffer, sizes left there, no waiting."""
 
     peer = False
     note = "one buffer, sizes left on the device"
 
-    def __init__(self, relative_bound: float, *, is_absolute: bool = False) -> None:
+    def __init__(
+        self, codec_id: str, relative_bound: float, *, is_absolute: bool = False, **options: Any
+    ) -> None:
         """Encode with the relative bound, or with the absolute bound it comes to."""
-        codec: Any = registry.create("flat", bound=Bound.relative(relative_bound))
-        self.version, self._block = str(codec.version), int(codec.block)
-        self._relative = None if is_absolute else Bound.relative(relative_bound)
-        self.name = "flat-device-absolute" if is_absolute else "flat-device"
+        self._codec: Any = registry.create(
+            codec_id, bound=Bound.relative(relative_bound), **options
+        )
+        self.version, self._is_absolute = str(self._codec.version), is_absolute
+        self.name = f"{codec_id}-device-absolute" if is_absolute else f"{codec_id}-device"
         if is_absolute:
-            self.note = f"{FlatDevice.note}; {_GIVEN}"
-        try:
-            self._kernels: Any = import_module("tersor.kernels.flat.gpu")
-        except ImportError as error:
-            raise BackendUnavailableError(f"its kernels need triton: {error}") from error
+            self.note = f"{DeviceBatch.note}; {_GIVEN}"
+        self._codecs: dict[tuple[float, ...], list[Codec]] = {}
 
     def options(self) -> dict[str, Any]:
-        """Return the block, and which kind of bound was given."""
-        given = {} if self._relative else {"given": "absolute"}
-        return {"block": self._block, **given}
+        """Return the codec's spec, and which kind of bound was given."""
+        given = {"given": "absolute"} if self._is_absolute else {}
+        return {**CodecCandidate(self._codec).options(), **given}
 
-    def encode_all(
-        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
         """Return the buffer and the sizes of the payloads in it."""
-        bounds = [self._relative or Bound.absolute(bound) for bound in error_bounds]
-        buffer, sizes = self._kernels.encode_flat(xs, bounds, self._block)
-        return buffer, sizes
+        if not self._is_absolute:
+            return encode_batch(xs, [self._codec] * len(xs))
+        key = tuple(error_bounds)
+        if key not in self._codecs:
+            self._codecs[key] = [
+                dataclasses.replace(self._codec, bound=Bound.absolute(bound)) for bound in key
+            ]
+        return encode_batch(xs, self._codecs[key])
 
-    def decode_all(
-        self, encoded: tuple[torch.Tensor, torch.Tensor], outs: Sequence[torch.Tensor]
-    ) -> Sequence[torch.Tensor]:
+    def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Decode all payloads; the status is left on the device, as the sizes are."""
-        buffer, sizes = encoded
-        padded = (sizes + 7) & ~7
-        self._kernels.decode_flat(buffer, padded.cumsum(0) - padded, sizes, outs, self._block)
+        infos = [TensorInfo.of(out) for out in outs]
+        begin_decode_batch(encoded, infos, [self._codec] * len(outs), outs)
         return outs
 
-    def total_nbytes(self, encoded: tuple[torch.Tensor, torch.Tensor]) -> int:
+    def total_nbytes(self, encoded: Batch) -> int:
         """Return the bytes of all payloads, each padded as it lies in the buffer."""
-        return int(((encoded[1] + 7) & ~7).sum())
+        return int(encoded.offsets[-1])
 
 
 def _absolute(relative_bound: float | None) -> Candidate:
@@ -111,10 +115,21 @@ def _hadamard(relative_bound: float | None) -> Candidate:
     return candidate
 
 
+def _rows_ans(relative_bound: float) -> Candidate:
+    codec = registry.create("rows", bound=Bound.relative(relative_bound), entropy="ans")
+    candidate = CodecCandidate(codec)
+    candidate.name = "rows-ans"
+    return candidate
+
+
 VARIANTS: Final[Mapping[str, tuple[bool, Callable[[Any], Candidate]]]] = {
     "flat-absolute": (True, _absolute),
-    "flat-device": (True, FlatDevice),
-    "flat-device-absolute": (True, lambda bound: FlatDevice(bound, is_absolute=True)),
+    "flat-device": (True, lambda bound: DeviceBatch("flat", bound)),
+    "flat-device-absolute": (True, lambda bound: DeviceBatch("flat", bound, is_absolute=True)),
+    "ans-device": (True, lambda bound: DeviceBatch("ans", bound)),
+    "ans-device-absolute": (True, lambda bound: DeviceBatch("ans", bound, is_absolute=True)),
+    "rows-ans": (True, _rows_ans),
+    "rows-device": (True, lambda bound: DeviceBatch("rows", bound, entropy="ans")),
     "group4-hadamard": (False, _hadamard),
 }
 """Whether each takes a bound, and how it is made at a relative bound."""

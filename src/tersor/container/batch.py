@@ -183,12 +183,15 @@ def begin_decode_batch(
 ) -> Decoding:
     """Start to decode a batch whose sizes are on the GPU; return without waiting.
 
-    Whoever uses the tensors before ``Decoding.check`` must check afterwards. An ``out`` that is not
-    contiguous is not written; ``decode_batch`` does that.
+    Whoever uses the tensors before ``Decoding.check`` must check afterwards. On a GPU an ``out`` that
+    is not contiguous is not written; ``decode_batch`` does that. On the CPU all is done at once.
 
     Raises:
         SpecError: the lists differ in length, or ``out`` does not fit.
+        CorruptDataError: on the CPU, the sizes or a payload are malformed.
     """
+    if not runs_on_gpu([batch.buffer]):
+        return Decoding.finished(decode_batch(batch, infos, codecs, out))
     if not len(batch.sizes) == len(infos) == len(codecs):
         raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
     targets = _targets(infos, out, [batch.buffer.device] * len(infos))

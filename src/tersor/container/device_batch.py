@@ -80,6 +80,12 @@ class Decoding:
     _places: list[int]
     _codecs: list[Codec]
 
+    @classmethod
+    def finished(cls, tensors: list[torch.Tensor]) -> Decoding:
+        """Return what is decoded and checked already."""
+        none = torch.zeros(1, dtype=torch.int32)
+        return cls(tensors, none, none, none, none, [], [])
+
     def check(self) -> list[torch.Tensor]:
         """Wait, decode the forms that engines do not know, and return the tensors.
 

@@ -24,7 +24,8 @@ DEFAULT_CODECS: Final = (
 )  # fmt: skip
 DEVICE_CODECS: Final = (
     "flat", "flat-absolute", "flat-device", "flat-device-absolute", "delta", "huffman", "ans",
-    "rows", "group8", "group4", "group4-hadamard",
+    "ans-device", "ans-device-absolute", "rows", "rows-ans", "rows-device", "group8", "group4",
+    "group4-hadamard",
 )  # fmt: skip
 _MIN_DEVICE_ROUNDS: Final = 10
 

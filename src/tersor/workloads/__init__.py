@@ -1,0 +1,1 @@
+"""Models and data that show what the sites do in training."""

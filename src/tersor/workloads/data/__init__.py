@@ -1,0 +1,1 @@
+"""Training data, read or made up."""

@@ -1,0 +1,89 @@
+"""Checkpoints of a run: a folder per step, a file per rank, complete or not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+import torch.distributed as dist
+
+from tersor.api import load, save
+from tersor.container import atomic_write
+from tersor.errors import CorruptDataError, SpecError
+from tersor.workloads.dlrm.run import DlrmRun
+
+_COMPLETE: Final = "complete.json"
+_KEPT: Final = 2
+"""Complete checkpoints that stay: the last, and the one before it."""
+
+
+def _barrier(run: DlrmRun) -> None:
+    if run.ranks.world_size > 1:
+        dist.barrier()
+
+
+def complete_checkpoints(folder: Path) -> list[Path]:
+    """Return the complete checkpoints in a folder, oldest first."""
+    return sorted(path.parent for path in folder.glob(f"step-*/{_COMPLETE}"))
+
+
+def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
+    """Write the state of all ranks, exactly; a collective call. Returns the new checkpoint."""
+    path = folder / f"step-{run.step_number:09d}"
+    path.mkdir(parents=True, exist_ok=True)
+    save(path / f"rank-{run.ranks.rank}.tsr", run.state(), codec="raw")
+    _barrier(run)
+    if run.ranks.rank == 0:
+        facts = {
+            "step": run.step_number,
+            "world_size": run.ranks.world_size,
+            "config": run.config.to_config(),
+            "source": run.source.name,
+        }
+        with atomic_write(path / _COMPLETE) as file:
+            file.write(json.dumps(facts, sort_keys=True).encode())
+        for old in complete_checkpoints(folder)[:-_KEPT]:
+            # first the mark, so that no one takes a half-deleted one for complete
+            (old / _COMPLETE).unlink()
+            shutil.rmtree(old)
+    _barrier(run)
+    return path
+
+
+def resume(run: DlrmRun, folder: Path) -> int:
+    """Continue from the last complete checkpoint; return its step, 0 if there is none.
+
+    Raises:
+        SpecError: the checkpoint is of another run.
+        CorruptDataError: a file is damaged.
+    """
+    found = complete_checkpoints(folder)
+    if not found:
+        return 0
+    path = found[-1]
+    try:
+        facts = json.loads((path / _COMPLETE).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CorruptDataError(f"{path / _COMPLETE} cannot be read; remove {path}") from error
+    if facts.get("world_size") != run.ranks.world_size:
+        raise SpecError(
+            f"{path} was written by {facts.get('world_size')} ranks, this run has "
+            f"{run.ranks.world_size}; start as many, or another run"
+        )
+    # a run may go on for longer than it was first told
+    ours, theirs = run.config.to_config(), dict(facts.get("config", {}))
+    differing = [name for name in ours if name != "steps" and _json(ours[name]) != theirs.get(name)]
+    if differing or facts.get("source") != run.source.name:
+        what = ", ".join(differing) or "data"
+        raise SpecError(
+            f"{path} is of a run with another {what}; give the same options, or another folder"
+        )
+    run.load_state(load(path / f"rank-{run.ranks.rank}.tsr"))
+    return run.step_number
+
+
+def _json(value: object) -> object:
+    """Return a value as it comes back from JSON."""
+    return json.loads(json.dumps(value))

@@ -1,0 +1,61 @@
+"""What a run writes down: JSON lines for programs, TensorBoard where it is installed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from tersor.workloads.metrics import ClickMetrics
+
+
+def _tensorboard(folder: Path) -> Any | None:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))
+
+
+class RunLog:
+    """Lines about a run, appended to ``log.jsonl``; only rank 0 writes."""
+
+    def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
+        """Write to a folder; nowhere if None. Lines are kept in ``lines`` too."""
+        self.lines: list[dict[str, Any]] = []
+        self._file: TextIO | None = None
+        self._board: Any | None = None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / "log.jsonl").open("a", encoding="utf-8")
+            self._board = _tensorboard(folder) if tensorboard else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for stream in (self._file, self._board):
+            if stream is not None:
+                stream.close()
+
+    def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
+        """Append one line, at once: a killed run keeps what it wrote."""
+        line = {"kind": kind, "step": step, **values}
+        self.lines.append(line)
+        if self._file is not None:
+            self._file.write(json.dumps(line) + "\n")
+            self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def metrics(self, step: int, metrics: ClickMetrics) -> None:
+        """Append an evaluation."""
+        self.write("eval", step, metrics.to_config())

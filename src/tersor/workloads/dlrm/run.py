@@ -1,0 +1,194 @@
+"""One rank of a training run: model, exchange, optimizers, and a step of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from tersor.errors import SpecError
+from tersor.sites.embeddings import Exchange
+from tersor.workloads.data.clicks import ClickBatch, ClickSource
+from tersor.workloads.dlrm.config import DlrmConfig
+from tersor.workloads.metrics import ClickMetrics, click_metrics
+from tersor.workloads.models.dlrm import Dlrm, place_tables
+
+_EVAL_BATCH: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among all of them."""
+
+    rank: int
+    world_size: int
+
+    @classmethod
+    def current(cls) -> Ranks:
+        """Return this process's place; one of one without ``torch.distributed``."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls(0, 1)
+
+    def share(self, total: int) -> slice:
+        """Return this rank's part of ``total`` samples, which all ranks share evenly."""
+        each = total // self.world_size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+
+class DlrmRun:
+    """Model and optimizers of one rank; all ranks must step together.
+
+    The loss is the mean over the batch of all ranks, so that the same run on any number of ranks
+    takes the same steps up to rounding.
+    """
+
+    def __init__(
+        self, config: DlrmConfig, source: ClickSource, device: torch.device | str = "cpu"
+    ) -> None:
+        """Make the model; a collective call.
+
+        Raises:
+            SpecError: the batch cannot be shared evenly, or the source has other tables.
+        """
+        self.config, self.source = config, source
+        self.device, self.ranks = torch.device(device), Ranks.current()
+        if config.batch % self.ranks.world_size:
+            raise SpecError(
+                f"a batch of {config.batch} samples is not divisible by {self.ranks.world_size} "
+                "ranks; choose another batch"
+            )
+        if len(source.num_rows) != len(config.shape.num_rows) or any(
+            needed > rows
+            for needed, rows in zip(source.num_rows, config.shape.num_rows, strict=True)
+        ):
+            raise SpecError(f"the model has too few rows for the ids of {source.name}")
+        self.owners = place_tables(config.shape.num_rows, self.ranks.world_size)
+        tables = [t for t, owner in enumerate(self.owners) if owner == self.ranks.rank]
+        self.model = Dlrm(config.shape, tables, config.seed).to(self.device)
+        self.exchange = self._exchange(config.codec, config.backward)
+        self.plain_exchange = self._exchange("raw", "none")
+        self.optimizer = self._optimizer()
+        self.step_number = 0
+
+    def _exchange(self, codec: str, backward: str) -> Exchange:
+        return Exchange(
+            self.owners,
+            self.config.shape.dim,
+            bounds=self.config.bounds,
+            codec=codec,
+            backward=backward,
+            bandwidth_gbps=self.config.bandwidth_gbps,
+            device=self.device,
+        )
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        parameters, rate = list(self.model.parameters()), self.config.learning_rate
+        if not parameters:
+            parameters = [torch.nn.Parameter(torch.zeros(1))]
+        if self.config.optimizer == "adagrad":
+            return torch.optim.Adagrad(parameters, lr=rate)
+        return torch.optim.SGD(parameters, lr=rate)
+
+    def close(self) -> None:
+        """Leave the groups of the exchanges."""
+        self.exchange.close()
+        self.plain_exchange.close()
+
+    def batch(self, step: int) -> ClickBatch:
+        """Return the samples of all ranks at a step; a split that ends starts over."""
+        size, total = self.config.batch, self.source.num_samples("train")
+        if total < size:
+            raise SpecError(f"{self.source.name} has {total} training samples, fewer than a batch")
+        start = (step % (total // size)) * size
+        return self.source.read("train", start, size)
+
+    def step(self, batch: ClickBatch | None = None) -> float:
+        """Take one step; return the mean loss of this rank's samples."""
+        batch = (self.batch(self.step_number) if batch is None else batch).to(self.device)
+        own = self.ranks.share(len(batch))
+        logits = self.model(batch, self.exchange, own)
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, batch.labels[own], reduction="none"
+        )
+        self.optimizer.zero_grad(set_to_none=True)
+        (losses.sum() / len(batch)).backward()
+        self._sum_dense_gradients()
+        # said out loud, or torch warns of its own default at every run with sparse gradients
+        with torch.sparse.check_sparse_tensor_invariants(enable=False):
+            self.optimizer.step()
+        self.step_number += 1
+        return float(losses.detach().mean())
+
+    def _sum_dense_gradients(self) -> None:
+        if self.ranks.world_size == 1:
+            return
+        gradients = [p.grad for p in self.model.dense_parameters() if p.grad is not None]
+        flat = torch.cat([gradient.view(-1) for gradient in gradients])
+        dist.all_reduce(flat)
+        for gradient, part in zip(
+            gradients, flat.split([g.numel() for g in gradients]), strict=True
+        ):
+            gradient.copy_(part.view_as(gradient))
+
+    def evaluate(self, max_samples: int | None = None) -> ClickMetrics:
+        """Judge the model on the test split, without compression; the same on every rank."""
+        logits, labels = [], []
+        with torch.no_grad():
+            for batch in self._test_batches(max_samples):
+                own = self.ranks.share(len(batch))
+                logits.append(self._gathered(self.model(batch, self.plain_exchange, own)))
+                labels.append(batch.labels)
+        return click_metrics(torch.cat(logits), torch.cat(labels))
+
+    def _test_batches(self, max_samples: int | None) -> Iterator[ClickBatch]:
+        total = self.source.num_samples("test")
+        total = total if max_samples is None else min(total, max_samples)
+        total -= total % self.ranks.world_size
+        size = _EVAL_BATCH - _EVAL_BATCH % self.ranks.world_size
+        for start in range(0, total, size):
+            yield self.source.read("test", start, min(size, total - start)).to(self.device)
+
+    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the logits of all ranks, in order."""
+        if self.ranks.world_size == 1:
+            return own
+        parts = [torch.empty_like(own) for _ in range(self.ranks.world_size)]
+        dist.all_gather(parts, own.contiguous())
+        return torch.cat(parts)
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return all that a resumed run needs, by name."""
+        found = {f"model/{name}": x for name, x in self.model.state_dict().items()}
+        for number, parameter in enumerate(self.model.parameters()):
+            for name, value in self.optimizer.state.get(parameter, {}).items():
+                found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
+        found["step"] = torch.tensor(self.step_number)
+        found["iteration"] = torch.tensor(self.exchange.iteration)
+        return {name: value.detach() for name, value in found.items()}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue where ``state`` was taken.
+
+        Raises:
+            SpecError: the state is of another model.
+        """
+        own = self.model.state_dict()
+        wanted = {f"model/{name}" for name in own}
+        if wanted != {name for name in state if name.startswith("model/")}:
+            raise SpecError("the checkpoint is of another model or number of ranks")
+        self.model.load_state_dict({name: state[f"model/{name}"] for name in own})
+        for number, parameter in enumerate(self.model.parameters()):
+            prefix = f"optimizer/{number}/"
+            values: dict[str, Any] = {
+                name.removeprefix(prefix): value.to(parameter.device) if value.dim() else value
+                for name, value in state.items()
+                if name.startswith(prefix)
+            }
+            if values:
+                self.optimizer.state[parameter].update(values)
+        self.step_number = int(state["step"])
+        self.exchange.iteration = int(state["iteration"])

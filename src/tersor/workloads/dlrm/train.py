@@ -1,0 +1,114 @@
+"""The loop: steps, evaluations, checkpoints and dumps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tersor.container import atomic_write
+from tersor.errors import SpecError
+from tersor.workloads.dlrm.checkpoint import save_checkpoint
+from tersor.workloads.dlrm.log import RunLog
+from tersor.workloads.dlrm.run import DlrmRun
+from tersor.workloads.metrics import ClickMetrics
+
+Progress = Callable[[int, int, str], None]
+"""Is told the step, the number of steps, and a word about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When what happens besides training; 0 means never.
+
+    Attributes:
+        log_every: steps between two lines about the loss.
+        eval_every: steps between two evaluations; there is always one at the end.
+        eval_samples: test samples of each; all if None.
+        checkpoint_every: steps between two checkpoints; with a folder there is one at the end too.
+        checkpoints: folder of the checkpoints.
+        dump_every: steps between two dumps of looked-up rows.
+        dumps: folder of the dumps.
+    """
+
+    log_every: int = 50
+    eval_every: int = 0
+    eval_samples: int | None = None
+    checkpoint_every: int = 0
+    checkpoints: Path | None = None
+    dump_every: int = 0
+    dumps: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse negative numbers, and a dump without a folder."""
+        if min(self.log_every, self.eval_every, self.checkpoint_every, self.dump_every) < 0:
+            raise SpecError("a schedule counts steps from 0, which means never")
+        if bool(self.dump_every) != (self.dumps is not None):
+            raise SpecError("dumps need both a folder and how many steps lie between them")
+        if self.checkpoint_every and self.checkpoints is None:
+            raise SpecError("checkpoints need a folder")
+
+
+def _is_time(every: int, step: int) -> bool:
+    return every > 0 and step % every == 0
+
+
+def train(
+    run: DlrmRun, schedule: Schedule, log: RunLog, progress: Progress | None = None
+) -> ClickMetrics:
+    """Train from the run's step to its last; return the metrics at the end. A collective call."""
+    steps = run.config.steps
+    losses: list[float] = []
+    begin = time.perf_counter()
+    metrics = None
+    while run.step_number < steps:
+        batch = run.batch(run.step_number)
+        if _is_time(schedule.dump_every, run.step_number) and schedule.dumps is not None:
+            dump_rows(run, batch.ids, schedule.dumps)
+        losses.append(run.step(batch))
+        step, metrics = run.step_number, None
+        if progress is not None:
+            progress(step, steps, f"loss {losses[-1]:.4f}")
+        if _is_time(schedule.log_every, step):
+            seconds = time.perf_counter() - begin
+            loss = _mean_of_ranks(run, sum(losses) / len(losses))
+            log.write("train", step, {"loss": loss, "step_s": seconds / len(losses)})
+            losses, begin = [], time.perf_counter()
+        if _is_time(schedule.eval_every, step):
+            metrics = run.evaluate(schedule.eval_samples)
+            log.metrics(step, metrics)
+            begin = time.perf_counter()
+        if _is_time(schedule.checkpoint_every, step) and schedule.checkpoints is not None:
+            save_checkpoint(run, schedule.checkpoints)
+            begin = time.perf_counter()
+    if schedule.checkpoints is not None and not _is_time(schedule.checkpoint_every, steps):
+        save_checkpoint(run, schedule.checkpoints)
+    if metrics is None:
+        metrics = run.evaluate(schedule.eval_samples)
+        log.metrics(run.step_number, metrics)
+    log.write("exchange", run.step_number, run.exchange.stats.to_config())
+    return metrics
+
+
+def _mean_of_ranks(run: DlrmRun, value: float) -> float:
+    if run.ranks.world_size == 1:
+        return value
+    total = torch.tensor([value], dtype=torch.float64, device=run.device)
+    dist.all_reduce(total)
+    return float(total) / run.ranks.world_size
+
+
+def dump_rows(run: DlrmRun, ids: torch.Tensor, folder: Path) -> None:
+    """Write the looked-up rows of this rank's tables, one ``.npy`` per table and step."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.no_grad():
+        found = run.model.look_up(ids.to(run.device))
+    for table, rows in zip(run.model.table_numbers, found, strict=True):
+        name = f"step-{run.step_number:09d}-table-{table:02d}.npy"
+        with atomic_write(folder / name) as file:
+            np.save(file, rows.cpu().numpy(), allow_pickle=False)

@@ -1,0 +1,76 @@
+"""How good predicted click probabilities are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tersor.errors import SpecError
+
+
+@dataclass(frozen=True, slots=True)
+class ClickMetrics:
+    """Quality of predictions on a set of samples.
+
+    Attributes:
+        auc: probability that a clicked sample is scored above one that was not; ties count half.
+        logloss: mean negative log-likelihood in nats.
+        accuracy: share of samples on the right side of one half.
+        num_samples: how many there were.
+    """
+
+    auc: float
+    logloss: float
+    accuracy: float
+    num_samples: int
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "auc": self.auc,
+            "logloss": self.logloss,
+            "accuracy": self.accuracy,
+            "num_samples": self.num_samples,
+        }
+
+
+def click_metrics(logits: torch.Tensor, labels: torch.Tensor) -> ClickMetrics:
+    """Judge logits against labels of 0 and 1, in float64.
+
+    Raises:
+        SpecError: there is nothing to judge.
+    """
+    if logits.numel() == 0 or logits.shape != labels.shape:
+        raise SpecError(f"metrics need one logit per label, not {logits.shape} and {labels.shape}")
+    scores, wanted = logits.double().cpu(), labels.double().cpu()
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(scores, wanted)
+    right = (scores > 0) == (wanted > 0.5)
+    return ClickMetrics(
+        auc=auc(scores, wanted),
+        logloss=float(loss),
+        accuracy=float(right.double().mean()),
+        num_samples=logits.numel(),
+    )
+
+
+def auc(scores: torch.Tensor, weights: torch.Tensor) -> float:
+    """Return the area under the ROC curve; NaN where all labels are equal.
+
+    ``weights`` are labels, or probabilities of a click: the area is then the expected one, so that
+    scores equal to the true probabilities give the best that any model can reach.
+
+    Example:
+        >>> auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0.0, 0.0, 1.0, 1.0]))
+        0.75
+    """
+    scores, positive = scores.double().view(-1), weights.double().view(-1)
+    _, group = torch.unique(scores, return_inverse=True)
+    num_groups = int(group.max()) + 1
+    clicks = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group, positive)
+    others = torch.zeros(num_groups, dtype=torch.float64).index_add_(0, group, 1.0 - positive)
+    below = others.cumsum(0) - others
+    pairs = float(clicks.sum()) * float(others.sum())
+    return float((clicks * (below + 0.5 * others)).sum()) / pairs if pairs else math.nan

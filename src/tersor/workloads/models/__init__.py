@@ -1,0 +1,1 @@
+"""Models that the sites are shown on."""

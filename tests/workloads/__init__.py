@@ -1,0 +1,1 @@
+"""Workloads: data, models and training runs."""

@@ -1,0 +1,198 @@
+"""DLRM trains the same on any number of ranks, resumes exactly, and learns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tersor.errors import SpecError
+from tersor.policy import AdaptiveBounds, Decay
+from tersor.workloads.data.synthetic import SyntheticClicks
+from tersor.workloads.dlrm import DlrmConfig, DlrmRun
+from tersor.workloads.dlrm.checkpoint import complete_checkpoints, resume, save_checkpoint
+from tersor.workloads.dlrm.config import uncompressed
+from tersor.workloads.dlrm.log import RunLog
+from tersor.workloads.dlrm.train import Schedule, train
+from tersor.workloads.models.dlrm import PRESETS, Dlrm, DlrmShape, place_tables
+from tests.checks import assert_bits_equal
+from tests.sites.ranks import returned, run_ranks
+
+SOURCE = SyntheticClicks.scaled(50, num_train=2048, num_test=512)
+SHAPE = DlrmShape(SOURCE.num_rows, 4, (8,), (8,))
+
+
+def config(**options: Any) -> DlrmConfig:
+    values = {"shape": SHAPE, "batch": 64, "steps": 6, "learning_rate": 0.1, **options}
+    return DlrmConfig(**values)
+
+
+def losses_of(rank: int, options: dict[str, Any]) -> tuple[list[float], float]:
+    """Train; return this rank's losses and the AUC at the end."""
+    run = DlrmRun(config(**options), SOURCE)
+    losses = [run.step() for _ in range(6)]
+    area = run.evaluate().auc
+    run.close()
+    return losses, area
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+def test_two_ranks_take_the_steps_of_one(optimizer):
+    options = {"codec": "raw", "backward": "none", "optimizer": optimizer}
+    alone, area = losses_of(0, options)
+    found = returned(run_ranks(losses_of, 2, options))
+    together = np.mean([losses for losses, _ in found], axis=0)
+    np.testing.assert_allclose(together, alone, rtol=1e-4)
+    assert [other for _, other in found] == pytest.approx([area] * 2, abs=1e-3)
+    assert found[0][1] == found[1][1]
+
+
+def test_compressed_training_stays_near_the_uncompressed_one():
+    plain = returned(run_ranks(losses_of, 2, {"codec": "raw", "backward": "none"}))
+    small = returned(run_ranks(losses_of, 2, {"codec": "rows", "backward": "group8"}))
+    for (exact, _), (lossy, _) in zip(plain, small, strict=True):
+        np.testing.assert_allclose(lossy, exact, rtol=0.02)
+        assert lossy != exact
+
+
+def test_a_resumed_run_takes_the_same_steps(tmp_path):
+    options = {
+        "codec": "rows",
+        "optimizer": "adagrad",
+        "bounds": AdaptiveBounds(tight={3}, decay=Decay("linear", 2.0, 6)),
+    }
+    whole = DlrmRun(config(**options), SOURCE)
+    for _ in range(6):
+        whole.step()
+    first = DlrmRun(config(**options), SOURCE)
+    for _ in range(3):
+        first.step()
+    save_checkpoint(first, tmp_path)
+    second = DlrmRun(config(**options), SOURCE)
+    assert resume(second, tmp_path) == 3
+    for _ in range(3):
+        second.step()
+    for name, value in whole.state().items():
+        assert_bits_equal(second.state()[name], value)
+
+
+def saved_and_resumed(rank: int, folder: str) -> bool:
+    """Stop two ranks half-way, go on in new runs, and compare with a whole run."""
+    whole = DlrmRun(config(), SOURCE)
+    for _ in range(6):
+        whole.step()
+    first = DlrmRun(config(), SOURCE)
+    for _ in range(3):
+        first.step()
+    save_checkpoint(first, Path(folder))
+    second = DlrmRun(config(), SOURCE)
+    resume(second, Path(folder))
+    for _ in range(3):
+        second.step()
+    same = all(torch.equal(x, second.state()[name]) for name, x in whole.state().items())
+    for run in (whole, first, second):
+        run.close()
+    return same
+
+
+def test_two_ranks_resume_exactly(tmp_path):
+    assert returned(run_ranks(saved_and_resumed, 2, str(tmp_path))) == [True, True]
+
+
+def test_only_complete_checkpoints_count_and_old_ones_go(tmp_path):
+    run = DlrmRun(config(), SOURCE)
+    paths = []
+    for _ in range(4):
+        run.step()
+        paths.append(save_checkpoint(run, tmp_path))
+    assert complete_checkpoints(tmp_path) == paths[-2:]
+    assert not paths[0].exists()
+    (paths[-1] / "complete.json").unlink()
+    again = DlrmRun(config(), SOURCE)
+    assert resume(again, tmp_path) == 3
+    assert resume(DlrmRun(config(), SOURCE), tmp_path / "nothing") == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "word"), [({"learning_rate": 0.2}, "learning_rate"), ({"codec": "flat"}, "codec")]
+)
+def test_a_checkpoint_of_another_run_is_refused(tmp_path, options, word):
+    run = DlrmRun(config(), SOURCE)
+    run.step()
+    save_checkpoint(run, tmp_path)
+    with pytest.raises(SpecError, match=word):
+        resume(DlrmRun(config(**options), SOURCE), tmp_path)
+    assert resume(DlrmRun(config(steps=50), SOURCE), tmp_path) == 1
+
+
+def test_training_logs_dumps_and_learns(tmp_path):
+    source = SyntheticClicks.scaled(20, num_train=40_000, num_test=4096)
+    shape = DlrmShape(source.num_rows, 8, (32,), (32,))
+    run = DlrmRun(config(shape=shape, batch=500, steps=80, optimizer="adagrad"), source)
+    before = run.evaluate()
+    schedule = Schedule(
+        log_every=20, eval_every=40, dump_every=40, dumps=tmp_path / "dumps",
+        checkpoint_every=40, checkpoints=tmp_path / "checkpoints",
+    )  # fmt: skip
+    seen = []
+    with RunLog(tmp_path) as log:
+        metrics = train(run, schedule, log, lambda *told: seen.append(told))
+    assert metrics.auc > before.auc + 0.05
+    assert metrics.auc < source.best_auc() + 0.02
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines if line["kind"] == "train"] == [20, 40, 60, 80]
+    assert [line["step"] for line in lines if line["kind"] == "eval"] == [40, 80]
+    assert lines[-1]["kind"] == "exchange"
+    assert lines[-1]["forward"]["ratio"] > 4
+    assert len(seen) == 80
+    dumps = sorted((tmp_path / "dumps").iterdir())
+    assert len(dumps) == 2 * 26
+    assert np.load(dumps[0]).shape == (500, 8)
+    assert len(complete_checkpoints(tmp_path / "checkpoints")) == 2
+
+
+def test_tables_are_shared_evenly():
+    for world_size in (1, 2, 3, 8):
+        owners = place_tables(PRESETS["kaggle"].shape.num_rows, world_size)
+        counts = [owners.count(rank) for rank in range(world_size)]
+        assert max(counts) - min(counts) <= 1
+    rows = PRESETS["kaggle"].shape.num_rows
+    owners = place_tables(rows, 2)
+    sums = [sum(n for n, o in zip(rows, owners, strict=True) if o == rank) for rank in (0, 1)]
+    assert max(sums) < 1.5 * min(sums)
+
+
+def test_weights_do_not_depend_on_who_holds_them():
+    whole, part = Dlrm(SHAPE, range(26), seed=3), Dlrm(SHAPE, [5, 7], seed=3)
+    for name, value in part.state_dict().items():
+        assert_bits_equal(whole.state_dict()[name], value)
+    assert not torch.equal(Dlrm(SHAPE, [5], seed=4).tables["5"].weight, part.tables["5"].weight)
+
+
+def test_the_uncompressed_run_is_the_same_but_for_its_codecs():
+    one = config(codec="rows", backward="group8", seed=7)
+    plain = uncompressed(one)
+    assert (plain.codec, plain.backward, plain.seed, plain.shape) == ("raw", "none", 7, one.shape)
+
+
+@pytest.mark.parametrize(
+    ("make", "word"),
+    [
+        (lambda: config(batch=0), "cannot be trained"),
+        (lambda: config(optimizer="adam"), "sgd, adagrad"),
+        (lambda: config(learning_rate=0.0), "above 0"),
+        (lambda: DlrmShape((), 4, (), ()), "needs tables"),
+        (lambda: DlrmRun(config(shape=DlrmShape((1,) * 26, 4, (), ())), SOURCE), "too few rows"),
+        (lambda: DlrmRun(config(batch=4096), SOURCE).step(), "fewer than a batch"),
+        (lambda: Schedule(dump_every=3), "folder"),
+        (lambda: Schedule(checkpoint_every=3), "folder"),
+        (lambda: Schedule(log_every=-1), "never"),
+    ],
+)
+def test_wrong_runs_are_refused(make, word):
+    with pytest.raises(SpecError, match=word):
+        make()
