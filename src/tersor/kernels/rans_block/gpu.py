@@ -17,7 +17,7 @@ import triton.language as tl
 
 from tersor.kernels.quantize.gpu import store_values
 from tersor.kernels.rans import layout
-from tersor.kernels.rans_table.gpu import NARROW_SLOT_WORDS, popcount
+from tersor.kernels.rans_table.gpu import NARROW_SLOT_WORDS, WIDE_SLOT_WORDS, popcount
 from tersor.kernels.symbols.alphabet import NARROW
 
 LANES = tl.constexpr(layout.LANES)
@@ -275,21 +275,18 @@ def place_block(
 def _look_up(slots, x, bits, IS_WIDE: tl.constexpr, IS_SHARED: tl.constexpr):
     """Return the symbol of each state, and the state after it, before renormalising."""
     slot = x & ((1 << bits) - 1)
-    if IS_WIDE:
-        entry = tl.load(slots + slot.to(tl.int32))
-        high = (entry >> 16).to(tl.uint32)
-        symbol = entry.to(tl.uint32) & 0xFFFF
-        stepped = (high & 0xFFFF) * (x >> bits) + (high >> 16)
+    if IS_SHARED:
+        symbol = _load_shared(slots + slot, _LOAD_SYMBOL)
+        word = _load_shared(slots + 4 * symbol, _LOAD_SYMBOL_WORD)
+    elif IS_WIDE:
+        table = slots.to(tl.pointer_type(tl.uint16))
+        symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
+        word = tl.load(slots + WIDE_SLOT_WORDS + symbol.to(tl.int32)).to(tl.uint32, bitcast=True)
     else:
-        if IS_SHARED:
-            symbol = _load_shared(slots + slot, _LOAD_SYMBOL)
-            word = _load_shared(slots + 4 * symbol, _LOAD_SYMBOL_WORD)
-        else:
-            table = slots.to(tl.pointer_type(tl.uint8))
-            symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
-            word = tl.load(slots + NARROW_SLOT_WORDS + symbol.to(tl.int32))
-            word = word.to(tl.uint32, bitcast=True)
-        stepped = (word & 0xFFFF) * (x >> bits) + slot - (word >> 16)
+        table = slots.to(tl.pointer_type(tl.uint8))
+        symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
+        word = tl.load(slots + NARROW_SLOT_WORDS + symbol.to(tl.int32)).to(tl.uint32, bitcast=True)
+    stepped = (word & 0xFFFF) * (x >> bits) + slot - (word >> 16)
     return symbol.to(tl.int32), stepped
 
 

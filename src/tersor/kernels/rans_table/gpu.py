@@ -6,10 +6,9 @@ An encoding entry is an int64 per symbol. Its lower half is ``m = ceil(2**(31 + 
 symbol is below ``f << (31 - bits)``, and for such states ``x // f == umulhi(2 * x, m) >> s``
 exactly: the product's error is below ``x * f / 2**(31 + s) <= 1``. An entry of 0 changes no state.
 
-A decoding table of a narrow alphabet has a byte per slot, its symbol, and a word per symbol: its
-frequency, and the first of its slots ``<< 16``. That is a third of a word per slot, and so small that
-the tables of many streams fit a cache together. A wide alphabet has an int64 per slot, with 16 bits
-each for its symbol, the symbol's frequency and the slot's place among the symbol's slots.
+A decoding table has a byte per slot (two for wide alphabets), its symbol, and then a word per symbol:
+its frequency, and the first of its slots ``<< 16``. A quarter of what an entry per slot would take,
+so that the tables of many streams fit a cache together.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import triton.language as tl
 
 from tersor.kernels.histogram.gpu import symbol_counts
 from tersor.kernels.rans.layout import NARROW_BITS, WIDE_BITS, prob_bits
-from tersor.kernels.symbols.alphabet import NARROW
+from tersor.kernels.symbols.alphabet import NARROW, WIDE
 from tersor.raw_bytes import padded
 
 SLOTS: Final = 512
@@ -30,7 +29,8 @@ SLOTS: Final = 512
 _NARROW = tl.constexpr(NARROW)
 _NARROW_BITS, _WIDE_BITS = tl.constexpr(NARROW_BITS), tl.constexpr(WIDE_BITS)
 NARROW_SLOT_WORDS = tl.constexpr((1 << NARROW_BITS) // 4)
-"""Words of a narrow decoding table before those of the symbols."""
+WIDE_SLOT_WORDS = tl.constexpr((1 << WIDE_BITS) // 2)
+"""Words of a decoding table before those of the symbols."""
 STATUS, USED, SYMBOL, WORDS, NUM_FACTS = (tl.constexpr(k) for k in range(5))
 """What the kernels find out, int64: 1 if the body is malformed; used symbols; the largest of them;
 number of words."""
@@ -183,15 +183,13 @@ def store_slots(
         decoded = tl.where(tl.gather(ends, probed - 1, 0) <= slot, probed, decoded)
     decoded = tl.minimum(decoded, alphabet - 1)
     if IS_WIDE:
-        frequency = tl.gather(found, decoded, 0)
-        place = slot - (tl.gather(ends, decoded, 0) - frequency)
-        high = (frequency | (place << 16)).to(tl.int64)
-        tl.store(slots + slot, decoded.to(tl.int64) | (high << 16))
+        tl.store(slots.to(tl.pointer_type(tl.uint16)) + slot, decoded.to(tl.uint16))
     else:
         tl.store(slots.to(tl.pointer_type(tl.uint8)) + slot, decoded.to(tl.uint8))
-        if first == 0:
-            symbol = tl.arange(0, 1 << NBITS)
-            tl.store(slots + NARROW_SLOT_WORDS + symbol, found | ((ends - found) << 16))
+    if first == 0:
+        symbol = tl.arange(0, 1 << NBITS)
+        before: tl.constexpr = WIDE_SLOT_WORDS if IS_WIDE else NARROW_SLOT_WORDS
+        tl.store(slots + before + symbol, found | ((ends - found) << 16))
 
 
 @triton.jit(do_not_specialize=["alphabet"])
@@ -213,9 +211,8 @@ def _slots_kernel(
 
 def empty_slots(streams: tuple[int, ...], is_wide: bool, device: torch.device) -> torch.Tensor:
     """Return memory for decoding tables, one per stream."""
-    if is_wide:
-        return torch.empty((*streams, 1 << WIDE_BITS), dtype=torch.int64, device=device)
-    num_words = NARROW_SLOT_WORDS.value + NARROW
+    wide, narrow = WIDE_SLOT_WORDS.value + WIDE, NARROW_SLOT_WORDS.value + NARROW
+    num_words = wide if is_wide else narrow
     return torch.empty((*streams, num_words), dtype=torch.int32, device=device)
 
 
