@@ -9,7 +9,13 @@ import pytest
 from tests.arch.source_files import REPOSITORY
 
 PAGES = ("README.md", "CONTRIBUTING.md")
-EXAMPLE_PAGES = ("README.md", "docs/codecs.md", "docs/compile.md")
+EXAMPLE_PAGES = (
+    "README.md",
+    "docs/codecs.md",
+    "docs/compile.md",
+    "docs/embeddings.md",
+    "docs/data.md",
+)
 
 
 def _text(page: str) -> str:

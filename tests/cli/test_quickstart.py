@@ -1,37 +1,59 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tersor.cli import quickstart
-from tersor.codecs import registry
-from tests.bench.planted import JustOver
 
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch) -> None:
-    monkeypatch.setattr(quickstart, "_INPUT_NBYTES", 1 << 18)
-    monkeypatch.setattr(quickstart, "_ROUNDS", 1)
+    monkeypatch.setattr(quickstart, "_MAX_ROWS", 50)
+    monkeypatch.setattr(quickstart, "_BATCH", 64)
+    monkeypatch.setattr(quickstart, "_TEST_SAMPLES", 256)
 
 
-def test_every_input_is_checked_with_every_codec(tersor) -> None:
-    done = tersor.ok("quickstart", "--json", "--rel", "0.03").json
-    pairs = {(row["input"], row["codec"]) for row in done["rows"]}
-    assert {name for name, _ in pairs} == {"embeddings", "gradients", "activations", "field"}
-    assert len(pairs) == len(done["rows"]) >= 4 * 5
-    assert all(0 < row["worst_error_over_bound"] <= 1 for row in done["rows"])
-    assert all(choice["reason"] for choice in done["auto"])
+def test_both_runs_are_compared_and_written_down(tersor, tmp_path) -> None:
+    folder = tmp_path / "run"
+    done = tersor.ok("quickstart", "--json", "--steps", "6", "--run", str(folder)).json
+    assert set(done["runs"]) == {"uncompressed", "adaptive"}
+    plain, small = done["runs"]["uncompressed"], done["runs"]["adaptive"]
+    assert plain["forward"]["ratio"] == plain["backward"]["ratio"] == 1.0
+    assert small["forward"]["original_nbytes"] == plain["forward"]["original_nbytes"]
+    assert small["forward"]["ratio"] > 4
+    assert small["backward"]["ratio"] == 2.0
+    assert abs(small["auc"] - plain["auc"]) < 0.05
+    assert [table["table"] for table in done["tables"]] == list(range(26))
+    assert json.loads((folder / "result.json").read_text())["runs"] == done["runs"]
+    for name in ("uncompressed", "adaptive"):
+        lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+        assert {"eval", "exchange"} <= {line["kind"] for line in lines}
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 2
+    assert "src=" not in page
+    assert "href=" not in page
 
 
-def test_people_see_one_table_why_auto_chose_and_what_is_next(tersor) -> None:
-    shown = tersor.ok("quickstart").out
-    for words in ("embeddings", "worst error / bound", "auto on field", "tersor compress FILE.npy"):
+def test_people_see_the_tables_and_what_is_next(tersor, tmp_path) -> None:
+    shown = tersor.ok(
+        "quickstart", "--steps", "2", "--ranks", "1", "--run", str(tmp_path / "run")
+    ).out
+    for words in (
+        "times fewer bytes",
+        "AUC",
+        "ms per step in exchange",
+        "loose",
+        "tersor train dlrm",
+    ):
         assert words in shown
 
 
-def test_a_broken_bound_is_told(tersor, monkeypatch) -> None:
-    monkeypatch.setitem(registry._codecs, JustOver.codec_id, JustOver)
-    monkeypatch.setattr(quickstart, "_CODECS", (JustOver.codec_id,))
-    done = tersor("quickstart", "--json")
-    assert done.code == 1
-    assert done.json["holds"] is False
-    assert JustOver.codec_id in done.err
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [(("--steps", "0"), "--steps"), (("--ranks", "0"), "--ranks"), (("--ranks", "3"), "--ranks")],
+)
+def test_wrong_numbers_are_refused(tersor, options, word) -> None:
+    done = tersor("quickstart", *options)
+    assert done.code == 2
+    assert word in done.err

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tersor.cli import bench, codecs, compress, decompress, inspect, quickstart, verify
+from tersor.cli import bench, codecs, compress, decompress, inspect, quickstart, train, verify
 
 app = typer.Typer(
     name="tersor",
@@ -22,6 +22,7 @@ app.command()(verify.verify)
 app.command()(codecs.codecs)
 app.command()(quickstart.quickstart)
 app.add_typer(bench.app, name="bench")
+app.add_typer(train.app, name="train")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,0 +1,117 @@
+"""The same training with and without compression, on real ranks, side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tersor.policy import ClassBounds, Classification, classify
+from tersor.sites.embeddings import Volume
+from tersor.sites.embeddings.stats import PHASES
+from tersor.workloads.data.clicks import ClickSource
+from tersor.workloads.dlrm.config import DlrmConfig
+from tersor.workloads.dlrm.log import RunLog
+from tersor.workloads.dlrm.run import DlrmRun
+from tersor.workloads.dlrm.train import Schedule, train
+from tersor.workloads.models.dlrm import Dlrm
+
+Send = Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one run came to, over all ranks.
+
+    Attributes:
+        name: of the run.
+        metrics: AUC, logloss and accuracy at the end.
+        lines: what the run logged.
+        steps: how many it took.
+        directions: per direction the bytes, and the seconds of each phase on the slowest rank.
+        tables: forward bytes per table.
+    """
+
+    name: str
+    metrics: dict[str, float]
+    lines: list[dict[str, Any]]
+    steps: int
+    directions: dict[str, tuple[Volume, dict[str, float]]] = field(default_factory=dict)
+    tables: dict[int, Volume] = field(default_factory=dict)
+
+    def exchange_s(self) -> float:
+        """Return the seconds per step that the slowest rank spent in exchanges, both ways."""
+        return sum(sum(times.values()) for _, times in self.directions.values()) / max(
+            1, self.steps
+        )
+
+    def volume(self, direction: str) -> Volume:
+        """Return the bytes of a direction."""
+        return self.directions[direction][0]
+
+
+def sample_classes(
+    config: DlrmConfig, source: ClickSource, bounds: ClassBounds | None = None
+) -> list[Classification]:
+    """Class the tables of a model by the rows that its first batch looks up."""
+    model = Dlrm(config.shape, range(len(config.shape.num_rows)), config.seed)
+    batch = source.read("train", 0, min(config.batch, source.num_samples("train")))
+    with torch.no_grad():
+        return classify(model.look_up(batch.ids), config.shape.num_rows, bounds)
+
+
+def _merged(every: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[int, Volume]]:
+    """Return the directions and tables of all ranks together."""
+    directions = {}
+    for direction in ("forward", "backward"):
+        volume = Volume()
+        for one in every:
+            volume.add(one[direction]["original_nbytes"], one[direction]["encoded_nbytes"])
+        times = {name: max(one[direction]["seconds"][name] for one in every) for name in PHASES}
+        directions[direction] = (volume, times)
+    tables = {
+        int(table): Volume(*nbytes) for one in every for table, nbytes in one["tables"].items()
+    }
+    return directions, dict(sorted(tables.items()))
+
+
+def compare(
+    rank: int,
+    send: Send,
+    *,
+    configs: Mapping[str, DlrmConfig],
+    source: ClickSource,
+    eval_every: int,
+    eval_samples: int | None = None,
+) -> None:
+    """Train every configuration on this rank; rank 0 sends its progress and an ``Outcome`` each.
+
+    Progress is (name, step, steps, word).
+    """
+    for name, config in configs.items():
+        run = DlrmRun(config, source)
+
+        def progress(step: int, steps: int, word: str, name: str = name) -> None:
+            if rank == 0:
+                send((name, step, steps, word))
+
+        with RunLog(None) as log:
+            schedule = Schedule(
+                eval_every=eval_every,
+                eval_samples=eval_samples,
+                log_every=max(1, config.steps // 50),
+            )
+            metrics = train(run, schedule, log, progress)
+        every: list[Any] = [None] * run.ranks.world_size
+        stats = run.exchange.stats.to_config()
+        if run.ranks.world_size > 1:
+            dist.all_gather_object(every, stats)
+        else:
+            every = [stats]
+        run.close()
+        if rank == 0:
+            directions, tables = _merged(every)
+            send(Outcome(name, metrics.to_config(), log.lines, config.steps, directions, tables))

@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+SMALL = ("--max-rows", "30", "--batch", "64", "--eval-samples", "256", "--steps", "4")
+
+
+def test_a_run_reports_what_it_learned_and_sent(tersor, tmp_path) -> None:
+    done = tersor.ok("train", "dlrm", "--json", *SMALL, "--run", str(tmp_path / "run")).json
+    assert 0 < done["metrics"]["auc"] < 1
+    assert done["exchange"]["forward"]["ratio"] > 2
+    assert done["exchange"]["backward"]["ratio"] == 2.0
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text().splitlines()]
+    assert lines[-1]["kind"] == "exchange"
+
+
+def test_people_see_a_table_and_the_best_auc(tersor) -> None:
+    shown = tersor.ok("train", "dlrm", *SMALL, "--codec", "raw", "--backward", "none").out
+    for words in ("AUC", "ratio forward", "1.00", "best AUC of any model"):
+        assert words in shown
+
+
+def test_a_run_goes_on_from_its_checkpoint(tersor, tmp_path) -> None:
+    options = (*SMALL, "--run", str(tmp_path), "--checkpoint-every", "2", "--decay-end", "2")
+    first = tersor.ok("train", "dlrm", "--json", *options).json
+    again = tersor("train", "dlrm", "--json", *options, "--resume")
+    assert "resumed at step 4" in again.err
+    assert again.json["metrics"] == first["metrics"]
+    other = tersor("train", "dlrm", *options, "--resume", "--lr", "0.5")
+    assert other.code == 2
+    assert "learning_rate" in other.err
+
+
+def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
+    folder = tmp_path / "dumps"
+    tersor.ok(
+        "train", "dlrm", "--json", *SMALL, "--dump-embeddings", str(folder), "--dump-every", "2"
+    )
+    dumps = sorted(folder.iterdir())
+    assert len(dumps) == 2 * 26
+    assert np.load(dumps[0]).shape == (64, 16)
+
+
+def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) -> None:
+    monkeypatch.setenv("TIGHTEN_EB_TABLES", "0 1 2")
+    monkeypatch.setenv("TIGHTEN_EB_VALUE", "0.0001")
+    monkeypatch.setenv("DECAY_FUNC", "linear")
+    tight = tersor.ok("train", "dlrm", "--json", *SMALL).json["exchange"]["tables"]
+    monkeypatch.delenv("TIGHTEN_EB_TABLES")
+    loose = tersor.ok("train", "dlrm", "--json", *SMALL, "--classes", "hand").json
+    assert tight["1"][1] > 1.3 * loose["exchange"]["tables"]["1"][1]
+    monkeypatch.setenv("DECAY_FUNC", "sideways")
+    done = tersor("train", "dlrm", *SMALL)
+    assert done.code == 2
+    assert "DECAY_FUNC" in done.err
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (("--preset", "huge"), "kaggle, terabyte, small"),
+        (("--optimizer", "adam"), "sgd, adagrad"),
+        (("--codec", "nope"), "nope"),
+        (("--bounds", "1,2"), "three growing numbers"),
+        (("--bounds", "0.3,0.2,0.1"), "three growing numbers"),
+        (("--tight-tables", "a"), "table numbers"),
+        (("--classes", "some"), "auto or hand"),
+        (("--decay", "fast"), "step, linear"),
+        (("--resume",), "--run"),
+        (("--data", "nowhere.txt"), "nowhere.txt"),
+    ],
+)
+def test_wrong_options_are_refused_in_one_sentence(tersor, options, word) -> None:
+    done = tersor("train", "dlrm", *SMALL, *options)
+    assert done.code == 2
+    assert word in done.err
+    assert done.err.count("\n") <= 2
