@@ -7,7 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from tersor.cli import bench, codecs, compress, decompress, inspect, quickstart, train, verify
+from tersor.cli import (
+    accuracy,
+    bench,
+    codecs,
+    compress,
+    decompress,
+    inspect,
+    quickstart,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     name="tersor",
@@ -21,6 +31,7 @@ app.command()(inspect.inspect)
 app.command()(verify.verify)
 app.command()(codecs.codecs)
 app.command()(quickstart.quickstart)
+bench.app.command()(accuracy.accuracy)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 

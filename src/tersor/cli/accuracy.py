@@ -1,0 +1,149 @@
+"""``tersor bench accuracy``: does compression change what a model learns?"""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from tersor.cli.options import JsonOption
+from tersor.cli.screen import Screen
+from tersor.errors import SpecError
+
+if TYPE_CHECKING:
+    from tersor.bench.suites.accuracy import Interval, Pair
+    from tersor.workloads.data.clicks import ClickSource
+    from tersor.workloads.dlrm.config import DlrmConfig
+
+
+def accuracy(
+    data: Annotated[
+        str, typer.Option("--data", metavar="LOG", help="synthetic, or a Criteo log.")
+    ] = "synthetic",
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", help="Pairs of trainings, seeds 0 to N - 1.")
+    ] = 5,
+    steps: Annotated[
+        int | None, typer.Option("--steps", metavar="N", help="Steps; default: one epoch.")
+    ] = None,
+    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Of all ranks.")] = 512,
+    rate: Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.")] = 0.05,
+    codec: Annotated[str, typer.Option("--codec", help="Of looked-up rows.")] = "rows",
+    backward: Annotated[str, typer.Option("--backward", help="Of gradients.")] = "half",
+    ranks: Annotated[
+        int, typer.Option("--ranks", metavar="N", help="Processes that train together.")
+    ] = 2,
+    samples: Annotated[
+        int, typer.Option("--samples", metavar="N", help="Training samples of the synthetic log.")
+    ] = 1 << 18,
+    max_rows: Annotated[
+        int, typer.Option("--max-rows", metavar="N", help="Rows per table of the synthetic log.")
+    ] = 20_000,
+    output: Annotated[
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Append a line per pair to this file."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Train DLRM in pairs, with and without compression, and judge the difference in AUC.
+
+    Both directions are compressed. Prints each pair, the mean differences and their 95 % intervals.
+    """
+    from tersor.bench.suites.accuracy import Interval, run_accuracy
+
+    if seeds < 1:
+        raise SpecError(f"--seeds must be at least 1, not {seeds}")
+    screen = Screen(as_json=as_json)
+
+    def source_of(seed: int) -> ClickSource:
+        return _source(data, seed, samples, max_rows)
+
+    config = _config(source_of(0), steps, batch, rate, codec, backward)
+    pairs: list[Pair] = []
+    with ExitStack() as stack:
+        stack.enter_context(screen.compiling())
+        file = None if output is None else stack.enter_context(Path(output).open("a"))
+        show = stack.enter_context(screen.steps("training"))
+        for pair in run_accuracy(config, source_of, range(seeds), ranks=ranks, progress=show):
+            pairs.append(pair)
+            if file is not None:
+                file.write(json.dumps(pair.to_config(config, source_of(pair.seed), ranks)) + "\n")
+                file.flush()
+    auc = Interval.of([pair.auc_change for pair in pairs])
+    logloss = Interval.of([pair.logloss_change for pair in pairs])
+    values = {
+        "pairs": [
+            {"seed": pair.seed, "auc": pair.plain.metrics["auc"], "auc_change": pair.auc_change}
+            for pair in pairs
+        ],
+        "auc_change": _as_config(auc),
+        "logloss_change": _as_config(logloss),
+    }
+    screen.result(values, _table(pairs), Text(_sentence(auc, logloss, pairs)))
+    return 0
+
+
+def _source(data: str, seed: int, samples: int, max_rows: int) -> ClickSource:
+    from tersor.workloads.data.opening import open_clicks
+
+    if data != "synthetic":
+        return open_clicks(data)
+    return open_clicks("synthetic", seed=seed, num_train=samples, max_rows=max_rows)
+
+
+def _config(
+    source: ClickSource, steps: int | None, batch: int, rate: float, codec: str, backward: str
+) -> DlrmConfig:
+    from tersor.policy import AdaptiveBounds, Decay
+    from tersor.workloads.dlrm.config import DlrmConfig
+    from tersor.workloads.models.dlrm import DlrmShape
+
+    epoch = source.num_samples("train") // batch
+    steps = epoch if steps is None else steps
+    return DlrmConfig(
+        shape=DlrmShape(source.num_rows, 16, (64, 32), (64, 32)),
+        batch=batch,
+        steps=steps,
+        learning_rate=rate,
+        optimizer="adagrad",
+        codec=codec,
+        backward=backward,
+        bounds=AdaptiveBounds(decay=Decay(end=max(1, steps // 5))),
+    )
+
+
+def _as_config(interval: Interval) -> dict[str, Any]:
+    return {
+        "mean": interval.mean,
+        "half_width_95": interval.half_width if interval.half_width < float("inf") else None,
+        "holds_zero": interval.holds_zero,
+    }
+
+
+def _table(pairs: list[Pair]) -> Table:
+    table = Table(title="The same training without and with compression, both ways")
+    for k, name in enumerate(
+        ("seed", "AUC without", "AUC with", "change", "logloss change", "ratio forward", "backward")
+    ):
+        table.add_column(name, justify="left" if k == 0 else "right")
+    for pair in pairs:
+        table.add_row(
+            str(pair.seed), f"{pair.plain.metrics['auc']:.5f}", f"{pair.small.metrics['auc']:.5f}",
+            f"{pair.auc_change:+.5f}", f"{pair.logloss_change:+.5f}",
+            f"{pair.small.volume('forward').ratio:.1f}",
+            f"{pair.small.volume('backward').ratio:.1f}",
+        )  # fmt: skip
+    return table
+
+
+def _sentence(auc: Interval, logloss: Interval, pairs: list[Pair]) -> str:
+    word = "holds" if auc.holds_zero else "does not hold"
+    return (
+        f"AUC changes by {auc.mean:+.5f}, 95 % interval ±{auc.half_width:.5f}, which {word} zero; "
+        f"logloss by {logloss.mean:+.5f} ±{logloss.half_width:.5f}; {len(pairs)} pairs."
+    )
