@@ -42,6 +42,7 @@ def goal(rows, name):
     [
         ("flat-absolute", 1600, 2800),
         ("flat-device-absolute", 1600, 2800),
+        ("flat-graph-absolute", 1600, 2800),
         ("ans-device-absolute", 900, 1500),
         ("ans-device", 900, 1500),
         ("rows-device", 600, 1500),
@@ -56,7 +57,7 @@ def test_speed_is_judged_in_both_directions(codec, encode, decode):
     assert goal([short], f"{codec} decodes").met is False
 
 
-@pytest.mark.parametrize("codec", ["flat", "flat-device"])
+@pytest.mark.parametrize("codec", ["flat", "flat-graph", "flat-device"])
 def test_a_relative_bound_has_a_goal_for_encoding_alone(codec):
     assert goal([on_cuda(codec, 1201)], f"{codec} encodes at 1200").met is True
     assert goal([on_cuda(codec, 1199)], f"{codec} encodes at 1200").met is False

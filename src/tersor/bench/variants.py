@@ -104,6 +104,53 @@ class DeviceBatch(ListCandidate):
         return int(encoded.offsets[-1])
 
 
+class GraphBatch(DeviceBatch):
+    """The same, captured once in CUDA graphs and replayed: what a captured training step does."""
+
+    def __init__(
+        self, codec_id: str, relative_bound: float, *, is_absolute: bool = False, **options: Any
+    ) -> None:
+        """See ``DeviceBatch``."""
+        super().__init__(codec_id, relative_bound, is_absolute=is_absolute, **options)
+        self.name = self.name.replace("-device", "-graph")
+        self.note = f"{self.note}; replayed as a CUDA graph"
+        self._captured: dict[Any, tuple[Any, Any]] = {}
+
+    def _replayed(self, kind: str, tensors: Sequence[torch.Tensor], call: Callable[[], Any]) -> Any:
+        """Capture the call on these tensors when they are first seen; then replay it."""
+        if not tensors[0].is_cuda:
+            return call()
+        key = (kind, *(tensor.data_ptr() for tensor in tensors))
+        if key not in self._captured:
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                call()
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                result = call()
+            self._captured[key] = graph, result
+        graph, result = self._captured[key]
+        graph.replay()
+        return result
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
+        """See ``DeviceBatch.encode_all``."""
+        eager = super().encode_all
+        found: Batch = self._replayed("encode", xs, lambda: eager(xs, error_bounds))
+        return found
+
+    def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """See ``DeviceBatch.decode_all``."""
+        eager = super().decode_all
+        tensors = [encoded.buffer, *outs]
+        found: Sequence[torch.Tensor] = self._replayed(
+            "decode", tensors, lambda: eager(encoded, outs)
+        )
+        return found
+
+
 def _absolute(relative_bound: float | None) -> Candidate:
     return AbsoluteCandidate(CodecCandidate.create("flat", relative_bound).codec)
 
@@ -130,6 +177,11 @@ VARIANTS: Final[Mapping[str, tuple[bool, Callable[[Any], Candidate]]]] = {
     "ans-device-absolute": (True, lambda bound: DeviceBatch("ans", bound, is_absolute=True)),
     "rows-ans": (True, _rows_ans),
     "rows-device": (True, lambda bound: DeviceBatch("rows", bound, entropy="ans")),
+    "flat-graph": (True, lambda bound: GraphBatch("flat", bound)),
+    "flat-graph-absolute": (True, lambda bound: GraphBatch("flat", bound, is_absolute=True)),
+    "ans-graph": (True, lambda bound: GraphBatch("ans", bound)),
+    "ans-graph-absolute": (True, lambda bound: GraphBatch("ans", bound, is_absolute=True)),
+    "rows-graph": (True, lambda bound: GraphBatch("rows", bound, entropy="ans")),
     "group4-hadamard": (False, _hadamard),
 }
 """Whether each takes a bound, and how it is made at a relative bound."""

@@ -23,9 +23,10 @@ DEFAULT_CODECS: Final = (
     "flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "group8", "group4",
 )  # fmt: skip
 DEVICE_CODECS: Final = (
-    "flat", "flat-absolute", "flat-device", "flat-device-absolute", "delta", "huffman", "ans",
-    "ans-device", "ans-device-absolute", "rows", "rows-ans", "rows-device", "group8", "group4",
-    "group4-hadamard",
+    "flat", "flat-absolute", "flat-device", "flat-device-absolute", "flat-graph",
+    "flat-graph-absolute", "delta", "huffman", "ans", "ans-device", "ans-device-absolute",
+    "ans-graph", "ans-graph-absolute", "rows", "rows-ans", "rows-device", "rows-graph", "group8",
+    "group4", "group4-hadamard",
 )  # fmt: skip
 _MIN_DEVICE_ROUNDS: Final = 10
 
