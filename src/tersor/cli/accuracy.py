@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tersor.cli.options import JsonOption
-from tersor.cli.screen import Screen
+from tersor.cli.screen import Screen, json_number
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def accuracy(
 
     Both directions are compressed. Prints each pair, the mean differences and their 95 % intervals.
     """
-    from tersor.bench.suites.accuracy import Interval, run_accuracy
+    from tersor.bench.suites.accuracy import run_accuracy
 
     if seeds < 1:
         raise SpecError(f"--seeds must be at least 1, not {seeds}")
@@ -74,17 +74,7 @@ def accuracy(
             if file is not None:
                 file.write(json.dumps(pair.to_config(config, source_of(pair.seed), ranks)) + "\n")
                 file.flush()
-    auc = Interval.of([pair.auc_change for pair in pairs])
-    logloss = Interval.of([pair.logloss_change for pair in pairs])
-    values = {
-        "pairs": [
-            {"seed": pair.seed, "auc": pair.plain.metrics["auc"], "auc_change": pair.auc_change}
-            for pair in pairs
-        ],
-        "auc_change": _as_config(auc),
-        "logloss_change": _as_config(logloss),
-    }
-    screen.result(values, _table(pairs), Text(_sentence(auc, logloss, pairs)))
+    screen.result(_values(pairs), _table(pairs), Text(_sentence(pairs)))
     return 0
 
 
@@ -117,12 +107,29 @@ def _config(
     )
 
 
-def _as_config(interval: Interval) -> dict[str, Any]:
+def _changes(pairs: list[Pair]) -> dict[str, Interval]:
+    from tersor.bench.suites.accuracy import Interval
+
     return {
-        "mean": interval.mean,
-        "half_width_95": interval.half_width if interval.half_width < float("inf") else None,
-        "holds_zero": interval.holds_zero,
+        "auc_change": Interval.of([pair.auc_change for pair in pairs]),
+        "logloss_change": Interval.of([pair.logloss_change for pair in pairs]),
     }
+
+
+def _values(pairs: list[Pair]) -> dict[str, Any]:
+    changes = {
+        name: {
+            "mean": interval.mean,
+            "half_width_95": json_number(interval.half_width),
+            "holds_zero": interval.holds_zero,
+        }
+        for name, interval in _changes(pairs).items()
+    }
+    shown = [
+        {"seed": pair.seed, "auc": pair.plain.metrics["auc"], "auc_change": pair.auc_change}
+        for pair in pairs
+    ]
+    return {"pairs": shown, **changes}
 
 
 def _table(pairs: list[Pair]) -> Table:
@@ -141,7 +148,8 @@ def _table(pairs: list[Pair]) -> Table:
     return table
 
 
-def _sentence(auc: Interval, logloss: Interval, pairs: list[Pair]) -> str:
+def _sentence(pairs: list[Pair]) -> str:
+    auc, logloss = _changes(pairs).values()
     word = "holds" if auc.holds_zero else "does not hold"
     return (
         f"AUC changes by {auc.mean:+.5f}, 95 % interval ±{auc.half_width:.5f}, which {word} zero; "

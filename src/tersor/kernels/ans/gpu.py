@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
-from tersor.kernels.finite_range.gpu import fold_range, fold_ranges, key_dtype
+from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.payload.gpu import (
@@ -26,13 +26,11 @@ from tersor.kernels.payload.gpu import (
     MODE,
     NUM_FIELDS,
     OFFSET,
-    OUTLIERS,
     as_compute,
     close_payload,
     copy_values,
     make_plan,
     open_payload,
-    place_outliers,
     put_outliers,
 )
 from tersor.kernels.payload.layout import exact_nbytes
@@ -47,6 +45,7 @@ from tersor.kernels.rans_list.gpu import (
 from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
+from tersor.kernels.tile_rest.gpu import examine_tile, finish_tiles, load_grid
 from tersor.types import Bound
 
 _TILE: Final = 8192
@@ -101,24 +100,6 @@ def _quantize_tile(
     return tl.reduce(parts, 0, _extended)
 
 
-@triton.jit
-def _examine_tile(address, limit, keys, KIND: tl.constexpr, PART: tl.constexpr):
-    """Fold a tile into its tensor's range; return how many of its values are not finite."""
-    specials = 0
-    for part in range(0, limit, PART):
-        position = part + tl.arange(0, PART)
-        values = load_values(address, position, limit, float("nan"), KIND, False, False)
-        fold_range(values, keys, KIND)
-        special = (position < limit) & ~(tl.abs(values) < float("inf"))
-        specials += tl.sum(special.to(tl.int32), axis=0)
-    return specials
-
-
-@triton.jit
-def _load_grid(grids, k):
-    return tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1), tl.load(grids + 3 * k + 2)
-
-
 @triton.jit(do_not_specialize=["num_tiles"])
 def _quantize_kernel(
     starts, counts, first_tiles, owners, grids, keys, extents, places, symbols, stats,
@@ -134,7 +115,7 @@ def _quantize_kernel(
     k = tl.load(owners + tile)
     base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
     limit = tl.minimum(count - base, TILE).to(tl.int32)
-    address, grid = tl.load(starts + k) + base * (KIND & ~1), _load_grid(grids, k)
+    address, grid = tl.load(starts + k) + base * (KIND & ~1), load_grid(grids, k)
     target = symbols + tl.load(places + k) + base
     if limit == TILE:
         low, high, missed = _quantize_tile(address, limit, grid, target, KIND, ALIGNED, True, TILE)
@@ -143,7 +124,7 @@ def _quantize_kernel(
     specials = 0
     varies = (low < high) & (missed == 0)
     if not varies:
-        specials = _examine_tile(address, limit, keys + 2 * k, KIND, PART)
+        specials = examine_tile(address, limit, keys + 2 * k, KIND, PART)
     # places of a tile's own: thousands of programs that meet in one place take 1 ns each
     tl.store(extents + 2 * tile, low)
     tl.store(extents + 2 * tile + 1, high)
@@ -197,17 +178,10 @@ def _finish_kernel(
     mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
     count, address = tl.load(counts + k), tl.load(starts + k)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
-    if (mode == EXACT) | (tl.load(row + OUTLIERS) > 0):
-        grid = _load_grid(grids, k)
-        for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
-            if mode == EXACT:
-                begin, end = (tile - first) * TILE, tl.minimum((tile + 1 - first) * TILE, count)
-                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
-            else:
-                place_outliers(
-                    payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
-                    KIND, TILE, PART,
-                )  # fmt: skip
+    finish_tiles(
+        payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), KIND, TILE,
+        PART,
+    )  # fmt: skip
     if tl.program_id(1) == 0:
         close_payload(payload, count, row, KIND)
         body = (payload + HEADER_NBYTES).to(tl.int64)

@@ -29,7 +29,7 @@ from tersor.kernels.bitpack_tile.gpu import (
     slot_of,
 )
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
-from tersor.kernels.finite_range.gpu import fold_range, fold_ranges, key_dtype
+from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.pack_tile.gpu import pack_tile
@@ -40,47 +40,27 @@ from tersor.kernels.payload.gpu import (
     MODE,
     NUM_FIELDS,
     OFFSET,
-    OUTLIERS,
     as_compute,
     close_payload,
     copy_values,
     make_plan,
     open_payload,
     padded,
-    place_outliers,
     put_outliers,
 )
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu import (
     KINDS,
-    load_values,
     store_values,
 )
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
+from tersor.kernels.tile_rest.gpu import examine_tile, finish_tiles, load_grid
 from tersor.types import Bound
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 _FINISHING: Final = 4096
 """Programs that store what is not coded: as many as an H200 holds."""
-
-
-@triton.jit
-def _load_grid(grids, k):
-    return tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1), tl.load(grids + 3 * k + 2)
-
-
-@triton.jit
-def _examine_tile(address, base, count, keys, KIND: tl.constexpr):
-    """Fold a tile into its tensor's range; return how many of its values are not finite."""
-    specials = 0
-    for part in range(0, TILE, SCAN_VALUES):
-        position = base + part + tl.arange(0, SCAN_VALUES)
-        values = load_values(address, position, count, float("nan"), KIND, False, False)
-        fold_range(values, keys, KIND)
-        special = (position < count) & ~(tl.abs(values) < float("inf"))
-        specials += tl.sum(special.to(tl.int32), axis=0)
-    return specials
 
 
 @triton.jit(do_not_specialize=["num_tiles"])
@@ -98,7 +78,7 @@ def _pack_kernel(
     k = tl.load(owners + run)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
     count, address = tl.load(counts + k), tl.load(starts + k)
-    grid = _load_grid(grids, k)
+    grid = load_grid(grids, k)
     begin = first + (run - tl.load(first_runs + k)) * RUN
     stop = tl.minimum(begin + RUN, last)
     for tile in range(begin, stop):
@@ -110,7 +90,8 @@ def _pack_kernel(
         specials = 0
         varies = (differs != 0) & (outliers == 0) & (base + TILE <= count)
         if not varies:
-            specials = _examine_tile(address, base, count, keys + 2 * k, KIND)
+            start, limit = address + base * (KIND & ~1), tl.minimum(count - base, TILE)
+            specials = examine_tile(start, limit.to(tl.int32), keys + 2 * k, KIND, SCAN_VALUES)
         tl.store(stats + tile, nwords.to(tl.int64))
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
         # not one mark per tensor: thousands of stores to one place take 100 us
@@ -139,28 +120,16 @@ def _place_kernel(
 def _finish_kernel(
     starts, counts, first_tiles, grids, ends, plan, num_tiles, out, KIND: tl.constexpr
 ):
-    """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header.
-
-    Apart from ``_place_kernel``, which needs fewer registers without this: tensors that are not
-    coded and tiles with outliers are rare.
-    """
+    """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header."""
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
-    mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
+    payload = out + tl.load(row + OFFSET)
     count, address = tl.load(counts + k), tl.load(starts + k)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
-    is_exact = (mode != CODED) & (mode != CONSTANT)
-    if is_exact | (tl.load(row + OUTLIERS) > 0):
-        grid = _load_grid(grids, k)
-        for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
-            if is_exact:
-                begin, end = (tile - first) * TILE, tl.minimum((tile + 1 - first) * TILE, count)
-                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
-            else:
-                place_outliers(
-                    payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
-                    KIND, TILE, SCAN_VALUES,
-                )  # fmt: skip
+    finish_tiles(
+        payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), KIND, TILE,
+        SCAN_VALUES,
+    )  # fmt: skip
     if tl.program_id(1) == 0:
         close_payload(payload, count, row, KIND)
 

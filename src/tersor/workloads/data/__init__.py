@@ -1,1 +1,7 @@
 """Training data, read or made up."""
+
+from tersor.workloads.data.clicks import ClickBatch, ClickSource
+from tersor.workloads.data.opening import open_clicks
+from tersor.workloads.data.synthetic import SyntheticClicks
+
+__all__ = ["ClickBatch", "ClickSource", "SyntheticClicks", "open_clicks"]

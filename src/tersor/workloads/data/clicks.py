@@ -52,15 +52,15 @@ class ClickBatch:
 
 
 class ClickSource(Protocol):
-    """Samples that can be read at any place, so that runs resume and ranks share.
+    """Samples that can be read at any place, so that runs resume and ranks share."""
 
-    Attributes:
-        name: for logs and reports.
-        num_rows: rows that each of the 26 tables needs.
-    """
+    @property
+    def name(self) -> str:
+        """For logs and reports."""
 
-    name: str
-    num_rows: tuple[int, ...]
+    @property
+    def num_rows(self) -> tuple[int, ...]:
+        """How many rows each of the 26 tables needs."""
 
     def num_samples(self, split: Split) -> int:
         """Return how many samples a split has."""

@@ -19,14 +19,8 @@ import torch
 
 from tersor.errors import SpecError
 from tersor.workloads.data.clicks import KAGGLE_ROWS, NUM_DENSE, ClickBatch, Split, check_range
-from tersor.workloads.data.planted import (
-    CHANCE_NBITS,
-    F32,
-    I64,
-    hashes,
-    normal,
-    planted_model,
-)
+from tersor.workloads.data.hashes import hashes
+from tersor.workloads.data.planted import CHANCE_NBITS, F32, I64, normal, planted_model
 from tersor.workloads.metrics import auc
 
 _BLOCK: Final = 2048

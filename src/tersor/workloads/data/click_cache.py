@@ -1,0 +1,195 @@
+"""A folder of prepared samples: what it was made of, how far that came, and its files.
+
+``clicks.json`` appears first and is replaced when a stage is done; every file appears whole or not at all,
+so that work that was killed is taken up where it stood.
+
+    00000.values     samples as they were read, categories as values
+    00000.samples    the same with categories as ranks by falling frequency
+    values.bin       u32, the values of all categories by rank, one category after the other
+    counts.bin       u64, how often each was seen
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from tersor.container.atomic import atomic_write
+from tersor.errors import CorruptDataError, SpecError
+from tersor.workloads.data.source_files import Fingerprint
+from tersor.workloads.data.vocabulary import U32, Counts
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, how many steps or bytes of it are, and how many there are (0: unknown)."""
+
+Stage = Literal["reading", "ranking", "ready"]
+_STAGES: Final = ("reading", "ranking", "ready")
+_FORMAT: Final = "tersor-clicks"
+_VERSION: Final = 1
+_OWN_FILES: Final = (
+    "clicks.json",
+    "values.bin",
+    "counts.bin",
+    "*.values",
+    "*.samples",
+    ".tersor-*",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What ``clicks.json`` says.
+
+    Attributes:
+        sources: the text files, in order.
+        max_rows: what values were folded into, if anything.
+        stage: ``"reading"`` text, ``"ranking"`` values, or ``"ready"``.
+        part_samples: samples of each part; known after reading.
+        source_samples: samples of each text file; known after reading.
+        num_values: distinct values of each category; known after reading.
+    """
+
+    sources: tuple[Fingerprint, ...]
+    max_rows: int | None
+    stage: Stage = "reading"
+    part_samples: tuple[int, ...] = ()
+    source_samples: tuple[int, ...] = ()
+    num_values: tuple[int, ...] = ()
+
+    def same_source(self, other: Manifest) -> bool:
+        """Return whether both are of the same samples."""
+        return (self.sources, self.max_rows) == (other.sources, other.max_rows)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "sources": [source.to_config() for source in self.sources],
+            "max_rows": self.max_rows,
+            "stage": self.stage,
+            "part_samples": self.part_samples,
+            "source_samples": self.source_samples,
+            "num_values": self.num_values,
+        }
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Manifest:
+        """Take the JSON form; a ``KeyError``, ``TypeError`` or ``ValueError`` where it is another."""
+        if config["stage"] not in _STAGES:
+            raise ValueError(config["stage"])
+        return cls(
+            sources=tuple(Fingerprint(**source) for source in config["sources"]),
+            max_rows=config["max_rows"],
+            stage=config["stage"],
+            part_samples=tuple(config["part_samples"]),
+            source_samples=tuple(config["source_samples"]),
+            num_values=tuple(config["num_values"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClickCache:
+    """The files of one folder."""
+
+    folder: Path
+
+    def manifest(self) -> Manifest | None:
+        """Return what the folder holds; None where it holds nothing that this version can use."""
+        try:
+            config = json.loads((self.folder / "clicks.json").read_bytes())
+            if (config["format"], config["version"]) != (_FORMAT, _VERSION):
+                return None
+            return Manifest.from_config(config)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptDataError(
+                f"clicks.json in {self.folder} is damaged; delete the folder"
+            ) from error
+
+    def save(self, manifest: Manifest) -> None:
+        """Let the folder hold what ``manifest`` says."""
+        with atomic_write(self.folder / "clicks.json") as file:
+            file.write(json.dumps(manifest.to_config(), indent=1).encode())
+
+    def clear(self) -> None:
+        """Remove every file of ours, the manifest first; others stay."""
+        for pattern in _OWN_FILES:
+            for path in self.folder.glob(pattern):
+                path.unlink()
+
+    def remove_leavings(self) -> None:
+        """Remove the unfinished files of killed processes."""
+        for path in self.folder.glob(".tersor-*"):
+            path.unlink()
+
+    def values_path(self, part: int) -> Path:
+        """Where the samples of a part lie before they are ranked."""
+        return self.folder / f"{part:05d}.values"
+
+    def samples_path(self, part: int) -> Path:
+        """Where the ranked samples of a part lie."""
+        return self.folder / f"{part:05d}.samples"
+
+    def save_vocabulary(self, ranked: Sequence[tuple[U32, Counts]]) -> None:
+        """Write the values and counts of every category, by rank."""
+        for name, arrays, dtype in (
+            ("values.bin", [values for values, _ in ranked], "<u4"),
+            ("counts.bin", [counts for _, counts in ranked], "<u8"),
+        ):
+            with atomic_write(self.folder / name) as file:
+                for array in arrays:
+                    file.write(np.ascontiguousarray(array, dtype).data)
+
+    def values(self, manifest: Manifest, table: int) -> U32:
+        """Return the values of a category, by rank."""
+        return np.array(self._column("values.bin", "<u4", manifest, table), np.uint32)
+
+    def counts(self, manifest: Manifest, table: int) -> Counts:
+        """Return how often the values of a category were seen, mapped from the disk."""
+        counts: Counts = self._column("counts.bin", "<u8", manifest, table)
+        return counts
+
+    def _column(self, name: str, dtype: str, manifest: Manifest, table: int) -> Any:
+        before, count = sum(manifest.num_values[:table]), manifest.num_values[table]
+        offset = before * np.dtype(dtype).itemsize
+        try:
+            return np.memmap(self.folder / name, dtype, "r", offset, (count,))
+        except (OSError, ValueError) as error:
+            raise CorruptDataError(
+                f"{name} in {self.folder} is damaged; delete the folder to prepare it anew"
+            ) from error
+
+    @contextmanager
+    def locked(self, progress: Progress) -> Iterator[None]:
+        """Make the folder, and keep other processes from preparing it at the same time.
+
+        The lock ends with the process, however that ends.
+
+        Raises:
+            SpecError: nothing can be written there.
+        """
+        import fcntl
+
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = (self.folder / "lock").open("wb")
+        except OSError as error:
+            raise SpecError(
+                f"samples cannot be prepared in {self.folder} ({error.strerror}); name another "
+                "folder with cache="
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                progress("waiting for another process that prepares the samples", 0, 0)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

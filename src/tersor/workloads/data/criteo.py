@@ -1,0 +1,166 @@
+"""Criteo's click logs: ``train.txt`` of the Kaggle contest, and the days of the Terabyte set.
+
+Samples keep the order of the log. Rows of tables are numbered by falling frequency over the whole log,
+so that the commonest value is row 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+from tersor.errors import CorruptDataError, SpecError
+from tersor.workloads.data.click_cache import ClickCache, Manifest, Progress
+from tersor.workloads.data.clicks import NUM_TABLES, ClickBatch, Split, check_range
+from tersor.workloads.data.preparation import prepare
+from tersor.workloads.data.progress import terminal_bar
+from tersor.workloads.data.sample_file import SampleFile
+from tersor.workloads.data.samples import Numbering, Samples
+from tersor.workloads.data.vocabulary import num_at_least
+
+TERABYTE_MAX_ROWS: Final = 10_000_000
+_DAY: Final = re.compile(r"day_(\d+)(\.gz)?")
+_KAGGLE_DAYS: Final = 7
+
+
+@dataclass(frozen=True, slots=True)
+class CriteoClicks:
+    """A prepared log; what it holds open is nothing, so that it can be handed to other processes.
+
+    Attributes:
+        name: for logs and reports.
+        cache: the folder of prepared samples.
+        manifest: what that folder holds.
+        numbering: which row a value gets.
+        part_ends: where each part ends in the whole log.
+    """
+
+    name: str
+    cache: ClickCache
+    manifest: Manifest
+    numbering: Numbering
+    part_ends: tuple[int, ...]
+
+    @property
+    def num_rows(self) -> tuple[int, ...]:
+        """See ``ClickSource.num_rows``."""
+        return self.numbering.num_rows
+
+    def num_samples(self, split: Split) -> int:
+        """See ``ClickSource.num_samples``."""
+        start, stop = self._range(split)
+        return stop - start
+
+    def read(self, split: Split, start: int, count: int) -> ClickBatch:
+        """See ``ClickSource.read``.
+
+        Raises:
+            CorruptDataError: a prepared file is gone or damaged.
+        """
+        check_range(self, split, start, count)
+        return self.numbering.batch(self._samples(self._range(split)[0] + start, count))
+
+    def _range(self, split: Split) -> tuple[int, int]:
+        """Return where a split starts and stops in the whole log.
+
+        Of one file the last seventh is the test, as it is the last of seven days; of several the
+        second half of the last one, whose first half is left for validation and is in no split.
+        """
+        total, last = sum(self.manifest.source_samples), self.manifest.source_samples[-1]
+        if len(self.manifest.source_samples) == 1:
+            middle = total - total // _KAGGLE_DAYS
+            return (0, middle) if split == "train" else (middle, total)
+        return (0, total - last) if split == "train" else (total - last // 2, total)
+
+    def _samples(self, start: int, count: int) -> Samples:
+        """Return ranked samples of the whole log."""
+        pieces = []
+        while count:
+            number = bisect_right(self.part_ends, start)
+            end = self.part_ends[number]
+            taken = min(count, end - start)
+            part = SampleFile.open(self.cache.samples_path(number))
+            if part.num_samples != self.manifest.part_samples[number]:
+                raise CorruptDataError(f"{self.cache.folder} is damaged; delete it")
+            pieces.append(part.read(start - end + part.num_samples, taken))
+            start, count = start + taken, count - taken
+        return Samples.joined(pieces) if pieces else Samples.empty(0)
+
+
+def open_criteo(
+    paths: Sequence[Path],
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    max_rows: int | None = None,
+    min_count: int = 1,
+    progress: Progress | None = None,
+) -> CriteoClicks:
+    """Open text files of one log; the first time they are read once and prepared.
+
+    Args:
+        paths: one file, or one per day in order; gzip is recognised.
+        cache: folder in which a folder with the prepared samples is made; None: beside the first
+            file. It takes 157 bytes per sample.
+        max_rows: values are taken modulo this before they are numbered, as DLRM's
+            ``--max-ind-range`` does, so that no table has more rows; None keeps all values apart.
+        min_count: values seen less often share row 0.
+        progress: told how far the preparation is; None shows a bar on the terminal.
+
+    Raises:
+        CorruptDataError: a line cannot be parsed; names file and line.
+        SpecError: a file cannot be read, or an option cannot work.
+    """
+    if min_count < 1:
+        raise SpecError(f"min_count must be at least 1, not {min_count}")
+    names = paths[0].name if len(paths) == 1 else f"{paths[0].name} to {paths[-1].name}"
+    folder = names.replace(" ", "_") + ".clicks" + (f"-{max_rows}" if max_rows else "")
+    prepared = ClickCache((paths[0].parent if cache is None else Path(cache)) / folder)
+    if progress is None:
+        with terminal_bar() as bar:
+            manifest = prepare(paths, prepared, bar, max_rows)
+    else:
+        manifest = prepare(paths, prepared, progress, max_rows)
+    numbering = _numbering(prepared, manifest, min_count)
+    ends = tuple(accumulate(manifest.part_samples))
+    source = CriteoClicks(names, prepared, manifest, numbering, ends)
+    if not (source.num_samples("train") and source.num_samples("test")):
+        raise SpecError(f"{names} has too few samples to be split into training and test")
+    return source
+
+
+def _numbering(cache: ClickCache, manifest: Manifest, min_count: int) -> Numbering:
+    kept = manifest.num_values
+    if min_count > 1:
+        kept = tuple(
+            num_at_least(cache.counts(manifest, table), min_count) for table in range(NUM_TABLES)
+        )
+    return Numbering(manifest.num_values, kept, min_count)
+
+
+def day_files(folder: Path) -> list[Path]:
+    """Return the files ``day_0``, ``day_1.gz`` and so on of a folder, in order of days.
+
+    Raises:
+        SpecError: a day is there twice.
+    """
+    found: dict[int, Path] = {}
+    for path in sorted(folder.iterdir()):
+        if match := _DAY.fullmatch(path.name):
+            day = int(match[1])
+            if day in found:
+                raise SpecError(
+                    f"{folder} has both {found[day].name} and {path.name}; name the files to use"
+                )
+            found[day] = path
+    return [found[day] for day in sorted(found)]
+
+
+def is_day_file(path: Path) -> bool:
+    """Return whether a file is named as a day of the Terabyte set."""
+    return _DAY.fullmatch(path.name) is not None

@@ -1,0 +1,47 @@
+"""A bar on the terminal while samples are prepared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from tersor.workloads.data.click_cache import Progress as Told
+
+
+@contextmanager
+def terminal_bar() -> Iterator[Told]:
+    """Show a bar on stderr from the first step that is told on; none where that is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    bar = Progress(
+        *columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, transient=True
+    )
+    task = bar.add_task("", total=None)
+    shown = ""
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal shown
+        if not console.is_terminal:
+            return
+        if what != shown:
+            # the speed of another kind of work says nothing about the time this one needs
+            shown = what
+            bar.reset(task, description=escape(what), total=total or None)
+            bar.start()
+        bar.update(task, completed=done, total=total or None)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()

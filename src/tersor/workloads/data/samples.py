@@ -1,0 +1,103 @@
+"""Samples as files hold them: integers, and for each category the rank of its value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tersor.errors import CorruptDataError, SpecError
+from tersor.workloads.data.clicks import NUM_DENSE, NUM_TABLES, ClickBatch
+
+MISSING: Final = -(2**31)
+"""A dense feature that was empty; an empty category is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Some samples, not yet scaled or numbered for a model.
+
+    Attributes:
+        labels: uint8 [samples], 1 for a click.
+        dense: int32 [samples, 13], ``MISSING`` where empty.
+        categories: uint32 [samples, 26]: values, or their ranks by falling frequency.
+    """
+
+    labels: npt.NDArray[np.uint8]
+    dense: npt.NDArray[np.int32]
+    categories: npt.NDArray[np.uint32]
+
+    @classmethod
+    def empty(cls, count: int) -> Samples:
+        """Return room for ``count`` samples."""
+        return cls(
+            np.zeros(count, np.uint8),
+            np.zeros((count, NUM_DENSE), np.int32),
+            np.zeros((count, NUM_TABLES), np.uint32),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Samples]) -> Samples:
+        """Return the samples of all parts, in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.labels for part in parts]),
+            np.concatenate([part.dense for part in parts]),
+            np.concatenate([part.categories for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> Samples:
+        return Samples(self.labels[rows], self.dense[rows], self.categories[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Numbering:
+    """Which row of a table the value of a rank gets.
+
+    Attributes:
+        num_values: distinct values of each category.
+        num_kept: those of them seen at least ``min_count`` times, which are the first ranks.
+        min_count: at 1 a rank is its row; above, row 0 is shared by what was seen less often.
+    """
+
+    num_values: tuple[int, ...]
+    num_kept: tuple[int, ...]
+    min_count: int
+
+    def __post_init__(self) -> None:
+        """Refuse a count that cannot be."""
+        if self.min_count < 1:
+            raise SpecError(f"min_count must be at least 1, not {self.min_count}")
+
+    @property
+    def num_rows(self) -> tuple[int, ...]:
+        """Rows that each table needs."""
+        shared = int(self.min_count > 1)
+        return tuple(kept + shared for kept in self.num_kept)
+
+    def batch(self, samples: Samples) -> ClickBatch:
+        """Return ranked samples as a model takes them: dense features as log(1 + x), at least 0.
+
+        Raises:
+            CorruptDataError: there is a rank that no value has.
+        """
+        ranks = samples.categories.astype(np.int64)
+        if len(ranks) and (ranks.max(0) >= np.array(self.num_values)).any():
+            raise CorruptDataError("the prepared samples are damaged; delete their folder")
+        if self.min_count > 1:
+            ranks = np.where(ranks < np.array(self.num_kept), ranks + 1, 0)
+        # MISSING is negative, so that it becomes 0 too
+        dense = np.log1p(np.maximum(samples.dense, 0).astype(np.float32))
+        return ClickBatch(
+            torch.from_numpy(dense),
+            torch.from_numpy(ranks),
+            torch.from_numpy(samples.labels.astype(np.float32)),
+        )
