@@ -72,7 +72,7 @@ def accuracy(
         for pair in run_accuracy(config, source_of, range(seeds), ranks=ranks, progress=show):
             pairs.append(pair)
             if file is not None:
-                file.write(json.dumps(pair.to_config(config, source_of(pair.seed), ranks)) + "\n")
+                file.write(json.dumps(pair.to_config(source_of(pair.seed), ranks)) + "\n")
                 file.flush()
     screen.result(_values(pairs), _table(pairs), Text(_sentence(pairs)))
     return 0

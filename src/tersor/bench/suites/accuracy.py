@@ -28,9 +28,10 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One seed, trained without and with compression."""
+    """One seed, trained without and with compression; the latter as ``config`` says."""
 
     seed: int
+    config: DlrmConfig
     plain: Outcome
     small: Outcome
 
@@ -44,14 +45,14 @@ class Pair:
         """Logloss with compression minus logloss without."""
         return self.small.metrics["logloss"] - self.plain.metrics["logloss"]
 
-    def to_config(self, config: DlrmConfig, source: ClickSource, ranks: int) -> dict[str, Any]:
+    def to_config(self, source: ClickSource, ranks: int) -> dict[str, Any]:
         """Return the pair as one JSON line, with what it takes to repeat it."""
         return {
             "suite": "accuracy",
             "seed": self.seed,
             "source": source.name,
             "ranks": ranks,
-            "config": config.to_config(),
+            "config": self.config.to_config(),
             **{
                 name: {
                     "metrics": one.metrics,
@@ -141,4 +142,4 @@ def run_accuracy(
             "eval_every": max(1, config.steps // num_evals),
         }
         run_local_ranks(compare, ranks, options, receive)
-        yield Pair(seed, outcomes[PLAIN], outcomes[SMALL])
+        yield Pair(seed, seeded, outcomes[PLAIN], outcomes[SMALL])
