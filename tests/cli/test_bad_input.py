@@ -117,8 +117,6 @@ def _files(tersor, noise) -> None:
         ("bench kernels --codecs nope --inputs field --smoke", 2, "known are"),
         ("bench kernels --resume", 2, "--output"),
         ("bench memory --codec raw", 2, "choose"),
-        ("quickstart --rel 0", 2, "above 0"),
-        ("quickstart --rel nan", 2, "above 0"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_sentence_with_the_way_out(tersor, line, code, way_out) -> None:
