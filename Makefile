@@ -3,26 +3,45 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.tersor-installed
+# torchrec pins what it needs too tightly to live beside the other tools
+TORCHREC_VENV := .venv-torchrec
+TORCHREC_STAMP := $(TORCHREC_VENV)/.tersor-installed
 PYTEST_ARGS ?= -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test lint format types bench-smoke clean
+.PHONY: help quickstart test test-torchrec lint format types bench-smoke clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+define NEW_VENV
+@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+  echo "tersor needs Python 3.11, 3.12 or 3.13; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
+$(PYTHON) -m venv
+endef
 
 $(STAMP): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
-	  echo "tersor needs Python 3.11, 3.12 or 3.13; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
-	$(PYTHON) -m venv $(VENV)
+	$(NEW_VENV) $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet -c constraints.txt -e ".[dev]"
 	@touch $@
 
-quickstart: $(STAMP) ## compress generated tensors with several codecs and print the table
+$(TORCHREC_STAMP): pyproject.toml constraints.txt constraints-torchrec.txt
+	$(NEW_VENV) $(TORCHREC_VENV)
+	$(TORCHREC_VENV)/bin/python -m pip install --disable-pip-version-check --quiet \
+	  -c constraints.txt -c constraints-torchrec.txt \
+	  -e . iopath pyre-extensions pytest pytest-timeout tensordict torchmetrics tqdm
+	$(TORCHREC_VENV)/bin/python -m pip install --disable-pip-version-check --quiet --no-deps \
+	  -c constraints-torchrec.txt fbgemm-gpu-cpu torchrec
+	@touch $@
+
+quickstart: $(STAMP) ## train a small recommendation model with and without compression
 	$(BIN)/tersor quickstart
 
 test: $(STAMP) ## run the test suite on the CPU; PYTEST_ARGS="-m slow" and the like are passed on
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-torchrec: $(TORCHREC_STAMP) ## run the tests of the TorchRec codecs, in an environment of their own
+	$(TORCHREC_VENV)/bin/python -m pytest tests/torchrec
 
 lint: $(STAMP) ## check style, format and spelling
 	$(BIN)/ruff check .
@@ -41,5 +60,5 @@ bench-smoke: $(STAMP) ## run every benchmark once on tiny inputs
 	$(BIN)/tersor bench memory --smoke
 
 clean: ## remove what make and the tools created
-	rm -rf $(VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(TORCHREC_VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find src tests -name __pycache__ -type d -exec rm -rf {} +

@@ -35,6 +35,7 @@ HOMES: Final = {
     "numba": ("kernels/*/cpu.py",),
     "llvmlite": ("kernels/*/cpu.py",),
     "matplotlib": ("bench/*",),
+    "torchrec": ("sites/embeddings/torchrec/*",),
 }
 
 

@@ -18,6 +18,7 @@ OPTIONAL = (
     "pysz",
     "rich",
     "safetensors",
+    "torchrec",
     "triton",
     "typer",
     "xxhash",

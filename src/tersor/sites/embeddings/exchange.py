@@ -11,12 +11,12 @@ import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.policy import AdaptiveBounds
 from tersor.sites.embeddings.layout import TableLayout, even_batches
 from tersor.sites.embeddings.passage import Passage, Start, Wait
-from tersor.sites.embeddings.plan import CANDIDATES, CodecPlan, make_codec
+from tersor.sites.embeddings.plan import CANDIDATES, CodecPlan, as_policy, make_codec
 from tersor.sites.embeddings.stats import ExchangeStats
-from tersor.sites.embeddings.wire import Wire
+from tersor.sites.embeddings.wire import Wire, check_same_everywhere
 from tersor.types import Bound
 
 
@@ -72,7 +72,7 @@ class Exchange:
         self.layout.check(self.world_size)
         names = CANDIDATES if codec == "auto" else (codec,)
         candidates = tuple(make_codec(name, self.device) for name in names)
-        self.plan = CodecPlan(candidates, _as_policy(bounds), bandwidth_gbps)
+        self.plan = CodecPlan(candidates, as_policy(bounds), bandwidth_gbps)
         self.backward_codec = make_codec("raw" if backward == "none" else backward, self.device)
         for one in (*candidates, self.backward_codec):
             one.check_supported(dtype)
@@ -81,19 +81,9 @@ class Exchange:
         self.stats = ExchangeStats()
         self.wire: Wire | None = None
         if self.is_distributed:
-            self.wire = Wire(group, [*candidates, self.backward_codec], dtype)
-            self._check_same_everywhere(group)
-
-    def _check_same_everywhere(self, group: dist.ProcessGroup | None) -> None:
-        own = repr((self.layout, self.plan.candidates, self.backward_codec, str(self.dtype)))
-        every: list[Any] = [None] * self.world_size
-        dist.all_gather_object(every, own, group=group)
-        for rank, other in enumerate(every):
-            if other != own:
-                raise SpecError(
-                    f"rank {self.rank} and rank {rank} made their exchange with different "
-                    "arguments; give all ranks the same tables, codecs and dtype"
-                )
+            self.wire = Wire(group, [*candidates, self.backward_codec], dtype, self.device)
+            own = repr((self.layout, candidates, self.backward_codec, str(dtype)))
+            check_same_everywhere(own, "exchange", group)
 
     def close(self) -> None:
         """Leave the group of the exchange; it cannot be used any more."""
@@ -169,25 +159,3 @@ class Pending:
         """
         wait: Any = Wait.apply
         return list(wait(self._slot, self._token))
-
-
-def _as_policy(bounds: AdaptiveBounds | Bound | float | None) -> Any:
-    if bounds is None:
-        return AdaptiveBounds(decay=Decay.off())
-    if isinstance(bounds, AdaptiveBounds):
-        return bounds
-    if isinstance(bounds, Bound):
-        return _OneBound(bounds)
-    return AdaptiveBounds(bounds=ClassBounds(bounds, bounds, bounds), decay=Decay.off())
-
-
-@dataclass(frozen=True, slots=True)
-class _OneBound:
-    """The same bound for every table and iteration."""
-
-    value: Bound
-
-    def bound(self, table: int, iteration: int) -> Bound:
-        """See ``AdaptiveBounds.bound``."""
-        del table, iteration
-        return self.value

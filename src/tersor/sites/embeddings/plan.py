@@ -12,7 +12,7 @@ from tersor.codecs import create, get
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, Choice, choose
+from tersor.policy import AdaptiveBounds, Choice, ClassBounds, Decay, choose
 from tersor.types import Bound
 
 _ANY_BOUND: Final = Bound.relative(0.03)
@@ -46,6 +46,32 @@ def make_codec(spec: str | Codec, device: torch.device) -> Codec:
     if not codec.writes_payloads:
         raise SpecError(f"codec {codec.codec_id!r} cannot be sent with; use codec='auto' by name")
     return codec
+
+
+def as_policy(bounds: AdaptiveBounds | Bound | float | None) -> Any:
+    """Return what gives each table its bound: a policy, one bound, or a relative one as a number.
+
+    None stands for the default classes without decay.
+    """
+    if bounds is None:
+        return AdaptiveBounds(decay=Decay.off())
+    if isinstance(bounds, AdaptiveBounds):
+        return bounds
+    if isinstance(bounds, Bound):
+        return _OneBound(bounds)
+    return AdaptiveBounds(bounds=ClassBounds(bounds, bounds, bounds), decay=Decay.off())
+
+
+@dataclass(frozen=True, slots=True)
+class _OneBound:
+    """The same bound for every table and iteration."""
+
+    value: Bound
+
+    def bound(self, table: int, iteration: int) -> Bound:
+        """See ``AdaptiveBounds.bound``."""
+        del table, iteration
+        return self.value
 
 
 @dataclass(slots=True)

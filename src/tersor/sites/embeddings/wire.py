@@ -16,7 +16,7 @@ import torch.distributed as dist
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, check_payload_size
 from tersor.container import decode_payloads, encode_batch, frame_offsets
-from tersor.errors import CorruptDataError, ExchangeError, SpecError
+from tersor.errors import CorruptDataError, ExchangeError, SpecError, TersorError
 from tersor.kernels.kept import on_device
 from tersor.sites.embeddings.stats import Stopwatch
 from tersor.types import Bound, TensorInfo
@@ -30,6 +30,18 @@ _ANY_BOUND: Final = Bound.absolute(1.0)
 def format_of(codec: Codec) -> Codec:
     """Return what a decoder must know of a codec: all but its bound."""
     return replace(codec, bound=_ANY_BOUND) if isinstance(codec, BoundedCodec) else codec
+
+
+def check_same_everywhere(arguments: str, what: str, group: dist.ProcessGroup | None) -> None:
+    """Raise ``SpecError`` unless all ranks give the same arguments; a collective call."""
+    every: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, arguments, group=group)
+    for rank, other in enumerate(every):
+        if other != arguments:
+            raise SpecError(
+                f"rank {dist.get_rank(group)} and rank {rank} made their {what} with different "
+                "arguments; give all ranks the same tables, codecs and dtype"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +60,11 @@ class Wire:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None, formats: Sequence[Codec], dtype: torch.dtype
+        self,
+        group: dist.ProcessGroup | None,
+        formats: Sequence[Codec],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         """Make a group with the ranks of ``group`` (all of them if None); a collective call.
 
@@ -56,11 +72,12 @@ class Wire:
             group: whose ranks take part.
             formats: of every codec that any rank will send with; the same list on all ranks.
             dtype: of all chunks.
+            device: of all chunks; a rank that sends none receives there too.
         """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         self.rank, self.world_size = dist.get_rank(group), len(ranks)
         self.formats = tuple(format_of(codec) for codec in formats)
-        self.dtype = dtype
+        self.dtype, self.device = dtype, device
         self._numbers = {codec: number for number, codec in enumerate(self.formats)}
         backend = dist.get_backend(group)
         self._group: Any = dist.new_group(ranks, backend=backend)
@@ -78,16 +95,17 @@ class Wire:
             raise ExchangeError("this exchange failed before; make a new one")
         try:
             yield
-        except (CorruptDataError, SpecError, ExchangeError):
+        except TersorError:
             self.close()
             raise
         except RuntimeError as error:
             self.close()
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            # frames of torch hold the group, and a group that is held stays connected
             raise ExchangeError(
                 f"the {phase} of an embedding exchange failed on rank {self.rank}: a peer left, "
                 f"failed or timed out; look for the first error of any rank ({reason})"
-            ) from error
+            ) from error.with_traceback(None)
 
     def start(
         self,
@@ -95,6 +113,7 @@ class Wire:
         codecs: Sequence[Sequence[Codec]],
         widths: Sequence[Sequence[int]],
         watch: Stopwatch,
+        rows: Sequence[int] | None = None,
     ) -> Transfer:
         """Encode chunks and start to send them.
 
@@ -103,6 +122,7 @@ class Wire:
             codecs: per destination, the codec of each chunk.
             widths: per source, the width of each chunk that will come.
             watch: counts the time of the phases.
+            rows: per source, the rows of all its chunks, where this rank knows them.
 
         Raises:
             ExchangeError: a peer failed.
@@ -110,11 +130,13 @@ class Wire:
         """
         chunks = [chunk for peer in outgoing for chunk in peer]
         used = [codec for peer in codecs for codec in peer]
-        device = chunks[0].device if chunks else torch.device("cpu")
+        device = chunks[0].device if chunks else self.device
         with self.guarded("encoding"), watch.phase("encode", device):
             batch = encode_batch(chunks, used)
         with self.guarded("exchange of sizes"), watch.phase("sizes", device):
             sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
+            if rows is not None:
+                _check_rows(heads, rows)
         with self.guarded("exchange of payloads"), watch.phase("payload", device):
             send = _sums(sizes, [len(peer) for peer in outgoing])
             receive = [int(frame_offsets([head.nbytes for head in peer])[-1]) for peer in heads]
@@ -177,7 +199,7 @@ class Head:
     format: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Transfer:
     """Payloads on their way."""
 
@@ -199,9 +221,14 @@ class Transfer:
         """
         device = self.received.device
         with self.wire.guarded("exchange of payloads"), self.watch.phase("payload", device):
-            self.work.wait()
+            self._taken().wait()
         with self.wire.guarded("decoding"), self.watch.phase("decode", device):
             return self._decoded()
+
+    def _taken(self) -> Any:
+        """Give the work away: a work that is kept keeps the group connected and its peers waiting."""
+        work, self.work = self.work, None
+        return work
 
     def _decoded(self) -> list[list[torch.Tensor]]:
         payloads, infos, codecs = [], [], []
@@ -217,6 +244,15 @@ class Transfer:
             start += offsets[-1]
         chunks = iter(decode_payloads(payloads, infos, codecs))
         return [[next(chunks) for _ in heads] for heads in self.heads]
+
+
+def _check_rows(heads: Sequence[Sequence[Head]], rows: Sequence[int]) -> None:
+    for source, (peer, expected) in enumerate(zip(heads, rows, strict=True)):
+        for head in peer:
+            if head.rows != expected:
+                raise CorruptDataError(
+                    f"rank {source} announced a chunk of {head.rows} rows, {expected} are expected"
+                )
 
 
 def _check_size(payload: torch.Tensor, num_values: int, source: int) -> None:

@@ -1,0 +1,241 @@
+"""The codecs of a whole TorchRec model: what its sharders take, and what ties them to its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from tersor.codecs.codec import Codec
+from tersor.errors import BackendUnavailableError, SpecError
+from tersor.policy import AdaptiveBounds
+from tersor.sites.embeddings.plan import CANDIDATES, CodecPlan, as_policy, make_codec
+from tersor.sites.embeddings.stats import ExchangeStats
+from tersor.sites.embeddings.torchrec.codec import (
+    BackwardCodec,
+    ForwardCodec,
+    PassThrough,
+    PooledCodec,
+    Unattached,
+)
+from tersor.sites.embeddings.torchrec.route import (
+    Blocks,
+    blocks_of,
+    pooled_routes,
+    sequence_routes,
+)
+from tersor.sites.embeddings.wire import Wire, check_same_everywhere
+from tersor.types import Bound
+
+_POOLED: Final = "POOLED_EMBEDDINGS_ALL_TO_ALL"
+_SEQUENCE: Final = "SEQUENCE_EMBEDDINGS_ALL_TO_ALL"
+
+
+def torchrec_codecs(
+    tables: Sequence[Any],
+    *,
+    bounds: AdaptiveBounds | Bound | float | None = None,
+    codec: str | Codec = "rows",
+    backward: str | Codec = "half",
+    bandwidth_gbps: float = 1.25,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> TorchRecCodecs:
+    """Make the codecs that TorchRec's sharders take as ``qcomm_codecs_registry``.
+
+    Call ``attach`` on them, on every rank, when the model is sharded.
+
+    Args:
+        tables: the tables of the model: configurations or names; bounds count them from 0.
+        bounds: error bounds of looked-up rows: a policy, one bound for all tables, or a relative bound
+            as a number; the default classes without decay if None.
+        codec: of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by measured speed.
+        backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
+            ``"group8"``, or any other id or codec. Bounded ones take their own bound.
+        bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
+        device: where the model computes.
+        dtype: of rows and gradients.
+
+    Raises:
+        BackendUnavailableError: torchrec is not installed.
+        SpecError: the arguments contradict each other.
+    """
+    device = torch.device(device)
+    names = CANDIDATES if codec == "auto" else (codec,)
+    candidates = tuple(make_codec(name, device) for name in names)
+    plan = CodecPlan(candidates, as_policy(bounds), bandwidth_gbps)
+    gradients = None if backward == "none" else make_codec(backward, device)
+    return TorchRecCodecs(tables, plan, gradients, device, dtype)
+
+
+class TorchRecCodecs(dict[str, Any]):
+    """Codecs by TorchRec's name of what they are for; made by ``torchrec_codecs``.
+
+    Attributes:
+        tables: the names of the tables, in the order that numbers them.
+        stats: what this rank has sent.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        plan: CodecPlan,
+        backward: Codec | None,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        """See ``torchrec_codecs``; ``backward`` None leaves gradients as they are."""
+        self.tables = tuple(str(getattr(table, "name", table)) for table in tables)
+        if len(set(self.tables)) != len(self.tables):
+            raise SpecError(f"tables need names of their own, not {', '.join(self.tables)}")
+        for one in self._formats(plan, backward):
+            one.check_supported(dtype)
+        self.stats = ExchangeStats()
+        self._plan, self._backward, self._device, self._dtype = plan, backward, device, dtype
+        self._wire: Wire | None = None
+        self._attached: list[Any] = []
+        super().__init__(
+            {
+                name: _pair(Unattached(is_pooled), Unattached(is_pooled))
+                for name, is_pooled in ((_POOLED, True), (_SEQUENCE, False))
+            }
+        )
+
+    @staticmethod
+    def _formats(plan: CodecPlan, backward: Codec | None) -> list[Codec]:
+        return [*plan.candidates, *([] if backward is None else [backward])]
+
+    @property
+    def iteration(self) -> int:
+        """Forward exchanges so far, which bounds decay with; set it when training is resumed."""
+        return max((one.iteration for one in self._forward()), default=0)
+
+    @iteration.setter
+    def iteration(self, value: int) -> None:
+        for one in self._forward():
+            one.iteration = value
+
+    def _forward(self) -> Iterator[ForwardCodec]:
+        return (one for one in self._attached if isinstance(one, ForwardCodec))
+
+    def reset_stats(self) -> ExchangeStats:
+        """Return the statistics so far and start anew."""
+        found, self.stats = self.stats, ExchangeStats()
+        for one in self._attached:
+            one.stats = self.stats
+        return found
+
+    def close(self) -> None:
+        """Leave the group of the exchanges; the model cannot be used any more."""
+        if self._wire is not None:
+            self._wire.close()
+
+    def attach(self, model: torch.nn.Module) -> None:
+        """Tell the codecs which columns of which tables the ranks of a sharded model exchange.
+
+        A collective call; to be made again when the model was sharded anew.
+
+        Raises:
+            SpecError: the model does not use the codecs, or shards tables in a way they cannot serve,
+                or another rank made them with other arguments.
+        """
+        numbers = {name: number for number, name in enumerate(self.tables)}
+        places = [place for module in model.modules() for place in self._places(module)]
+        if not places:
+            raise SpecError(
+                "no table of the model is exchanged with these codecs; give them to its sharder as "
+                "qcomm_codecs_registry, and shard tables table-wise or column-wise"
+            )
+        blocks = [blocks_of(place.sharding, numbers) for place in places]
+        if not dist.is_initialized() or dist.get_world_size() == 1:
+            # TorchRec exchanges nothing then
+            return
+        for place, each in zip(places, blocks, strict=True):
+            place.check(len(each))
+        formats = self._formats(self._plan, self._backward)
+        own = repr((self.tables, blocks, formats, str(self._dtype)))
+        check_same_everywhere(own, "codecs", None)
+        self.close()
+        self._wire = Wire(None, formats, self._dtype, self._device)
+        self._attached = []
+        for place, each in zip(places, blocks, strict=True):
+            pair = self._made(place.is_pooled, each, self._wire)
+            self._attached += (pair.forward, pair.backward)
+            for part in place.parts:
+                part._codecs = pair  # noqa: SLF001 - where TorchRec keeps what its sharder was given
+
+    def _places(self, module: torch.nn.Module) -> Iterator[_Place]:
+        """Yield every all-to-all of a sharded module that has codecs of ours."""
+        if getattr(module, "qcomm_codecs_registry", None) is not self:
+            return
+        shardings = getattr(module, "_embedding_shardings", None)
+        if shardings is None:
+            shardings = getattr(module, "_sharding_type_to_sharding", {}).values()
+        for sharding, exchange in zip(shardings, getattr(module, "_output_dists", []), strict=True):
+            parts = [part for part in exchange.modules() if _ours(part)]
+            if parts:
+                yield _Place(sharding, parts)
+
+    def _made(self, is_pooled: bool, blocks: list[Blocks], wire: Wire) -> Any:
+        """Return the codecs of one all-to-all."""
+        bounds = self._plan.bounds
+        # a plan of its own: each all-to-all counts its own iterations
+        plan = replace(self._plan, choices={})
+        forward: ForwardCodec
+        if is_pooled:
+            there, back = pooled_routes(blocks, wire.rank)
+            forward = PooledCodec(there, wire, self.stats, plan)
+        else:
+            there, back = sequence_routes(blocks, wire.rank, lambda t: bounds.bound(t, 0).value)
+            forward = ForwardCodec(there, wire, self.stats, plan)
+        backward = (
+            PassThrough(self._dtype, self.stats)
+            if self._backward is None
+            else BackwardCodec(back, wire, self.stats, self._backward)
+        )
+        return _pair(forward, backward)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An all-to-all of a sharded model: how its tables are sharded, and the modules that do it."""
+
+    sharding: Any
+    parts: list[Any]
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether it sends pooled rows, not sequences."""
+        return bool(_ours(self.parts[0])["_codecs"].forward.is_pooled)
+
+    def check(self, num_ranks: int) -> None:
+        """Raise ``SpecError`` unless all ranks of the job exchange with each other."""
+        part = self.parts[0]
+        if "_codecs" not in _ours(part) or num_ranks != dist.get_world_size():
+            kind = type(self.sharding).__name__
+            raise SpecError(
+                f"tables sharded by {kind} among some of the ranks cannot be compressed; shard them "
+                "table-wise or column-wise among all, or give their sharder no codecs"
+            )
+
+
+def _ours(part: torch.nn.Module) -> dict[str, Any]:
+    """Return the attributes of a module that are codecs of ours."""
+    return {
+        name: value
+        for name, value in vars(part).items()
+        if isinstance(getattr(value, "forward", None), Unattached | ForwardCodec)
+    }
+
+
+def _pair(forward: Any, backward: Any) -> Any:
+    try:
+        from torchrec.distributed.types import QuantizedCommCodecs
+    except ImportError as error:
+        raise BackendUnavailableError(
+            f"codecs for TorchRec need it installed: pip install 'tersor[torchrec]' ({error})"
+        ) from error
+    return QuantizedCommCodecs(forward, backward)
