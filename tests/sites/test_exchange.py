@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tersor import Bound, create
-from tersor.errors import SpecError
+from tersor.errors import ExchangeError, SpecError
 from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay, Exchange
 from tests.checks import assert_bits_equal, assert_within_bound
 from tests.sites.ranks import Failure, returned, run_ranks
@@ -177,6 +179,25 @@ def test_a_peer_that_fails_gives_an_error_on_every_rank(fault, words):
     assert any(words in one.message for one in honest)
     if fault == "bytes":
         assert any(one.name == "CorruptDataError" for one in honest)
+
+
+def hangs(rank: int) -> float:
+    """Rank 1 stops without dying; return how long the other one waited for it."""
+    group = dist.new_group(timeout=timedelta(seconds=3))
+    exchange = Exchange([0, 1], 8, bounds=0.03, group=group)
+    exchange([table_rows(rank, 4, 8)])
+    begin = time.monotonic()
+    if rank == 1:
+        time.sleep(12)
+        return 0.0
+    with pytest.raises(ExchangeError, match="timed out"):
+        exchange([table_rows(rank, 4, 8)])
+    return time.monotonic() - begin
+
+
+def test_a_peer_that_hangs_is_waited_for_as_long_as_the_group_says():
+    waited, _ = returned(run_ranks(hangs, 2))
+    assert waited < 10
 
 
 def test_one_process_encodes_and_decodes_what_it_looks_up():

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Final
 
 import torch
@@ -42,6 +43,14 @@ def check_same_everywhere(arguments: str, what: str, group: dist.ProcessGroup | 
                 f"rank {dist.get_rank(group)} and rank {rank} made their {what} with different "
                 "arguments; give all ranks the same tables, codecs and dtype"
             )
+
+
+def _timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> timedelta | None:
+    """Return how long a group waits for its ranks, which a new group does not take over."""
+    whole: Any = group or dist.group.WORLD
+    # torch has no public way to ask
+    options = getattr(whole._get_backend(device), "options", None)  # noqa: SLF001
+    return getattr(options, "_timeout", None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +88,9 @@ class Wire:
         self.formats = tuple(format_of(codec) for codec in formats)
         self.dtype, self.device = dtype, device
         self._numbers = {codec: number for number, codec in enumerate(self.formats)}
-        backend = dist.get_backend(group)
-        self._group: Any = dist.new_group(ranks, backend=backend)
+        self._group: Any = dist.new_group(
+            ranks, backend=dist.get_backend(group), timeout=_timeout_of(group, device)
+        )
 
     def close(self) -> None:
         """Leave the group; what peers still wait for fails at once."""
