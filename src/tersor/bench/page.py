@@ -5,8 +5,9 @@ A page says where a table belongs, and of which rows::
     <!-- rows: results/kernels.jsonl input=embeddings bound=0.03,none mib=1024 -->
     <!-- end -->
 
-``goals:`` in place of ``rows:`` asks for the goals judged from the same file. What lies between the
-two lines is replaced; paths are relative to the folder above the page's own.
+``goals:`` in place of ``rows:`` asks for the goals judged from the same file, and ``exchanges:`` for the
+table of exchanges between ranks, chosen by ``input``, ``link`` and ``batch``. What lies between the two
+lines is replaced; paths are relative to the folder above the page's own.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tersor.bench.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
 from tersor.bench.goals import evaluate_goals
 from tersor.bench.rows import ResultRow, read_rows
 from tersor.bench.tables import DEVICE_COLUMNS, device_cells
 from tersor.errors import SpecError
 
 _BLOCK: Final = re.compile(
-    r"(?P<open><!-- (?P<kind>rows|goals): (?P<path>\S+)(?P<filters>[^>]*?) -->\n)"
+    r"(?P<open><!-- (?P<kind>rows|goals|exchanges): (?P<path>\S+)(?P<filters>[^>]*?) -->\n)"
     r".*?(?P<close><!-- end -->)",
     re.DOTALL,
 )
-_FILTERS: Final = ("input", "bound", "mib")
+_FILTERS: Final = ("input", "bound", "mib", "link", "batch")
 _VERDICTS: Final = {True: "met", False: "**missed**", None: "not measured"}
 
 
@@ -46,7 +48,12 @@ def filled(text: str, root: Path) -> str:
         elif match["kind"] == "goals":
             made = _goals(read_rows(path))
         else:
-            made = _rows(read_rows(path), _parsed(match["filters"]))
+            filters = _parsed(match["filters"])
+            rows = [row for row in read_rows(path) if _is_wanted(row, filters)]
+            if match["kind"] == "exchanges":
+                made = _table(EXCHANGE_COLUMNS, exchange_cells(rows))
+            else:
+                made = _table(DEVICE_COLUMNS, [device_cells(row) for row in rows])
         return f"{match['open']}\n{made}\n\n{match['close']}"
 
     return _BLOCK.sub(fill, text)
@@ -63,11 +70,10 @@ def _parsed(filters: str) -> dict[str, Sequence[str]]:
 def _is_wanted(row: ResultRow, filters: Mapping[str, Sequence[str]]) -> bool:
     bound = "none" if row.relative_bound is None else f"{row.relative_bound:g}"
     facts = {"input": row.input, "bound": bound, "mib": str(round(row.original_nbytes / 2**20))}
-    return all(facts[name] in values for name, values in filters.items())
-
-
-def _rows(rows: Iterable[ResultRow], filters: Mapping[str, Sequence[str]]) -> str:
-    return _table(DEVICE_COLUMNS, [device_cells(row) for row in rows if _is_wanted(row, filters)])
+    if row.exchange is not None:
+        times = row.exchange
+        facts |= {"link": times.link or times.network, "batch": str(times.batch)}
+    return all(facts.get(name) in values for name, values in filters.items())
 
 
 def _goals(rows: Sequence[ResultRow]) -> str:

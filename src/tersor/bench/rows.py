@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -80,7 +81,9 @@ class ResultRow:
         workspace_nbytes: most device memory taken by the first ``"encode"`` and ``"decode"`` beyond
             the tensors given to them; what encoding returns is part of it.
         copy_s: seconds to copy ``COPY_NBYTES`` on the device, in the same rounds.
-        group: table or layer the row is about, when an input has several.
+        group: table, layer, or direction and network that the row is about, when an input has several.
+        exchange: times of an exchange between ranks beyond encoding and decoding, of which these two
+            are then a part.
         note: what a reader must know to compare this row.
     """
 
@@ -109,6 +112,7 @@ class ResultRow:
     workspace_nbytes: Mapping[str, int] | None = None
     copy_s: Percentiles | None = None
     group: str | None = None
+    exchange: ExchangeTimes | None = None
     note: str = ""
     git_commit: str = "unknown"
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -170,7 +174,8 @@ class ResultRow:
         config: dict[str, Any] = {"schema": SCHEMA}
         for f in fields(self):
             value = getattr(self, f.name)
-            config[f.name] = value.to_config() if isinstance(value, Percentiles) else value
+            is_nested = isinstance(value, Percentiles | ExchangeTimes)
+            config[f.name] = value.to_config() if is_nested else value
         config |= {name: getattr(self, name) for name in _DERIVED}
         return config
 
@@ -186,6 +191,8 @@ class ResultRow:
         for name in _PERCENTILE_FIELDS:
             if values.get(name) is not None:
                 values[name] = Percentiles.from_config(values[name])
+        if values.get("exchange") is not None:
+            values["exchange"] = ExchangeTimes.from_config(values["exchange"])
         try:
             return cls(**values)
         except TypeError as error:

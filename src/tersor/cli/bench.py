@@ -133,6 +133,69 @@ def memory(
     return 0
 
 
+@app.command()
+def embeddings(
+    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="How many exchange.")] = 4,
+    bandwidth: Annotated[
+        str,
+        typer.Option(
+            "--bandwidth",
+            metavar="RATE,...",
+            help="Of each rank's link: 100mbit, 1gbit ...; throttled where that is possible.",
+        ),
+    ] = "1gbit",
+    batch: Annotated[
+        str, typer.Option("--batch", metavar="N,...", help="Samples of all ranks per step.")
+    ] = "2048",
+    preset: Annotated[
+        str, typer.Option("--preset", help="Sizes of the model: small, kaggle or terabyte.")
+    ] = "terabyte",
+    dim: Annotated[
+        int | None,
+        typer.Option("--dim", metavar="N", help="Values per row; default: the preset's."),
+    ] = None,
+    exchanges: Annotated[
+        str | None,
+        typer.Option("--exchanges", metavar="NAME,...", help="What to compare; default: all."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Timed rounds.")] = 9,
+    smoke: SmokeOption = False,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """The exchange of look-ups and gradients between real ranks, and whole steps with it.
+
+    Ranks run in network namespaces whose links the kernel throttles, which takes Linux, root, and the
+    commands ip and tc; elsewhere they use loopback, and every row says so.
+
+    Exits with 1 when decoded rows broke their bound: no time is then reported.
+    """
+    from tersor.bench.contenders import CONTENDERS
+    from tersor.bench.suites.embeddings import EmbeddingsConfig, run_embeddings
+    from tersor.workloads.network import Bandwidth
+
+    screen = Screen(as_json=as_json)
+    config = EmbeddingsConfig(
+        num_ranks=ranks,
+        bandwidths=tuple(Bandwidth.parse(text) for text in _names(bandwidth)),
+        batches=_numbers(batch, "--batch", int),
+        preset=preset,
+        dim=dim,
+        contenders=CONTENDERS if exchanges is None else _names(exchanges),
+        rounds=rounds,
+    )
+    with ExitStack() as stack:
+        rows = stack.enter_context(_Rows(output, resume=resume))
+        show = stack.enter_context(screen.steps("measuring"))
+        config = config.smoke() if smoke else config
+        outcome = run_embeddings(
+            config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_case=show
+        )
+    _show(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
+    return CHECK_FAILED if outcome.refusals else 0
+
+
 class _Rows:
     """Result rows, in a file that grows with each of them or only in memory."""
 
@@ -209,6 +272,7 @@ def _show(
     notes: Iterable[str] = (),
     refusals: Iterable[str] = (),
 ) -> None:
+    from tersor.bench.exchange_tables import exchange_table
     from tersor.bench.goals import evaluate_goals
     from tersor.bench.tables import device_table, goals_table, kernels_table
 
@@ -229,4 +293,6 @@ def _show(
         for row in rows
         if row.suite == "memory"
     ]
+    if any(row.exchange is not None for row in rows):
+        shown.append(exchange_table(rows))
     screen.result(values, *shown, goals_table(goals))

@@ -1,0 +1,57 @@
+"""The ways to exchange look-ups and gradients that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+from tersor.codecs import registry
+from tersor.errors import SpecError
+from tersor.policy import ClassBounds
+from tersor.workloads.network.exchange_case import Contender
+
+CONTENDERS: Final = ("float32", "half", "int8", "4-bit", "rows", "rows+int8", "auto")
+"""Rows and gradients as they are; both in half precision; both in 8 and in 4 bits with a scale per row;
+rows within the default bounds, gradients in half precision (what ``Exchange`` does unless told
+otherwise) or in 8 bits; and the codec of each table chosen by measurement, gradients in 8 bits."""
+BASELINE: Final = "float32"
+BOUNDED: Final = ("rows", "rows+int8", "auto")
+"""Those that promise an error for rows."""
+NOTES: Final[Mapping[str, str]] = {
+    "int8": "group8 with a row as group: a float32 scale per row and 255 symmetric levels; row-wise "
+    "INT8 elsewhere has a minimum per row too, 4 bytes more",
+    "4-bit": "group4 with a row as group: a float32 scale per row and 15 symmetric levels",
+}
+
+
+def make_contender(name: str, dim: int) -> Contender:
+    """Return a contender for rows of ``dim`` values.
+
+    Raises:
+        SpecError: there is none of that name.
+    """
+    int8, int4 = (registry.create(codec, group=dim).to_config() for codec in ("group8", "group4"))
+    pairs: dict[str, tuple[Any, Any]] = {
+        "float32": ("raw", "none"),
+        "half": ("half", "half"),
+        "int8": (int8, int8),
+        "4-bit": (int4, int4),
+        "rows": ("rows", "half"),
+        "rows+int8": ("rows", int8),
+        "auto": ("auto", int8),
+    }
+    if name not in pairs:
+        raise SpecError(f"exchanges are {', '.join(CONTENDERS)}, not {name!r}")
+    return Contender(name, *pairs[name])
+
+
+def described(contender: Contender, direction: str) -> tuple[str, dict[str, Any]]:
+    """Return version and options of what a contender does in one direction, for its row."""
+    spec = contender.forward if direction == "forward" else contender.backward
+    config: Any = {"id": "raw" if spec == "none" else spec} if isinstance(spec, str) else spec
+    options = {name: value for name, value in config.items() if name not in ("id", "version")}
+    if direction == "forward" and contender.name in BOUNDED:
+        options["bounds"] = asdict(ClassBounds())
+    version = registry.get(config["id"]).version
+    return str(version), {"codec": config["id"], **options}

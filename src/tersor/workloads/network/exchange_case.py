@@ -1,0 +1,319 @@
+"""What one rank measures: exchanges of the same rows and gradients in turn, and steps with them."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from tersor.codecs import registry
+from tersor.codecs.codec import Codec
+from tersor.policy import AdaptiveBounds, Decay, classify
+from tersor.sites.embeddings import Exchange
+from tersor.sites.embeddings.stats import Stopwatch
+from tersor.workloads.data.clicks import ClickBatch
+from tersor.workloads.data.opening import open_clicks
+from tersor.workloads.dlrm import DlrmConfig, DlrmRun
+from tersor.workloads.models.dlrm import PRESETS
+
+_STILL: Final = 1e-30
+"""Learning rate of measured steps: they do all the work and leave the model as it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to exchange.
+
+    Attributes:
+        name: of it.
+        forward: codec of rows: an id, ``"auto"``, or the config of a codec.
+        backward: codec of gradients: an id, ``"none"``, or a config.
+    """
+
+    name: str
+    forward: str | Mapping[str, Any]
+    backward: str | Mapping[str, Any]
+
+    def exchange(self, run: DlrmRun, bounds: AdaptiveBounds, bandwidth_gbps: float) -> Exchange:
+        """Make the exchange; a collective call."""
+        return Exchange(
+            run.owners,
+            run.config.shape.dim,
+            bounds=bounds,
+            codec=_codec(self.forward),
+            backward=_codec(self.backward),
+            bandwidth_gbps=bandwidth_gbps,
+        )
+
+
+def _codec(spec: str | Mapping[str, Any]) -> str | Codec:
+    return spec if isinstance(spec, str) else registry.from_config(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One batch size on one link.
+
+    Attributes:
+        batch: samples of all ranks.
+        bandwidth_gbps: of each rank's link, 10**9 bytes per second, for codecs that are chosen.
+        rounds: how often everything is timed, in turn.
+        max_s: no round begins after so many seconds of them, but for the first.
+        contenders: what is timed.
+    """
+
+    batch: int
+    bandwidth_gbps: float
+    rounds: int
+    max_s: float
+    contenders: tuple[Contender, ...]
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        contenders = [[one.name, one.forward, one.backward] for one in self.contenders]
+        return {
+            "batch": self.batch, "bandwidth_gbps": self.bandwidth_gbps, "rounds": self.rounds,
+            "max_s": self.max_s, "contenders": contenders,
+        }  # fmt: skip
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Case:
+        """Rebuild a case from its JSON form."""
+        contenders = tuple(Contender(*one) for one in config["contenders"])
+        return cls(**{**config, "contenders": contenders})
+
+
+class _Times:
+    """Seconds of one contender in one direction, round by round."""
+
+    def __init__(self) -> None:
+        self.whole: list[float] = []
+        self.phases: list[dict[str, float]] = []
+
+    def add(self, seconds: float, before: Mapping[str, float], after: Mapping[str, float]) -> None:
+        self.whole.append(seconds)
+        self.phases.append({name: after[name] - before[name] for name in after})
+
+    def to_config(self) -> dict[str, Any]:
+        return {"seconds": self.whole, "phases": self.phases}
+
+
+class Bench:
+    """A model that was trained for a while, whose look-ups and gradients are exchanged."""
+
+    def __init__(
+        self, *, preset: str, dim: int, data: str, data_options: dict[str, Any], seed: int,
+        batch: int, warm_steps: int,
+    ) -> None:  # fmt: skip
+        """Train a model for ``warm_steps`` with an uncompressed exchange; a collective call.
+
+        Args:
+            preset: sizes of the dense networks.
+            dim: values per row.
+            data: as ``open_clicks`` takes it.
+            data_options: as well.
+            seed: of the weights.
+            batch: samples of all ranks per step.
+            warm_steps: how many steps.
+        """
+        self.source = open_clicks(data, **data_options)
+        known = PRESETS[preset]
+        config = DlrmConfig(
+            shape=replace(known.shape, num_rows=self.source.num_rows, dim=dim),
+            batch=batch, steps=warm_steps, learning_rate=known.learning_rate, seed=seed,
+            codec="raw", backward="none",
+        )  # fmt: skip
+        self.run = DlrmRun(config, self.source)
+        self._plain = self.run.exchange
+        for _ in range(warm_steps):
+            self.run.step()
+        for group in self.run.optimizer.param_groups:
+            group["lr"] = _STILL
+
+    def close(self) -> None:
+        """Leave the groups."""
+        self.run.close()
+
+    def measure(self, case: Case) -> dict[str, Any]:
+        """Check and time all contenders; a collective call.
+
+        Returns:
+            Per contender: the bytes this rank sent and the seconds of every round, in each
+            direction and for whole steps; the worst error of decoded rows and its bound; and how
+            many tables use which codec.
+        """
+        batch = self.source.read("train", 0, case.batch)
+        rows = self._look_up(batch)
+        gradients = self._gradients(batch)
+        bounds = self._bounds(rows)
+        found: dict[str, Any] = {}
+        timed: list[_Timed] = []
+        for contender in case.contenders:
+            exchange = contender.exchange(self.run, bounds, case.bandwidth_gbps)
+            one = _Timed(exchange, rows, gradients)
+            # the first use compiles kernels and chooses codecs; it is checked, not timed
+            worst = self._worst(one.checked(), self._exact(rows), bounds)
+            found[contender.name] = {"worst": worst, "choices": _choices(exchange)}
+            timed.append(one)
+        with _no_garbage_collection():
+            for is_counted in _rounds(case):
+                for one in timed:
+                    one.round(lambda exchange: self._step(exchange, batch), is_counted)
+        for contender, one in zip(case.contenders, timed, strict=True):
+            found[contender.name] |= one.to_config()
+            one.exchange.close()
+        self.run.exchange = self._plain
+        return found
+
+    def _look_up(self, batch: ClickBatch) -> list[torch.Tensor]:
+        with torch.no_grad():
+            rows = self.run.model.look_up(batch.ids)
+        return [x.requires_grad_() for x in rows]
+
+    def _gradients(self, batch: ClickBatch) -> list[torch.Tensor]:
+        """Return the gradients of all tables' rows for this rank's samples.
+
+        Those of this rank's tables, for all samples, come out of a step; an exchange brings each
+        to the rank of its sample, which is where they started.
+        """
+        own, model = self.run.ranks.share(len(batch)), self.run.model
+        kept: list[torch.Tensor] = []
+        hooks = [
+            model.tables[str(table)].register_forward_hook(lambda _m, _i, x: kept.append(x))
+            for table in model.table_numbers
+        ]
+        logits = model(batch, self._plain, own)
+        for hook in hooks:
+            hook.remove()
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, batch.labels[own], reduction="sum"
+        )
+        found = torch.autograd.grad(losses / len(batch), kept)
+        with torch.no_grad():
+            return self._plain(list(found))
+
+    def _bounds(self, rows: Sequence[torch.Tensor]) -> AdaptiveBounds:
+        """Return the default classes as they are found on the look-ups of all ranks."""
+        tables = self.run.model.table_numbers
+        num_rows = [self.run.config.shape.num_rows[table] for table in tables]
+        classes = [one.table_class for one in classify(rows, num_rows)]
+        every: list[Any] = [None] * self.run.ranks.world_size
+        dist.all_gather_object(every, dict(zip(tables, classes, strict=True)))
+        named = {table: name for found in every for table, name in found.items()}
+        return AdaptiveBounds(
+            tight=frozenset(table for table, name in named.items() if name == "tight"),
+            loose=frozenset(table for table, name in named.items() if name == "loose"),
+            decay=Decay.off(),
+        )
+
+    def _exact(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return self._plain(rows)
+
+    @staticmethod
+    def _worst(
+        decoded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], bounds: AdaptiveBounds
+    ) -> tuple[float, float]:
+        """Return error and bound of the table whose error is largest beside its bound."""
+        found = []
+        for table, (x, y) in enumerate(zip(exact, decoded, strict=True)):
+            error = float((x.double() - y.double()).abs().max())
+            bound = bounds.bound(table, 0).resolve(float(x.min()), float(x.max()))
+            # NaN is no error that could be compared
+            found.append((error if error == error else float("inf"), bound))  # noqa: PLR0124
+        return max(found, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0])
+
+    def _step(self, exchange: Exchange, batch: ClickBatch) -> None:
+        self.run.exchange = exchange
+        self.run.step(batch)
+
+
+class _Timed:
+    """One contender, and its times so far."""
+
+    def __init__(
+        self, exchange: Exchange, rows: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        self.exchange, self._rows, self._gradients = exchange, rows, gradients
+        self._forward, self._backward = _Times(), _Times()
+        self._steps: list[float] = []
+        self._nbytes: dict[str, tuple[int, int]] = {}
+
+    def checked(self) -> list[torch.Tensor]:
+        """Exchange once; return the rows, and remember the bytes of both directions."""
+        decoded = self.exchange(self._rows)
+        torch.autograd.backward(decoded, list(self._gradients))
+        stats = self.exchange.stats
+        for name, volume in (("forward", stats.forward), ("backward", stats.backward)):
+            self._nbytes[name] = (volume.original_nbytes, volume.encoded_nbytes)
+        return [x.detach() for x in decoded]
+
+    def round(self, step: Callable[[Exchange], None], is_counted: bool) -> None:
+        """Exchange forward and backward, and take a step; times of a round to warm up are lost."""
+        stats, decoded = self.exchange.stats, list[torch.Tensor]()
+        forward = _clocked(lambda: decoded.extend(self.exchange(self._rows)), stats.forward_times)
+        gradients = list(self._gradients)
+        backward = _clocked(
+            lambda: torch.autograd.backward(decoded, gradients), stats.backward_times
+        )
+        whole = _clocked(lambda: step(self.exchange), stats.forward_times)
+        if is_counted:
+            self._forward.add(*forward)
+            self._backward.add(*backward)
+            self._steps.append(whole[0])
+
+    def to_config(self) -> dict[str, Any]:
+        """Return bytes and seconds as JSON."""
+        return {
+            "nbytes": self._nbytes,
+            "forward": self._forward.to_config(),
+            "backward": self._backward.to_config(),
+            "step": self._steps,
+        }
+
+
+def _rounds(case: Case) -> Iterator[bool]:
+    """Yield for each round whether it counts: the first does not; all ranks have as many."""
+    begin = time.perf_counter()
+    yield False
+    for number in range(case.rounds):
+        seconds = torch.tensor(time.perf_counter() - begin)
+        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
+        if number and float(seconds) > case.max_s:
+            return
+        yield True
+
+
+def _clocked(
+    task: Callable[[], Any], watch: Stopwatch
+) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
+    """Begin a task on all ranks together; return its seconds, and the phases before and after."""
+    before = watch.read()
+    dist.barrier()
+    begin = time.perf_counter()
+    task()
+    seconds = time.perf_counter() - begin
+    return seconds, before, watch.read()
+
+
+def _choices(exchange: Exchange) -> dict[str, int]:
+    """Return how many of this rank's tables use which codec."""
+    codecs = (exchange.plan.codec(table, 1).codec_id for table in exchange.tables)
+    return dict(Counter(codecs))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -1,0 +1,209 @@
+"""Ranks in network namespaces of their own, on links that the kernel throttles.
+
+One namespace holds a bridge, and one per rank a link to it. Both ends of every link are shaped, so
+that a rank neither sends nor receives faster than its bandwidth. All links are made inside the
+namespaces: nothing of it can be reached from outside, and nothing outside from it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tersor.errors import BackendUnavailableError
+from tersor.workloads.network.bandwidth import Bandwidth
+
+Command = tuple[str, ...]
+Run = Callable[[Command], str]
+"""Runs a command and returns what it wrote; raises ``BackendUnavailableError`` if it failed."""
+
+INTERFACE: Final = "link0"
+_NAME: Final = re.compile(r"tersor-(\d+)-(?:hub|\d+)")
+_SUBNET: Final = "10.77.0"
+MAX_RANKS: Final = 64
+_BURST_S: Final = 200e-6
+"""Time of sending that a link may save up: as long as a timer of the kernel may be late on a busy
+machine, and short beside any payload, so that small payloads are throttled like large ones."""
+_LEAST_BURST_NBYTES: Final = 3200
+"""Two packets: less cannot be sent at all."""
+_QUEUE_NBYTES: Final = 64 * 2**20
+"""Room for all that ranks have on the way: a lost packet would cost more time than its sending."""
+_MOST_SEGMENT_NBYTES: Final = 65536
+_LEAST_SEGMENT_NBYTES: Final = 12000
+"""Packets are handed on in segments as large as a link's burst can hold, or else tbf cuts each into
+packets of 1500 bytes. On two busy cores and 4 links of 1 Gbit/s that took float32's payload from 10 to
+18 ms; at 100 Mbit/s, where bursts are smaller, there are few enough of them."""
+_COMMAND_TIMEOUT_S: Final = 20.0
+
+
+def run_command(command: Command) -> str:
+    """Run ``ip`` or ``tc`` and return its output.
+
+    Raises:
+        BackendUnavailableError: the command is missing, or failed; with its own words.
+    """
+    try:
+        done = subprocess.run(  # noqa: S603 (commands of the plan below)
+            command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BackendUnavailableError(f"{command[0]} could not be run: {error}") from error
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise BackendUnavailableError(f"'{' '.join(command)}' failed: {reason}")
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class NamespacePlan:
+    """The namespaces of one process, and the commands that make, throttle and remove them.
+
+    Attributes:
+        pid: of the process that owns them; part of every name.
+        num_ranks: how many ranks there are.
+    """
+
+    pid: int
+    num_ranks: int
+
+    @property
+    def hub(self) -> str:
+        """The namespace of the bridge."""
+        return f"tersor-{self.pid}-hub"
+
+    def name(self, rank: int) -> str:
+        """Return the namespace of a rank."""
+        return f"tersor-{self.pid}-{rank}"
+
+    @property
+    def names(self) -> list[str]:
+        """All namespaces."""
+        return [self.hub, *(self.name(rank) for rank in range(self.num_ranks))]
+
+    def build(self) -> list[Command]:
+        """Return what makes the namespaces and joins them."""
+        hub = ("ip", "-n", self.hub)
+        commands: list[Command] = [
+            ("ip", "netns", "add", self.hub),
+            (*hub, "link", "add", "bridge0", "type", "bridge"),
+            (*hub, "link", "set", "bridge0", "up"),
+        ]
+        for rank in range(self.num_ranks):
+            name, port = self.name(rank), f"port{rank}"
+            own, address = ("ip", "-n", name), f"{_SUBNET}.{rank + 1}/24"
+            commands += [
+                ("ip", "netns", "add", name),
+                (*own, "link", "set", "lo", "up"),
+                (*hub, "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", name),
+                (*hub, "link", "set", port, "master", "bridge0", "up"),
+                # no address of its own making: gloo must find only this one
+                (*own, "link", "set", INTERFACE, "addrgenmode", "none"),
+                (*own, "address", "add", address, "dev", INTERFACE),
+                (*own, "link", "set", INTERFACE, "up"),
+                # the same congestion control everywhere: results must not depend on a sysctl
+                (*own, "route", "replace", f"{_SUBNET}.0/24", "dev", INTERFACE, "congctl", "cubic"),
+            ]  # fmt: skip
+        return commands
+
+    def throttle(self, bandwidth: Bandwidth) -> list[Command]:
+        """Return what gives both ends of every link a bandwidth, whichever they had."""
+        burst = max(_LEAST_BURST_NBYTES, round(bandwidth.bits_per_s / 8 * _BURST_S))
+        shape = (
+            "root", "tbf", "rate", f"{bandwidth.bits_per_s}bit", "burst", str(burst),
+            "limit", str(_QUEUE_NBYTES),
+        )  # fmt: skip
+        segment = min(_MOST_SEGMENT_NBYTES, burst * 3 // 4)
+        if segment < _LEAST_SEGMENT_NBYTES:
+            segment = _MOST_SEGMENT_NBYTES
+        ends = [(self.name(rank), INTERFACE) for rank in range(self.num_ranks)]
+        ends += [(self.hub, f"port{rank}") for rank in range(self.num_ranks)]
+        commands: list[Command] = []
+        for name, device in ends:
+            commands += [
+                ("tc", "-n", name, "qdisc", "replace", "dev", device, *shape),
+                ("ip", "-n", name, "link", "set", device, "gso_max_size", str(segment)),
+            ]
+        return commands
+
+
+class Namespaces:
+    """A network of namespaces that exists from ``open`` to ``close``."""
+
+    kind: Final = "namespaces"
+
+    def __init__(self, num_ranks: int, run: Run = run_command) -> None:
+        """Plan the namespaces of this process; nothing is made yet."""
+        self.plan = NamespacePlan(os.getpid(), num_ranks)
+        self._run = run
+
+    def open(self) -> None:
+        """Remove what dead processes left, and make the namespaces.
+
+        Raises:
+            BackendUnavailableError: that is not possible here; nothing is left behind.
+        """
+        remove_leftovers(self._run)
+        try:
+            for command in self.plan.build():
+                self._run(command)
+            # tried out at once: a kernel without tbf is found before any rank is started
+            self.throttle(Bandwidth(10**9))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Remove the namespaces; those that are gone already do not matter."""
+        remove(self.plan.names, self._run)
+
+    def prefix(self, rank: int) -> list[str]:
+        """Return what a command line begins with to run at a rank's place."""
+        return ["ip", "netns", "exec", self.plan.name(rank)]
+
+    def interface(self) -> str:
+        """Return the name of every rank's interface."""
+        return INTERFACE
+
+    def throttle(self, bandwidth: Bandwidth) -> None:
+        """Give every link a bandwidth."""
+        for command in self.plan.throttle(bandwidth):
+            self._run(command)
+
+
+def remove(names: Iterable[str], run: Run) -> None:
+    """Remove namespaces, and with them their links."""
+    for name in names:
+        with suppress(BackendUnavailableError):
+            run(("ip", "netns", "delete", name))
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def leftovers(names: Sequence[str], is_alive: Callable[[int], bool] = _is_alive) -> list[str]:
+    """Return those of all namespaces that are ours, but whose process is dead.
+
+    Example:
+        >>> leftovers(["tersor-7-hub", "tersor-7-0", "tersor-8-0", "other"], lambda pid: pid == 8)
+        ['tersor-7-hub', 'tersor-7-0']
+    """
+    found = [(name, _NAME.fullmatch(name)) for name in names]
+    return [name for name, match in found if match is not None and not is_alive(int(match[1]))]
+
+
+def remove_leftovers(run: Run, is_alive: Callable[[int], bool] = _is_alive) -> None:
+    """Remove what processes left that were killed before they could."""
+    names = [line.split()[0] for line in run(("ip", "netns", "list")).splitlines() if line.strip()]
+    remove(leftovers(names, is_alive), run)

@@ -1,0 +1,109 @@
+"""The network that this machine allows: throttled namespaces, or loopback as it is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, Final, NoReturn, Protocol
+
+from tersor.errors import BackendUnavailableError, SpecError
+from tersor.workloads.network.bandwidth import Bandwidth
+from tersor.workloads.network.namespaces import MAX_RANKS, Namespaces
+
+_TOOLS: Final = ("ip", "tc")
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
+
+
+class Network(Protocol):
+    """Where ranks run."""
+
+    @property
+    def kind(self) -> str:
+        """``"namespaces"`` for throttled links, ``"loopback"`` for one that is not."""
+
+    def prefix(self, rank: int) -> list[str]:
+        """Return what a command line begins with to run at a rank's place."""
+
+    def interface(self) -> str:
+        """Return the interface through which ranks talk."""
+
+    def throttle(self, bandwidth: Bandwidth) -> None:
+        """Give every rank's link a bandwidth, where that is possible."""
+
+
+class Loopback:
+    """All ranks in one place, and nothing throttled."""
+
+    kind: Final = "loopback"
+
+    def prefix(self, rank: int) -> list[str]:
+        """See ``Network.prefix``."""
+        del rank
+        return []
+
+    def interface(self) -> str:
+        """See ``Network.interface``."""
+        return "lo"
+
+    def throttle(self, bandwidth: Bandwidth) -> None:
+        """Do nothing."""
+
+
+def check_available() -> None:
+    """Raise ``BackendUnavailableError`` with one reason why namespaces cannot be made here."""
+    if not sys.platform.startswith("linux"):
+        raise BackendUnavailableError("network namespaces exist only on Linux")
+    if os.geteuid() != 0:
+        raise BackendUnavailableError("network namespaces need root")
+    missing = [tool for tool in _TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise BackendUnavailableError(
+            f"network namespaces need the command {missing[0]} of the package iproute2"
+        )
+
+
+@contextmanager
+def open_network(num_ranks: int) -> Iterator[Network]:
+    """Make throttled links between ranks, for as long as the context lasts.
+
+    They are removed at its end, also where that is an error, Ctrl-C, SIGTERM or SIGHUP. A process
+    that was killed outright leaves namespaces to the next one that gets here.
+
+    Raises:
+        BackendUnavailableError: this machine does not allow it; ``Loopback`` is what remains.
+    """
+    if not 1 <= num_ranks <= MAX_RANKS:
+        raise SpecError(f"a network has 1 to {MAX_RANKS} ranks, not {num_ranks}")
+    check_available()
+    namespaces = Namespaces(num_ranks)
+    with _ended_by_signals():
+        namespaces.open()
+        try:
+            yield namespaces
+        finally:
+            namespaces.close()
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    del frame
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let signals that would end the process at once end it by an exception instead."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before: dict[Any, Any] = {number: signal.signal(number, _end) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
