@@ -6,9 +6,7 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -19,6 +17,7 @@ from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.op import use_backend
 from tests import data
 from tests.checks import assert_bits_equal, assert_within_bound
+from tests.waiting import errors_on_waiting
 
 pytest.importorskip("triton")
 
@@ -152,19 +151,6 @@ def test_tensors_on_two_devices_are_refused():
 def lookups(num_tables: int = 4, num_rows: int = 64):
     xs = [torch.randn(num_rows, 64, device=DEVICE) for _ in range(num_tables)]
     return xs, [create("flat", bound=Bound.relative(0.03))] * num_tables
-
-
-@contextmanager
-def errors_on_waiting() -> Iterator[None]:
-    """Raise an error where the host waits for the device, as far as torch sees it."""
-    with warnings.catch_warnings():
-        # it warns that it does not see everything
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu

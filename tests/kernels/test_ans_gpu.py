@@ -26,6 +26,7 @@ from tests.checks import assert_bits_equal, assert_rejects
 pytest.importorskip("triton")
 from tersor.kernels.ans import gpu as ans
 from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
+from tests.waiting import errors_on_waiting
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
@@ -234,9 +235,6 @@ def test_lists_are_encoded_and_decoded_without_waiting():
         return ans.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs)
 
     step()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with errors_on_waiting():
         status = step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert status.tolist() == [0, 0]
