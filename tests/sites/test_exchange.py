@@ -106,6 +106,46 @@ def test_every_slice_keeps_its_bound_both_ways(options):
         assert stats["backward"]["original_nbytes"] == 2 * 4 * BATCHES[rank] * sum(WIDTHS)
 
 
+def counts_of(table: int) -> list[int]:
+    """Return how many ids of a table the samples of each rank have."""
+    return [(3 * table + 5 * rank) % 7 for rank in range(3)]
+
+
+def sequences(rank: int, options: dict[str, Any]) -> dict[str, Any]:
+    """Exchange rows that are not pooled, and go back."""
+    exchange = Exchange(OWNERS, WIDTHS, **options)
+    counts = [counts_of(table) for table in exchange.tables]
+    rows = [
+        table_rows(table, sum(count)).requires_grad_()
+        for table, count in zip(exchange.tables, counts, strict=True)
+    ]
+    out = exchange.start_sequences(rows, counts).wait()
+    loss = sum((y * gradient_of(t, rank, len(y))).sum() for t, y in enumerate(out))
+    loss.backward()
+    exchange.close()
+    return {"out": [y.detach() for y in out], "grad": [x.grad for x in rows]}
+
+
+@pytest.mark.parametrize("codec", ["raw", "rows"])
+def test_sequences_of_different_length_reach_their_samples(codec):
+    found = returned(run_ranks(sequences, 3, {"bounds": 0.03, "codec": codec, "backward": "none"}))
+    for rank, one in enumerate(found):
+        for table, y in enumerate(one["out"]):
+            counts = counts_of(table)
+            x = table_rows(table, sum(counts)).split(counts)[rank]
+            if codec == "raw" or x.numel() == 0:
+                assert_bits_equal(y, x)
+            else:
+                bound = Bound.relative(0.03).resolve(float(x.min()), float(x.max()))
+                assert_within_bound(x, y, bound)
+        tables = [table for table, owner in enumerate(OWNERS) if owner == rank]
+        for table, gradient in zip(tables, one["grad"], strict=True):
+            counts = counts_of(table)
+            assert_bits_equal(
+                gradient, torch.cat([gradient_of(table, r, counts[r]) for r in range(3)])
+            )
+
+
 def without_gradients(rank: int) -> list[torch.Tensor]:
     exchange = Exchange([0, 1], 8, bounds=0.03)
     with torch.no_grad():
@@ -228,6 +268,8 @@ def test_one_process_encodes_and_decodes_what_it_looks_up():
         (lambda: Exchange([0], 8)([torch.ones(4, 7)]), r"\[batch, 8\]"),
         (lambda: Exchange([0], 8)([torch.ones(4, 8)], [3]), "make up"),
         (lambda: Exchange([], 8)([]), "given batches"),
+        (lambda: Exchange([0], 8).start_sequences([torch.ones(4, 8)], []), "as many counts"),
+        (lambda: Exchange([0], 8).start_sequences([torch.ones(4, 8)], [[3]]), "add up to its 4"),
     ],
 )
 def test_wrong_arguments_are_refused(make, word):

@@ -115,8 +115,44 @@ class Exchange:
                 f"batches of {batches} samples do not make up the looked-up rows; give one number per "
                 "rank, adding up to the global batch"
             )
+        return self._started(rows, [batches] * len(rows), batches[self.rank])
+
+    def start_sequences(
+        self, rows: Sequence[torch.Tensor], counts: Sequence[Sequence[int]]
+    ) -> Pending:
+        """Encode rows that are not pooled, as many per sample as it has ids, and start to send them.
+
+        ``Pending.wait`` then gives each table's rows for this rank's samples, as many as its owner
+        sent; how they belong to samples is known from the ids, which travel before the look-up.
+
+        Args:
+            rows: of each of this rank's tables, [ids of the global batch, width], ordered by rank.
+            counts: per own table, how many of its rows go to each rank.
+
+        Raises:
+            SpecError: shapes, dtype or device do not fit.
+            ExchangeError: a peer failed.
+            CorruptDataError: a peer announced what cannot be.
+        """
+        self._check_rows(rows)
+        if len(counts) != len(rows):
+            raise SpecError(f"{len(rows)} tables need as many counts, not {len(counts)}")
+        for table, x, split in zip(self.tables, rows, counts, strict=True):
+            if len(split) != self.world_size or min(split) < 0 or sum(split) != x.shape[0]:
+                raise SpecError(
+                    f"counts of table {table} must be {self.world_size} numbers that add up to its "
+                    f"{x.shape[0]} rows, not {list(split)}"
+                )
+        return self._started(rows, counts, None)
+
+    def _started(
+        self,
+        rows: Sequence[torch.Tensor],
+        splits: Sequence[Sequence[int]],
+        num_rows: int | None,
+    ) -> Pending:
         self.plan.look(self.tables, rows, self.iteration)
-        slot = Passage(self, batches, self.iteration)
+        slot = Passage(self, splits, num_rows, self.iteration)
         self.iteration += 1
         self.stats.num_exchanges += 1
         anchor = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled())

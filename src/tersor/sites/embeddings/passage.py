@@ -6,7 +6,7 @@ autograd does between ``Wait`` and ``Start``, backward.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,9 +25,23 @@ if TYPE_CHECKING:
 class Passage:
     """One exchange in both directions, held by the two nodes of the graph."""
 
-    def __init__(self, exchange: Exchange, batches: list[int], iteration: int) -> None:
-        """Remember what both directions need."""
-        self.exchange, self.batches, self.iteration = exchange, batches, iteration
+    def __init__(
+        self,
+        exchange: Exchange,
+        splits: Sequence[Sequence[int]],
+        num_rows: int | None,
+        iteration: int,
+    ) -> None:
+        """Remember what both directions need.
+
+        Args:
+            exchange: whose tables and codecs are used.
+            splits: per own table, the rows that go to each rank.
+            num_rows: of every table for this rank; None where only the owners know.
+            iteration: decides the bounds.
+        """
+        self.exchange, self.iteration = exchange, iteration
+        self.splits, self.num_rows = splits, num_rows
         self.transfer: Transfer | None = None
         self.local: list[torch.Tensor] = []
 
@@ -40,7 +54,7 @@ class Passage:
             for table, x, size in zip(exchange.tables, rows, sizes, strict=True):
                 exchange.stats.tables.setdefault(table, Volume()).add(x.nbytes, size)
             return
-        parts = [x.detach().split(self.batches) for x in rows]
+        parts = [x.detach().split(list(s)) for x, s in zip(rows, self.splits, strict=True)]
         outgoing = [[part[rank] for part in parts] for rank in range(exchange.world_size)]
         widths = [
             [exchange.layout.widths[table] for table in exchange.layout.of(rank)]
@@ -64,16 +78,20 @@ class Passage:
         found: dict[int, torch.Tensor] = {}
         for rank, peer in enumerate(chunks):
             found.update(zip(exchange.layout.of(rank), peer, strict=True))
-        expected = self.batches[exchange.rank]
+        self._check_rows(found)
+        return [found[table] for table in range(len(exchange.layout.owners))]
+
+    def _check_rows(self, found: Mapping[int, torch.Tensor]) -> None:
+        if self.num_rows is None:
+            return
         for table, chunk in found.items():
-            if chunk.shape[0] != expected:
-                owner = exchange.layout.owners[table]
-                exchange.close()
+            if chunk.shape[0] != self.num_rows:
+                owner = self.exchange.layout.owners[table]
+                self.exchange.close()
                 raise SpecError(
                     f"rank {owner} sent {chunk.shape[0]} samples of table {table}, this rank has "
-                    f"{expected}; give all ranks the same batches"
+                    f"{self.num_rows}; give all ranks the same batches"
                 )
-        return [found[table] for table in range(len(exchange.layout.owners))]
 
     def _round_trip(
         self, xs: Sequence[torch.Tensor], codecs: Sequence[Codec], watch: Stopwatch

@@ -18,8 +18,8 @@ from tersor.types import Bound
 _ANY_BOUND: Final = Bound.relative(0.03)
 _SAMPLE_ROWS: Final = 4096
 """Rows per table that codecs are tried on."""
-CANDIDATES: Final = ("rows", "flat", "huffman", "half", "raw")
-"""Codecs that ``codec="auto"`` chooses from on a CPU; ``rows`` and ``huffman`` give way to their rANS
+CANDIDATES: Final = ("rows", "flat", "huffman", "raw")
+"""Codecs that ``codec="auto"`` chooses from on a CPU, all within the bound; ``rows`` and ``huffman`` give way to their rANS
 forms on CUDA."""
 _ON_CUDA: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "rows": ("rows", {"entropy": "ans"}),
