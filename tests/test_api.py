@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 
 import tersor
 from tersor import Bound, compress, create, decompress
+from tersor.api import resolve_codec
 from tersor.errors import (
     BackendUnavailableError,
     CorruptDataError,
@@ -287,6 +289,24 @@ def test_a_device_without_kernels_is_refused(name):
         build(name, BOUND).encode(x)
     assert isinstance(caught.value, BackendUnavailableError | SpecError)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("device", "entropy"), [("cpu", "huffman"), ("cuda", "ans")])
+def test_a_named_codec_takes_what_is_fast_on_the_tensors_device(device, entropy):
+    x = SimpleNamespace(dtype=torch.float32, device=torch.device(device))
+    assert resolve_codec("rows", BOUND, x).entropy == entropy
+    assert resolve_codec("rows", BOUND, x, entropy="huffman").entropy == "huffman"
+    given = create("rows", bound=BOUND)
+    assert resolve_codec(given, None, x) is given
+
+
+@pytest.mark.gpu
+def test_rows_on_cuda_are_coded_with_rans_and_decoded_anywhere():
+    x = values(64, 8).repeat(9, 1)
+    packed = compress(x.cuda(), BOUND, codec="rows")
+    assert packed.codec.entropy == "ans"
+    assert_within_bound(x, decompress(packed).cpu(), 0.01)
+    assert_within_bound(x, decompress(tersor.loads(tersor.dumps(packed))).cpu(), 0.01)
 
 
 @pytest.mark.gpu

@@ -16,9 +16,9 @@ from tersor.types import FLOAT_DTYPES, Bound
 
 
 def resolve_codec(
-    codec: str | Codec, bound: Bound | None, dtype: torch.dtype, **options: Any
+    codec: str | Codec, bound: Bound | None, x: torch.Tensor, **options: Any
 ) -> Codec:
-    """Build the codec that ``compress`` was asked for.
+    """Build the codec that ``compress`` was asked for, for ``x``'s dtype and device.
 
     Raises:
         SpecError: a bound is missing where it is needed, or given where it means nothing.
@@ -27,7 +27,7 @@ def resolve_codec(
         if bound is not None or options:
             raise SpecError("give bound and options to the codec itself, or name the codec")
         return codec
-    if codec == "auto" and dtype not in FLOAT_DTYPES:
+    if codec == "auto" and x.dtype not in FLOAT_DTYPES:
         return create("raw")
     get(codec).check_options(options)
     if get(codec).takes_bound():
@@ -36,10 +36,10 @@ def resolve_codec(
                 f"codec {codec!r} needs bound=Bound.absolute(e) or Bound.relative(r); "
                 "use codec='raw' to store values exactly"
             )
-        return create(codec, bound=bound, **options)
+        return create(codec, device=x.device, bound=bound, **options)
     if bound is not None:
         raise SpecError(f"codec {codec!r} promises a size, not an error: leave bound out")
-    return create(codec, **options)
+    return create(codec, device=x.device, **options)
 
 
 def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
@@ -79,7 +79,8 @@ def compress(
             stores other dtypes exactly.
         bound: ``Bound.absolute(e)`` or ``Bound.relative(r)``; needed by all bounded codecs.
         codec: a codec id (see ``tersor codecs``), a codec object, or ``auto`` to choose by size.
-        options: further options of the named codec.
+        options: further options of the named codec; ``rows`` on CUDA takes ``entropy="ans"`` unless
+            told otherwise.
 
     Raises:
         SpecError: the arguments cannot work together.
@@ -91,7 +92,7 @@ def compress(
         True
     """
     tensor = as_tensor(x)
-    return resolve_codec(codec, bound, tensor.dtype, **options).encode(tensor)
+    return resolve_codec(codec, bound, tensor, **options).encode(tensor)
 
 
 @overload
@@ -155,7 +156,7 @@ def save(
     with Writer(path) as writer:
         for name, x in arrays.items():
             tensor = _entry(name, x)
-            writer.add(name, tensor, resolve_codec(codec, bound, tensor.dtype, **options))
+            writer.add(name, tensor, resolve_codec(codec, bound, tensor, **options))
 
 
 def _entry(name: str, x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:

@@ -169,3 +169,27 @@ def test_newer_versions_are_refused():
 )
 def test_impossible_configs_are_refused(config):
     assert_rejects(lambda: from_config(config), SpecError)
+
+
+@pytest.mark.parametrize("device", ["cuda", torch.device("cuda"), torch.device("cuda", 1)])
+def test_rows_named_for_cuda_takes_rans_unless_told_otherwise(device):
+    bound = Bound.relative(0.03)
+    assert create("rows", bound=bound, device=device).entropy == "ans"
+    assert create("rows", bound=bound, device=device, entropy="huffman").entropy == "huffman"
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_rows_elsewhere_takes_huffman(device):
+    assert create("rows", bound=Bound.relative(0.03), device=device).entropy == "huffman"
+
+
+def test_a_config_means_the_same_on_every_device():
+    config = create("rows", bound=Bound.relative(0.03)).to_config()
+    del config["entropy"]
+    assert from_config(config).entropy == "huffman"
+
+
+@pytest.mark.parametrize("codec_id", ["flat", "half", "ans", "auto"])
+def test_other_codecs_are_alike_on_every_device(codec_id):
+    spec = {"bound": Bound.relative(0.03)} if get(codec_id).takes_bound() else {}
+    assert create(codec_id, device="cuda", **spec) == create(codec_id, **spec)

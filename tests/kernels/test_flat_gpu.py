@@ -22,6 +22,7 @@ from tests.checks import assert_bits_equal
 
 pytest.importorskip("triton")
 from tersor.kernels.flat import gpu as flat
+from tersor.kernels.flat_small import gpu as flat_small
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
@@ -139,6 +140,42 @@ def test_payloads_of_a_list_are_those_of_the_codec(dtype, block, names):
     assert_same_as_codec(xs, BOUNDS * len(inputs), block)
 
 
+# at most 8192 values each: a list without larger ones goes another way
+SMALL_INPUTS = ("empty", "scalar", "odd_size", "constant", "nan_and_inf", "all_nan", "huge")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "block"),
+    [(torch.float32, 32), (torch.float64, 64), (torch.float16, 32), (torch.bfloat16, 64)],
+)
+def test_payloads_of_a_list_of_small_tensors_are_those_of_the_codec(dtype, block):
+    inputs = [data.make(name, dtype).contiguous() for name in SMALL_INPUTS]
+    xs = [x for x in inputs for _ in BOUNDS]
+    assert flat.are_small([x.numel() for x in xs])
+    assert_same_as_codec(xs, BOUNDS * len(inputs), block)
+
+
+def test_the_places_of_many_small_payloads_follow_from_those_before_them(monkeypatch):
+    monkeypatch.setattr(flat_small, "_LANES", 16)
+    generator = torch.Generator().manual_seed(8)
+    xs = [torch.randn(k % 7, generator=generator) for k in range(40)]
+    xs[13], xs[39] = torch.randn(8192, generator=generator), torch.randn(3000, generator=generator)
+    assert_same_as_codec(xs, [Bound.relative(0.01)] * 40, 32)
+
+
+def test_a_list_is_small_by_its_largest_tensor_and_by_its_length():
+    assert flat.are_small([0, 8192])
+    assert not flat.are_small([8193, 1])
+    assert not flat.are_small([1] * 513)
+
+
+@pytest.fixture(params=["small lists apart", "all lists alike"])
+def _way(request, monkeypatch):
+    if request.param == "all lists alike":
+        monkeypatch.setattr(flat, "are_small", lambda numels: False)
+
+
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize("block", [32, 64])
 def test_narrow_blocks_beside_wide_ones_are_packed_right(block):
     generator = torch.Generator().manual_seed(5)
@@ -150,6 +187,7 @@ def test_narrow_blocks_beside_wide_ones_are_packed_right(block):
     assert_same_as_codec(xs, [Bound.absolute(0.5)] * 3, block)
 
 
+@pytest.mark.usefixtures("_way")
 def test_an_empty_list_entry_is_a_header_alone():
     xs = [torch.zeros(0), torch.zeros(3, 0), torch.arange(40.0), torch.zeros(0)]
     bounds = [Bound.relative(0.1), Bound.absolute(0.1), Bound.relative(0.01), Bound.absolute(0.0)]
@@ -172,6 +210,7 @@ def changed_payloads(payload: Tensor) -> Iterator[Tensor]:
     yield torch.cat([payload, torch.ones(8, dtype=torch.uint8)])
 
 
+@pytest.mark.usefixtures("_way")
 @pytest.mark.parametrize(
     ("name", "bound"),
     [

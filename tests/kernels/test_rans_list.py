@@ -19,7 +19,9 @@ from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 
 pytest.importorskip("triton")
+from tersor.kernels.histogram.gpu import num_counts
 from tersor.kernels.rans_list import gpu as rans_list
+from tersor.kernels.rans_list_decode import gpu as rans_list_decode
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
@@ -67,25 +69,53 @@ def single(count: int, symbol: int, alphabet: int, **how: int) -> Stream:
     return Stream(torch.full((count,), symbol, dtype=torch.int16), alphabet, **how)
 
 
-def on_device(streams: Sequence[Stream], dtype: torch.dtype, gap: int) -> rans_list.Streams:
-    """Lay streams one behind the other, ``gap`` symbols of noise between them."""
-    starts, parts, end = [], [], 0
-    noise = torch.Generator().manual_seed(9)
-    for stream in streams:
-        room = torch.randint(0, 256, (gap + stream.capacity,), generator=noise)
-        held = stream.symbols.long() + stream.rotation
-        room[gap : gap + stream.count] = held % 256 if dtype == torch.uint8 else held
-        starts.append(end + gap)
-        parts.append(room)
-        end += room.numel()
-    return rans_list.Streams(
-        torch.cat(parts).to(dtype).to(DEVICE),
-        torch.tensor(starts, device=DEVICE),
-        torch.tensor([stream.count for stream in streams], device=DEVICE),
-        tuple(stream.capacity for stream in streams),
-        torch.tensor([s.alphabet for s in streams], dtype=torch.int32, device=DEVICE),
-        torch.tensor([s.rotation for s in streams], dtype=torch.int32, device=DEVICE),
-    )
+@dataclass(frozen=True)
+class Mixed:
+    """Streams of bytes, then streams of int16."""
+
+    narrow: Sequence[Stream] = ()
+    wide: Sequence[Stream] = ()
+
+    @property
+    def streams(self) -> list[Stream]:
+        return [*self.narrow, *self.wide]
+
+    @property
+    def dtypes(self) -> list[torch.dtype]:
+        return [torch.uint8] * len(self.narrow) + [torch.int16] * len(self.wide)
+
+    @property
+    def capacities(self) -> tuple[int, ...]:
+        return tuple(stream.capacity for stream in self.streams)
+
+    def held(self, gap: int) -> rans_list.Streams:
+        """Lay streams one behind the other, ``gap`` symbols of noise between them."""
+        starts, parts, end = [], [], 0
+        noise = torch.Generator().manual_seed(9)
+        for stream, dtype in zip(self.streams, self.dtypes, strict=True):
+            room = torch.randint(0, 256, (gap + stream.capacity,), generator=noise)
+            held = stream.symbols.long() + stream.rotation
+            room[gap : gap + stream.count] = held % 256 if dtype == torch.uint8 else held
+            # an int16 starts at an even byte
+            parts += [torch.zeros(end % dtype.itemsize, dtype=torch.uint8)]
+            parts += [room.to(dtype).view(torch.uint8)]
+            starts.append(end + end % dtype.itemsize + gap * dtype.itemsize)
+            end = sum(part.numel() for part in parts)
+        return rans_list.Streams(
+            torch.cat(parts).to(DEVICE),
+            torch.tensor(starts, device=DEVICE),
+            torch.tensor([stream.count for stream in self.streams], device=DEVICE),
+            self.capacities,
+            torch.tensor([s.alphabet for s in self.streams], dtype=torch.int32, device=DEVICE),
+            torch.tensor([s.rotation for s in self.streams], dtype=torch.int32, device=DEVICE),
+            len(self.narrow),
+        )
+
+
+def counted(streams: rans_list.Streams) -> Tensor:
+    """Return zeroed memory for the counts of the symbols."""
+    num = num_counts(streams.num_narrow, streams.num_wide)
+    return torch.zeros(num, dtype=torch.int64, device=DEVICE)
 
 
 def guarded(sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
@@ -104,10 +134,10 @@ def assert_guards_hold(memory: Tensor, starts: Sequence[int], sizes: Sequence[in
     assert bool((rest == GUARD).all()), "wrote outside of a part"
 
 
-def encoded(streams: Sequence[Stream], dtype: torch.dtype, gap: int = 3) -> list[Tensor]:
+def encoded(mixed: Mixed, gap: int = 3) -> list[Tensor]:
     """Encode on the device; return the bodies, after a look at the memory around them."""
-    held = on_device(streams, dtype, gap)
-    found = rans_list.encode_streams(held)
+    held = mixed.held(gap)
+    found = rans_list.encode_streams(held, counted(held))
     sizes = found.nbytes.tolist()
     memory, starts = guarded(sizes)
     targets = torch.tensor(starts, device=DEVICE) + memory.data_ptr()
@@ -116,44 +146,48 @@ def encoded(streams: Sequence[Stream], dtype: torch.dtype, gap: int = 3) -> list
     return [memory[start : start + size].cpu() for start, size in zip(starts, sizes, strict=True)]
 
 
-def decoded(
-    bodies: Sequence[Tensor], streams: Sequence[Stream], dtype: torch.dtype
-) -> tuple[list[Tensor], list[int], list[int]]:
-    """Decode on the device; return symbols, sizes and states, after a look around the symbols."""
-    memory, addresses = guarded([body.numel() for body in bodies])
-    for body, start in zip(bodies, addresses, strict=True):
-        memory[start : start + body.numel()] = body.to(DEVICE)
-    rooms = [stream.capacity * dtype.itemsize for stream in streams]
-    target, starts = guarded(rooms)
-    status = torch.zeros(len(streams), dtype=torch.int32, device=DEVICE)
-    nbytes = rans_list.decode_streams(
-        torch.tensor(addresses, device=DEVICE) + memory.data_ptr(),
+def bodies_at(
+    addresses: Sequence[int], bodies: Sequence[Tensor], mixed: Mixed
+) -> rans_list_decode.Bodies:
+    return rans_list_decode.Bodies(
+        torch.tensor(addresses, device=DEVICE),
         torch.tensor([body.numel() for body in bodies], device=DEVICE),
-        torch.tensor([stream.count for stream in streams], device=DEVICE),
-        torch.tensor([stream.alphabet for stream in streams], dtype=torch.int32, device=DEVICE),
-        [stream.capacity for stream in streams],
-        target.view(dtype),
-        torch.tensor(starts, device=DEVICE) // dtype.itemsize,
-        status,
+        torch.tensor([stream.count for stream in mixed.streams], device=DEVICE),
+        torch.tensor([s.alphabet for s in mixed.streams], dtype=torch.int32, device=DEVICE),
+        mixed.capacities,
+        len(mixed.narrow),
     )
-    used = [stream.count * dtype.itemsize for stream in streams]
+
+
+def decoded(bodies: Sequence[Tensor], mixed: Mixed) -> tuple[list[Tensor], list[int], list[int]]:
+    """Decode on the device; return symbols, sizes and states, after a look around the symbols."""
+    memory, places = guarded([body.numel() for body in bodies])
+    for body, start in zip(bodies, places, strict=True):
+        memory[start : start + body.numel()] = body.to(DEVICE)
+    pairs = list(zip(mixed.streams, mixed.dtypes, strict=True))
+    target, starts = guarded([stream.capacity * dtype.itemsize for stream, dtype in pairs])
+    status = torch.zeros(len(pairs), dtype=torch.int32, device=DEVICE)
+    addresses = [place + memory.data_ptr() for place in places]
+    nbytes = rans_list_decode.decode_streams(
+        bodies_at(addresses, bodies, mixed), target, torch.tensor(starts, device=DEVICE), status
+    )
+    used = [stream.count * dtype.itemsize for stream, dtype in pairs]
     assert_guards_hold(target, starts, used)
     found = [
         target[start : start + size].cpu().view(dtype)
-        for start, size in zip(starts, used, strict=True)
+        for start, size, dtype in zip(starts, used, mixed.dtypes, strict=True)
     ]
     return found, nbytes.tolist(), status.tolist()
 
 
-def assert_as_alone(streams: Sequence[Stream], dtype: torch.dtype, gap: int = 3) -> None:
-    expected = [stream.body for stream in streams]
-    bodies = encoded(streams, dtype, gap)
-    for one, other in zip(expected, bodies, strict=True):
-        assert_bits_equal(one, other)
-    symbols, nbytes, status = decoded(bodies, streams, dtype)
-    assert status == [0] * len(streams)
+def assert_as_alone(mixed: Mixed, gap: int = 3) -> None:
+    bodies = encoded(mixed, gap)
+    for stream, body in zip(mixed.streams, bodies, strict=True):
+        assert_bits_equal(stream.body, body)
+    symbols, nbytes, status = decoded(bodies, mixed)
+    assert status == [0] * len(bodies)
     assert nbytes == [body.numel() for body in bodies]
-    for stream, found in zip(streams, symbols, strict=True):
+    for stream, dtype, found in zip(mixed.streams, mixed.dtypes, symbols, strict=True):
         assert_bits_equal(stream.symbols.to(dtype), found)
 
 
@@ -181,11 +215,15 @@ WIDE = (
 
 
 def test_bodies_of_a_list_are_those_of_each_stream():
-    assert_as_alone(NARROW, torch.uint8)
+    assert_as_alone(Mixed(narrow=NARROW))
 
 
 def test_bodies_of_wide_alphabets_are_those_of_each_stream():
-    assert_as_alone(WIDE, torch.int16, gap=1)
+    assert_as_alone(Mixed(wide=WIDE), gap=1)
+
+
+def test_narrow_and_wide_streams_are_coded_together():
+    assert_as_alone(Mixed(NARROW[:5], WIDE[:4]), gap=1)
 
 
 def test_blocks_grow_with_the_count_and_not_with_the_capacity():
@@ -194,21 +232,20 @@ def test_blocks_grow_with_the_count_and_not_with_the_capacity():
         single(1 << 15, 1, 2, spare=1 << 17),
         single(1 << 17, 1, 2, spare=5),
     ]
-    assert_as_alone(streams, torch.uint8, gap=0)
+    assert_as_alone(Mixed(narrow=streams), gap=0)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int16])
-def test_large_streams_have_the_bodies_of_each_stream(dtype):
+def test_large_streams_have_the_bodies_of_each_stream():
     counts = ((1 << 15) - 1, 1 << 15, (1 << 17) - 1, 1 << 17, (1 << 18) + 77, 3_000_001)
     streams = [bell(count, 90, spare=spare) for count in counts for spare in (0, 1 << 18)]
-    assert_as_alone(streams, dtype)
+    assert_as_alone(Mixed(streams, streams))
 
 
 def test_a_body_without_a_target_is_not_written():
     streams = [bell(70, 9), bell(50, 7)]
-    held = on_device(streams, torch.uint8, 0)
-    found = rans_list.encode_streams(held)
+    held = Mixed(narrow=streams).held(0)
+    found = rans_list.encode_streams(held, counted(held))
     memory, starts = guarded(found.nbytes.tolist())
     targets = torch.tensor([0, starts[1] + memory.data_ptr()], device=DEVICE)
     rans_list.place_streams(held, found, targets)
@@ -227,14 +264,12 @@ def test_values_are_those_of_the_fused_reference(dtype):
     sizes = [stream.count * dtype.itemsize for stream in streams]
     target, starts = guarded(sizes)
     status = torch.zeros(len(streams), dtype=torch.int32, device=DEVICE)
-    bodies = rans_list.Bodies(
-        torch.tensor(addresses, device=DEVICE) + memory.data_ptr(),
-        torch.tensor([stream.body.numel() for stream in streams], device=DEVICE),
-        torch.tensor([stream.count for stream in streams], device=DEVICE),
-        torch.tensor([stream.alphabet for stream in streams], dtype=torch.int32, device=DEVICE),
-        tuple(stream.capacity for stream in streams),
+    bodies = bodies_at(
+        [start + memory.data_ptr() for start in addresses],
+        [stream.body for stream in streams],
+        Mixed(narrow=streams),
     )
-    rans_list.decode_values(
+    rans_list_decode.decode_values(
         bodies,
         torch.tensor(starts, device=DEVICE) + target.data_ptr(),
         torch.tensor(lows, dtype=torch.int32, device=DEVICE),
@@ -259,14 +294,14 @@ def is_refused(body: Tensor, stream: Stream) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("stream", "dtype", "num_changes"),
+    ("stream", "kind", "num_changes"),
     [
-        pytest.param(bell(90, 20), torch.uint8, 60, id="narrow"),
-        pytest.param(single(90, 3, 5), torch.uint8, 60, id="a single symbol"),
-        pytest.param(bell(40, 300), torch.int16, 12, id="wide"),
+        pytest.param(bell(90, 20), "narrow", 60, id="narrow"),
+        pytest.param(single(90, 3, 5), "narrow", 60, id="a single symbol"),
+        pytest.param(bell(40, 300), "wide", 12, id="wide"),
     ],
 )
-def test_damaged_bodies_are_refused_as_the_reference_refuses_them(stream, dtype, num_changes):
+def test_damaged_bodies_are_refused_as_the_reference_refuses_them(stream, kind, num_changes):
     body = stream.body
     stride = 8 * (1 + body.numel() // (8 * num_changes))
     damaged = [body[:size] for size in range(0, body.numel(), stride)]
@@ -276,14 +311,15 @@ def test_damaged_bodies_are_refused_as_the_reference_refuses_them(stream, dtype,
         damaged.append(changed)
     # good ones in between show that each has a state of its own
     bodies = [part for one in damaged for part in (one, body)]
-    symbols, nbytes, status = decoded(bodies, [stream] * len(bodies), dtype)
+    mixed = Mixed(**{kind: [stream] * len(bodies)})
+    symbols, nbytes, status = decoded(bodies, mixed)
     refused = [is_refused(one, stream) for one in damaged]
     assert sum(refused) > len(damaged) // 2
     assert [state != 0 for state in status[::2]] == refused
     assert status[1::2] == [0] * len(damaged)
     assert nbytes[1::2] == [body.numel()] * len(damaged)
     for one in symbols[1::2]:
-        assert_bits_equal(stream.symbols.to(dtype), one)
+        assert_bits_equal(stream.symbols.to(one.dtype), one)
 
 
 @pytest.mark.parametrize(
@@ -296,16 +332,32 @@ def test_counts_and_alphabets_that_cannot_be_are_refused(count, alphabet):
     memory[starts[0] : starts[0] + body.numel()] = body.to(DEVICE)
     target, places = guarded([100])
     status = torch.zeros(1, dtype=torch.int32, device=DEVICE)
-    nbytes = rans_list.decode_streams(
+    bodies = rans_list_decode.Bodies(
         torch.tensor([starts[0] + memory.data_ptr()], device=DEVICE),
         torch.tensor([body.numel()], device=DEVICE),
         torch.tensor([count], device=DEVICE),
         torch.tensor([alphabet], dtype=torch.int32, device=DEVICE),
-        [100],
-        target,
-        torch.tensor(places, device=DEVICE),
-        status,
+        (100,),
+        1,
+    )
+    nbytes = rans_list_decode.decode_streams(
+        bodies, target, torch.tensor(places, device=DEVICE), status
     )
     assert status.tolist() == [1]
     assert nbytes.tolist() == [0]
     assert_guards_hold(target, places, [0])
+
+
+def test_streams_may_share_a_state():
+    """Two streams of one payload, the second damaged, and another payload's, both good."""
+    mixed = Mixed([bell(40, 9), bell(50, 7)], [bell(60, 30), bell(70, 300)])
+    bodies = [stream.body for stream in mixed.streams]
+    memory, places = guarded([body.numel() for body in bodies])
+    bodies[2] = bodies[2] ^ 1
+    for body, start in zip(bodies, places, strict=True):
+        memory[start : start + body.numel()] = body.to(DEVICE)
+    target, starts = guarded([2 * capacity for capacity in mixed.capacities])
+    status = torch.zeros(2, dtype=torch.int32, device=DEVICE)
+    held = bodies_at([place + memory.data_ptr() for place in places], bodies, mixed)
+    rans_list_decode.decode_streams(held, target, torch.tensor(starts, device=DEVICE), status)
+    assert status.tolist() == [1, 0]

@@ -20,8 +20,6 @@ from tersor.types import FLOAT_DTYPES, Bound
 from tests.checks import assert_bits_equal, assert_within_bound
 
 pytest.importorskip("triton")
-from tersor.kernels.index_list import gpu as index_list
-from tersor.kernels.rows_heads import gpu as rows_heads
 from tersor.kernels.rows_list.gpu import encode_rows_list
 from tersor.kernels.rows_list_decode.gpu import decode_rows_list
 from tersor.kernels.rows_plan import gpu as rows_plan
@@ -196,8 +194,7 @@ def test_what_does_not_vary_or_cannot_be_quantized_is_stored_plainly():
 
 
 def test_long_lists_are_planned_in_order(monkeypatch):
-    for module in (index_list, rows_heads, rows_plan):
-        monkeypatch.setattr(module, "_LANES", 4)
+    monkeypatch.setattr(rows_plan, "_LANES", 4)
     shapes = [(1, 3), (0, 2), (2, 3), (5, 2), (3, 3), (1, 1), (4, 2), (2, 5), (0, 0), (3, 1)]
     xs = [torch.full(shape, float(k)) for k, shape in enumerate(shapes)]
     assert_same_as_codec(xs, [Bound.absolute(0.1)] * len(xs))

@@ -44,7 +44,8 @@ def exchanged(rank: int, world_size: int, store: str, codec: str) -> None:
         for table, x in zip(exchange.tables, rows, strict=True):
             assert_bits_equal(x.grad, torch.full_like(x.detach(), table))
     ratio = exchange.stats.forward.ratio
-    assert ratio == 1.0 if codec == "raw" else ratio > 4.0
+    # auto may find that so little is sent fastest as it is
+    assert ratio == 1.0 if codec == "raw" else ratio > (0.9 if codec == "auto" else 4.0)
     exchange.close()
     dist.destroy_process_group()
 

@@ -9,10 +9,14 @@ from typing import ClassVar, Final, Literal
 import torch
 
 from tersor.codecs.codec import Codec, checked_payload
+from tersor.codecs.fixed_lists import CastEngine, ScaledCastEngine
+from tersor.codecs.lists import NO_BOUND, ListEngine
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.cast import scaled_cast, scaled_uncast
+from tersor.kernels.cast.layout import payload_nbytes
 from tersor.raw_bytes import as_bytes, empty
+from tersor.types import Bound
 
 _FP8: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
@@ -37,6 +41,10 @@ class CastCodec(Codec):
                 f"{2 * out.numel()} payload bytes expected, {payload.numel()} present"
             )
         out.view(-1).copy_(payload.view(self.target))
+
+    def list_engine(self) -> tuple[ListEngine, Bound] | None:
+        """See ``Codec.list_engine``."""
+        return CastEngine(self.target), NO_BOUND
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Two bytes per value."""
@@ -112,8 +120,13 @@ class Fp8(Codec):
         values = scaled_uncast(data.view(_FP8[self.format]), scales, self.group)
         out.view(-1).copy_(values[: out.numel()])
 
+    def list_engine(self) -> tuple[ListEngine, Bound] | None:
+        """See ``Codec.list_engine``."""
+        if not ScaledCastEngine.can_take(self.group):
+            return None
+        return ScaledCastEngine(_FP8[self.format], self.group), NO_BOUND
+
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """One byte per value and four per group."""
         del dtype
-        numel = math.prod(shape)
-        return numel + 4 * (-(-numel // self.group))
+        return payload_nbytes(math.prod(shape), self.group)

@@ -140,6 +140,12 @@ class Codec(ABC):
         return any(f.name == "bound" for f in fields(cls))
 
     @classmethod
+    def options_on(cls, device: torch.device) -> dict[str, Any]:
+        """Return the options to take for tensors on ``device`` where nobody names any."""
+        del device
+        return {}
+
+    @classmethod
     def option_names(cls) -> list[str]:
         """Return the names of the options, without ``bound``."""
         return [f.name for f in fields(cls) if f.name != "bound"]

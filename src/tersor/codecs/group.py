@@ -10,11 +10,15 @@ from typing import ClassVar, Literal
 import torch
 
 from tersor.codecs.codec import Codec, check_num_values, checked_payload, materialised
+from tersor.codecs.fixed_lists import GroupEngine
+from tersor.codecs.lists import NO_BOUND, ListEngine
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
+from tersor.kernels.group.layout import payload_nbytes
 from tersor.raw_bytes import empty
 from tersor.stages.quantizers.group import GroupQuantizer
+from tersor.types import Bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,11 +123,16 @@ class GroupCodec(Codec):
         scales_nbytes = 4 * self.quantizer().num_groups(numel)
         return payload[:scales_nbytes].view(torch.float32), payload[scales_nbytes:]
 
+    def list_engine(self) -> tuple[ListEngine, Bound] | None:
+        """See ``Codec.list_engine``."""
+        if not GroupEngine.can_take(self.group):
+            return None
+        return GroupEngine(self.nbits, self.group, self.seed, self.hadamard), NO_BOUND
+
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the payload's size."""
         del dtype
-        num_groups = self.quantizer().num_groups(math.prod(shape))
-        return num_groups * (4 + self.group * self.nbits // 8)
+        return payload_nbytes(math.prod(shape), self.nbits, self.group)
 
 
 @register

@@ -6,9 +6,9 @@ An engine stands for all codecs that differ in nothing but their bound; equal en
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -56,12 +56,29 @@ class ListEngine(ABC):
         offsets: torch.Tensor,
         sizes: torch.Tensor,
         outs: Sequence[torch.Tensor],
+        status: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Decode payloads at int64 ``offsets``, multiples of 8, of ``sizes`` bytes, into ``outs``.
 
         Returns int32 [len(outs)]: 0 where that was done. What is malformed, or a form that the
-        engine does not know, gets another number; its tensor is then undefined.
+        engine does not know, gets another number; its tensor is then undefined. An engine may write
+        it to ``status``, zeros that the caller has anyway, and return these: one launch less.
         """
+
+
+class FixedEngine(ListEngine):
+    """An engine of a codec whose payloads have sizes that follow from the number of values.
+
+    It knows all forms of them, promises no error, and so is given ``NO_BOUND``.
+    """
+
+    @abstractmethod
+    def nbytes(self, numel: int) -> int:
+        """Return the bytes of the payload of ``numel`` values."""
+
+
+NO_BOUND: Final = Bound.absolute(0.0)
+"""Stands for the bound of a codec that has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +97,11 @@ class FlatEngine(ListEngine):
         offsets: torch.Tensor,
         sizes: torch.Tensor,
         outs: Sequence[torch.Tensor],
+        status: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``ListEngine.decode``."""
-        status: torch.Tensor = _decode_flat(buffer, offsets, sizes, outs, self.block)
-        return status
+        found: torch.Tensor = _decode_flat(buffer, offsets, sizes, outs, self.block, status)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +118,12 @@ class AnsEngine(ListEngine):
         offsets: torch.Tensor,
         sizes: torch.Tensor,
         outs: Sequence[torch.Tensor],
+        status: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``ListEngine.decode``."""
-        status: torch.Tensor = _decode_ans(buffer, offsets, sizes, outs)
-        return status
+        del status
+        found: torch.Tensor = _decode_ans(buffer, offsets, sizes, outs)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,20 +164,39 @@ def encode_group(group: Group, xs: Sequence[torch.Tensor]) -> EncodedList:
 
 
 def encode_each(xs: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> list[torch.Tensor]:
-    """Encode contiguous tensors on one GPU; return a payload each. Waits once for all engines."""
-    groups, alone = grouped(codecs, xs)
+    """Encode contiguous tensors on one GPU; return a payload each.
+
+    Waits once for all engines whose payloads vary in size.
+    """
+    groups, alone = _worth_a_call(*grouped(codecs, xs))
     encoded = [encode_group(group, xs) for group in groups]
-    facts = [part for one in encoded for part in (one.sizes, one.is_larger) if part is not None]
-    numbers = iter(torch.cat(facts).tolist() if facts else ())
+    numbers = _read_sizes(groups, encoded)
     payloads: dict[int, torch.Tensor] = {}
     for group, one in zip(groups, encoded, strict=True):
-        sizes = [next(numbers) for _ in group.places]
-        if one.is_larger is not None:
-            alone += [k for k in group.places if next(numbers)]
+        if isinstance(group.engine, FixedEngine):
+            sizes = [group.engine.nbytes(xs[k].numel()) for k in group.places]
+        else:
+            sizes = [next(numbers) for _ in group.places]
+            if one.is_larger is not None:
+                alone += [k for k in group.places if next(numbers)]
         payloads.update(zip(group.places, _cut(one.buffer, sizes), strict=True))
     for k in alone:
         payloads[k] = codecs[k].encode_chunk(xs[k], codecs[k].resolve_bound(xs[k]))
     return [payloads[k] for k in range(len(xs))]
+
+
+def _worth_a_call(groups: list[Group], alone: list[int]) -> tuple[list[Group], list[int]]:
+    """Leave a single tensor of fixed size to its codec, which has no tables to look up."""
+    kept = [g for g in groups if len(g.places) > 1 or not isinstance(g.engine, FixedEngine)]
+    return kept, alone + [k for g in groups if g not in kept for k in g.places]
+
+
+def _read_sizes(groups: Sequence[Group], encoded: Sequence[EncodedList]) -> Iterator[int]:
+    """Wait for what the host does not know: sizes, and which tensors are stored larger."""
+    pairs = zip(groups, encoded, strict=True)
+    varying = [one for group, one in pairs if not isinstance(group.engine, FixedEngine)]
+    facts = [part for one in varying for part in (one.sizes, one.is_larger) if part is not None]
+    return iter(torch.cat(facts).tolist() if facts else ())
 
 
 def _cut(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
@@ -175,7 +214,9 @@ def _cut(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
 def decode_each(
     payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], codecs: Sequence[Codec]
 ) -> None:
-    """Decode payloads on one GPU into contiguous tensors. Waits once for all engines.
+    """Decode payloads on one GPU into contiguous tensors.
+
+    Waits once for all engines whose payloads vary in size.
 
     Args:
         payloads: each at an address that is a multiple of 8.
@@ -185,11 +226,17 @@ def decode_each(
     Raises:
         CorruptDataError: a payload is malformed.
     """
-    groups, alone = grouped(codecs, outs)
-    found = [_decode_group(group, payloads, outs) for group in groups]
-    numbers = iter(torch.cat(found).tolist() if found else ())
+    groups, alone = _worth_a_call(*grouped(codecs, outs))
+    unknown = []
     for group in groups:
-        alone += [k for k in group.places if next(numbers)]
+        status = _decode_group(group, payloads, outs)
+        if isinstance(group.engine, FixedEngine):
+            expected = {k: group.engine.nbytes(outs[k].numel()) for k in group.places}
+            alone += [k for k in group.places if payloads[k].numel() != expected[k]]
+        else:
+            unknown.append((group.places, status))
+    states = iter(torch.cat([status for _, status in unknown]).tolist() if unknown else ())
+    alone += [k for places, _ in unknown for k in places if next(states)]
     for k in alone:
         codecs[k].decode_alone(payloads[k], outs[k])
 
@@ -198,7 +245,8 @@ def _decode_group(
     group: Group, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
 ) -> torch.Tensor:
     chosen = [payloads[k] for k in group.places]
-    origin = chosen[0]
+    # not simply the first: an empty payload has no address
+    origin = max(chosen, key=torch.Tensor.numel)
     starts = [payload.data_ptr() - origin.data_ptr() for payload in chosen]
     table = uploaded([starts, [one.numel() for one in chosen]], torch.int64, origin.device)
     return group.engine.decode(origin, table[0], table[1], [outs[k] for k in group.places])

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
+import torch
+
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError, UnknownCodecError, UnsupportedVersionError
 
@@ -45,8 +47,11 @@ def get(codec_id: str) -> type[Codec]:
     return _codecs[codec_id]
 
 
-def create(codec_id: str, **spec: Any) -> Codec:
+def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
     """Build a codec from its id and options.
+
+    ``device``, a ``torch.device`` or its name, is where the tensors are: an option that is not named
+    is then the one that is fast there (``rows`` takes ``entropy="ans"`` on CUDA).
 
     Example:
         >>> from tersor import Bound
@@ -55,6 +60,8 @@ def create(codec_id: str, **spec: Any) -> Codec:
     """
     codec = get(codec_id)
     codec.check_options(spec)
+    if device is not None:
+        spec = {**codec.options_on(torch.device(device)), **spec}
     try:
         return codec(**spec)
     except TypeError as error:

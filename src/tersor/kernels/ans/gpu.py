@@ -17,6 +17,7 @@ import triton.language as tl
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
+from tersor.kernels.histogram.gpu import num_counts
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.payload.gpu import (
     CODED,
@@ -35,13 +36,8 @@ from tersor.kernels.payload.gpu import (
 )
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu import KINDS, load_values, quantize_values, store_values
-from tersor.kernels.rans_list.gpu import (
-    Bodies,
-    Streams,
-    decode_values,
-    encode_streams,
-    place_streams,
-)
+from tersor.kernels.rans_list.gpu import Streams, encode_streams, place_streams
+from tersor.kernels.rans_list_decode.gpu import Bodies, decode_values
 from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
@@ -114,8 +110,8 @@ def _quantize_kernel(
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     k = tl.load(owners + tile)
     base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
-    limit = tl.minimum(count - base, TILE).to(tl.int32)
     address, grid = tl.load(starts + k) + base * (KIND & ~1), load_grid(grids, k)
+    limit = tl.minimum(count - base, TILE).to(tl.int32)
     target = symbols + tl.load(places + k) + base
     if limit == TILE:
         low, high, missed = _quantize_tile(address, limit, grid, target, KIND, ALIGNED, True, TILE)
@@ -207,25 +203,24 @@ def _num_finishing(numels: Sequence[int]) -> int:
 
 
 def _quantize(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], status: torch.Tensor
-) -> tuple[Streams, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Quantize all tensors; return their streams, and running sums, keys and grids.
-
-    ``make_plan`` says what these are.
-    """
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    keys: torch.Tensor,
+    status: torch.Tensor,
+) -> tuple[Streams, torch.Tensor, torch.Tensor]:
+    """Quantize all tensors; return their streams, and running sums and grids as ``make_plan`` has them."""
     device, dtype = status.device, xs[0].dtype
     numels, aligned = tuple(x.numel() for x in xs), are_aligned(xs)
     starts = addresses(xs, device)
-    keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
     limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
-    if any(b.kind == "relative" for b in bounds):
-        fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
-    grids = grid_table(keys, limits, dtype)
     tiles = tile_table(numels, _TILE, device)
     places, room = _symbol_places(numels, device)
     symbols = torch.empty(room, dtype=torch.uint8, device=device)
     stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=device)
     extents = torch.empty(2 * tiles.num_tiles, dtype=torch.int32, device=device)
+    if any(b.kind == "relative" for b in bounds):
+        fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
+    grids = grid_table(keys, limits, dtype)
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, extents, places,
         symbols, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned, TILE=_TILE,
@@ -237,8 +232,8 @@ def _quantize(
         extents, tiles.first_tiles, tiles.counts, grids, coded, alphabets, lows, status, LANES=512
     )
     # a code modulo 256 is its symbol, rotated by the smallest code
-    streams = Streams(symbols, places, coded, numels, alphabets, lows)
-    return streams, stats.cumsum(0), keys, grids
+    streams = Streams(symbols, places, coded, numels, alphabets, lows, len(xs))
+    return streams, stats.cumsum(0), grids
 
 
 def encode_ans(
@@ -256,8 +251,13 @@ def encode_ans(
     numels = tuple(x.numel() for x in xs)
     status = torch.empty(len(xs), dtype=torch.int32, device=device)
     with torch.cuda.device_of(xs[0]):
-        streams, ends, keys, grids = _quantize(xs, bounds, status)
-        encoded = encode_streams(streams)
+        # what must be 0 at first, zeroed in one launch
+        parts = (2 * len(xs), num_counts(len(xs), 0))
+        zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
+        keys, counts = zeroed.split_with_sizes(parts)
+        keys = keys.view(key_dtype(dtype))
+        streams, ends, grids = _quantize(xs, bounds, keys, status)
+        encoded = encode_streams(streams, counts)
         tiles = tile_table(numels, _TILE, device)
         plan, sizes = make_plan(tiles, ends, encoded.nbytes, 1, keys, grids, dtype)
         capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
@@ -360,7 +360,7 @@ def decode_ans(
     alphabets, lows = torch.empty_like(status), torch.empty_like(status)
     steps = torch.empty(len(outs), dtype=torch.float64, device=device)
     starts, rooms, coded = (torch.empty_like(counts) for _ in range(3))
-    bodies = Bodies(starts, rooms, coded, alphabets, numels)
+    bodies = Bodies(starts, rooms, coded, alphabets, numels, len(outs))
     with torch.cuda.device_of(buffer):
         _open_kernel[(triton.cdiv(len(outs), 128),)](
             buffer, offsets, sizes, counts, len(outs), starts, rooms, coded, alphabets, lows,

@@ -6,16 +6,17 @@ between versions.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from tersor.kernels.any_group.gpu import magnitudes
+from tersor.kernels.cast.layout import TILE
 from tersor.kernels.group.reference import SMALLEST_ABSMAX
+from tersor.kernels.hadamard.gpu import load_values, store_values
 
-_TILE: Final = 2048
 _SMALLEST = tl.constexpr(SMALLEST_ABSMAX)
 
 
@@ -45,61 +46,76 @@ def _rounded(values, IS_E4M3: tl.constexpr):
 
 
 @triton.jit
-def _cast_kernel(
+def cast_groups(
     x_ptr,
+    num_values,
     scales_ptr,
     out_ptr,
-    num_groups,
+    tile,
     group,
     TOP: tl.constexpr,
     IS_E4M3: tl.constexpr,
     GROUPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program casts ``GROUPS`` groups: one pass for the largest magnitude, one to round."""
-    groups = tl.program_id(0).to(tl.int64) * GROUPS + tl.arange(0, GROUPS)
-    known = groups < num_groups
+    """Cast the ``GROUPS`` groups of a tile: one pass for the largest magnitude, one to round.
+
+    Args:
+        x_ptr: ``num_values`` values of any float dtype, as ``hadamard.gpu.load_values`` reads them.
+        num_values: of the tensor; its last group may have fewer than others.
+        scales_ptr: one float32 per group.
+        out_ptr: one byte per value.
+        tile: which groups.
+        group: values per scale.
+        TOP: the largest value of the format.
+        IS_E4M3: whether it is that one.
+        GROUPS: ``tile_of`` the group.
+        CHUNK: likewise.
+    """
+    groups = tile * GROUPS + tl.arange(0, GROUPS)
     keys = tl.full([GROUPS], 0x00800000, tl.int32)
     for start in range(0, group, CHUNK):
         i = start + tl.arange(0, CHUNK)
         at = groups[:, None] * group + i[None, :]
-        inside = known[:, None] & (i < group)[None, :]
-        values = tl.load(x_ptr + at, mask=inside, other=0.0)
-        keys = tl.maximum(keys, tl.max(magnitudes(values), axis=1))
+        inside = (at < num_values) & (i < group)[None, :]
+        keys = tl.maximum(keys, tl.max(magnitudes(load_values(x_ptr, None, at, inside, 0)), axis=1))
     absmax = (keys - 0x00800000).to(tl.float32, bitcast=True)
     live = absmax >= _SMALLEST
     top = tl.full([GROUPS], TOP, tl.float32)
+    known = groups * group < num_values
     tl.store(scales_ptr + groups, tl.where(live, tl.div_rn(absmax, top), 1.0), mask=known)
     inverse = tl.where(live, tl.div_rn(top, tl.where(live, absmax, 1.0)), 1.0)[:, None]
     for start in range(0, group, CHUNK):
         i = start + tl.arange(0, CHUNK)
         at = groups[:, None] * group + i[None, :]
-        inside = known[:, None] & (i < group)[None, :]
-        values = tl.load(x_ptr + at, mask=inside, other=0.0)
+        inside = (at < num_values) & (i < group)[None, :]
+        values = load_values(x_ptr, None, at, inside, 0)
         scaled = tl.where(tl.abs(values) < float("inf"), values * inverse, values)
         tl.store(out_ptr + at, _rounded(scaled, IS_E4M3), mask=inside)
 
 
 @triton.jit
-def _uncast_kernel(
+def uncast_groups(
     data_ptr,
     scales_ptr,
     out_ptr,
-    num_groups,
+    num_values,
+    tile,
     group,
-    num_chunks,
     IS_E4M3: tl.constexpr,
     GROUPS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """One program widens and scales ``CHUNK`` values of ``GROUPS`` groups."""
-    tile = tl.program_id(0).to(tl.int64)
+    """Widen and scale ``CHUNK`` values of ``GROUPS`` groups into ``out_ptr``, of any float dtype.
+
+    A group of more than ``CHUNK`` values takes several tiles.
+    """
+    num_chunks = (group + CHUNK - 1) // CHUNK
     groups = (tile // num_chunks) * GROUPS + tl.arange(0, GROUPS)
     i = (tile % num_chunks) * CHUNK + tl.arange(0, CHUNK)
-    known = groups < num_groups
-    inside = known[:, None] & (i < group)[None, :]
     at = groups[:, None] * group + i[None, :]
-    scales = tl.load(scales_ptr + groups, mask=known, other=0.0)[:, None]
+    inside = (at < num_values) & (i < group)[None, :]
+    scales = tl.load(scales_ptr + groups, mask=groups * group < num_values, other=0.0)[:, None]
     byte = tl.load(data_ptr + at, mask=inside, other=0).to(tl.int32)
     sign = (byte & 0x80) << 24
     NUM_DROPPED: tl.constexpr = 20 if IS_E4M3 else 21
@@ -110,13 +126,47 @@ def _uncast_kernel(
     FIRST_SPECIAL: tl.constexpr = 0x7F if IS_E4M3 else 0x7C
     is_special = (byte & 0x7F) >= FIRST_SPECIAL
     # an infinity or NaN passes by the product, which would change the bits of a NaN
-    tl.store(out_ptr + at, tl.where(is_special, special, exact * scales), mask=inside)
+    values = tl.where(is_special, special, exact * scales)
+    store_values(out_ptr + at, values, inside, False, False)
 
 
-def _tile(group: int) -> tuple[int, int]:
-    """Return groups and values of each per program."""
-    chunk = min(triton.next_power_of_2(group), _TILE)
-    return _TILE // chunk, chunk
+@triton.jit
+def _cast_kernel(
+    x_ptr,
+    num_values,
+    scales_ptr,
+    out_ptr,
+    group,
+    TOP: tl.constexpr,
+    IS_E4M3: tl.constexpr,
+    GROUPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """One program casts ``GROUPS`` groups."""
+    tile = tl.program_id(0).to(tl.int64)
+    cast_groups(x_ptr, num_values, scales_ptr, out_ptr, tile, group, TOP, IS_E4M3, GROUPS, CHUNK)
+
+
+@triton.jit
+def _uncast_kernel(
+    data_ptr,
+    scales_ptr,
+    out_ptr,
+    num_values,
+    group,
+    IS_E4M3: tl.constexpr,
+    GROUPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
+    """One program widens and scales ``CHUNK`` values of ``GROUPS`` groups."""
+    tile = tl.program_id(0).to(tl.int64)
+    uncast_groups(data_ptr, scales_ptr, out_ptr, num_values, tile, group, IS_E4M3, GROUPS, CHUNK)
+
+
+def tile_of(group: int) -> tuple[int, int]:
+    """Return groups and values of each that a program has at a time."""
+    chunk = min(triton.next_power_of_2(group), TILE)
+    return TILE // chunk, chunk
 
 
 def scaled_cast(
@@ -126,15 +176,15 @@ def scaled_cast(
     num_groups = x.numel() // group
     scales = torch.empty(num_groups, dtype=torch.float32, device=x.device)
     cast = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
-    groups, chunk = _tile(group)
+    groups, chunk = tile_of(group)
     if num_groups:
         launch: Any = _cast_kernel[(triton.cdiv(num_groups, groups),)]
         with torch.cuda.device_of(x):
             launch(
                 x,
+                x.numel(),
                 scales,
                 cast,
-                num_groups,
                 group,
                 TOP=torch.finfo(dtype).max,
                 IS_E4M3=dtype == torch.float8_e4m3fn,
@@ -148,18 +198,17 @@ def scaled_cast(
 def scaled_uncast(data: torch.Tensor, scales: torch.Tensor, group: int) -> torch.Tensor:
     """See ``reference.scaled_uncast``."""
     out = torch.empty(data.numel(), dtype=torch.float32, device=data.device)
-    groups, chunk = _tile(group)
-    num_chunks = triton.cdiv(group, chunk)
+    groups, chunk = tile_of(group)
     if out.numel():
-        launch: Any = _uncast_kernel[(triton.cdiv(scales.numel(), groups) * num_chunks,)]
+        num_tiles = triton.cdiv(scales.numel(), groups) * triton.cdiv(group, chunk)
+        launch: Any = _uncast_kernel[(num_tiles,)]
         with torch.cuda.device_of(data):
             launch(
                 data.view(torch.uint8),
                 scales,
                 out,
-                scales.numel(),
+                out.numel(),
                 group,
-                num_chunks,
                 IS_E4M3=data.dtype == torch.float8_e4m3fn,
                 GROUPS=groups,
                 CHUNK=chunk,

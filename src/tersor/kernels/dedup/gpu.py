@@ -33,11 +33,14 @@ _PLACE, _FIRST = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
 """The bits of a place, and the bit of a first row."""
 _SPARE: Final = 1024
 """Slots behind the last table, for lanes of a compare-and-swap that have nothing to insert."""
-_ROWS: Final = 32
+ROWS: Final = 32
 """Rows of a program that looks for their slots: at least as many as it has threads, because two
 threads that hold the same row could see different contents of a slot while others write it."""
 NUMBERED: Final = 1024
 """Rows per program where only their numbers are handled."""
+SUMMED: Final = 1024
+"""Tiles whose numbers one step of a running sum adds up."""
+_CLEARED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,7 @@ class RowNumbers:
         places: int32, the slot of each row, counted in its matrix's table; the highest bit says that
             the row is the first of its kind.
         first: int64, where each distinct row first appears, ascending.
-        ends: int64, running sum over the tiles of the rows that appear first in them.
+        ends: int64, running sum over the tiles of each matrix of the rows that appear first in them.
         counts: int64 [num_matrices], distinct rows.
     """
 
@@ -77,6 +80,14 @@ class RowNumbers:
     first: torch.Tensor
     ends: torch.Tensor
     counts: torch.Tensor
+
+
+@triton.jit(do_not_specialize=["num_slots", "num_zeroed"])
+def _clear_kernel(slots, num_slots, zeroed, num_zeroed, EMPTY: tl.constexpr, TILE: tl.constexpr):
+    """One program empties ``TILE`` slots, or sets as many words of other memory to 0."""
+    place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
+    tl.store(slots + place, tl.full([TILE], EMPTY, tl.int32), mask=place < num_slots)
+    tl.store(zeroed + place, tl.zeros([TILE], dtype=tl.int64), mask=place < num_zeroed)
 
 
 @triton.jit
@@ -192,10 +203,35 @@ def _count_kernel(
 
 
 @triton.jit
+def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
+    """Turn the numbers of the tiles of matrix ``k`` into running sums; return the last of them."""
+    end = tl.load(first_tiles + k + 1)
+    total = tl.full((), 0, tl.int64)
+    for start in range(tl.load(first_tiles + k), end, LANES):
+        tile = start + tl.arange(0, LANES)
+        found = tl.load(numbers + tile, mask=tile < end, other=0)
+        tl.store(numbers + tile, total + tl.cumsum(found, axis=0), mask=tile < end)
+        total += tl.sum(found, axis=0)
+    return total
+
+
+@triton.jit
+def before_tile(ends, begin, tile):
+    """Return the running sum before ``tile`` of a matrix whose first tile is ``begin``."""
+    return tl.load(ends + tile - 1, mask=tile > begin, other=0)
+
+
+@triton.jit
+def _sum_kernel(first_tiles, ends, num_distinct, LANES: tl.constexpr):
+    """One program adds up the first rows of one matrix."""
+    k = tl.program_id(0)
+    tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
+
+
+@triton.jit
 def _number_kernel(
-    counts, first_tiles, owners, first_rows, tables, slots, places, ends, first, num_distinct,
-    TILE: tl.constexpr,
-):  # fmt: skip
+    counts, first_tiles, owners, first_rows, tables, slots, places, ends, first, TILE: tl.constexpr
+):
     """One program numbers the first rows of a tile.
 
     Their slots get the numbers' complements, which name no row: who reads a slot in the meantime is
@@ -204,15 +240,11 @@ def _number_kernel(
     k, row, at, slot, is_first = _is_first(
         counts, first_tiles, owners, first_rows, tables, slots, places, TILE
     )
-    tile, start = tl.program_id(0), tl.load(first_tiles + k)
-    earlier = tl.load(ends + start - 1, mask=start > 0, other=0)
-    before = tl.load(ends + tile - 1, mask=tile > 0, other=0) - earlier
+    before = before_tile(ends, tl.load(first_tiles + k), tl.program_id(0))
     number = before.to(tl.int32) + tl.cumsum(is_first.to(tl.int32), axis=0) - 1
     tl.store(first + tl.load(first_rows + k) + number, row.to(tl.int64), mask=is_first)
     tl.store(at, tl.load(at, mask=is_first, other=0) | _FIRST, mask=is_first)
     tl.store(slot, -1 - number, mask=is_first)
-    if tile + 1 == tl.load(first_tiles + k + 1):
-        tl.store(num_distinct + k, tl.load(ends + tile) - earlier)
 
 
 @triton.jit
@@ -249,10 +281,17 @@ def row_list(nums_rows: tuple[int, ...], device: torch.device) -> RowList:
     return RowList(nums_rows, sent(first_rows, device), sent(tables, device), int(ends[-1]), tiles)
 
 
-def empty_slots(rows: RowList, num_lists: int, device: torch.device) -> torch.Tensor:
-    """Return the empty slots of ``num_lists`` lists like ``rows``, int32 [num_lists, slots]."""
-    shape = (num_lists, rows.num_slots + _SPARE)
-    return torch.full(shape, _EMPTY.value, dtype=torch.int32, device=device)
+def num_list_slots(rows: RowList) -> int:
+    """Return how many slots to allocate for a list."""
+    return rows.num_slots + _SPARE
+
+
+def clear(slots: torch.Tensor, zeroed: torch.Tensor) -> None:
+    """Empty all slots, and set other memory, int64, to 0, in one launch."""
+    num_tiles = triton.cdiv(max(slots.numel(), zeroed.numel()), _CLEARED)
+    _clear_kernel[(num_tiles,)](
+        slots, slots.numel(), zeroed, zeroed.numel(), EMPTY=_EMPTY, TILE=_CLEARED
+    )
 
 
 @kept
@@ -272,7 +311,7 @@ class Ranges:
 
     Attributes:
         keys: as ``finite_range.gpu`` keeps ranges.
-        extremes: float32, scratch for two values per program.
+        extremes: float32 [num_extremes(rows)], working memory.
         dtype: of the values; not float64.
     """
 
@@ -280,17 +319,15 @@ class Ranges:
     extremes: torch.Tensor
     dtype: torch.dtype
 
-    @classmethod
-    def of(cls, rows: RowList, keys: torch.Tensor, dtype: torch.dtype) -> Ranges:
-        """Return ranges with scratch for the matrices of a list."""
-        num_extremes = 2 * rows.tiles.num_tiles * (NUMBERED // _ROWS)
-        extremes = torch.empty(num_extremes, dtype=torch.float32, device=keys.device)
-        return cls(keys, extremes, dtype)
+
+def num_extremes(rows: RowList) -> int:
+    """Return how many smallest and largest values the programs for a list note."""
+    return 2 * rows.tiles.num_tiles * (NUMBERED // ROWS)
 
 
 def find_slots(
     rows: RowList,
-    nums_rows: tuple[int, ...],
+    tiles: TileTable,
     words: Words,
     starts: torch.Tensor,
     origin: int,
@@ -303,55 +340,62 @@ def find_slots(
 
     Args:
         rows: of the whole list.
-        nums_rows: the most rows of each matrix of this width, 0 for the others.
+        tiles: of ``ROWS`` rows of the matrices of this width; see ``member_tiles``.
         words: what a row is made of.
         starts: int64, address of each contiguous matrix, less ``origin``.
         origin: an address.
         counts: int64, rows of each matrix.
-        slots: of ``empty_slots``.
+        slots: int32 [num_list_slots(rows)], cleared.
         places: int32, gets the slot of each row.
-        ranges: what ``number_slots`` is to find besides, if anything.
+        ranges: what ``count_slots`` is to find besides, if anything.
     """
     columns = min(MAX_WORDS, triton.next_power_of_2(words.row_words))
     parts = triton.cdiv(words.row_words, columns)
-    tiles = member_tiles(nums_rows, _ROWS, starts.device)
     types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
     kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
     _insert_kernel[(tiles.num_tiles,)](
         starts, origin, counts, words.row_words, tiles.first_tiles, tiles.owners, rows.first_rows,
         rows.tiles.first_tiles, rows.tables, slots, rows.num_slots, places,
         slots if ranges is None else ranges.extremes, TYPE=types[words.dtype], KIND=kind,
-        ALIGNED=words.aligned, FULL=words.row_words % columns == 0, SPARE=_SPARE, ROWS=_ROWS,
+        ALIGNED=words.aligned, FULL=words.row_words % columns == 0, SPARE=_SPARE, ROWS=ROWS,
         TILE=NUMBERED, WORDS=columns, PARTS=min(parts, MAX_PARTS), WHOLE=parts <= MAX_PARTS,
         num_warps=1,
     )  # fmt: skip
 
 
-def number_slots(
-    rows: RowList,
-    counts: torch.Tensor,
-    slots: torch.Tensor,
-    places: torch.Tensor,
-    ranges: Ranges | None = None,
-) -> RowNumbers:
-    """Number the distinct rows of each matrix in order of appearance, without waiting.
+def _shape(rows: RowList, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    tiles = rows.tiles
+    return counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables
 
-    ``slots``, ``places`` and ``ranges`` are those of ``find_slots``, for all widths.
+
+def count_slots(
+    rows: RowList, counts: torch.Tensor, numbers: RowNumbers, ranges: Ranges | None = None
+) -> None:
+    """Count the distinct rows of every tile, without waiting.
+
+    ``sum_tiles`` is to make running sums of these before ``number_slots``.
+
+    Args:
+        rows: of the list.
+        counts: int64, rows of each matrix.
+        numbers: with the slots and places of ``find_slots`` for all widths; ``ends`` is written.
+        ranges: those of ``find_slots``.
     """
-    device, tiles = slots.device, rows.tiles
-    shape = counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables
-    ends = torch.empty(tiles.num_tiles, dtype=torch.int64, device=device)
-    first = torch.empty(places.numel(), dtype=torch.int64, device=device)
-    num_distinct = torch.empty(len(rows.nums_rows), dtype=torch.int64, device=device)
-    grid = (tiles.num_tiles,)
     kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
+    slots = numbers.slots
     folded = (slots, slots) if ranges is None else (ranges.extremes, ranges.keys)
-    _count_kernel[grid](
-        *shape, slots, places, ends, *folded, KIND=kind, PARTS=NUMBERED // _ROWS, TILE=NUMBERED
-    )
-    ends.cumsum_(0)
-    _number_kernel[grid](*shape, slots, places, ends, first, num_distinct, TILE=NUMBERED)
-    return RowNumbers(slots, places, first, ends, num_distinct)
+    _count_kernel[(rows.tiles.num_tiles,)](
+        *_shape(rows, counts), slots, numbers.places, numbers.ends, *folded, KIND=kind,
+        PARTS=NUMBERED // ROWS, TILE=NUMBERED,
+    )  # fmt: skip
+
+
+def number_slots(rows: RowList, counts: torch.Tensor, numbers: RowNumbers) -> None:
+    """Number the distinct rows of each matrix in order of appearance, without waiting."""
+    _number_kernel[(rows.tiles.num_tiles,)](
+        *_shape(rows, counts), numbers.slots, numbers.places, numbers.ends, numbers.first,
+        TILE=NUMBERED,
+    )  # fmt: skip
 
 
 def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -365,17 +409,21 @@ def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     device = matrix.device
     words = Words.of(matrix.shape[1] * matrix.element_size(), [matrix.data_ptr()])
     rows = row_list((matrix.shape[0],), device)
-    slots = empty_slots(rows, 1, device)[0]
+    slots = torch.full((num_list_slots(rows),), _EMPTY.value, dtype=torch.int32, device=device)
     places = torch.empty(matrix.shape[0], dtype=torch.int32, device=device)
     counts, origin = rows.tiles.counts, matrix.data_ptr()
-    find_slots(rows, rows.nums_rows, words, rows.first_rows, origin, counts, slots, places)
-    found = number_slots(rows, counts, slots, places)
+    tiles = member_tiles(rows.nums_rows, ROWS, device)
+    find_slots(rows, tiles, words, rows.first_rows, origin, counts, slots, places)
+    ends = torch.empty(rows.tiles.num_tiles, dtype=torch.int64, device=device)
+    first = torch.empty(matrix.shape[0], dtype=torch.int64, device=device)
+    found = RowNumbers(slots, places, first, ends, torch.empty_like(counts))
+    count_slots(rows, counts, found)
+    _sum_kernel[(1,)](rows.tiles.first_tiles, ends, found.counts, LANES=SUMMED)
+    number_slots(rows, counts, found)
     index = torch.empty_like(places)
-    tiles = rows.tiles
-    _index_kernel[(tiles.num_tiles,)](
-        counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables, slots, places, index,
-        TILE=NUMBERED,
-    )  # fmt: skip
+    _index_kernel[(rows.tiles.num_tiles,)](
+        *_shape(rows, counts), slots, places, index, TILE=NUMBERED
+    )
     return index, found.first, found.counts
 
 

@@ -2,7 +2,8 @@
 
 Encoding reads every value once (twice for a relative bound): programs quantize tiles of 1024
 values, pack each into a slot of worst-case size, and note its words; a running sum over the tiles
-and one small program then decide sizes and places; further programs put the words there.
+and one small program then decide sizes and places; further programs put the words there. Where
+tensors are small, so that launches take longer than the work, ``flat_small`` needs two of them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tersor.kernels.bitpack_tile.gpu import (
 )
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
+from tersor.kernels.flat_small.gpu import are_small, encode_small
 from tersor.kernels.grids.gpu import grid_table
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.pack_tile.gpu import pack_tile
@@ -40,6 +42,7 @@ from tersor.kernels.payload.gpu import (
     MODE,
     NUM_FIELDS,
     OFFSET,
+    OUTLIER_LANES,
     as_compute,
     close_payload,
     copy_values,
@@ -47,6 +50,7 @@ from tersor.kernels.payload.gpu import (
     open_payload,
     padded,
     put_outliers,
+    store_given_outliers,
 )
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu import (
@@ -169,26 +173,33 @@ def _pack(
     return _Packed(slots, widths, stats.cumsum(0))
 
 
-def encode_planned(
+def encode_flat(
     xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Encode like ``encode_flat``, and return also the plan before the sizes: see ``make_plan``."""
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Returns:
+        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
+        sizes: int64 [len(xs)], bytes of each payload.
+    """
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
     aligned = are_aligned(xs)
+    starts = addresses(xs, device)
+    limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
+    fixed = _fixed_nbytes(numels, block, device)
+    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
+    out = torch.empty(capacity, dtype=torch.uint8, device=device)
+    if are_small(numels):
+        return out, encode_small(numels, starts, limits, fixed, dtype, aligned, block, out)
     keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
     with torch.cuda.device_of(xs[0]):
-        starts = addresses(xs, device)
-        limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
         if any(b.kind == "relative" for b in bounds):
             fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
         grids = grid_table(keys, limits, dtype)
         packed = _pack(numels, starts, grids, keys, dtype, aligned, block)
         tiles = tile_table(numels, TILE_VALUES, device)
-        fixed = _fixed_nbytes(numels, block, device)
         plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, grids, dtype)
-        capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
-        out = torch.empty(capacity, dtype=torch.uint8, device=device)
         runs = tile_table(numels, PLACE_RUN * TILE_VALUES, device)
         _place_kernel[(runs.num_tiles,)](
             tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, packed.slots,
@@ -199,38 +210,26 @@ def encode_planned(
             starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
             out, KIND=KINDS[dtype], num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
-    return out, plan, sizes
+    return out, sizes
 
 
-def encode_flat(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
-
-    Returns:
-        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
-        sizes: int64 [len(xs)], bytes of each payload.
-    """
-    buffer, _, sizes = encode_planned(xs, bounds, block)
-    return buffer, sizes
-
-
-@triton.jit(do_not_specialize=["buffer"])
+@triton.jit(do_not_specialize=["buffer", "status"])
 def _decode_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, first_runs, owners, status,
     KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    RUN: tl.constexpr,
+    RUN: tl.constexpr, WITH_OUTLIERS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes ``RUN`` tiles of one tensor, except for their outliers.
+    """One program decodes ``RUN`` tiles of one tensor; their outliers too if ``WITH_OUTLIERS``.
 
-    Bad bytes set the tensor's ``status``.
+    It then looks at all outliers of the tensor, so that is for small ones. Bad bytes set the
+    tensor's ``status``.
     """
     run = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + run)
     num_tiles = tl.load(first_tiles + k + 1) - tl.load(first_tiles + k)
     count, address = tl.load(counts + k), tl.load(targets + k)
-    payload = buffer + tl.load(offsets + k)
-    mode, number, body_nbytes, _, good = open_payload(payload, tl.load(sizes + k), count, KIND)
+    payload, payload_nbytes = buffer + tl.load(offsets + k), tl.load(sizes + k)
+    mode, number, body_nbytes, _, good = open_payload(payload, payload_nbytes, count, KIND)
     begin = (run - tl.load(first_runs + k)) * RUN
     stop = tl.minimum(begin + RUN, num_tiles)
     fixed = padded(4 * (num_tiles + 1)) + padded((count + BLOCK - 1) // BLOCK) + _TAIL
@@ -251,6 +250,13 @@ def _decode_kernel(
             store_values(address, position, values, count, KIND, False, False)
     elif good & (mode != CODED):
         copy_values(body.to(tl.int64), address, begin * TILE, end, KIND)
+    if WITH_OUTLIERS:
+        # outliers go over what other threads have just stored
+        tl.debug_barrier()
+        store_given_outliers(
+            payload, payload_nbytes, count, address, begin * TILE, end, 0, 1, status + k, KIND,
+            OUTLIER_LANES,
+        )  # fmt: skip
 
 
 def decode_flat(
@@ -259,6 +265,7 @@ def decode_flat(
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
     block: int,
+    status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
 
@@ -269,6 +276,7 @@ def decode_flat(
         sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
         block: codes per block.
+        status: zeros to return with the result in it; new ones by default.
 
     Returns:
         int32 [len(outs)]: 0, or not 0 where a payload is malformed, whose tensor is then undefined.
@@ -276,14 +284,19 @@ def decode_flat(
     device, dtype = buffer.device, outs[0].dtype
     numels = tuple(y.numel() for y in outs)
     tiles = tile_table(numels, TILE_VALUES, device)
-    status = torch.zeros(len(outs), dtype=torch.int32, device=device)
+    if status is None:
+        status = torch.zeros(len(outs), dtype=torch.int32, device=device)
     targets = addresses(outs, device)
-    runs = tile_table(numels, UNPACK_RUN * TILE_VALUES, device)
+    is_small = are_small(numels)
+    run = 1 if is_small else UNPACK_RUN
+    runs = tile_table(numels, run * TILE_VALUES, device)
     with torch.cuda.device_of(buffer):
         _decode_kernel[(runs.num_tiles,)](
             buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
             runs.owners, status, KIND=KINDS[dtype], ALIGNED=are_aligned(outs), BLOCK=block,
-            ROWS=TILE_VALUES // block, RUN=UNPACK_RUN, num_warps=1, enable_fp_fusion=False,
+            ROWS=TILE_VALUES // block, RUN=run, WITH_OUTLIERS=is_small, num_warps=1,
+            enable_fp_fusion=False,
         )  # fmt: skip
-        put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))
+        if not is_small:
+            put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))
     return status

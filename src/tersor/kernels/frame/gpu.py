@@ -36,6 +36,7 @@ def _offsets_kernel(
         taken = padded(size)
         tl.store(offsets + k, tl.cumsum(taken, axis=0) - taken + end, mask=k < num_payloads)
         tl.store(checked + k, size, mask=k < num_payloads)
+        tl.store(status + 1 + k, tl.zeros([LANES], dtype=tl.int32), mask=k < num_payloads)
         end += tl.sum(taken, axis=0)
     tl.store(status + tl.arange(0, 1), (~good).to(tl.int32))
 
@@ -67,11 +68,11 @@ def frame_places(
     Returns:
         offsets: int64, where each starts.
         checked: int64, the sizes; all 0 if one is impossible, or if the frame cannot hold them.
-        status: int32 [1], 0 if the sizes are possible.
+        status: int32 [1 + len(sizes)], first 0 if the sizes are possible, then zeros.
     """
     sizes = sizes.contiguous()
     offsets, checked = torch.empty_like(sizes), torch.empty_like(sizes)
-    status = torch.empty(1, dtype=torch.int32, device=sizes.device)
+    status = torch.empty(1 + sizes.numel(), dtype=torch.int32, device=sizes.device)
     with torch.cuda.device_of(sizes):
         _offsets_kernel[(1,)](
             sizes, on_device(tuple(least_nbytes), sizes.device), sizes.numel(), room_nbytes,

@@ -37,7 +37,7 @@ def _at_most(value, KIND: tl.constexpr):
 
 
 @triton.jit
-def _grid_of(bound, is_relative, low, high, KIND: tl.constexpr):
+def grid_of(bound, is_relative, low, high, KIND: tl.constexpr):
     """Return step, inverse and checked bound in the compute dtype; the step is 0 if none can be.
 
     All arguments are float64 scalars or tensors; ``low > high`` says that no value is finite.
@@ -57,18 +57,35 @@ def _grid_of(bound, is_relative, low, high, KIND: tl.constexpr):
     return step, inverse, checked
 
 
+@triton.jit
+def find_grid(keys, bounds, k, inside, KIND: tl.constexpr):
+    """Return step, inverse and checked bound of tensors ``k`` that are ``inside``."""
+    low, high = load_range(keys, k, inside, KIND)
+    bound = tl.load(bounds + 2 * k, mask=inside, other=0.0)
+    is_relative = tl.load(bounds + 2 * k + 1, mask=inside, other=0.0) > 0
+    return grid_of(bound, is_relative, low, high, KIND)
+
+
+@triton.jit
+def store_grid(grids, k, grid, inside):
+    """Store what ``find_grid`` returned."""
+    step, inverse, checked = grid
+    tl.store(grids + 3 * k, step, mask=inside)
+    tl.store(grids + 3 * k + 1, inverse, mask=inside)
+    tl.store(grids + 3 * k + 2, checked, mask=inside)
+
+
 @triton.jit(do_not_specialize=["num_tensors"])
 def _grids_kernel(keys, bounds, num_tensors, grids, KIND: tl.constexpr, LANES: tl.constexpr):
     """One program computes the grids of ``LANES`` tensors."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = k < num_tensors
-    low, high = load_range(keys, k, inside, KIND)
-    bound = tl.load(bounds + 2 * k, mask=inside, other=0.0)
-    is_relative = tl.load(bounds + 2 * k + 1, mask=inside, other=0.0) > 0
-    step, inverse, checked = _grid_of(bound, is_relative, low, high, KIND)
-    tl.store(grids + 3 * k, step, mask=inside)
-    tl.store(grids + 3 * k + 1, inverse, mask=inside)
-    tl.store(grids + 3 * k + 2, checked, mask=inside)
+    store_grid(grids, k, find_grid(keys, bounds, k, inside, KIND), inside)
+
+
+def grid_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the grids of tensors of ``dtype``."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -81,8 +98,7 @@ def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> 
         bounds: ``tensor_list.gpu.bound_table``.
         dtype: of the tensors.
     """
-    compute = torch.float64 if dtype == torch.float64 else torch.float32
-    grids = torch.empty((len(bounds), 3), dtype=compute, device=bounds.device)
+    grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)
     _grids_kernel[(triton.cdiv(len(bounds), 128),)](
         keys, bounds, len(bounds), grids, KIND=KINDS[dtype], LANES=128, enable_fp_fusion=False
     )

@@ -1,13 +1,12 @@
 """Group quantization in Triton, alone and fused with the Hadamard transform, sums and a base.
 
-A program takes a tile of whole groups as the rows of ``group_rows``, and first takes it for plain;
-what is not is read again. Groups must be a power of two that one program holds; ``any_group`` takes
-the rest.
+A program takes one of the tiles of ``group_tile``, whose groups are a power of two that it holds;
+``any_group`` takes the rest.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import torch
 import triton
@@ -16,68 +15,20 @@ import triton.language as tl
 from tersor.kernels.any_group.gpu import (
     Sent,
     dequantize_any_group,
-    hashes_of,
     quantize_any_group,
-    scales_of,
     seed_words,
 )
-from tersor.kernels.group_rows.gpu import (
-    INFINITE_BITS,
-    read_rows,
-    row_keys,
-    row_peaks,
-    write_rows,
+from tersor.kernels.group.layout import is_held_whole
+from tersor.kernels.group_tile.gpu import (
+    dequantize_tile,
+    num_rows_of,
+    num_values_of,
+    num_warps_of,
+    quantize_rows,
+    quantize_tile,
 )
-from tersor.kernels.group_words.gpu import pack_rows, read_sum
+from tersor.kernels.group_words.gpu import read_sum
 from tersor.kernels.hadamard.gpu import carrier, transform_into
-
-_MAX_GROUP: Final = 4096
-"""The largest group that one program holds: with 64 rows of each half, two warps."""
-
-_ROWS_PER_WARP: Final = 32
-"""One lower and one upper row per thread: 64 values, as many as fit into registers."""
-
-_MIN_ROWS: Final = 32
-"""Rows of lower halves that a program takes, unless a group has more."""
-
-
-@triton.jit
-def _write_scales(keys, scales_ptr, num_groups, NBITS: tl.constexpr, GROUPS: tl.constexpr):
-    """Store the scales of whole groups of rows; return the reciprocal for each row."""
-    per_group: tl.constexpr = keys.shape[0] // GROUPS
-    largest = tl.max(tl.reshape(keys, [GROUPS, per_group]), axis=1)
-    scales, inverse = scales_of(largest, NBITS)
-    groups = tl.arange(0, GROUPS)
-    tl.store(scales_ptr + groups, scales, mask=groups < num_groups)
-    return tl.reshape(tl.broadcast_to(inverse[:, None], [GROUPS, per_group]), [keys.shape[0]])
-
-
-@triton.jit
-def _quantize_rows(
-    lower,
-    upper,
-    target,
-    first,
-    seed,
-    NBITS: tl.constexpr,
-    GROUP: tl.constexpr,
-    STOCHASTIC: tl.constexpr,
-    PLAIN: tl.constexpr,
-):
-    """Quantize the groups from ``first`` on; ``PLAIN`` says that all are there and plain."""
-    scales_ptr, data_ptr, num_groups = target
-    low, high = seed
-    PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
-    GROUPS: tl.constexpr = lower[0].shape[1] // PER_GROUP
-    num_groups = tl.minimum(num_groups - first, GROUPS).to(tl.int32)
-    keys = row_keys(lower, upper, PLAIN)
-    inverse = _write_scales(keys, scales_ptr + first, num_groups, NBITS, GROUPS)
-    hashes = hashes_of(first * GROUP, low)
-    data_ptr += first * (GROUP * NBITS // 32)
-    num_rows = num_groups * PER_GROUP
-    pack_rows(
-        lower, upper, inverse, hashes, high, data_ptr, num_rows, NBITS, GROUP, STOCHASTIC, PLAIN
-    )
 
 
 @triton.jit(do_not_specialize=["low", "high"])
@@ -86,20 +37,11 @@ def _quantize_kernel(
     STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes the groups that ``ROWS`` lower rows belong to."""
-    GROUPS: tl.constexpr = ROWS if GROUP == 32 else ROWS * 64 // GROUP
     target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
-    first = tl.program_id(0).to(tl.int64) * GROUPS
-    x_ptr += first * GROUP
-    if base_ptr is not None:
-        base_ptr += first * GROUP
-    num_values -= first * GROUP
-    lower, upper = read_rows(x_ptr, base_ptr, num_values, GROUP, HADAMARD, True, ROWS)
-    is_finite = tl.max(row_peaks(lower, upper), axis=0) < INFINITE_BITS
-    if is_finite & (num_values >= GROUPS * GROUP):
-        _quantize_rows(lower, upper, target, first, seed, NBITS, GROUP, STOCHASTIC, True)
-    else:
-        lower, upper = read_rows(x_ptr, base_ptr, num_values, GROUP, HADAMARD, False, ROWS)
-        _quantize_rows(lower, upper, target, first, seed, NBITS, GROUP, STOCHASTIC, False)
+    tile = tl.program_id(0).to(tl.int64)
+    quantize_tile(
+        x_ptr, base_ptr, num_values, target, tile, seed, NBITS, STOCHASTIC, HADAMARD, GROUP, ROWS
+    )
 
 
 @triton.jit
@@ -108,21 +50,8 @@ def _dequantize_kernel(
     ADD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program decodes the groups that ``ROWS`` lower rows belong to."""
-    PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
-    GROUPS: tl.constexpr = ROWS // PER_GROUP
-    FACTOR: tl.constexpr = 0.03125 if HADAMARD else 1.0
-    first = tl.program_id(0).to(tl.int64) * GROUPS
-    num_rows = (num_groups - first) * PER_GROUP
-    out_ptr += first * GROUP
-    num_values -= first * GROUP
-    lower, upper, is_plain = read_sum(
-        sent, first, num_rows, NBITS, GROUP, FACTOR, HADAMARD, True, ROWS
-    )
-    if is_plain & (num_values >= GROUPS * GROUP):
-        write_rows(lower, upper, out_ptr, num_values, GROUP, HADAMARD, ADD, True)
-    else:
-        lower, upper, _ = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, HADAMARD, False, ROWS)
-        write_rows(lower, upper, out_ptr, num_values, GROUP, HADAMARD, ADD, False)
+    tile = tl.program_id(0).to(tl.int64)
+    dequantize_tile(sent, num_groups, out_ptr, num_values, tile, NBITS, HADAMARD, ADD, GROUP, ROWS)
 
 
 @triton.jit(do_not_specialize=["low", "high"])
@@ -137,17 +66,17 @@ def _sum_kernel(
     num_rows = (num_groups - first) * PER_GROUP
     lower, upper, is_plain = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, False, True, ROWS)
     if is_plain:
-        _quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, True)
+        quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, True)
     else:
         lower, upper, _ = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, False, False, ROWS)
-        _quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, False)
+        quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, False)
 
 
 def _launch(kernel: Any, num_groups: int, group: int, *arguments: Any, **constants: Any) -> None:
     """Run a kernel with one program for each tile of whole groups."""
-    rows = max(_MIN_ROWS, group // 64)
-    num_programs = triton.cdiv(num_groups, rows if group == 32 else rows * 64 // group)
-    constants |= {"GROUP": group, "ROWS": rows, "num_warps": rows // _ROWS_PER_WARP}
+    rows = num_rows_of(group)
+    num_programs = triton.cdiv(num_groups * group, num_values_of(group))
+    constants |= {"GROUP": group, "ROWS": rows, "num_warps": num_warps_of(group)}
     kernel[(num_programs,)](*arguments, **constants, enable_fp_fusion=False)
 
 
@@ -156,11 +85,6 @@ def _is_aligned(data: torch.Tensor) -> bool:
     return (
         data.storage_offset() | data.data_ptr() | (data.stride(0) if data.dim() == 2 else 0)
     ) % 4 == 0
-
-
-def _is_one_pass(group: int) -> bool:
-    """Say whether one program holds whole groups."""
-    return 32 <= group <= _MAX_GROUP and group & (group - 1) == 0
 
 
 def _outputs(
@@ -194,7 +118,7 @@ def group_transform_quantize(
         return scales, data
     # another size raises here
     base = None if base is None else base.view(x.shape)
-    if not (_is_one_pass(group) and _is_aligned(data)):
+    if not (is_held_whole(group) and _is_aligned(data)):
         if hadamard:
             transformed = torch.empty(num_groups * group, dtype=torch.float32, device=x.device)
             transform_into(x, transformed, inverse=False, base=base)
@@ -242,7 +166,7 @@ def group_dequantize_transform(
     data = torch.atleast_2d(data).view(len(scales), num_groups * group * nbits // 8)
     if num_groups == 0:
         return
-    if not (_is_one_pass(group) and _is_aligned(data)):
+    if not (is_held_whole(group) and _is_aligned(data)):
         if not hadamard:
             dequantize_any_group(data, scales, nbits, group, out, add=add)
             return
@@ -290,7 +214,7 @@ def group_dequantize_sum_quantize(
     num_groups = scales.shape[1]
     data = data.view(len(scales), num_groups * group * nbits // 8)
     new_scales, new_data = _outputs(num_groups, out_nbits, group, out, data.device)
-    if not (_is_one_pass(group) and _is_aligned(data) and _is_aligned(new_data)):
+    if not (is_held_whole(group) and _is_aligned(data) and _is_aligned(new_data)):
         total = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
         group_dequantize_transform(data, scales, nbits, group, False, total)
         return group_quantize(total, out_nbits, group, seed, (new_scales, new_data))

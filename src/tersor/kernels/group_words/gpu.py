@@ -254,7 +254,7 @@ def read_sum(
     """Return the sum over the senders, in their order, of ``FACTOR`` times the rows' values.
 
     Args:
-        sent: the senders' words.
+        sent: the senders' words, as ``any_group.gpu.Sent`` has them.
         first: the tile's first group.
         num_rows: how many lower rows there are from there on.
         NBITS: 8 or 4.
@@ -269,16 +269,17 @@ def read_sum(
     """
     rows = tl.arange(0, ROWS)
     known = rows < num_rows
-    data_ptr = sent.data + first * (GROUP * NBITS // 32)
-    scales_ptr = sent.scales + first
+    data_ptr, data_stride, scales_ptr, scales_stride, num_senders = sent
+    data_ptr += first * (GROUP * NBITS // 32)
+    scales_ptr += first
     lower, upper, marks = _read_rows(
         data_ptr, scales_ptr, rows, known, NBITS, GROUP, FACTOR, OWNED, PLAIN
     )
     a0, a1, a2, a3 = lower
     b0, b1, b2, b3 = upper
-    for _ in range(1, sent.num_senders):
-        data_ptr += sent.data_stride
-        scales_ptr += sent.scales_stride
+    for _ in range(1, num_senders):
+        data_ptr += data_stride
+        scales_ptr += scales_stride
         c, d, others = _read_rows(
             data_ptr, scales_ptr, rows, known, NBITS, GROUP, FACTOR, OWNED, PLAIN
         )

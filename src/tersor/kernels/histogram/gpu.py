@@ -7,7 +7,7 @@ interpreter, the portable kernels count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 from typing import Any, Final
@@ -30,6 +30,7 @@ _WARPS: Final = 32
 _COUNTERS: Final = 8192
 """Counters in the shared memory of a program: 32 KiB, so that two programs fit beside each other."""
 _CHUNK_NBYTES = tl.constexpr(16)
+_NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 
 _PTX: Final = """
 {
@@ -213,27 +214,34 @@ def _wide_kernel(
 
 
 @triton.jit
+def table_start(k, num_narrow):
+    """Return where the table of stream ``k`` starts, if one of bytes has 256 places, others 4096.
+
+    The first ``num_narrow`` streams are those of bytes.
+    """
+    return k * _NARROW + tl.maximum(k - num_narrow, 0) * (_WIDE - _NARROW)
+
+
+@triton.jit(do_not_specialize=["first_program", "num_narrow"])
 def _list_kernel(
-    symbols, starts, num_symbols, first_parts, owners, counts, PTX: tl.constexpr,
-    THREADS: tl.constexpr, NBYTES: tl.constexpr, BINS: tl.constexpr, TILE: tl.constexpr,
+    symbols, starts, num_symbols, first_parts, owners, counts, first_program, num_narrow,
+    PTX: tl.constexpr, THREADS: tl.constexpr, NBYTES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program counts its share of one stream; without ``PTX`` portably."""
-    program = tl.program_id(0).to(tl.int64)
+    """One program counts its share of one stream of symbols of ``NBYTES``; without PTX portably."""
+    program = tl.program_id(0).to(tl.int64) + first_program
     k = tl.load(owners + program).to(tl.int64)
     first = tl.load(first_parts + k)
     part, num_parts = program - first, tl.load(first_parts + k + 1) - first
-    count, stream, table = (
-        tl.load(num_symbols + k),
-        symbols + tl.load(starts + k),
-        counts + k * BINS,
-    )
+    integer: tl.constexpr = tl.uint8 if NBYTES == 1 else tl.int16
+    stream = (symbols + tl.load(starts + k)).to(tl.pointer_type(integer))
+    count, table = tl.load(num_symbols + k), counts + table_start(k, num_narrow)
     if count > 0:
         if PTX is not None:
             _count_by_ptx(stream, count, table, part, num_parts, PTX, THREADS, NBYTES)
         elif NBYTES == 1:
-            _count_in_registers(stream, count, table, part, num_parts, BINS, TILE)
+            _count_in_registers(stream, count, table, part, num_parts, _NARROW, TILE)
         else:
-            _count_in_memory(stream, count, table, part, num_parts, BINS, TILE)
+            _count_in_memory(stream, count, table, part, num_parts, _WIDE, TILE)
 
 
 def has_ptx(x: torch.Tensor) -> bool:
@@ -286,46 +294,73 @@ def symbol_counts(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
     return counts
 
 
+@dataclass(frozen=True, slots=True)
+class _Shares:
+    """Which stream each program counts for, on the device.
+
+    Attributes:
+        firsts: int64 [streams + 1], the first program of each stream, then their number.
+        owners: int32, the stream of each program.
+        num_narrow: programs for streams of bytes, which come first.
+        num_wide: programs for the others.
+    """
+
+    firsts: torch.Tensor
+    owners: torch.Tensor
+    num_narrow: int
+    num_wide: int
+
+
 @kept
-def _shares(
-    capacities: tuple[int, ...], device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return the first program of each stream, the stream of each program, and their number."""
-    total = max(1, sum(capacities))
-    shares = [
-        max(1, min(triton.cdiv(capacity, 2 * _TILE), _LIST_PROGRAMS * capacity // total))
-        for capacity in capacities
-    ]
+def _shares(capacities: tuple[int, ...], num_narrow: int, device: torch.device) -> _Shares:
+    shares: list[int] = []
+    for part in (capacities[:num_narrow], capacities[num_narrow:]):
+        total = max(1, sum(part))
+        shares += [
+            max(1, min(triton.cdiv(capacity, 2 * _TILE), _LIST_PROGRAMS * capacity // total))
+            for capacity in part
+        ]
     firsts = list(accumulate(shares, initial=0))
     owners = [k for k, share in enumerate(shares) for _ in range(share)]
-    return (
+    return _Shares(
         uploaded(firsts, torch.int64, device),
         uploaded(owners, torch.int32, device),
-        len(owners),
+        firsts[num_narrow],
+        firsts[-1] - firsts[num_narrow],
     )
+
+
+def num_counts(num_narrow: int, num_wide: int) -> int:
+    """Return how many counts there are of so many streams of bytes, and of int16."""
+    return num_narrow * NARROW + num_wide * WIDE
 
 
 def stream_counts(
     symbols: torch.Tensor,
     starts: torch.Tensor,
     num_symbols: torch.Tensor,
-    capacities: Sequence[int],
-) -> torch.Tensor:
-    """Return int64 [streams, bins]: how often each symbol occurs in each stream.
+    capacities: tuple[int, ...],
+    num_narrow: int,
+    counts: torch.Tensor,
+) -> None:
+    """Count how often each symbol occurs in each stream; a launch for bytes, one for int16.
 
     Args:
-        symbols: uint8 or int16, then bins are 256 or 4096.
-        starts: int64 [streams], where each stream begins in ``symbols``.
+        symbols: uint8, the memory of all symbols.
+        starts: int64 [streams], the byte at which each stream begins.
         num_symbols: int64 [streams], on the device.
         capacities: the most symbols each stream can have.
+        num_narrow: how many streams have a byte per symbol; these come first. The others have two.
+        counts: int64 [num_counts()], zeroed; the table of each stream, see ``table_start``.
     """
-    nbytes = symbols.element_size()
-    bins = NARROW if nbytes == 1 else WIDE
-    counts = torch.zeros((len(capacities), bins), dtype=torch.int64, device=symbols.device)
-    first_parts, owners, num_programs = _shares(tuple(capacities), symbols.device)
-    portable = {"PTX": None, "THREADS": 0, "NBYTES": nbytes, "num_warps": 8}
-    options = _ptx_options(nbytes) if has_ptx(symbols) else portable
-    _list_kernel[(num_programs,)](
-        symbols, starts, num_symbols, first_parts, owners, counts, BINS=bins, TILE=_TILE, **options
-    )
-    return counts
+    shares = _shares(capacities, num_narrow, symbols.device)
+    launches = ((1, 0, shares.num_narrow), (2, shares.num_narrow, shares.num_wide))
+    for nbytes, first_program, num_programs in launches:
+        if num_programs == 0:
+            continue
+        portable = {"PTX": None, "THREADS": 0, "NBYTES": nbytes, "num_warps": 8}
+        options = _ptx_options(nbytes) if has_ptx(symbols) else portable
+        _list_kernel[(num_programs,)](
+            symbols, starts, num_symbols, shares.firsts, shares.owners, counts, first_program,
+            num_narrow, TILE=_TILE, **options,
+        )  # fmt: skip

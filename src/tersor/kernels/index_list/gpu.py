@@ -15,9 +15,16 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.bitfields.gpu import pack_words
-from tersor.kernels.dedup.gpu import NUMBERED, RowList, RowNumbers, look_up
-from tersor.kernels.matrix_list.gpu import MatrixList
-from tersor.kernels.payload.gpu import padded, tile_end
+from tersor.kernels.dedup.gpu import (
+    NUMBERED,
+    SUMMED,
+    RowNumbers,
+    before_tile,
+    look_up,
+    sum_tiles,
+)
+from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols
+from tersor.kernels.payload.gpu import padded
 from tersor.kernels.rows import layout
 from tersor.kernels.symbols.alphabet import NARROW
 
@@ -28,8 +35,8 @@ BIAS = tl.constexpr(1 << 31)
 BELOW, ABOVE = tl.constexpr(0), tl.constexpr(1)
 """What is known of the codes of a matrix, int64 [2]: the largest of ``BIAS - code`` and of
 ``BIAS + code``, so that both start from 0. A value without a code counts as far from all codes."""
-_LANES: Final = 128
-"""Matrices that are handled at once."""
+MARK_WORDS: Final = NUMBERED // 32
+"""Words of the marks of a tile of rows."""
 FIELDS = tl.constexpr(1024)
 """References that are packed at once."""
 
@@ -38,38 +45,35 @@ FIELDS = tl.constexpr(1024)
 class Decisions:
     """What is known of each matrix once its rows are numbered, on the device.
 
+    Streams are those of the codes of all matrices, then those of the coded indices of all matrices.
+
     Attributes:
         unique: int64, distinct rows; 0 if the matrix cannot be coded here.
-        index_counts: int64, symbols of the coded index; 0 if it is not worth trying.
-        row_counts: int64, symbols of the distinct rows.
-        index_alphabets: int32, of the coded index.
-        row_alphabets: int32, of the distinct rows.
+        counts: int64 [2 * num_matrices], symbols of each stream; 0 for an index that is not worth
+            coding.
+        alphabets: int32 [2 * num_matrices].
+        rotations: int32 [2 * num_matrices]: the lowest byte of the smallest code; 0 for an index.
         lows: int32, the smallest code.
-        rotations: int32, its lowest byte.
     """
 
     unique: torch.Tensor
-    index_counts: torch.Tensor
-    row_counts: torch.Tensor
-    index_alphabets: torch.Tensor
-    row_alphabets: torch.Tensor
-    lows: torch.Tensor
+    counts: torch.Tensor
+    alphabets: torch.Tensor
     rotations: torch.Tensor
+    lows: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class SplitIndex:
-    """What the indices of all matrices are made of.
+    """What the indices of all matrices are made of, besides the symbols.
 
     Attributes:
-        marks: int32, one bit per row, set if the row is new; a tile of ``NUMBERED`` rows begins a
-            new word.
-        symbols: int16, 0 for a new row, else 1 plus the high bits of its number.
-        refs: int32, the numbers of those rows of each matrix that are not new.
+        marks: int32 [num_tiles * MARK_WORDS], one bit per row, set if the row is new; a tile of
+            ``NUMBERED`` rows begins a new word.
+        refs: int32 [num_rows], the numbers of those rows of each matrix that are not new.
     """
 
     marks: torch.Tensor
-    symbols: torch.Tensor
     refs: torch.Tensor
 
 
@@ -96,32 +100,32 @@ def low_nbits(nbits):
 
 @triton.jit(do_not_specialize=["num_matrices"])
 def _decide_kernel(
-    counts, widths, kept_counts, codes, grids, num_matrices, unique, index_counts, row_counts,
-    index_alphabets, row_alphabets, lows, rotations, LANES: tl.constexpr,
+    first_tiles, ends, num_distinct, counts, widths, codes, grids, num_matrices, unique,
+    num_symbols, alphabets, rotations, lows, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program decides for ``LANES`` matrices; see ``Decisions``."""
-    k = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    inside = k < num_matrices
-    below = tl.load(codes + 2 * k + BELOW, mask=inside, other=0)
-    above = tl.load(codes + 2 * k + ABOVE, mask=inside, other=0)
+    """One program adds up the rows of one matrix that differ in their codes, and decides."""
+    k = tl.program_id(0)
+    kept = sum_tiles(ends, first_tiles, k, LANES)
+    tl.store(num_distinct + k, kept)
+    below, above = tl.load(codes + 2 * k + BELOW), tl.load(codes + 2 * k + ABOVE)
     smallest = -below + BIAS
     alphabet = above - BIAS - smallest + 1
-    step = tl.load(grids + 3 * k, mask=inside, other=0.0)
-    is_coded = (above > 0) & (alphabet <= _NARROW) & (step > 0)
-    num_unique = tl.where(is_coded, tl.load(kept_counts + k, mask=inside, other=0), 0)
-    num_rows = tl.load(counts + k, mask=inside, other=0)
+    is_coded = (above > 0) & (alphabet <= _NARROW) & (tl.load(grids + 3 * k) > 0)
+    num_unique = tl.where(is_coded, kept, 0)
+    num_rows = tl.load(counts + k)
     nbits = ref_nbits(num_unique)
     symbols = 2 + ((num_unique - 1) >> low_nbits(nbits))
     is_worth = is_coded & ((num_rows - num_unique) * nbits > symbols * _TABLE_NBITS)
-    tl.store(unique + k, num_unique, mask=inside)
-    tl.store(index_counts + k, tl.where(is_worth, num_rows, 0), mask=inside)
-    width = tl.load(widths + k, mask=inside, other=0)
-    tl.store(row_counts + k, num_unique * width, mask=inside)
-    tl.store(index_alphabets + k, tl.where(is_worth, symbols, 1).to(tl.int32), mask=inside)
-    tl.store(row_alphabets + k, tl.where(is_coded, alphabet, 1).to(tl.int32), mask=inside)
     low = tl.where(is_coded, smallest, 0).to(tl.int32)
-    tl.store(lows + k, low, mask=inside)
-    tl.store(rotations + k, low & 255, mask=inside)
+    tl.store(unique + k, num_unique)
+    tl.store(lows + k, low)
+    tl.store(num_symbols + k, num_unique * tl.load(widths + k))
+    tl.store(alphabets + k, tl.where(is_coded, alphabet, 1).to(tl.int32))
+    tl.store(rotations + k, low & 255)
+    index = k + num_matrices
+    tl.store(num_symbols + index, tl.where(is_worth, num_rows, 0))
+    tl.store(alphabets + index, tl.where(is_worth, symbols, 1).to(tl.int32))
+    tl.store(rotations + index, low * 0)
 
 
 @triton.jit
@@ -131,17 +135,17 @@ def _kept_before(distinct, begin, first_row, num_unique, ends, first, TILE: tl.c
     ``begin`` is the first tile of the matrix; the running sum ``ends`` over the tiles of distinct
     rows says which of the kept ones, ``first``, to look at.
     """
-    kept = tile_end(ends, begin + distinct // TILE) - tile_end(ends, begin)
+    kept = before_tile(ends, begin, begin + distinct // TILE)
     number = kept + tl.arange(0, TILE)
     known = number < num_unique
     place = tl.load(first + first_row + number, mask=known, other=0)
     return kept + tl.sum((known & (place < distinct)).to(tl.int64), axis=0)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_matrices"])
 def _split_kernel(
     counts, first_tiles, owners, first_rows, tables, distinct_counts, unique, slots, places, ends,
-    again_slots, again_places, again_first, again_ends, symbol_starts, marks, symbols, refs,
+    again_slots, again_places, again_first, again_ends, starts, num_matrices, memory, marks, refs,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """One program numbers a tile of rows and splits the numbers into what an index stores.
@@ -156,7 +160,7 @@ def _split_kernel(
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
         inside = row < tl.load(counts + k)
         number, is_new = look_up(slots, tables, places, first_row + row, k, inside)
-        before = tile_end(ends, tile) - tile_end(ends, begin)
+        before = before_tile(ends, begin, tile)
         # where no rows were merged, codes number them as values do
         if num_unique < tl.load(distinct_counts + k):
             before = _kept_before(
@@ -171,7 +175,7 @@ def _split_kernel(
         tl.store(marks + word, tl.sum(bits, axis=1))
         low = low_nbits(ref_nbits(num_unique.to(tl.int32)))
         symbol = tl.where(is_new, 0, 1 + (number >> low)).to(tl.int16)
-        tl.store(symbols + tl.load(symbol_starts + k) + row, symbol, mask=inside)
+        tl.store(index_symbols(memory, starts, num_matrices, k) + row, symbol, mask=inside)
         added = is_new.to(tl.int32)
         place = row - before.to(tl.int32) - (tl.cumsum(added, axis=0) - added)
         tl.store(refs + first_row + place, number, mask=inside & ~is_new)
@@ -198,40 +202,47 @@ def put_refs(target, refs, num_refs, nbits, part, num_parts):
 
 
 def decide(
-    matrices: MatrixList, kept: RowNumbers, codes: torch.Tensor, grids: torch.Tensor
-) -> Decisions:
+    matrices: MatrixList,
+    by_code: RowNumbers,
+    codes: torch.Tensor,
+    grids: torch.Tensor,
+    decisions: Decisions,
+) -> None:
     """Decide what is coded, and with which alphabets.
 
     Args:
         matrices: of the list.
-        kept: numbers of the distinct rows by their codes.
+        by_code: rows counted by ``dedup.gpu.count_slots``, to be numbered after this.
         codes: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
         grids: of ``grids.gpu``.
+        decisions: written.
     """
-    num, device = len(matrices), codes.device
-    wide = torch.empty((3, num), dtype=torch.int64, device=device).unbind(0)
-    narrow = torch.empty((4, num), dtype=torch.int32, device=device).unbind(0)
-    decisions = Decisions(*wide, *narrow)
-    _decide_kernel[(triton.cdiv(num, _LANES),)](
-        matrices.rows.tiles.counts, matrices.widths, kept.counts, codes, grids, num, *wide, *narrow,
-        LANES=_LANES,
+    tiles = matrices.rows.tiles
+    _decide_kernel[(len(matrices),)](
+        tiles.first_tiles, by_code.ends, by_code.counts, tiles.counts, matrices.widths, codes,
+        grids, len(matrices), decisions.unique, decisions.counts, decisions.alphabets,
+        decisions.rotations, decisions.lows, LANES=SUMMED,
     )  # fmt: skip
-    return decisions
 
 
 def split_index(
-    matrices: MatrixList, by_value: RowNumbers, by_code: RowNumbers, decisions: Decisions
-) -> SplitIndex:
-    """Split the numbers of all rows of the matrices that are coded."""
-    rows: RowList = matrices.rows
-    tiles, device = rows.tiles, rows.first_rows.device
-    marks = torch.empty(tiles.num_tiles * (NUMBERED // 32), dtype=torch.int32, device=device)
-    symbols = torch.empty(matrices.num_symbols, dtype=torch.int16, device=device)
-    refs = torch.empty(by_value.places.numel(), dtype=torch.int32, device=device)
+    matrices: MatrixList,
+    by_value: RowNumbers,
+    by_code: RowNumbers,
+    decisions: Decisions,
+    index: SplitIndex,
+    memory: torch.Tensor,
+) -> None:
+    """Split the numbers of all rows of the matrices that are coded.
+
+    The symbols, int16, 0 for a new row, else 1 plus the high bits of its number, go to the second
+    part of ``memory``; see ``MatrixList.starts``.
+    """
+    rows = matrices.rows
+    tiles = rows.tiles
     _split_kernel[(tiles.num_tiles,)](
         tiles.counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables,
         by_value.counts, decisions.unique, by_value.slots, by_value.places, by_value.ends,
-        by_code.slots, by_code.places, by_code.first, by_code.ends, matrices.symbol_starts, marks,
-        symbols, refs, TILE=NUMBERED,
+        by_code.slots, by_code.places, by_code.first, by_code.ends, matrices.starts, len(matrices),
+        memory, index.marks, index.refs, TILE=NUMBERED,
     )  # fmt: skip
-    return SplitIndex(marks, symbols, refs)

@@ -9,9 +9,11 @@ from typing import Final
 
 import torch
 import triton
+import triton.language as tl
 
-from tersor.kernels.dedup.gpu import RowList, row_list
+from tersor.kernels.dedup.gpu import ROWS, RowList, member_tiles, row_list
 from tersor.kernels.kept import kept, uploaded
+from tersor.kernels.tensor_list.gpu import TileTable
 
 _PROGRAMS: Final = 2112
 """Programs that share the tiles of all matrices: 16 for each of an H200's 132 multiprocessors."""
@@ -27,22 +29,27 @@ class WidthGroup:
         nums_rows: rows of every matrix of the list, 0 for those of another width.
         members: int64, which matrices of the list these are.
         num_members: how many.
+        tiles: of ``dedup.gpu.ROWS`` rows.
     """
 
     width: int
     nums_rows: tuple[int, ...]
     members: torch.Tensor
     num_members: int
+    tiles: TileTable
 
-    def tile(self, num_values: int) -> tuple[int, int]:
-        """Return rows and columns, powers of two, of a tile of ``num_values`` values or fewer."""
-        columns = min(_MAX_COLUMNS, num_values, triton.next_power_of_2(self.width))
+    def tile(self, num_values: int, width: int) -> tuple[int, int]:
+        """Return rows and columns, powers of two, of a tile of ``num_values`` values or fewer.
+
+        ``width`` is how many values a row has, or how many words.
+        """
+        columns = min(_MAX_COLUMNS, num_values, triton.next_power_of_2(width))
         most_rows = triton.next_power_of_2(max(self.nums_rows))
         return min(num_values // columns, most_rows), columns
 
-    def grid(self, rows: int, columns: int) -> tuple[int, int]:
+    def grid(self, rows: int, columns: int, width: int) -> tuple[int, int]:
         """Return a grid of programs that share the tiles of each matrix."""
-        num_tiles = triton.cdiv(max(self.nums_rows), rows) * triton.cdiv(self.width, columns)
+        num_tiles = triton.cdiv(max(self.nums_rows), rows) * triton.cdiv(width, columns)
         return self.num_members, programs_each(self.num_members, num_tiles)
 
 
@@ -55,11 +62,11 @@ class MatrixList:
         widths: int64, values per row of each.
         rows: how their rows share memory.
         capacities: values of each, on the host.
-        code_starts: int64, the first byte of each in memory for one byte per value: multiples of 16.
-        codes_nbytes: size of that memory.
-        symbol_starts: int64, the place of each in memory for one int16 per row: multiples of 8.
-        num_symbols: places in that memory.
-        zeros: int32, one per matrix.
+        starts: int64 [2 * num_matrices], the first byte of each in memory for one byte per value,
+            then the first byte of each in memory for an int16 per row behind it: multiples of 16.
+        codes_nbytes: size of the first part of that memory.
+        nbytes: size of all of it.
+        symbols: the most symbols of each part of that memory, which is also a stream of symbols.
         groups: by width, without empty matrices.
     """
 
@@ -67,16 +74,26 @@ class MatrixList:
     widths: torch.Tensor
     rows: RowList
     capacities: tuple[int, ...]
-    code_starts: torch.Tensor
+    starts: torch.Tensor
     codes_nbytes: int
-    symbol_starts: torch.Tensor
-    num_symbols: int
-    zeros: torch.Tensor
+    nbytes: int
+    symbols: tuple[int, ...]
     groups: tuple[WidthGroup, ...]
 
     def __len__(self) -> int:
         """Return the number of matrices."""
         return len(self.capacities)
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows of all matrices."""
+        return sum(self.rows.nums_rows)
+
+
+@triton.jit
+def index_symbols(memory, starts, num_matrices, k):
+    """Return where the int16 of matrix ``k`` lie in ``MatrixList.starts``'s memory, uint8."""
+    return (memory + tl.load(starts + num_matrices + k)).to(tl.pointer_type(tl.int16))
 
 
 def programs_each(num_tensors: int, num_tiles: int) -> int:
@@ -101,23 +118,22 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
             num_rows if shapes[k][1] == width else 0 for k, num_rows in enumerate(nums_rows)
         )
         table = uploaded(members, torch.int64, device)
-        groups.append(WidthGroup(width, chosen, table, len(members)))
-    codes, symbols = _starts(numels, 16), _starts(nums_rows, 8)
+        tiles = member_tiles(chosen, ROWS, device)
+        groups.append(WidthGroup(width, chosen, table, len(members), tiles))
+    starts = _starts([*numels, *(2 * num_rows for num_rows in nums_rows)], 16)
     return MatrixList(
         uploaded(numels, torch.int64, device),
         uploaded([width for _, width in shapes], torch.int64, device),
         row_list(nums_rows, device),
         numels,
-        uploaded(codes[:-1], torch.int64, device),
-        codes[-1],
-        uploaded(symbols[:-1], torch.int64, device),
-        symbols[-1],
-        torch.zeros(len(shapes), dtype=torch.int32, device=device),
+        uploaded(starts[:-1], torch.int64, device),
+        starts[len(shapes)],
+        starts[-1],
+        (*numels, *nums_rows),
         tuple(groups),
     )
 
 
-def matrices_of(tensors: Sequence[torch.Tensor]) -> MatrixList:
-    """Return the tables of contiguous matrices on one device."""
-    shapes = tuple((x.shape[0], x.shape[1]) for x in tensors)
-    return matrix_list(shapes, tensors[0].device)
+def shapes_of(matrices: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """Return the rows and the width of each matrix."""
+    return tuple((matrix.shape[0], matrix.shape[1]) for matrix in matrices)

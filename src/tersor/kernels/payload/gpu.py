@@ -25,6 +25,9 @@ MODE, OFFSET, BODY, OUTLIERS, STEP, SIZE, NUM_FIELDS = (tl.constexpr(k) for k in
 """Columns of a plan, int64: how the tensor is stored, where its payload starts in the buffer, bytes
 of the body, number of outliers, bits of the float64 step, bytes of the payload."""
 
+OUTLIER_LANES = tl.constexpr(128)
+"""Outliers that a warp writes at a time."""
+
 
 @triton.jit
 def padded(nbytes):
@@ -38,6 +41,37 @@ def tile_end(ends, tile):
     return tl.load(ends + tile - 1, mask=tile > 0, other=0)
 
 
+@triton.jit
+def decide(count, body, outliers, specials, step, is_uniform, low, KIND: tl.constexpr):
+    """Decide how tensors are stored, all int64 or float64.
+
+    Args:
+        count: values of each.
+        body: bytes of its coded body.
+        outliers: values that have no code.
+        specials: values that are not finite.
+        step: 0 if no grid can keep the bound.
+        is_uniform: whether all finite values are equal, and there are some.
+        low: the smallest of them.
+        KIND: of the values.
+
+    Returns:
+        Mode, bytes of the body, outliers, bits of the number in the header, bytes of the payload.
+    """
+    value_nbytes: tl.constexpr = KIND & ~1
+    exact = HEADER_NBYTES + padded(count * value_nbytes)
+    coded = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
+    constant = HEADER_NBYTES + padded(4 * specials) + padded(value_nbytes * specials)
+    is_coded = (count > 0) & (step > 0) & (coded < exact)
+    is_constant = (count > 0) & is_uniform & (constant < exact)
+    size = tl.where(is_coded, coded, tl.where(is_constant, constant, exact))
+    mode = tl.where(is_coded, CODED, tl.where(is_constant, CONSTANT, EXACT)).to(tl.int64)
+    body = tl.where(is_coded, body, tl.where(is_constant, 0, exact - HEADER_NBYTES))
+    extra = tl.where(is_coded, outliers, tl.where(is_constant, specials, 0))
+    number = tl.where(is_coded, step, tl.where(is_constant, low, 0.0)).to(tl.int64, bitcast=True)
+    return mode, body, extra, number, tl.maximum(size, count >> _LEAST_LOG2)
+
+
 @triton.jit(do_not_specialize=["num_tensors"])
 def plan_kernel(
     counts, first_tiles, ends, fixed_nbytes, keys, grids, num_tensors, plan, sizes,
@@ -45,7 +79,6 @@ def plan_kernel(
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     num_tiles = tl.load(first_tiles + num_tensors)
-    value_nbytes: tl.constexpr = KIND & ~1
     end = tl.zeros([1], dtype=tl.int64)
     for start in range(0, num_tensors, LANES):
         k = start + tl.arange(0, LANES)
@@ -59,26 +92,18 @@ def plan_kernel(
         outliers, specials = both >> 32, both & 0xFFFFFFFF
         low, high = load_range(keys, k, inside, KIND)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
-        exact = HEADER_NBYTES + padded(count * value_nbytes)
-        coded = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
-        constant = HEADER_NBYTES + padded(4 * specials) + padded(value_nbytes * specials)
-        is_coded = (count > 0) & (step > 0) & (coded < exact)
         varying = tile_end(ends, last + 2 * num_tiles) - tile_end(ends, first + 2 * num_tiles)
-        is_constant = (count > 0) & (varying == 0)
-        is_constant = is_constant & (low == high) & (constant < exact)
-        size = tl.where(is_coded, coded, tl.where(is_constant, constant, exact))
-        size = tl.maximum(size, count >> _LEAST_LOG2)
+        is_uniform = (varying == 0) & (low == high)
+        mode, body, extra, number, size = decide(
+            count, body, outliers, specials, step.to(tl.float64), is_uniform, low, KIND
+        )
         room = tl.where(inside, padded(size), 0)
         row = plan + k * NUM_FIELDS
-        mode = tl.where(is_coded, CODED, tl.where(is_constant, CONSTANT, EXACT))
-        tl.store(row + MODE, mode.to(tl.int64), mask=inside)
+        tl.store(row + MODE, mode, mask=inside)
         tl.store(row + OFFSET, tl.cumsum(room, axis=0) - room + end, mask=inside)
-        kept = tl.where(is_coded, body, tl.where(is_constant, 0, exact - HEADER_NBYTES))
-        tl.store(row + BODY, kept, mask=inside)
-        extra = tl.where(is_coded, outliers, tl.where(is_constant, specials, 0))
+        tl.store(row + BODY, body, mask=inside)
         tl.store(row + OUTLIERS, extra, mask=inside)
-        number = tl.where(is_coded, step.to(tl.float64), tl.where(is_constant, low, 0.0))
-        tl.store(row + STEP, number.to(tl.int64, bitcast=True), mask=inside)
+        tl.store(row + STEP, number, mask=inside)
         tl.store(row + SIZE, size, mask=inside)
         tl.store(sizes + k, size, mask=inside)
         end += tl.sum(room, axis=0)
@@ -215,40 +240,56 @@ def open_payload(payload, size, count, KIND: tl.constexpr):
     return mode, number, body, outliers, possible & (is_exact | is_coded | is_constant)
 
 
-@triton.jit(do_not_specialize=["buffer"])
-def _outliers_kernel(
-    buffer, offsets, sizes, targets, counts, status, KIND: tl.constexpr, LANES: tl.constexpr
-):
-    """Program (k, p) writes every p-th run of the outliers of tensor k, and looks at what follows."""
-    k = tl.program_id(0)
-    payload_nbytes, count = tl.load(sizes + k), tl.load(counts + k)
-    payload = buffer + tl.load(offsets + k)
-    target = tl.load(targets + k).to(tl.pointer_type(tl.uint8))
+@triton.jit
+def store_given_outliers(
+    payload, payload_nbytes, count, target, begin, end, part, num_parts, status,
+    KIND: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Write those outliers of a payload whose positions lie in ``[begin, end)``.
+
+    Every ``num_parts``-th run of ``LANES`` outliers, and of bytes that follow them, is looked at.
+    Sets ``status`` if something in it is wrong; a payload that cannot be opened is not read.
+    """
     _, _, body, outliers, good = open_payload(payload, payload_nbytes, count, KIND)
     value_nbytes: tl.constexpr = KIND & ~1
-    # a payload that is not good was reported by the kernel that decodes it
+    target = target.to(tl.pointer_type(tl.uint8))
+    # a payload that is not good is reported by whoever decodes it
     outliers = tl.where(good, outliers, 0)
     positions = (payload + HEADER_NBYTES + body).to(tl.pointer_type(tl.uint32))
     values = payload + HEADER_NBYTES + body + padded(4 * outliers)
-    stride = tl.num_programs(1) * LANES
-    for start in range(tl.program_id(1) * LANES, outliers, stride):
+    stride = num_parts * LANES
+    for start in range(part * LANES, outliers, stride):
         i = start + tl.arange(0, LANES)
         inside = i < outliers
         position = tl.load(positions + i, mask=inside, other=0).to(tl.int64)
         previous = tl.load(positions + i - 1, mask=inside & (i > 0), other=0).to(tl.int64)
         wrong = inside & ((position >= count) | ((position <= previous) & (i > 0)))
         if tl.max(wrong.to(tl.int32), axis=0) > 0:
-            tl.atomic_or(status + k, 1)
-        for part in tl.static_range(value_nbytes):
-            byte = tl.load(values + i * value_nbytes + part, mask=inside, other=0)
-            tl.store(target + position * value_nbytes + part, byte, mask=inside & ~wrong)
-    end = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
-    end = tl.where(good, end, payload_nbytes)
-    for start in range(end + tl.program_id(1) * LANES, payload_nbytes, stride):
+            tl.atomic_or(status, 1)
+        chosen = inside & ~wrong & (position >= begin) & (position < end)
+        for byte_of in tl.static_range(value_nbytes):
+            byte = tl.load(values + i * value_nbytes + byte_of, mask=chosen, other=0)
+            tl.store(target + position * value_nbytes + byte_of, byte, mask=chosen)
+    used = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
+    used = tl.where(good, used, payload_nbytes)
+    for start in range(used + part * LANES, payload_nbytes, stride):
         i = start + tl.arange(0, LANES)
         left_over = tl.load(payload + i, mask=i < payload_nbytes, other=0)
         if tl.max(left_over.to(tl.int32), axis=0) > 0:
-            tl.atomic_or(status + k, 1)
+            tl.atomic_or(status, 1)
+
+
+@triton.jit(do_not_specialize=["buffer", "status"])
+def _outliers_kernel(
+    buffer, offsets, sizes, targets, counts, status, KIND: tl.constexpr, LANES: tl.constexpr
+):
+    """Program (k, p) writes every p-th run of the outliers of tensor k, and looks at what follows."""
+    k = tl.program_id(0)
+    count = tl.load(counts + k)
+    store_given_outliers(
+        buffer + tl.load(offsets + k), tl.load(sizes + k), count, tl.load(targets + k), 0, count,
+        tl.program_id(1), tl.num_programs(1), status + k, KIND, LANES,
+    )  # fmt: skip
 
 
 def put_outliers(
@@ -268,8 +309,9 @@ def put_outliers(
     """
     programs = max(1, min(64, largest >> 16))
     _outliers_kernel[(counts.numel(), programs)](
-        buffer, offsets, sizes, targets, counts, status, KIND=KINDS[dtype], LANES=128, num_warps=1
-    )
+        buffer, offsets, sizes, targets, counts, status, KIND=KINDS[dtype], LANES=OUTLIER_LANES.value,
+        num_warps=1,
+    )  # fmt: skip
 
 
 def make_plan(

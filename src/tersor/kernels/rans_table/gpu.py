@@ -19,18 +19,21 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.histogram.gpu import symbol_counts
+from tersor.kernels.histogram.gpu import symbol_counts, table_start
 from tersor.kernels.rans.layout import NARROW_BITS, WIDE_BITS, prob_bits
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
 from tersor.raw_bytes import padded
 
 SLOTS: Final = 512
 """Slots per program: few enough to build the table side by side."""
-_NARROW = tl.constexpr(NARROW)
+_NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 _NARROW_BITS, _WIDE_BITS = tl.constexpr(NARROW_BITS), tl.constexpr(WIDE_BITS)
 NARROW_SLOT_WORDS = tl.constexpr((1 << NARROW_BITS) // 4)
 WIDE_SLOT_WORDS = tl.constexpr((1 << WIDE_BITS) // 2)
 """Words of a decoding table before those of the symbols."""
+NARROW_TABLE = tl.constexpr((1 << NARROW_BITS) // 4 + NARROW)
+WIDE_TABLE = tl.constexpr((1 << WIDE_BITS) // 2 + WIDE)
+"""Words of a whole decoding table."""
 STATUS, USED, SYMBOL, WORDS, NUM_FACTS = (tl.constexpr(k) for k in range(5))
 """What the kernels find out, int64: 1 if the body is malformed; used symbols; the largest of them;
 number of words."""
@@ -124,46 +127,63 @@ def encoding_table(
 
 
 @triton.jit
-def _entry_list_kernel(
-    counts, alphabets, rotations, frequencies, entries, used, IS_WIDE: tl.constexpr,
-    BINS: tl.constexpr,
-):  # fmt: skip
-    """One program makes the table of one stream from its counts of bytes or int16."""
-    k = tl.program_id(0).to(tl.int64)
-    alphabet = tl.load(alphabets + k)
+def _make_entries(
+    counts, alphabet, rotation, frequencies, entries, IS_WIDE: tl.constexpr, BINS: tl.constexpr
+):
+    """Make the table of one stream from its counts; return the number of used symbols."""
     bits = bits_of_alphabet(alphabet, IS_WIDE)
     symbol = tl.arange(0, BINS)
-    place = k * BINS + ((symbol + tl.load(rotations + k)) & (BINS - 1))
+    place = (symbol + rotation) & (BINS - 1)
     found = normalized(tl.load(counts + place, mask=symbol < alphabet, other=0), bits)
-    tl.store(frequencies + k * BINS + symbol, found.to(tl.int16))
+    tl.store(frequencies + symbol, found.to(tl.int16))
     tl.store(entries + place, entries_of(found, bits))
-    tl.store(used + k, tl.sum((found > 0).to(tl.int32), axis=0))
+    return tl.sum((found > 0).to(tl.int32), axis=0)
+
+
+@triton.jit(do_not_specialize=["num_narrow"])
+def _entry_list_kernel(
+    counts, alphabets, rotations, frequencies, entries, used, num_narrow,
+    HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr,
+):  # fmt: skip
+    """One program makes the table of one stream."""
+    k = tl.program_id(0).to(tl.int64)
+    alphabet, rotation = tl.load(alphabets + k), tl.load(rotations + k)
+    start = table_start(k, num_narrow)
+    counts, frequencies, entries = counts + start, frequencies + start, entries + start
+    num_used = tl.full((), 0, tl.int32)
+    if HAS_NARROW and k < num_narrow:
+        num_used = _make_entries(counts, alphabet, rotation, frequencies, entries, False, _NARROW)
+    if HAS_WIDE and k >= num_narrow:
+        num_used = _make_entries(counts, alphabet, rotation, frequencies, entries, True, _WIDE)
+    tl.store(used + k, num_used)
 
 
 def encoding_tables(
-    counts: torch.Tensor, alphabets: torch.Tensor, rotations: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return frequencies, encoding entries and the number of used symbols of several streams.
+    counts: torch.Tensor,
+    alphabets: torch.Tensor,
+    rotations: torch.Tensor,
+    num_narrow: int,
+    frequencies: torch.Tensor,
+    entries: torch.Tensor,
+    used: torch.Tensor,
+) -> None:
+    """Make frequencies and encoding entries of several streams in one launch.
 
     Args:
-        counts: int64 [streams, 256 or 4096], how often each byte (or int16) occurs.
+        counts: int64, of ``histogram.gpu.stream_counts``.
         alphabets: int32 [streams].
         rotations: int32 [streams]; symbol ``s`` is held in the byte ``s + rotation`` modulo 256.
-
-    Returns:
-        frequencies: int16 like ``counts``, by symbol.
-        entries: int64 like ``counts``, by byte.
-        used: int32 [streams].
+        num_narrow: how many streams, the first ones, are of bytes.
+        frequencies: int16 like ``counts``, by symbol; written.
+        entries: int64 like ``counts``, by byte; written.
+        used: int32 [streams], symbols that occur; written.
     """
-    bins = counts.shape[1]
-    frequencies = torch.empty(counts.shape, dtype=torch.int16, device=counts.device)
-    entries = torch.empty_like(counts)
-    used = torch.empty(len(counts), dtype=torch.int32, device=counts.device)
-    _entry_list_kernel[(len(counts),)](
-        counts, alphabets, rotations, frequencies, entries, used, IS_WIDE=bins > NARROW, BINS=bins,
-        num_warps=8 if bins <= NARROW else 16,
+    num_streams = used.numel()
+    has_wide = num_narrow < num_streams
+    _entry_list_kernel[(num_streams,)](
+        counts, alphabets, rotations, frequencies, entries, used, num_narrow,
+        HAS_NARROW=num_narrow > 0, HAS_WIDE=has_wide, num_warps=16 if has_wide else 8,
     )  # fmt: skip
-    return frequencies, entries, used
 
 
 @triton.jit
@@ -209,11 +229,19 @@ def _slots_kernel(
         tl.store(facts + SYMBOL, tl.max(tl.where(used, symbol, 0), axis=0).to(tl.int64))
 
 
-def empty_slots(streams: tuple[int, ...], is_wide: bool, device: torch.device) -> torch.Tensor:
-    """Return memory for decoding tables, one per stream."""
-    wide, narrow = WIDE_SLOT_WORDS.value + WIDE, NARROW_SLOT_WORDS.value + NARROW
-    num_words = wide if is_wide else narrow
-    return torch.empty((*streams, num_words), dtype=torch.int32, device=device)
+@triton.jit
+def slots_start(k, num_narrow):
+    """Return the first word of the decoding table of stream ``k`` of a list.
+
+    The first ``num_narrow`` streams have narrow tables.
+    """
+    return k * NARROW_TABLE + tl.maximum(k - num_narrow, 0) * (WIDE_TABLE - NARROW_TABLE)
+
+
+def num_slot_words(num_narrow: int, num_wide: int) -> int:
+    """Return the words of so many decoding tables."""
+    words: int = num_narrow * NARROW_TABLE.value + num_wide * WIDE_TABLE.value
+    return words
 
 
 def decoding_table(frequencies: torch.Tensor, alphabet: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -224,7 +252,8 @@ def decoding_table(frequencies: torch.Tensor, alphabet: int) -> tuple[torch.Tens
         alphabet: number of symbols.
     """
     bits = prob_bits(alphabet)
-    slots = empty_slots((), alphabet > NARROW, frequencies.device)
+    num_words = num_slot_words(0, 1) if alphabet > NARROW else num_slot_words(1, 0)
+    slots = torch.empty(num_words, dtype=torch.int32, device=frequencies.device)
     facts = torch.empty(NUM_FACTS.value, dtype=torch.int64, device=frequencies.device)
     _slots_kernel[((1 << bits) // SLOTS,)](
         frequencies,

@@ -6,7 +6,6 @@ left out of all that follows.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -17,6 +16,7 @@ from tersor.kernels.index_list.gpu import fields_nbytes, low_nbits, ref_nbits
 from tersor.kernels.matrix_list.gpu import MatrixList
 from tersor.kernels.payload.gpu import CODED, HEADER_NBYTES, open_payload, padded
 from tersor.kernels.quantize.gpu import F64, KINDS
+from tersor.kernels.rans_list_decode.gpu import WIDE_NBITS, Bodies, wide_body_nbytes
 from tersor.kernels.rows_plan.gpu import CODED_INDEX, PACKED_INDEX, ROWS_HEAD, SYMBOLS_HEAD
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
 
@@ -25,13 +25,12 @@ MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
 """States: no writer makes such bytes; or they have a form that is not decoded here."""
 SKIPPED = tl.constexpr(-1)
 (
-    MODE, NUMBER, BODY, BODY_NBYTES, UNIQUE, FORM, NBITS, REFS, LOW, NUM_COLUMNS,
-) = (tl.constexpr(k) for k in range(10))  # fmt: skip
+    MODE, NUMBER, BODY, UNIQUE, FORM, NBITS, REFS, LOW, NUM_COLUMNS,
+) = (tl.constexpr(k) for k in range(9))  # fmt: skip
 """What is known of a payload, int64: its mode or ``SKIPPED``; bits of its float64 number; address
-and size of its body; distinct rows; form of the index; bits of a reference; address of the
-references; the code of symbol 0."""
-_LANES: Final = 128
-"""Matrices that are handled at once."""
+of its body; distinct rows; form of the index; bits of a reference; address of the references; the
+code of symbol 0."""
+PLAN_COLUMNS: Final = NUM_COLUMNS.value
 _MAX_LEFT = tl.constexpr(1 << 20)
 """More bytes after the last part, all of them zero, than any writer appends."""
 _SMALL_CODE = tl.constexpr(1 << 21)
@@ -63,24 +62,24 @@ def _is_clean(payload, start, stop, LANES: tl.constexpr):
     return tl.max(largest, axis=0) == 0
 
 
-@triton.jit(do_not_specialize=["buffer"])
-def _open_kernel(
-    buffer, offsets, sizes, numels, num_rows, plan, bodies, rooms, counts, alphabets, status,
-    KIND: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """One program reads the heads of one payload, up to the symbols of its coded index."""
-    k = tl.program_id(0)
-    size, rows = tl.load(sizes + k), tl.load(num_rows + k)
-    payload = buffer + tl.load(offsets + k)
-    mode, number, body_nbytes, outliers, good = open_payload(
-        payload, size, tl.load(numels + k), KIND
-    )
-    value_nbytes: tl.constexpr = KIND & ~1
-    end = body_nbytes + padded(4 * outliers) + padded(value_nbytes * outliers) + HEADER_NBYTES
-    is_known = (outliers == 0) & (size - end <= _MAX_LEFT)
-    good = good & _is_clean(payload, end, tl.where(good & is_known, size, end), LANES)
-    body = (payload + HEADER_NBYTES).to(tl.int64)
-    wanted = good & is_known & (mode == CODED) & (body_nbytes >= ROWS_HEAD)
+@triton.jit
+def _store_stream(bodies, rooms, counts, alphabets, k, body, room, count, alphabet):
+    """Say where the symbols of stream ``k`` lie; a count of 0 says that there are none."""
+    tl.store(bodies + k, body)
+    tl.store(rooms + k, tl.where(count > 0, room, 0))
+    tl.store(counts + k, count)
+    tl.store(alphabets + k, tl.where(count > 0, alphabet, 1).to(tl.int32))
+
+
+@triton.jit
+def _open_index(body, body_nbytes, rows, wanted, SYMBOL_NBITS: tl.constexpr):
+    """Read the head of a body and that of its index.
+
+    Returns:
+        distinct rows, form of the index, bits of a reference, alphabet of the coded symbols, bytes
+        up to the references and up to the distinct rows, and whether these can be.
+    """
+    wanted = wanted & (body_nbytes >= ROWS_HEAD)
     head = tl.load(body.to(tl.pointer_type(tl.int64)), mask=wanted, other=0)
     unique, form, low = head & 0xFFFFFFFF, (head >> 32) & 0xFF, (head >> 40) & 0xFF
     nbits = ref_nbits(unique)
@@ -91,100 +90,66 @@ def _open_kernel(
     possible = possible & (low == tl.where(is_coded, nbits, 0))
     index, room = body + ROWS_HEAD, body_nbytes - ROWS_HEAD
     lowest, alphabet, escapes, known = _symbols_head(index, room, rows, possible & is_coded)
-    possible = possible & (~is_coded | (known & (lowest == 0) & (escapes == 0)))
+    known = known & (lowest == 0) & (escapes == 0)
+    coded_nbytes = wide_body_nbytes(
+        index + SYMBOLS_HEAD, room - SYMBOLS_HEAD, tl.where(known, rows, 0), alphabet.to(tl.int32),
+        SYMBOL_NBITS,
+    )  # fmt: skip
+    possible = possible & (~is_coded | (coded_nbytes > 0))
+    marks_nbytes = tl.where(is_coded, coded_nbytes + SYMBOLS_HEAD, fields_nbytes(rows, 1))
+    refs = ROWS_HEAD + marks_nbytes
+    start = refs + fields_nbytes(rows - unique, nbits)
+    return unique, form, nbits, alphabet, refs, start, possible
+
+
+@triton.jit(do_not_specialize=["buffer"])
+def _open_kernel(
+    buffer, offsets, sizes, numels, num_rows, widths, plan, bodies, rooms, counts, alphabets,
+    status, KIND: tl.constexpr, SYMBOL_NBITS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One program reads the heads of one payload, and says what symbols there are to decode."""
+    k, num_matrices = tl.program_id(0), tl.num_programs(0)
+    size, rows = tl.load(sizes + k), tl.load(num_rows + k)
+    payload = buffer + tl.load(offsets + k)
+    mode, number, body_nbytes, outliers, good = open_payload(
+        payload, size, tl.load(numels + k), KIND
+    )
+    value_nbytes: tl.constexpr = KIND & ~1
+    end = body_nbytes + padded(4 * outliers) + padded(value_nbytes * outliers) + HEADER_NBYTES
+    is_known = (outliers == 0) & (size - end <= _MAX_LEFT)
+    good = good & _is_clean(payload, end, tl.where(good & is_known, size, end), LANES)
+    body = (payload + HEADER_NBYTES).to(tl.int64)
+    wanted = good & is_known & (mode == CODED)
+    unique, form, nbits, index_alphabet, refs, start, possible = _open_index(
+        body, body_nbytes, rows, wanted, SYMBOL_NBITS
+    )
+    room, num_values = body_nbytes - start, unique * tl.load(widths + k)
+    low, alphabet, escapes, possible = _symbols_head(body + start, room, num_values, possible)
+    is_small = ((low > -_SMALL_CODE) & (low < _SMALL_CODE)) | (KIND == F64)
+    is_narrow = (alphabet <= _NARROW) & (escapes == 0) & is_small
     good = good & ((mode != CODED) | ~is_known | possible)
+    is_known = is_known & ((mode != CODED) | is_narrow)
     state = tl.where(good, tl.where(is_known, 0, UNKNOWN), MALFORMED)
     tl.store(status + k, state.to(tl.int32))
     row = plan + k * NUM_COLUMNS
     tl.store(row + MODE, tl.where(state == 0, mode, SKIPPED))
     tl.store(row + NUMBER, number.to(tl.int64, bitcast=True))
     tl.store(row + BODY, body)
-    tl.store(row + BODY_NBYTES, body_nbytes)
     tl.store(row + UNIQUE, unique)
     tl.store(row + FORM, form)
     tl.store(row + NBITS, nbits)
-    is_stream = possible & (state == 0) & is_coded
-    tl.store(bodies + k, index + SYMBOLS_HEAD)
-    tl.store(rooms + k, tl.where(is_stream, room - SYMBOLS_HEAD, 0))
-    tl.store(counts + k, tl.where(is_stream, rows, 0))
-    tl.store(alphabets + k, tl.where(is_stream, alphabet, 1).to(tl.int32))
-
-
-@triton.jit(do_not_specialize=["num_matrices"])
-def _open_rows_kernel(
-    num_rows, widths, index_nbytes, num_matrices, plan, bodies, rooms, counts, alphabets, status,
-    KIND: tl.constexpr, LANES: tl.constexpr,
-):  # fmt: skip
-    """One program finds the references and the distinct rows of ``LANES`` payloads."""
-    k = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    row = plan + k * NUM_COLUMNS
-    inside = k < num_matrices
-    wanted = inside & (tl.load(row + MODE, mask=inside, other=SKIPPED) == CODED)
-    state = tl.load(status + k, mask=inside, other=0)
-    unique = tl.load(row + UNIQUE, mask=wanted, other=0)
-    rows = tl.load(num_rows + k, mask=wanted, other=0)
-    width = tl.load(widths + k, mask=wanted, other=0)
-    body = tl.load(row + BODY, mask=wanted, other=0)
-    coded_nbytes = tl.load(index_nbytes + k, mask=wanted, other=0)
-    is_coded = tl.load(row + FORM, mask=wanted, other=0) == CODED_INDEX
-    # a body of no bytes was found malformed
-    good = wanted & (state == 0) & (~is_coded | (coded_nbytes > 0))
-    marks_nbytes = tl.where(is_coded, coded_nbytes + SYMBOLS_HEAD, fields_nbytes(rows, 1))
-    nbits = tl.load(row + NBITS, mask=wanted, other=0)
-    refs = ROWS_HEAD + marks_nbytes
-    start = refs + fields_nbytes(rows - unique, nbits)
-    room = tl.load(row + BODY_NBYTES, mask=wanted, other=0) - start
-    low, alphabet, escapes, known = _symbols_head(body + start, room, unique * width, good)
-    is_small = ((low > -_SMALL_CODE) & (low < _SMALL_CODE)) | (KIND == F64)
-    is_known = (alphabet <= _NARROW) & (escapes == 0) & is_small
-    state |= tl.where(wanted & ~known, MALFORMED, tl.where(wanted & ~is_known, UNKNOWN, 0))
-    good = known & is_known
-    tl.store(status + k, state, mask=inside)
-    tl.store(row + MODE, tl.full([LANES], SKIPPED, tl.int64), mask=wanted & ~good)
-    tl.store(row + REFS, body + refs, mask=wanted)
-    tl.store(row + LOW, low, mask=wanted)
-    tl.store(bodies + k, body + start + SYMBOLS_HEAD, mask=inside)
-    tl.store(rooms + k, tl.where(good, room - SYMBOLS_HEAD, 0), mask=inside)
-    tl.store(counts + k, tl.where(good, unique * width, 0), mask=inside)
-    tl.store(alphabets + k, tl.where(good, alphabet, 1).to(tl.int32), mask=inside)
-
-
-@dataclass(frozen=True, slots=True)
-class Stream:
-    """Where the coded symbols of each payload lie, on the device.
-
-    Attributes:
-        bodies: int64, addresses.
-        rooms: int64, bytes that may be read there.
-        counts: int64, symbols; 0 if there are none to decode.
-        alphabets: int32.
-    """
-
-    bodies: torch.Tensor
-    rooms: torch.Tensor
-    counts: torch.Tensor
-    alphabets: torch.Tensor
-
-    @classmethod
-    def empty(cls, num: int, device: torch.device) -> Stream:
-        """Return tables to be filled."""
-        bodies, rooms, counts = torch.empty((3, num), dtype=torch.int64, device=device).unbind(0)
-        return cls(bodies, rooms, counts, torch.empty(num, dtype=torch.int32, device=device))
-
-
-@dataclass(frozen=True, slots=True)
-class Heads:
-    """What the heads of payloads say.
-
-    Attributes:
-        plan: int64 [num_matrices, NUM_COLUMNS].
-        status: int32, 0, ``MALFORMED`` or ``UNKNOWN``.
-        index: the coded indices.
-    """
-
-    plan: torch.Tensor
-    status: torch.Tensor
-    index: Stream
+    tl.store(row + REFS, body + refs)
+    tl.store(row + LOW, low)
+    is_coded = possible & (state == 0)
+    _store_stream(
+        bodies, rooms, counts, alphabets, k, body + start + SYMBOLS_HEAD, room - SYMBOLS_HEAD,
+        tl.where(is_coded, num_values, 0), alphabet,
+    )  # fmt: skip
+    _store_stream(
+        bodies, rooms, counts, alphabets, k + num_matrices, body + (ROWS_HEAD + SYMBOLS_HEAD),
+        body_nbytes - (ROWS_HEAD + SYMBOLS_HEAD),
+        tl.where(is_coded & (form == CODED_INDEX), rows, 0), index_alphabet,
+    )  # fmt: skip
 
 
 def open_payloads(
@@ -193,33 +158,25 @@ def open_payloads(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     dtype: torch.dtype,
-) -> Heads:
-    """Read all heads up to the symbols of the index, without waiting.
+    plan: torch.Tensor,
+    streams: Bodies,
+    status: torch.Tensor,
+) -> None:
+    """Read all heads, without waiting.
 
-    Where the references and the distinct rows lie is not known before ``open_rows``.
+    Args:
+        matrices: of the list.
+        buffer: uint8, with all payloads.
+        offsets: int64, where each starts.
+        sizes: int64, bytes of each.
+        dtype: of the values.
+        plan: int64 [num_matrices * PLAN_COLUMNS]; written.
+        streams: the symbols of the distinct rows of each payload, then those of each coded index;
+            written.
+        status: int32, 0, ``MALFORMED`` or ``UNKNOWN``; written.
     """
-    num, device = len(matrices), buffer.device
-    plan = torch.empty((num, NUM_COLUMNS.value), dtype=torch.int64, device=device)
-    status = torch.empty(num, dtype=torch.int32, device=device)
-    index = Stream.empty(num, device)
-    _open_kernel[(num,)](
-        buffer, offsets, sizes, matrices.numels, matrices.rows.tiles.counts, plan, index.bodies,
-        index.rooms, index.counts, index.alphabets, status, KIND=KINDS[dtype], LANES=1024,
+    _open_kernel[(len(matrices),)](
+        buffer, offsets, sizes, matrices.numels, matrices.rows.tiles.counts, matrices.widths, plan,
+        streams.addresses, streams.rooms, streams.counts, streams.alphabets, status,
+        KIND=KINDS[dtype], SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
     )  # fmt: skip
-    return Heads(plan, status, index)
-
-
-def open_rows(
-    matrices: MatrixList, heads: Heads, index_nbytes: torch.Tensor, dtype: torch.dtype
-) -> Stream:
-    """Find the references and the distinct rows, without waiting.
-
-    ``index_nbytes``, int64, are the sizes of the indices that were decoded; 0 for other ones.
-    """
-    num, device = len(matrices), index_nbytes.device
-    rows = Stream.empty(num, device)
-    _open_rows_kernel[(triton.cdiv(num, _LANES),)](
-        matrices.rows.tiles.counts, matrices.widths, index_nbytes, num, heads.plan, rows.bodies,
-        rows.rooms, rows.counts, rows.alphabets, heads.status, KIND=KINDS[dtype], LANES=_LANES,
-    )  # fmt: skip
-    return rows

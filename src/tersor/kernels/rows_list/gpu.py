@@ -15,18 +15,41 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.dedup.gpu import Ranges, RowNumbers, empty_slots, find_slots, number_slots
+from tersor.kernels.dedup.gpu import (
+    SUMMED,
+    Ranges,
+    RowNumbers,
+    clear,
+    count_slots,
+    find_slots,
+    num_extremes,
+    num_list_slots,
+    number_slots,
+    sum_tiles,
+)
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
-from tersor.kernels.grids.gpu import grid_table
-from tersor.kernels.index_list.gpu import ABOVE, BELOW, BIAS, Decisions, decide, split_index
-from tersor.kernels.matrix_list.gpu import MatrixList, WidthGroup, matrices_of
+from tersor.kernels.grids.gpu import find_grid, grid_dtype, store_grid
+from tersor.kernels.histogram.gpu import num_counts
+from tersor.kernels.index_list.gpu import (
+    ABOVE,
+    BELOW,
+    BIAS,
+    MARK_WORDS,
+    Decisions,
+    SplitIndex,
+    decide,
+    split_index,
+)
+from tersor.kernels.kept import kept
+from tersor.kernels.matrix_list.gpu import MatrixList, matrix_list, shapes_of
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu import KINDS, load_values, quantize_values
 from tersor.kernels.rans_list.gpu import Streams, encode_streams, place_streams
 from tersor.kernels.row_words.gpu import Words
-from tersor.kernels.rows_plan.gpu import place_payloads, plan_payloads
+from tersor.kernels.rows_plan.gpu import PLAN_COLUMNS, place_payloads, plan_payloads
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
+from tersor.kernels.workspace import Layout
 from tersor.types import Bound
 
 _TILE_VALUES: Final = 2048
@@ -119,110 +142,240 @@ def _keep_kernel(
         tl.store(targets, tl.load(sources, mask=known, other=0), mask=known)
 
 
+@triton.jit
+def _grid_kernel(
+    first_tiles, ends, num_distinct, keys, bounds, grids, KIND: tl.constexpr, LANES: tl.constexpr
+):
+    """One program adds up the distinct rows of one matrix, and computes its grid."""
+    k = tl.program_id(0)
+    tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
+    exists = k >= 0
+    store_grid(grids, k, find_grid(keys, bounds, k, exists, KIND), exists)
+
+
 @dataclass(frozen=True, slots=True)
-class _Quantized:
-    """Distinct rows in bytes, and their numbers.
+class _Workspace:
+    """All memory of a call besides the payloads.
 
     Attributes:
-        codes: uint8, modulo 256.
+        zeroed: int64, what must be 0 at first: ``extents``, ``keys`` and ``counts``.
+        slots: int32, of both hash tables.
+        extremes: float32; see ``dedup.gpu.Ranges``.
+        places: int32 [num_rows]; see ``dedup.gpu.RowNumbers``.
+        first: int64 [num_rows].
+        ends: int64 [num_tiles].
+        num_distinct: int64.
+        again_places: int32 [num_rows]; these four are of the rows' codes.
+        again_first: int64 [num_rows].
+        again_ends: int64 [num_tiles].
+        num_kept: int64.
+        marks: int32; see ``index_list.gpu.SplitIndex``.
+        refs: int32 [num_rows].
+        unique: int64; see ``index_list.gpu.Decisions``.
+        stream_counts: int64 [2 * num_matrices].
+        alphabets: int32 [2 * num_matrices].
+        rotations: int32 [2 * num_matrices].
+        lows: int32.
+        grids: [num_matrices, 3]; see ``grids.gpu``.
+        codes: uint8 of the distinct rows, modulo 256.
+        symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
+        plan: int64; see ``rows_plan.gpu``.
+        targets: int64 [2 * num_matrices].
+    """
+
+    zeroed: torch.Tensor
+    slots: torch.Tensor
+    extremes: torch.Tensor
+    places: torch.Tensor
+    first: torch.Tensor
+    ends: torch.Tensor
+    num_distinct: torch.Tensor
+    again_places: torch.Tensor
+    again_first: torch.Tensor
+    again_ends: torch.Tensor
+    num_kept: torch.Tensor
+    marks: torch.Tensor
+    refs: torch.Tensor
+    unique: torch.Tensor
+    stream_counts: torch.Tensor
+    alphabets: torch.Tensor
+    rotations: torch.Tensor
+    lows: torch.Tensor
+    grids: torch.Tensor
+    codes: torch.Tensor
+    symbols: torch.Tensor
+    plan: torch.Tensor
+    targets: torch.Tensor
+
+
+@kept
+def _layout(
+    shapes: tuple[tuple[int, int], ...], dtype: torch.dtype, device: torch.device
+) -> Layout:
+    matrices = matrix_list(shapes, device)
+    rows, num, num_rows = matrices.rows, len(matrices), matrices.num_rows
+    num_tiles = rows.tiles.num_tiles
+    numbers = (
+        (torch.int32, num_rows),
+        (torch.int64, num_rows),
+        (torch.int64, num_tiles),
+        (torch.int64, num),
+    )
+    return Layout.of(
+        (
+            (torch.int64, 4 * num + num_counts(num, num)),
+            (torch.int32, 2 * num_list_slots(rows)),
+            (torch.float32, num_extremes(rows)),
+            *numbers,
+            *numbers,
+            (torch.int32, num_tiles * MARK_WORDS),
+            (torch.int32, num_rows),
+            (torch.int64, num),
+            (torch.int64, 2 * num),
+            (torch.int32, 2 * num),
+            (torch.int32, 2 * num),
+            (torch.int32, num),
+            (grid_dtype(dtype), 3 * num),
+            (torch.uint8, matrices.codes_nbytes),
+            (torch.uint8, matrices.nbytes),
+            (torch.int64, num * PLAN_COLUMNS),
+            (torch.int64, 2 * num),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One call: what is encoded, and what becomes of it step by step.
+
+    Attributes:
+        matrices: their shapes.
+        xs: contiguous, of one dtype.
+        starts: int64, their addresses.
+        room: working memory.
         extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
+        keys: finite ranges, as ``finite_range.gpu`` keeps them.
+        counts: int64, of the symbols of all streams.
+        by_value: numbers of the rows.
         by_code: numbers of the distinct rows by their codes.
     """
 
-    codes: torch.Tensor
+    matrices: MatrixList
+    xs: Sequence[torch.Tensor]
+    starts: torch.Tensor
+    room: _Workspace
     extents: torch.Tensor
+    keys: torch.Tensor
+    counts: torch.Tensor
+    by_value: RowNumbers
     by_code: RowNumbers
 
+    @classmethod
+    def of(cls, xs: Sequence[torch.Tensor]) -> _Task:
+        """Allocate and clear the working memory."""
+        device, dtype, num = xs[0].device, xs[0].dtype, len(xs)
+        shapes = shapes_of(xs)
+        matrices = matrix_list(shapes, device)
+        room = _Workspace(*_layout(shapes, dtype, device).carve(device))
+        clear(room.slots, room.zeroed)
+        extents, keys, counts = room.zeroed.split_with_sizes(
+            [2 * num, 2 * num, room.zeroed.numel() - 4 * num]
+        )
+        slots, again = room.slots.chunk(2)
+        return cls(
+            matrices, xs, addresses(xs, device), room, extents, keys.view(key_dtype(dtype)), counts,
+            RowNumbers(slots, room.places, room.first, room.ends, room.num_distinct),
+            RowNumbers(
+                again, room.again_places, room.again_first, room.again_ends, room.num_kept
+            ),
+        )  # fmt: skip
 
-def _number_by_value(
-    matrices: MatrixList, xs: Sequence[torch.Tensor], starts: torch.Tensor, slots: torch.Tensor,
-    keys: torch.Tensor,
-) -> RowNumbers:  # fmt: skip
-    """Number equal rows and fold all values into the ranges ``keys``."""
-    rows, dtype = matrices.rows, xs[0].dtype
+
+def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
+    """Number equal rows, find the ranges of all values, and compute the grids."""
+    rows, numbers, dtype = task.matrices.rows, task.by_value, task.xs[0].dtype
     counts = rows.tiles.counts
-    places = torch.empty(sum(rows.nums_rows), dtype=torch.int32, device=slots.device)
     # a single row is not looked at, and float64 values do not fit the words
     ranges = None
     if dtype != torch.float64 and 1 not in rows.nums_rows:
-        ranges = Ranges.of(rows, keys, dtype)
+        ranges = Ranges(task.keys, task.room.extremes, dtype)
     else:
-        tiles = tile_table(matrices.capacities, RANGE_TILE, slots.device)
-        fold_ranges(starts, tiles, keys, dtype, are_aligned(xs))
-    for group in matrices.groups:
-        pointers = [x.data_ptr() for x, num in zip(xs, group.nums_rows, strict=True) if num]
+        tiles = tile_table(task.matrices.capacities, RANGE_TILE, counts.device)
+        fold_ranges(task.starts, tiles, task.keys, dtype, are_aligned(task.xs))
+    for group in task.matrices.groups:
+        pointers = [x.data_ptr() for x, num in zip(task.xs, group.nums_rows, strict=True) if num]
         words = Words.of(group.width * dtype.itemsize, pointers)
-        find_slots(rows, group.nums_rows, words, starts, 0, counts, slots, places, ranges)
-    return number_slots(rows, counts, slots, places, ranges)
+        find_slots(
+            rows, group.tiles, words, task.starts, 0, counts, numbers.slots, numbers.places, ranges
+        )
+    count_slots(rows, counts, numbers, ranges)
+    _grid_kernel[(len(task.matrices),)](
+        rows.tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, task.room.grids,
+        KIND=KINDS[dtype], LANES=SUMMED, enable_fp_fusion=False,
+    )  # fmt: skip
+    number_slots(rows, counts, numbers)
 
 
-def _quantize(
-    matrices: MatrixList, by_value: RowNumbers, xs: Sequence[torch.Tensor], starts: torch.Tensor,
-    grids: torch.Tensor, slots: torch.Tensor, extents: torch.Tensor,
-) -> _Quantized:  # fmt: skip
-    """Quantize the distinct rows and number them by their codes."""
-    rows, device = matrices.rows, slots.device
-    codes = torch.empty(matrices.codes_nbytes, dtype=torch.uint8, device=device)
-    places = torch.empty_like(by_value.places)
-    kind, aligned = KINDS[xs[0].dtype], are_aligned(xs)
+def _quantize(task: _Task) -> None:
+    """Quantize the distinct rows and find those with equal codes."""
+    matrices, by_value, codes = task.matrices, task.by_value, task.room.codes
+    rows = matrices.rows
+    kind, aligned = KINDS[task.xs[0].dtype], are_aligned(task.xs)
     for group in matrices.groups:
-        num_rows, columns = group.tile(_TILE_VALUES)
+        num_rows, columns = group.tile(_TILE_VALUES, group.width)
         whole = group.width % columns == 0
-        _quantize_kernel[group.grid(num_rows, columns)](
-            group.members, starts, matrices.numels, rows.first_rows, by_value.first,
-            by_value.counts, group.width, grids, matrices.code_starts, codes, extents, KIND=kind,
-            ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
+        _quantize_kernel[group.grid(num_rows, columns, group.width)](
+            group.members, task.starts, matrices.numels, rows.first_rows, by_value.first,
+            by_value.counts, group.width, task.room.grids, matrices.starts, codes, task.extents,
+            KIND=kind, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
             COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         words = Words.of(group.width, [codes.data_ptr()])
         find_slots(
-            rows, group.nums_rows, words, matrices.code_starts, codes.data_ptr(), by_value.counts,
-            slots, places,
+            rows, group.tiles, words, matrices.starts, codes.data_ptr(), by_value.counts,
+            task.by_code.slots, task.by_code.places,
         )  # fmt: skip
-    return _Quantized(codes, extents, number_slots(rows, by_value.counts, slots, places))
+    count_slots(rows, by_value.counts, task.by_code)
 
 
-def _keep(matrices: MatrixList, quantized: _Quantized, decisions: Decisions) -> torch.Tensor:
-    """Return the codes of the rows that are kept, back to back from each matrix's start on."""
-    kept = torch.empty_like(quantized.codes)
+def _keep(task: _Task) -> None:
+    """Copy the codes of the rows that are kept, back to back from each matrix's start on."""
+    matrices, codes, symbols = task.matrices, task.room.codes, task.room.symbols
     types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
     for group in matrices.groups:
-        words = Words.of(group.width, [kept.data_ptr(), quantized.codes.data_ptr()])
-        part = WidthGroup(words.row_words, group.nums_rows, group.members, group.num_members)
-        num_rows, columns = part.tile(_TILE_VALUES)
-        _keep_kernel[part.grid(num_rows, columns)](
-            group.members, decisions.unique, matrices.rows.first_rows, quantized.by_code.first,
-            matrices.code_starts, words.row_words, quantized.codes, kept, TYPE=types[words.dtype],
+        words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
+        num_rows, columns = group.tile(_TILE_VALUES, words.row_words)
+        _keep_kernel[group.grid(num_rows, columns, words.row_words)](
+            group.members, task.room.unique, matrices.rows.first_rows, task.by_code.first,
+            matrices.starts, words.row_words, codes, symbols, TYPE=types[words.dtype],
             ALIGNED=words.aligned, ROWS=num_rows, COLUMNS=columns, num_warps=4,
         )  # fmt: skip
-    return kept
 
 
-def _code(
-    matrices: MatrixList, by_value: RowNumbers, quantized: _Quantized, keys: torch.Tensor,
-    grids: torch.Tensor, starts: torch.Tensor, dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+def _code(task: _Task) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Entropy-code and write all payloads; see ``encode_rows_list``."""
-    decisions = decide(matrices, quantized.by_code, quantized.extents, grids)
-    index = split_index(matrices, by_value, quantized.by_code, decisions)
-    index_streams = Streams(
-        index.symbols, matrices.symbol_starts, decisions.index_counts, matrices.rows.nums_rows,
-        decisions.index_alphabets, matrices.zeros,
+    matrices, room, dtype = task.matrices, task.room, task.xs[0].dtype
+    decisions = Decisions(
+        room.unique, room.stream_counts, room.alphabets, room.rotations, room.lows
+    )
+    index = SplitIndex(room.marks, room.refs)
+    decide(matrices, task.by_code, task.extents, room.grids, decisions)
+    number_slots(matrices.rows, task.by_value.counts, task.by_code)
+    split_index(matrices, task.by_value, task.by_code, decisions, index, room.symbols)
+    _keep(task)
+    streams = Streams(
+        room.symbols, matrices.starts, decisions.counts, matrices.symbols, decisions.alphabets,
+        decisions.rotations, len(matrices),
     )  # fmt: skip
-    row_streams = Streams(
-        _keep(matrices, quantized, decisions), matrices.code_starts, decisions.row_counts,
-        matrices.capacities, decisions.row_alphabets, decisions.rotations,
-    )  # fmt: skip
-    coded_index, coded_rows = encode_streams(index_streams), encode_streams(row_streams)
+    encoded = encode_streams(streams, task.counts)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in matrices.capacities)
-    out = torch.empty(capacity, dtype=torch.uint8, device=keys.device)
-    plan, sizes, status, index_targets, rows_targets = plan_payloads(
-        matrices, decisions, coded_index.nbytes, coded_rows.nbytes, quantized.extents, keys, grids,
-        out, dtype,
+    out = torch.empty(capacity, dtype=torch.uint8, device=room.symbols.device)
+    sizes, status = plan_payloads(
+        matrices, decisions.unique, encoded.nbytes, task.extents, task.keys, room.grids, out, dtype,
+        room.plan, room.targets,
     )  # fmt: skip
-    place_payloads(matrices, decisions, index, starts, plan, out, dtype)
-    place_streams(index_streams, coded_index, index_targets)
-    place_streams(row_streams, coded_rows, rows_targets)
+    place_payloads(matrices, decisions, index, task.starts, room.plan, out, dtype)
+    place_streams(streams, encoded, room.targets)
     return out, sizes, status
 
 
@@ -238,16 +391,9 @@ def encode_rows_list(
         sizes: int64 [len(xs)], bytes of each payload.
         status: int32 [len(xs)], 1 where the codec ``rows`` itself may have a smaller payload.
     """
-    device, dtype = xs[0].device, xs[0].dtype
-    matrices = matrices_of(xs)
     with torch.cuda.device_of(xs[0]):
-        starts = addresses(xs, device)
-        limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
-        # extents and keys of all matrices, zeroed in one launch
-        zeroed = torch.zeros(4 * len(xs), dtype=torch.int64, device=device)
-        extents, keys = zeroed[: 2 * len(xs)], zeroed[2 * len(xs) :].view(key_dtype(dtype))
-        slots, again_slots = empty_slots(matrices.rows, 2, device).unbind(0)
-        by_value = _number_by_value(matrices, xs, starts, slots, keys)
-        grids = grid_table(keys, limits, dtype)
-        quantized = _quantize(matrices, by_value, xs, starts, grids, again_slots, extents)
-        return _code(matrices, by_value, quantized, keys, grids, starts, dtype)
+        task = _Task.of(xs)
+        limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
+        _number_by_value(task, bound_table(limits, xs[0].device))
+        _quantize(task)
+        return _code(task)

@@ -1,12 +1,13 @@
 """Decoding of the rows payloads of a list of matrices in Triton, without a wait.
 
-Heads are read first, then the index is decoded, then the distinct rows, of which one pass gathers
-the values of all rows. What the bytes say is checked before it is relied on.
+Heads are read first, then the symbols of the indices and of the distinct rows are decoded together,
+then one pass gathers the values of all rows. What the bytes say is checked before it is relied on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import torch
@@ -14,12 +15,12 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.bitfields.gpu import take_fields
-from tersor.kernels.dedup.gpu import NUMBERED, member_tiles
+from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, before_tile, member_tiles, sum_tiles
 from tersor.kernels.index_list.gpu import fields_nbytes
-from tersor.kernels.matrix_list.gpu import MatrixList, matrices_of, programs_each
-from tersor.kernels.payload.gpu import CODED, CONSTANT, EXACT, as_compute, copy_values, tile_end
+from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols, matrix_list, shapes_of
+from tersor.kernels.payload.gpu import CODED, CONSTANT, EXACT, as_compute, copy_values
 from tersor.kernels.quantize.gpu import KINDS, as_float, store_values
-from tersor.kernels.rans_list.gpu import decode_streams
+from tersor.kernels.rans_list_decode.gpu import Bodies, decode_streams
 from tersor.kernels.rows_heads.gpu import (
     BODY,
     FORM,
@@ -29,17 +30,16 @@ from tersor.kernels.rows_heads.gpu import (
     NBITS,
     NUM_COLUMNS,
     NUMBER,
+    PLAN_COLUMNS,
     REFS,
     UNIQUE,
-    Stream,
     open_payloads,
-    open_rows,
 )
 from tersor.kernels.rows_plan.gpu import CODED_INDEX, ROWS_HEAD
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned
+from tersor.kernels.workspace import Layout
 
 _TILE_VALUES: Final = 4096
-_COPIED: Final = 1 << 14
 
 
 @triton.jit
@@ -55,9 +55,9 @@ def _load_highs(plan_row, symbols, row, inside):
     return high
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num_matrices"])
 def _count_kernel(
-    num_rows, first_tiles, owners, plan, symbol_starts, symbols, num_new, TILE: tl.constexpr
+    num_rows, first_tiles, owners, plan, starts, num_matrices, symbols, num_new, TILE: tl.constexpr
 ):
     """One program counts the new rows of a tile."""
     tile = tl.program_id(0)
@@ -67,15 +67,22 @@ def _count_kernel(
     if tl.load(plan_row + MODE) == CODED:
         row = (tile - tl.load(first_tiles + k)).to(tl.int32) * TILE + tl.arange(0, TILE)
         inside = row < tl.load(num_rows + k)
-        high = _load_highs(plan_row, symbols + tl.load(symbol_starts + k), row, inside)
+        own = index_symbols(symbols, starts, num_matrices, k)
+        high = _load_highs(plan_row, own, row, inside)
         found = tl.sum((inside & (high == 0)).to(tl.int32), axis=0)
     tl.store(num_new + tile, found.to(tl.int64))
 
 
 @triton.jit
+def _sum_kernel(first_tiles, ends, LANES: tl.constexpr):
+    """One program adds up the new rows of one matrix."""
+    sum_tiles(ends, first_tiles, tl.program_id(0), LANES)
+
+
+@triton.jit(do_not_specialize=["num_matrices"])
 def _join_kernel(
-    num_rows, first_tiles, owners, first_rows, plan, symbol_starts, symbols, ends, rooms, nbytes,
-    index, status, TILE: tl.constexpr,
+    num_rows, first_tiles, owners, first_rows, plan, starts, num_matrices, symbols, ends, rooms,
+    nbytes, index, status, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program puts the numbers of a tile of rows together; impossible ones become 0.
 
@@ -88,9 +95,10 @@ def _join_kernel(
         begin, rows = tl.load(first_tiles + k), tl.load(num_rows + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
         inside = row < rows
-        high = _load_highs(plan_row, symbols + tl.load(symbol_starts + k), row, inside)
+        own = index_symbols(symbols, starts, num_matrices, k)
+        high = _load_highs(plan_row, own, row, inside)
         is_new = inside & (high == 0)
-        before = (tile_end(ends, tile) - tile_end(ends, begin)).to(tl.int32)
+        before = before_tile(ends, begin, tile).to(tl.int32)
         end = before + tl.cumsum(is_new.to(tl.int32), axis=0)
         unique, nbits = tl.load(plan_row + UNIQUE), tl.load(plan_row + NBITS).to(tl.int32)
         num_refs, place = rows - unique, row - end
@@ -110,26 +118,41 @@ def _join_kernel(
 
 
 @triton.jit
+def _put_plain(plan_row, mode, address, begin, end, KIND: tl.constexpr, LANES: tl.constexpr):
+    """Write the values from ``begin`` to ``end`` of a matrix that is constant or stored exactly."""
+    if mode == EXACT:
+        copy_values(tl.load(plan_row + BODY), address, begin, end, KIND)
+    elif mode == CONSTANT:
+        number = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
+        values = as_compute(tl.zeros([LANES], dtype=tl.float64) + number, KIND)
+        for start in range(begin, end, LANES):
+            position = start + tl.arange(0, LANES)
+            store_values(address, position, values, end, KIND, False, False)
+
+
+@triton.jit
 def _gather_kernel(
-    targets, numels, num_rows, first_tiles, owners, first_rows, width, plan, code_starts, symbols,
+    targets, numels, num_rows, first_tiles, owners, first_rows, width, plan, starts, symbols,
     index, KIND: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes ``ROWS`` rows of ``COLUMNS`` columns from the distinct rows' symbols.
+    """One program writes ``ROWS`` rows of ``COLUMNS`` columns, from the distinct rows' symbols.
 
-    ``WHOLE`` says that the columns divide the width.
+    ``WHOLE`` says that the columns divide the width. Rows of a matrix that is not coded are written
+    by the programs of the first columns.
     """
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
     plan_row = plan + k * NUM_COLUMNS
-    if tl.load(plan_row + MODE) == CODED:
-        row = (tile - tl.load(first_tiles + k)) * ROWS + tl.arange(0, ROWS)
-        count, numel = tl.load(num_rows + k), tl.load(numels + k)
+    mode, address = tl.load(plan_row + MODE), tl.load(targets + k)
+    first_row, count = (tile - tl.load(first_tiles + k)) * ROWS, tl.load(num_rows + k)
+    if mode == CODED:
+        numel = tl.load(numels + k)
         # beyond the end the last row is written again: a mask would cut wide stores into pieces
-        row = tl.minimum(row, count - 1)
+        row = tl.minimum(first_row + tl.arange(0, ROWS), count - 1)
         column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
         number = tl.load(index + tl.load(first_rows + k) + row).to(tl.int64)
-        source = symbols + tl.load(code_starts + k)
+        source = symbols + tl.load(starts + k)
         places = source + (number[:, None] * width + column[None, :])
         position = row[:, None] * width + column[None, :]
         if ALIGNED:
@@ -144,70 +167,57 @@ def _gather_kernel(
         code = found.to(tl.int32) + tl.load(plan_row + LOW).to(tl.int32)
         step = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
         values = as_float(code, KIND) * as_compute(step, KIND)
-        store_values(tl.load(targets + k), position, values, numel, KIND, ALIGNED, WHOLE)
+        store_values(address, position, values, numel, KIND, ALIGNED, WHOLE)
+    elif tl.program_id(1) == 0:
+        end = tl.minimum(first_row + ROWS, count) * width
+        _put_plain(plan_row, mode, address, first_row * width, end, KIND, 512)
 
 
-@triton.jit
-def _plain_kernel(targets, numels, plan, KIND: tl.constexpr, LANES: tl.constexpr):
-    """Program (k, p) writes the p-th share of a matrix that is constant or stored exactly."""
-    k, p = tl.program_id(0), tl.program_id(1).to(tl.int64)
-    row = plan + k * NUM_COLUMNS
-    mode, count, address = tl.load(row + MODE), tl.load(numels + k), tl.load(targets + k)
-    share = (count + tl.num_programs(1) - 1) // tl.num_programs(1)
-    begin = tl.minimum(p * share, count)
-    end = tl.minimum(begin + share, count)
-    if mode == EXACT:
-        copy_values(tl.load(row + BODY), address, begin, end, KIND)
-    elif mode == CONSTANT:
-        number = tl.load(row + NUMBER).to(tl.float64, bitcast=True)
-        values = as_compute(tl.zeros([LANES], dtype=tl.float64) + number, KIND)
-        for start in range(begin, end, LANES):
-            position = start + tl.arange(0, LANES)
-            store_values(address, position, values, end, KIND, False, False)
-
-
-def _decode_symbols(
-    stream: Stream, capacities: tuple[int, ...], out: torch.Tensor, starts: torch.Tensor,
-    status: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """Decode symbols into ``out`` from ``starts`` on; return the size of each body."""
-    found = stream.bodies, stream.rooms, stream.counts, stream.alphabets
-    return decode_streams(*found, capacities, out, starts, status)
-
-
-def _decode_index(
-    matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, rooms: torch.Tensor,
-    rows_nbytes: torch.Tensor, status: torch.Tensor,
-) -> torch.Tensor:  # fmt: skip
-    """Return the distinct row of each row, int32; compare the sizes of the rows' bodies."""
-    rows, tiles, device = matrices.rows, matrices.rows.tiles, status.device
-    ends = torch.empty(tiles.num_tiles, dtype=torch.int64, device=device)
-    index = torch.empty(sum(rows.nums_rows), dtype=torch.int32, device=device)
-    shape = tiles.counts, tiles.first_tiles, tiles.owners
-    _count_kernel[(tiles.num_tiles,)](
-        *shape, plan, matrices.symbol_starts, symbols, ends, TILE=NUMBERED
+@lru_cache(maxsize=64)
+def _layout(num: int, num_rows: int, num_tiles: int, symbols_nbytes: int) -> Layout:
+    return Layout.of(
+        (
+            (torch.int64, num * PLAN_COLUMNS),
+            (torch.int64, 2 * num),
+            (torch.int64, 2 * num),
+            (torch.int64, 2 * num),
+            (torch.int32, 2 * num),
+            (torch.uint8, symbols_nbytes),
+            (torch.int64, num_tiles),
+            (torch.int32, num_rows),
+        )
     )
-    ends.cumsum_(0)
+
+
+def _join_index(
+    matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, rooms: torch.Tensor,
+    nbytes: torch.Tensor, ends: torch.Tensor, index: torch.Tensor, status: torch.Tensor,
+) -> None:  # fmt: skip
+    """Put the distinct row of each row into ``index``; compare the sizes of the rows' bodies."""
+    tiles, num = matrices.rows.tiles, len(matrices)
+    shape = tiles.counts, tiles.first_tiles, tiles.owners
+    held = plan, matrices.starts, num, symbols, ends
+    _count_kernel[(tiles.num_tiles,)](*shape, *held, TILE=NUMBERED)
+    _sum_kernel[(num,)](tiles.first_tiles, ends, LANES=SUMMED)
     _join_kernel[(tiles.num_tiles,)](
-        *shape, rows.first_rows, plan, matrices.symbol_starts, symbols, ends, rooms, rows_nbytes,
-        index, status, TILE=NUMBERED,
-    )  # fmt: skip
-    return index
+        *shape, matrices.rows.first_rows, *held, rooms, nbytes, index, status, TILE=NUMBERED
+    )
 
 
 def _gather(
     matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, index: torch.Tensor,
-    targets: torch.Tensor, outs: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
 ) -> None:  # fmt: skip
-    """Write the values of all rows of all coded matrices."""
+    """Write the values of all rows of all matrices."""
     rows, dtype, aligned = matrices.rows, outs[0].dtype, are_aligned(outs)
+    targets = addresses(outs, plan.device)
     for group in matrices.groups:
-        num_rows, columns = group.tile(_TILE_VALUES)
+        num_rows, columns = group.tile(_TILE_VALUES, group.width)
         whole = group.width % columns == 0
         tiles = member_tiles(group.nums_rows, num_rows, plan.device)
         _gather_kernel[(tiles.num_tiles, triton.cdiv(group.width, columns))](
             targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
-            rows.first_rows, group.width, plan, matrices.code_starts, symbols, index,
+            rows.first_rows, group.width, plan, matrices.starts, symbols, index,
             KIND=KINDS[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,
             ROWS=num_rows, COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
@@ -229,23 +239,17 @@ def decode_rows_list(
         int32 [len(outs)]: 0; or, where the matrix is undefined, 1 if its payload is malformed, 2 if
         that has outliers, escapes or a wide alphabet, and must be decoded by the codec itself.
     """
-    device, dtype, num = buffer.device, outs[0].dtype, len(outs)
-    matrices = matrices_of(outs)
+    device, num = buffer.device, len(outs)
+    matrices = matrix_list(shapes_of(outs), device)
+    num_tiles = matrices.rows.tiles.num_tiles
+    plan, bodies, rooms, counts, alphabets, symbols, ends, index = _layout(
+        num, matrices.num_rows, num_tiles, matrices.nbytes
+    ).carve(device)
+    status = torch.empty(num, dtype=torch.int32, device=device)
+    streams = Bodies(bodies, rooms, counts, alphabets, matrices.symbols, num)
     with torch.cuda.device_of(buffer):
-        targets = addresses(outs, device)
-        heads = open_payloads(matrices, buffer, offsets, sizes, dtype)
-        plan, status = heads.plan, heads.status
-        highs = torch.empty(matrices.num_symbols, dtype=torch.int16, device=device)
-        index_nbytes = _decode_symbols(
-            heads.index, matrices.rows.nums_rows, highs, matrices.symbol_starts, status
-        )
-        rows = open_rows(matrices, heads, index_nbytes, dtype)
-        symbols = torch.empty(matrices.codes_nbytes, dtype=torch.uint8, device=device)
-        rows_nbytes = _decode_symbols(
-            rows, matrices.capacities, symbols, matrices.code_starts, status
-        )
-        index = _decode_index(matrices, plan, highs, rows.rooms, rows_nbytes, status)
-        _gather(matrices, plan, symbols, index, targets, outs)
-        programs = programs_each(num, triton.cdiv(max(matrices.capacities), _COPIED))
-        _plain_kernel[(num, programs)](targets, matrices.numels, plan, KIND=KINDS[dtype], LANES=512)
+        open_payloads(matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, status)
+        nbytes = decode_streams(streams, symbols, matrices.starts, status)
+        _join_index(matrices, plan, symbols, rooms, nbytes, ends, index, status)
+        _gather(matrices, plan, symbols, index, outs)
     return status

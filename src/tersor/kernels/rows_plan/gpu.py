@@ -17,6 +17,7 @@ from tersor.kernels.index_list.gpu import (
     BELOW,
     BIAS,
     FIELDS,
+    MARK_WORDS,
     Decisions,
     SplitIndex,
     fields_nbytes,
@@ -54,6 +55,7 @@ PACKED_INDEX, CODED_INDEX = tl.constexpr(layout.PACKED), tl.constexpr(layout.COD
 _INDEX, _REFS, _ROWS, _NUM_COLUMNS = (tl.constexpr(NUM_FIELDS.value + k) for k in range(4))
 """More columns of a plan: the form of the index, and where in the payload its references and the
 distinct rows start."""
+PLAN_COLUMNS: Final = _NUM_COLUMNS.value
 _LANES: Final = 128
 """Matrices that are handled at once."""
 _COPIED: Final = 1 << 14
@@ -79,8 +81,8 @@ def _index_sizes(num_rows, num_unique, coded_nbytes):
 
 @triton.jit(do_not_specialize=["num_matrices"])
 def _plan_kernel(
-    numels, num_rows, unique, index_nbytes, rows_nbytes, codes, keys, grids, num_matrices, out,
-    plan, sizes, status, index_targets, rows_targets, KIND: tl.constexpr, LANES: tl.constexpr,
+    numels, num_rows, unique, nbytes, codes, keys, grids, num_matrices, out, plan, sizes, status,
+    targets, KIND: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     value_nbytes: tl.constexpr = KIND & ~1
@@ -91,10 +93,10 @@ def _plan_kernel(
         count = tl.load(numels + k, mask=inside, other=0)
         rows = tl.load(num_rows + k, mask=inside, other=0)
         num_unique = tl.load(unique + k, mask=inside, other=0)
-        coded_nbytes = tl.load(index_nbytes + k, mask=inside, other=0)
+        coded_nbytes = tl.load(nbytes + num_matrices + k, mask=inside, other=0)
         is_coded_index, first_nbytes, both_nbytes = _index_sizes(rows, num_unique, coded_nbytes)
         rows_start = both_nbytes + (HEADER_NBYTES + ROWS_HEAD)
-        coded = rows_start + SYMBOLS_HEAD + tl.load(rows_nbytes + k, mask=inside, other=0)
+        coded = rows_start + SYMBOLS_HEAD + tl.load(nbytes + k, mask=inside, other=0)
         exact = padded(count * value_nbytes) + HEADER_NBYTES
         is_coded = (num_unique > 0) & (coded < exact)
         low, high = load_range(keys, k, inside, KIND)
@@ -128,10 +130,11 @@ def _plan_kernel(
         tl.store(sizes + k, size, mask=inside)
         tl.store(status + k, is_larger.to(tl.int32), mask=inside)
         address = out.to(tl.int64) + offset
-        at = address + HEADER_NBYTES + ROWS_HEAD + SYMBOLS_HEAD
-        tl.store(index_targets + k, tl.where(is_coded & is_coded_index, at, 0), mask=inside)
         at = address + rows_start + SYMBOLS_HEAD
-        tl.store(rows_targets + k, tl.where(is_coded, at, 0), mask=inside)
+        tl.store(targets + k, tl.where(is_coded, at, 0), mask=inside)
+        at = address + HEADER_NBYTES + ROWS_HEAD + SYMBOLS_HEAD
+        at = tl.where(is_coded & is_coded_index, at, 0)
+        tl.store(targets + num_matrices + k, at, mask=inside)
         end += tl.sum(room, axis=0)
 
 
@@ -145,9 +148,8 @@ def _put_symbols_head(target, low, alphabet):
 
 @triton.jit
 def _place_kernel(
-    starts, numels, num_rows, first_rows, first_tiles, plan, unique, index_alphabets,
-    row_alphabets, lows, marks, refs, out, KIND: tl.constexpr, TILE_WORDS: tl.constexpr,
-    LANES: tl.constexpr,
+    starts, numels, num_rows, first_rows, first_tiles, plan, unique, alphabets, lows, marks, refs,
+    out, KIND: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes the p-th share of payload k, except for the coded symbols."""
     k, p, num_parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
@@ -173,10 +175,10 @@ def _place_kernel(
             head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
             tl.store(head, num_unique | (form << 32))
             if is_coded_index:
-                alphabet = tl.load(index_alphabets + k)
+                alphabet = tl.load(alphabets + tl.num_programs(0) + k)
                 _put_symbols_head(index, alphabet * 0, alphabet)
             rows_head = payload + tl.load(row + _ROWS)
-            _put_symbols_head(rows_head, tl.load(lows + k), tl.load(row_alphabets + k))
+            _put_symbols_head(rows_head, tl.load(lows + k), tl.load(alphabets + k))
     elif mode == EXACT:
         source, target = tl.load(starts + k), (payload + HEADER_NBYTES).to(tl.int64)
         share = (count + num_parts - 1) // num_parts
@@ -188,48 +190,43 @@ def _place_kernel(
 
 def plan_payloads(
     matrices: MatrixList,
-    decisions: Decisions,
-    index_nbytes: torch.Tensor,
-    rows_nbytes: torch.Tensor,
+    unique: torch.Tensor,
+    nbytes: torch.Tensor,
     codes: torch.Tensor,
     keys: torch.Tensor,
     grids: torch.Tensor,
     out: torch.Tensor,
     dtype: torch.dtype,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    plan: torch.Tensor,
+    targets: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Decide sizes and places of all payloads in ``out``, without waiting.
 
     Args:
         matrices: of the list.
-        decisions: about them.
-        index_nbytes: int64, size of each coded index without its head; 0 if there is none.
-        rows_nbytes: int64, size of the coded distinct rows without their head.
-        codes: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
-        keys: finite ranges as ``finite_range.gpu`` keeps them.
+        unique: int64, distinct rows; 0 where the matrix cannot be coded here.
+        nbytes: int64 [2 * num_matrices], sizes of the coded streams of ``index_list.gpu.Decisions``.
+        codes: what is known of the codes; see ``index_list.gpu``.
+        keys: finite ranges, as ``finite_range.gpu`` keeps them.
         grids: of ``grids.gpu``.
         out: the buffer.
         dtype: of the values.
+        plan: int64 [num_matrices * PLAN_COLUMNS], for ``place_payloads``; written.
+        targets: int64 [2 * num_matrices], the address of each coded stream, or 0; written.
 
     Returns:
-        plan: for ``place_payloads``.
         sizes: int64, bytes of each payload.
         status: int32, 1 where the matrix is stored exactly because it has a form that only the
             codec itself knows.
-        index_targets: int64, the address of the coded symbols of each index, or 0.
-        rows_targets: int64, the same of the distinct rows.
     """
-    num, device = len(matrices), out.device
-    plan = torch.empty((num, _NUM_COLUMNS.value), dtype=torch.int64, device=device)
-    sizes, index_targets, rows_targets = torch.empty(
-        (3, num), dtype=torch.int64, device=device
-    ).unbind(0)
-    status = torch.empty(num, dtype=torch.int32, device=device)
+    num = len(matrices)
+    results = torch.empty(num + (num + 1) // 2, dtype=torch.int64, device=out.device)
+    sizes, status = results[:num], results[num:].view(torch.int32)[:num]
     _plan_kernel[(1,)](
-        matrices.numels, matrices.rows.tiles.counts, decisions.unique, index_nbytes, rows_nbytes,
-        codes, keys, grids, num, out, plan, sizes, status, index_targets, rows_targets,
-        KIND=KINDS[dtype], LANES=_LANES, enable_fp_fusion=False,
+        matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, out,
+        plan, sizes, status, targets, KIND=KINDS[dtype], LANES=_LANES, enable_fp_fusion=False,
     )  # fmt: skip
-    return plan, sizes, status, index_targets, rows_targets
+    return sizes, status
 
 
 def place_payloads(
@@ -250,7 +247,6 @@ def place_payloads(
     num_shares = max(num_runs, triton.cdiv(largest, _COPIED))
     _place_kernel[(len(matrices), programs_each(len(matrices), num_shares))](
         starts, matrices.numels, tiles.counts, matrices.rows.first_rows, tiles.first_tiles, plan,
-        decisions.unique, decisions.index_alphabets, decisions.row_alphabets, decisions.lows,
-        index.marks, index.refs, out, KIND=KINDS[dtype],
-        TILE_WORDS=index.marks.numel() // tiles.num_tiles, LANES=256, num_warps=4,
+        decisions.unique, decisions.alphabets, decisions.lows, index.marks, index.refs, out,
+        KIND=KINDS[dtype], TILE_WORDS=MARK_WORDS, LANES=256, num_warps=4,
     )  # fmt: skip

@@ -21,10 +21,8 @@ _SAMPLE_ROWS: Final = 4096
 CANDIDATES: Final = ("rows", "flat", "huffman", "raw")
 """Codecs that ``codec="auto"`` chooses from on a CPU, all within the bound; ``rows`` and ``huffman`` give way to their rANS
 forms on CUDA."""
-_ON_CUDA: Final[dict[str, tuple[str, dict[str, Any]]]] = {
-    "rows": ("rows", {"entropy": "ans"}),
-    "huffman": ("ans", {}),
-}
+_ON_CUDA: Final = {"huffman": "ans"}
+"""Codecs whose place others take on CUDA; options of a codec are its own matter there."""
 
 
 def make_codec(spec: str | Codec, device: torch.device) -> Codec:
@@ -39,10 +37,9 @@ def make_codec(spec: str | Codec, device: torch.device) -> Codec:
     if isinstance(spec, Codec):
         codec = spec
     else:
-        on_cuda = _ON_CUDA if device.type == "cuda" else {}
-        name, options = on_cuda.get(spec, (spec, {}))
+        name = _ON_CUDA.get(spec, spec) if device.type == "cuda" else spec
         bound = {"bound": _ANY_BOUND} if get(name).takes_bound() else {}
-        codec = create(name, **bound, **options)
+        codec = create(name, device=device, **bound)
     if not codec.writes_payloads:
         raise SpecError(f"codec {codec.codec_id!r} cannot be sent with; use codec='auto' by name")
     return codec

@@ -1,0 +1,1 @@
+"""Narrower floats of a list of tensors in one launch."""

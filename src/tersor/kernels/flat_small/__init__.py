@@ -1,0 +1,1 @@
+"""Flat payloads of a list of small tensors in two launches."""

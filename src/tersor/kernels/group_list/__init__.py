@@ -1,0 +1,1 @@
+"""Groups of a list of tensors in one launch."""

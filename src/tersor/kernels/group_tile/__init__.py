@@ -1,0 +1,1 @@
+"""Tiles of whole groups on the GPU, from values to fields and back."""

@@ -1,0 +1,1 @@
+"""Decoding of rANS of several streams at once."""

@@ -1,0 +1,258 @@
+"""Decoding of rANS of several streams in Triton: two launches whatever their number, and no wait.
+
+See ``kernels/rans_list`` for encoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.histogram.gpu import has_ptx
+from tersor.kernels.payload.gpu import as_compute, padded
+from tersor.kernels.quantize.gpu import KINDS
+from tersor.kernels.rans import layout
+from tersor.kernels.rans_block.gpu import BYTES, SHORTS, decode_part
+from tersor.kernels.rans_list.gpu import STATES_NBYTES, block_table, body_parts, own_block
+from tersor.kernels.rans_table.gpu import (
+    SLOTS,
+    bits_of_alphabet,
+    num_slot_words,
+    slots_start,
+    store_slots,
+)
+from tersor.kernels.symbols.alphabet import NARROW, WIDE
+from tersor.kernels.workspace import Layout
+
+WIDE_NBITS: Final = WIDE.bit_length() - 1
+_NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
+_WIDE_PARTS = tl.constexpr((1 << layout.WIDE_BITS) // SLOTS)
+"""Programs that fill a decoding table."""
+_GOOD, _USED, _SYMBOL, _NUM_FACTS = (tl.constexpr(k) for k in range(4))
+"""What is known of a body before its blocks are decoded, int32: 1 if it has symbols and its head is
+well formed; used symbols; the largest of them."""
+
+
+@triton.jit
+def read_head(body, room, count, capacity, alphabet, IS_WIDE: tl.constexpr, NBITS: tl.constexpr):
+    """Look at what comes before the states of a body, which has ``room`` bytes.
+
+    Returns:
+        frequencies, 2**NBITS of them; how many are not 0; whether the rest can be relied on; the
+        size of the body; whether all that was looked at is well formed.
+    """
+    num_blocks, offsets_start, states_start = body_parts(count, alphabet)
+    possible = (count > 0) & (count <= capacity)
+    possible = possible & (alphabet > 0) & (alphabet <= (1 << NBITS)) & (room >= states_start)
+    symbol = tl.arange(0, 1 << NBITS)
+    stored = body.to(tl.pointer_type(tl.int16)) + symbol
+    found = tl.load(stored, mask=possible & (symbol < alphabet), other=0).to(tl.int32) & 0xFFFF
+    offsets = (body + offsets_start).to(tl.pointer_type(tl.uint32))
+    num_words = tl.load(offsets + num_blocks, mask=possible, other=0).to(tl.int64)
+    used = tl.sum((found > 0).to(tl.int32), axis=0)
+    size = states_start + tl.where(used > 1, STATES_NBYTES * num_blocks, 0) + padded(2 * num_words)
+    scale = tl.full((), 1, tl.int32) << bits_of_alphabet(alphabet, IS_WIDE)
+    good = possible & (tl.sum(found, axis=0) == scale) & (size <= room)
+    return found, used, possible, size, good
+
+
+@triton.jit
+def wide_body_nbytes(body, room, count, alphabet, NBITS: tl.constexpr):
+    """Return the size of the body of a stream of int16; 0 if it is absent or its head malformed.
+
+    ``NBITS`` is ``WIDE_NBITS``.
+    """
+    _, _, _, size, good = read_head(body, room, count, count, alphabet, True, NBITS)
+    return tl.where(good, size, 0)
+
+
+@triton.jit
+def _fill_slots(
+    k, p, bodies, rooms, counts, capacities, alphabets, slots, facts, nbytes, status, num_narrow,
+    num_states, IS_WIDE: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Fill the p-th ``SLOTS`` slots of stream k; the first program also checks its head."""
+    count, alphabet = tl.load(counts + k), tl.load(alphabets + k)
+    found, used, possible, size, good = read_head(
+        tl.load(bodies + k), tl.load(rooms + k), count, tl.load(capacities + k), alphabet, IS_WIDE,
+        NBITS,
+    )  # fmt: skip
+    scale = tl.full((), 1, tl.int32) << bits_of_alphabet(alphabet, IS_WIDE)
+    if possible & (p * SLOTS < scale):
+        table = slots + slots_start(k, num_narrow)
+        store_slots(table, found, p * SLOTS, alphabet, IS_WIDE, NBITS, SLOTS)
+    if p == 0:
+        tl.store(facts + k * _NUM_FACTS + _GOOD, good.to(tl.int32))
+        tl.store(facts + k * _NUM_FACTS + _USED, used)
+        only = tl.max(tl.where(found > 0, tl.arange(0, 1 << NBITS), 0), axis=0)
+        tl.store(facts + k * _NUM_FACTS + _SYMBOL, only)
+        tl.store(nbytes + k, tl.where(good, size, 0))
+        if (count != 0) & (good == 0):
+            tl.atomic_or(status + k % num_states, 1)
+
+
+@triton.jit(do_not_specialize=["num_narrow", "num_states"])
+def _slots_kernel(
+    bodies, rooms, counts, capacities, alphabets, slots, facts, nbytes, status, num_narrow,
+    num_states, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, NARROW_NBITS: tl.constexpr,
+    WIDE_NBITS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """One program fills ``SLOTS`` slots of one stream."""
+    program = tl.program_id(0).to(tl.int64)
+    num_programs = num_narrow.to(tl.int64) * _NARROW_PARTS
+    if HAS_NARROW and program < num_programs:
+        _fill_slots(
+            program // _NARROW_PARTS, program % _NARROW_PARTS, bodies, rooms, counts,
+            capacities, alphabets, slots, facts, nbytes, status, num_narrow, num_states, False,
+            NARROW_NBITS, SLOTS,
+        )  # fmt: skip
+    if HAS_WIDE and program >= num_programs:
+        program -= num_programs
+        _fill_slots(
+            num_narrow + program // _WIDE_PARTS, program % _WIDE_PARTS, bodies, rooms, counts,
+            capacities, alphabets, slots, facts, nbytes, status, num_narrow, num_states, True,
+            WIDE_NBITS, SLOTS,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_narrow", "num_states"])
+def _decode_kernel(
+    bodies, rooms, counts, alphabets, firsts, owners, slots, facts, out, places, lows, steps,
+    status, num_narrow, num_states, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr,
+    KIND: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """One program, of one warp, decodes one block, if the head of its body is well formed.
+
+    ``KIND`` is what streams of bytes become; int16 stay what they are.
+    """
+    # backwards: the steps of int16, whose tables lie in memory, take longest
+    program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    k, count, b, block, size = own_block(program, counts, firsts, owners)
+    facts += k * _NUM_FACTS
+    if (size > 0) & (tl.load(facts + _GOOD) > 0):
+        alphabet, place = tl.load(alphabets + k), tl.load(places + k)
+        num_blocks, offsets_start, states_start = body_parts(count, alphabet)
+        num_words_room = (tl.load(rooms + k) - states_start - STATES_NBYTES * num_blocks) // 2
+        body = tl.load(bodies + k).to(tl.pointer_type(tl.uint8))
+        used, only = tl.load(facts + _USED), tl.load(facts + _SYMBOL)
+        table = slots + slots_start(k, num_narrow)
+        good = size > 0
+        if HAS_NARROW and k < num_narrow:
+            if KIND > 0:
+                target = place + b * block * (KIND & ~1)
+                low, step = tl.load(lows + k), as_compute(tl.load(steps + k), KIND)
+            else:
+                target = out.to(tl.int64) + place + b * block
+                low, step = 0, 0.0
+            good = decode_part(
+                body, b, num_blocks, size, offsets_start, states_start, num_words_room, True,
+                used, only, table, target, low, step, bits_of_alphabet(alphabet, False), False,
+                KIND, PTX,
+            )  # fmt: skip
+        if HAS_WIDE and k >= num_narrow:
+            target = out.to(tl.int64) + place + b * block * 2
+            good = decode_part(
+                body, b, num_blocks, size, offsets_start, states_start, num_words_room, True,
+                used, only, table, target, 0, 0.0, bits_of_alphabet(alphabet, True), True,
+                SHORTS, PTX,
+            )  # fmt: skip
+        if not good:
+            tl.atomic_or(status + k % num_states, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of several streams, and what is known of them, on the device.
+
+    Attributes:
+        addresses: int64 [streams], multiples of 8.
+        rooms: int64 [streams], bytes that may be read from each address on.
+        counts: int64 [streams], symbols of each; 0 if it is absent. Not trusted.
+        alphabets: int32 [streams]. Not trusted.
+        capacities: the most symbols of each.
+        num_narrow: how many streams, the first ones, have at most 256 symbols and become bytes or
+            values; the others become int16.
+    """
+
+    addresses: torch.Tensor
+    rooms: torch.Tensor
+    counts: torch.Tensor
+    alphabets: torch.Tensor
+    capacities: tuple[int, ...]
+    num_narrow: int
+
+
+@lru_cache(maxsize=64)
+def _decoding_layout(num_streams: int, num_narrow: int) -> Layout:
+    return Layout.of(
+        (
+            (torch.int32, num_slot_words(num_narrow, num_streams - num_narrow)),
+            (torch.int32, num_streams * _NUM_FACTS.value),
+            (torch.int64, num_streams),
+        )
+    )
+
+
+def _decode(bodies: Bodies, status: torch.Tensor, kind: Any, **where: Any) -> torch.Tensor:
+    device, num_streams, num_narrow = status.device, len(bodies.capacities), bodies.num_narrow
+    blocks = block_table(bodies.capacities, device)
+    slots, facts, sizes = _decoding_layout(num_streams, num_narrow).carve(device)
+    num_wide, num_states = num_streams - num_narrow, status.numel()
+    kinds = {"HAS_NARROW": num_narrow > 0, "HAS_WIDE": num_wide > 0}
+    _slots_kernel[(num_narrow * _NARROW_PARTS.value + num_wide * _WIDE_PARTS.value,)](
+        bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets, slots,
+        facts, sizes, status, num_narrow, num_states, NARROW_NBITS=NARROW.bit_length() - 1,
+        WIDE_NBITS=WIDE_NBITS, SLOTS=SLOTS, **kinds,
+    )  # fmt: skip
+    _decode_kernel[(blocks.num_programs,)](
+        bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
+        blocks.owners, slots, facts, status=status, num_narrow=num_narrow, num_states=num_states,
+        KIND=kind, PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False, **kinds, **where,
+    )  # fmt: skip
+    return sizes
+
+
+def decode_streams(
+    bodies: Bodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
+) -> torch.Tensor:
+    """Decode bodies to symbols.
+
+    Args:
+        bodies: what to decode.
+        out: uint8, memory with room for as many symbols as the capacities say.
+        starts: int64 [streams], the byte at which the symbols of each begin. Trusted.
+        status: int32; of stream ``k``, bit 0 of entry ``k % len(status)`` is set where its body is
+            malformed. Its symbols are then undefined.
+
+    Returns:
+        int64 [streams], size of each body; 0 where it is absent or its head malformed.
+    """
+    return _decode(bodies, status, BYTES, out=out, places=starts, lows=status, steps=status)
+
+
+def decode_values(
+    bodies: Bodies,
+    targets: torch.Tensor,
+    lows: torch.Tensor,
+    steps: torch.Tensor,
+    dtype: torch.dtype,
+    status: torch.Tensor,
+) -> torch.Tensor:
+    """Decode bodies, all narrow, to values; returns and sets what ``decode_streams`` does.
+
+    Args:
+        bodies: what to decode.
+        targets: int64 [streams], addresses of values of ``dtype``, of which there is room for as
+            many as the capacity says.
+        lows: int32 [streams], the code of symbol 0.
+        steps: float64 [streams], what codes are multiplied by.
+        dtype: of the values.
+        status: as in ``decode_streams``.
+    """
+    where = {"out": status, "places": targets, "lows": lows, "steps": steps}
+    return _decode(bodies, status, KINDS[dtype], **where)
