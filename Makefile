@@ -58,7 +58,9 @@ types: $(STAMP) ## check the types of src, strictly
 bench-smoke: $(STAMP) ## run every benchmark once on tiny inputs
 	$(BIN)/tersor bench kernels --device cpu --smoke
 	$(BIN)/tersor bench memory --smoke
+	$(BIN)/tersor bench programs --smoke
 	$(BIN)/tersor bench embeddings --smoke
+	$(BIN)/tersor bench embeddings --synthetic --smoke
 
 clean: ## remove what make and the tools created
 	rm -rf $(VENV) $(TORCHREC_VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

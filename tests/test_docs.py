@@ -15,6 +15,9 @@ EXAMPLE_PAGES = (
     "docs/compile.md",
     "docs/embeddings.md",
     "docs/data.md",
+    "docs/benchmark-embeddings.md",
+    "docs/report.md",
+    "docs/peers.md",
 )
 
 

@@ -20,7 +20,7 @@ LAYERS: Final = (
     ("codecs",),
     ("container",),
     ("api", "ops", "__init__"),
-    ("policy",),
+    ("policy", "planning"),
     ("sites",),
     ("workloads",),
     ("bench",),

@@ -85,7 +85,7 @@ def test_copies_fill_the_cache_three_times_over(nbytes, cache_nbytes, num_copies
 
 
 def test_copies_are_checked_and_used_in_turn(monkeypatch):
-    monkeypatch.setattr("tersor.bench.subject._cache_nbytes", lambda device: 2**16)
+    monkeypatch.setattr("tersor.bench.subject.cache_nbytes", lambda device: 2**16)
     subject = Subject.of(make_input("gradients", 2**16), None)
     assert len(subject.copies) == 3
     starts = [copy.slices[0].data_ptr() for copy in subject.copies]
@@ -103,7 +103,7 @@ def test_copies_are_checked_and_used_in_turn(monkeypatch):
 
 
 def test_a_copy_that_decodes_wrongly_is_found(monkeypatch):
-    monkeypatch.setattr("tersor.bench.subject._cache_nbytes", lambda device: 2**16)
+    monkeypatch.setattr("tersor.bench.subject.cache_nbytes", lambda device: 2**16)
     subject = Subject.of(make_input("gradients", 2**16), None)
     last = subject.copies[2].outs[0]
     decode = DeviceCopy.decode

@@ -101,6 +101,33 @@ def test_groups_are_judged_on_inputs_as_large_as_the_copy():
     assert goal([grouped(9000, 2**26)], "group4 with Hadamard encodes").met is None
 
 
+def chunks(codec, encode_us, decode_us, **changes):
+    """A row of small chunks whose times are given."""
+    encode_s, decode_s = encode_us / 1e6, decode_us / 1e6
+    return make_row(
+        codec=codec,
+        input="chunks",
+        device="cuda",
+        spec={},
+        encode_s=Percentiles(encode_s, encode_s, encode_s),
+        decode_s=Percentiles(decode_s, decode_s, decode_s),
+        **changes,
+    )
+
+
+@pytest.mark.parametrize("way", ["device", "graph"])
+def test_small_chunks_are_held_against_a_launch_and_a_copy_made_in_the_same_way(way):
+    peers = {"device": "launch-copy", "graph": "launch-copy-graph"}
+    rows = [chunks(peers[way], 10, 8, peer=True), chunks(f"flat-{way}", 29, 25)]
+    assert goal(rows, f"chunks: flat-{way} encodes within 3 times").met is True
+    slow = goal(rows, f"chunks: flat-{way} decodes")
+    assert slow.met is False
+    assert slow.measured == pytest.approx(24 / 25)
+    (other,) = set(peers.values()) - {peers[way]}
+    rows = [chunks(other, 10, 8, peer=True), chunks(f"flat-{way}", 1, 1)]
+    assert goal(rows, f"chunks: flat-{way} encodes").met is None
+
+
 def test_each_device_has_its_own_goals():
     names = {one.name for one in evaluate_goals([on_cuda("flat")])}
     assert not any("memcpy" in name for name in names)

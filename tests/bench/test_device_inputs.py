@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from tersor.bench.device_inputs import (
+    CHUNKS_NBYTES,
     DEVICE_INPUTS,
     DEVICE_SIZES,
     EMBEDDINGS_NBYTES,
@@ -34,6 +35,14 @@ def test_look_ups_are_one_tensor_per_table_of_rows_the_table_has():
         assert len(torch.unique(x, dim=0)) <= num_rows
 
 
+def test_chunks_are_the_look_ups_that_eight_ranks_get_of_each_table():
+    made = make_device_input("chunks", CHUNKS_NBYTES, CPU)
+    assert [tuple(x.shape) for x in made.slices] == [(64, 64)] * (26 * 8)
+    whole = make_device_input("embeddings", CHUNKS_NBYTES, CPU)
+    for k, x in enumerate(whole.slices):
+        assert torch.equal(torch.cat(made.slices[8 * k : 8 * k + 8]), x)
+
+
 def test_half_of_the_activations_are_zero():
     (x,) = make_device_input("activations", 2**20, CPU).slices
     # four standard deviations of a share of 2**18 independent values
@@ -44,6 +53,8 @@ def test_look_ups_have_one_size_of_their_own():
     assert sizes_of("embeddings", DEVICE_SIZES) == (EMBEDDINGS_NBYTES,)
     assert EMBEDDINGS_NBYTES == 26 * 65536 * 64 * 4
     assert sizes_of("embeddings", (2**20,)) == (2**20,)
+    assert sizes_of("chunks", DEVICE_SIZES) == (CHUNKS_NBYTES,)
+    assert sizes_of("chunks", (2**20,)) == (2**20,)
     assert sizes_of("field", DEVICE_SIZES) == DEVICE_SIZES
 
 

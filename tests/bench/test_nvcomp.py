@@ -45,7 +45,7 @@ def test_what_nvcomp_refuses_is_one_sentence(nvcomp):
 def test_without_nvcomp_all_its_peers_are_one_note(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvidia.nvcomp", None)
     loaded, notes = load_peers(tuple(DEVICE_PEERS), "cuda")
-    assert [peer.name for peer in loaded] == ["copy"]
+    assert [peer.name for peer in loaded] == ["copy", "launch-copy", "launch-copy-graph"]
     assert len(notes) == 1
     assert "nvcomp-zstd" in notes[0]
     assert "install nvidia-nvcomp-cu13" in notes[0]

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 
 from tersor.bench.candidate import HuffmanCodes
 from tersor.bench.inputs import make_input
-from tersor.bench.peers import PEERS, load_peer
+from tersor.bench.peers import PEERS, load_peer, load_peers
 from tersor.bench.roundtrip import worst_error
 from tersor.bench.subject import Subject
 from tersor.bench.trial import run_trial
@@ -31,7 +33,26 @@ def test_a_peer_decodes_within_the_bound_it_was_given(name, made, relative_bound
     assert peer.version != "unknown"
 
 
-@pytest.mark.parametrize("name", ["lz4", "zstd", "blosc2"])
+@pytest.mark.parametrize(
+    ("name", "package", "install"),
+    [
+        ("pcodec", "pcodec", r"tersor\[peers\]"),
+        ("fbgemm8", "fbgemm_gpu", "fbgemm-gpu-cpu"),
+        ("blosc2", "blosc2", r"tersor\[peers\]"),
+    ],
+)
+def test_a_missing_peer_is_one_line_that_says_what_to_install(name, package, install, monkeypatch):
+    monkeypatch.delitem(sys.modules, PEERS[name].partition(":")[0], raising=False)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(BackendUnavailableError, match=install) as caught:
+        load_peer(name)
+    assert "\n" not in str(caught.value)
+    peers, absent = load_peers(["memcpy", name], "cpu")
+    assert [peer.name for peer in peers] == ["memcpy"]
+    assert absent == [f"left out: {name}: {caught.value}"]
+
+
+@pytest.mark.parametrize("name", ["lz4", "zstd", "blosc2", "pcodec"])
 def test_values_a_code_cannot_hold_come_back_exactly(name):
     peer = loaded(name)
     x = torch.tensor([float("nan"), float("inf"), -float("inf"), 1e30, 0.3])

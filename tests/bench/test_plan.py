@@ -26,7 +26,8 @@ def test_the_plan_for_cuda_has_its_own_inputs_sizes_codecs_peers_and_ten_rounds(
     sizes = {(group.input, group.nbytes) for group in config.groups()}
     assert sizes == {
         ("embeddings", 26 * 65536 * 64 * 4),
-        *((name, nbytes) for name in DEVICE_INPUTS[1:] for nbytes in (2**26, 2**30)),
+        ("chunks", 26 * 8 * 64 * 64 * 4),
+        *((name, nbytes) for name in DEVICE_INPUTS[2:] for nbytes in (2**26, 2**30)),
     }
     for codec in config.codecs:
         takes_bound(codec)

@@ -30,9 +30,10 @@ def test_both_runs_are_compared_and_written_down(tersor, tmp_path) -> None:
         lines = [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
         assert {"eval", "exchange"} <= {line["kind"] for line in lines}
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 4
     assert "src=" not in page
-    assert "href=" not in page
+    assert page.count('href="') == page.count('href="data:')
+    assert f"tersor quickstart --steps 6 --run {folder} --json" in page
 
 
 def test_people_see_the_tables_and_what_is_next(tersor, tmp_path) -> None:

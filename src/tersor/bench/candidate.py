@@ -26,6 +26,8 @@ class Candidate(ABC):
         slow: whether timing every slice would take too long.
         bounded: whether it takes an error bound.
         on_codes: whether it is given quantized codes (losslessly, untimed) instead of floats.
+        quantized_by_us: whether our quantizer is part of it, so that ``code_dtype`` means something.
+        code_dtype: int8 or int16 for the codes that it makes so; None for the narrowest that fits.
         max_threads: most threads it can use.
         uses_torch_memory: whether the device memory it takes comes from torch's allocator.
         note: what a reader must know to compare its rows.
@@ -37,6 +39,8 @@ class Candidate(ABC):
     slow: ClassVar[bool] = False
     bounded: bool = True
     on_codes: ClassVar[bool] = False
+    quantized_by_us: ClassVar[bool] = False
+    code_dtype: torch.dtype | None = None
     max_threads: ClassVar[int] = 1
     uses_torch_memory: bool = True
     note: str = ""

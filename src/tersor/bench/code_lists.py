@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
+from tersor.bench.codes import code_dtype
 from tersor.errors import BackendUnavailableError
-from tersor.kernels.finite_range import finite_range
 from tersor.kernels.quantize import Grid
 
 _STEP_NBYTES: Final = 8
@@ -67,16 +67,27 @@ class ListQuantizer:
         """Start without knowing any list."""
         self._dtypes: dict[tuple[float, ...], torch.dtype] = {}
 
-    def quantize(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> QuantizedList:
+    def quantize(
+        self,
+        xs: Sequence[torch.Tensor],
+        error_bounds: Sequence[float],
+        dtype: torch.dtype | None = None,
+    ) -> QuantizedList:
         """Quantize all tensors, without waiting from the second call on.
+
+        Args:
+            xs: float32.
+            error_bounds: of each.
+            dtype: of the codes; by default the narrowest that holds all of them.
 
         Raises:
             BackendUnavailableError: Triton is missing, or a value has no int16 code.
+            SpecError: a code does not fit the dtype asked for.
         """
         bounds, numels = tuple(error_bounds), tuple(x.numel() for x in xs)
         is_known = bounds in self._dtypes
         if not is_known:
-            self._dtypes[bounds] = _dtype_of(xs, bounds)
+            self._dtypes[bounds] = _dtype_of(xs, bounds, dtype)
         made = _kernels().quantize_list(xs, bounds, self._dtypes[bounds])
         if not is_known and int(made.num_outliers):
             raise BackendUnavailableError(
@@ -85,15 +96,16 @@ class ListQuantizer:
         return QuantizedList(made.codes, made.codes.numel(), made.starts, numels, made.grids)
 
 
-def _dtype_of(xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> torch.dtype:
-    peak = 0.0
+def _dtype_of(
+    xs: Sequence[torch.Tensor], error_bounds: Sequence[float], asked: torch.dtype | None
+) -> torch.dtype:
+    found = set()
     for x, error_bound in zip(xs, error_bounds, strict=True):
         grid = Grid.for_bound(error_bound, x.dtype)
         if grid is None:
             raise BackendUnavailableError(f"an error bound of {error_bound} has no codes")
-        low, high = finite_range(x).tolist()
-        peak = max(peak, max(abs(low), abs(high)) * grid.inverse + 1)
-    return torch.int8 if peak <= torch.iinfo(torch.int8).max else torch.int16
+        found.add(code_dtype(x, grid, asked))
+    return torch.int16 if torch.int16 in found else torch.int8
 
 
 def _kernels() -> Any:

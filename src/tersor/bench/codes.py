@@ -43,14 +43,18 @@ class Codes:
         return replace(self, values=self.values[:0])
 
 
-def quantize(x: torch.Tensor, error_bound: float) -> Codes:
-    """Quantize float32 values; codes beyond int16 become outliers, none ever wraps."""
+def quantize(x: torch.Tensor, error_bound: float, dtype: torch.dtype | None = None) -> Codes:
+    """Quantize float32 values to int8 or int16 codes, by default the narrowest that holds them.
+
+    Codes beyond int16 become outliers where no dtype was asked for; none ever wraps.
+
+    Raises:
+        SpecError: a code does not fit the dtype asked for, or nothing can be quantized.
+    """
     grid = Grid.for_bound(error_bound, x.dtype)
     if grid is None:
         raise SpecError(f"an error bound of {error_bound} leaves nothing to quantize")
-    low, high = finite_range(x).tolist()
-    peak = max(abs(low), abs(high)) * grid.inverse + 1
-    dtype = torch.int8 if peak <= torch.iinfo(torch.int8).max else torch.int16
+    dtype = code_dtype(x, grid, dtype)
     grid = replace(grid, radius=torch.iinfo(dtype).max)
     flat = x.reshape(-1)
     values = torch.empty(flat.numel(), dtype=dtype, device=x.device)
@@ -63,6 +67,24 @@ def quantize(x: torch.Tensor, error_bound: float) -> Codes:
         positions.append(outliers + start)
     merged = torch.cat(positions)
     return Codes(values, grid.step, merged, flat[merged])
+
+
+def code_dtype(x: torch.Tensor, grid: Grid, asked: torch.dtype | None) -> torch.dtype:
+    """Return the dtype of the codes: the one asked for, or the narrowest of int8 and int16.
+
+    Raises:
+        SpecError: a code does not fit the dtype asked for.
+    """
+    low, high = finite_range(x).tolist()
+    peak = max(abs(low), abs(high)) * grid.inverse
+    if asked is None:
+        return torch.int8 if peak + 1 <= torch.iinfo(torch.int8).max else torch.int16
+    if round(peak) > torch.iinfo(asked).max:
+        raise SpecError(
+            f"codes reach {peak:.0f}, more than the {torch.iinfo(asked).max} of "
+            f"{str(asked).removeprefix('torch.')}; choose int16 or auto, or a looser bound"
+        )
+    return asked
 
 
 def dequantize(codes: Codes, values: torch.Tensor, out: torch.Tensor) -> None:

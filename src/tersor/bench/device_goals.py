@@ -3,6 +3,9 @@
 Speeds are GB/s of raw float32 on one H200, on the look-ups at a relative bound of 0.03 where nothing
 else is said: the input and bound that the peers' figures were taken at. Each is judged through the
 calls that wait for sizes, those that do not (``-device``), and captured in a CUDA graph (``-graph``).
+
+Small chunks are judged by what a launch and a copy take, eager or as a graph: three times that time
+over the codec's, which is to be at least 1.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ _SPEEDS: Final = (
 )
 _ROWS_RATIOS: Final = ((0.01, 40.0), (0.03, 60.0))
 _MIN_SHARE: Final = 0.85
+_SMALL: Final = ("flat", "ans", "rows", "half", "group8", "group4")
+_MOST_TIMES: Final = 3.0
 
 
 def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
@@ -48,7 +53,7 @@ def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
         if decode_gbps is not None:
             speeds = [(r.decode_gbps, r) for r in found]
             goals.append(worst(f"{codec} decodes at {decode_gbps:g} GB/s", decode_gbps, speeds))
-    return [*goals, *_rows_goals(book), *_group_goals(book)]
+    return [*goals, *_rows_goals(book), *_group_goals(book), *_chunk_goals(book)]
 
 
 def _rows_goals(book: Book) -> list[Goal]:
@@ -72,3 +77,28 @@ def _group_goals(book: Book) -> list[Goal]:
         worst(name.format("encodes"), _MIN_SHARE, encode),
         worst(name.format("decodes"), _MIN_SHARE, decode),
     ]
+
+
+def _chunk_goals(book: Book) -> list[Goal]:
+    """Judge lists of small tensors by one launch and one copy, made in the same way."""
+    goals = []
+    for way, peer in (("device", "launch-copy"), ("graph", "launch-copy-graph")):
+        floors = {
+            (row.num_values, row.git_commit): row
+            for row in book.rows
+            if (row.codec, row.input) == (peer, "chunks")
+        }
+        for codec in _SMALL:
+            pairs = [
+                (row, floors[row.num_values, row.git_commit])
+                for row in book.ours(f"{codec}-{way}")
+                if row.input == "chunks" and (row.num_values, row.git_commit) in floors
+            ]
+            name = f"chunks: {codec}-{way} {{}} within {_MOST_TIMES:g} times a launch and a copy"
+            encode = [(_MOST_TIMES * f.encode_s.p50 / row.encode_s.p50, row) for row, f in pairs]
+            decode = [(_MOST_TIMES * f.decode_s.p50 / row.decode_s.p50, row) for row, f in pairs]
+            goals += [
+                worst(name.format("encodes"), 1.0, encode),
+                worst(name.format("decodes"), 1.0, decode),
+            ]
+    return goals

@@ -20,20 +20,27 @@ from tersor.bench.inputs import (
     ZIPF_EXPONENT,
     BenchInput,
     activations_shape,
+    bounds_of,
     field,
     gradients_shape,
 )
 from tersor.errors import SpecError
 
-DEVICE_INPUTS: Final = ("embeddings", "gradients", "activations", "field")
+DEVICE_INPUTS: Final = ("embeddings", "chunks", "gradients", "activations", "field")
 DEVICE_SIZES: Final = (64 * 2**20, 2**30)
 _DIM: Final = 64
 _FULL_BATCH: Final = 65536
 EMBEDDINGS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _FULL_BATCH * _DIM * 4
+_CHUNK_ROWS: Final = 64
+_NUM_DESTINATIONS: Final = 8
+CHUNKS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _NUM_DESTINATIONS * _CHUNK_ROWS * _DIM * 4
+_CHUNKS_BOUNDS: Final = (0.03,)
 
 
 def sizes_of(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the sizes at which an input is measured: look-ups have one, others all of ``sizes``.
+
+    The size of look-ups is reduced if ``sizes`` are all smaller.
 
     Raises:
         SpecError: no input has that name.
@@ -41,16 +48,28 @@ def sizes_of(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     if name not in DEVICE_INPUTS:
         known = ", ".join(DEVICE_INPUTS)
         raise SpecError(f"unknown benchmark input {name!r} for cuda; choose from {known}")
+    if name == "chunks":
+        return (min(CHUNKS_NBYTES, max(sizes)),)
     if name != "embeddings":
         return sizes
     return (EMBEDDINGS_NBYTES,) if max(sizes) >= DEVICE_SIZES[0] else (max(sizes),)
+
+
+def device_bounds_of(name: str) -> tuple[float, ...]:
+    """Return the relative bounds worth measuring on one of ``DEVICE_INPUTS``."""
+    return _CHUNKS_BOUNDS if name == "chunks" else bounds_of(name)
 
 
 def make_device_input(name: str, nbytes: int, device: torch.device) -> BenchInput:
     """Make one of ``DEVICE_INPUTS`` with about ``nbytes`` bytes on ``device``."""
     if name == "field":
         return field(nbytes, device)
-    makers = {"embeddings": _embeddings, "gradients": _gradients, "activations": _activations}
+    makers = {
+        "embeddings": _embeddings,
+        "chunks": _chunks,
+        "gradients": _gradients,
+        "activations": _activations,
+    }
     return BenchInput(name, makers[name](nbytes, device))
 
 
@@ -72,6 +91,14 @@ def _embeddings(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
         weights = torch.randn((len(used), _DIM), generator=generator, device=device)
         slices.append((weights * math.sqrt(1 / num_rows))[inverse])
     return tuple(slices)
+
+
+def _chunks(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Make the same, cut into what goes to each of the ranks: at most 64 rows.
+
+    At full size there are eight ranks and a batch of 64 for each of them.
+    """
+    return tuple(chunk for rows in _embeddings(nbytes, device) for chunk in rows.split(_CHUNK_ROWS))
 
 
 def _gradients(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:

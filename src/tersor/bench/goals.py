@@ -13,6 +13,7 @@ from typing import Final
 from tersor.bench.device_goals import evaluate_device_goals
 from tersor.bench.exchange_tables import exchange_goals
 from tersor.bench.goal import Book, Goal, worst
+from tersor.bench.lookups.sums import lookup_goals
 from tersor.bench.rows import ResultRow
 
 _F32_BITS: Final = 32
@@ -21,9 +22,11 @@ _F32_BITS: Final = 32
 def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
     """Judge all goals on the devices of the rows, or those of the CPU if there are no rows.
 
-    Rows of exchanges between ranks have goals of their own, and a file of their own. Rows of other suites and inputs are ignored where they do not belong.
+    Rows of exchanges between ranks and rows about look-ups have goals of their own, and a file of their own. Rows of other suites and inputs are ignored where they do not belong.
     """
     rows = list(rows)
+    if rows and all(row.lookups is not None for row in rows):
+        return lookup_goals(rows)
     between_ranks = [row for row in rows if row.exchange is not None]
     if between_ranks and len(between_ranks) == len(rows):
         return exchange_goals(rows)

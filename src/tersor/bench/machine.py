@@ -101,3 +101,8 @@ def git_commit() -> str:
         answers.append(done.stdout.strip())
     _, commit, changes = answers
     return f"{commit}-dirty" if changes else commit
+
+
+def origin(device: torch.device) -> dict[str, Any]:
+    """Return what a result file says of where it comes from: versions, machine and commit."""
+    return {"versions": versions(), "machine": machine(device), "git_commit": git_commit()}

@@ -6,8 +6,11 @@ A page says where a table belongs, and of which rows::
     <!-- end -->
 
 ``goals:`` in place of ``rows:`` asks for the goals judged from the same file, and ``exchanges:`` for the
-table of exchanges between ranks, chosen by ``input``, ``link`` and ``batch``. What lies between the two
-lines is replaced; paths are relative to the folder above the page's own.
+table of exchanges between ranks, chosen by ``input``, ``link`` and ``batch``. ``lookups:`` asks for the
+encoders on the look-ups of a dump, chosen by ``input``, and ``lookup-tables:`` for its tables; ``link`` is
+what speed-ups are predicted for. ``plan:``, ``plan-sweep:``
+and ``plan-check:`` ask for predictions from the file, with options as ``tersor plan`` has. What lies
+between the two lines is replaced; paths are relative to the folder above the page's own.
 """
 
 from __future__ import annotations
@@ -20,16 +23,21 @@ from typing import Final
 
 from tersor.bench.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
 from tersor.bench.goals import evaluate_goals
+from tersor.bench.lookups.sums import places
+from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
+from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.rows import ResultRow, read_rows
 from tersor.bench.tables import DEVICE_COLUMNS, device_cells
 from tersor.errors import SpecError
+from tersor.workloads.network import Bandwidth
 
 _BLOCK: Final = re.compile(
-    r"(?P<open><!-- (?P<kind>rows|goals|exchanges): (?P<path>\S+)(?P<filters>[^>]*?) -->\n)"
+    r"(?P<open><!-- (?P<kind>rows|goals|exchanges|lookups|lookup-tables|plan[a-z-]*): (?P<path>\S+)(?P<filters>[^>]*?) -->\n)"
     r".*?(?P<close><!-- end -->)",
     re.DOTALL,
 )
 _FILTERS: Final = ("input", "bound", "mib", "link", "batch")
+_PLANS: Final = {"plan": plan_block, "plan-sweep": sweep_block, "plan-check": check_block}
 _VERDICTS: Final = {True: "met", False: "**missed**", None: "not measured"}
 
 
@@ -47,16 +55,30 @@ def filled(text: str, root: Path) -> str:
             made = f"Not measured yet: `{match['path']}` is not there."
         elif match["kind"] == "goals":
             made = _goals(read_rows(path))
+        elif match["kind"].startswith("plan"):
+            made = _plan(match["kind"], read_rows(path), match["filters"])
         else:
             filters = _parsed(match["filters"])
+            # rows of look-ups have no link: theirs is the one that speed-ups are predicted for
+            links = filters.pop("link", ["1gbit"]) if "lookup" in match["kind"] else []
             rows = [row for row in read_rows(path) if _is_wanted(row, filters)]
-            if match["kind"] == "exchanges":
+            if links:
+                made = _lookups(rows, links, is_by_table=match["kind"] == "lookup-tables")
+            elif match["kind"] == "exchanges":
                 made = _table(EXCHANGE_COLUMNS, exchange_cells(rows))
             else:
                 made = _table(DEVICE_COLUMNS, [device_cells(row) for row in rows])
         return f"{match['open']}\n{made}\n\n{match['close']}"
 
     return _BLOCK.sub(fill, text)
+
+
+def _plan(kind: str, rows: Sequence[ResultRow], options: str) -> str:
+    if kind not in _PLANS:
+        raise SpecError(f"blocks of plans are {', '.join(_PLANS)}, not {kind!r}")
+    said = {name: value for name, _, value in (word.partition("=") for word in options.split())}
+    columns, cells, sentences = _PLANS[kind](rows, said)
+    return "\n".join([_table(columns, cells), "", *(f"- {sentence}" for sentence in sentences)])
 
 
 def _parsed(filters: str) -> dict[str, Sequence[str]]:
@@ -74,6 +96,13 @@ def _is_wanted(row: ResultRow, filters: Mapping[str, Sequence[str]]) -> bool:
         times = row.exchange
         facts |= {"link": times.link or times.network, "batch": str(times.batch)}
     return all(facts.get(name) in values for name, values in filters.items())
+
+
+def _lookups(rows: Sequence[ResultRow], links: Sequence[str], *, is_by_table: bool) -> str:
+    bandwidths = {name: Bandwidth.parse(name).gbps for name in links}
+    head, cells = (table_columns, table_cells) if is_by_table else (encoder_columns, encoder_cells)
+    made = [_table(head(bandwidths), cells(place, bandwidths)) for place in places(rows)]
+    return "\n\n".join(made)
 
 
 def _goals(rows: Sequence[ResultRow]) -> str:

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tersor.bench.exchange_times import ExchangeTimes
+from tersor.bench.lookups.facts import LookupFacts
 from tersor.bench.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -32,6 +33,7 @@ _KEY_FIELDS: Final = (
     "suite", "codec", "version", "spec", "input", "device", "num_values", "threads", "repeat",
     "group", "git_commit",
 )  # fmt: skip
+_BUILD_FIELDS: Final = ("version", "git_commit")
 
 
 def row_key(**values: Any) -> str:
@@ -84,6 +86,7 @@ class ResultRow:
         group: table, layer, or direction and network that the row is about, when an input has several.
         exchange: times of an exchange between ranks beyond encoding and decoding, of which these two
             are then a part.
+        lookups: what is known of a table's look-ups, where the row is about those.
         note: what a reader must know to compare this row.
     """
 
@@ -113,6 +116,7 @@ class ResultRow:
     copy_s: Percentiles | None = None
     group: str | None = None
     exchange: ExchangeTimes | None = None
+    lookups: LookupFacts | None = None
     note: str = ""
     git_commit: str = "unknown"
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -166,6 +170,12 @@ class ResultRow:
         """What makes two rows the same measurement; results and versions are not part of it."""
         return row_key(**{name: getattr(self, name) for name in _KEY_FIELDS})
 
+    @property
+    def question(self) -> str:
+        """The key without version and commit: rows of two builds that answer the same question."""
+        names = [name for name in _KEY_FIELDS if name not in _BUILD_FIELDS]
+        return json.dumps([getattr(self, name) for name in names], sort_keys=True)
+
     def _gbps(self, seconds: Percentiles) -> float:
         return self.original_nbytes * self.sampled_fraction / max(seconds.p50, 1e-12) / 1e9
 
@@ -174,7 +184,7 @@ class ResultRow:
         config: dict[str, Any] = {"schema": SCHEMA}
         for f in fields(self):
             value = getattr(self, f.name)
-            is_nested = isinstance(value, Percentiles | ExchangeTimes)
+            is_nested = isinstance(value, Percentiles | ExchangeTimes | LookupFacts)
             config[f.name] = value.to_config() if is_nested else value
         config |= {name: getattr(self, name) for name in _DERIVED}
         return config
@@ -193,6 +203,8 @@ class ResultRow:
                 values[name] = Percentiles.from_config(values[name])
         if values.get("exchange") is not None:
             values["exchange"] = ExchangeTimes.from_config(values["exchange"])
+        if values.get("lookups") is not None:
+            values["lookups"] = LookupFacts.from_config(values["lookups"])
         try:
             return cls(**values)
         except TypeError as error:
@@ -228,7 +240,8 @@ class RowFile:
     def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
         """Open ``path``; unless ``resume`` is set, a file with rows in it is refused."""
         self.path = Path(path)
-        self.rows: list[ResultRow] = read_rows(self.path) if self.path.exists() else []
+        self._is_new = not self.path.exists()
+        self.rows: list[ResultRow] = [] if self._is_new else read_rows(self.path)
         if self.rows and not resume:
             raise SpecError(
                 f"{self.path} already holds {len(self.rows)} result rows; "
@@ -258,8 +271,10 @@ class RowFile:
         self.rows.append(row)
 
     def close(self) -> None:
-        """Close the file; further appends fail."""
+        """Close the file; further appends fail. One that is new and got no row is removed."""
         self._file.close()
+        if self._is_new and not self.rows:
+            self.path.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         """Return the file itself."""

@@ -72,7 +72,7 @@ class Subject:
             codes = [quantized.quantize(x, error_bound).values for x, error_bound in pairs]
         entropy_nbits = sum(quantized.entropy_nbits(one) for one in codes)
         first = Copy(made.slices, [torch.zeros_like(x) for x in made.slices], codes)
-        num_copies = copies_needed(made.nbytes, _cache_nbytes(made.slices[0].device))
+        num_copies = copies_needed(made.nbytes, cache_nbytes(made.slices[0].device))
         return cls(
             name=made.name,
             copies=[first, *(first.clone() for _ in range(num_copies - 1))],
@@ -108,7 +108,7 @@ def copies_needed(nbytes: int, cache_nbytes: int) -> int:
     return max(1, min(_MAX_COPIES, math.ceil(_MIN_CACHES * cache_nbytes / nbytes)))
 
 
-def _cache_nbytes(device: torch.device) -> int:
+def cache_nbytes(device: torch.device) -> int:
     """Return the size of the device's cache; 0 on the CPU, where inputs lie in memory once."""
     if device.type != "cuda":
         return 0

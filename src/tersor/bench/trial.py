@@ -47,6 +47,8 @@ class Trial:
         worst_error: of the slice that comes closest to breaking its bound, or the largest of all
             where no bound was given.
         error_bound: the absolute bound of that slice.
+        error_share: largest error over its slice's bound, promised or not; infinite where a slice
+            has no bound and an error.
         workspace_nbytes: device memory that the first encode and the first decode took.
     """
 
@@ -56,6 +58,7 @@ class Trial:
     error_bounds: Sequence[float]
     worst_error: float
     error_bound: float | None
+    error_share: float
     workspace_nbytes: Mapping[str, int] | None = None
 
     @property
@@ -133,12 +136,14 @@ def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
         errors = [max(pair) for pair in zip(errors, found, strict=True)]
         workspace = workspace or taken
         places.append(place)
-    if candidate.bounded:
-        pairs = zip(errors, error_bounds, strict=True)
-        worst, bound = max(pairs, key=lambda pair: quotient(*pair))
-    else:
-        worst, bound = max(errors), None
-    return Trial(candidate, threads, places, error_bounds, worst, bound, workspace or None)
+    pairs = zip(errors, error_bounds, strict=True)
+    worst, bound = max(pairs, key=lambda pair: quotient(*pair))
+    share = quotient(worst, bound)
+    if not candidate.bounded:
+        return Trial(
+            candidate, threads, places, error_bounds, max(errors), None, share, workspace or None
+        )
+    return Trial(candidate, threads, places, error_bounds, worst, bound, share, workspace or None)
 
 
 def _run_place(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 
 from tersor.bench.candidate import Candidate, CodecCandidate, ListCandidate
+from tersor.bench.graphs import Replays
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
 from tersor.container import (
@@ -20,6 +22,7 @@ from tersor.container import (
 )
 from tersor.types import Bound, TensorInfo
 
+_FIXED: Final = ("half", "group8", "group4")
 _GIVEN: Final = "the absolute bound of each slice was given"
 
 
@@ -65,12 +68,18 @@ class DeviceBatch(ListCandidate):
     note = "one buffer, sizes left on the device"
 
     def __init__(
-        self, codec_id: str, relative_bound: float, *, is_absolute: bool = False, **options: Any
+        self,
+        codec_id: str,
+        relative_bound: float | None,
+        *,
+        is_absolute: bool = False,
+        **options: Any,
     ) -> None:
-        """Encode with the relative bound, or with the absolute bound it comes to."""
-        self._codec: Any = registry.create(
-            codec_id, bound=Bound.relative(relative_bound), **options
-        )
+        """Encode with the relative bound, or with the absolute bound it comes to, if there is one."""
+        self.bounded = relative_bound is not None
+        if relative_bound is not None:
+            options["bound"] = Bound.relative(relative_bound)
+        self._codec: Any = registry.create(codec_id, **options)
         self.version, self._is_absolute = str(self._codec.version), is_absolute
         self.name = f"{codec_id}-device-absolute" if is_absolute else f"{codec_id}-device"
         if is_absolute:
@@ -108,44 +117,30 @@ class GraphBatch(DeviceBatch):
     """The same, captured once in CUDA graphs and replayed: what a captured training step does."""
 
     def __init__(
-        self, codec_id: str, relative_bound: float, *, is_absolute: bool = False, **options: Any
+        self,
+        codec_id: str,
+        relative_bound: float | None,
+        *,
+        is_absolute: bool = False,
+        **options: Any,
     ) -> None:
         """See ``DeviceBatch``."""
         super().__init__(codec_id, relative_bound, is_absolute=is_absolute, **options)
         self.name = self.name.replace("-device", "-graph")
         self.note = f"{self.note}; replayed as a CUDA graph"
-        self._captured: dict[Any, tuple[Any, Any]] = {}
-
-    def _replayed(self, kind: str, tensors: Sequence[torch.Tensor], call: Callable[[], Any]) -> Any:
-        """Capture the call on these tensors when they are first seen; then replay it."""
-        if not tensors[0].is_cuda:
-            return call()
-        key = (kind, *(tensor.data_ptr() for tensor in tensors))
-        if key not in self._captured:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                call()
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                result = call()
-            self._captured[key] = graph, result
-        graph, result = self._captured[key]
-        graph.replay()
-        return result
+        self._replays = Replays()
 
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
         """See ``DeviceBatch.encode_all``."""
         eager = super().encode_all
-        found: Batch = self._replayed("encode", xs, lambda: eager(xs, error_bounds))
+        found: Batch = self._replays.call("encode", xs, lambda: eager(xs, error_bounds))
         return found
 
     def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """See ``DeviceBatch.decode_all``."""
         eager = super().decode_all
         tensors = [encoded.buffer, *outs]
-        found: Sequence[torch.Tensor] = self._replayed(
+        found: Sequence[torch.Tensor] = self._replays.call(
             "decode", tensors, lambda: eager(encoded, outs)
         )
         return found
@@ -183,6 +178,8 @@ VARIANTS: Final[Mapping[str, tuple[bool, Callable[[Any], Candidate]]]] = {
     "ans-graph-absolute": (True, lambda bound: GraphBatch("ans", bound, is_absolute=True)),
     "rows-graph": (True, lambda bound: GraphBatch("rows", bound, entropy="ans")),
     "group4-hadamard": (False, _hadamard),
+    **{f"{name}-device": (False, partial(DeviceBatch, name)) for name in _FIXED},
+    **{f"{name}-graph": (False, partial(GraphBatch, name)) for name in _FIXED},
 }
 """Whether each takes a bound, and how it is made at a relative bound."""
 

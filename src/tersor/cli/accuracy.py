@@ -43,7 +43,7 @@ def accuracy(
     ] = 1 << 18,
     max_rows: Annotated[
         int, typer.Option("--max-rows", metavar="N", help="Rows per table of the synthetic log.")
-    ] = 20_000,
+    ] = 500_000,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Append a line per pair to this file."),

@@ -10,11 +10,17 @@ import typer
 from tersor.cli import (
     accuracy,
     bench,
+    bench_compare,
+    bench_embeddings,
+    bench_import,
+    bench_programs,
     codecs,
     compress,
     decompress,
     inspect,
+    plan,
     quickstart,
+    report,
     train,
     verify,
 )
@@ -31,7 +37,13 @@ app.command()(inspect.inspect)
 app.command()(verify.verify)
 app.command()(codecs.codecs)
 app.command()(quickstart.quickstart)
+app.command()(report.report)
+app.command()(plan.plan)
+bench.app.command()(bench_embeddings.embeddings)
 bench.app.command()(accuracy.accuracy)
+bench.app.command()(bench_compare.compare)
+bench.app.command()(bench_import.import_log)
+bench.app.command()(bench_programs.programs)
 app.add_typer(bench.app, name="bench")
 app.add_typer(train.app, name="train")
 

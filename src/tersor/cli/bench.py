@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -82,13 +82,13 @@ def kernels(
     screen = Screen(as_json=as_json)
     config = _kernels_config(device, smoke, inputs, codecs, peers, bounds, threads, rounds)
     with ExitStack() as stack:
-        rows = stack.enter_context(_Rows(output, resume=resume))
+        rows = stack.enter_context(Rows(output, resume=resume))
         stack.enter_context(screen.compiling())
         show = stack.enter_context(screen.steps("measuring"))
         outcome = run_kernels(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )
-    _show(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
+    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
     if smoke:
         screen.say("these inputs are too small to judge the goals; leave out --smoke for that")
     return CHECK_FAILED if outcome.refusals else 0
@@ -127,76 +127,13 @@ def memory(
     config = MemoryConfig(codec=codec, relative_bound=relative, directory=folder)
     if smoke:
         config = replace(config, nbytes=SMOKE_FILE_NBYTES)
-    with _Rows(output, resume=resume) as rows:
+    with Rows(output, resume=resume) as rows:
         rows.append(run_memory(config))
-    _show(screen, rows.all)
+    show_rows(screen, rows.all)
     return 0
 
 
-@app.command()
-def embeddings(
-    ranks: Annotated[int, typer.Option("--ranks", metavar="N", help="How many exchange.")] = 4,
-    bandwidth: Annotated[
-        str,
-        typer.Option(
-            "--bandwidth",
-            metavar="RATE,...",
-            help="Of each rank's link: 100mbit, 1gbit ...; throttled where that is possible.",
-        ),
-    ] = "1gbit",
-    batch: Annotated[
-        str, typer.Option("--batch", metavar="N,...", help="Samples of all ranks per step.")
-    ] = "2048",
-    preset: Annotated[
-        str, typer.Option("--preset", help="Sizes of the model: small, kaggle or terabyte.")
-    ] = "terabyte",
-    dim: Annotated[
-        int | None,
-        typer.Option("--dim", metavar="N", help="Values per row; default: the preset's."),
-    ] = None,
-    exchanges: Annotated[
-        str | None,
-        typer.Option("--exchanges", metavar="NAME,...", help="What to compare; default: all."),
-    ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Timed rounds.")] = 9,
-    smoke: SmokeOption = False,
-    output: OutputOption = None,
-    resume: ResumeOption = False,
-    as_json: JsonOption = False,
-) -> int:
-    """The exchange of look-ups and gradients between real ranks, and whole steps with it.
-
-    Ranks run in network namespaces whose links the kernel throttles, which takes Linux, root, and the
-    commands ip and tc; elsewhere they use loopback, and every row says so.
-
-    Exits with 1 when decoded rows broke their bound: no time is then reported.
-    """
-    from tersor.bench.contenders import CONTENDERS
-    from tersor.bench.suites.embeddings import EmbeddingsConfig, run_embeddings
-    from tersor.workloads.network import Bandwidth
-
-    screen = Screen(as_json=as_json)
-    config = EmbeddingsConfig(
-        num_ranks=ranks,
-        bandwidths=tuple(Bandwidth.parse(text) for text in _names(bandwidth)),
-        batches=_numbers(batch, "--batch", int),
-        preset=preset,
-        dim=dim,
-        contenders=CONTENDERS if exchanges is None else _names(exchanges),
-        rounds=rounds,
-    )
-    with ExitStack() as stack:
-        rows = stack.enter_context(_Rows(output, resume=resume))
-        show = stack.enter_context(screen.steps("measuring"))
-        config = config.smoke() if smoke else config
-        outcome = run_embeddings(
-            config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_case=show
-        )
-    _show(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
-    return CHECK_FAILED if outcome.refusals else 0
-
-
-class _Rows:
+class Rows:
     """Result rows, in a file that grows with each of them or only in memory."""
 
     def __init__(self, path: str | None, *, resume: bool) -> None:
@@ -239,12 +176,12 @@ def _kernels_config(
 
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
-    asked: dict[str, Any] = {"threads": _numbers(threads, "--threads", int)}
+    asked: dict[str, Any] = {"threads": numbers_of(threads, "--threads", int)}
     for name, text in (("inputs", inputs), ("codecs", codecs), ("peers", peers)):
         if text is not None:
-            asked[name] = () if text == "none" else _names(text)
+            asked[name] = () if text == "none" else names_of(text)
     if bounds is not None:
-        asked["bounds"] = _numbers(bounds, "--bounds", float)
+        asked["bounds"] = numbers_of(bounds, "--bounds", float)
     config = KernelsConfig.for_device(device, **asked)
     if smoke:
         config = config.smoke()
@@ -255,23 +192,29 @@ def _kernels_config(
     return config
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names_of(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-def _numbers(text: str, option: str, kind: type[int | float]) -> tuple[Any, ...]:
+def numbers_of(text: str, option: str, kind: type[int | float]) -> tuple[Any, ...]:
+    """Return numbers that are separated by commas; raises ``SpecError`` for anything else."""
     try:
-        return tuple(kind(number) for number in _names(text))
+        return tuple(kind(number) for number in names_of(text))
     except ValueError as error:
         raise SpecError(f"{option} takes numbers separated by commas, not {text!r}") from error
 
 
-def _show(
+def show_rows(
     screen: Screen,
     rows: list[ResultRow],
     notes: Iterable[str] = (),
     refusals: Iterable[str] = (),
+    *,
+    shown: Sequence[RenderableType] = (),
+    summary: Mapping[str, Any] | None = None,
 ) -> None:
+    """Show rows and goals, as tables or as JSON; ``shown`` and ``summary`` go along."""
     from tersor.bench.exchange_tables import exchange_table
     from tersor.bench.goals import evaluate_goals
     from tersor.bench.tables import device_table, goals_table, kernels_table
@@ -282,17 +225,18 @@ def _show(
         "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
         "notes": list(notes),
         "refusals": list(refusals),
+        **(summary or {}),
     }
-    shown: list[RenderableType] = []
+    tables: list[RenderableType] = [*shown]
     for table, is_device in ((kernels_table, False), (device_table, True)):
         measured = [r for r in rows if r.suite == "kernels" and (r.device == "cuda") == is_device]
         if measured:
-            shown.append(table(measured))
-    shown += [
+            tables.append(table(measured))
+    tables += [
         Text(f"{row.codec} on a file of {binary_size(row.original_nbytes)}: {row.note}")
         for row in rows
         if row.suite == "memory"
     ]
     if any(row.exchange is not None for row in rows):
-        shown.append(exchange_table(rows))
-    screen.result(values, *shown, goals_table(goals))
+        tables.append(exchange_table(rows))
+    screen.result(values, *tables, goals_table(goals))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -82,3 +83,22 @@ def use_threads(count: int | None) -> None:
     import torch
 
     torch.set_num_threads(count)
+
+
+def typed_command(context: typer.Context) -> str:
+    """Return the running command as it could be typed again: what was given, defaults left out."""
+    words, arguments = context.command_path.split(), []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if source is None or source.name == "DEFAULT":
+            continue
+        value = context.params[name]
+        values = [str(one) for one in value] if isinstance(value, list | tuple) else [str(value)]
+        if parameter.param_type_name == "argument":
+            arguments += values
+        elif isinstance(value, bool):
+            words += parameter.opts[:1] if value else parameter.secondary_opts[:1]
+        else:
+            words += [parameter.opts[0], *values]
+    return shlex.join([*words, *arguments])

@@ -13,7 +13,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, typed_command
+from tersor.cli.report import write_page
 from tersor.cli.screen import Screen, binary_size, json_number
 from tersor.errors import SpecError
 
@@ -28,6 +29,7 @@ _NEXT: Final = """What to try next:
 
 
 def quickstart(
+    context: typer.Context,
     steps: Annotated[
         int, typer.Option("--steps", metavar="N", help="Training steps of each run.")
     ] = 300,
@@ -53,7 +55,8 @@ def quickstart(
     outcomes, classes, best = _trained(screen, steps, ranks, seed)
     seconds = time.perf_counter() - begin
     values = _values(outcomes, classes, best, steps, ranks, seconds)
-    target = _write(Path(folder), values, outcomes, classes)
+    values["command"] = typed_command(context)
+    target = _write(Path(folder), values, outcomes)
     shown = [_summary_table(outcomes), _table_of_tables(outcomes[_SMALL], classes)]
     closing = f"Report: {target}  ({seconds:.0f} s in all)\n{_NEXT}"
     screen.result(values, Text(_sentence(outcomes)), *shown, Text(closing))
@@ -176,6 +179,11 @@ def _values(
     seconds: float,
 ) -> dict[str, Any]:
     """Return the result as JSON."""
+    import torch
+
+    from tersor.bench import machine
+    from tersor.policy import ClassBounds
+
     runs = {}
     for name, one in outcomes.items():
         runs[name] = {
@@ -190,27 +198,28 @@ def _values(
                 for direction in ("forward", "backward")
             },
         }
+    bounds = ClassBounds()
     tables = [
         {
             "table": found.stats.table,
             "num_rows": found.stats.num_rows,
             "class": found.table_class,
+            "bound": bounds.of(found.table_class),
             "ratio": outcomes[_SMALL].tables[found.stats.table].ratio,
+            "reason": found.reason,
         }
         for found in classes
     ]
     return {
         "steps": steps, "ranks": ranks, "seconds": seconds, "best_auc": best, "runs": runs,
-        "tables": tables,
+        "tables": tables, **machine.origin(torch.device("cpu")),
     }  # fmt: skip
 
 
-def _write(
-    folder: Path, values: dict[str, Any], outcomes: dict[str, Any], classes: list[Any]
-) -> Path:
+def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Path:
     """Write ``result.json``, a log per run, and the report; return the report's path."""
-    from tersor.bench.html import Page
-    from tersor.bench.svg import line_chart
+    from tersor.bench.report import build_report
+    from tersor.bench.report.runs import RESULT, read_quickstart
     from tersor.container import atomic_write
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -218,25 +227,10 @@ def _write(
         text = "".join(json.dumps(line) + "\n" for line in one.lines)
         with atomic_write(folder / f"{name}.jsonl") as file:
             file.write(text.encode())
-    with atomic_write(folder / "result.json") as file:
+    with atomic_write(folder / RESULT) as file:
         file.write(json.dumps(values, indent=2).encode())
-
-    def curve(kind: str, value: str) -> dict[str, list[tuple[float, float]]]:
-        return {
-            name: [(line["step"], line[value]) for line in one.lines if line["kind"] == kind]
-            for name, one in outcomes.items()
-        }
-
-    page = Page("tersor quickstart").text(_sentence(outcomes))
-    page.table(_HEAD, _summary(outcomes))
-    page.text(f"The best AUC that any model can reach on this log is {values['best_auc']:.4f}.")
-    page.figure(line_chart("AUC on the test samples", "step", curve("eval", "auc")))
-    page.figure(line_chart("training loss", "step", curve("train", "loss")))
-    page.heading("Tables").table(_TABLE_HEAD, _tables(outcomes[_SMALL], classes))
-    page.heading("Remake").code(
-        f"tersor quickstart --steps {values['steps']} --ranks {values['ranks']}"
-    )
     target = folder / "report.html"
-    with atomic_write(target) as file:
-        file.write(page.render().encode())
+    write_page(
+        build_report([read_quickstart(folder, str(folder))], title="tersor quickstart"), target
+    )
     return target

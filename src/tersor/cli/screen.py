@@ -85,7 +85,7 @@ class Screen:
             yield _ignore
             return
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}"))
-        bar = Progress(*columns, console=self._err, transient=True)
+        bar = Progress(*columns, TimeRemainingColumn(), console=self._err, transient=True)
         task = bar.add_task(label, total=None)
 
         def show(done: int, total: int, what: str) -> None:

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, typed_command
 from tersor.cli.screen import Screen, binary_size
 from tersor.errors import SpecError
 
@@ -102,6 +102,7 @@ _Tensorboard = Annotated[
 
 @app.command()
 def dlrm(
+    context: typer.Context,
     data: _Data = "synthetic",
     preset: _Preset = "small",
     max_rows: _MaxRows = None,
@@ -151,7 +152,7 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
-    place = _Place(device, folder, resume=resume, tensorboard=tensorboard, classes=classes)
+    place = _Place(device, folder, resume, tensorboard, classes, typed_command(context))
     return _trained(Screen(as_json=as_json), config, policy, source, schedule, place)
 
 
@@ -164,6 +165,7 @@ class _Place:
     resume: bool
     tensorboard: bool
     classes: str
+    command: str
 
 
 def _trained(
@@ -176,6 +178,7 @@ def _trained(
 ) -> int:
     import torch
 
+    from tersor.bench.machine import origin
     from tersor.workloads.dlrm.checkpoint import resume
     from tersor.workloads.dlrm.log import RunLog
     from tersor.workloads.dlrm.run import DlrmRun
@@ -194,6 +197,9 @@ def _trained(
         is_first = run.ranks.rank == 0
         folder = place.folder if is_first else None
         log = stack.enter_context(RunLog(folder, tensorboard=place.tensorboard))
+        if is_first:
+            facts = {"source": source.name, "config": run.config.to_config(), **origin(device)}
+            log.write("run", run.step_number, {"command": place.command, **facts})
         show = stack.enter_context(screen.steps("training"))
         metrics = train(run, schedule, log, show)
         if is_first:

@@ -18,19 +18,29 @@ PEERS: Final[Mapping[str, str]] = {
     "zstd": f"{_HERE}.zstd:Zstd",
     "zstd-huffman": f"{_HERE}.zstd_huffman:ZstdHuffman",
     "blosc2": f"{_HERE}.blosc:Blosc2",
+    "pcodec": f"{_HERE}.pcodec:Pcodec",
     "sz3": f"{_HERE}.sz3:Sz3",
     "sz3-nopred": f"{_HERE}.sz3:Sz3NoPrediction",
     "zfp": f"{_HERE}.zfp:Zfp",
+    "fbgemm8": f"{_HERE}.fbgemm:Fbgemm:8",
+    "fbgemm4": f"{_HERE}.fbgemm:Fbgemm:4",
 }
-
+"""Peers on the CPU, as ``"module:class"`` and perhaps what the class is given."""
 
 _NVCOMP: Final = ("LZ4", "Snappy", "GDeflate", "Deflate", "Zstd", "ANS", "Bitcomp", "Cascaded")
 DEVICE_PEERS: Final[Mapping[str, str]] = {
     "copy": f"{_HERE}.device_copy:DeviceCopy",
+    "launch-copy": f"{_HERE}.launch_copy:LaunchCopy",
+    "launch-copy-graph": f"{_HERE}.launch_copy:LaunchCopyGraph",
     **{f"nvcomp-{name.lower()}": f"{_HERE}.nvcomp:Nvcomp:{name}" for name in _NVCOMP},
     **{f"nvcomp-{name.lower()}-codes": f"{_HERE}.nvcomp:NvcompCodes:{name}" for name in _NVCOMP},
 }
-"""Peers on CUDA, as ``"module:class"`` and perhaps what the class is given."""
+"""Peers on CUDA, in the same form."""
+_PACKAGES: Final = {
+    "nvcomp": "nvidia-nvcomp-cu13 or -cu12",
+    "fbgemm": "fbgemm-gpu-cpu, in an environment of its own as make test-torchrec does",
+}
+"""What to install for peers whose names begin so; the others come with an extra."""
 
 
 def peers_of(device: str) -> Mapping[str, str]:
@@ -50,7 +60,8 @@ def load_peer(name: str, device: str = "cpu") -> Candidate:
         choice = ", ".join(known)
         raise SpecError(f"unknown peer {name!r} on {device}; choose from {choice}")
     module, attribute, *arguments = known[name].split(":")
-    install = "nvidia-nvcomp-cu13 or -cu12" if "nvcomp" in name else "tersor[peers]"
+    found = (package for start, package in _PACKAGES.items() if name.startswith(start))
+    install = next(found, "tersor[peers]")
     try:
         peer: Candidate = getattr(import_module(module), attribute)(*arguments)
     except ImportError as error:

@@ -170,6 +170,7 @@ class Nvcomp(NvcompCodes):
     """One algorithm, from and to float32: our range and quantizer, then nvCOMP."""
 
     on_codes = False
+    quantized_by_us = True
     note = "quantized by tersor"
 
     def __init__(self, algorithm: str) -> None:
@@ -182,7 +183,7 @@ class Nvcomp(NvcompCodes):
         self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
     ) -> tuple[Any, QuantizedList]:
         """Quantize all slices and encode their codes."""
-        quantized = self._quantizer.quantize(xs, error_bounds)
+        quantized = self._quantizer.quantize(xs, error_bounds, self.code_dtype)
         return self.encode_parts(quantized.parts()), quantized.without_codes()
 
     def decode_all(

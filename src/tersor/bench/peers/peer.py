@@ -28,6 +28,7 @@ class CodesPeer(Peer):
     """A lossless byte compressor, measured from float32: our range and quantizer, then its own."""
 
     note = "quantized by tersor"
+    quantized_by_us = True
 
     @abstractmethod
     def compress(self, values: np.ndarray) -> bytes:
@@ -39,7 +40,7 @@ class CodesPeer(Peer):
 
     def encode(self, x: torch.Tensor, error_bound: float) -> tuple[bytes, Codes, torch.dtype]:
         """Quantize and compress."""
-        quantized = codes.quantize(x, error_bound)
+        quantized = codes.quantize(x, error_bound, self.code_dtype)
         payload = self.compress(quantized.values.numpy())
         return payload, quantized.without_values(), quantized.values.dtype
 

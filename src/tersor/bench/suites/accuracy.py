@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import torch
+
 from tersor.bench import machine
 from tersor.errors import SpecError
 from tersor.policy import AdaptiveBounds, Decay
@@ -70,7 +72,7 @@ class Pair:
                 }
                 for name, one in ((PLAIN, self.plain), (SMALL, self.small))
             },
-            "git_commit": machine.git_commit(),
+            **machine.origin(torch.device("cpu")),
         }
 
 

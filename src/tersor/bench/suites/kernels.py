@@ -65,11 +65,13 @@ def run_kernels(
         SpecError: an input or peer in ``config`` does not exist.
         UnknownCodecError: a codec in ``config`` is not registered.
     """
+    for name in config.codecs:
+        takes_bound(name)  # refuses what does not exist before a word is said
     outcome = KernelsOutcome()
     device = torch.device(config.device)
     groups = config.groups()
     made: tuple[str, int, BenchInput] | None = None
-    with _own_stream(device):
+    with own_stream(device):
         suite = _Suite(config, outcome, done, on_row, on_note)
         suite.run_ceiling()
         for index, group in enumerate(groups):
@@ -83,7 +85,7 @@ def run_kernels(
 
 
 @contextmanager
-def _own_stream(device: torch.device) -> Iterator[None]:
+def own_stream(device: torch.device) -> Iterator[None]:
     """Work on a stream that is not the default one.
 
     A library that is given the default stream's number, 0, may take it for no stream at all.

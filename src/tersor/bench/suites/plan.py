@@ -7,7 +7,13 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.device_inputs import DEVICE_INPUTS, DEVICE_SIZES, make_device_input, sizes_of
+from tersor.bench.device_inputs import (
+    DEVICE_INPUTS,
+    DEVICE_SIZES,
+    device_bounds_of,
+    make_device_input,
+    sizes_of,
+)
 from tersor.bench.inputs import (
     DEFAULT_INPUTS,
     FULL_NBYTES,
@@ -26,7 +32,8 @@ DEVICE_CODECS: Final = (
     "flat", "flat-absolute", "flat-device", "flat-device-absolute", "flat-graph",
     "flat-graph-absolute", "delta", "huffman", "ans", "ans-device", "ans-device-absolute",
     "ans-graph", "ans-graph-absolute", "rows", "rows-ans", "rows-device", "rows-graph", "group8",
-    "group4", "group4-hadamard",
+    "group4", "group4-hadamard", "half-device", "half-graph", "group8-device", "group8-graph",
+    "group4-device", "group4-graph",
 )  # fmt: skip
 _MIN_DEVICE_ROUNDS: Final = 10
 
@@ -96,8 +103,10 @@ class KernelsConfig:
         """
         groups = []
         for name in self.inputs:
-            bounds: list[float | None] = [*(self.bounds or bounds_of(name)), None]
-            sizes = sizes_of(name, self.sizes) if self.device == "cuda" else self.sizes
+            sizes, own = self.sizes, bounds_of
+            if self.device == "cuda":
+                sizes, own = sizes_of(name, self.sizes), device_bounds_of
+            bounds: list[float | None] = [*(self.bounds or own(name)), None]
             groups += [Group(name, nbytes, bound) for nbytes in sizes for bound in bounds]
         return groups
 

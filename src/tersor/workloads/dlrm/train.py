@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -104,8 +105,13 @@ def _mean_of_ranks(run: DlrmRun, value: float) -> float:
 
 
 def dump_rows(run: DlrmRun, ids: torch.Tensor, folder: Path) -> None:
-    """Write the looked-up rows of this rank's tables, one ``.npy`` per table and step."""
+    """Write the looked-up rows of this rank's tables, one ``.npy`` per table and step.
+
+    ``tables.json`` beside them says how many rows each table has.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / "tables.json") as file:
+        file.write(json.dumps({"num_rows": list(run.config.shape.num_rows)}).encode() + b"\n")
     with torch.no_grad():
         found = run.model.look_up(ids.to(run.device))
     for table, rows in zip(run.model.table_numbers, found, strict=True):

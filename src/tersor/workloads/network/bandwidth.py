@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Final
 
 from tersor.errors import SpecError
+from tersor.planning.units import BITS, parse_bandwidth
 
-_UNITS: Final = {"kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
-_LEAST, _MOST = 10**6, 10**11
+_LEAST, _MOST = 10**6, 8 * 10**11
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Bandwidth:
     def __post_init__(self) -> None:
         """Refuse what no link of a benchmark can have."""
         if not _LEAST <= self.bits_per_s <= _MOST:
-            raise SpecError(f"a link has from 1mbit to 100gbit, not {self.bits_per_s} bits/s")
+            raise SpecError(f"a link has from 1mbit to 800gbit, not {self.bits_per_s} bits/s")
 
     @classmethod
     def parse(cls, text: str) -> Bandwidth:
@@ -36,10 +33,7 @@ class Bandwidth:
         Raises:
             SpecError: it is not one.
         """
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]bit)(?:/s)?\s*", text.lower())
-        if found is None:
-            raise SpecError(f"a bandwidth is a number with a unit, as in 100mbit, not {text!r}")
-        return cls(int(Fraction(found[1]) * _UNITS[found[2]]))
+        return cls(round(parse_bandwidth(text)))
 
     @property
     def gbps(self) -> float:
@@ -47,5 +41,5 @@ class Bandwidth:
         return self.bits_per_s / 8e9
 
     def __str__(self) -> str:
-        unit = max((u for u in _UNITS if _UNITS[u] <= self.bits_per_s), key=_UNITS.__getitem__)
-        return f"{self.bits_per_s / _UNITS[unit]:g}{unit}"
+        unit = max((u for u in BITS if BITS[u] <= self.bits_per_s), key=BITS.__getitem__)
+        return f"{self.bits_per_s / BITS[unit]:g}{unit}"

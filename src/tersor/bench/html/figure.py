@@ -1,0 +1,47 @@
+"""A figure of a page, and the file it can be taken away as."""
+
+from __future__ import annotations
+
+import base64
+import re
+from dataclasses import dataclass
+
+from tersor.bench.markup import escaped
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A chart of ``bench.svg``.
+
+    Attributes:
+        name: of its file, without ``.svg``; see ``slug``.
+        svg: the element, as it is.
+        caption: what it shows and how to read it.
+        is_folded: whether a reader sees it only after asking for more.
+    """
+
+    name: str
+    svg: str
+    caption: str
+    is_folded: bool = False
+
+    def render(self) -> str:
+        """Return the figure with its caption and a link that saves it, also without a network."""
+        data = base64.b64encode(self.svg.encode()).decode()
+        link = (
+            f'<a download="{escaped(self.name)}.svg" href="data:image/svg+xml;base64,{data}">'
+            f'<span class="hidden">{escaped(self.name)}: </span>SVG</a>'
+        )
+        caption = f"<figcaption>{escaped(self.caption)} {link}</figcaption>"
+        return f"<figure>{self.svg}{caption}</figure>"
+
+
+def slug(*words: str) -> str:
+    """Return words as the name of a file or of a place in a page.
+
+    Example:
+        >>> slug("2026-11 kernels", "ratio & speed", "0.03")
+        '2026-11-kernels-ratio-speed-0.03'
+    """
+    text = "-".join(words).lower()
+    return re.sub(r"[^a-z0-9.]+", "-", text).strip("-.")[:120] or "figure"

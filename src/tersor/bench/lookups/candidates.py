@@ -1,0 +1,133 @@
+"""Our encoders as they are measured on look-ups: each slice with a bound of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from tersor.bench.candidate import Candidate, ListCandidate
+from tersor.bench.peers.mx4 import Mx4
+from tersor.codecs import registry
+from tersor.codecs.codec import Codec
+from tersor.container import (
+    Batch,
+    begin_decode_batch,
+    decode_payloads,
+    encode_batch,
+    encode_payloads,
+)
+from tersor.types import Bound, TensorInfo
+
+BOUNDED: Final = ("flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "rows-ans")
+FIXED: Final = ("half", "bf16", "fp8", "group8", "group4", "mx4")
+"""Encoders that promise a size and no error; ``group8`` is what others call int8 row-wise."""
+LOOKUP_CODECS: Final = (*BOUNDED, *FIXED)
+DEVICE_LOOKUP_CODECS: Final = (
+    "flat", "flat-device", "delta", "huffman", "ans", "ans-device", "rows", "rows-ans",
+    "rows-device", *FIXED,
+)  # fmt: skip
+_VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
+    "rows-ans": ("rows", {"entropy": "ans"}),
+    "flat-device": ("flat", {}),
+    "ans-device": ("ans", {}),
+    "rows-device": ("rows", {"entropy": "ans"}),
+}
+_ON_DEVICE: Final = "-device"
+
+
+class SlicedCodec(Candidate):
+    """A codec of ours with one bound per slice, or with none; all slices in one call."""
+
+    peer = False
+
+    def __init__(self, name: str, codecs: Sequence[Codec]) -> None:
+        """Measure ``codecs``, which differ in nothing but their bound, one for each slice."""
+        self.name, self.codecs = name, codecs
+        self.version, self.bounded = str(codecs[0].version), codecs[0].takes_bound()
+
+    def options(self) -> dict[str, Any]:
+        """Return the codec's own spec, without the bound."""
+        config = self.codecs[0].to_config()
+        return {k: v for k, v in config.items() if k not in ("id", "version", "bound")}
+
+    def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
+        """Encode one slice within an absolute bound, or at the fixed rate."""
+        return self.codecs[0].encode_payload(x, error_bound if self.bounded else None)
+
+    def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Decode one slice into ``out``."""
+        self.codecs[0].decode_payload(encoded, out)
+        return out
+
+    def nbytes(self, encoded: torch.Tensor) -> int:
+        """Return the size of the payload."""
+        return encoded.numel()
+
+    def encode_all(
+        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
+    ) -> list[torch.Tensor]:
+        """Encode every slice within its own relative bound, so that ranges are looked for too."""
+        del error_bounds
+        return encode_payloads(xs, self.codecs)
+
+    def decode_all(
+        self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """Decode every slice."""
+        return decode_payloads(encoded, [TensorInfo.of(out) for out in outs], self.codecs, outs)
+
+
+class SlicedBatch(ListCandidate):
+    """The same as the exchange does it on a GPU: one buffer, sizes left there, no waiting."""
+
+    peer = False
+    note = "one buffer, sizes left on the device"
+
+    def __init__(self, name: str, codecs: Sequence[Codec]) -> None:
+        """See ``SlicedCodec``."""
+        self._plain = SlicedCodec(name, codecs)
+        self.name, self.codecs = name, codecs
+        self.version, self.bounded = self._plain.version, self._plain.bounded
+
+    def options(self) -> dict[str, Any]:
+        """See ``SlicedCodec.options``."""
+        return self._plain.options()
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
+        """Return the buffer and the sizes of the payloads in it."""
+        del error_bounds
+        return encode_batch(xs, self.codecs)
+
+    def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Decode all payloads; the status is left on the device, as the sizes are."""
+        begin_decode_batch(encoded, [TensorInfo.of(out) for out in outs], self.codecs, outs)
+        return outs
+
+    def total_nbytes(self, encoded: Batch) -> int:
+        """Return the bytes of all payloads, each padded as it lies in the buffer."""
+        return int(encoded.offsets[-1])
+
+
+def make_lookup_candidate(name: str, relative_bounds: Sequence[float], width: int) -> Candidate:
+    """Build one of our encoders, or MX4, for slices with these bounds and rows of this width.
+
+    Raises:
+        UnknownCodecError: nothing has that name.
+        BackendUnavailableError: its kernels cannot be imported.
+    """
+    if name == Mx4.name:
+        return Mx4()
+    codec_id, options = _VARIANTS.get(name, (name, {}))
+    if codec_id in ("group8", "group4") and width % 2 == 0:
+        options = {"group": width}
+    if registry.get(codec_id).takes_bound():
+        made = {
+            bound: registry.create(codec_id, bound=Bound.relative(bound), **options)
+            for bound in set(relative_bounds)
+        }
+        codecs: list[Codec] = [made[bound] for bound in relative_bounds]
+    else:
+        codecs = [registry.create(codec_id, **options)] * len(relative_bounds)
+    return (SlicedBatch if name.endswith(_ON_DEVICE) else SlicedCodec)(name, codecs)

@@ -1,0 +1,54 @@
+"""What a result row about one table's look-ups says beyond ratio and speed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from tersor.errors import SpecError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LookupFacts:
+    """One table's look-ups, cut as an exchange sends them.
+
+    Attributes:
+        table: its number.
+        table_class: ``"tight"``, ``"base"`` or ``"loose"``.
+        num_rows: looked-up rows in all slices.
+        width: values per row.
+        num_ranks: slices per look-up, one for each destination.
+        num_slices: of all iterations together.
+        num_iterations: look-ups that were dumped.
+        num_distinct: distinct rows, counted slice by slice and added up.
+        num_distinct_codes: the same after quantizing: rows that fall together count once.
+        error_share: worst error over the slice's bound, also for encoders that promise none.
+    """
+
+    table: int
+    table_class: str
+    num_rows: int
+    width: int
+    num_ranks: int
+    num_slices: int
+    num_iterations: int
+    num_distinct: int
+    num_distinct_codes: int
+    error_share: float
+
+    @property
+    def repeated_share(self) -> float:
+        """Share of rows that repeat an earlier row of their slice."""
+        return 1.0 - self.num_distinct / max(1, self.num_rows)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """Rebuild from the JSON form; anything unexpected raises ``SpecError``."""
+        if not isinstance(config, Mapping) or set(config) != {f.name for f in fields(cls)}:
+            raise SpecError("the facts about look-ups have other fields")
+        return cls(**config)

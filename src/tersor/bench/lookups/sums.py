@@ -1,0 +1,251 @@
+"""Rows about look-ups put together: per encoder, per table, and the best of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tersor.bench.goal import Goal
+from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.rows import ResultRow
+from tersor.policy import ClassBounds, predicted_speedup
+
+PLAIN_LZ: Final = ("lz4", "nvcomp-lz4")
+PLAIN_HUFFMAN: Final = ("huffman", "zstd-huffman")
+"""LZ and Huffman coding of quantized codes, ours and others', without looking for equal rows."""
+OURS: Final = ("rows", "rows-ans", "rows-device")
+MOSTLY_REPEATED: Final = 0.5
+"""Share of repeated rows that the second, narrower goal asks for. It is our choice, made with results at
+hand; the first goal counts every table that repeats a row."""
+_GOAL_RATIO, _GOAL_GAIN = 15.0, 1.8
+
+
+def facts_of(row: ResultRow) -> LookupFacts:
+    """Return what a row says of its table."""
+    if row.lookups is None:
+        raise TypeError("only rows about look-ups come here")
+    return row.lookups
+
+
+def label(row: ResultRow) -> str:
+    """Return the name of an encoder; ours and a peer may share one."""
+    return f"{row.codec} (peer)" if row.peer else row.codec
+
+
+@dataclass(slots=True)
+class Sum:
+    """Bytes and seconds of one encoder, or of a choice of encoders, over several tables.
+
+    Attributes:
+        num_tables: how many.
+        original_nbytes: of float32.
+        encoded_nbytes: what they became.
+        encode_s: median seconds, of all slices.
+        decode_s: the same for decoding.
+        error_share: the largest worst error over its bound.
+        is_end_to_end: whether encoding starts from float32, not from codes.
+        has_broken: whether a promised bound was broken.
+    """
+
+    num_tables: int = 0
+    original_nbytes: int = 0
+    encoded_nbytes: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    error_share: float = 0.0
+    is_end_to_end: bool = True
+    has_broken: bool = False
+
+    def add(self, row: ResultRow) -> None:
+        """Count one table."""
+        self.num_tables += 1
+        self.original_nbytes += row.original_nbytes
+        self.encoded_nbytes += row.encoded_nbytes
+        self.encode_s += row.encode_s.p50 / row.sampled_fraction
+        self.decode_s += row.decode_s.p50 / row.sampled_fraction
+        self.error_share = max(self.error_share, facts_of(row).error_share)
+        self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
+        self.has_broken = self.has_broken or row.bound_held is False
+
+    @property
+    def ratio(self) -> float:
+        """All original bytes over all encoded ones: a volume ratio, no mean of ratios."""
+        return self.original_nbytes / max(1, self.encoded_nbytes)
+
+    @property
+    def encode_gbps(self) -> float:
+        """Original bytes per second, in 1e9 bytes."""
+        return self.original_nbytes / max(self.encode_s, 1e-12) / 1e9
+
+    @property
+    def decode_gbps(self) -> float:
+        """Original bytes per second, in 1e9 bytes."""
+        return self.original_nbytes / max(self.decode_s, 1e-12) / 1e9
+
+    def speedup(self, bandwidth_gbps: float) -> float:
+        """Return the predicted speed-up of sending, over float32 as it is."""
+        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbps)
+
+    @property
+    def pays_up_to_gbps(self) -> float:
+        """Bandwidth above which float32 as it is would be sent faster; 0 where it always is."""
+        seconds_per_gb = 1 / self.encode_gbps + 1 / self.decode_gbps
+        return max(0.0, 1 - 1 / self.ratio) / seconds_per_gb
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether an exchange could use it: from float32, and within the bounds of the tables."""
+        return self.is_end_to_end and self.error_share <= 1
+
+
+def sum_of(rows: Iterable[ResultRow]) -> Sum:
+    """Add up rows of different tables."""
+    total = Sum()
+    for row in rows:
+        total.add(row)
+    return total
+
+
+@dataclass(slots=True)
+class Place:
+    """All rows of one dump, cut and device.
+
+    Attributes:
+        input: name of the dump.
+        device: where it was measured.
+        num_ranks: destinations.
+        repeat: how often rows were repeated.
+        tables: rows by table and then by the name of the encoder.
+    """
+
+    input: str
+    device: str
+    num_ranks: int
+    repeat: int
+    tables: dict[int, dict[str, ResultRow]] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The dump and the cut, for a title."""
+        copies = "" if self.repeat == 1 else f", rows REPEATED {self.repeat} times"
+        return f"{self.input}, {self.num_ranks} ranks, {self.device}{copies}"
+
+    @property
+    def encoders(self) -> list[str]:
+        """Names of the encoders, in the order they were measured."""
+        return list(dict.fromkeys(name for rows in self.tables.values() for name in rows))
+
+    def overall(self, encoder: str) -> Sum:
+        """Add up one encoder over the tables it was measured on."""
+        return sum_of(rows[encoder] for rows in self.tables.values() if encoder in rows)
+
+    def best(
+        self, table: int, bandwidth_gbps: float, *, ours_only: bool = False
+    ) -> ResultRow | None:
+        """Return the row with the largest predicted speed-up on a table.
+
+        None where float32 as it is would be faster than any.
+        """
+        usable = [
+            (sum_of([row]).speedup(bandwidth_gbps), row)
+            for row in self.tables[table].values()
+            if sum_of([row]).is_usable and not (ours_only and row.peer)
+        ]
+        speedup, row = max(usable, key=lambda pair: pair[0], default=(0.0, None))
+        return row if speedup > 1 else None
+
+    def chosen(self, bandwidth_gbps: float) -> Sum:
+        """Add up the best of ours per table; a table without one is sent as it is, in no time."""
+        total = Sum()
+        for table, rows in self.tables.items():
+            row = self.best(table, bandwidth_gbps, ours_only=True)
+            if row is not None:
+                total.add(row)
+            else:
+                nbytes = next(iter(rows.values())).original_nbytes
+                total.num_tables += 1
+                total.original_nbytes += nbytes
+                total.encoded_nbytes += nbytes
+        return total
+
+    def gain(self, table: int) -> tuple[float, float, float] | None:
+        """Return the ratios of our rows codec, plain LZ and plain Huffman, each the best of its kind.
+
+        None where one of them was not measured.
+        """
+        rows = self.tables[table].values()
+        kinds: tuple[Callable[[ResultRow], bool], ...] = (
+            lambda row: row.codec in OURS and not row.peer,
+            lambda row: row.codec in PLAIN_LZ,
+            lambda row: row.codec in PLAIN_HUFFMAN,
+        )
+        found = [
+            max((row.ratio for row in rows if is_kind(row)), default=None) for is_kind in kinds
+        ]
+        ours, lz, huffman = found
+        return None if ours is None or lz is None or huffman is None else (ours, lz, huffman)
+
+
+def places(rows: Iterable[ResultRow]) -> list[Place]:
+    """Sort rows about look-ups; of two equal measurements the later one counts, others are left out."""
+    found: dict[tuple[str, str, int, int], Place] = {}
+    for row in rows:
+        if row.lookups is not None:
+            key = (row.input, row.device, row.lookups.num_ranks, row.repeat)
+            place = found.setdefault(key, Place(*key))
+            place.tables.setdefault(row.lookups.table, {})[label(row)] = row
+    for place in found.values():
+        place.tables = dict(sorted(place.tables.items()))
+    return list(found.values())
+
+
+def lookup_goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    """Judge what is asked of look-ups at the default bounds; repeated data are not judged."""
+    goals = []
+    for place in places(rows):
+        if place.repeat == 1 and _has_default_bounds(place.tables):
+            goals += [_ratio_goal(place), *_gain_goals(place)]
+    return goals or [Goal("forward ratio 15 over all tables", _GOAL_RATIO, None, "no such rows")]
+
+
+def _has_default_bounds(tables: Mapping[int, Mapping[str, ResultRow]]) -> bool:
+    default = ClassBounds()
+    bounded = [row for rows in tables.values() for row in rows.values() if row.relative_bound]
+    return all(row.relative_bound == getattr(default, facts_of(row).table_class) for row in bounded)
+
+
+def _ratio_goal(place: Place) -> Goal:
+    name = f"forward ratio 15 over all tables of {place.input}"
+    sums = {one: place.overall(one) for one in OURS if one in place.encoders}
+    whole = {one: s for one, s in sums.items() if s.num_tables == len(place.tables)}
+    if not whole:
+        return Goal(name, _GOAL_RATIO, None, "no such rows")
+    best = max(whole, key=lambda one: whole[one].ratio)
+    return Goal(name, _GOAL_RATIO, whole[best].ratio, f"{best}, {len(place.tables)} tables")
+
+
+def _gain_goals(place: Place) -> list[Goal]:
+    """Judge every table that repeats a row, and then those alone that repeat most of theirs."""
+    gains: dict[int, tuple[float, float]] = {}
+    for table, rows in place.tables.items():
+        found = place.gain(table)
+        share = facts_of(next(iter(rows.values()))).repeated_share
+        if found is not None and share > 0:
+            ours, *plain = found
+            gains[table] = share, ours / max(plain)
+    mostly = {table: pair for table, pair in gains.items() if pair[0] >= MOSTLY_REPEATED}
+    name = "rows 1.8 x plain LZ and Huffman, every table that"
+    return [
+        _gain_goal(f"{name} repeats rows, {place.input}", gains),
+        _gain_goal(f"{name} repeats half its rows, {place.input}", mostly),
+    ]
+
+
+def _gain_goal(name: str, gains: Mapping[int, tuple[float, float]]) -> Goal:
+    if not gains:
+        return Goal(name, _GOAL_GAIN, None, "no such rows")
+    worst = min(gains, key=lambda table: gains[table][1])
+    num_met = sum(gain >= _GOAL_GAIN for _, gain in gains.values())
+    detail = f"{num_met} of {len(gains)} tables reach it; worst is table {worst}"
+    return Goal(name, _GOAL_GAIN, gains[worst][1], detail)

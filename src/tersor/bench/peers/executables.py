@@ -1,0 +1,323 @@
+"""Other projects' benchmark programs, where they are on PATH: run on a file, their output parsed.
+
+What they time is by their own clock. Lossless ones get quantized codes and check themselves what they
+decode; ``sz3`` gets floats, and its result is checked here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+
+from tersor.bench.logs import ProgramRun, parse_log
+from tersor.bench.roundtrip import quotient, worst_error
+from tersor.bench.subject import Subject
+from tersor.bench.timing import Percentiles
+from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+
+_VERSION_TIMEOUT_S: Final = 30.0
+_MAX_DIMS: Final = 4
+_ITERATIONS: Final = 10
+_NVCOMP: Final = ("lz4", "snappy", "gdeflate", "deflate", "zstd", "ans", "bitcomp", "cascaded")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a program made of a subject.
+
+    Attributes:
+        encoded_nbytes: bytes of all slices.
+        encode_s: seconds for all slices, over the rounds.
+        decode_s: seconds to decode them.
+        worst_error: as in a result row; None for codes.
+        error_bound: as in a result row.
+    """
+
+    encoded_nbytes: int
+    encode_s: Percentiles
+    decode_s: Percentiles
+    worst_error: float | None = None
+    error_bound: float | None = None
+
+
+class Executable(ABC):
+    """A program that compresses, decompresses and says how long each took.
+
+    Attributes:
+        name: in tables and rows.
+        log_format: which parser reads its output.
+        device: where it computes.
+        version: as it says itself, or what identifies its file.
+        note: what a reader must know to compare its rows.
+    """
+
+    log_format: ClassVar[str]
+    device: ClassVar[str] = "cuda"
+    on_codes: ClassVar[bool] = True
+    note: ClassVar[str] = "codes to bytes and back, without quantizing; by the program's own clock"
+
+    def __init__(self, name: str, program: str) -> None:
+        """Find ``program`` on PATH.
+
+        Raises:
+            BackendUnavailableError: it is not there.
+        """
+        found = shutil.which(program)
+        if found is None:
+            raise BackendUnavailableError(f"{program} is not on PATH")
+        self.name = name
+        self.path = found
+        self.version = self._version()
+
+    def _version(self) -> str:
+        """Return what identifies the program: few say their version, so this is of its file."""
+        return f"sha256:{hashlib.sha256(Path(self.path).read_bytes()).hexdigest()[:12]}"
+
+    def options(self) -> dict[str, Any]:
+        """Return the JSON-ready options that shape the result, without the bound."""
+        return {}
+
+    @abstractmethod
+    def measure(self, subject: Subject, *, rounds: int, timeout_s: float) -> Measured:
+        """Run the program on a subject, ``rounds`` times.
+
+        Args:
+            subject: with a bound; on any device.
+            rounds: runs whose times count.
+            timeout_s: most seconds that one run may take.
+
+        Raises:
+            BackendUnavailableError: it failed, took too long, or said what cannot be.
+        """
+
+    def run(self, arguments: Sequence[str], folder: Path, timeout_s: float) -> ProgramRun:
+        """Run it once and return what it says; raises as ``measure``."""
+        text = _output_of([self.path, *arguments], folder, timeout_s)
+        try:
+            parsed = parse_log(text, self.log_format, f"the output of {Path(self.path).name}")
+        except CorruptDataError as error:
+            raise BackendUnavailableError(str(error)) from error
+        if parsed.complaints or len(parsed.runs) != 1:
+            found = f"{Path(self.path).name} reports {len(parsed.runs)} runs instead of one"
+            raise BackendUnavailableError(next(iter(parsed.complaints), found))
+        return parsed.runs[0]
+
+
+def _output_of(command: Sequence[str], folder: Path, timeout_s: float) -> str:
+    """Return what a command writes, errors too; its whole process group ends with it."""
+    name = Path(command[0]).name
+    with tempfile.TemporaryFile() as output:
+        try:
+            process = subprocess.Popen(  # noqa: S603 (a program that the user put on PATH)
+                command, cwd=folder, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            raise BackendUnavailableError(f"{name} does not start: {error.strerror}") from error
+        try:
+            code = process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise BackendUnavailableError(
+                f"{name} was stopped after {timeout_s:g} s without an end"
+            ) from error
+        finally:
+            if process.poll() is None:
+                # a script's children too: they would go on, and hold the accelerator
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output.seek(0)
+        text = output.read().decode("utf-8", errors="replace")
+    if code != 0:
+        said = [line.strip() for line in text.splitlines() if line.strip()]
+        words = f" after saying {said[-1]!r}" if said else ""
+        raise BackendUnavailableError(f"{name} ended with exit code {code}{words}")
+    return text
+
+
+class CodesProgram(Executable):
+    """A lossless program, run on one file that holds the codes of all slices."""
+
+    def measure(self, subject: Subject, *, rounds: int, timeout_s: float) -> Measured:
+        """See ``Executable.measure``."""
+        codes = self.prepare(_joined(subject.codes))
+        runs = []
+        with tempfile.TemporaryDirectory(prefix="tersor-") as folder:
+            path = Path(folder) / "codes.bin"
+            codes.tofile(path)
+            for _ in range(rounds):
+                run = self.run(self.arguments(path, codes), Path(folder), timeout_s)
+                if run.given_nbytes not in (None, codes.nbytes):
+                    raise BackendUnavailableError(
+                        f"{Path(self.path).name} counts {run.given_nbytes} bytes where it was given "
+                        f"{codes.nbytes}"
+                    )
+                runs.append(run)
+        return Measured(
+            encoded_nbytes=max(run.encoded_size(codes.nbytes) for run in runs),
+            encode_s=Percentiles.of([run.encode_seconds(codes.nbytes) for run in runs]),
+            decode_s=Percentiles.of([run.decode_seconds(codes.nbytes) for run in runs]),
+        )
+
+    def prepare(self, codes: np.ndarray) -> np.ndarray:
+        """Return the codes as the program takes them; not timed."""
+        return codes
+
+    @abstractmethod
+    def arguments(self, path: Path, codes: np.ndarray) -> list[str]:
+        """Return the command line after the program's name."""
+
+
+def _joined(codes: Sequence[torch.Tensor]) -> np.ndarray:
+    """Return all codes in one array, of the widest of their dtypes."""
+    if not codes:
+        raise SpecError("a program that takes codes needs an input with a bound")
+    wide = torch.int16 if any(one.dtype == torch.int16 for one in codes) else torch.int8
+    joined: np.ndarray = torch.cat([one.to(wide) for one in codes]).cpu().numpy()
+    return joined
+
+
+class NvcompProgram(CodesProgram):
+    """One of nvCOMP's ``benchmark_*_chunked``."""
+
+    log_format = "nvcomp"
+
+    def options(self) -> dict[str, Any]:
+        """Return the number of iterations that each printed time is the mean of."""
+        return {"iterations": _ITERATIONS}
+
+    def arguments(self, path: Path, codes: np.ndarray) -> list[str]:
+        """See ``CodesProgram.arguments``."""
+        del codes
+        return ["-f", str(path), "-w", "2", "-i", str(_ITERATIONS)]
+
+
+class GpulzProgram(CodesProgram):
+    """``gpulz``, with the symbol and window it was compiled for."""
+
+    log_format = "gpulz"
+
+    def arguments(self, path: Path, codes: np.ndarray) -> list[str]:
+        """See ``CodesProgram.arguments``."""
+        del codes
+        return ["-i", str(path)]
+
+
+class CuszHuffmanProgram(CodesProgram):
+    """cuSZ's ``bin_hf`` of 2024, which takes the length of the codebook and a type."""
+
+    log_format = "cusz"
+
+    def prepare(self, codes: np.ndarray) -> np.ndarray:
+        """Shift the codes so that they start at 0."""
+        shifted: np.ndarray = (codes.astype(np.int32) - int(codes.min())).astype(
+            f"u{codes.itemsize}"
+        )
+        return shifted
+
+    def arguments(self, path: Path, codes: np.ndarray) -> list[str]:
+        """See ``CodesProgram.arguments``."""
+        # 256 for bytes, as the program itself insists; else the next power of two
+        length = 256 if codes.itemsize == 1 else 1 << int(codes.max()).bit_length()
+        return [str(path), str(codes.size), "1", "1", str(length), f"u{codes.itemsize}"]
+
+
+class Sz3Program(Executable):
+    """The command ``sz3`` with an absolute bound, run on every slice alone."""
+
+    log_format = "sz3"
+    device = "cpu"
+    on_codes = False
+    note = "absolute bound given; by the program's own clock"
+
+    def _version(self) -> str:
+        said = _output_of([self.path, "-v"], Path.cwd(), _VERSION_TIMEOUT_S)
+        found = [line for line in said.splitlines() if line.startswith("SZ3 Version: ")]
+        return found[0].removeprefix("SZ3 Version: ").strip() if found else super()._version()
+
+    def measure(self, subject: Subject, *, rounds: int, timeout_s: float) -> Measured:
+        """See ``Executable.measure``."""
+        pairs = list(zip(subject.slices, subject.error_bounds, strict=True))
+        with tempfile.TemporaryDirectory(prefix="tersor-") as name:
+            folder = Path(name)
+            seconds, nbytes, errors = [], 0, []
+            for turn in range(rounds):
+                runs = []
+                for x, bound in pairs:
+                    runs.append(self.run(_sz3_arguments(x, bound, folder), folder, timeout_s))
+                    if turn == 0:
+                        nbytes += (folder / "encoded").stat().st_size
+                        errors.append((_decoded_error(x, folder), bound))
+                sums = [sum(r.encode_s or 0.0 for r in runs), sum(r.decode_s or 0.0 for r in runs)]
+                seconds.append(sums)
+        encode_s, decode_s = (Percentiles.of(list(times)) for times in zip(*seconds, strict=True))
+        worst, bound = max(errors, key=lambda pair: quotient(*pair))
+        return Measured(nbytes, encode_s, decode_s, worst, bound)
+
+
+def _sz3_arguments(x: torch.Tensor, error_bound: float, folder: Path) -> list[str]:
+    """Write one slice to a file; return the command line that compresses and decompresses it."""
+    values = x.cpu().contiguous()
+    values.numpy().tofile(folder / "values")
+    shape = values.shape if 1 <= values.dim() <= _MAX_DIMS else (values.numel(),)
+    # sz3 wants the fastest axis first
+    sizes = [str(size) for size in reversed(shape)]
+    return [
+        "-f", "-i", str(folder / "values"), "-z", str(folder / "encoded"),
+        "-o", str(folder / "decoded"), f"-{len(sizes)}", *sizes, "-M", "ABS", f"{error_bound:.17g}",
+    ]  # fmt: skip
+
+
+def _decoded_error(x: torch.Tensor, folder: Path) -> float:
+    decoded = np.fromfile(folder / "decoded", dtype=np.float32)
+    if decoded.size != x.numel():
+        return float("inf")
+    return worst_error(x.cpu(), torch.from_numpy(decoded).view(x.shape))
+
+
+EXECUTABLES: Final[Mapping[str, tuple[type[Executable], str]]] = {
+    "sz3-cli": (Sz3Program, "sz3"),
+    **{f"nvcomp-{n}-chunked": (NvcompProgram, f"benchmark_{n}_chunked") for n in _NVCOMP},
+    "gpulz": (GpulzProgram, "gpulz"),
+    "cusz-hf": (CuszHuffmanProgram, "bin_hf"),
+}
+"""What each is called in rows, its adapter, and its name on PATH."""
+
+
+def executables_of(device: str) -> tuple[str, ...]:
+    """Return the names of the programs that compute on ``"cpu"`` or on ``"cuda"``."""
+    return tuple(name for name, (kind, _) in EXECUTABLES.items() if kind.device == device)
+
+
+def find_executables(names: Sequence[str]) -> tuple[list[Executable], list[str]]:
+    """Return the programs that are on PATH, and one sentence for all that are not.
+
+    Raises:
+        SpecError: one of the names is unknown.
+    """
+    found, absent, others = [], [], []
+    for name in names:
+        if name not in EXECUTABLES:
+            raise SpecError(f"programs are {', '.join(EXECUTABLES)}, not {name!r}")
+        kind, program = EXECUTABLES[name]
+        if shutil.which(program) is None:
+            absent.append(program)
+            continue
+        try:
+            found.append(kind(name, program))
+        except BackendUnavailableError as error:
+            others.append(f"left out: {name}: {error}")
+    if absent:
+        others.append(f"left out: not on PATH: {', '.join(absent)}")
+    return found, others

@@ -1,0 +1,70 @@
+"""FBGEMM's row-wise quantization: a fixed rate, and no bound on the error."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+import torch
+
+from tersor.bench.machine import package_version
+from tersor.bench.peers.peer import Peer
+
+_DISTRIBUTIONS: Final = ("fbgemm-gpu-cpu", "fbgemm-gpu")
+_MAX_ROW: Final = 1024
+_ROW: Final = 128
+
+
+class Fbgemm(Peer):
+    """Codes of 8 or 4 bits with a scale and an offset per row, as TorchRec's quantized tables have.
+
+    The last axis is a row where it is at most 1024 long, as for look-ups; other tensors are cut into
+    rows of 128.
+    """
+
+    distribution = _DISTRIBUTIONS[0]
+    bounded = False
+    note = "fixed rate, no bound"
+
+    def __init__(self, bits: str) -> None:
+        """Take ``"8"`` or ``"4"``; raises ``ImportError`` where FBGEMM does not load."""
+        # importing it registers the operators
+        importlib.import_module("fbgemm_gpu")
+        self.bits = int(bits)
+        self.name = f"fbgemm{bits}"
+        found = (package_version(name) for name in _DISTRIBUTIONS)
+        self.version = next((version for version in found if version), "unknown")
+
+    def options(self) -> dict[str, Any]:
+        """Return the width, and the type of a row's scale and offset."""
+        return {"bits": self.bits, "scale": "float32" if self.bits == 8 else "float16"}
+
+    def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
+        """Quantize every row; its scale and offset follow its codes."""
+        del error_bound
+        operators: Any = torch.ops.fbgemm
+        if self.bits == 8:
+            packed: torch.Tensor = operators.FloatToFused8BitRowwiseQuantized(_rows(x))
+        else:
+            packed = operators.FloatToFusedNBitRowwiseQuantizedSBHalf(_rows(x), self.bits)
+        return packed
+
+    def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+        """Dequantize into memory that FBGEMM allocates."""
+        operators: Any = torch.ops.fbgemm
+        if self.bits == 8:
+            values: torch.Tensor = operators.Fused8BitRowwiseQuantizedToFloat(encoded)
+        else:
+            values = operators.FusedNBitRowwiseQuantizedSBHalfToFloat(encoded, self.bits)
+        return values.view(out.shape)
+
+    def nbytes(self, encoded: torch.Tensor) -> int:
+        """Return the size of codes, scales and offsets."""
+        return encoded.numel()
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """View a tensor as rows; one that no row length divides is a single row."""
+    if x.dim() > 1 and x.shape[-1] <= _MAX_ROW:
+        return x.reshape(-1, x.shape[-1])
+    return x.reshape(-1, _ROW) if x.numel() % _ROW == 0 else x.reshape(1, -1)

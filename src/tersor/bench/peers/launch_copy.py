@@ -1,0 +1,91 @@
+"""One launch and one copy: the least time in which a list of small tensors could be sent on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tersor.bench.graphs import Replays
+from tersor.bench.peers.peer import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """All values of a list one after the other, in three places."""
+
+    source: torch.Tensor
+    copied: torch.Tensor
+    decoded: torch.Tensor
+
+
+class LaunchCopy(Peer):
+    """A kernel that adds to one number, then one ``copy_`` of all slices, joined beforehand."""
+
+    name = "launch-copy"
+    distribution = "torch"
+    bounded = False
+    note = "one launch of a kernel on one value, and one copy of all bytes"
+
+    def __init__(self) -> None:
+        """Start without memory; the first call on a list takes it."""
+        super().__init__()
+        self._lists: dict[int, Joined] = {}
+        self._numbers: dict[torch.device, torch.Tensor] = {}
+
+    def _launch_and_copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        device = source.device
+        if device not in self._numbers:
+            self._numbers[device] = torch.zeros(1, device=device)
+        self._numbers[device].add_(1.0)
+        target.copy_(source)
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Joined:
+        """Launch and copy; that a list is new is found outside of timed rounds."""
+        del error_bounds
+        place = xs[0].data_ptr()
+        if place not in self._lists:
+            source = torch.cat([x.reshape(-1) for x in xs])
+            self._lists[place] = Joined(source, source.clone(), source.clone())
+        joined = self._lists[place]
+        self._launch_and_copy(joined.source, joined.copied)
+        return joined
+
+    def decode_all(self, encoded: Joined, outs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Launch and copy; return views of the copy."""
+        self._launch_and_copy(encoded.copied, encoded.decoded)
+        parts = encoded.decoded.split([out.numel() for out in outs])
+        return [part.view(out.shape) for part, out in zip(parts, outs, strict=True)]
+
+    def encode(self, x: torch.Tensor, error_bound: float) -> Joined:
+        """See ``Candidate.encode``."""
+        return self.encode_all([x], [error_bound])
+
+    def decode(self, encoded: Joined, out: torch.Tensor) -> torch.Tensor:
+        """See ``Candidate.decode``."""
+        return self.decode_all(encoded, [out])[0]
+
+    def nbytes(self, encoded: Joined) -> int:
+        """Return the bytes of all slices."""
+        return encoded.copied.nbytes
+
+    def total_nbytes(self, encoded: Joined) -> int:
+        """See ``nbytes``."""
+        return self.nbytes(encoded)
+
+
+class LaunchCopyGraph(LaunchCopy):
+    """The same, captured in a CUDA graph and replayed."""
+
+    name = "launch-copy-graph"
+    note = f"{LaunchCopy.note}; replayed as a CUDA graph"
+
+    def __init__(self) -> None:
+        """See ``LaunchCopy``."""
+        super().__init__()
+        self._replays = Replays()
+
+    def _launch_and_copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        eager = super()._launch_and_copy
+        self._replays.call("copy", [source, target], lambda: eager(source, target))

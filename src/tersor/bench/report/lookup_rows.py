@@ -1,0 +1,91 @@
+"""The part of a report about dumped look-ups: every encoder over all tables, and the best per table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tersor.bench.html import Figure, Page
+from tersor.bench.html.figure import slug
+from tersor.bench.lookups.sums import Place, places
+from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
+from tersor.bench.report.codec_figures import BANDWIDTHS, DIRECTIONS, front_figure, links_figure
+from tersor.bench.report.codec_rows import rows_cells
+from tersor.bench.report.measured import Measured
+from tersor.bench.rows import ResultRow
+from tersor.bench.svg import Bar, bar_chart
+
+_LINKS: Final = {f"{link:g} Gbit/s": link / 8 for link in BANDWIDTHS}
+
+
+def lookup_sentence(rows: Sequence[ResultRow]) -> str:
+    """Return the best ratio over all tables of the first dump, in one sentence."""
+    first = places(rows)[0]
+    held = [one for one in _measured(first) if one.promises and not one.broken]
+    start = f"{len(rows):,} rows of {len(first.tables)} tables"
+    if not held:
+        return f"{start}."
+    best = max(held, key=lambda one: one.ratio)
+    return (
+        f"{start}; on {first.words}, {best.label} is smallest: {best.ratio:.1f} times, by volume."
+    )
+
+
+def _measured(place: Place) -> list[Measured]:
+    """Return the encoders that start from floats and were measured on every table."""
+    found = []
+    for name in place.encoders:
+        total = place.overall(name)
+        rows = [own[name] for own in place.tables.values() if name in own]
+        if total.is_end_to_end and len(rows) == len(place.tables) and total.original_nbytes:
+            found.append(
+                Measured(
+                    codec=rows[0].codec,
+                    peer=rows[0].peer,
+                    ratio=total.ratio,
+                    encode_gbps=total.encode_gbps,
+                    decode_gbps=total.decode_gbps,
+                    bits_per_value=32 / total.ratio,
+                    promises=any(row.relative_bound is not None for row in rows),
+                    error=None,
+                    broken=total.has_broken,
+                    ceiling_gbps=None,
+                )
+            )
+    return found
+
+
+def add_lookups(page: Page, run: str, rows: Sequence[ResultRow]) -> None:
+    """Add a part per dump: its figures, its encoders and its tables."""
+    for place in places(rows):
+        page.heading(f"Look-ups of {place.words}")
+        page.show(*_figures(run, place))
+        encoders = f"Encoders over all tables of {place.words}; best on: tables, at the first link"
+        page.table(encoders, encoder_columns(_LINKS), encoder_cells(place, _LINKS))
+        page.table(f"Tables of {place.words}", table_columns(_LINKS), table_cells(place, _LINKS))
+    page.table("All rows of look-ups", *rows_cells(rows))
+
+
+def _figures(run: str, place: Place) -> list[Figure]:
+    found = _measured(place)
+    bounded = [one for one in found if one.promises]
+    free = [one for one in found if not one.promises and one.ratio > 1]
+    name = (run, place.words)
+    figures = []
+    if len(bounded) > 1:
+        figures = [
+            front_figure(direction, name, place.words, bounded, free, folded=False)
+            for direction in DIRECTIONS
+        ]
+        figures.append(links_figure(name, place.words, bounded, folded=False))
+    bars = []
+    for table, rows in place.tables.items():
+        held = {n: row for n, row in rows.items() if row.relative_bound and row.bound_held}
+        if held:
+            best = max(held, key=lambda one: held[one].ratio)
+            bars.append(Bar(f"table {table}", held[best].ratio, best))
+    if bars:
+        svg = bar_chart(f"Best ratio per table: {place.words}", "ratio", bars)
+        caption = "The encoder with the largest ratio of those that hold the table's bound."
+        figures.append(Figure(slug(run, "tables", place.words), svg, caption))
+    return figures

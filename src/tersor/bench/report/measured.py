@@ -1,0 +1,164 @@
+"""Result rows that can be compared, as what figures show: size and speed of each codec."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tersor.bench.rows import ResultRow
+from tersor.policy.choice import predicted_speedup
+
+_GBIT_PER_GB = 8.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Rows of one place can be compared: the same input of the same size on the same device."""
+
+    is_file: bool
+    input: str
+    device: str
+    original_nbytes: int
+    repeat: int
+
+    @classmethod
+    def of(cls, row: ResultRow) -> Place:
+        """Return the place of a row; tables of one input have different sizes and one place."""
+        nbytes = 0 if row.group is not None else row.original_nbytes
+        return cls(row.suite == "memory", row.input, row.device, nbytes, row.repeat)
+
+    @property
+    def label(self) -> str:
+        """The place in words."""
+        size = f", {self.original_nbytes / 2**20:,.4g} MiB" if self.original_nbytes else ""
+        copies = "" if self.repeat == 1 else f", repeated {self.repeat} times"
+        return f"{self.input}{size}{copies} on {self.device}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One codec at one place, bound and number of threads; several tables count by their volume.
+
+    Attributes:
+        codec: its name.
+        peer: whether it is another project's.
+        ratio: original over encoded bytes.
+        encode_gbps: 10**9 bytes of originals per second.
+        decode_gbps: the same, for decoding.
+        bits_per_value: encoded bits over values.
+        promises: whether it was given a bound.
+        error: the worst error as a share of what the bound is relative to; None where unknown.
+        broken: whether the bound was not held.
+        ceiling_gbps: bytes per second that a plain copy reads and writes, if it was measured.
+    """
+
+    codec: str
+    peer: bool
+    ratio: float
+    encode_gbps: float
+    decode_gbps: float
+    bits_per_value: float
+    promises: bool
+    error: float | None
+    broken: bool
+    ceiling_gbps: float | None
+
+    @property
+    def name(self) -> str:
+        """The codec; a mark says that it broke its bound."""
+        return f"{self.codec}!" if self.broken else self.codec
+
+    @property
+    def label(self) -> str:
+        """The name, which ours and a peer's codec may share, and whose it is."""
+        return f"{self.name} (peer)" if self.peer else self.name
+
+    @property
+    def kind(self) -> str:
+        """What a legend calls it."""
+        if not self.promises:
+            return "without a bound"
+        return "peer" if self.peer else "tersor"
+
+    def speedup(self, bandwidth_gbit_s: float) -> float:
+        """Return how many times faster it makes sending over a link, encoding and decoding counted."""
+        return predicted_speedup(
+            self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s / _GBIT_PER_GB
+        )
+
+
+def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:
+    """Return the rows that begin with floats; those of codes alone have no memcpy where others do.
+
+    Logs of other programs never have one. Of the same measurement made twice the later one stays, and
+    of tables those of a codec that has no row for all of them together.
+    """
+    rows = [r for r in {row.key: row for row in rows}.values() if "code_nbytes" not in r.spec]
+    if any(row.memcpy_s is not None for row in rows):
+        rows = [row for row in rows if row.memcpy_s is not None or row.suite == "log"]
+    whole = {(row.codec, row.relative_bound) for row in rows if row.group is None}
+    return [r for r in rows if r.group is None or (r.codec, r.relative_bound) not in whole]
+
+
+def main_threads(rows: Iterable[ResultRow]) -> int:
+    """Return the number of threads with the most rows, the smaller one of two."""
+    counts = Counter(row.threads for row in rows)
+    return min(counts, key=lambda threads: (-counts[threads], threads))
+
+
+def bounds_of(rows: Iterable[ResultRow]) -> list[float]:
+    """Return the relative bounds that occur, the one in the middle first, then in order."""
+    found = sorted({row.relative_bound for row in rows if row.relative_bound is not None})
+    if not found:
+        return []
+    middle = found[len(found) // 2]
+    return [middle, *(bound for bound in found if bound != middle)]
+
+
+def measured(rows: Sequence[ResultRow], bound: float | None, threads: int) -> list[Measured]:
+    """Return the codecs at a bound, or without one, in their order; what has no speed is left out."""
+    found: dict[tuple[str, bool], list[ResultRow]] = {}
+    for row in rows:
+        if row.relative_bound == bound and row.threads == threads:
+            found.setdefault((row.codec, row.peer), []).append(row)
+    return [one for same in found.values() if (one := _merged(same)) is not None]
+
+
+def _merged(rows: Sequence[ResultRow]) -> Measured | None:
+    original_nbytes = sum(row.original_nbytes for row in rows)
+    timed_nbytes = sum(row.original_nbytes * row.sampled_fraction for row in rows)
+    encode_s, decode_s = (sum(getattr(r, t).p50 for r in rows) for t in ("encode_s", "decode_s"))
+    num_values = sum(row.num_values for row in rows)
+    if not original_nbytes or not num_values or not 0 < encode_s * decode_s < float("inf"):
+        return None
+    first = rows[0]
+    encoded_nbytes = max(1, sum(row.encoded_nbytes for row in rows))
+    errors = [error for row in rows if (error := _relative_error(row)) is not None]
+    return Measured(
+        codec=first.codec,
+        peer=first.peer,
+        ratio=original_nbytes / encoded_nbytes,
+        encode_gbps=timed_nbytes / encode_s / 1e9,
+        decode_gbps=timed_nbytes / decode_s / 1e9,
+        bits_per_value=8 * encoded_nbytes / num_values,
+        promises=first.relative_bound is not None,
+        error=max(errors, default=None),
+        broken=any(row.bound_held is False for row in rows),
+        ceiling_gbps=_ceiling(first),
+    )
+
+
+def _relative_error(row: ResultRow) -> float | None:
+    """Return the worst error over the range of its slice: the share of the bound times the bound."""
+    bound = row.relative_bound
+    if bound is None or row.worst_error is None or not row.error_bound:
+        return None
+    return bound * row.worst_error / row.error_bound
+
+
+def _ceiling(row: ResultRow) -> float | None:
+    """Return what a copy moves: on a device its own, else memcpy's, which is of one thread."""
+    if row.ceiling_gbps is not None:
+        return row.ceiling_gbps if row.memcpy_gbps is not None else None
+    return 2 * row.memcpy_gbps if row.memcpy_gbps is not None and row.threads == 1 else None

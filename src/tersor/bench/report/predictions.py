@@ -1,0 +1,53 @@
+"""The part of a report about predictions of ``tersor plan``, beside what was measured."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tersor.bench.html import Figure, Page
+from tersor.bench.html.figure import slug
+from tersor.bench.report.runs import PlanRun
+from tersor.bench.svg import Point, scatter_chart
+
+_TOLERANCE: Final = 0.2
+_HEAD: Final = ("link", "batch", "codec", "what", "measured ms", "predicted ms", "error %")
+
+
+def plan_sentence(run: PlanRun) -> str:
+    """Return how many predictions are near what was measured."""
+    errors = [line["predicted_s"] / line["measured_s"] - 1 for line in run.lines]
+    hits = sum(abs(error) <= _TOLERANCE for error in errors)
+    worst = max(errors, key=abs)
+    return (
+        f"{hits} of {len(errors)} times are predicted within {_TOLERANCE:.0%} from the rows of other "
+        f"links or batches; the largest error is {worst:+.0%}."
+    )
+
+
+def add_predictions(page: Page, run: PlanRun) -> None:
+    """Add predicted against measured times, and all of them as a table."""
+    points = [
+        Point("", 1e3 * line["measured_s"], line["predicted_s"] / line["measured_s"], line["what"])
+        for line in run.lines
+    ]
+    ends = (min(point.x for point in points), max(point.x for point in points))
+    lines = {
+        "20 % more": [(x, 1 + _TOLERANCE) for x in ends],
+        "as measured": [(x, 1.0) for x in ends],
+        "20 % less": [(x, 1 - _TOLERANCE) for x in ends],
+    }
+    svg = scatter_chart(
+        f"Predicted and measured times: {run.name}", "measured, ms", "predicted over measured",
+        points, lines=lines, log_x=True,
+    )  # fmt: skip
+    caption = "Each point is predicted without the rows of its own link, or of its own batch."
+    page.show(Figure(slug(run.name, "predictions"), svg, caption))
+    cells = [
+        [
+            line["link"], f"{line['batch']:,}", line["codec"], line["what"],
+            f"{1e3 * line['measured_s']:.1f}", f"{1e3 * line['predicted_s']:.1f}",
+            f"{100 * (line['predicted_s'] / line['measured_s'] - 1):+.1f}",
+        ]
+        for line in run.lines
+    ]  # fmt: skip
+    page.table("Predictions", _HEAD, cells)

@@ -1,0 +1,159 @@
+"""What a report is made of: result files, accuracy files, and folders of training runs.
+
+What a file is shows in its first line, not in its name. Everything is checked before it is shown: a
+file that holds something else raises one sentence, with the line that is wrong.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tersor.bench.report.checking import (
+    check_line,
+    check_pair,
+    check_prediction,
+    check_result,
+    check_row,
+)
+from tersor.bench.rows import ResultRow
+from tersor.errors import CorruptDataError, SpecError
+
+RESULT: Final = "result.json"
+LOG: Final = "log.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRun:
+    """A result file of any suite."""
+
+    name: str
+    path: str
+    rows: list[ResultRow]
+
+
+@dataclass(frozen=True, slots=True)
+class AccuracyRun:
+    """Pairs of trainings, as ``tersor bench accuracy`` writes them."""
+
+    name: str
+    path: str
+    pairs: list[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingRun:
+    """Logs of trainings by name; ``result`` is what ``tersor quickstart`` found, if it wrote them."""
+
+    name: str
+    path: str
+    logs: dict[str, list[Mapping[str, Any]]]
+    result: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRun:
+    """Predicted and measured times, as ``tersor plan --check`` writes them."""
+
+    name: str
+    path: str
+    lines: list[Mapping[str, Any]]
+
+
+Run = RowsRun | AccuracyRun | TrainingRun | PlanRun
+
+
+def read_runs(paths: Iterable[str]) -> list[Run]:
+    """Read result files and run folders; a folder of result files stands for each of them.
+
+    Raises:
+        SpecError: a file or folder holds no run.
+        CorruptDataError: a line is not what the first one promises.
+        OSError: something cannot be read.
+    """
+    return [run for path in paths for run in _read(path)]
+
+
+def _read(path: str) -> Iterator[Run]:
+    place = Path(path)
+    if not place.is_dir():
+        yield _read_file(place, path)
+        return
+    if (place / RESULT).is_file():
+        yield read_quickstart(place, path)
+    elif (place / LOG).is_file():
+        yield TrainingRun(place.resolve().name, path, {"training": _log(place / LOG)})
+    else:
+        found = sorted(place.glob("*.jsonl"))
+        if not found:
+            raise SpecError(
+                f"{path} holds no run: there is no {RESULT}, no {LOG} and no .jsonl file of results"
+            )
+        for file in found:
+            yield _read_file(file, str(file))
+
+
+def _read_file(file: Path, path: str) -> Run:
+    lines = _lines(file)
+    if not lines:
+        raise SpecError(f"{path} holds no rows; was the benchmark that writes it interrupted?")
+    first = lines[0]
+    if isinstance(first, Mapping) and first.get("suite") == "accuracy":
+        return AccuracyRun(file.stem, path, _checked(lines, path, "a pair", check_pair))
+    if isinstance(first, Mapping) and first.get("kind") == "plan-check":
+        return PlanRun(file.stem, path, _checked(lines, path, "a prediction", check_prediction))
+    if isinstance(first, Mapping) and "kind" in first and "step" in first:
+        return TrainingRun(
+            file.stem, path, {file.stem: _checked(lines, path, "a log line", check_line)}
+        )
+    return RowsRun(file.stem, path, _checked(lines, path, "a result row", check_row))
+
+
+def read_quickstart(folder: Path, path: str) -> TrainingRun:
+    """Read what ``tersor quickstart`` wrote to a folder."""
+    file = folder / RESULT
+    try:
+        result = check_result(json.loads(_text(file)))
+    except (json.JSONDecodeError, SpecError) as error:
+        raise CorruptDataError(f"{file} is not the result of a quickstart: {error}") from error
+    logs = {name: _log(folder / f"{name}.jsonl") for name in result["runs"]}
+    return TrainingRun(folder.resolve().name, path, logs, result)
+
+
+def _log(file: Path) -> list[Mapping[str, Any]]:
+    return _checked(_lines(file), str(file), "a log line", check_line)
+
+
+def _checked(lines: list[Any], path: str, kind: str, check: Callable[[Any], Any]) -> list[Any]:
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(check(line))
+        except SpecError as error:
+            raise CorruptDataError(f"line {number} of {path} is not {kind}: {error}") from error
+    return found
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptDataError(f"{file} is not text; name a .jsonl file of results") from error
+
+
+def _lines(file: Path) -> list[Any]:
+    """Return the parsed lines; a last one cut short by an interrupt is left out."""
+    found = []
+    for number, line in enumerate(_text(file).splitlines(keepends=True), start=1):
+        try:
+            found.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if not line.endswith("\n") and found:
+                break
+            raise CorruptDataError(f"line {number} of {file} is not JSON: {error}") from error
+        except RecursionError as error:
+            raise CorruptDataError(f"line {number} of {file} is nested too deeply") from error
+    return found

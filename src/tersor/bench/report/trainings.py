@@ -1,0 +1,226 @@
+"""The parts of a report about trainings: pairs of them, and the logs of single ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from tersor.bench.html import Figure, Page
+from tersor.bench.html.figure import slug
+from tersor.bench.report.runs import AccuracyRun, TrainingRun
+from tersor.bench.svg import Bar, bar_chart, line_chart
+
+Points = list[tuple[float, float]]
+_PLAIN, _SMALL = "uncompressed", "compressed"
+_AUC, _LOGLOSS = 1, 2
+_SUMMARY_HEAD: Final = (
+    "run", "AUC", "logloss", "forward MiB", "backward MiB", "ratio forward", "ratio backward",
+    "exchange ms per step",
+)  # fmt: skip
+
+
+def accuracy_sentence(run: AccuracyRun) -> str:
+    """Return how the AUC changed, with its interval."""
+    from tersor.bench.suites.accuracy import Interval
+
+    pairs = run.pairs
+    change = Interval.of(
+        [_metric(pair, _SMALL, "auc") - _metric(pair, _PLAIN, "auc") for pair in pairs]
+    )
+    ratio = sum(pair[_SMALL]["forward_ratio"] for pair in pairs) / len(pairs)
+    if len(pairs) == 1:
+        return f"One pair of trainings: the AUC changes by {change.mean:+.5f}, forward ratio {ratio:.1f}."
+    word = "holds" if change.holds_zero else "does not hold"
+    return (
+        f"{len(pairs)} pairs of trainings: the AUC changes by {change.mean:+.5f}, 95 % interval "
+        f"±{change.half_width:.5f}, which {word} zero; forward ratio {ratio:.1f}."
+    )
+
+
+def _metric(pair: Mapping[str, Any], run: str, name: str) -> float:
+    return float(pair[run]["metrics"][name])
+
+
+def add_accuracy(page: Page, run: AccuracyRun) -> None:
+    """Add curves, their differences, ratios per table, and every pair."""
+    source = _source(run)
+    curves = {name: _mean_curve(run.pairs, name, _AUC) for name in (_PLAIN, _SMALL)}
+    mean = f"mean of {len(run.pairs)}" if len(run.pairs) > 1 else "one training each"
+    lines = line_chart(
+        f"AUC over training: {source}", "step", curves, y_label="AUC", dashed=[_SMALL]
+    )
+    figures = [Figure(slug(run.name, "auc"), lines, f"On the test samples; {mean}.")]
+    for column, name in ((_AUC, "AUC"), (_LOGLOSS, "logloss")):
+        points, widths = _changes(run.pairs, column)
+        svg = line_chart(
+            f"Change of {name} over training: {source}", "step", {"compressed minus not": points},
+            y_label=f"change of {name}", half_widths={"compressed minus not": widths},
+            level=(0.0, "no change"),
+        )  # fmt: skip
+        caption = "Mean of the paired differences, with 95 % intervals."
+        figures.append(Figure(slug(run.name, f"{name}-change"), svg, caption))
+    tables = _volumes(pair[_SMALL]["tables"] for pair in run.pairs)
+    figures.append(_table_bars(run.name, source, tables))
+    page.show(*figures)
+    head = (
+        "seed",
+        "AUC without",
+        "AUC with",
+        "change",
+        "logloss change",
+        "ratio forward",
+        "backward",
+    )
+    page.table(f"Pairs of trainings on {source}", head, [_pair_cells(pair) for pair in run.pairs])
+
+
+def _source(run: AccuracyRun) -> str:
+    # a made-up log names its seed, which differs from pair to pair
+    return str(run.pairs[0]["source"]).partition(", seed")[0]
+
+
+def _pair_cells(pair: Mapping[str, Any]) -> list[str]:
+    plain, small = (_metric(pair, name, "auc") for name in (_PLAIN, _SMALL))
+    loss = _metric(pair, _SMALL, "logloss") - _metric(pair, _PLAIN, "logloss")
+    return [
+        str(pair["seed"]), f"{plain:.5f}", f"{small:.5f}", f"{small - plain:+.5f}", f"{loss:+.5f}",
+        f"{pair[_SMALL]['forward_ratio']:.1f}", f"{pair[_SMALL]['backward_ratio']:.1f}",
+    ]  # fmt: skip
+
+
+def _by_step(
+    pairs: Iterable[Mapping[str, Any]], name: str, column: int
+) -> dict[float, list[float]]:
+    found: dict[float, list[float]] = {}
+    for pair in pairs:
+        for point in pair[name]["curve"]:
+            found.setdefault(float(point[0]), []).append(float(point[column]))
+    return found
+
+
+def _mean_curve(pairs: Sequence[Mapping[str, Any]], name: str, column: int) -> Points:
+    found = _by_step(pairs, name, column)
+    # a step that some pair lacks would make the mean jump
+    full = {step: values for step, values in found.items() if len(values) == len(pairs)}
+    return [(step, sum(values) / len(values)) for step, values in sorted(full.items())]
+
+
+def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, list[float]]:
+    """Return the mean change at each step, and the half-width of its interval."""
+    from tersor.bench.suites.accuracy import Interval
+
+    plain, small = (_by_step(pairs, name, column) for name in (_PLAIN, _SMALL))
+    points, widths = [], []
+    for step in sorted(plain):
+        ours, theirs = small.get(step, []), plain[step]
+        if len(ours) == len(theirs) == len(pairs):
+            change = Interval.of([a - b for a, b in zip(ours, theirs, strict=True)])
+            points.append((step, change.mean))
+            widths.append(change.half_width)
+    return points, widths
+
+
+def _volumes(tables: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, float]:
+    """Return the ratio of every table, by the bytes of all runs together."""
+    totals: dict[str, list[int]] = {}
+    for one in tables:
+        for table, (original, encoded) in one.items():
+            total = totals.setdefault(table, [0, 0])
+            total[0] += original
+            total[1] += encoded
+    return {table: original / max(1, encoded) for table, (original, encoded) in totals.items()}
+
+
+def _table_bars(run: str, source: str, ratios: Mapping[str, float]) -> Figure:
+    bars = [Bar(f"table {table}", ratio) for table, ratio in ratios.items()]
+    svg = bar_chart(f"Ratio of looked-up rows per table: {source}", "ratio, by volume", bars)
+    return Figure(slug(run, "tables"), svg, "Bytes before over bytes after compression, forward.")
+
+
+def training_sentence(run: TrainingRun) -> str:
+    """Return what a quickstart, or one training, came to."""
+    runs = run.result.get("runs", {})
+    if len(runs) == 2:
+        plain, small = runs.values()
+        change = ""
+        if None not in (small["auc"], plain["auc"]):
+            change = f"; the AUC changed by {small['auc'] - plain['auc']:+.4f}"
+        return (
+            f"The same training sent {small['forward']['ratio']:.1f} times fewer bytes forward and "
+            f"{small['backward']['ratio']:.1f} times fewer backward{change}."
+        )
+    lines = [line for log in run.logs.values() for line in log]
+    evals = [line for line in lines if line["kind"] == "eval"]
+    sent = [line for line in lines if line["kind"] == "exchange"]
+    end = f", AUC {evals[-1]['auc']:.4f}" if evals and "auc" in evals[-1] else ""
+    ratio = f", forward ratio {sent[-1]['forward']['ratio']:.1f}" if sent else ""
+    last = max((line["step"] for line in lines), default=0)
+    return f"A training of {last:,} steps{end}{ratio}."
+
+
+def add_training(page: Page, run: TrainingRun) -> None:
+    """Add the runs side by side, their curves, and the tables of the model."""
+    if run.result:
+        page.table("The same training, each way", _SUMMARY_HEAD, _summary(run.result["runs"]))
+        best = run.result.get("best_auc")
+        if best is not None:
+            page.text(f"The best AUC that any model can reach on this log is {best:.4f}.")
+    figures: list[Figure | None] = []
+    for kind, value, title in (
+        ("eval", "auc", "AUC on the test samples"),
+        ("eval", "logloss", "Logloss on the test samples"),
+        ("train", "loss", "Training loss"),
+    ):
+        curves = {name: _curve(log, kind, value) for name, log in run.logs.items()}
+        if any(len(points) > 1 for points in curves.values()):
+            svg = line_chart(title, "step", curves, dashed=list(curves)[1:])
+            figures.append(Figure(slug(run.name, title), svg, f"{title}, by step."))
+    figures.append(_model_tables(run))
+    page.show(*(figure for figure in figures if figure is not None))
+    tables = run.result.get("tables", [])
+    if tables:
+        head = ("table", "rows", "class", "final bound", "ratio", "why")
+        page.table("Tables of the model", head, [_table_cells(table) for table in tables])
+
+
+def _curve(log: Iterable[Mapping[str, Any]], kind: str, value: str) -> Points:
+    return [(line["step"], line[value]) for line in log if line["kind"] == kind and value in line]
+
+
+def _summary(runs: Mapping[str, Any]) -> list[list[str]]:
+    lines = []
+    for name, one in runs.items():
+        auc, logloss, seconds = (one.get(k) for k in ("auc", "logloss", "exchange_s_per_step"))
+        forward, backward = one["forward"], one["backward"]
+        lines.append([
+            name, "" if auc is None else f"{auc:.4f}", "" if logloss is None else f"{logloss:.4f}",
+            f"{forward['encoded_nbytes'] / 2**20:.2f}", f"{backward['encoded_nbytes'] / 2**20:.2f}",
+            f"{forward['ratio']:.2f}", f"{backward['ratio']:.2f}",
+            "" if seconds is None else f"{1e3 * seconds:.2f}",
+        ])  # fmt: skip
+    return lines
+
+
+def _model_tables(run: TrainingRun) -> Figure | None:
+    """Return bars of every table's ratio, from the result or else from the log's last line."""
+    tables = run.result.get("tables", [])
+    if tables:
+        bars = [
+            Bar(f"table {table.get('table', k)}", table["ratio"], str(table.get("class", "")))
+            for k, table in enumerate(tables)
+        ]
+        title = "Ratio of looked-up rows per table, by class"
+        svg = bar_chart(title, "ratio, by volume", bars)
+        return Figure(slug(run.name, "tables"), svg, "Loose tables have a wider bound.")
+    logs = [
+        line["tables"] for log in run.logs.values() for line in log if line["kind"] == "exchange"
+    ]
+    return _table_bars(run.name, run.name, _volumes(logs[-1:])) if logs and logs[-1] else None
+
+
+def _table_cells(table: Mapping[str, Any]) -> list[str]:
+    bound = table.get("bound")
+    return [
+        str(table.get("table", "")), f"{table['num_rows']:,}", str(table.get("class", "")),
+        "" if bound is None else str(bound), f"{table['ratio']:.1f}", str(table.get("reason", "")),
+    ]  # fmt: skip

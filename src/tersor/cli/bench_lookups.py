@@ -1,0 +1,139 @@
+"""Encoders on dumped look-ups, as ``tersor bench embeddings DIR`` is asked for them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tersor.cli.bench import Rows, names_of, numbers_of, show_rows
+from tersor.cli.failures import CHECK_FAILED
+from tersor.cli.screen import Screen
+from tersor.errors import BackendUnavailableError, SpecError
+
+if TYPE_CHECKING:
+    from tersor.bench.lookups.inputs import LookUps
+    from tersor.bench.suites.lookups import LookupsConfig
+
+_SMOKE_BATCH = 256
+
+
+def measure_lookups(
+    screen: Screen,
+    folder: str | None,
+    synthetic: bool,
+    shared: dict[str, Any],
+    options: dict[str, Any],
+) -> int:
+    """Measure look-ups, show tables and goals; return the exit code.
+
+    Args:
+        screen: where to.
+        folder: of the dumps, or None.
+        synthetic: whether they are made up.
+        shared: options that exchanges have too, by name.
+        options: the others, as they are written, with None for what was not given.
+
+    Raises:
+        SpecError: the dumps or the options make no sense.
+    """
+    from tersor.bench.lookups.tables import lookup_summary, lookup_tables
+    from tersor.bench.suites.lookups import run_lookups
+    from tersor.workloads.network import Bandwidth
+
+    links = [Bandwidth.parse(text) for text in names_of(shared["bandwidth"])]
+    bandwidths = {str(link): link.gbps for link in links}
+    if not bandwidths:
+        raise SpecError("--bandwidth names at least one link, as in 1gbit")
+    config = _config(shared, options)
+    with ExitStack() as stack:
+        stack.enter_context(screen.compiling())
+        look_ups = _look_ups(folder, synthetic, shared)
+        rows = stack.enter_context(Rows(shared["output"], resume=shared["resume"]))
+        show = stack.enter_context(screen.steps("measuring"))
+        outcome = run_lookups(
+            config, look_ups, done=rows.keys, on_row=rows.append, on_note=screen.say, on_table=show
+        )
+    details = bool(options["--details"])
+    show_rows(
+        screen,
+        rows.all,
+        notes=outcome.notes,
+        refusals=outcome.refusals,
+        shown=lookup_tables(rows.all, bandwidths, details=details),
+        summary={"summary": lookup_summary(rows.all, bandwidths)},
+    )
+    if shared["smoke"]:
+        screen.say("these look-ups are too few to judge the goals; leave out --smoke for that")
+    return CHECK_FAILED if outcome.refusals else 0
+
+
+def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> LookUps:
+    from tersor.bench.lookups.inputs import SyntheticLookUps
+    from tersor.cli.arrays.dumps import FolderLookUps
+
+    if synthetic and folder is not None:
+        raise SpecError("measure a folder of dumps or --synthetic, not both")
+    if folder is not None:
+        return FolderLookUps(folder, shared["dim"])
+    dim = 64 if shared["dim"] is None else shared["dim"]
+    if shared["smoke"]:
+        return SyntheticLookUps(dim=dim, num_iterations=1, batch=_SMOKE_BATCH, num_tables=3)
+    return SyntheticLookUps(dim=dim)
+
+
+def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
+    from tersor.bench.lookups.inputs import Cut
+    from tersor.bench.suites.lookups import LookupsConfig
+
+    device = options["--device"] or "cpu"
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
+    batches = numbers_of(shared["batch"] or "", "--batch", int)
+    if len(batches) > 1:
+        raise SpecError("look-ups are cut into one --batch; run the others on their own")
+    cut = Cut(shared["ranks"], batches[0] if batches else None, options["--repeat"] or 1)
+    first = options["--from-iteration"] or 0
+    asked: dict[str, Any] = {"cut": cut, "first_iteration": first, **_policy(options)}
+    for name in ("codecs", "peers"):
+        text = options[f"--{name}"]
+        if text is not None:
+            asked[name] = () if text == "none" else names_of(text)
+    if options["--code-dtype"] is not None:
+        asked["code_dtype"] = options["--code-dtype"]
+    config = LookupsConfig.for_device(device, **asked)
+    if shared["smoke"]:
+        config = config.smoke()
+    return config if shared["rounds"] is None else replace(config, rounds=shared["rounds"])
+
+
+def _policy(options: dict[str, Any]) -> dict[str, Any]:
+    """Return classes, bounds and decay."""
+    from tersor.policy import ClassBounds, Decay
+
+    classes = options["--classes"] or "auto"
+    if classes not in ("auto", "hand"):
+        raise SpecError(f"--classes must be auto or hand, not {classes!r}")
+    asked: dict[str, Any] = {"by_hand": classes == "hand"}
+    for name in ("tight", "loose"):
+        text = options[f"--{name}-tables"]
+        if text is not None:
+            asked[name] = frozenset(numbers_of(text.replace(" ", ","), f"--{name}-tables", int))
+    if options["--bounds"] is not None:
+        values = numbers_of(options["--bounds"], "--bounds", float)
+        if len(values) != 3:
+            raise SpecError(
+                f"--bounds takes three growing numbers, as in 0.01,0.03,0.05, not {values}"
+            )
+        asked["bounds"] = ClassBounds(*values)
+    changes = {
+        "shape": options["--decay"],
+        "magnitude": options["--decay-magnitude"],
+        "end": options["--decay-end"],
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    if changes:
+        asked["decay"] = Decay(**changes)
+    return asked

@@ -1,0 +1,82 @@
+"""``tersor bench programs``: other projects' benchmark programs, run and parsed."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import RenderableType
+
+from tersor.cli.bench import (
+    OutputOption,
+    ResumeOption,
+    Rows,
+    SmokeOption,
+    names_of,
+    numbers_of,
+)
+from tersor.cli.options import JsonOption
+from tersor.cli.screen import Screen
+from tersor.errors import BackendUnavailableError
+
+
+def programs(
+    device: Annotated[
+        str, typer.Option("--device", help="Where they compute: cpu for sz3, cuda for the others.")
+    ] = "cpu",
+    names: Annotated[
+        str | None,
+        typer.Option("--programs", metavar="NAME,...", help="Which; default: all on PATH."),
+    ] = None,
+    inputs: Annotated[
+        str | None,
+        typer.Option("--inputs", metavar="NAME,...", help="Inputs; default: all four kinds."),
+    ] = None,
+    bounds: Annotated[
+        str | None,
+        typer.Option("--bounds", metavar="R,...", help="Relative bounds; default: each input's."),
+    ] = None,
+    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Runs of each program.")] = 3,
+    timeout: Annotated[
+        float, typer.Option("--timeout", metavar="S", help="Most seconds for one run.")
+    ] = 300.0,
+    smoke: SmokeOption = False,
+    output: OutputOption = None,
+    resume: ResumeOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Run nvCOMP's benchmark_*_chunked, gpulz, cuSZ's bin_hf and sz3, where they are on PATH.
+
+    They get the inputs of bench kernels: sz3 as floats with a bound, the others as quantized codes. The
+    times are theirs; rows can go to the same file as those of bench kernels. A program that is missing
+    or fails is one line.
+    """
+    from tersor.bench.suites.programs import ProgramsConfig, run_programs
+    from tersor.bench.tables import device_table, kernels_table
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
+    screen = Screen(as_json=as_json)
+    config = ProgramsConfig(
+        device=device,
+        programs=() if names is None else names_of(names),
+        inputs=() if inputs is None else names_of(inputs),
+        bounds=() if bounds is None else numbers_of(bounds, "--bounds", float),
+        rounds=rounds,
+        timeout_s=timeout,
+    )
+    config = config.smoke() if smoke else config
+    with ExitStack() as stack:
+        rows = stack.enter_context(Rows(output, resume=resume))
+        stack.enter_context(screen.compiling())
+        show = stack.enter_context(screen.steps("measuring"))
+        outcome = run_programs(
+            config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
+        )
+    table = device_table if device == "cuda" else kernels_table
+    shown: list[RenderableType] = [table(outcome.rows)] if outcome.rows else []
+    values = {"rows": [row.to_config() for row in outcome.rows], "notes": outcome.notes}
+    screen.result(values, *shown)
+    return 0

@@ -1,0 +1,322 @@
+"""``tersor plan``: what compression would gain on a cluster, from rows measured elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from tersor.cli.failures import CHECK_FAILED
+from tersor.cli.options import ForceOption, JsonOption
+from tersor.cli.screen import Screen
+from tersor.errors import SpecError
+
+if TYPE_CHECKING:
+    from tersor.bench.planning.fit import Fit
+    from tersor.planning import Advice, Description, Model
+
+_MAX_RANKS: Final = 1 << 20
+
+RowsOption = Annotated[
+    list[str] | None,
+    typer.Option("--rows", metavar="FILE", help="Result rows to plan from; may be repeated."),
+]
+CheckOption = Annotated[
+    str | None,
+    typer.Option(
+        "--check",
+        metavar="FILE",
+        help="Predict measured exchanges from each other, and show errors.",
+    ),
+]
+HoldOutOption = Annotated[
+    str,
+    typer.Option(
+        "--hold-out", help="With --check: predict each link, or each batch, from the rest."
+    ),
+]
+RanksOption = Annotated[
+    str, typer.Option("--ranks", metavar="N,...", help="Numbers of ranks, 2 or more.")
+]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="FILE", help="TOML or JSON with any of the values below."),
+]
+PerNodeOption = Annotated[
+    int | None, typer.Option("--ranks-per-node", metavar="N", help="Default: 1.")
+]
+InterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--inter", metavar="RATE", help="Of a node to the others, shared by its ranks: 100gbit."
+    ),
+]
+IntraOption = Annotated[
+    str | None,
+    typer.Option("--intra", metavar="RATE", help="Of a rank within its node: 2400gbit."),
+]
+LatencyOption = Annotated[
+    str | None,
+    typer.Option("--latency", metavar="TIME", help="Of a message between nodes: 5us."),
+]
+IntraLatencyOption = Annotated[
+    str | None,
+    typer.Option("--intra-latency", metavar="TIME", help="Of a message within a node: 2us."),
+]
+EfficiencyOption = Annotated[
+    float | None,
+    typer.Option(
+        "--efficiency", metavar="X", help="Share of a link an all-to-all reaches; default: fitted."
+    ),
+]
+BatchOption = Annotated[
+    int | None,
+    typer.Option("--batch", metavar="N", help="Samples of all ranks per step; default: 65536."),
+]
+PerRankOption = Annotated[
+    int | None,
+    typer.Option("--batch-per-rank", metavar="N", help="Samples of each rank, instead of --batch."),
+]
+SampleOption = Annotated[
+    int | None,
+    typer.Option(
+        "--sample-nbytes", metavar="N", help="Looked-up bytes per sample; default: as in the rows."
+    ),
+]
+ComputeOption = Annotated[
+    float | None,
+    typer.Option(
+        "--compute-ms", metavar="MS", help="A rank's computing per step; default: as in the rows."
+    ),
+]
+TraceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--trace", metavar="FILE", help="Computing from log.jsonl of tersor train dlrm --run."
+    ),
+]
+AllReduceOption = Annotated[
+    float | None,
+    typer.Option(
+        "--allreduce-mbytes", metavar="MB", help="Dense gradients; default: as in the rows."
+    ),
+]
+OverlapOption = Annotated[
+    float | None,
+    typer.Option(
+        "--overlap", metavar="X", help="Share of sending hidden by computing; default: 0."
+    ),
+]
+SweepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--bandwidth-sweep", metavar="LOW..HIGH", help="Show the best by bandwidth: 1gbit..400gbit."
+    ),
+]
+CodecsOption = Annotated[
+    str | None,
+    typer.Option("--codecs", metavar="NAME,...", help="What to compare; default: all in the rows."),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--input", metavar="NAME", help="The model, of rows with several.")
+]
+BoundOption = Annotated[
+    float | None,
+    typer.Option("--bound", metavar="R", help="Relative bound, of rows of codecs with several."),
+]
+BackwardOption = Annotated[
+    str, typer.Option("--backward", metavar="NAME", help="Codec of gradients, of rows of codecs.")
+]
+PlotOption = Annotated[
+    str | None,
+    typer.Option(
+        "--plot", metavar="FILE", help="Draw speed-ups by ranks, or by bandwidth, as SVG."
+    ),
+]
+OutputOption = Annotated[
+    str | None,
+    typer.Option("--output", "-o", metavar="FILE", help="Write predictions as JSON lines."),
+]
+
+
+def plan(
+    rows: RowsOption = None,
+    check: CheckOption = None,
+    hold_out: HoldOutOption = "link",
+    ranks: RanksOption = "2,8,64,512,4096",
+    cluster: ClusterOption = None,
+    ranks_per_node: PerNodeOption = None,
+    inter: InterOption = None,
+    intra: IntraOption = None,
+    latency: LatencyOption = None,
+    intra_latency: IntraLatencyOption = None,
+    efficiency: EfficiencyOption = None,
+    batch: BatchOption = None,
+    batch_per_rank: PerRankOption = None,
+    sample_nbytes: SampleOption = None,
+    compute_ms: ComputeOption = None,
+    trace: TraceOption = None,
+    allreduce_mbytes: AllReduceOption = None,
+    overlap: OverlapOption = None,
+    bandwidth_sweep: SweepOption = None,
+    codecs: CodecsOption = None,
+    model: ModelOption = None,
+    bound: BoundOption = None,
+    backward: BackwardOption = "float32",
+    plot: PlotOption = None,
+    output: OutputOption = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Predict exchange and step times on a cluster from result rows, and the best choice.
+
+    Nothing is measured. With --check FILE the model is tried on measured exchanges; exits with 1 when
+    fewer than 12 of them, or not most, are within 20 %.
+    """
+    screen = Screen(as_json=as_json)
+    _check_new(plot, output, force=force)
+    if check is not None:
+        if rows is not None:
+            raise SpecError("give --rows to plan, or --check to try the model, not both")
+        return _check(screen, check, hold_out, model, output)
+    if rows is None:
+        raise SpecError("name result rows with --rows FILE; tersor bench embeddings makes them")
+    values = {
+        "ranks_per_node": ranks_per_node, "inter": inter, "intra": intra, "latency": latency,
+        "intra_latency": intra_latency, "efficiency": efficiency, "batch": batch,
+        "batch_per_rank": batch_per_rank, "sample_nbytes": sample_nbytes, "compute_ms": compute_ms,
+        "allreduce_mbytes": allreduce_mbytes, "overlap": overlap,
+    }  # fmt: skip
+    fit = _fit(rows, codecs, model, bound, backward)
+    planned = fit.model(_description(cluster, trace, values))
+    _show(screen, fit, planned, _ranks(ranks), bandwidth_sweep, plot, output)
+    return 0
+
+
+def _check_new(*paths: str | None, force: bool) -> None:
+    for path in paths:
+        if path is not None and Path(path).exists() and not force:
+            raise SpecError(f"{path} exists; choose another name, or overwrite it with --force")
+
+
+def _ranks(text: str) -> list[int]:
+    try:
+        numbers = [int(word) for word in text.split(",") if word.strip()]
+    except ValueError as error:
+        raise SpecError(f"--ranks takes numbers separated by commas, not {text!r}") from error
+    if not numbers or not all(2 <= number <= _MAX_RANKS for number in numbers):
+        raise SpecError(f"--ranks takes numbers from 2 to {_MAX_RANKS}, not {text!r}")
+    return sorted(set(numbers))
+
+
+def _description(cluster: str | None, trace: str | None, options: Mapping[str, Any]) -> Description:
+    from tersor.bench.planning.trace import computing_s
+    from tersor.planning import Description, read_cluster_file
+
+    given = {name: value for name, value in options.items() if value is not None}
+    said = {} if cluster is None else read_cluster_file(cluster)
+    if trace is not None:
+        if "compute_ms" in given:
+            raise SpecError("give --compute-ms or the --trace to take it from, not both")
+        # a trace does not tell the all-reduce apart from computing
+        given = {"allreduce_mbytes": 0.0, **given, "compute_ms": computing_s(trace) * 1e3}
+    for one, other in (("batch", "batch_per_rank"), ("batch_per_rank", "batch")):
+        if one in given and other not in given:
+            said.pop(other, None)
+    return Description.parse({**said, **given})
+
+
+def _fit(
+    paths: Sequence[str], codecs: str | None, model: str | None, bound: float | None, backward: str
+) -> Fit:
+    from tersor.bench.planning.fit import fit_rows
+    from tersor.bench.rows import read_rows
+
+    names = None if codecs is None else [n.strip() for n in codecs.split(",") if n.strip()]
+    rows = [row for path in paths for row in read_rows(path)]
+    return fit_rows(rows, codecs=names, model=model, bound=bound, backward=backward)
+
+
+def _show(
+    screen: Screen,
+    fit: Fit,
+    model: Model,
+    ranks: Sequence[int],
+    sweep_text: str | None,
+    plot: str | None,
+    output: str | None,
+) -> None:
+    from tersor.bench.planning import tables
+    from tersor.planning import advise, parse_sweep, turns
+
+    advised = [advise(model, number) for number in ranks]
+    lines = [
+        tables.plan_row(model, found, advice)
+        for number, advice in zip(ranks, advised, strict=True)
+        for found in model.predictions(number)
+    ]
+    shown: list[RenderableType] = [tables.plan_table(model, ranks)]
+    shown += [Text(advice.reason) for advice in advised]
+    values: dict[str, Any] = {"plan": lines, "source": fit.source}
+    sweep = None if sweep_text is None else parse_sweep(sweep_text)
+    if sweep is not None:
+        swept = [advise(model.at_bandwidth(b, n), n) for n in ranks for b in sweep]
+        changes = [(n, turn) for n in ranks for turn in turns(model, n, sweep[0], sweep[-1])]
+        shown.append(tables.sweep_table(swept))
+        shown += [Text(f"{number:,} ranks: {turn.reason}") for number, turn in changes]
+        values["sweep"] = [_sweep_values(advice) for advice in swept]
+    if plot is not None:
+        drawn = (
+            tables.ranks_figure(model, ranks)
+            if sweep is None
+            else tables.bandwidth_figure(model, ranks[0], sweep)
+        )
+        Path(plot).write_text(drawn + "\n", encoding="utf-8")
+    _write_lines(output, lines)
+    screen.say(fit.source)
+    if any(line["is_extrapolated"] for line in lines):
+        low, high = fit.measured_rows
+        screen.say(
+            f"ratios with ~ are guesses: slices of {low:,.0f} to {high:,.0f} rows were measured"
+        )
+    if fit.compute is None and model.workload.compute_s is None:
+        screen.say("steps are exchanges alone: give --compute-ms, the rows do not tell it")
+    screen.result(values, *shown)
+
+
+def _sweep_values(advice: Advice) -> dict[str, Any]:
+    return {
+        "num_ranks": advice.best.num_ranks,
+        "bits_per_s": advice.bits_per_s,
+        "best": advice.best.name,
+        "step_s": advice.best.step_s,
+        "step_speedup": advice.step_speedup,
+        "reason": advice.reason,
+    }
+
+
+def _write_lines(path: str | None, lines: Iterable[Mapping[str, Any]]) -> None:
+    if path is not None:
+        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
+        Path(path).write_text(text, encoding="utf-8")
+
+
+def _check(screen: Screen, path: str, hold_out: str, model: str | None, output: str | None) -> int:
+    from tersor.bench.planning.check import check, check_table
+    from tersor.bench.rows import read_rows
+
+    found = check((row for row in read_rows(path) if model in (None, row.input)), hold_out)
+    points = [point.to_config() for point in found.points]
+    _write_lines(output, points)
+    values = {
+        "points": points, "num_hits": found.num_hits, "passed": found.passed,
+        "constants": found.constants(),
+    }  # fmt: skip
+    words = [Text(sentence) for sentence in (*found.constants(), found.sentence)]
+    screen.result(values, check_table(found), *words)
+    return 0 if found.passed else CHECK_FAILED

@@ -1,0 +1,106 @@
+"""``tersor report``: one page about result files and runs, which needs nothing else to be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from tersor.cli.options import ForceOption, JsonOption, typed_command
+from tersor.cli.screen import Screen, binary_size, printable
+from tersor.errors import SpecError
+
+if TYPE_CHECKING:
+    from tersor.bench.html import Page
+
+
+def report(
+    context: typer.Context,
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="Result files (.jsonl of any suite), folders of them, or run folders.",
+        ),
+    ],
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
+    ] = "report.html",
+    figures: Annotated[
+        str | None,
+        typer.Option("--figures", metavar="DIR", help="Write every figure to this folder as .svg."),
+    ] = None,
+    title: Annotated[
+        str, typer.Option("--title", metavar="TEXT", help="What stands above the page.")
+    ] = "tersor report",
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Build one HTML page from results: summary, sortable tables, figures, environment, commands.
+
+    The page needs no network and no other file. A report is written over an earlier one; any other file
+    only with --force.
+    """
+    from tersor.bench.report import build_report, read_runs, run_sentence
+
+    target = Path(output)
+    _check_target(target, force=force)
+    found = read_runs(runs)
+    page = build_report(found, title=title, command=typed_command(context))
+    nbytes = write_page(page, target)
+    paths = [] if figures is None else _write_figures(page, Path(figures))
+    values = {
+        "output": output,
+        "nbytes": nbytes,
+        "runs": [
+            {"name": run.name, "path": run.path, "summary": run_sentence(run)} for run in found
+        ],
+        "figures": paths or list(page.figures),
+    }
+    lines = [f"{run.name}: {run_sentence(run)}" for run in found]
+    ending = f"{len(page.figures)} figures" + (f", also in {figures}" if figures else "")
+    lines.append(f"Report: {output}  ({binary_size(nbytes)}, {ending})")
+    Screen(as_json=as_json).result(values, *(Text(printable(line)) for line in lines))
+    return 0
+
+
+def _check_target(target: Path, *, force: bool) -> None:
+    """Refuse to write over what is no report, before any work is done."""
+    from tersor.bench.html import GENERATOR
+
+    if target.is_dir():
+        raise SpecError(f"{target} is a folder; name a file, as in -o {target / 'report.html'}")
+    if target.exists() and not force:
+        with target.open("rb") as file:
+            is_report = GENERATOR.encode() in file.read(4096)
+        if not is_report:
+            raise SpecError(
+                f"{target} exists and is no report; name another file with -o, or overwrite it "
+                "with --force"
+            )
+
+
+def write_page(page: Page, target: Path) -> int:
+    """Write a page, whole or not at all, making its folder; return its bytes."""
+    from tersor.container import atomic_write
+
+    data = page.render().encode()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(target) as file:
+        file.write(data)
+    return len(data)
+
+
+def _write_figures(page: Page, folder: Path) -> list[str]:
+    from tersor.container import atomic_write
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, figure in page.figures.items():
+        target = folder / f"{name}.svg"
+        with atomic_write(target) as file:
+            file.write(f"{figure.svg}\n".encode())
+        paths.append(str(target))
+    return paths

@@ -1,0 +1,122 @@
+"""Which way to exchange is best, where that changes, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tersor.planning.model import BASELINE, Model, Prediction
+from tersor.planning.units import bandwidth_words
+
+_LEAST_GAIN: Final = 1.02
+"""Steps closer than this are told to be so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The best of all ways to exchange at one number of ranks and one bandwidth.
+
+    Attributes:
+        best: with the shortest step.
+        baseline: without compression.
+        next_best: the second one; None where there is no other.
+        bits_per_s: of the link that counts.
+        reason: one sentence.
+    """
+
+    best: Prediction
+    baseline: Prediction
+    next_best: Prediction | None
+    bits_per_s: float
+    reason: str
+
+    @property
+    def step_speedup(self) -> float:
+        """How many times faster a step is than without compression."""
+        return self.baseline.step_s / self.best.step_s
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A bandwidth from which on another way to exchange is best, and why."""
+
+    bits_per_s: float
+    before: str
+    after: str
+    reason: str
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.0995 else f"{seconds * 1e3:.3g} ms"
+
+
+def advise(model: Model, num_ranks: int) -> Advice:
+    """Return the best way to exchange and the reason."""
+    found = sorted(model.predictions(num_ranks), key=lambda one: one.step_s)
+    baseline = next(one for one in found if one.name == BASELINE)
+    best, next_best = found[0], found[1] if len(found) > 1 else None
+    bits = model.cluster.bandwidth(num_ranks)
+    place = f"{num_ranks:,} ranks at {bandwidth_words(bits)}"
+    if best is baseline:
+        words = f"{place}: use {BASELINE}; {_against(model, baseline, next_best)}"
+    else:
+        words = f"{place}: use {best.name}; {_in_favour(best, baseline)}"
+        bounded = next((one for one in found if model.profiles[one.name].keeps_bound), baseline)
+        if bounded is not best and bounded is not baseline:
+            words += (
+                f"; of those that keep a bound {bounded.name} is best, "
+                f"{_ms(bounded.step_s - best.step_s)} behind"
+            )
+    return Advice(best, baseline, next_best, bits, words)
+
+
+def _in_favour(best: Prediction, baseline: Prediction) -> str:
+    saved_s, cost_s = baseline.payload_s - best.payload_s, best.coding_s - baseline.coding_s
+    cost = f"costs {_ms(cost_s)} of coding" if cost_s > 0 else "its coding costs no more"
+    gain = baseline.step_s / best.step_s
+    doubt = ", a difference too small for this model" if gain < _LEAST_GAIN else ""
+    return (
+        f"it saves {_ms(saved_s)} of sending per step and {cost}, so a step takes "
+        f"{_ms(best.step_s)} instead of {_ms(baseline.step_s)} ({gain:.2f} x{doubt})"
+    )
+
+
+def _against(model: Model, baseline: Prediction, other: Prediction | None) -> str:
+    if other is None:
+        return "there is nothing else to choose from"
+    stops = model.break_even(other.name, baseline.num_ranks)
+    until = "never pays here" if stops == 0 else f"pays only below {bandwidth_words(stops or 0)}"
+    return (
+        f"rows and gradients take {_ms(baseline.payload_s)} to send, and the best codec, "
+        f"{other.name}, would save {_ms(baseline.payload_s - other.payload_s)} of it for "
+        f"{_ms(other.coding_s - baseline.coding_s)} of coding: it {until}"
+    )
+
+
+def turns(model: Model, num_ranks: int, low: float, high: float) -> list[Turn]:
+    """Return where the best way to exchange changes between two bandwidths, from low to high.
+
+    Steps are sums of constants and of bytes over bandwidth, so each way is best in one stretch.
+    """
+
+    def best(bits_per_s: float) -> str:
+        found = model.at_bandwidth(bits_per_s, num_ranks).predictions(num_ranks)
+        return min(found, key=lambda one: one.step_s).name
+
+    before, after = best(low), best(high)
+    if before == after:
+        return []
+    if high / low < 1 + 1e-9:
+        return [_turn(model.at_bandwidth(high, num_ranks), num_ranks, before, after)]
+    middle = (low * high) ** 0.5
+    return [*turns(model, num_ranks, low, middle), *turns(model, num_ranks, middle, high)]
+
+
+def _turn(model: Model, num_ranks: int, before: str, after: str) -> Turn:
+    left, right = model.predict(before, num_ranks), model.predict(after, num_ranks)
+    bits = model.cluster.bandwidth(num_ranks)
+    reason = (
+        f"from {bandwidth_words(bits)} on {after} beats {before}: it codes "
+        f"{_ms(left.coding_s - right.coding_s)} faster, and the bytes it sends more take less"
+    )
+    return Turn(bits, before, after, reason)

@@ -1,0 +1,110 @@
+"""What measurements say between and beyond themselves: times as lines, ratios as curves."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import exp, log
+from typing import Self
+
+import numpy as np
+
+from tersor.errors import SpecError
+
+
+def nonnegative_fit(
+    columns: Sequence[Sequence[float]], values: Sequence[float], scales: Sequence[float]
+) -> list[float]:
+    """Return the factors, none below 0, whose sum of columns comes closest to ``values``.
+
+    The sum of ``((fitted - value) / scale)**2`` is the least of all; of equal ones the earlier
+    columns are taken. Costs are never negative, and a negative one would be believed far from the
+    measurements.
+
+    Args:
+        columns: per factor, as many numbers as there are values; a handful of columns.
+        values: what was measured.
+        scales: what an error of 1 means; the values themselves make errors relative.
+    """
+    matrix = np.array(columns, dtype=float).T / np.array(scales, dtype=float)[:, None]
+    target = np.array(values, dtype=float) / np.array(scales, dtype=float)
+    least, best = float(target @ target), [0.0] * len(columns)
+    for size in range(1, len(columns) + 1):
+        for chosen in combinations(range(len(columns)), size):
+            factors, _, rank, _ = np.linalg.lstsq(matrix[:, chosen], target, rcond=None)
+            error = float(np.sum((matrix[:, chosen] @ factors - target) ** 2))
+            # a column that repeats the others tells nothing more
+            if rank == size and min(factors) >= 0 and error < least * (1 - 1e-9):
+                least, best = error, [0.0] * len(columns)
+                for column, factor in zip(chosen, factors, strict=True):
+                    best[column] = float(factor)
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A cost of ``fixed_s`` seconds per call and ``each_s`` per byte (or sample)."""
+
+    fixed_s: float = 0.0
+    each_s: float = 0.0
+
+    def at(self, amount: float) -> float:
+        """Return the seconds of an amount."""
+        return self.fixed_s + self.each_s * amount
+
+    @classmethod
+    def fit(
+        cls, points: Iterable[tuple[float, float]], scales: Sequence[float] | None = None
+    ) -> Self:
+        """Fit (amount, seconds) by least squares of relative errors, or of those over ``scales``.
+
+        Where all amounts are the same, nothing is known of the fixed part and it is 0.
+        """
+        amounts, seconds = zip(*points, strict=True)
+        if scales is None:
+            scales = [max(s, 1e-9) for s in seconds]
+        each, fixed = nonnegative_fit([amounts, [1.0] * len(amounts)], seconds, scales)
+        return cls(fixed, each)
+
+
+@dataclass(frozen=True, slots=True)
+class RatioCurve:
+    """Original over encoded bytes by the rows of a slice: what one rank sends another of a table.
+
+    Between measurements the logarithm of the ratio is a line in the logarithm of the rows. With
+    fewer rows the line of the first two goes on; with more the last ratio stays, which promises
+    too little rather than too much where rows repeat.
+    """
+
+    points: tuple[tuple[float, float], ...]
+
+    def __post_init__(self) -> None:
+        """Refuse an empty curve."""
+        if not self.points:
+            raise SpecError("a ratio needs at least one measurement")
+
+    @classmethod
+    def of(cls, ratios: Mapping[float, float]) -> Self:
+        """Make a curve from the ratio at each number of rows."""
+        return cls(tuple(sorted(ratios.items())))
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the ratio was the same everywhere: that of a fixed rate."""
+        ratios = [ratio for _, ratio in self.points]
+        return len(ratios) > 1 and max(ratios) <= 1.01 * min(ratios)
+
+    def at(self, rows: float) -> float:
+        """Return the ratio at a number of rows per slice."""
+        if len(self.points) == 1 or rows >= self.points[-1][0]:
+            return self.points[-1][1]
+        k = max(1, bisect_left([x for x, _ in self.points], rows))
+        (x0, y0), (x1, y1) = self.points[k - 1], self.points[k]
+        slope = log(y1 / y0) / log(x1 / x0)
+        return y0 * exp(slope * log(rows / x0))
+
+    def is_beyond(self, rows: float) -> bool:
+        """Say whether ``rows`` is outside what was measured, and that matters."""
+        return not self.is_flat and not self.points[0][0] <= rows <= self.points[-1][0]

@@ -1,0 +1,81 @@
+"""Bandwidths and times as people write them."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+from tersor.errors import SpecError
+
+BITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+"""Bits per second of each unit."""
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_LADDER: Final = (1.0, 2.0, 5.0)
+
+
+def _parse(text: str, units: dict[str, float], what: str) -> float:
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z]+?)(?:/s)?\s*", text.lower())
+    if found is None or found[2] not in units:
+        raise SpecError(f"{what}, not {text!r}")
+    return float(found[1]) * units[found[2]]
+
+
+def parse_bandwidth(text: str) -> float:
+    """Return bits per second.
+
+    Raises:
+        SpecError: it is no bandwidth, or none above 0.
+
+    Example:
+        >>> parse_bandwidth("2.5 Gbit/s")
+        2500000000.0
+    """
+    bits = _parse(text, BITS, "a bandwidth is a number above 0 with a unit, as in 100gbit")
+    if bits <= 0:
+        raise SpecError(f"a bandwidth is a number above 0 with a unit, as in 100gbit, not {text!r}")
+    return bits
+
+
+def parse_seconds(text: str) -> float:
+    """Return seconds; ``SpecError`` for what is no time.
+
+    Example:
+        >>> parse_seconds("2ms")
+        0.002
+    """
+    return _parse(text, _SECONDS, "a time is a number with a unit, as in 5us or 2ms")
+
+
+def bandwidth_words(bits_per_s: float) -> str:
+    """Return a bandwidth with three digits.
+
+    Example:
+        >>> bandwidth_words(2.5e9), bandwidth_words(123.4e6), bandwidth_words(1e12)
+        ('2.5gbit', '123mbit', '1tbit')
+    """
+    unit = max(
+        (u for u in BITS if BITS[u] <= bits_per_s * 1.0005), key=BITS.__getitem__, default="kbit"
+    )
+    return f"{bits_per_s / BITS[unit]:.3g}{unit}"
+
+
+def parse_sweep(text: str) -> tuple[float, ...]:
+    """Return both ends of ``LOW..HIGH``, and the 1, 2 and 5 of every power of ten between them.
+
+    Raises:
+        SpecError: these are no two bandwidths, the lower one first.
+
+    Example:
+        >>> [bandwidth_words(bits) for bits in parse_sweep("800mbit..10gbit")]
+        ['800mbit', '1gbit', '2gbit', '5gbit', '10gbit']
+    """
+    low_text, dots, high_text = text.partition("..")
+    if not dots:
+        raise SpecError(f"a sweep is two bandwidths, as in 1gbit..400gbit, not {text!r}")
+    low, high = parse_bandwidth(low_text), parse_bandwidth(high_text)
+    if not low < high:
+        raise SpecError(f"a sweep goes from a lower bandwidth to a higher one, not {text!r}")
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (factor * 10.0**power for power in powers for factor in _LADDER)
+    return (low, *(bits for bits in steps if low < bits < high), high)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tersor.bench.goals import evaluate_goals
+from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.lookups.sums import places
+from tersor.bench.lookups.tables import (
+    encoder_cells,
+    encoder_columns,
+    lookup_summary,
+    table_cells,
+    table_columns,
+)
+from tersor.bench.page import filled
+from tersor.bench.rows import RowFile
+from tersor.bench.timing import Percentiles
+from tests.bench.test_rows import make_row
+
+LINKS = {"1gbit": 0.125, "400gbit": 50.0}
+NBYTES = 10**6
+
+
+def measured(table, codec, ratio, *, gbps=10.0, distinct=10, peer=False, share=0.5, **changes):
+    """Return a row of 1 MB, encoded and decoded at the same speed."""
+    facts = LookupFacts(
+        table=table, table_class="base", num_rows=100, width=16, num_ranks=4, num_slices=4,
+        num_iterations=1, num_distinct=distinct, num_distinct_codes=distinct, error_share=share,
+    )  # fmt: skip
+    seconds = Percentiles.of([NBYTES / gbps / 1e9])
+    row = make_row(suite="lookups", codec=codec, input="dump", lookups=facts, peer=peer)
+    values = {
+        "original_nbytes": NBYTES, "encoded_nbytes": round(NBYTES / ratio), "encode_s": seconds,
+        "decode_s": seconds, "memcpy_s": seconds, "spec": {"bound": {"relative": 0.03}},
+        "group": f"table {table}", "repeat": 1, "sampled_fraction": 1.0, "worst_error": 0.5,
+        "error_bound": 1.0,
+    }  # fmt: skip
+    return dataclasses.replace(row, **(values | changes))
+
+
+def table_of(table, *, rows=20.0, lz=8.0, huffman=10.0, **facts):
+    return [
+        measured(table, "rows", rows, gbps=1.0, **facts),
+        measured(table, "lz4", lz, **facts),
+        measured(table, "huffman", huffman, **facts),
+    ]
+
+
+def test_ratios_over_tables_are_volume_ratios():
+    (place,) = places([measured(0, "rows", 100.0), measured(1, "rows", 10.0)])
+    assert place.overall("rows").ratio == pytest.approx(2 / (1 / 100 + 1 / 10))
+
+
+def test_sampled_times_count_for_all_slices():
+    row = measured(0, "sz3", 10.0, gbps=7.0)
+    sampled = dataclasses.replace(row, sampled_fraction=1 / 7)
+    (place,) = places([sampled])
+    assert place.overall("sz3").encode_gbps == pytest.approx(1.0)
+
+
+def test_the_best_encoder_changes_with_the_bandwidth():
+    slow, fast = measured(0, "rows", 100.0, gbps=1.0), measured(0, "half", 2.0, gbps=400.0)
+    (place,) = places([slow, fast])
+    names = [getattr(place.best(0, gbps), "codec", None) for gbps in (0.01, 5.0, 50.0, 500.0)]
+    assert names == ["rows", "half", "half", None]
+    line = dict(zip(table_columns(LINKS), table_cells(place, LINKS)[0], strict=True))
+    assert line["best at 1gbit"] == "rows 3.85"
+    assert line["best at 400gbit"] == "half 1.33"
+
+
+def test_what_breaks_the_bound_or_starts_from_codes_is_never_the_best():
+    rows = [
+        measured(0, "rows", 5.0),
+        measured(0, "mx4", 50.0, share=1.5, error_bound=None),
+        measured(0, "zfp", 50.0, peer=True, share=1.1, worst_error=1.1),
+        measured(0, "zstd-huffman", 50.0, peer=True, memcpy_s=None),
+    ]
+    (place,) = places(rows)
+    assert place.best(0, 0.001).codec == "rows"
+    lines = {
+        line[0]: dict(zip(encoder_columns(LINKS), line, strict=True))
+        for line in encoder_cells(place, LINKS)
+    }
+    assert lines["zfp (peer)"]["error / bound"] == "1.100!"
+    assert lines["mx4"]["error / bound"] == "1.500"
+    assert lines["zstd-huffman (peer)"]["x at 1gbit"] == ""
+    assert lines["rows"]["best on"] == "1"
+
+
+def test_ours_and_a_peer_of_the_same_name_are_kept_apart():
+    (place,) = places([measured(0, "lz4", 5.0), measured(0, "lz4", 6.0, peer=True)])
+    assert place.encoders == ["lz4", "lz4 (peer)"]
+
+
+def test_an_encoder_pays_up_to_where_its_speedup_is_one():
+    total = places([measured(0, "rows", 10.0, gbps=3.0)])[0].overall("rows")
+    assert total.speedup(total.pays_up_to_gbps) == pytest.approx(1.0)
+
+
+def test_goals_are_the_volume_ratio_and_the_worst_table_that_repeats_rows():
+    rows = [*table_of(0), *table_of(1, rows=30.0, lz=16.0), *table_of(2, rows=11.0, distinct=99)]
+    unrepeated = table_of(3, rows=10.0, distinct=100)
+    ratio, every, mostly = evaluate_goals([*rows, *unrepeated])
+    assert ratio.measured == pytest.approx(4 / (1 / 20 + 1 / 30 + 1 / 11 + 1 / 10), rel=1e-4)
+    # one repeated row of a hundred is enough to count
+    assert (every.measured, every.met) == (pytest.approx(11 / 10, rel=1e-4), False)
+    assert every.detail == "2 of 3 tables reach it; worst is table 2"
+    assert (mostly.measured, mostly.met) == (pytest.approx(30 / 16, rel=1e-4), True)
+    assert mostly.detail == "2 of 2 tables reach it; worst is table 1"
+    missed = evaluate_goals(table_of(0, rows=14.0))
+    assert [goal.met for goal in missed] == [False, False, False]
+
+
+def test_the_better_of_ours_and_the_peers_is_plain():
+    rows = [*table_of(0), measured(0, "lz4", 16.0, peer=True)]
+    assert evaluate_goals(rows)[1].measured == pytest.approx(20 / 16, rel=1e-4)
+
+
+@pytest.mark.parametrize("change", [{"repeat": 4}, {"spec": {"bound": {"relative": 0.5}}}])
+def test_repeated_data_and_other_bounds_are_not_judged(change):
+    rows = [dataclasses.replace(row, **change) for row in table_of(0)]
+    assert [goal.met for goal in evaluate_goals(rows)] == [None]
+
+
+def test_programs_get_the_same_numbers():
+    (summary,) = lookup_summary(table_of(0), LINKS)
+    assert summary["encoders"]["rows"]["ratio"] == pytest.approx(20.0)
+    assert summary["best"]["400gbit"] == {"0": "float32"}
+    assert summary["best_of_ours"]["400gbit"]["ratio"] == 1.0
+
+
+def test_a_page_shows_encoders_and_tables(tmp_path):
+    with RowFile(tmp_path / "results" / "rows.jsonl") as file:
+        for row in table_of(0):
+            file.append(row)
+    page = "<!-- {}: results/rows.jsonl input=dump link=1gbit -->\n<!-- end -->\n"
+    text = filled(page.format("lookups") + page.format("lookup-tables"), tmp_path)
+    assert "| encoder | tables | ratio |" in text
+    assert "| rows | 1 | 20.00 |" in text
+    assert "| 0 | base 0.03 | 100 | 10 | 90% |" in text

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tersor.bench import peers
+from tersor.bench.lookups.candidates import LOOKUP_CODECS
+from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.lookups.inputs import Cut, LookUp, SyntheticLookUps, checked_look_ups
+from tersor.bench.lookups.subject import table_subject
+from tersor.bench.peers.mx4 import Mx4
+from tersor.bench.rows import ResultRow, RowFile, read_rows
+from tersor.bench.suites.lookups import LookupsConfig, run_lookups
+from tersor.codecs import registry
+from tersor.errors import SpecError, UnknownCodecError
+from tersor.policy import AdaptiveBounds, Decay
+from tests.bench.dumps import MadeLookUps
+from tests.bench.planted import Exact, Idle, JustOver
+
+
+@pytest.fixture(autouse=True)
+def _planted_codecs(monkeypatch):
+    for codec in (Exact, JustOver, Idle):
+        monkeypatch.setitem(registry._codecs, codec.codec_id, codec)
+
+
+def small(**changes):
+    plan = {"codecs": ("rows",), "peers": (), "rounds": 1, "warmup": 0, "cut": Cut(num_ranks=2)}
+    return LookupsConfig(**(plan | changes))
+
+
+def test_every_encoder_and_peer_is_measured_on_every_table_within_its_bound():
+    config = LookupsConfig.for_device("cpu").smoke()
+    outcome = run_lookups(config, MadeLookUps())
+    assert outcome.refusals == []
+    present = [name for name in config.peers if not any(name in n for n in outcome.notes)]
+    for table in (0, 1):
+        rows = {(r.codec, r.peer): r for r in outcome.rows if r.lookups.table == table}
+        assert {(name, name == "mx4") for name in LOOKUP_CODECS} <= set(rows)
+        assert {(name, True) for name in present} <= set(rows)
+        for row in rows.values():
+            assert row.bound_held in (True, None)
+            assert row.original_nbytes == 64 * 8 * 4
+    assert "copy" not in " ".join(config.peers)
+
+
+def test_a_slice_has_the_bound_of_its_table_and_iteration():
+    decay = Decay("linear", 2.0, end=20)
+    found = MadeLookUps().read(0)
+    policy = AdaptiveBounds(loose=frozenset({0}), decay=decay)
+    made = table_subject(0, found, Cut(num_ranks=2), policy, None, torch.device("cpu"))
+    # dumped at iterations 0 and 10 of 20: twice and one and a half times the bound of a loose table
+    assert made.relative_bounds == pytest.approx([0.1, 0.1, 0.075, 0.075])
+    ranges = [float(x.max() - x.min()) for x in made.subject.slices]
+    pairs = zip(made.relative_bounds, ranges, strict=True)
+    assert made.subject.error_bounds == pytest.approx([bound * width for bound, width in pairs])
+
+
+def test_a_row_says_its_final_bound_and_the_decay():
+    rows = run_lookups(small(decay=Decay("linear", 2.0, end=20)), MadeLookUps()).rows
+    assert [row.relative_bound for row in rows] == [0.05, 0.01]
+    assert rows[0].spec["decay"] == {"shape": "linear", "magnitude": 2.0, "end": 20}
+    final = run_lookups(small(), MadeLookUps()).rows
+    assert "decay" not in final[0].spec
+    assert rows[1].ratio > final[1].ratio
+
+
+def test_look_ups_are_cut_as_an_exchange_sends_them():
+    (row, _) = run_lookups(small(cut=Cut(num_ranks=4, batch=32)), MadeLookUps()).rows
+    assert (row.lookups.num_slices, row.lookups.num_rows, row.lookups.num_ranks) == (16, 128, 4)
+    assert row.group == "table 0, 4 ranks, slices of 8 rows"
+    sizes = [len(x) for x in Cut(num_ranks=3).slices(torch.zeros(10, 2))]
+    assert sizes == [4, 3, 3]
+    with pytest.raises(SpecError, match="no batch"):
+        list(Cut(num_ranks=2, batch=11).slices(torch.zeros(10, 2)))
+
+
+def test_repeated_rows_are_counted_before_and_after_quantizing():
+    first, second = run_lookups(small(cut=Cut(num_ranks=1)), MadeLookUps(num_iterations=1)).rows
+    assert (first.lookups.num_distinct, second.lookups.num_distinct) == (4, 64)
+    assert first.lookups.repeated_share == pytest.approx(60 / 64)
+    assert first.distinct_rows == pytest.approx(4 / 64)
+    close = torch.linspace(0, 1, 2)[:, None].repeat(8, 4) + torch.linspace(0, 1e-3, 16)[:, None]
+    look_ups = MadeLookUps(num_iterations=1)
+    look_ups._found = {0: [LookUp(0, close)], 1: [LookUp(0, close)]}
+    row = run_lookups(small(cut=Cut(num_ranks=1)), look_ups).rows[0]
+    assert (row.lookups.num_distinct, row.lookups.num_distinct_codes) == (16, 2)
+
+
+def test_repeating_the_data_is_marked_in_every_row():
+    once = run_lookups(small(), MadeLookUps()).rows
+    rows = run_lookups(small(cut=Cut(num_ranks=2, repeat=4)), MadeLookUps()).rows
+    assert {row.repeat for row in rows} == {4}
+    assert all("repeated 4 times" in row.note for row in rows)
+    assert not {row.key for row in rows} & {row.key for row in once}
+    # copies flatter: that is why they are marked
+    assert rows[1].ratio > once[1].ratio
+
+
+def test_codes_that_do_not_fit_int8_are_refused_before_anything_is_measured():
+    look_ups = MadeLookUps()
+    far = look_ups._found[1][1].rows + 1000
+    look_ups._found[1] = [look_ups._found[1][0], LookUp(10, far)]
+    seen = []
+    with pytest.raises(SpecError, match=r"table 1: codes reach \d+, more than the 127 of int8"):
+        run_lookups(small(code_dtype="int8"), look_ups, on_row=seen.append)
+    assert seen == []
+    fits = run_lookups(small(code_dtype="int16", peers=("lz4",)), look_ups)
+    assert [row.spec.get("code_dtype") for row in fits.rows] == [None, "int16"] * 2
+    assert all(row.bound_held for row in fits.rows)
+
+
+def test_wider_codes_cost_peers_that_only_see_bytes():
+    pytest.importorskip("lz4")
+    sizes = {}
+    for dtype in ("int8", "int16"):
+        config = small(code_dtype=dtype, codecs=(), peers=("lz4",))
+        sizes[dtype] = run_lookups(config, MadeLookUps()).rows[1].encoded_nbytes
+    assert sizes["int16"] > sizes["int8"]
+
+
+@pytest.mark.parametrize("codec", [JustOver, Idle])
+def test_no_row_is_made_for_a_codec_that_breaks_the_bound(codec):
+    outcome = run_lookups(small(codecs=("test-exact", codec.codec_id)), MadeLookUps())
+    assert {row.codec for row in outcome.rows} == {"test-exact"}
+    assert len(outcome.refusals) == 2
+    assert codec.codec_id in outcome.refusals[0]
+
+
+def test_an_encoder_without_a_bound_is_held_against_the_tables_bound():
+    rows = run_lookups(small(codecs=("half", "mx4")), MadeLookUps()).rows
+    assert all(row.error_bound is None and "bound" not in row.spec for row in rows)
+    half, mx4 = rows[2:]
+    assert 0 < half.lookups.error_share < 1 < mx4.lookups.error_share
+
+
+def test_equal_values_are_exact_with_ours_and_coded_by_all():
+    look_ups = MadeLookUps(num_iterations=1)
+    look_ups._found = {
+        0: [LookUp(0, torch.zeros(8, 8))],
+        1: [LookUp(0, torch.full((8, 8), -3.3))],
+    }
+    config = small(codecs=("rows", "lz4"), peers=("lz4", "zstd-huffman"), code_dtype="int8")
+    outcome = run_lookups(config, look_ups)
+    assert outcome.refusals == []
+    assert all(row.bound_held in (True, None) for row in outcome.rows)
+    assert {row.worst_error for row in outcome.rows if not row.peer} == {0.0}
+
+
+def test_classes_are_given_by_hand_or_found():
+    def classes(**changes):
+        rows = run_lookups(small(**changes), MadeLookUps()).rows
+        return [row.lookups.table_class for row in rows]
+
+    assert classes() == ["loose", "tight"]
+    assert classes(tight=frozenset({0})) == ["tight", "base"]
+    assert classes(by_hand=True) == ["base", "base"]
+    unknown = run_lookups(small(), MadeLookUps(num_rows={}))
+    assert len(unknown.notes) == 1
+    assert "--tight-tables" in unknown.notes[0]
+
+
+def test_early_look_ups_can_be_left_out():
+    (row, _) = run_lookups(small(first_iteration=5), MadeLookUps()).rows
+    assert (row.lookups.num_iterations, row.lookups.num_rows) == (1, 64)
+    with pytest.raises(SpecError, match="at iteration 10, before 11"):
+        run_lookups(small(first_iteration=11), MadeLookUps())
+
+
+def test_a_missing_peer_is_one_note(monkeypatch):
+    known = {**peers.PEERS, "absent": "tersor_no_such_package:Peer"}
+    monkeypatch.setattr(peers, "PEERS", known)
+    outcome = run_lookups(small(peers=("absent",)), MadeLookUps())
+    assert [row.codec for row in outcome.rows] == ["rows", "rows"]
+    assert len(outcome.notes) == 1
+    assert "absent" in outcome.notes[0]
+
+
+def test_an_interrupt_keeps_finished_tables_and_the_rest_is_resumed(tmp_path):
+    def interrupt(index, count, label):
+        if label == "table 1":
+            raise KeyboardInterrupt
+
+    path = tmp_path / "rows.jsonl"
+    with RowFile(path) as file, pytest.raises(KeyboardInterrupt):
+        run_lookups(small(), MadeLookUps(), on_row=file.append, on_table=interrupt)
+    assert [row.lookups.table for row in read_rows(path)] == [0]
+    with RowFile(path, resume=True) as file:
+        again = run_lookups(small(), MadeLookUps(), done=file.keys, on_row=file.append)
+    assert [row.lookups.table for row in again.rows] == [1]
+
+
+def test_other_data_of_the_same_name_are_measured_anew():
+    done = frozenset(row.key for row in run_lookups(small(), MadeLookUps()).rows)
+    assert run_lookups(small(), MadeLookUps(), done=done).rows == []
+    other = MadeLookUps()
+    other._found[0][0].rows[0, 0] += 1
+    assert len(run_lookups(small(), other, done=done).rows) == 2
+
+
+def test_progress_goes_from_none_to_all():
+    seen = []
+    run_lookups(small(), MadeLookUps(), on_table=lambda *step: seen.append(step))
+    assert seen == [
+        (0, 2, "reading the dumps"),
+        (0, 2, "table 0"),
+        (1, 2, "table 1"),
+        (2, 2, "done"),
+    ]
+
+
+def test_the_facts_of_a_row_survive_json():
+    (row, _) = run_lookups(small(), MadeLookUps()).rows
+    again = ResultRow.from_config(row.to_config())
+    assert again.lookups == row.lookups
+    with pytest.raises(SpecError, match="other fields"):
+        LookupFacts.from_config({"table": 1})
+
+
+def test_a_batch_in_one_buffer_decodes_to_the_same():
+    rows = run_lookups(small(codecs=("rows-ans", "rows-device")), MadeLookUps()).rows
+    assert rows[0].worst_error == rows[1].worst_error
+    assert rows[1].encoded_nbytes >= rows[0].encoded_nbytes
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"device": "tpu"},
+        {"code_dtype": "int4"},
+        {"codecs": (), "peers": ()},
+        {"rounds": 0},
+    ],
+)
+def test_an_impossible_plan_is_refused(wrong):
+    with pytest.raises(SpecError):
+        small(**wrong)
+
+
+def test_unknown_names_are_refused():
+    with pytest.raises(UnknownCodecError, match="no-such"):
+        run_lookups(small(codecs=("no-such",)), MadeLookUps())
+    with pytest.raises(SpecError, match="no-such"):
+        run_lookups(small(peers=("no-such",)), MadeLookUps())
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ([LookUp(0, torch.ones(2, 4)), LookUp(1, torch.ones(2, 8))], "4 and 8 values"),
+        ([LookUp(3, torch.ones(2, 4)), LookUp(3, torch.ones(2, 4))], "two look-ups at iteration 3"),
+        ([LookUp(0, torch.ones(0, 4))], "empty"),
+        ([LookUp(0, torch.full((2, 4), torch.nan))], "not finite"),
+    ],
+)
+def test_look_ups_that_cannot_be_measured_are_refused(found, words):
+    with pytest.raises(SpecError, match=words):
+        checked_look_ups(7, found)
+
+
+def test_made_up_look_ups_know_how_large_their_tables_are():
+    look_ups = SyntheticLookUps(dim=8, num_iterations=2, batch=16, num_tables=3)
+    assert list(look_ups.tables) == [0, 1, 2]
+    assert look_ups.num_rows == {0: 1460, 1: 583, 2: 10**6}
+    assert [tuple(one.rows.shape) for one in look_ups.read(2)] == [(16, 8)] * 2
+    assert (
+        look_ups.digest()
+        == SyntheticLookUps(dim=8, num_iterations=2, batch=16, num_tables=3).digest()
+    )
+
+
+def test_mx4_is_what_the_format_says():
+    levels = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    x = torch.cat([levels, -levels, levels / 2, -levels / 2]) * 2.0**-7
+    mx4 = Mx4()
+    encoded = mx4.encode(x, 0.0)
+    assert mx4.nbytes(encoded) == 17
+    out = mx4.decode(encoded, torch.empty(32))
+    assert torch.equal(out[:16], x[:16])
+    # ties between two levels go to the even code: 0.25 to 0, 0.75 to 1
+    assert (out[17:20] * 2**7).tolist() == [0.0, 0.5, 1.0]
+    y = torch.randn(5, 7, generator=torch.Generator().manual_seed(1))
+    back = mx4.decode(mx4.encode(y, 0.0), torch.empty(5, 7))
+    # a block's largest value lies in [4, 8) steps of its scale, where levels are 2 apart or cut off at 6
+    assert float((y - back).abs().max()) <= 2 * float(y.abs().max()) / 4
+    assert mx4.nbytes(mx4.encode(y, 0.0)) == 34

@@ -1,0 +1,290 @@
+"""A report of any runs: complete, escaped, and refused in one sentence where there is nothing to show."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tersor.bench.html import Page
+from tersor.bench.report import build_report, read_runs
+from tersor.bench.report.codec_figures import best_codecs, pareto_front
+from tersor.bench.report.measured import comparable, measured
+from tersor.errors import CorruptDataError, SpecError
+from tests.arch.source_files import REPOSITORY
+from tests.bench import report_runs as made
+
+HOSTILE = "<img src=x onerror=alert(1)>\x1b"
+
+
+class Outline(HTMLParser):
+    """Tables as lists of texts, and whether every tag was closed in its turn."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.tags: list[str] = []
+        self._open: list[str] = []
+        self._name = ""
+        self.feed(text)
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "link", "br"):
+            self._open.append(tag)
+        if tag == "caption":
+            self._name = ""
+        if tag == "tr":
+            self.tables.setdefault(self._name, []).append([])
+        if tag in ("td", "th"):
+            self.tables[self._name][-1].append("")
+
+    def handle_startendtag(self, tag, attrs) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data) -> None:
+        if "caption" in self._open:
+            self._name += data
+        elif self._open[-1:] in (["td"], ["th"]):
+            self.tables[self._name][-1][-1] += data
+
+
+def report_of(*paths) -> Page:
+    return build_report(
+        read_runs([str(path) for path in paths]), title="a report", command="tersor report"
+    )
+
+
+@pytest.fixture
+def every(tmp_path) -> Page:
+    return report_of(*made.write_all(tmp_path))
+
+
+def test_the_page_is_well_formed_and_asks_for_nothing(every) -> None:
+    text = every.render()
+    outline = Outline(text)
+    assert outline.tags.count("h1") == 1
+    assert outline.tags.count("main") == 1
+    assert not re.search(r"https?:", text.replace('xmlns="http://www.w3.org/2000/svg"', ""))
+
+
+def test_every_figure_is_well_formed_xml(every) -> None:
+    assert every.figures
+    for figure in every.figures.values():
+        ET.fromstring(figure.svg)
+
+
+def test_each_kind_of_figure_appears_where_rows_allow_it(every) -> None:
+    kinds = (
+        "kernels-ratio-encode", "kernels-ratio-decode", "kernels-bandwidth", "kernels-roofline-encode",
+        "kernels-rate-distortion", "exchanges-speedup-forward", "exchanges-speedup-step",
+        "accuracy-auc", "accuracy-auc-change", "accuracy-tables", "quickstart-auc",
+        "plan-predictions", "lookups-ratio-encode", "lookups-tables", "quickstart-tables", "training-auc", "training-training-loss", "training-tables",
+    )  # fmt: skip
+    for kind in kinds:
+        assert any(name.startswith(kind) for name in every.figures), kind
+
+
+def test_a_figure_that_rows_do_not_allow_is_absent(tmp_path) -> None:
+    page = report_of(
+        made.write_lines(tmp_path / "one.jsonl", [made.kernel_row("flat", memcpy_s=None)])
+    )
+    assert page.figures == {}
+
+
+def test_every_row_stands_in_a_table(tmp_path) -> None:
+    rows = [*made.kernel_rows(), made.kernel_row("elsewhere", input="field"), made.kernel_row("twice"),
+            made.kernel_row("twice")]  # fmt: skip
+    outline = Outline(report_of(made.write_lines(tmp_path / "all.jsonl", rows)).render())
+    lines = [
+        line
+        for name, table in outline.tables.items()
+        if name.startswith("All rows")
+        for line in table[1:]
+    ]
+    assert sorted(line[0] for line in lines) == sorted(row.codec for row in rows)
+
+
+def test_exchanges_of_one_direction_are_not_lost(tmp_path) -> None:
+    rows = [*made.exchange_rows(), made.exchange_row("alone", "forward", "1gbit", 0.1)]
+    outline = Outline(report_of(made.write_lines(tmp_path / "x.jsonl", rows)).render())
+    shown = [cell for table in outline.tables.values() for line in table for cell in line]
+    assert {"float32", "half", "rows", "alone"} <= set(shown)
+
+
+def test_measured_speedups_are_times_of_float32_over_own_times(tmp_path) -> None:
+    from tersor.bench.report.exchanges import speedups
+
+    found = speedups(made.exchange_rows())
+    assert found["step", "dlrm-small", 4, 2048]["rows"] == [
+        (0.1, pytest.approx(8)),
+        (1.0, pytest.approx(2)),
+    ]
+    assert "float32" not in found["step", "dlrm-small", 4, 2048]
+
+
+def test_the_environment_and_the_commands_are_those_of_the_rows(every) -> None:
+    text = every.render()
+    for words in (
+        "Some CPU", "torch 2.13.0", "0123456789ab",
+        "tersor bench kernels --device cpu --inputs embeddings --threads 1",
+        "tersor bench embeddings --ranks 4 --bandwidth 100mbit,1gbit --batch 2048 --preset small",
+        "tersor bench accuracy --data synthetic --seeds 3 --steps 20 --batch 64",
+        "tersor bench embeddings --synthetic --device cpu --ranks 4 --tight-tables 0 --loose-tables 2",
+        "tersor train dlrm --steps 20", "tersor quickstart",
+    ):  # fmt: skip
+        assert words in text, words
+
+
+def test_hostile_names_stay_text(tmp_path) -> None:
+    rows = [
+        made.kernel_row(
+            HOSTILE, input=HOSTILE, note=HOSTILE, version=HOSTILE, group=group, bound=bound
+        )
+        for group in (None, HOSTILE, "b")
+        for bound in (0.01, 0.03)
+    ]
+    rows += [
+        made.exchange_row(HOSTILE, "forward", HOSTILE, 0.1),
+        made.exchange_row("float32", "forward", HOSTILE, 1),
+    ]
+    lines = [{**made.pair(0), "source": HOSTILE}]
+    page = report_of(
+        made.write_lines(tmp_path / "a.jsonl", rows), made.write_lines(tmp_path / "b.jsonl", lines)
+    )
+    text = page.render()
+    assert "img" not in Outline(text).tags
+    assert "\x1b" not in text
+    assert all(re.fullmatch(r"[a-z0-9.-]+", name) for name in page.figures)
+    for figure in page.figures.values():
+        ET.fromstring(figure.svg)
+
+
+def test_codecs_that_start_from_codes_are_in_the_table_but_in_no_figure() -> None:
+    rows = comparable(made.kernel_rows())
+    assert "huffman-codes" not in {row.codec for row in rows}
+
+
+def test_tables_count_by_volume_and_not_as_a_mean_of_ratios() -> None:
+    rows = [
+        made.kernel_row("rows", group=name, original_nbytes=size, encoded_nbytes=encoded)
+        for name, size, encoded in (("a", 1000, 10), ("b", 1000, 500))
+    ]
+    [found] = measured(comparable(rows), 0.03, 1)
+    assert found.ratio == pytest.approx(2000 / 510)
+
+
+def test_tables_with_different_bounds_count_together(tmp_path) -> None:
+    page = report_of(made.write_lines(tmp_path / "l.jsonl", made.lookup_rows()))
+    # 3 tables of 1024 bytes, which rows makes 10, 20 and 30
+    assert "rows is smallest: 51.2 times, by volume" in page.render()
+
+
+def test_no_point_of_the_front_is_beaten() -> None:
+    points = [(1.0, 9.0), (2.0, 5.0), (3.0, 6.0), (4.0, 1.0), (2.0, 2.0), (4.0, 1.0)]
+    front = pareto_front(points)
+    for x, y in points:
+        beaten = any(u >= x and v >= y and (u, v) != (x, y) for u, v in points)
+        assert ((x, y) in front) == (not beaten)
+
+
+def test_the_advice_changes_with_the_bandwidth() -> None:
+    slow = made.kernel_row("small", encoded_nbytes=1 << 16, encode_s=made.seconds(0.004))
+    fast = made.kernel_row("quick", encoded_nbytes=1 << 20, encode_s=made.seconds(0.0002))
+    best = {link: one.codec for link, one, _ in best_codecs(measured([slow, fast], 0.03, 1))}
+    assert best[1.0] == "small"
+    assert best[400.0] == "quick"
+
+
+def test_a_codec_that_broke_its_bound_is_marked_and_never_advised() -> None:
+    broken = made.kernel_row("broken", encoded_nbytes=1, worst_error=2.0)
+    found = measured([broken, made.kernel_row("flat")], 0.03, 1)
+    assert [one.name for one in found] == ["broken!", "flat"]
+    assert {one.codec for _, one, _ in best_codecs(found)} == {"flat"}
+
+
+def test_a_torn_last_line_is_left_out(tmp_path) -> None:
+    file = made.write_lines(tmp_path / "torn.jsonl", made.kernel_rows())
+    file.write_text(file.read_text() + '{"schema": 1, "su')
+    [run] = read_runs([str(file)])
+    assert len(run.rows) == len(made.kernel_rows())
+
+
+def test_a_folder_of_result_files_stands_for_each_of_them(tmp_path) -> None:
+    for name in ("a", "b"):
+        made.write_lines(tmp_path / f"{name}.jsonl", made.kernel_rows())
+    assert [run.name for run in read_runs([str(tmp_path)])] == ["a", "b"]
+
+
+BROKEN_ROW = made.kernel_row("flat").to_config()
+BAD_LINES = {
+    "not JSON": "nonsense\n",
+    "no row": '{"some": "thing"}\n',
+    "a list": "[1, 2]\n",
+    "a number": "5\n",
+    "nested": "[" * 100_000 + "\n",
+    "no codec": json.dumps({**BROKEN_ROW, "codec": 5}) + "\n",
+    "bytes as text": json.dumps({**BROKEN_ROW, "original_nbytes": "many"}) + "\n",
+    "huge bytes": json.dumps({**BROKEN_ROW, "original_nbytes": 10**400}) + "\n",
+    "no time": json.dumps({**BROKEN_ROW, "encode_s": {"p20": 1, "p50": "x", "p80": 1}}) + "\n",
+    "bound as text": json.dumps({**BROKEN_ROW, "spec": {"bound": {"relative": "x"}}}) + "\n",
+    "machine as text": json.dumps({**BROKEN_ROW, "machine": "x"}) + "\n",
+    "pair without curves": json.dumps({"suite": "accuracy", "seed": 0}) + "\n",
+    "no prediction": json.dumps({**made.prediction(1, 1), "measured_s": 0}) + "\n",
+    "log without step": '{"kind": "eval", "step": -1}\n',
+}
+
+
+@pytest.mark.parametrize("kind", BAD_LINES)
+def test_a_damaged_file_is_refused_with_its_line(kind, tmp_path) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text(BAD_LINES[kind])
+    with pytest.raises(CorruptDataError, match=r"line 1 of .*bad\.jsonl"):
+        read_runs([str(file)])
+
+
+def test_what_is_no_text_is_refused(tmp_path) -> None:
+    (tmp_path / "x.jsonl").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CorruptDataError, match="not text"):
+        read_runs([str(tmp_path / "x.jsonl")])
+
+
+def test_an_empty_file_and_an_empty_folder_are_refused(tmp_path) -> None:
+    with pytest.raises(SpecError, match="holds no run"):
+        read_runs([str(tmp_path)])
+    (tmp_path / "empty.jsonl").touch()
+    with pytest.raises(SpecError, match="holds no rows"):
+        read_runs([str(tmp_path / "empty.jsonl")])
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".."])
+def test_a_quickstart_cannot_name_logs_outside_its_folder(name, tmp_path) -> None:
+    result = made.quickstart_result()
+    result["runs"] = {name: result["runs"]["adaptive"]}
+    (tmp_path / "result.json").write_text(json.dumps(result))
+    with pytest.raises(CorruptDataError, match="file name"):
+        read_runs([str(tmp_path)])
+
+
+def test_numbers_that_are_not_finite_can_be_shown(tmp_path) -> None:
+    rows = [
+        {**row.to_config(), "worst_error": float("nan"), "entropy_bits": float("inf")}
+        for row in made.kernel_rows()
+    ]
+    lines = [{**made.pair(seed, float("nan"))} for seed in range(2)]
+    report_of(
+        made.write_lines(tmp_path / "a.jsonl", rows), made.write_lines(tmp_path / "b.jsonl", lines)
+    ).render()
+
+
+def test_a_report_of_all_committed_results_stays_small() -> None:
+    page = report_of(REPOSITORY / "results")
+    assert len(page.render()) < 6e6
+    assert len(page.figures) > 20

@@ -1,0 +1,130 @@
+"""Reports in a real browser; skipped where chromium is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tersor.bench.report import build_report, read_runs
+from tests.bench import report_runs as made
+from tests.browser import Browser, browsing, needs_chromium
+
+pytestmark = needs_chromium
+
+COLUMN = """
+Array.from(document.querySelectorAll("table")).find((t) => t.caption.textContent.startsWith("All rows"))
+"""
+RATIOS = f"""
+(() => {{
+  const table = {COLUMN};
+  const heads = Array.from(table.tHead.rows[0].cells).map((cell) => cell.textContent);
+  const column = heads.indexOf("ratio");
+  return Array.from(table.tBodies[0].rows).map((row) => Number(row.cells[column].textContent));
+}})()
+"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    report = build_report(
+        read_runs(made.write_all(folder)), title="a report", command="tersor report"
+    )
+    target = folder / "report.html"
+    target.write_text(report.render(), encoding="utf-8")
+    return target
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with browsing() as found:
+        yield found
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_it_renders_without_problems_and_never_scrolls_sideways(browser, page, width, dark) -> None:
+    browser.open(page, width=width, dark=dark)
+    assert browser.problems == []
+    assert browser.run("document.querySelectorAll('figure svg').length") > 10
+    for element in ("document.documentElement", "document.body"):
+        assert browser.run(f"{element}.scrollWidth <= {element}.clientWidth"), element
+    # figures scale, tables scroll in a box of their own
+    wide = "Array.from(document.querySelectorAll('svg, .scroll, pre')).every((e) => e.clientWidth <= innerWidth)"
+    assert browser.run(wide)
+
+
+def test_dark_screens_get_light_text_in_figures_too(browser, page) -> None:
+    colours = []
+    for dark in (False, True):
+        browser.open(page, dark=dark)
+        colours.append(
+            [
+                browser.run("getComputedStyle(document.body).color"),
+                browser.run("getComputedStyle(document.querySelector('svg .ink')).fill"),
+                browser.run("getComputedStyle(document.querySelector('svg .s0')).color"),
+            ]
+        )
+    light, dark_ones = colours
+    assert all(a != b for a, b in zip(light, dark_ones, strict=True))
+
+
+def test_a_click_on_a_header_sorts_and_a_second_one_reverses(browser, page) -> None:
+    browser.open(page)
+    before = browser.run(RATIOS)
+    click = f"""
+    Array.from({COLUMN}.tHead.querySelectorAll("button")).find((b) => b.textContent === "ratio").click()
+    """
+    browser.run(click)
+    assert browser.run(RATIOS) == sorted(before)
+    assert before != sorted(before)
+    browser.run(click)
+    assert browser.run(RATIOS) == sorted(before, reverse=True)
+    state = f'{COLUMN}.querySelector("[aria-sort]")'
+    assert browser.run(f"{state}.textContent") == "ratio"
+    assert browser.run(f"{state}.getAttribute('aria-sort')") == "descending"
+    assert browser.problems == []
+
+
+def test_the_keyboard_alone_sorts(browser, page) -> None:
+    browser.open(page)
+    browser.run(f'{COLUMN}.tHead.querySelector("button").focus()')
+    browser.press("Tab")
+    browser.press("Enter")
+    assert browser.run(f"{COLUMN}.querySelectorAll('[aria-sort=ascending]').length") == 1
+    assert browser.run("document.activeElement.tagName") == "BUTTON"
+
+
+def test_words_and_empty_cells_are_sorted_too(browser, tmp_path) -> None:
+    from tersor.bench.html import Page
+
+    target = tmp_path / "t.html"
+    rows = [["4-bit", "10"], ["float32", ""], ["auto", "9.5"], ["half", "1,000"]]
+    target.write_text(Page("t").table("t", ["name", "n"], rows).render(), encoding="utf-8")
+    browser.open(target)
+    cells = (
+        "Array.from(document.querySelectorAll('tbody td:nth-child({})')).map((c) => c.textContent)"
+    )
+    for column, wanted in (
+        (1, ["4-bit", "auto", "float32", "half"]),
+        (2, ["9.5", "10", "1,000", ""]),
+    ):
+        browser.run(f"document.querySelectorAll('thead button')[{column - 1}].click()")
+        assert browser.run(cells.format(column)) == wanted
+
+
+def test_a_saved_figure_opens_on_its_own(browser, page, tmp_path) -> None:
+    browser.open(page)
+    link = browser.run("document.querySelector('figcaption a').href")
+    assert link.startswith("data:image/svg+xml;base64,")
+    shown = "document.querySelector('figcaption a').download"
+    assert browser.run(shown).endswith(".svg")
+    runs = read_runs([str(page.parent / "kernels.jsonl")])
+    figure = next(iter(build_report(runs, title="t").figures.values()))
+    target = tmp_path / "figure.svg"
+    target.write_text(figure.svg, encoding="utf-8")
+    browser.open(target)
+    assert browser.run("document.documentElement.tagName") == "svg"
+    assert browser.problems == []

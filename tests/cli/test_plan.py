@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tersor.bench.page import filled
+from tersor.bench.planning.check import check
+from tersor.bench.rows import RowFile, read_rows
+from tersor.errors import SpecError
+from tersor.planning import Description
+from tersor.planning.cluster import KEYS
+from tests.arch.source_files import REPOSITORY
+from tests.bench.test_planning import ROWS
+
+RESULTS = REPOSITORY / "results"
+PAGE = (REPOSITORY / "docs" / "plan.md").read_text(encoding="utf-8")
+PLAN = ("plan", "--rows", "rows.jsonl", "--latency", "0us")
+
+
+@pytest.fixture(autouse=True)
+def _rows(tersor) -> None:
+    with RowFile("rows.jsonl") as file:
+        for row in ROWS:
+            file.append(row)
+
+
+def best(done, ranks: int) -> str:
+    [line] = [x for x in done.json["plan"] if x["is_best"] and x["num_ranks"] == ranks]
+    return str(line["codec"])
+
+
+def test_a_plan_goes_from_2_to_4096_ranks_and_is_written_as_json_lines(tersor) -> None:
+    done = tersor.ok(*PLAN, "--inter", "10gbit", "--output", "plan.jsonl", "--json")
+    lines = [json.loads(line) for line in Path("plan.jsonl").read_text().splitlines()]
+    assert lines == done.json["plan"]
+    assert {line["num_ranks"] for line in lines} == {2, 8, 64, 512, 4096}
+    assert {line["codec"] for line in lines} == {"float32", "half", "rows"}
+    assert "54 rows of dlrm: 4 ranks, links of 100mbit, 1gbit, 10gbit" in done.err
+    assert "~ are guesses: slices of 64 to 1,024 rows were measured" in done.err
+    assert "--force" in tersor.refused(*PLAN, "--output", "plan.jsonl")
+    tersor.ok(*PLAN, "--output", "plan.jsonl", "--force")
+
+
+def test_a_reader_who_goes_from_1_to_400_gbit_sees_the_advice_change_and_why(tersor) -> None:
+    asked = (*PLAN, "--ranks", "64")
+    slow, fast = (tersor.ok(*asked, "--inter", f"{n}gbit", "--json") for n in (1, 400))
+    assert (best(slow, 64), best(fast, 64)) == ("rows", "half")
+    shown = tersor.ok(*asked, "--bandwidth-sweep", "1gbit..400gbit", "--plot", "plan.svg").out
+    words = " ".join(shown.split())
+    assert "64 ranks at 100gbit: use half; it saves" in words
+    assert "on half beats rows: it codes" in words
+    for bandwidth in ("1gbit", "20gbit", "400gbit"):
+        assert bandwidth in words
+    assert Path("plan.svg").read_text().startswith("<svg")
+
+
+def test_options_go_before_the_cluster_file(tersor) -> None:
+    Path("cluster.toml").write_text('inter = "1gbit"\nbatch = 4096\ncompute_ms = 3.0\n')
+    asked = ("--cluster", "cluster.toml", "--ranks", "4", "--json")
+    [line, *_] = tersor.ok(*PLAN, *asked).json["plan"]
+    assert line["cluster"]["inter_bits_per_s"] == 1e9
+    assert line["compute_s"] == pytest.approx(3e-3)
+    assert line["rows_per_slice"] == 1024
+    [line, *_] = tersor.ok(*PLAN, *asked, "--inter", "2gbit", "--batch-per-rank", "7").json["plan"]
+    assert line["cluster"]["inter_bits_per_s"] == 2e9
+    assert line["rows_per_slice"] == 7
+
+
+def test_rows_of_codecs_on_a_gpu_are_planned_with_too(tersor) -> None:
+    asked = ("plan", "--rows", str(RESULTS / "2026-11-kernels-h200.jsonl"), "--bound", "0.03")
+    batch = ("--batch-per-rank", "65536", "--ranks", "64")
+    done = tersor.ok(*asked, *batch, "--codecs", "flat-device,rows-device", "--json")
+    assert {line["codec"] for line in done.json["plan"]} == {
+        "float32",
+        "flat-device",
+        "rows-device",
+    }
+    assert "give --compute-ms" in done.err
+    assert not any(line["is_extrapolated"] for line in done.json["plan"])
+
+
+def test_a_check_shows_every_error_and_fails_when_the_model_does(tersor) -> None:
+    done = tersor.ok("plan", "--check", "rows.jsonl", "--json", "-o", "points.jsonl")
+    assert len(done.json["points"]) == len(Path("points.jsonl").read_text().splitlines()) == 81
+    shown = tersor.ok("plan", "--check", "rows.jsonl", "--hold-out", "batch").out
+    assert "each batch from the rows of the other batches" in " ".join(shown.split())
+    with RowFile("few.jsonl") as file:
+        for row in ROWS:
+            if row.codec == "float32" and row.exchange.batch == 256:
+                file.append(row)
+    assert tersor("plan", "--check", "few.jsonl").code == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("plan", "name result rows with --rows FILE"),
+        ("plan --rows nowhere.jsonl", "there is no file"),
+        ("plan --rows rows.jsonl --check rows.jsonl", "not both"),
+        ("plan --rows rows.jsonl --ranks 1", "from 2"),
+        ("plan --rows rows.jsonl --ranks many", "numbers separated by commas"),
+        ("plan --rows rows.jsonl --inter fast", "as in 100gbit"),
+        ("plan --rows rows.jsonl --batch 100", "--batch-per-rank"),
+        ("plan --rows rows.jsonl --batch 100 --batch-per-rank 1", "not both"),
+        ("plan --rows rows.jsonl --bandwidth-sweep 1gbit", "1gbit..400gbit"),
+        ("plan --rows rows.jsonl --codecs lzma", "but no 'lzma'"),
+        ("plan --rows rows.jsonl --input other", "no exchange"),
+        ("plan --rows rows.jsonl --cluster nowhere.toml", "there is no file"),
+        ("plan --rows rows.jsonl --trace rows.jsonl", "line 1 of rows.jsonl"),
+        ("plan --check rows.jsonl --hold-out rank", "link or batch"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(tersor, line, words) -> None:
+    assert words in tersor.refused(*line.split())
+
+
+def test_the_examples_of_the_page_run(tersor) -> None:
+    Path("results").symlink_to(RESULTS)
+    [block] = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    lines = block.splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        tersor.ok(*shlex.split(line)[1:])
+    Path("results").unlink()
+
+
+def test_the_cluster_file_on_the_page_says_everything_it_can() -> None:
+    [block] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    said = tomllib.loads(block)
+    Description.parse(said)
+    assert {*said, "batch_per_rank"} == set(KEYS)
+
+
+def test_the_figures_of_the_page_and_the_committed_check_come_from_committed_rows() -> None:
+    assert PAGE.count("<!-- plan") == 3
+    assert filled(PAGE, REPOSITORY) == PAGE, "run python -m tersor.bench.page docs/plan.md"
+    rows = read_rows(RESULTS / "2026-11-embeddings-network.jsonl")
+    committed = (RESULTS / "2026-11-plan-check.jsonl").read_text(encoding="utf-8").splitlines()
+    made = [point.to_config() for point in check(rows).points]
+    assert [json.loads(line) for line in committed] == [pytest.approx(point) for point in made], (
+        "the command that makes it stands in docs/plan.md"
+    )
+
+
+def test_a_page_says_what_it_cannot_be_asked(tersor) -> None:
+    for kind, words in (("plan-moon", "plan-sweep"), ("plan", "ranks=N")):
+        with pytest.raises(SpecError, match=words):
+            filled(f"<!-- {kind}: rows.jsonl -->\n<!-- end -->", tersor.folder)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from tersor.planning import Line, advise, parse_sweep, turns
+from tests.planning.made import FAST, GBIT, SMALL, model, profile
+
+MODEL = model(FAST, SMALL, compute=Line(1e-3))
+
+
+def test_the_best_changes_from_1_to_400_gbit_and_the_reason_is_told():
+    slow = advise(MODEL.at_bandwidth(1 * GBIT, 8), 8)
+    fast = advise(MODEL.at_bandwidth(400 * GBIT, 8), 8)
+    assert (slow.best.name, fast.best.name) == ("small", "fast")
+    assert slow.reason.startswith("8 ranks at 1gbit: use small; it saves 13.3 ms of sending")
+    assert "costs 0.1 ms of coding" in slow.reason
+    assert slow.step_speedup > fast.step_speedup > 1
+
+
+def test_at_a_turn_both_take_as_long_and_between_turns_nothing_changes():
+    found = turns(MODEL, 8, 1 * GBIT, 4000 * GBIT)
+    assert [(turn.before, turn.after) for turn in found] == [("small", "fast"), ("fast", "float32")]
+    for turn in found:
+        there = MODEL.at_bandwidth(turn.bits_per_s, 8)
+        left, right = (there.predict(name, 8).step_s for name in (turn.before, turn.after))
+        assert left == pytest.approx(right, rel=1e-9)
+        assert f"on {turn.after} beats {turn.before}" in turn.reason
+    ends = [1 * GBIT, *(turn.bits_per_s for turn in found), 4000 * GBIT]
+    names = ["small", "fast", "float32"]
+    for low, high, name in zip(ends, ends[1:], names, strict=False):
+        middle = (low * high) ** 0.5
+        assert advise(MODEL.at_bandwidth(middle, 8), 8).best.name == name
+    assert found[1].bits_per_s == pytest.approx(MODEL.break_even("fast", 8), rel=1e-6)
+
+
+def test_where_nothing_pays_it_is_said_until_where_it_would():
+    advice = advise(MODEL.at_bandwidth(4000 * GBIT, 8), 8)
+    assert advice.best.name == "float32"
+    assert "use float32" in advice.reason
+    assert "pays only below" in advice.reason
+    hopeless = model(profile("worse", 1.0, Line(1e-6), Line()))
+    assert "never pays" in advise(hopeless, 8).reason
+    assert "nothing else" in advise(model(), 8).reason
+
+
+def test_the_best_of_those_that_keep_a_bound_is_named_beside_one_that_does_not():
+    crude = profile("crude", 30.0, Line(), Line(), keeps_bound=False)
+    advice = advise(model(FAST, SMALL, crude), 8)
+    assert advice.best.name == "crude"
+    assert "of those that keep a bound small is best" in advice.reason
+
+
+def test_a_gain_below_what_the_model_can_tell_is_told_as_such():
+    advice = advise(model(FAST, compute=Line(1.0)), 8)
+    assert advice.best.name == "fast"
+    assert "too small for this model" in advice.reason
+
+
+def test_every_bandwidth_of_a_sweep_has_its_own_advice():
+    advised = [advise(MODEL.at_bandwidth(b, 8), 8) for b in parse_sweep("1gbit..400gbit")]
+    assert [advice.bits_per_s for advice in advised] == list(parse_sweep("1gbit..400gbit"))
+    steps = [advice.best.step_s for advice in advised]
+    assert steps == sorted(steps, reverse=True)

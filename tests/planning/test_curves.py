@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tersor.errors import SpecError
+from tersor.planning import Line, RatioCurve
+from tersor.planning.curves import nonnegative_fit
+
+
+@given(fixed=st.floats(0, 1.0), each=st.floats(1e-12, 1e-6))
+def test_a_line_is_found_again(fixed, each):
+    line = Line(fixed, each)
+    found = Line.fit((n, line.at(n)) for n in (1e4, 1e5, 1e6))
+    assert found.fixed_s == pytest.approx(fixed, abs=1e-6 * line.at(1e4))
+    assert found.each_s == pytest.approx(each, rel=1e-6)
+
+
+def test_costs_are_never_negative_and_small_ones_count_as_much_as_large_ones():
+    # a straight line through these would be below 0 at 0
+    found = Line.fit([(1.0, 1.0), (2.0, 3.0)])
+    assert found.fixed_s == 0
+    assert found.each_s > 0
+    # relative errors: the fixed cost of small calls is not drowned by a noisy large one
+    found = Line.fit([(0.0, 1.0), (1000.0, 90.0), (1000.0, 112.0)])
+    assert found.fixed_s == pytest.approx(1.0, rel=0.02)
+
+
+def test_one_size_tells_a_speed_and_no_fixed_cost():
+    assert Line.fit([(100.0, 1.0), (100.0, 1.0)]) == Line(0.0, pytest.approx(0.01))
+
+
+def test_columns_that_cannot_be_told_apart_go_to_the_first():
+    columns = [[1.0, 2.0], [2.0, 4.0]]
+    assert nonnegative_fit(columns, [3.0, 6.0], [1.0, 1.0]) == [pytest.approx(3.0), 0.0]
+
+
+def test_ratios_are_interpolated_by_logarithms():
+    curve = RatioCurve.of({1000.0: 20.0, 10.0: 5.0})
+    assert curve.at(10) == pytest.approx(5.0)
+    assert curve.at(100) == pytest.approx(10.0)
+    assert curve.at(1000) == pytest.approx(20.0)
+
+
+def test_beyond_the_slices_measured_ratios_fall_but_do_not_grow_and_it_is_told():
+    curve = RatioCurve.of({10.0: 5.0, 1000.0: 20.0})
+    assert curve.at(1) == pytest.approx(2.5)
+    assert curve.at(1e6) == 20.0
+    assert [curve.is_beyond(rows) for rows in (1, 10, 500, 1000, 1e6)] == [
+        True, False, False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_fixed_rate_is_never_a_guess():
+    curve = RatioCurve.of({10.0: 2.0, 1000.0: 2.0})
+    assert not curve.is_beyond(1)
+    assert curve.at(1) == 2.0
+
+
+def test_a_curve_needs_a_point():
+    with pytest.raises(SpecError, match="at least one"):
+        RatioCurve(())

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tersor.errors import SpecError
+from tersor.planning import Cluster, Line, Transport, Workload
+from tersor.policy import predicted_speedup
+from tests.planning.made import FAST, GBIT, SMALL, model, profile
+
+RANKS = (2, 4, 8, 64, 512, 4096)
+
+
+def test_without_latency_and_fixed_costs_the_speedup_is_that_of_the_choice_of_codecs():
+    codec = profile("some", 10.0, Line(0.0, 1 / 100e9), Line(0.0, 1 / 50e9))
+    made = model(codec)
+    # one rank's own share never travels, which the other formula does not know
+    for ranks, tolerance in ((4096, 1e-3), (64, 2e-2)):
+        found = made.predict("float32", ranks).exchange_s / made.predict("some", ranks).exchange_s
+        assert found == pytest.approx(predicted_speedup(10.0, 100.0, 50.0, 1.0), rel=tolerance)
+
+
+def test_every_part_of_the_formula_is_counted():
+    way = profile("x", 2.0, Line(1e-3, 1e-9), Line(2e-3, 2e-9))
+    transport = Transport(
+        sizes_s=3e-3, payload_s=4e-3, host_s_per_byte=1e-9, efficiency=0.5,
+        rest={"forward": Line(5e-3), "backward": Line(6e-3)},
+    )  # fmt: skip
+    cluster = Cluster(inter_bits_per_s=8 * GBIT, intra_bits_per_s=1000 * GBIT, inter_latency_s=1e-4)
+    made = model(
+        way, transport=transport, cluster=cluster, compute=Line(0.1, 1e-6), allreduce_nbytes=1e6,
+        workload=Workload(batch=None, batch_per_rank=1000, overlap=0.5),
+    )  # fmt: skip
+    found = made.predict("x", 4)
+    forward = found.forward
+    assert forward.encode_s == pytest.approx(2e-3)
+    assert forward.decode_s == pytest.approx(4e-3)
+    assert forward.sizes_s == pytest.approx(3e-3 + 3e-4)
+    # half a MB, three quarters of which leave, at half of 1 GB/s, and 1 ns of host per byte
+    assert forward.payload_s == pytest.approx(4e-3 + 3e-4 + 0.75e-3 + 0.375e-3)
+    assert forward.rest_s == 5e-3
+    assert found.backward.total_s - forward.total_s == pytest.approx(1e-3)
+    assert found.compute_s == pytest.approx(0.101)
+    assert found.hidden_s == pytest.approx(forward.payload_s)
+    assert found.allreduce_s == pytest.approx(2 * 0.75 * 1e-3 + 2 * 4e-4)
+    assert found.step_s == pytest.approx(
+        0.101 + found.exchange_s - found.hidden_s + found.allreduce_s
+    )
+
+
+def test_the_share_that_leaves_a_node_goes_over_a_link_its_ranks_share():
+    cluster = Cluster(
+        ranks_per_node=4, inter_bits_per_s=8 * GBIT, intra_bits_per_s=80 * GBIT,
+        inter_latency_s=1e-3, intra_latency_s=1e-5,
+    )  # fmt: skip
+    made = model(cluster=cluster)
+    # within a node: 3/4 of 1 MB at 10 GB/s, and 3 messages
+    assert made.predict("float32", 4).forward.payload_s == pytest.approx(75e-6 + 30e-6)
+    # two nodes: half of it leaves, at a quarter of 1 GB/s, with 4 messages more
+    assert made.predict("float32", 8).forward.payload_s == pytest.approx(2e-3 + 4e-3 + 30e-6)
+
+
+def test_nothing_hides_longer_than_ranks_compute():
+    made = model(compute=Line(1e-4), workload=Workload(batch_per_rank=1000, overlap=1.0))
+    assert made.predict("float32", 8).hidden_s == 1e-4
+
+
+@given(
+    low=st.floats(1e6, 1e13), factor=st.floats(1.0, 1e3), ranks=st.sampled_from(RANKS),
+    per_node=st.sampled_from((1, 4, 8)),
+)  # fmt: skip
+def test_more_bandwidth_never_takes_longer(low, factor, ranks, per_node):
+    made = model(SMALL)
+    made = replace(made, cluster=replace(made.cluster, ranks_per_node=per_node))
+    for name in made.profiles:
+        slow, fast = (made.at_bandwidth(b, ranks).predict(name, ranks) for b in (low, low * factor))
+        assert fast.step_s <= slow.step_s
+
+
+@given(st.floats(1e6, 1e13))
+def test_more_samples_or_more_latency_never_take_less(bits):
+    made = model(SMALL, bits_per_s=bits)
+    more = replace(made, workload=Workload(batch_per_rank=2000))
+    far = replace(made, cluster=replace(made.cluster, inter_latency_s=1e-5))
+    for other in (more, far):
+        assert other.predict("small", 64).step_s > made.predict("small", 64).step_s
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("overlap", [0.0, 0.7])
+def test_steps_take_as_long_at_break_even_and_codecs_pay_below_it_only(ranks, overlap):
+    made = model(
+        FAST, SMALL, compute=Line(2e-5), workload=Workload(batch_per_rank=1000, overlap=overlap)
+    )
+    for name in ("fast", "small"):
+        stops = made.break_even(name, ranks)
+
+        def gain(bits, name=name):
+            there = made.at_bandwidth(bits, ranks)
+            return there.predict("float32", ranks).step_s - there.predict(name, ranks).step_s
+
+        assert gain(stops) == pytest.approx(0.0, abs=1e-12)
+        assert gain(stops / 1.1) > 0 > gain(stops * 1.1)
+
+
+def test_break_even_says_never_and_always():
+    worse = profile("worse", 1.0, Line(1e-6), Line())
+    same = profile("same", 2.0, Line(), Line(), has_sizes=False)
+    made = model(worse, same)
+    assert made.break_even("worse", 8) == 0.0
+    assert made.break_even("same", 8) is None
+
+
+def test_a_batch_of_all_ranks_gives_each_its_share():
+    made = replace(model(), workload=Workload(batch=8000))
+    assert made.predict("float32", 8).exchange_s == model().predict("float32", 8).exchange_s
+    with pytest.raises(SpecError, match="cannot be shared by 4096 ranks"):
+        replace(made, workload=Workload(batch=512)).predict("float32", 4096)
+
+
+def test_one_rank_and_a_model_without_baseline_are_refused():
+    with pytest.raises(SpecError, match="2 ranks"):
+        model().predict("float32", 1)
+    with pytest.raises(SpecError, match="rows of float32"):
+        replace(model(FAST), profiles={"fast": FAST})
