@@ -47,7 +47,7 @@ def test_pairs_differ_in_compression_alone():
     assert pair.logloss_change != 0
     line = json.loads(json.dumps(pair.to_config(source(3), 1)))
     assert line["seed"] == line["config"]["seed"] == 3
-    assert line["config"]["bounds"]["loose"] == list(range(26))
+    assert line["config"]["bounds"]["tight"] == list(range(26))
     assert [point[0] for point in line["compressed"]["curve"]] == [4, 8]
     assert len(line["compressed"]["tables"]) == 26
     assert told[-1][:2] == (16, 16)

@@ -44,7 +44,7 @@ def test_people_see_the_tables_and_what_is_next(tersor, tmp_path) -> None:
         "times fewer bytes",
         "AUC",
         "ms per step in exchange",
-        "loose",
+        "tight",
         "tersor train dlrm",
     ):
         assert words in shown

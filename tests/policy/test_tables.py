@@ -7,7 +7,7 @@ import torch
 
 from tersor.errors import SpecError
 from tersor.policy import AdaptiveBounds, ClassBounds, Decay, classify
-from tersor.policy.tables import MAX_LOOSE_ROWS, MIN_KEPT_ROWS, MIN_TIGHT_ROWS, table_stats
+from tersor.policy.tables import MAX_SMALL_ROWS, MIN_KEPT_ROWS, MIN_TIGHT_ROWS, table_stats
 from tersor.types import Bound
 
 
@@ -33,9 +33,9 @@ def naive_kept(rows: torch.Tensor, bound: float) -> float:
 @pytest.mark.parametrize(
     ("num_rows", "expected"),
     [
-        (3, "loose"),
-        (MAX_LOOSE_ROWS, "loose"),
-        (MAX_LOOSE_ROWS + 1, "base"),
+        (3, "tight"),
+        (MAX_SMALL_ROWS, "tight"),
+        (MAX_SMALL_ROWS + 1, "base"),
         (MIN_TIGHT_ROWS - 1, "base"),
         (MIN_TIGHT_ROWS, "tight"),
     ],
@@ -47,8 +47,8 @@ def test_the_size_of_a_table_decides_where_rows_stay_apart(num_rows, expected):
 
 
 def test_a_table_whose_rows_would_become_equal_is_tighter():
-    [found] = classify([crowded()], [100])
-    assert found.stats.kept["loose"] < MIN_KEPT_ROWS
+    [found] = classify([crowded()], [1000])
+    assert found.stats.kept["base"] < MIN_KEPT_ROWS
     assert found.table_class == "tight"
     assert "distinct" in found.reason
 
@@ -63,18 +63,18 @@ def test_the_statistic_is_the_share_of_rows_that_stay_distinct():
 
 def test_constant_and_not_finite_rows_have_a_class():
     rows = [torch.zeros(5, 3), torch.full((5, 3), torch.nan)]
-    assert [found.table_class for found in classify(rows)] == ["loose", "loose"]
+    assert [found.table_class for found in classify(rows)] == ["tight", "tight"]
 
 
 def test_a_policy_from_a_sample_has_the_classes_and_bounds():
     bounds = ClassBounds(0.001, 0.01, 0.1)
     samples = [looked_up(50), looked_up(50), crowded()]
     policy = AdaptiveBounds.from_sample(
-        samples, [10**6, 10, 1000], bounds=bounds, decay=Decay("constant", 3.0, 5)
+        samples, [10**6, 1000, 1000], bounds=bounds, decay=Decay("constant", 3.0, 5)
     )
-    assert [policy.table_class(k) for k in range(3)] == ["tight", "loose", "tight"]
-    assert policy.bound(1, 4) == Bound.relative(0.1 * 3.0)
-    assert policy.bound(1, 5) == Bound.relative(0.1)
+    assert [policy.table_class(k) for k in range(3)] == ["tight", "base", "tight"]
+    assert policy.bound(1, 4) == Bound.relative(0.01 * 3.0)
+    assert policy.bound(1, 5) == Bound.relative(0.01)
     assert policy.bound(7, 5) == Bound.relative(0.01)
 
 
