@@ -10,9 +10,11 @@ import pytest
 
 from tersor.bench.inputs import make_input
 from tersor.bench.peers.executables import EXECUTABLES, executables_of, find_executables
+from tersor.bench.report.measured import comparable
 from tersor.bench.subject import Subject
 from tersor.bench.suites.programs import ProgramsConfig, run_programs
 from tersor.errors import BackendUnavailableError, SpecError
+from tests.bench.test_rows import make_row
 
 # each says what its real counterpart would of a file that shrinks to a quarter
 SCRIPTS = {
@@ -106,11 +108,45 @@ def test_sz3_s_result_is_checked_here_and_its_size_is_that_of_its_file(on_path):
     assert measured.encode_s.p50 == pytest.approx(0.5 * len(subject.slices))
 
 
-def test_sz3_that_decodes_something_else_shows_in_the_error(on_path, subject):
-    body = SCRIPTS["sz3"].replace('cp "$5" "$7"', 'cp "$5" "$7"; printf aaaa >> "$7"')
+@pytest.mark.parametrize(
+    ("instead", "words"),
+    [
+        ('cp "$5" "$7"; printf aaaa >> "$7"', "sz3 decoded 65540 bytes where it was given 65536"),
+        ('tr "\\000-\\377" "\\377" < "$5" > "$7"', "sz3 decoded values that are not finite"),
+        ("true", "sz3 ended well without writing its files"),
+        ('rm "$5"', "sz3 ended well without writing its files"),
+    ],
+)
+def test_sz3_that_decodes_something_else_or_nothing_is_one_sentence(
+    instead, words, on_path, subject
+):
+    on_path("sz3", SCRIPTS["sz3"].replace('cp "$5" "$7"', instead))
+    with pytest.raises(BackendUnavailableError, match=words):
+        found("sz3-cli").measure(subject, rounds=1, timeout_s=60)
+
+
+def test_what_sz3_left_of_an_earlier_slice_is_no_result_of_the_next(on_path, tmp_path):
+    mark = tmp_path / "ran"
+    body = SCRIPTS["sz3"].replace(
+        'cp "$3" "$5"; cp "$5" "$7"',
+        f"""
+if [ ! -e {mark} ]; then cp "$3" "$5"; cp "$5" "$7"; fi; : > {mark}
+""",
+    )
     on_path("sz3", body)
-    measured = found("sz3-cli").measure(subject, rounds=1, timeout_s=60)
-    assert measured.worst_error == float("inf")
+    several = Subject.of(make_input("embeddings", 2**20), 0.03)
+    with pytest.raises(BackendUnavailableError, match="without writing"):
+        found("sz3-cli").measure(several, rounds=1, timeout_s=60)
+
+
+def test_only_programs_that_start_from_floats_have_the_time_of_a_copy(on_path, subject):
+    on_path("sz3", SCRIPTS["sz3"])
+    on_path("gpulz", SCRIPTS["gpulz"])
+    floats, codes = (
+        found(name).measure(subject, rounds=2, timeout_s=60) for name in ("sz3-cli", "gpulz")
+    )
+    assert floats.memcpy_s.p50 > 0
+    assert codes.memcpy_s is None
 
 
 def test_a_program_that_does_not_end_is_stopped_with_its_children(on_path, subject, tmp_path):
@@ -191,6 +227,8 @@ def test_rows_stand_beside_those_of_the_kernels_suite_and_are_not_measured_twice
     assert (row.suite, row.codec, row.version, row.peer) == ("kernels", "sz3-cli", "9.9", True)
     assert (row.ratio, row.worst_error) == (1.0, 0.0)
     assert row.bound_held
+    # which says that it started from floats: figures show it
+    assert comparable([row, make_row()])[0] is row
     again = run_programs(config, done=frozenset(row.key for row in outcome.rows))
     assert (again.rows, again.notes) == ([], [])
 

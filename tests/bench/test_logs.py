@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,6 +204,12 @@ def test_a_figure_that_is_no_positive_number_is_named_with_its_line(figure):
     assert sentence == f"line 5 of the.log gives {figure} where a number above 0 belongs"
 
 
+def test_a_size_that_is_no_whole_number_is_named_with_its_line():
+    text = re.sub(r"comp_size: \d+", "comp_size: 0.5", NVCOMP)
+    (sentence,) = parse_log(text, "nvcomp", "the.log").complaints
+    assert sentence.endswith("of the.log gives 0.5 where a whole number belongs")
+
+
 def test_a_ratio_that_contradicts_the_sizes_is_refused():
     (sentence,) = parse_log(CUSZ.replace("2.42", "3.42"), "cusz", "the.log").complaints
     assert sentence.startswith("line 8 of the.log: a ratio of 3.42 does not follow")
@@ -274,6 +282,7 @@ def test_rows_say_where_they_come_from_and_promise_nothing():
         (NVCOMP, "nvcomp", {"codec": "x", "input_nbytes": 5}, "leave --input-nbytes out"),
         (NVCOMP, "nvcomp", {"codec": "x", "value_nbytes": 3}, "1, 2, 4 or 8"),
         (GPULZ, "gpulz", {"input_nbytes": 0}, "at least one byte"),
+        (GPULZ, "gpulz", {"input_nbytes": 4097}, "which values of 4 bytes do not fill"),
     ],
 )
 def test_what_a_log_does_not_say_is_asked_for(text, name, facts, way_out):

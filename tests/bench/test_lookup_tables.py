@@ -23,11 +23,14 @@ LINKS = {"1gbit": 0.125, "400gbit": 50.0}
 NBYTES = 10**6
 
 
-def measured(table, codec, ratio, *, gbps=10.0, distinct=10, peer=False, share=0.5, **changes):
+def measured(
+    table, codec, ratio, *, gbps=10.0, distinct=10, peer=False, share=0.5, setting="", **changes
+):
     """Return a row of 1 MB, encoded and decoded at the same speed."""
     facts = LookupFacts(
         table=table, table_class="base", num_rows=100, width=16, num_ranks=4, num_slices=4,
         num_iterations=1, num_distinct=distinct, num_distinct_codes=distinct, error_share=share,
+        setting=setting,
     )  # fmt: skip
     seconds = Percentiles.of([NBYTES / gbps / 1e9])
     row = make_row(suite="lookups", codec=codec, input="dump", lookups=facts, peer=peer)
@@ -89,6 +92,30 @@ def test_what_breaks_the_bound_or_starts_from_codes_is_never_the_best():
     assert lines["rows"]["best on"] == "1"
 
 
+def test_mx4_in_plain_torch_has_a_size_and_an_error_but_no_speed():
+    rows = [measured(0, "rows", 5.0), measured(0, "mx4", 50.0, gbps=100.0, peer=True)]
+    (place,) = places(rows)
+    assert place.best(0, 0.001).codec == "rows"
+    columns = encoder_columns(LINKS)
+    line = dict(zip(columns, encoder_cells(place, LINKS)[1], strict=True))
+    assert (line["encoder"], line["ratio"]) == ("mx4 (peer)", "50.00")
+    assert line["error / bound"] == "0.500"
+    speeds = ("encode GB/s", "decode GB/s", "pays up to", "x at 1gbit", "x at 400gbit", "best on")
+    assert [line[name] for name in speeds] == [""] * 6
+    (summary,) = lookup_summary(rows, LINKS)
+    mx4 = summary["encoders"]["mx4 (peer)"]
+    assert (mx4["encode_gbps"], mx4["decode_gbps"], mx4["speedup"]) == (None, None, None)
+
+
+def test_runs_in_other_settings_are_kept_apart():
+    rows = [measured(0, "rows", 5.0), measured(0, "flat", 50.0, setting="bounds 0.1 0.1 0.1")]
+    default, loose = places(rows)
+    assert default.best(0, 0.001).codec == "rows"
+    assert default.words == "dump, 4 ranks, cpu"
+    assert loose.words == "dump, 4 ranks, cpu, bounds 0.1 0.1 0.1"
+    assert [one["setting"] for one in lookup_summary(rows, LINKS)] == ["", "bounds 0.1 0.1 0.1"]
+
+
 def test_ours_and_a_peer_of_the_same_name_are_kept_apart():
     (place,) = places([measured(0, "lz4", 5.0), measured(0, "lz4", 6.0, peer=True)])
     assert place.encoders == ["lz4", "lz4 (peer)"]
@@ -118,7 +145,14 @@ def test_the_better_of_ours_and_the_peers_is_plain():
     assert evaluate_goals(rows)[1].measured == pytest.approx(20 / 16, rel=1e-4)
 
 
-@pytest.mark.parametrize("change", [{"repeat": 4}, {"spec": {"bound": {"relative": 0.5}}}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"repeat": 4},
+        {"spec": {"bound": {"relative": 0.5}}},
+        {"spec": {"bound": {"relative": 0.03}, "decay": {"shape": "step"}}},
+    ],
+)
 def test_repeated_data_and_other_bounds_are_not_judged(change):
     rows = [dataclasses.replace(row, **change) for row in table_of(0)]
     assert [goal.met for goal in evaluate_goals(rows)] == [None]

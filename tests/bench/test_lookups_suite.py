@@ -13,7 +13,7 @@ from tersor.bench.rows import ResultRow, RowFile, read_rows
 from tersor.bench.suites.lookups import LookupsConfig, run_lookups
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
-from tersor.policy import AdaptiveBounds, Decay
+from tersor.policy import AdaptiveBounds, ClassBounds, Decay
 from tests.bench.dumps import MadeLookUps
 from tests.bench.planted import Exact, Idle, JustOver
 
@@ -57,18 +57,46 @@ def test_a_slice_has_the_bound_of_its_table_and_iteration():
 
 
 def test_a_row_says_its_final_bound_and_the_decay():
-    rows = run_lookups(small(decay=Decay("linear", 2.0, end=20)), MadeLookUps()).rows
+    classes = {"tight": frozenset({1}), "loose": frozenset({0})}
+    rows = run_lookups(small(decay=Decay("linear", 2.0, end=20), **classes), MadeLookUps()).rows
     assert [row.relative_bound for row in rows] == [0.05, 0.01]
     assert rows[0].spec["decay"] == {"shape": "linear", "magnitude": 2.0, "end": 20}
-    final = run_lookups(small(), MadeLookUps()).rows
+    final = run_lookups(small(**classes), MadeLookUps()).rows
     assert "decay" not in final[0].spec
     assert rows[1].ratio > final[1].ratio
+
+
+def test_a_row_says_the_batch_the_bounds_and_the_decay_that_were_asked_for():
+    def settings(**changes):
+        # half promises no bound, but is held against that of its table
+        rows = run_lookups(small(codecs=("half",), **changes), MadeLookUps()).rows
+        assert ResultRow.from_config(rows[0].to_config()) == rows[0]
+        return {row.lookups.setting for row in rows}, frozenset(row.key for row in rows)
+
+    default = settings()
+    others = {
+        "batches of 32": settings(cut=Cut(num_ranks=2, batch=32)),
+        "bounds 0.02 0.03 0.1": settings(bounds=ClassBounds(0.02, 0.03, 0.1)),
+        "linear decay from 2 to iteration 20": settings(decay=Decay("linear", 2.0, end=20)),
+    }
+    assert default[0] == {""}
+    for words, (found, keys) in others.items():
+        assert found == {words}
+        assert not keys & default[1]
+
+
+def test_facts_without_a_setting_are_those_of_the_defaults():
+    config = run_lookups(small(), MadeLookUps()).rows[0].lookups.to_config()
+    del config["setting"]
+    assert LookupFacts.from_config(config).setting == ""
+    with pytest.raises(SpecError):
+        LookupFacts.from_config(config | {"colour": 1})
 
 
 def test_look_ups_are_cut_as_an_exchange_sends_them():
     (row, _) = run_lookups(small(cut=Cut(num_ranks=4, batch=32)), MadeLookUps()).rows
     assert (row.lookups.num_slices, row.lookups.num_rows, row.lookups.num_ranks) == (16, 128, 4)
-    assert row.group == "table 0, 4 ranks, slices of 8 rows"
+    assert row.group == "table 0, 4 ranks, slices of 8 rows, batches of 32"
     sizes = [len(x) for x in Cut(num_ranks=3).slices(torch.zeros(10, 2))]
     assert sizes == [4, 3, 3]
     with pytest.raises(SpecError, match="no batch"):
@@ -152,7 +180,7 @@ def test_classes_are_given_by_hand_or_found():
         rows = run_lookups(small(**changes), MadeLookUps()).rows
         return [row.lookups.table_class for row in rows]
 
-    assert classes() == ["loose", "tight"]
+    assert classes() == ["tight", "tight"]
     assert classes(tight=frozenset({0})) == ["tight", "base"]
     assert classes(by_hand=True) == ["base", "base"]
     unknown = run_lookups(small(), MadeLookUps(num_rows={}))

@@ -8,8 +8,10 @@ import json
 import pytest
 
 from tersor.bench.exchange_times import ExchangeTimes
+from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
+from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.planning.check import LEAST_HITS, check, check_cells
-from tersor.bench.planning.fit import fit_exchanges, fit_kernels
+from tersor.bench.planning.fit import fit_exchanges, fit_kernels, fit_rows
 from tersor.bench.planning.tables import bandwidth_figure, plan_row, ranks_figure
 from tersor.bench.planning.trace import computing_s
 from tersor.bench.rows import read_rows
@@ -30,13 +32,15 @@ COMPUTE_S, SAMPLE_S, DENSE_NBYTES = 0.02, 1e-4, 3e6
 SIZES_S, PAYLOAD_S, HOST_S, SLOWDOWN, REST_S = 4e-3, 2e-3, 5e-10, 1.6, 1e-3
 
 
-def exchange_row(codec, link, per_rank, direction="forward", *, ranks=4, noise=1.0):
+def exchange_row(
+    codec, link, per_rank, direction="forward", *, ranks=4, noise=1.0, slowdown=SLOWDOWN
+):
     """Return a row that took exactly what the formula says; ``noise`` is a factor of the whole."""
     bits, nbytes = parse_bandwidth(link), per_rank * SAMPLE_NBYTES
     sent = nbytes / RATIOS[codec][per_rank] * (ranks - 1) / ranks
     fixed, each = ENCODE[codec]
     encode_s = fixed + each * nbytes
-    payload_s = PAYLOAD_S + sent * (HOST_S + SLOWDOWN * 8 / bits)
+    payload_s = PAYLOAD_S + sent * (HOST_S + slowdown * 8 / bits)
     whole_s = (2 * encode_s + SIZES_S + payload_s + REST_S) * noise
     ring_s = 2 * (ranks - 1) / ranks * 8 * DENSE_NBYTES / bits
     step_s = COMPUTE_S + SAMPLE_S * per_rank + 2 * whole_s + ring_s
@@ -54,7 +58,8 @@ def exchange_row(codec, link, per_rank, direction="forward", *, ranks=4, noise=1
     original = nbytes * ranks
     return make_row(
         suite="embeddings", codec=codec, input="dlrm", exchange=exchange,
-        original_nbytes=original, encoded_nbytes=round(original / RATIOS[codec][per_rank]),
+        num_values=original // 4, original_nbytes=original,
+        encoded_nbytes=round(original / RATIOS[codec][per_rank]),
         encode_s=Percentiles.of([encode_s]), decode_s=Percentiles.of([encode_s]),
         worst_error=0.0 if codec == "float32" else 0.1,
         error_bound=0.5 if codec == "rows" else None, group=f"{direction}, {link}",
@@ -96,6 +101,64 @@ def test_known_costs_are_found_again():
     )  # fmt: skip
     assert rows.forward.ratio.at(128) == pytest.approx(150**0.5, rel=1e-3)
     assert {p.name for p in fit.profiles.values() if p.keeps_bound} == {"float32", "rows"}
+
+
+def test_a_row_that_was_measured_again_counts_once_and_the_last_one_does():
+    fit = fit_rows(ROWS)
+    twice = fit_rows([*every_row(noise=3.0), *ROWS])
+    assert twice.source.startswith(fit.source)
+    assert "the last one counts" in twice.source.removeprefix(fit.source)
+    assert dataclasses.replace(twice, source=fit.source) == fit
+    assert check([*every_row(noise=3.0), *ROWS]).points == check(ROWS).points
+
+
+def test_a_broken_bound_is_not_kept():
+    broken = [dataclasses.replace(r, worst_error=0.6) if r.codec == "rows" else r for r in ROWS]
+    kept = {p.name for p in fit_exchanges(broken).profiles.values() if p.keeps_bound}
+    assert kept == {"float32"}
+
+
+def test_costs_beside_a_link_at_full_speed_are_fitted_to_what_it_leaves():
+    rows = every_row(slowdown=0.5)
+    found = fit_exchanges(rows).transport
+    assert found.efficiency == 1.0
+
+    def miss(payload_s: float, host_s_per_byte: float) -> float:
+        errors = []
+        for row in rows:
+            sent, measured_s = row.encoded_nbytes * 3 / 16, row.exchange.payload_s.p50
+            link_s = 8 * sent / parse_bandwidth(row.exchange.link)
+            errors.append((payload_s + host_s_per_byte * sent + link_s) / measured_s - 1)
+        return sum(error**2 for error in errors)
+
+    least = miss(found.payload_s, found.host_s_per_byte)
+    assert least < 0.99 * miss(PAYLOAD_S, HOST_S)
+    assert least <= min(miss(found.payload_s * f, found.host_s_per_byte) for f in (0.98, 1.02))
+
+
+def test_what_is_for_other_rows_is_refused():
+    for option in ({"bound": 0.03}, {"backward": "group8"}):
+        with pytest.raises(SpecError, match="for rows of codecs"):
+            fit_rows(ROWS, **option)
+    codecs = [make_row(suite="kernels", input="embeddings", device="cuda")]
+    with pytest.raises(SpecError, match="--input is for rows of exchanges"):
+        fit_rows(codecs, model="dlrm")
+
+
+@pytest.mark.parametrize(
+    ("block", "options", "words"),
+    [
+        (plan_block, {"ranks": "4, x,eight"}, "numbers separated by commas, not '4, x,eight'"),
+        (sweep_block, {"ranks": "1"}, "from 2"),
+        (plan_block, {}, "ranks=N"),
+        (plan_block, {"ranks": "4", "sweep": "1gbit..2gbit"}, "not 'sweep'"),
+        (sweep_block, {"ranks": "4", "moon": "1"}, "not 'moon'"),
+        (check_block, {"ranks": "4"}, "takes hold_out, not 'ranks'"),
+    ],
+)
+def test_a_block_refuses_what_it_does_not_understand(block, options, words):
+    with pytest.raises(SpecError, match=words):
+        block(ROWS, options)
 
 
 def test_what_was_described_goes_before_what_was_fitted():
@@ -182,6 +245,11 @@ def test_errors_are_shown_as_they_are():
     assert [line[-1] for line in cells] == ["+20%", "+21% !"]
 
 
+def test_every_peer_that_copies_is_known_as_such():
+    names = {name for name in (*PEERS, *DEVICE_PEERS) if "copy" in name or "memcpy" in name}
+    assert names == COPIES
+
+
 def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
     big = {"suite": "kernels", "input": "embeddings", "device": "cuda"}
     rows = [
@@ -191,7 +259,7 @@ def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
                  encode_s=Percentiles.of([2e-4]), decode_s=Percentiles.of([2e-4]), error_bound=None),
         make_row(**big, codec="codes", memcpy_s=None),
         make_row(**big | {"input": "gradients"}, codec="other"),
-        make_row(**big, codec="copy", peer=True),
+        *(make_row(**big, codec=name, peer=True) for name in COPIES),
     ]  # fmt: skip
     fit = fit_kernels(rows, backward="group8")
     assert set(fit.profiles) == {"float32", "flat", "group8"}
@@ -250,8 +318,23 @@ def test_computing_is_what_a_training_does_beside_exchanges(tmp_path):
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
     with pytest.raises(SpecError, match="--log-every"):
         computing_s(path)
-    path.write_text("{}\n")
-    with pytest.raises(SpecError, match="line 1 of"):
+    for line in ({}, {**lines[-1], "backward": {}}, {**lines[-1], "forward": {"seconds": [1.0]}}):
+        path.write_text(json.dumps(line) + "\n")
+        with pytest.raises(SpecError, match="line 1 of"):
+            computing_s(path)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"), [([0], "step 0 after 0"), ([10, 30, 20], "step 20 after 30")]
+)
+def test_steps_of_a_training_must_grow(tmp_path, numbers, words):
+    path, none = tmp_path / "log.jsonl", {"seconds": {}}
+    lines = [{"kind": "train", "step": step, "step_s": 0.5} for step in numbers]
+    lines.append(
+        {"kind": "exchange", "num_exchanges": numbers[-1], "forward": none, "backward": none}
+    )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(SpecError, match=words):
         computing_s(path)
 
 

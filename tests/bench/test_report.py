@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
@@ -12,7 +13,9 @@ import pytest
 from tersor.bench.html import Page
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.report.codec_figures import best_codecs, pareto_front
+from tersor.bench.report.commands import remake
 from tersor.bench.report.measured import comparable, measured
+from tersor.bench.report.runs import AccuracyRun, RowsRun
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
 from tests.bench import report_runs as made
@@ -143,6 +146,51 @@ def test_the_environment_and_the_commands_are_those_of_the_rows(every) -> None:
         assert words in text, words
 
 
+def commands_of(*rows) -> list[str]:
+    return remake(RowsRun("r", "r.jsonl", list(rows))).splitlines()
+
+
+def test_each_number_of_ranks_is_a_command_of_its_own() -> None:
+    four = made.exchange_row("rows", "forward", "1gbit", 0.1)
+    eight = replace(four, exchange=replace(four.exchange, num_ranks=8), input="dlrm-small-dim64")
+    first, second = commands_of(four, eight)
+    assert "--ranks 4 --bandwidth 1gbit --batch 2048 --preset small --exchanges rows" in first
+    assert "--ranks 8 --bandwidth 1gbit --batch 2048 --preset small --dim 64" in second
+    assert second.endswith("--resume")
+    four = made.lookup_rows()[0]
+    eight = replace(four, lookups=replace(four.lookups, num_ranks=8))
+    assert ["--ranks 8 " in line for line in commands_of(four, eight)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("synthetic-0123abcd", "embeddings --synthetic --device"),
+        ("synthetic-dim32-0123abcd", "embeddings --synthetic --dim 32 --device"),
+        ("synthetic-clicks-0123abcd", "embeddings DIR --device"),
+        ("synthetics-0123abcd", "embeddings DIR --device"),
+    ],
+)
+def test_a_folder_of_dumps_is_not_taken_for_made_up_look_ups(name, words) -> None:
+    [command] = commands_of(replace(made.lookup_rows()[0], input=name))
+    assert words in command
+
+
+def test_a_click_log_of_a_file_is_not_taken_for_a_made_up_one() -> None:
+    run = AccuracyRun("r", "r.jsonl", [{**made.pair(0), "source": "synthetic-day.npz"}])
+    assert "--data synthetic-day.npz " in remake(run)
+
+
+def test_rows_of_programs_are_made_again_by_bench_programs() -> None:
+    ours, theirs = made.kernel_row("rows"), made.kernel_row("sz3-cli", peer=True)
+    first, second = commands_of(ours, theirs)
+    assert first.startswith("tersor bench kernels ")
+    assert "--peers none" in first
+    assert second.startswith(
+        "tersor bench programs --device cpu --programs sz3-cli --inputs embeddings --bounds 0.03 "
+    )
+
+
 def test_hostile_names_stay_text(tmp_path) -> None:
     rows = [
         made.kernel_row(
@@ -170,6 +218,15 @@ def test_hostile_names_stay_text(tmp_path) -> None:
 def test_codecs_that_start_from_codes_are_in_the_table_but_in_no_figure() -> None:
     rows = comparable(made.kernel_rows())
     assert "huffman-codes" not in {row.codec for row in rows}
+
+
+def test_of_two_builds_the_later_one_counts_alone() -> None:
+    old, new = (
+        made.kernel_row("rows", version=version, git_commit=version, encoded_nbytes=size)
+        for version, size in (("1", 1 << 19), ("2", 1 << 18))
+    )
+    [found] = measured(comparable([old, new]), 0.03, 1)
+    assert found.ratio == 16
 
 
 def test_tables_count_by_volume_and_not_as_a_mean_of_ratios() -> None:
@@ -224,6 +281,8 @@ def test_a_folder_of_result_files_stands_for_each_of_them(tmp_path) -> None:
 
 
 BROKEN_ROW = made.kernel_row("flat").to_config()
+LOOKUP_ROW = made.lookup_rows()[0].to_config()
+BAD_LOOKUPS = {**LOOKUP_ROW["lookups"], "num_distinct": "x"}
 BAD_LINES = {
     "not JSON": "nonsense\n",
     "no row": '{"some": "thing"}\n',
@@ -235,6 +294,7 @@ BAD_LINES = {
     "huge bytes": json.dumps({**BROKEN_ROW, "original_nbytes": 10**400}) + "\n",
     "no time": json.dumps({**BROKEN_ROW, "encode_s": {"p20": 1, "p50": "x", "p80": 1}}) + "\n",
     "bound as text": json.dumps({**BROKEN_ROW, "spec": {"bound": {"relative": "x"}}}) + "\n",
+    "look-ups as text": json.dumps({**LOOKUP_ROW, "lookups": BAD_LOOKUPS}) + "\n",
     "machine as text": json.dumps({**BROKEN_ROW, "machine": "x"}) + "\n",
     "pair without curves": json.dumps({"suite": "accuracy", "seed": 0}) + "\n",
     "no prediction": json.dumps({**made.prediction(1, 1), "measured_s": 0}) + "\n",

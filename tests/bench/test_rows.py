@@ -114,6 +114,31 @@ def test_a_damaged_line_is_named(tmp_path):
         read_rows(path)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"encode_s": None},
+        {"decode_s": {"p20": 1, "p50": "x", "p80": 1}},
+        {"encoded_nbytes": "many"},
+        {"codec": 5},
+        {"machine": "x"},
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_line(change, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({**make_row().to_config(), **change}) + "\n")
+    with pytest.raises(CorruptDataError, match=r"line 1 of .* must be "):
+        read_rows(path)
+
+
+@pytest.mark.parametrize("data", [b"\xff\xfe\x00\n", b"[" * 100_000 + b"\n"])
+def test_what_is_no_text_of_rows_is_refused(data, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(data)
+    with pytest.raises(CorruptDataError, match=r"rows\.jsonl is n"):
+        read_rows(path)
+
+
 def test_rows_are_never_mixed_into_an_old_file_unasked(tmp_path):
     path = tmp_path / "rows.jsonl"
     with RowFile(path) as file:

@@ -77,3 +77,12 @@ def test_wrong_files_and_numbers_are_one_sentence(tersor, write) -> None:
     assert "line 1 of torn.jsonl" in tersor.refused(*compare, "torn.jsonl", code=1)
     assert "from 0 on" in tersor.refused(*compare, "a.jsonl", "--fail-on-slower", "-3")
     assert "from 0 on" in tersor.refused(*compare, "a.jsonl", "--noise", "-3")
+
+
+def test_a_file_of_something_else_is_one_sentence(tersor, write) -> None:
+    write("a.jsonl", steady_row())
+    compare = ("bench", "compare", "a.jsonl", "b.jsonl")
+    Path("b.jsonl").write_bytes(b"\xff\xfe\x00\n")
+    assert "b.jsonl is not text" in tersor.refused(*compare, code=1)
+    Path("b.jsonl").write_text(json.dumps({**steady_row().to_config(), "encode_s": None}) + "\n")
+    assert "encode_s must be percentiles" in tersor.refused(*compare, code=1)

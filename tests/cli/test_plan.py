@@ -113,6 +113,17 @@ def test_a_check_shows_every_error_and_fails_when_the_model_does(tersor) -> None
         ("plan --rows rows.jsonl --cluster nowhere.toml", "there is no file"),
         ("plan --rows rows.jsonl --trace rows.jsonl", "line 1 of rows.jsonl"),
         ("plan --check rows.jsonl --hold-out rank", "link or batch"),
+        ("plan --check rows.jsonl --ranks 4", "--ranks is for plans"),
+        ("plan --check rows.jsonl --cluster nowhere.toml", "--cluster is for plans"),
+        ("plan --check rows.jsonl --codecs half", "--codecs is for plans"),
+        (
+            "plan --check rows.jsonl --bandwidth-sweep 1gbit..2gbit",
+            "--bandwidth-sweep is for plans",
+        ),
+        ("plan --check rows.jsonl --plot plan.svg", "--plot is for plans"),
+        ("plan --check rows.jsonl --backward float32", "--backward is for plans"),
+        ("plan --rows rows.jsonl --hold-out link", "--hold-out is for checks"),
+        ("plan --rows rows.jsonl --bound 0.03", "for rows of codecs"),
     ],
 )
 def test_wrong_usage_is_one_sentence(tersor, line, words) -> None:

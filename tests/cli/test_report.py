@@ -42,6 +42,18 @@ def test_an_earlier_report_is_replaced_but_no_other_file(tersor, tmp_path) -> No
     assert "folder" in tersor.refused("report", file, "-o", str(tmp_path))
 
 
+def test_a_figure_is_written_over_no_file_unasked(tersor, tmp_path) -> None:
+    file = str(made.write_lines(tmp_path / "k.jsonl", made.kernel_rows()))
+    name = tersor.ok("report", file, "--figures", "figures", "--json").json["figures"][-1]
+    (tmp_path / "report.html").unlink()
+    (tmp_path / name).write_text("mine")
+    # not even the page is written
+    assert "--force" in tersor.refused("report", file, "--figures", "figures")
+    assert (tmp_path / name).read_text() == "mine"
+    tersor.ok("report", file, "--figures", "figures", "--force")
+    assert (tmp_path / name).read_text().startswith("<svg")
+
+
 @pytest.mark.parametrize(
     ("text", "words", "code"),
     [

@@ -68,10 +68,11 @@ def test_what_cannot_be_meant_is_refused(values, words):
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("a.toml", "inter = "), ("a.json", "{"), ("b.json", "[]")]
+    ("name", "data"),
+    [("a.toml", b"inter = "), ("a.json", b"{"), ("b.json", b"[]"), ("c.toml", b"\xff\xfe\x00")],
 )
-def test_a_file_of_another_kind_is_refused(tmp_path, name, text):
-    (tmp_path / name).write_text(text)
+def test_a_file_of_another_kind_is_refused(tmp_path, name, data):
+    (tmp_path / name).write_bytes(data)
     with pytest.raises(SpecError, match=r"docs/plan\.md"):
         read_cluster_file(tmp_path / name)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
+from tersor import planning
 from tersor.codecs import registry
 from tersor.errors import SpecError
 from tersor.policy import ClassBounds
@@ -15,7 +16,7 @@ CONTENDERS: Final = ("float32", "half", "int8", "4-bit", "rows", "rows+int8", "a
 """Rows and gradients as they are; both in half precision; both in 8 and in 4 bits with a scale per row;
 rows within the default bounds, gradients in half precision (what ``Exchange`` does unless told
 otherwise) or in 8 bits; and the codec of each table chosen by measurement, gradients in 8 bits."""
-BASELINE: Final = "float32"
+BASELINE: Final = planning.BASELINE
 BOUNDED: Final = ("rows", "rows+int8", "auto")
 """Those that promise an error for rows."""
 NOTES: Final[Mapping[str, str]] = {

@@ -22,7 +22,8 @@ _F32_BITS: Final = 32
 def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
     """Judge all goals on the devices of the rows, or those of the CPU if there are no rows.
 
-    Rows of exchanges between ranks and rows about look-ups have goals of their own, and a file of their own. Rows of other suites and inputs are ignored where they do not belong.
+    Rows of exchanges between ranks and rows about look-ups have goals of their own, and a file of
+    their own. Rows of other suites and inputs are ignored where they do not belong.
     """
     rows = list(rows)
     if rows and all(row.lookups is not None for row in rows):

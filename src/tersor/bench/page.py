@@ -32,7 +32,8 @@ from tersor.errors import SpecError
 from tersor.workloads.network import Bandwidth
 
 _BLOCK: Final = re.compile(
-    r"(?P<open><!-- (?P<kind>rows|goals|exchanges|lookups|lookup-tables|plan[a-z-]*): (?P<path>\S+)(?P<filters>[^>]*?) -->\n)"
+    r"(?P<open><!-- (?P<kind>rows|goals|exchanges|lookups|lookup-tables|plan[a-z-]*): "
+    r"(?P<path>\S+)(?P<filters>[^>]*?) -->\n)"
     r".*?(?P<close><!-- end -->)",
     re.DOTALL,
 )

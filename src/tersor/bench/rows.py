@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.row_checks import check_values, text_of
 from tersor.bench.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -191,7 +192,12 @@ class ResultRow:
 
     @classmethod
     def from_config(cls, config: Any) -> Self:
-        """Rebuild a row; an unknown key, a missing one or another schema raises ``SpecError``."""
+        """Rebuild a row.
+
+        Raises:
+            SpecError: a key is unknown or missing, the schema is another, or a value is not what it
+                must be.
+        """
         if not isinstance(config, Mapping) or config.get("schema") != SCHEMA:
             raise SpecError(f"a result row must be an object with schema {SCHEMA}")
         values = {k: v for k, v in config.items() if k != "schema" and k not in _DERIVED}
@@ -206,20 +212,21 @@ class ResultRow:
         if values.get("lookups") is not None:
             values["lookups"] = LookupFacts.from_config(values["lookups"])
         try:
-            return cls(**values)
+            row = cls(**values)
         except TypeError as error:
             raise SpecError(f"incomplete result row: {error}") from error
+        check_values(row)
+        return row
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
     """Read a result file. A last line cut short by an interrupt is left out.
 
     Raises:
-        CorruptDataError: a complete line is not a result row.
+        CorruptDataError: the file is not text, or a complete line is not a result row.
     """
     rows = []
-    text = Path(path).read_text(encoding="utf-8")
-    for number, line in enumerate(text.splitlines(keepends=True), start=1):
+    for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
         if not line.endswith("\n"):
             break
         try:
@@ -228,6 +235,8 @@ def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
             raise CorruptDataError(
                 f"line {number} of {path} is not a result row: {error}"
             ) from error
+        except RecursionError as error:
+            raise CorruptDataError(f"line {number} of {path} is nested too deeply") from error
     return rows
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from tersor.bench.compare import NOISE_PERCENT
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption
 from tersor.cli.screen import Screen
@@ -32,7 +33,7 @@ def compare(
     noise: Annotated[
         float,
         typer.Option("--noise", metavar="PERCENT", help="Medians nearer than this are the same."),
-    ] = 5.0,
+    ] = NOISE_PERCENT,
     per_copy: Annotated[
         bool,
         typer.Option(

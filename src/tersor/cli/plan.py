@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from tersor.bench.planning.fit import Fit
     from tersor.planning import Advice, Description, Model
 
-_MAX_RANKS: Final = 1 << 20
+_OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
+"""Parameters that mean something with --check."""
 
 RowsOption = Annotated[
     list[str] | None,
@@ -145,6 +146,7 @@ OutputOption = Annotated[
 
 
 def plan(
+    context: typer.Context,
     rows: RowsOption = None,
     check: CheckOption = None,
     hold_out: HoldOutOption = "link",
@@ -178,12 +180,16 @@ def plan(
     Nothing is measured. With --check FILE the model is tried on measured exchanges; exits with 1 when
     fewer than 12 of them, or not most, are within 20 %.
     """
+    from tersor.planning import parse_ranks
+
     screen = Screen(as_json=as_json)
     _check_new(plot, output, force=force)
     if check is not None:
         if rows is not None:
             raise SpecError("give --rows to plan, or --check to try the model, not both")
+        _refuse(context, lambda name: name not in _OF_CHECKS, "plans: name rows with --rows FILE")
         return _check(screen, check, hold_out, model, output)
+    _refuse(context, lambda name: name == "hold_out", "checks: name rows with --check FILE")
     if rows is None:
         raise SpecError("name result rows with --rows FILE; tersor bench embeddings makes them")
     values = {
@@ -194,7 +200,7 @@ def plan(
     }  # fmt: skip
     fit = _fit(rows, codecs, model, bound, backward)
     planned = fit.model(_description(cluster, trace, values))
-    _show(screen, fit, planned, _ranks(ranks), bandwidth_sweep, plot, output)
+    _show(screen, fit, planned, parse_ranks(ranks), bandwidth_sweep, plot, output)
     return 0
 
 
@@ -204,14 +210,13 @@ def _check_new(*paths: str | None, force: bool) -> None:
             raise SpecError(f"{path} exists; choose another name, or overwrite it with --force")
 
 
-def _ranks(text: str) -> list[int]:
-    try:
-        numbers = [int(word) for word in text.split(",") if word.strip()]
-    except ValueError as error:
-        raise SpecError(f"--ranks takes numbers separated by commas, not {text!r}") from error
-    if not numbers or not all(2 <= number <= _MAX_RANKS for number in numbers):
-        raise SpecError(f"--ranks takes numbers from 2 to {_MAX_RANKS}, not {text!r}")
-    return sorted(set(numbers))
+def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) -> None:
+    """Raise ``SpecError`` for the first option that was given and is only for something else."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if is_odd(name) and source is not None and source.name != "DEFAULT":
+            raise SpecError(f"{parameter.opts[0]} is for {what}")
 
 
 def _description(cluster: str | None, trace: str | None, options: Mapping[str, Any]) -> Description:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,8 +50,9 @@ def report(
     _check_target(target, force=force)
     found = read_runs(runs)
     page = build_report(found, title=title, command=typed_command(context))
+    targets = {} if figures is None else _figure_targets(page, Path(figures), force=force)
     nbytes = write_page(page, target)
-    paths = [] if figures is None else _write_figures(page, Path(figures))
+    paths = _write_figures(page, targets)
     values = {
         "output": output,
         "nbytes": nbytes,
@@ -93,14 +95,22 @@ def write_page(page: Page, target: Path) -> int:
     return len(data)
 
 
-def _write_figures(page: Page, folder: Path) -> list[str]:
+def _figure_targets(page: Page, folder: Path, *, force: bool) -> dict[str, Path]:
+    """Return the file of each figure; refuse to write over one, before anything is written."""
+    targets = {name: folder / f"{name}.svg" for name in page.figures}
+    taken = next((target for target in targets.values() if target.exists()), None)
+    if taken is not None and not force:
+        raise SpecError(
+            f"{taken} exists; name another folder with --figures, or overwrite it with --force"
+        )
+    return targets
+
+
+def _write_figures(page: Page, targets: Mapping[str, Path]) -> list[str]:
     from tersor.container import atomic_write
 
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, figure in page.figures.items():
-        target = folder / f"{name}.svg"
+    for name, target in targets.items():
+        target.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(target) as file:
-            file.write(f"{figure.svg}\n".encode())
-        paths.append(str(target))
-    return paths
+            file.write(f"{page.figures[name].svg}\n".encode())
+    return [str(target) for target in targets.values()]

@@ -50,7 +50,8 @@ class Layout:
     def carve(self, device: torch.device) -> list[torch.Tensor]:
         """Allocate the memory; return the tensors in order, with arbitrary contents.
 
-        Each of them keeps all of the memory: what outlives the call must not be one of them.
+        Each of them keeps all of the memory. One kernel module may return them to another, as the
+        coder of streams does, but what the codec's call on a list returns must not be one of them.
         """
         memory = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
         found = [memory] * self.num_tensors

@@ -12,7 +12,13 @@ from tersor.planning.model import (
     Profile,
     Transport,
 )
-from tersor.planning.units import bandwidth_words, parse_bandwidth, parse_seconds, parse_sweep
+from tersor.planning.units import (
+    bandwidth_words,
+    parse_bandwidth,
+    parse_ranks,
+    parse_seconds,
+    parse_sweep,
+)
 
 __all__ = [
     "BASELINE",
@@ -32,6 +38,7 @@ __all__ = [
     "advise",
     "bandwidth_words",
     "parse_bandwidth",
+    "parse_ranks",
     "parse_seconds",
     "parse_sweep",
     "read_cluster_file",

@@ -154,7 +154,10 @@ def read_cluster_file(path: str | Path) -> dict[str, Any]:
         SpecError: the file is neither.
     """
     path = Path(path)
-    text = path.read_text(encoding="utf-8")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise SpecError(f"{path} is not text; docs/plan.md shows a cluster file") from error
     try:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:

@@ -12,6 +12,7 @@ BITS: Final = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
 """Bits per second of each unit."""
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _LADDER: Final = (1.0, 2.0, 5.0)
+_MAX_RANKS: Final = 1 << 20
 
 
 def _parse(text: str, units: dict[str, float], what: str) -> float:
@@ -58,6 +59,25 @@ def bandwidth_words(bits_per_s: float) -> str:
         (u for u in BITS if BITS[u] <= bits_per_s * 1.0005), key=BITS.__getitem__, default="kbit"
     )
     return f"{bits_per_s / BITS[unit]:.3g}{unit}"
+
+
+def parse_ranks(text: str) -> list[int]:
+    """Return numbers of ranks that are separated by commas, each once, the smallest first.
+
+    Raises:
+        SpecError: there is none, or something else than numbers from 2 to 2**20.
+
+    Example:
+        >>> parse_ranks("64, 8,64")
+        [8, 64]
+    """
+    try:
+        numbers = {int(word) for word in text.split(",") if word.strip()}
+    except ValueError as error:
+        raise SpecError(f"ranks are numbers separated by commas, not {text!r}") from error
+    if not numbers or not all(2 <= number <= _MAX_RANKS for number in numbers):
+        raise SpecError(f"ranks are numbers from 2 to {_MAX_RANKS}, not {text!r}")
+    return sorted(numbers)
 
 
 def parse_sweep(text: str) -> tuple[float, ...]:

@@ -136,7 +136,10 @@ def _class_of(stats: TableStats) -> tuple[TableClass, str]:
     if stats.num_rows <= MAX_SMALL_ROWS:
         return "tight", f"{stats.num_rows:,} rows, which are sent once each"
     if stats.kept["base"] < MIN_KEPT_ROWS:
-        return "tight", f"only {stats.kept['base']:.0%} of distinct rows stay distinct at the base bound"
+        return (
+            "tight",
+            f"only {stats.kept['base']:.0%} of distinct rows stay distinct at the base bound",
+        )
     return "base", f"{stats.num_rows:,} rows"
 
 

@@ -48,11 +48,17 @@ def rows_from_runs(runs: Sequence[ProgramRun], facts: LogFacts) -> Iterator[Resu
     """Yield one row per input and setting; runs that repeat one give its percentiles.
 
     Raises:
-        SpecError: a size is unknown, or what the user says contradicts the log.
+        SpecError: a size is unknown, is no whole number of values, or contradicts the log.
     """
     groups: dict[str, list[tuple[ProgramRun, int, int]]] = {}
     for run in runs:
         given, value_nbytes = _given(run, facts), _value_nbytes(run, facts)
+        if given % value_nbytes:
+            raise SpecError(
+                f"line {run.line} of {facts.where}: the run that begins here was given {given} bytes, "
+                f"which values of {value_nbytes} bytes do not fill; say how many bytes a value has "
+                "with --value-nbytes"
+            )
         same = [_codec(run, facts), _input(run, facts), dict(run.spec), given, run.repeat]
         key = json.dumps(same, sort_keys=True)
         groups.setdefault(key, []).append((run, given, value_nbytes))

@@ -96,8 +96,18 @@ class Record:
         return value
 
     def whole(self, name: str) -> int:
-        """Return a figure that must be a whole number above 0."""
-        return int(self.number(name))
+        """Return a figure that must be a whole number above 0.
+
+        Raises:
+            CorruptDataError: it is not.
+        """
+        value = self.number(name)
+        if not value.is_integer():
+            raise CorruptDataError(
+                f"line {self.lines[name]} of {self.where} gives {self.values[name]} where a whole "
+                "number belongs"
+            )
+        return int(value)
 
 
 def _never(_command: Command) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from tersor.bench.row_checks import ask, is_count, is_number
 from tersor.errors import SpecError
 
 
@@ -24,6 +25,7 @@ class LookupFacts:
         num_distinct: distinct rows, counted slice by slice and added up.
         num_distinct_codes: the same after quantizing: rows that fall together count once.
         error_share: worst error over the slice's bound, also for encoders that promise none.
+        setting: batch, bounds and decay in words, where they are not the defaults.
     """
 
     table: int
@@ -36,6 +38,7 @@ class LookupFacts:
     num_distinct: int
     num_distinct_codes: int
     error_share: float
+    setting: str = ""
 
     @property
     def repeated_share(self) -> float:
@@ -49,6 +52,11 @@ class LookupFacts:
     @classmethod
     def from_config(cls, config: Any) -> Self:
         """Rebuild from the JSON form; anything unexpected raises ``SpecError``."""
-        if not isinstance(config, Mapping) or set(config) != {f.name for f in fields(cls)}:
+        if not isinstance(config, Mapping) or {"setting", *config} != {f.name for f in fields(cls)}:
             raise SpecError("the facts about look-ups have other fields")
+        ask("table_class", isinstance(config["table_class"], str), "a text")
+        ask("setting", isinstance(config.get("setting", ""), str), "a text")
+        ask("error_share", is_number(config["error_share"]), "a number")
+        for name in set(config) - {"table_class", "setting", "error_share"}:
+            ask(name, is_count(config[name]), "a count")
         return cls(**config)

@@ -14,7 +14,7 @@ from tersor.bench.subject import Copy, Subject, cache_nbytes, copies_needed
 from tersor.errors import SpecError
 from tersor.kernels.dedup import unique_rows
 from tersor.kernels.finite_range import finite_range
-from tersor.policy import AdaptiveBounds
+from tersor.policy import AdaptiveBounds, ClassBounds, Decay
 from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
 
@@ -33,7 +33,8 @@ class TableSubject:
         num_iterations: look-ups that were cut.
         num_distinct: distinct rows of each slice, added up.
         num_distinct_codes: the same after quantizing.
-        group: the table and the cut in words.
+        group: the table, the cut and the setting in words.
+        setting: batch, bounds and decay in words, where they are not the defaults.
     """
 
     table: int
@@ -44,6 +45,7 @@ class TableSubject:
     num_distinct: int
     num_distinct_codes: int
     group: str
+    setting: str
 
     @property
     def num_values(self) -> int:
@@ -100,10 +102,25 @@ def table_subject(
     num_distinct_codes = sum(
         _num_distinct(one.view(x.shape)) for one, x in zip(codes, slices, strict=True)
     )
+    setting = _setting(cut, policy)
     group = f"table {table}, {cut.num_ranks} ranks, slices of {len(slices[0])} rows"
     return TableSubject(
-        table, subject, bounds, width, len(look_ups), num_distinct, num_distinct_codes, group
-    )
+        table, subject, bounds, width, len(look_ups), num_distinct, num_distinct_codes,
+        ", ".join(filter(None, (group, setting))), setting,
+    )  # fmt: skip
+
+
+def _setting(cut: Cut, policy: AdaptiveBounds) -> str:
+    """Say in words what of batch, bounds and decay is not the default of a measurement."""
+    words = []
+    if cut.batch is not None:
+        words.append(f"batches of {cut.batch}")
+    bounds, decay = policy.bounds, policy.decay
+    if bounds != ClassBounds():
+        words.append(f"bounds {bounds.tight:.12g} {bounds.base:.12g} {bounds.loose:.12g}")
+    if decay != Decay.off():
+        words.append(f"{decay.shape} decay from {decay.magnitude:.12g} to iteration {decay.end}")
+    return ", ".join(words)
 
 
 def _error_bound(x: torch.Tensor, relative_bound: float) -> float:

@@ -8,6 +8,7 @@ from typing import Final
 
 from tersor.bench.goal import Goal
 from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.peers.mx4 import Mx4
 from tersor.bench.rows import ResultRow
 from tersor.policy import ClassBounds, predicted_speedup
 
@@ -45,6 +46,7 @@ class Sum:
         decode_s: the same for decoding.
         error_share: the largest worst error over its bound.
         is_end_to_end: whether encoding starts from float32, not from codes.
+        has_speed: whether its times mean anything: those of MX4 are plain torch's, not a kernel's.
         has_broken: whether a promised bound was broken.
     """
 
@@ -55,6 +57,7 @@ class Sum:
     decode_s: float = 0.0
     error_share: float = 0.0
     is_end_to_end: bool = True
+    has_speed: bool = True
     has_broken: bool = False
 
     def add(self, row: ResultRow) -> None:
@@ -66,6 +69,7 @@ class Sum:
         self.decode_s += row.decode_s.p50 / row.sampled_fraction
         self.error_share = max(self.error_share, facts_of(row).error_share)
         self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
+        self.has_speed = self.has_speed and row.codec != Mx4.name
         self.has_broken = self.has_broken or row.bound_held is False
 
     @property
@@ -94,9 +98,14 @@ class Sum:
         return max(0.0, 1 - 1 / self.ratio) / seconds_per_gb
 
     @property
+    def is_predictable(self) -> bool:
+        """Whether a speed-up can be told from its times: from float32, and at a speed of its own."""
+        return self.is_end_to_end and self.has_speed
+
+    @property
     def is_usable(self) -> bool:
-        """Whether an exchange could use it: from float32, and within the bounds of the tables."""
-        return self.is_end_to_end and self.error_share <= 1
+        """Whether an exchange could use it: its speed-up is known, and it keeps every bound."""
+        return self.is_predictable and self.error_share <= 1
 
 
 def sum_of(rows: Iterable[ResultRow]) -> Sum:
@@ -109,13 +118,14 @@ def sum_of(rows: Iterable[ResultRow]) -> Sum:
 
 @dataclass(slots=True)
 class Place:
-    """All rows of one dump, cut and device.
+    """All rows of one dump, cut, setting and device.
 
     Attributes:
         input: name of the dump.
         device: where it was measured.
         num_ranks: destinations.
         repeat: how often rows were repeated.
+        setting: batch, bounds and decay in words, where they are not the defaults.
         tables: rows by table and then by the name of the encoder.
     """
 
@@ -123,13 +133,15 @@ class Place:
     device: str
     num_ranks: int
     repeat: int
+    setting: str
     tables: dict[int, dict[str, ResultRow]] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
-        """The dump and the cut, for a title."""
+        """The dump, the cut and the setting, for a title."""
+        setting = f", {self.setting}" if self.setting else ""
         copies = "" if self.repeat == 1 else f", rows REPEATED {self.repeat} times"
-        return f"{self.input}, {self.num_ranks} ranks, {self.device}{copies}"
+        return f"{self.input}, {self.num_ranks} ranks, {self.device}{setting}{copies}"
 
     @property
     def encoders(self) -> list[str]:
@@ -189,12 +201,13 @@ class Place:
 
 def places(rows: Iterable[ResultRow]) -> list[Place]:
     """Sort rows about look-ups; of two equal measurements the later one counts, others are left out."""
-    found: dict[tuple[str, str, int, int], Place] = {}
+    found: dict[tuple[str, str, int, int, str], Place] = {}
     for row in rows:
         if row.lookups is not None:
-            key = (row.input, row.device, row.lookups.num_ranks, row.repeat)
+            facts = row.lookups
+            key = (row.input, row.device, facts.num_ranks, row.repeat, facts.setting)
             place = found.setdefault(key, Place(*key))
-            place.tables.setdefault(row.lookups.table, {})[label(row)] = row
+            place.tables.setdefault(facts.table, {})[label(row)] = row
     for place in found.values():
         place.tables = dict(sorted(place.tables.items()))
     return list(found.values())
@@ -212,7 +225,11 @@ def lookup_goals(rows: Sequence[ResultRow]) -> list[Goal]:
 def _has_default_bounds(tables: Mapping[int, Mapping[str, ResultRow]]) -> bool:
     default = ClassBounds()
     bounded = [row for rows in tables.values() for row in rows.values() if row.relative_bound]
-    return all(row.relative_bound == getattr(default, facts_of(row).table_class) for row in bounded)
+    return all(
+        row.relative_bound == getattr(default, facts_of(row).table_class)
+        and "decay" not in row.spec
+        for row in bounded
+    )
 
 
 def _ratio_goal(place: Place) -> Goal:

@@ -24,7 +24,7 @@ BEST_COLUMNS: Final = ("ratio", "enc GB/s", "dec GB/s")
 
 
 def _speedup(total: Sum, bandwidth_gbps: float) -> str:
-    return f"{total.speedup(bandwidth_gbps):.2f}" if total.is_end_to_end else ""
+    return f"{total.speedup(bandwidth_gbps):.2f}" if total.is_predictable else ""
 
 
 def _sum_cells(name: str, total: Sum) -> list[str]:
@@ -34,10 +34,12 @@ def _sum_cells(name: str, total: Sum) -> list[str]:
         str(total.num_tables),
         f"{total.ratio:.2f}",
         # nothing is encoded where float32 as it is would be best everywhere
-        f"{total.encode_gbps:.2f}" if total.encode_s else "",
-        f"{total.decode_gbps:.2f}" if total.decode_s else "",
+        f"{total.encode_gbps:.2f}" if total.encode_s and total.has_speed else "",
+        f"{total.decode_gbps:.2f}" if total.decode_s and total.has_speed else "",
         f"{total.error_share:.3f}{broken}" if total.is_end_to_end else "on codes",
-        f"{total.pays_up_to_gbps * 8:.3g} Gbit/s" if total.is_end_to_end and total.encode_s else "",
+        f"{total.pays_up_to_gbps * 8:.3g} Gbit/s"
+        if total.is_predictable and total.encode_s
+        else "",
     ]
 
 
@@ -165,6 +167,7 @@ def lookup_summary(rows: Iterable[ResultRow], bandwidths: Bandwidths) -> list[di
             "device": place.device,
             "ranks": place.num_ranks,
             "repeat": place.repeat,
+            "setting": place.setting,
             "encoders": {
                 name: _numbers(place.overall(name), bandwidths) for name in place.encoders
             },
@@ -186,14 +189,13 @@ def _name(best: ResultRow | None) -> str:
 
 
 def _numbers(total: Sum, bandwidths: Bandwidths) -> dict[str, Any]:
-    end_to_end = total.is_end_to_end
     return {
         "tables": total.num_tables,
         "ratio": total.ratio,
-        "encode_gbps": total.encode_gbps,
-        "decode_gbps": total.decode_gbps,
-        "error_share": total.error_share if end_to_end else None,
+        "encode_gbps": total.encode_gbps if total.has_speed else None,
+        "decode_gbps": total.decode_gbps if total.has_speed else None,
+        "error_share": total.error_share if total.is_end_to_end else None,
         "speedup": {name: total.speedup(gbps) for name, gbps in bandwidths.items()}
-        if end_to_end
+        if total.is_predictable
         else None,
     }

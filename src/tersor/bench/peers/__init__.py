@@ -36,6 +36,8 @@ DEVICE_PEERS: Final[Mapping[str, str]] = {
     **{f"nvcomp-{name.lower()}-codes": f"{_HERE}.nvcomp:NvcompCodes:{name}" for name in _NVCOMP},
 }
 """Peers on CUDA, in the same form."""
+COPIES: Final = frozenset({"memcpy", "copy", "launch-copy", "launch-copy-graph"})
+"""Peers that only copy: speeds to compare with, and no way to make anything smaller."""
 _PACKAGES: Final = {
     "nvcomp": "nvidia-nvcomp-cu13 or -cu12",
     "fbgemm": "fbgemm-gpu-cpu, in an environment of its own as make test-torchrec does",

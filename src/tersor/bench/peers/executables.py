@@ -7,6 +7,7 @@ decode; ``sz3`` gets floats, and its result is checked here.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import shutil
 import signal
@@ -23,8 +24,8 @@ import torch
 
 from tersor.bench.logs import ProgramRun, parse_log
 from tersor.bench.roundtrip import quotient, worst_error
-from tersor.bench.subject import Subject
-from tersor.bench.timing import Percentiles
+from tersor.bench.subject import Copy, Subject
+from tersor.bench.timing import HostClock, Percentiles
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 
 _VERSION_TIMEOUT_S: Final = 30.0
@@ -43,6 +44,7 @@ class Measured:
         decode_s: seconds to decode them.
         worst_error: as in a result row; None for codes.
         error_bound: as in a result row.
+        memcpy_s: as in a result row: of a program that starts from floats.
     """
 
     encoded_nbytes: int
@@ -50,6 +52,7 @@ class Measured:
     decode_s: Percentiles
     worst_error: float | None = None
     error_bound: float | None = None
+    memcpy_s: Percentiles | None = None
 
 
 class Executable(ABC):
@@ -65,7 +68,6 @@ class Executable(ABC):
 
     log_format: ClassVar[str]
     device: ClassVar[str] = "cuda"
-    on_codes: ClassVar[bool] = True
     note: ClassVar[str] = "codes to bytes and back, without quantizing; by the program's own clock"
 
     def __init__(self, name: str, program: str) -> None:
@@ -94,7 +96,7 @@ class Executable(ABC):
         """Run the program on a subject, ``rounds`` times.
 
         Args:
-            subject: with a bound; on any device.
+            subject: with a bound; on the device where the program computes.
             rounds: runs whose times count.
             timeout_s: most seconds that one run may take.
 
@@ -238,7 +240,6 @@ class Sz3Program(Executable):
 
     log_format = "sz3"
     device = "cpu"
-    on_codes = False
     note = "absolute bound given; by the program's own clock"
 
     def _version(self) -> str:
@@ -252,22 +253,58 @@ class Sz3Program(Executable):
         with tempfile.TemporaryDirectory(prefix="tersor-") as name:
             folder = Path(name)
             seconds, nbytes, errors = [], 0, []
+            # the first copy into new memory would count its page faults
+            for copy in subject.copies:
+                _copy_seconds(copy)
             for turn in range(rounds):
+                copy_s = _copy_seconds(subject.copies[turn % len(subject.copies)])
                 runs = []
                 for x, bound in pairs:
                     runs.append(self.run(_sz3_arguments(x, bound, folder), folder, timeout_s))
                     if turn == 0:
-                        nbytes += (folder / "encoded").stat().st_size
-                        errors.append((_decoded_error(x, folder), bound))
+                        found = self._result(x, folder)
+                        nbytes += found[0]
+                        errors.append((found[1], bound))
                 sums = [sum(r.encode_s or 0.0 for r in runs), sum(r.decode_s or 0.0 for r in runs)]
-                seconds.append(sums)
-        encode_s, decode_s = (Percentiles.of(list(times)) for times in zip(*seconds, strict=True))
+                seconds.append([*sums, copy_s])
+        times = [Percentiles.of(list(column)) for column in zip(*seconds, strict=True)]
         worst, bound = max(errors, key=lambda pair: quotient(*pair))
-        return Measured(nbytes, encode_s, decode_s, worst, bound)
+        return Measured(nbytes, times[0], times[1], worst, bound, memcpy_s=times[2])
+
+    def _result(self, x: torch.Tensor, folder: Path) -> tuple[int, float]:
+        """Return the bytes of one encoded slice and the worst error of what was decoded."""
+        name = Path(self.path).name
+        encoded, decoded = folder / "encoded", folder / "decoded"
+        if not (encoded.is_file() and decoded.is_file()):
+            raise BackendUnavailableError(f"{name} ended well without writing its files")
+        if decoded.stat().st_size != x.nbytes:
+            raise BackendUnavailableError(
+                f"{name} decoded {decoded.stat().st_size} bytes where it was given {x.nbytes}"
+            )
+        values = torch.from_numpy(np.fromfile(decoded, dtype=np.float32)).view(x.shape)
+        error = worst_error(x.cpu(), values)
+        if not math.isfinite(error):
+            raise BackendUnavailableError(f"{name} decoded values that are not finite")
+        return encoded.stat().st_size, error
+
+
+def _copy_seconds(copy: Copy) -> float:
+    """Return the seconds to copy all slices with one thread, as a row's ``memcpy_s`` counts."""
+
+    def task() -> None:
+        for x, out in zip(copy.slices, copy.outs, strict=True):
+            np.copyto(out.numpy(), x.numpy())
+
+    return HostClock().seconds(task)
 
 
 def _sz3_arguments(x: torch.Tensor, error_bound: float, folder: Path) -> list[str]:
-    """Write one slice to a file; return the command line that compresses and decompresses it."""
+    """Write one slice to a file; return the command line that compresses and decompresses it.
+
+    What an earlier run left is removed, so that it cannot pass for the result of this one.
+    """
+    for name in ("encoded", "decoded"):
+        (folder / name).unlink(missing_ok=True)
     values = x.cpu().contiguous()
     values.numpy().tofile(folder / "values")
     shape = values.shape if 1 <= values.dim() <= _MAX_DIMS else (values.numel(),)
@@ -277,13 +314,6 @@ def _sz3_arguments(x: torch.Tensor, error_bound: float, folder: Path) -> list[st
         "-f", "-i", str(folder / "values"), "-z", str(folder / "encoded"),
         "-o", str(folder / "decoded"), f"-{len(sizes)}", *sizes, "-M", "ABS", f"{error_bound:.17g}",
     ]  # fmt: skip
-
-
-def _decoded_error(x: torch.Tensor, folder: Path) -> float:
-    decoded = np.fromfile(folder / "decoded", dtype=np.float32)
-    if decoded.size != x.numel():
-        return float("inf")
-    return worst_error(x.cpu(), torch.from_numpy(decoded).view(x.shape))
 
 
 EXECUTABLES: Final[Mapping[str, tuple[type[Executable], str]]] = {

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tersor.bench.planning.fit import Fit, fit_exchanges, plannable, times_of
+from tersor.bench.planning.fit import Fit, fit_exchanges, latest, plannable, times_of
 from tersor.bench.rows import ResultRow
 from tersor.errors import SpecError
 from tersor.planning import Description, Model
@@ -110,10 +110,12 @@ class Check:
 def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
     """Predict the rows of every link (or batch) from those of the others.
 
+    Of rows that answer the same question the last one counts.
+
     Raises:
         SpecError: there is only one link (or batch), or no exchange at all.
     """
-    rows = plannable(rows)
+    rows = plannable(latest(rows))
     if hold_out not in HOLD_OUT:
         raise SpecError(f"what is held out is {' or '.join(HOLD_OUT)}, not {hold_out!r}")
 

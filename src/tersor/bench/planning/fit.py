@@ -12,6 +12,7 @@ from statistics import median
 from typing import Final
 
 from tersor.bench.exchange_times import ExchangeTimes
+from tersor.bench.peers import COPIES
 from tersor.bench.rows import ResultRow
 from tersor.errors import SpecError
 from tersor.planning import (
@@ -99,6 +100,11 @@ def plannable(rows: Iterable[ResultRow]) -> list[ResultRow]:
     ]
 
 
+def latest(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return one row per question: of those that were measured again, the last."""
+    return list({row.question: row for row in rows}.values())
+
+
 def fit_rows(
     rows: Iterable[ResultRow],
     *,
@@ -109,6 +115,8 @@ def fit_rows(
 ) -> Fit:
     """Fit rows of exchanges where there are any, else rows of codecs alone.
 
+    Of rows that answer the same question the last one counts; the source then says so.
+
     Args:
         rows: of result files.
         codecs: names to keep, beside the baseline; None for all.
@@ -117,13 +125,22 @@ def fit_rows(
         backward: see ``fit_kernels``.
 
     Raises:
-        SpecError: the rows do not tell enough, or hold no such name.
+        SpecError: the rows do not tell enough, hold no such name, or are not those that an argument
+            is for.
     """
-    rows = list(rows)
+    given = list(rows)
+    rows = latest(given)
     if any(row.exchange is not None for row in rows):
+        if bound is not None or backward != BASELINE:
+            raise SpecError("--bound and --backward are for rows of codecs; these are of exchanges")
         fit = fit_exchanges(row for row in rows if model in (None, row.input))
     else:
+        if model is not None:
+            raise SpecError("--input is for rows of exchanges; these are of codecs")
         fit = fit_kernels(rows, bound=bound, backward=backward)
+    if len(rows) < len(given):
+        words = "of rows that answer the same question the last one counts"
+        fit = replace(fit, source=f"{fit.source}; {words}")
     if codecs is None:
         return fit
     for name in codecs:
@@ -198,25 +215,28 @@ def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
 
 
 def _keeps_bound(row: ResultRow) -> bool:
-    return row.error_bound is not None or row.worst_error == 0
+    return bool(row.bound_held) or row.worst_error == 0
 
 
 def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
     payloads = [times_of(row).payload_s.p50 for row in rows]
     sent = [_sent_nbytes(row) for row in rows]
+    link_s = [8 * nbytes / _bits_per_s(row) for nbytes, row in zip(sent, rows, strict=True)]
+    ones = [1.0] * len(rows)
     # the link first: with one link only, a cost per byte cannot be told from it
-    columns = [
-        [8 * nbytes / _bits_per_s(row) for nbytes, row in zip(sent, rows, strict=True)],
-        [1.0] * len(rows),
-        sent,
-    ]
+    columns = [link_s, ones, sent]
     slowdown, payload_s, host_s_per_byte = nonnegative_fit(columns, payloads, payloads)
+    if slowdown < 1.0:
+        # nothing is faster than its link: the other costs are fitted to what full speed leaves
+        slowdown = 1.0
+        left = [whole - link for whole, link in zip(payloads, link_s, strict=True)]
+        payload_s, host_s_per_byte = nonnegative_fit([ones, sent], left, payloads)
     return Transport(
         sizes_s=median(times_of(row).sizes_s.p50 for row in rows),
         payload_s=payload_s,
         host_s_per_byte=host_s_per_byte,
         rest={direction: _fit_rest(rows, direction) for direction in _DIRECTIONS},
-        efficiency=1.0 if slowdown <= 1.0 else 1.0 / slowdown,
+        efficiency=1.0 / slowdown,
     )
 
 
@@ -269,7 +289,7 @@ def fit_kernels(
     """
     found = [row for row in rows if row.suite == "kernels" and row.input == _KERNELS_INPUT]
     # rows without memcpy start from codes: quantizing would be free
-    found = [r for r in found if r.memcpy_s is not None and r.codec not in ("copy", "memcpy")]
+    found = [r for r in found if r.memcpy_s is not None and r.codec not in COPIES]
     bounds = {row.relative_bound for row in found} - {None}
     if bound is None and len(bounds) > 1:
         listed = ", ".join(f"{b:g}" for b in sorted(b for b in bounds if b is not None))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from tersor.errors import SpecError
 
@@ -17,29 +16,34 @@ def computing_s(path: str | os.PathLike[str]) -> float:
     both sides, and so not at all.
 
     Raises:
-        SpecError: the log holds no whole training, from its first step to its last.
+        SpecError: the log holds no whole training, from its first step to its last, or steps that
+            do not grow.
     """
     steps: list[tuple[int, float]] = []
-    exchanged: dict[str, Any] | None = None
+    num_exchanges, exchange_s = 0, 0.0
     for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         try:
             values = json.loads(line)
             if values["kind"] == "train":
                 steps.append((int(values["step"]), float(values["step_s"])))
             elif values["kind"] == "exchange":
-                exchanged = values
-        except (json.JSONDecodeError, KeyError, TypeError, ValueError) as error:
+                num_exchanges = int(values["num_exchanges"])
+                both = (values[direction]["seconds"] for direction in ("forward", "backward"))
+                exchange_s = sum(float(seconds) for phases in both for seconds in phases.values())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SpecError(f"line {number} of {path} is not of a training's log.jsonl") from error
-    if exchanged is None or not steps or steps[-1][0] != exchanged.get("num_exchanges"):
+    if not steps or steps[-1][0] != num_exchanges:
         raise SpecError(
             f"{path} tells no step times of a whole training; make it with tersor train dlrm --run "
             "DIR --log-every N, N a divisor of --steps"
         )
     whole_s, previous = 0.0, 0
     for step, seconds in steps:
+        if step <= previous:
+            raise SpecError(
+                f"{path} has step {step} after {previous}; give the log of one training, whose steps "
+                "grow from 1"
+            )
         whole_s += (step - previous) * seconds
         previous = step
-    exchange_s = sum(
-        sum(exchanged[direction]["seconds"].values()) for direction in ("forward", "backward")
-    )
     return max(0.0, whole_s - exchange_s) / previous

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tersor.bench.lookups.inputs import SYNTHETIC
+from tersor.bench.peers.executables import EXECUTABLES
 from tersor.bench.report.origin import run_parts
 from tersor.bench.report.runs import AccuracyRun, PlanRun, Run, TrainingRun
 from tersor.bench.rows import ResultRow
 
 _COPIES: Final = ("memcpy", "copy", "copy-ceiling")
+_MADE_UP: Final = re.compile(rf"{SYNTHETIC}(?:-dim(\d+))?-[0-9a-f]+")
+"""What made-up look-ups are called: a digest follows, as it follows the name of a folder."""
+_MODEL: Final = re.compile(r"dlrm-(\w+)(?:-dim(\d+))?")
+
+_Make = Callable[[Sequence[ResultRow]], list[str]]
 
 
 def remake(run: Run) -> str:
@@ -23,18 +31,35 @@ def remake(run: Run) -> str:
         )
     if isinstance(run, PlanRun):
         return ""
-    commands = []
-    for suite, device in dict.fromkeys((row.suite, row.device) for row in run.rows):
-        rows = [row for row in run.rows if (row.suite, row.device) == (suite, device)]
-        make = _COMMANDS.get(suite)
-        if suite == "embeddings" and all(row.exchange is not None for row in rows):
-            make = _exchange_command
+    groups: dict[tuple[_Make, str, int | None], list[ResultRow]] = {}
+    for row in run.rows:
+        make = _maker(row)
         if make is not None:
-            commands.append([*make(rows), "--output", run.path])
+            groups.setdefault((make, row.device, _num_ranks(row)), []).append(row)
+    commands = [[*make(rows), "--output", run.path] for (make, _, _), rows in groups.items()]
     # a second command would refuse a file that the first one filled
     return "\n".join(
         shlex.join([*command, *(["--resume"] if k else [])]) for k, command in enumerate(commands)
     )
+
+
+def _maker(row: ResultRow) -> _Make | None:
+    """Return what makes the command of a row's suite, if there is one."""
+    if row.suite == "kernels":
+        # rows of programs carry the suite's name, too
+        is_program = row.peer and row.codec in EXECUTABLES
+        return _programs_command if is_program else _kernels_command
+    if row.suite == "embeddings" and row.exchange is not None:
+        return _exchange_command
+    if row.suite == "lookups" and row.lookups is not None:
+        return _lookups_command
+    return _memory_command if row.suite == "memory" else None
+
+
+def _num_ranks(row: ResultRow) -> int | None:
+    """Return the ranks of a row that knows them: one command takes only one number."""
+    facts = row.exchange or row.lookups
+    return None if facts is None else facts.num_ranks
 
 
 def _list(values: Iterable[Any]) -> str:
@@ -47,13 +72,24 @@ def _kernels_command(rows: Sequence[ResultRow]) -> list[str]:
     command = ["tersor", "bench", "kernels", "--device", rows[0].device, "--inputs", inputs]
     if rows[0].device == "cpu":
         command += ["--threads", _list(sorted({row.threads for row in rows}))]
+    return [*command, *_bounds(rows), *_chosen(rows)]
+
+
+def _programs_command(rows: Sequence[ResultRow]) -> list[str]:
+    names, inputs = (_list(getattr(row, field) for row in rows) for field in ("codec", "input"))
+    command = ["tersor", "bench", "programs", "--device", rows[0].device, "--programs", names]
+    return [*command, "--inputs", inputs, *_bounds(rows)]
+
+
+def _bounds(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the option that names the bounds, where they are not the usual ones."""
     bounds = {
         name: {r.relative_bound for r in rows if r.input == name and r.relative_bound is not None}
         for name in dict.fromkeys(row.input for row in rows)
     }
-    if not _are_usual(bounds):
-        command += ["--bounds", _list(sorted(set().union(*bounds.values())))]
-    return [*command, *_chosen(rows)]
+    if _are_usual(bounds):
+        return []
+    return ["--bounds", _list(sorted(set().union(*bounds.values())))]
 
 
 def _chosen(rows: Sequence[ResultRow]) -> list[str]:
@@ -90,9 +126,10 @@ def _memory_command(rows: Sequence[ResultRow]) -> list[str]:
 def _lookups_command(rows: Sequence[ResultRow]) -> list[str]:
     """Return a command in which DIR stands for the folder of the dumps, which rows do not know."""
     facts = [row.lookups for row in rows if row.lookups is not None]
-    is_made_up = rows[0].input.startswith("synthetic")
-    command = ["tersor", "bench", "embeddings", "--synthetic" if is_made_up else "DIR"]
-    command += ["--device", rows[0].device, "--ranks", _list(one.num_ranks for one in facts)]
+    made_up = _MADE_UP.fullmatch(rows[0].input)
+    command = ["tersor", "bench", "embeddings", "DIR" if made_up is None else "--synthetic"]
+    command += ["--dim", made_up[1]] if made_up is not None and made_up[1] else []
+    command += ["--device", rows[0].device, "--ranks", str(facts[0].num_ranks)]
     for name in ("tight", "loose"):
         tables = sorted({one.table for one in facts if one.table_class == name})
         command += [f"--{name}-tables", _list(tables)] if tables else []
@@ -102,19 +139,21 @@ def _lookups_command(rows: Sequence[ResultRow]) -> list[str]:
 def _exchange_command(rows: Sequence[ResultRow]) -> list[str]:
     times = [row.exchange for row in rows if row.exchange is not None]
     links = _list(one.link for one in times if one.link is not None)
-    command = ["tersor", "bench", "embeddings", "--ranks", _list(one.num_ranks for one in times)]
+    command = ["tersor", "bench", "embeddings", "--ranks", str(times[0].num_ranks)]
     command += ["--bandwidth", links] if links else []
     command += ["--batch", _list(one.batch for one in times)]
     inputs = dict.fromkeys(row.input for row in rows)
-    presets = [name.removeprefix("dlrm-") for name in inputs if name.startswith("dlrm-")]
-    command += ["--preset", presets[0]] if len(presets) == 1 else []
+    models = [found for name in inputs if (found := _MODEL.fullmatch(name)) is not None]
+    if len(models) == 1:
+        preset, dim = models[0].groups()
+        command += ["--preset", preset, *(["--dim", dim] if dim else [])]
     return [*command, "--exchanges", _list(row.codec for row in rows)]
 
 
 def _accuracy_command(run: AccuracyRun) -> str:
     first = run.pairs[0]
     config, source = first["config"], str(first["source"])
-    is_made_up = source.startswith("synthetic")
+    is_made_up = source.startswith("synthetic clicks, seed ")
     command = ["tersor", "bench", "accuracy", "--data", "synthetic" if is_made_up else source]
     command += ["--seeds", str(1 + max(pair["seed"] for pair in run.pairs))]
     for option, name in (
@@ -129,10 +168,3 @@ def _accuracy_command(run: AccuracyRun) -> str:
         command += ["--max-rows", str(max(rows))]
     command += ["--ranks", str(first["ranks"]), "--output", run.path]
     return shlex.join(command)
-
-
-_COMMANDS: Final = {
-    "kernels": _kernels_command,
-    "memory": _memory_command,
-    "lookups": _lookups_command,
-}

@@ -37,7 +37,7 @@ def _measured(place: Place) -> list[Measured]:
     for name in place.encoders:
         total = place.overall(name)
         rows = [own[name] for own in place.tables.values() if name in own]
-        if total.is_end_to_end and len(rows) == len(place.tables) and total.original_nbytes:
+        if total.is_predictable and len(rows) == len(place.tables) and total.original_nbytes:
             found.append(
                 Measured(
                     codec=rows[0].codec,

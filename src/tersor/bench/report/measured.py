@@ -91,10 +91,10 @@ class Measured:
 def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:
     """Return the rows that begin with floats; those of codes alone have no memcpy where others do.
 
-    Logs of other programs never have one. Of the same measurement made twice the later one stays, and
-    of tables those of a codec that has no row for all of them together.
+    Logs of other programs never have one. Of the same measurement made twice, be it by another build,
+    the later one stays, and of tables those of a codec that has no row for all of them together.
     """
-    rows = [r for r in {row.key: row for row in rows}.values() if "code_nbytes" not in r.spec]
+    rows = [r for r in {row.question: row for row in rows}.values() if "code_nbytes" not in r.spec]
     if any(row.memcpy_s is not None for row in rows):
         rows = [row for row in rows if row.memcpy_s is not None or row.suite == "log"]
     whole = {(row.codec, row.relative_bound) for row in rows if row.group is None}

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.planning.check import CHECK_COLUMNS, TOLERANCE
 from tersor.bench.report.runs import PlanRun
 from tersor.bench.svg import Point, scatter_chart
-
-_TOLERANCE: Final = 0.2
-_HEAD: Final = ("link", "batch", "codec", "what", "measured ms", "predicted ms", "error %")
 
 
 def plan_sentence(run: PlanRun) -> str:
     """Return how many predictions are near what was measured."""
     errors = [line["predicted_s"] / line["measured_s"] - 1 for line in run.lines]
-    hits = sum(abs(error) <= _TOLERANCE for error in errors)
+    hits = sum(abs(error) <= TOLERANCE for error in errors)
     worst = max(errors, key=abs)
     return (
-        f"{hits} of {len(errors)} times are predicted within {_TOLERANCE:.0%} from the rows of other "
+        f"{hits} of {len(errors)} times are predicted within {TOLERANCE:.0%} from the rows of other "
         f"links or batches; the largest error is {worst:+.0%}."
     )
 
@@ -32,9 +28,9 @@ def add_predictions(page: Page, run: PlanRun) -> None:
     ]
     ends = (min(point.x for point in points), max(point.x for point in points))
     lines = {
-        "20 % more": [(x, 1 + _TOLERANCE) for x in ends],
+        f"{100 * TOLERANCE:g} % more": [(x, 1 + TOLERANCE) for x in ends],
         "as measured": [(x, 1.0) for x in ends],
-        "20 % less": [(x, 1 - _TOLERANCE) for x in ends],
+        f"{100 * TOLERANCE:g} % less": [(x, 1 - TOLERANCE) for x in ends],
     }
     svg = scatter_chart(
         f"Predicted and measured times: {run.name}", "measured, ms", "predicted over measured",
@@ -50,4 +46,4 @@ def add_predictions(page: Page, run: PlanRun) -> None:
         ]
         for line in run.lines
     ]  # fmt: skip
-    page.table("Predictions", _HEAD, cells)
+    page.table("Predictions", (*CHECK_COLUMNS[:-1], "error %"), cells)

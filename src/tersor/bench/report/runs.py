@@ -17,8 +17,8 @@ from tersor.bench.report.checking import (
     check_pair,
     check_prediction,
     check_result,
-    check_row,
 )
+from tersor.bench.row_checks import text_of
 from tersor.bench.rows import ResultRow
 from tersor.errors import CorruptDataError, SpecError
 
@@ -109,14 +109,14 @@ def _read_file(file: Path, path: str) -> Run:
         return TrainingRun(
             file.stem, path, {file.stem: _checked(lines, path, "a log line", check_line)}
         )
-    return RowsRun(file.stem, path, _checked(lines, path, "a result row", check_row))
+    return RowsRun(file.stem, path, _checked(lines, path, "a result row", ResultRow.from_config))
 
 
 def read_quickstart(folder: Path, path: str) -> TrainingRun:
     """Read what ``tersor quickstart`` wrote to a folder."""
     file = folder / RESULT
     try:
-        result = check_result(json.loads(_text(file)))
+        result = check_result(json.loads(text_of(file)))
     except (json.JSONDecodeError, SpecError) as error:
         raise CorruptDataError(f"{file} is not the result of a quickstart: {error}") from error
     logs = {name: _log(folder / f"{name}.jsonl") for name in result["runs"]}
@@ -137,17 +137,10 @@ def _checked(lines: list[Any], path: str, kind: str, check: Callable[[Any], Any]
     return found
 
 
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{file} is not text; name a .jsonl file of results") from error
-
-
 def _lines(file: Path) -> list[Any]:
     """Return the parsed lines; a last one cut short by an interrupt is left out."""
     found = []
-    for number, line in enumerate(_text(file).splitlines(keepends=True), start=1):
+    for number, line in enumerate(text_of(file).splitlines(keepends=True), start=1):
         try:
             found.append(json.loads(line))
         except json.JSONDecodeError as error:

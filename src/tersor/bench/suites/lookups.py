@@ -327,6 +327,7 @@ class _Suite:
             num_distinct=made.num_distinct,
             num_distinct_codes=made.num_distinct_codes,
             error_share=0.0 if trial.candidate.on_codes else trial.error_share,
+            setting=made.setting,
         )
 
     def _row_note(self, candidate: Candidate) -> str:

@@ -165,6 +165,7 @@ def _row(
         error_bound=measured.error_bound,
         encode_s=measured.encode_s,
         decode_s=measured.decode_s,
+        memcpy_s=measured.memcpy_s,
         peer=True,
         entropy_bits=subject.entropy_bits,
         distinct_rows=subject.distinct_rows,

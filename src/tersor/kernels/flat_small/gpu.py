@@ -175,7 +175,7 @@ def _place_kernel(
     LANES: tl.constexpr, TILES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One program decides where the payload of one tensor goes, and writes it."""
-    k = tl.program_id(0)
+    k = tl.program_id(0).to(tl.int64)
     row = plan + k * NUM_FIELDS
     first = tl.load(first_tiles + k)
     count, last = tl.load(counts + k), tl.load(first_tiles + k + 1) - first
@@ -224,10 +224,9 @@ def encode_small(
     widths = torch.empty(num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
     grids = torch.empty(3 * num_tensors, dtype=grid_dtype(dtype), device=device)
     ranges = torch.empty(2 * num_tensors, dtype=torch.float64, device=device)
-    numbers = torch.empty(4 * num_tiles + 7 * num_tensors, dtype=torch.int64, device=device)
-    stats, ends, plan, sizes = numbers.split(
-        [2 * num_tiles, 2 * num_tiles, 6 * num_tensors, num_tensors]
-    )
+    parts = (2 * num_tiles, 2 * num_tiles, NUM_FIELDS.value * num_tensors, num_tensors)
+    numbers = torch.empty(sum(parts), dtype=torch.int64, device=device)
+    stats, ends, plan, sizes = numbers.split_with_sizes(parts)
     with torch.cuda.device_of(out):
         _pack_kernel[(num_tiles,)](
             starts, tiles.counts, tiles.first_tiles, tiles.owners, bounds, grids, ranges, slots,

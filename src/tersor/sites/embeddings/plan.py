@@ -19,8 +19,8 @@ _ANY_BOUND: Final = Bound.relative(0.03)
 _SAMPLE_ROWS: Final = 4096
 """Rows per table that codecs are tried on."""
 CANDIDATES: Final = ("rows", "flat", "huffman", "raw")
-"""Codecs that ``codec="auto"`` chooses from on a CPU, all within the bound; ``rows`` and ``huffman`` give way to their rANS
-forms on CUDA."""
+"""Codecs that ``codec="auto"`` chooses from on a CPU, all within the bound; ``rows`` and ``huffman``
+give way to their rANS forms on CUDA."""
 _ON_CUDA: Final = {"huffman": "ans"}
 """Codecs whose place others take on CUDA; options of a codec are its own matter there."""
 
