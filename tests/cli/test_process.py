@@ -72,12 +72,15 @@ def test_ctrl_c_leaves_no_file(tmp_path, environment) -> None:
     noise = np.random.default_rng(0).standard_normal(1 << 23, dtype=np.float32)
     np.save(tmp_path / "a.npy", noise)
     options = ("--abs", "1e-4", "--codec", "zstd", "--option", "level=19", "--threads", "1")
+    # a job in the background of a shell ignores the signal, and so would its children
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     compress = subprocess.Popen(
         [*TERSOR, "compress", "a.npy", *options, "--chunk-values", "500000"],
         stderr=subprocess.PIPE,
         cwd=tmp_path,
         env=environment,
     )
+    signal.signal(signal.SIGINT, before)
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob(".tersor-*.tmp")) and time.monotonic() < deadline:
         time.sleep(0.01)
