@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 SMALL = ("--max-rows", "30", "--batch", "64", "--eval-samples", "256", "--steps", "4")
 
@@ -40,7 +41,13 @@ def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
         "train", "dlrm", "--json", *SMALL, "--dump-embeddings", str(folder), "--dump-every", "2"
     )
     dumps = sorted(folder.glob("*.npy"))
-    assert len(dumps) == 2 * 26
+    # steps 0 and 2, and the last
+    assert {path.name[:14] for path in dumps} == {
+        "step-000000000",
+        "step-000000002",
+        "step-000000003",
+    }
+    assert len(dumps) == 3 * 26
     assert np.load(dumps[0]).shape == (64, 16)
 
 
@@ -67,6 +74,7 @@ def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) ->
         (("--bounds", "1,2"), "three growing numbers"),
         (("--bounds", "0.3,0.2,0.1"), "three growing numbers"),
         (("--tight-tables", "a"), "table numbers"),
+        (("--tight-tables", "99"), "numbered 0 to 25"),
         (("--classes", "some"), "auto or hand"),
         (("--decay", "fast"), "step, linear"),
         (("--resume",), "--run"),
@@ -78,3 +86,10 @@ def test_wrong_options_are_refused_in_one_sentence(tersor, options, word) -> Non
     assert done.code == 2
     assert word in done.err
     assert done.err.count("\n") <= 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_device_that_is_not_there_is_named(tersor) -> None:
+    done = tersor("train", "dlrm", *SMALL, "--device", "cuda")
+    assert done.code == 2
+    assert "no CUDA device here; use --device cpu" in done.err

@@ -262,6 +262,7 @@ def test_one_process_encodes_and_decodes_what_it_looks_up():
         (lambda: Exchange([0, 1], 8), "ranks 0 to 0"),
         (lambda: Exchange([0], [8, 8]), "as many widths"),
         (lambda: Exchange([0], 0), "at least one value"),
+        (lambda: Exchange([0, 0], 8, bounds=AdaptiveBounds(tight={2})), "numbered 0 to 1"),
         (lambda: Exchange([0], 8, codec=create("auto", bound=Bound.relative(0.1))), "auto"),
         (lambda: Exchange([0], 8, dtype=torch.int32), "cannot encode"),
         (lambda: Exchange([0], 8)([]), "owns 1 tables"),

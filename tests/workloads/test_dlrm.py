@@ -150,7 +150,7 @@ def test_training_logs_dumps_and_learns(tmp_path):
     assert lines[-1]["forward"]["ratio"] > 4
     assert len(seen) == 80
     dumps = sorted((tmp_path / "dumps").glob("*.npy"))
-    assert len(dumps) == 2 * 26
+    assert len(dumps) == 3 * 26
     assert np.load(dumps[0]).shape == (500, 8)
     assert len(complete_checkpoints(tmp_path / "checkpoints")) == 2
 

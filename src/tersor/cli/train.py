@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tersor.cli.options import JsonOption, typed_command
 from tersor.cli.screen import Screen, binary_size
-from tersor.errors import SpecError
+from tersor.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
     from tersor.policy import AdaptiveBounds
@@ -94,7 +94,10 @@ _EvalSamples = Annotated[
 _Dumps = Annotated[
     str | None, _option("--dump-embeddings", "Write looked-up rows per table here.", "DIR")
 ]
-_DumpEvery = Annotated[int, _option("--dump-every", "Steps between dumps.", "N")]
+_DumpEvery = Annotated[
+    int, _option("--dump-every", "Steps between dumps; the last step is dumped too.", "N")
+]
+_LogEvery = Annotated[int, _option("--log-every", "Steps between lines about the loss.", "N")]
 _Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Write TensorBoard files to --run too.")
 ]
@@ -129,6 +132,7 @@ def dlrm(
     eval_samples: _EvalSamples = None,
     dumps: _Dumps = None,
     dump_every: _DumpEvery = 100,
+    log_every: _LogEvery = 50,
     tensorboard: _Tensorboard = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -148,7 +152,8 @@ def dlrm(
     )
     policy = _bounds(bounds, tight, loose, decay, magnitude, decay_end, steps)
     schedule = Schedule(
-        eval_every=eval_every, eval_samples=eval_samples, checkpoint_every=checkpoint_every,
+        log_every=log_every, eval_every=eval_every, eval_samples=eval_samples,
+        checkpoint_every=checkpoint_every,
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
@@ -186,6 +191,8 @@ def _trained(
     from tersor.workloads.ranks import joined
 
     device = torch.device(place.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
     with ExitStack() as stack:
         stack.enter_context(joined(device))
         stack.enter_context(screen.compiling())
@@ -204,6 +211,9 @@ def _trained(
         metrics = train(run, schedule, log, show)
         if is_first:
             values = {"metrics": metrics.to_config(), "exchange": run.exchange.stats.to_config()}
+            if schedule.dumps is not None:
+                num_dumps = len(list(schedule.dumps.glob("step-*-table-*.npy")))
+                screen.say(f"{num_dumps} dumps of looked-up rows are in {schedule.dumps}")
             screen.result(values, _result(run, metrics), Text(_closing(source)))
     return 0
 

@@ -211,7 +211,9 @@ def _model_tables(run: TrainingRun) -> Figure | None:
         ]
         title = "Ratio of looked-up rows per table, by class"
         svg = bar_chart(title, "ratio, by volume", bars)
-        return Figure(slug(run.name, "tables"), svg, "Tight tables have a narrower bound than base ones.")
+        return Figure(
+            slug(run.name, "tables"), svg, "Tight tables have a narrower bound than base ones."
+        )
     logs = [
         line["tables"] for log in run.logs.values() for line in log if line["kind"] == "exchange"
     ]

@@ -72,7 +72,10 @@ class Exchange:
         self.layout.check(self.world_size)
         names = CANDIDATES if codec == "auto" else (codec,)
         candidates = tuple(make_codec(name, self.device) for name in names)
-        self.plan = CodecPlan(candidates, as_policy(bounds), bandwidth_gbps)
+        policy = as_policy(bounds)
+        if isinstance(policy, AdaptiveBounds):
+            self.layout.check_named(policy.tight | policy.loose)
+        self.plan = CodecPlan(candidates, policy, bandwidth_gbps)
         self.backward_codec = make_codec("raw" if backward == "none" else backward, self.device)
         for one in (*candidates, self.backward_codec):
             one.check_supported(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tersor.errors import SpecError
@@ -33,6 +34,14 @@ class TableLayout:
             raise SpecError(f"tables belong to ranks 0 to {world_size - 1}, not to {self.owners}")
         if any(type(width) is not int or width < 1 for width in self.widths):
             raise SpecError(f"rows must have at least one value, not {self.widths}")
+
+    def check_named(self, tables: Iterable[int]) -> None:
+        """Raise ``SpecError`` if a table that bounds name does not exist."""
+        beyond = sorted(table for table in tables if table >= len(self.owners))
+        if beyond:
+            raise SpecError(
+                f"bounds name table {beyond[0]}, but tables are numbered 0 to {len(self.owners) - 1}"
+            )
 
 
 def even_batches(total: int | None, world_size: int) -> list[int]:

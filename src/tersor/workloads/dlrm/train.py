@@ -33,7 +33,7 @@ class Schedule:
         eval_samples: test samples of each; all if None.
         checkpoint_every: steps between two checkpoints; with a folder there is one at the end too.
         checkpoints: folder of the checkpoints.
-        dump_every: steps between two dumps of looked-up rows.
+        dump_every: steps between two dumps of looked-up rows; the last step is dumped too.
         dumps: folder of the dumps.
     """
 
@@ -69,7 +69,10 @@ def train(
     metrics = None
     while run.step_number < steps:
         batch = run.batch(run.step_number)
-        if _is_time(schedule.dump_every, run.step_number) and schedule.dumps is not None:
+        is_last = run.step_number == steps - 1
+        if schedule.dumps is not None and (
+            is_last or _is_time(schedule.dump_every, run.step_number)
+        ):
             dump_rows(run, batch.ids, schedule.dumps)
         losses.append(run.step(batch))
         step, metrics = run.step_number, None
