@@ -14,6 +14,7 @@ import pytest
 
 from tersor.bench.suites import embeddings
 from tersor.bench.suites.embeddings import EmbeddingsConfig, run_embeddings
+from tersor.bench.suites.outcome import SuiteOutcome
 from tersor.errors import BackendUnavailableError, ExchangeError, SpecError
 from tersor.workloads.network import Bandwidth, Loopback, RankProcesses, opening
 from tersor.workloads.network.namespaces import (
@@ -174,7 +175,7 @@ def test_rows_beyond_their_bound_get_no_time():
         "worst": (0.51, 0.5), "choices": {}, "forward": times, "backward": times, "step": [1.0],
         "nbytes": {"forward": (8, 4), "backward": (8, 4)},
     }  # fmt: skip
-    outcome = embeddings.EmbeddingsOutcome()
+    outcome = SuiteOutcome()
     answers = [{"float32": one, "rows": one}] * 2
     assert [row.codec for row in suite.rows(None, 64, answers, outcome)] == ["float32"] * 2
     assert len(outcome.refusals) == 1

@@ -7,17 +7,16 @@ from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
-import torch
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
 from tersor.bench.rows import ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, ThreadsOption, use_threads
+from tersor.cli.options import JsonOption, ThreadsOption, check_device, use_threads
 from tersor.cli.screen import Screen, binary_size
 from tersor.codecs import registry
-from tersor.errors import BackendUnavailableError, SpecError
+from tersor.errors import SpecError
 
 if TYPE_CHECKING:
     from tersor.bench.suites.plan import KernelsConfig
@@ -174,8 +173,7 @@ def _kernels_config(
 ) -> KernelsConfig:
     from tersor.bench.suites.plan import KernelsConfig
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
+    check_device(device)
     asked: dict[str, Any] = {"threads": numbers_of(threads, "--threads", int)}
     for name, text in (("inputs", inputs), ("codecs", codecs), ("peers", peers)):
         if text is not None:

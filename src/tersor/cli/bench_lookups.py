@@ -6,12 +6,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from tersor.cli.bench import Rows, names_of, numbers_of, show_rows
 from tersor.cli.failures import CHECK_FAILED
+from tersor.cli.options import check_device
 from tersor.cli.screen import Screen
-from tersor.errors import BackendUnavailableError, SpecError
+from tersor.errors import SpecError
 
 if TYPE_CHECKING:
     from tersor.bench.lookups.inputs import LookUps
@@ -89,8 +88,7 @@ def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
     from tersor.bench.suites.lookups import LookupsConfig
 
     device = options["--device"] or "cpu"
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
+    check_device(device)
     batches = numbers_of(shared["batch"] or "", "--batch", int)
     if len(batches) > 1:
         raise SpecError("look-ups are cut into one --batch; run the others on their own")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from typing import Annotated
 
-import torch
 import typer
 from rich.console import RenderableType
 
@@ -17,9 +16,8 @@ from tersor.cli.bench import (
     names_of,
     numbers_of,
 )
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, check_device
 from tersor.cli.screen import Screen
-from tersor.errors import BackendUnavailableError
 
 
 def programs(
@@ -56,8 +54,7 @@ def programs(
     from tersor.bench.suites.programs import ProgramsConfig, run_programs
     from tersor.bench.tables import device_table, kernels_table
 
-    if device == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
+    check_device(device)
     screen = Screen(as_json=as_json)
     config = ProgramsConfig(
         device=device,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tersor.errors import SpecError
+from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import DTYPES, Bound
 
 _DTYPES = ", ".join(DTYPES)
@@ -83,6 +83,14 @@ def use_threads(count: int | None) -> None:
     import torch
 
     torch.set_num_threads(count)
+
+
+def check_device(name: str) -> None:
+    """Raise ``BackendUnavailableError`` for a CUDA device where torch finds none."""
+    import torch
+
+    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
 
 
 def typed_command(context: typer.Context) -> str:

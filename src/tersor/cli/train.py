@@ -13,9 +13,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption, typed_command
+from tersor.cli.options import JsonOption, check_device, typed_command
 from tersor.cli.screen import Screen, binary_size
-from tersor.errors import BackendUnavailableError, SpecError
+from tersor.errors import SpecError
 
 if TYPE_CHECKING:
     from tersor.policy import AdaptiveBounds
@@ -190,9 +190,8 @@ def _trained(
     from tersor.workloads.dlrm.train import train
     from tersor.workloads.ranks import joined
 
+    check_device(place.device)
     device = torch.device(place.device)
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
     with ExitStack() as stack:
         stack.enter_context(joined(device))
         stack.enter_context(screen.compiling())

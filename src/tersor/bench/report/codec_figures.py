@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tersor.bench.ceiling import CEILING
 from tersor.bench.html import Figure
 from tersor.bench.html.figure import slug
+from tersor.bench.peers import COPIES
 from tersor.bench.report.measured import Measured, bounds_of, main_threads, measured
 from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
@@ -14,7 +16,7 @@ from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
 BANDWIDTHS: Final = (1.0, 10.0, 25.0, 100.0, 200.0, 400.0, 1600.0)
 """Links in Gbit/s that networks of today have."""
 DIRECTIONS: Final = ("encode", "decode")
-_COPIES: Final = ("memcpy", "copy", "copy-ceiling")
+_COPIES: Final = COPIES | {CEILING}
 _NUM_STEPS: Final = 48
 _LEAST_GAIN: Final = 0.3
 

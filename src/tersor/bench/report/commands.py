@@ -7,13 +7,15 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tersor.bench.ceiling import CEILING
 from tersor.bench.lookups.inputs import SYNTHETIC
+from tersor.bench.peers import COPIES
 from tersor.bench.peers.executables import EXECUTABLES
 from tersor.bench.report.origin import run_parts
 from tersor.bench.report.runs import AccuracyRun, PlanRun, Run, TrainingRun
 from tersor.bench.rows import ResultRow
 
-_COPIES: Final = ("memcpy", "copy", "copy-ceiling")
+_COPIES: Final = COPIES | {CEILING}
 _MADE_UP: Final = re.compile(rf"{SYNTHETIC}(?:-dim(\d+))?-[0-9a-f]+")
 """What made-up look-ups are called: a digest follows, as it follows the name of a folder."""
 _MODEL: Final = re.compile(r"dlrm-(\w+)(?:-dim(\d+))?")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -19,6 +19,7 @@ from tersor.bench import machine
 from tersor.bench.contenders import BASELINE, BOUNDED, CONTENDERS, NOTES, described, make_contender
 from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.rows import ResultRow, row_key
+from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.timing import Percentiles
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.workloads.data.clicks import NUM_TABLES
@@ -116,19 +117,6 @@ class EmbeddingsConfig:
         }  # fmt: skip
 
 
-@dataclass(slots=True)
-class EmbeddingsOutcome:
-    """What a run gave: new rows, what a reader must know, and what broke its promise."""
-
-    rows: list[ResultRow] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: the callback of those who only want the outcome."""
-
-
 @contextmanager
 def _network(num_ranks: int, on_note: Callable[[str], None]) -> Iterator[Network]:
     with ExitStack() as stack:
@@ -145,10 +133,10 @@ def run_embeddings(
     config: EmbeddingsConfig,
     *,
     done: frozenset[str] = frozenset(),
-    on_row: Callable[[ResultRow], None] = _ignore,
-    on_note: Callable[[str], None] = _ignore,
-    on_case: Callable[[int, int, str], None] = _ignore,
-) -> EmbeddingsOutcome:
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    on_case: Callable[[int, int, str], None] = ignore,
+) -> SuiteOutcome:
     """Measure everything in ``config``; where links cannot be throttled, once on loopback.
 
     Args:
@@ -161,7 +149,7 @@ def run_embeddings(
     Raises:
         ExchangeError: a rank failed; no process is left.
     """
-    outcome = EmbeddingsOutcome()
+    outcome = SuiteOutcome()
 
     def note(sentence: str) -> None:
         outcome.notes.append(sentence)
@@ -236,7 +224,7 @@ class _Suite:
         link: Bandwidth | None,
         batch: int,
         answers: Sequence[Mapping[str, Any]],
-        outcome: EmbeddingsOutcome,
+        outcome: SuiteOutcome,
     ) -> Iterator[ResultRow]:
         """Yield two rows per contender that kept its promise."""
         for contender in self.contenders:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from tersor.bench.inputs import BenchInput
 from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
+from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.suites.plan import KernelsConfig
 from tersor.bench.trial import Trial, TrialTimes, launches_of, run_trial, time_trials
 from tersor.bench.variants import make_candidate, takes_bound
@@ -28,27 +28,14 @@ from tersor.errors import BackendUnavailableError
 from tersor.types import Bound
 
 
-@dataclass(slots=True)
-class KernelsOutcome:
-    """What a run gave: new rows, what could not run, and what broke its promise."""
-
-    rows: list[ResultRow] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: the callback of those who only want the outcome."""
-
-
 def run_kernels(
     config: KernelsConfig,
     *,
     done: frozenset[str] = frozenset(),
-    on_row: Callable[[ResultRow], None] = _ignore,
-    on_note: Callable[[str], None] = _ignore,
-    on_group: Callable[[int, int, str], None] = _ignore,
-) -> KernelsOutcome:
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    on_group: Callable[[int, int, str], None] = ignore,
+) -> SuiteOutcome:
     """Measure everything in ``config``.
 
     Args:
@@ -67,7 +54,7 @@ def run_kernels(
     """
     for name in config.codecs:
         takes_bound(name)  # refuses what does not exist before a word is said
-    outcome = KernelsOutcome()
+    outcome = SuiteOutcome()
     device = torch.device(config.device)
     groups = config.groups()
     made: tuple[str, int, BenchInput] | None = None
@@ -104,7 +91,7 @@ class _Suite:
     def __init__(
         self,
         config: KernelsConfig,
-        outcome: KernelsOutcome,
+        outcome: SuiteOutcome,
         done: frozenset[str],
         on_row: Callable[[ResultRow], None],
         on_note: Callable[[str], None],

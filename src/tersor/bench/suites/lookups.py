@@ -23,9 +23,10 @@ from tersor.bench.lookups.candidates import (
 from tersor.bench.lookups.facts import LookupFacts
 from tersor.bench.lookups.inputs import Cut, LookUps
 from tersor.bench.lookups.subject import TableSubject, table_subject
-from tersor.bench.peers import load_peers, peers_of
+from tersor.bench.peers import COPIES, load_peers, peers_of
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.suites.kernels import own_stream
+from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.trial import Trial, TrialTimes, run_trial, time_trials
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.policy import AdaptiveBounds, ClassBounds, Decay, classify
@@ -90,9 +91,7 @@ class LookupsConfig:
         codecs = DEVICE_LOOKUP_CODECS if device == "cuda" else LOOKUP_CODECS
         # no copies, and no codes alone on a device: they tell nothing about an exchange
         peers = tuple(
-            name
-            for name in peers_of(device)
-            if not name.endswith("-codes") and "copy" not in name and name != "memcpy"
+            name for name in peers_of(device) if not name.endswith("-codes") and name not in COPIES
         )
         return cls(device=device, **{"codecs": codecs, "peers": peers, **asked})
 
@@ -101,28 +100,15 @@ class LookupsConfig:
         return replace(self, rounds=1, max_tables=3, max_iterations=1)
 
 
-@dataclass(slots=True)
-class LookupsOutcome:
-    """What a run gave: new rows, what a reader must know, and what broke its promise."""
-
-    rows: list[ResultRow] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    refusals: list[str] = field(default_factory=list)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: the callback of those who only want the outcome."""
-
-
 def run_lookups(
     config: LookupsConfig,
     look_ups: LookUps,
     *,
     done: frozenset[str] = frozenset(),
-    on_row: Callable[[ResultRow], None] = _ignore,
-    on_note: Callable[[str], None] = _ignore,
-    on_table: Callable[[int, int, str], None] = _ignore,
-) -> LookupsOutcome:
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    on_table: Callable[[int, int, str], None] = ignore,
+) -> SuiteOutcome:
     """Measure everything in ``config`` on all tables.
 
     Args:
@@ -137,7 +123,7 @@ def run_lookups(
         SpecError: dumps cannot be measured as asked, or codes do not fit their dtype.
         UnknownCodecError: a codec in ``config`` is not registered.
     """
-    outcome = LookupsOutcome()
+    outcome = SuiteOutcome()
     tables = list(look_ups.tables)[: config.max_tables]
     with own_stream(torch.device(config.device)):
         suite = _Suite(config, look_ups, outcome, done, on_row, on_note)
@@ -158,7 +144,7 @@ class _Suite:
         self,
         config: LookupsConfig,
         look_ups: LookUps,
-        outcome: LookupsOutcome,
+        outcome: SuiteOutcome,
         done: frozenset[str],
         on_row: Callable[[ResultRow], None],
         on_note: Callable[[str], None],

@@ -6,7 +6,7 @@ Its rows carry that suite's name, so that they stand beside ours in one file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from tersor.bench.peers.executables import (
 )
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
+from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.suites.plan import Group, KernelsConfig
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import Bound
@@ -77,26 +78,14 @@ class ProgramsConfig:
         return [group for group in groups if group.relative_bound is not None]
 
 
-@dataclass(slots=True)
-class ProgramsOutcome:
-    """What a run gave: new rows, and one sentence for each thing left out."""
-
-    rows: list[ResultRow] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-
-def _ignore(*_: object) -> None:
-    """Do nothing: the callback of those who only want the outcome."""
-
-
 def run_programs(
     config: ProgramsConfig,
     *,
     done: frozenset[str] = frozenset(),
-    on_row: Callable[[ResultRow], None] = _ignore,
-    on_note: Callable[[str], None] = _ignore,
-    on_group: Callable[[int, int, str], None] = _ignore,
-) -> ProgramsOutcome:
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    on_group: Callable[[int, int, str], None] = ignore,
+) -> SuiteOutcome:
     """Run every program that is on PATH on every input; one that fails on one is left out there.
 
     Args:
@@ -106,7 +95,7 @@ def run_programs(
         on_note: called with one sentence for each thing left out.
         on_group: called with (finished groups, all groups, label) before each group starts.
     """
-    outcome = ProgramsOutcome()
+    outcome = SuiteOutcome()
     programs, absent = find_executables(config.names())
     outcome.notes += absent
     for sentence in absent:
