@@ -76,6 +76,7 @@ def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) ->
         (("--tight-tables", "a"), "table numbers"),
         (("--tight-tables", "99"), "numbered 0 to 25"),
         (("--classes", "some"), "auto or hand"),
+        (("--device", "gpu"), "'cpu' or 'cuda'"),
         (("--decay", "fast"), "step, linear"),
         (("--resume",), "--run"),
         (("--data", "nowhere.txt"), "nowhere.txt"),

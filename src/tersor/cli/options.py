@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Annotated
 
@@ -86,10 +87,12 @@ def use_threads(count: int | None) -> None:
 
 
 def check_device(name: str) -> None:
-    """Raise ``BackendUnavailableError`` for a CUDA device where torch finds none."""
+    """Raise ``SpecError`` for no device of ours, ``BackendUnavailableError`` for one torch does not find."""
     import torch
 
-    if name.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise SpecError(f"device must be 'cpu' or 'cuda', not {name!r}")
+    if name != "cpu" and not torch.cuda.is_available():
         raise BackendUnavailableError("torch finds no CUDA device here; use --device cpu")
 
 
