@@ -63,6 +63,28 @@ def test_sampled_times_count_for_all_slices():
     assert place.overall("sz3").encode_gbps == pytest.approx(1.0)
 
 
+def test_a_step_in_one_call_says_how_fast_every_table_is():
+    # alone, a table is mostly launches: 1 GB/s, while two in one call have 30
+    alone = [measured(table, "rows", ratio, gbps=1.0) for table, ratio in ((0, 10.0), (1, 40.0))]
+    other = measured(0, "flat", 4.0, gbps=20.0)
+    step = measured(None, "rows", 16.0, gbps=30.0, original_nbytes=2 * NBYTES)
+    step = dataclasses.replace(step, encode_s=Percentiles.of([2 * NBYTES / 30e9]))
+    (place,) = places([*alone, other, step])
+    assert list(place.tables) == [0, 1]
+    total = place.overall("rows")
+    assert (total.num_tables, total.ratio) == (2, pytest.approx(16.0))
+    assert total.encode_gbps == pytest.approx(30.0)
+    assert total.decode_gbps == pytest.approx(60.0)
+    assert place.overall("flat").encode_gbps == pytest.approx(20.0)
+    assert place.best(0, 5.0).codec == "rows"
+    (without,) = places([*alone, other])
+    assert without.best(0, 5.0).codec == "flat"
+    cells = dict(
+        zip(table_columns({"40gbit": 5.0}), table_cells(place, {"40gbit": 5.0})[1], strict=True)
+    )
+    assert (cells["enc GB/s"], cells["dec GB/s"]) == ("30.00", "60.00")
+
+
 def test_the_best_encoder_changes_with_the_bandwidth():
     slow, fast = measured(0, "rows", 100.0, gbps=1.0), measured(0, "half", 2.0, gbps=400.0)
     (place,) = places([slow, fast])

@@ -7,10 +7,11 @@ from tersor.bench import peers
 from tersor.bench.lookups.candidates import LOOKUP_CODECS
 from tersor.bench.lookups.facts import LookupFacts
 from tersor.bench.lookups.inputs import Cut, LookUp, SyntheticLookUps, checked_look_ups
+from tersor.bench.lookups.plan import LookupsConfig
 from tersor.bench.lookups.subject import table_subject
 from tersor.bench.peers.mx4 import Mx4
 from tersor.bench.rows import ResultRow, RowFile, read_rows
-from tersor.bench.suites.lookups import LookupsConfig, run_lookups
+from tersor.bench.suites.lookups import run_lookups
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
 from tersor.policy import AdaptiveBounds, ClassBounds, Decay
@@ -66,7 +67,7 @@ def test_a_row_says_its_final_bound_and_the_decay():
     assert rows[1].ratio > final[1].ratio
 
 
-def test_a_row_says_the_batch_the_bounds_and_the_decay_that_were_asked_for():
+def test_a_row_says_what_was_asked_for():
     def settings(**changes):
         # half promises no bound, but is held against that of its table
         rows = run_lookups(small(codecs=("half",), **changes), MadeLookUps()).rows
@@ -78,6 +79,10 @@ def test_a_row_says_the_batch_the_bounds_and_the_decay_that_were_asked_for():
         "batches of 32": settings(cut=Cut(num_ranks=2, batch=32)),
         "bounds 0.02 0.03 0.1": settings(bounds=ClassBounds(0.02, 0.03, 0.1)),
         "linear decay from 2 to iteration 20": settings(decay=Decay("linear", 2.0, end=20)),
+        "all tables base": settings(by_hand=True),
+        "tight tables 0 1": settings(by_hand=True, tight=frozenset({1, 0})),
+        "loose tables 1": settings(loose=frozenset({1})),
+        "from iteration 10": settings(first_iteration=10),
     }
     assert default[0] == {""}
     for words, (found, keys) in others.items():
@@ -91,6 +96,9 @@ def test_facts_without_a_setting_are_those_of_the_defaults():
     assert LookupFacts.from_config(config).setting == ""
     with pytest.raises(SpecError):
         LookupFacts.from_config(config | {"colour": 1})
+    assert LookupFacts.from_config(config | {"table": None}).table is None
+    with pytest.raises(SpecError, match="table must be a count or null"):
+        LookupFacts.from_config(config | {"table": "all"})
 
 
 def test_look_ups_are_cut_as_an_exchange_sends_them():
@@ -101,6 +109,49 @@ def test_look_ups_are_cut_as_an_exchange_sends_them():
     assert sizes == [4, 3, 3]
     with pytest.raises(SpecError, match="no batch"):
         list(Cut(num_ranks=2, batch=11).slices(torch.zeros(10, 2)))
+
+
+def test_all_tables_of_a_step_go_through_one_call_too():
+    seen = []
+    config = small(steps=True, codecs=("rows-device", "half"), peers=("lz4",), tight=frozenset({1}))
+    outcome = run_lookups(
+        config, MadeLookUps(), on_table=lambda done, count, label: seen.append((done, count, label))
+    )
+    *_, rows_device, half, lz4 = outcome.rows
+    assert [row.lookups.table for row in (rows_device, half, lz4)] == [None] * 3
+    assert seen[-2:] == [(2, 2, "all tables of a step"), (2, 2, "done")]
+    # the last of two look-ups of both tables, each for two ranks
+    facts = rows_device.lookups
+    assert (facts.num_slices, facts.num_rows, facts.num_iterations) == (4, 128, 1)
+    assert rows_device.group == "all tables of a step, 2 ranks, slices of 32 rows, tight tables 1"
+    bounds = [0.03, 0.03, 0.01, 0.01]
+    assert rows_device.spec["bounds"] == [{"relative": bound} for bound in bounds]
+    assert "bounds" not in half.spec
+    assert [row.bound_held for row in (rows_device, half, lz4)] == [True, None, True]
+    alone = run_lookups(small(codecs=("half",), first_iteration=10), MadeLookUps()).rows
+    assert half.encoded_nbytes == sum(row.encoded_nbytes for row in alone)
+    assert ResultRow.from_config(rows_device.to_config()) == rows_device
+    done = frozenset(row.key for row in outcome.rows)
+    assert run_lookups(config, MadeLookUps(), done=done).rows == []
+
+
+def test_a_step_is_one_batch_of_the_repeated_rows():
+    cut = Cut(num_ranks=2, batch=32, repeat=3)
+    row = run_lookups(small(steps=True, cut=cut), MadeLookUps()).rows[-1]
+    assert (row.lookups.num_rows, row.lookups.num_slices) == (64, 4)
+    assert torch.equal(Cut(num_ranks=2, repeat=2).first_batch(torch.ones(3, 2)), torch.ones(6, 2))
+
+
+def test_a_step_that_breaks_a_bound_is_refused():
+    outcome = run_lookups(small(steps=True, codecs=("test-just-over",)), MadeLookUps())
+    assert outcome.rows == []
+    assert "on all tables of a step is refused" in outcome.refusals[-1]
+
+
+def test_steps_are_measured_on_a_gpu_unless_told_otherwise():
+    assert LookupsConfig.for_device("cuda").steps
+    assert not LookupsConfig.for_device("cpu").steps
+    assert not LookupsConfig.for_device("cuda", steps=False).steps
 
 
 def test_repeated_rows_are_counted_before_and_after_quantizing():

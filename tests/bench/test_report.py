@@ -150,6 +150,15 @@ def commands_of(*rows) -> list[str]:
     return remake(RowsRun("r", "r.jsonl", list(rows))).splitlines()
 
 
+def test_what_was_typed_is_shown_as_it_was() -> None:
+    row = made.lookup_rows()[0]
+    typed = "tersor bench embeddings --ranks 4 dumps"
+    assert commands_of(*[replace(row, command=typed)] * 2) == [typed]
+    first, second = commands_of(replace(row, command=typed), row)
+    assert first == typed
+    assert "--device" in second
+
+
 def test_each_number_of_ranks_is_a_command_of_its_own() -> None:
     four = made.exchange_row("rows", "forward", "1gbit", 0.1)
     eight = replace(four, exchange=replace(four.exchange, num_ranks=8), input="dlrm-small-dim64")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -90,6 +91,8 @@ def test_rows_are_written_and_another_bandwidth_needs_no_new_ones(tersor, dumps)
     written = Path("rows.jsonl").read_text()
     assert [json.loads(line) for line in written.splitlines()] == done["rows"]
     assert len(done["rows"]) == 6
+    (typed,) = {row["command"] for row in done["rows"]}
+    assert typed == shlex.join(["tersor", "bench", "embeddings", *FAST, *command[-3:], str(dumps)])
     again = tersor.ok(*command, "--resume", "--bandwidth", "1mbit,400gbit").json
     assert Path("rows.jsonl").read_text() == written
     (summary,) = again["summary"]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tersor.bench.exchange_times import ExchangeTimes
     from tersor.bench.rows import ResultRow
 
-_WORDS: Final = ("suite", "codec", "version", "input", "device", "note", "git_commit")
+_WORDS: Final = ("suite", "codec", "version", "input", "device", "note", "command", "git_commit")
 _COUNTS: Final = ("num_values", "original_nbytes", "encoded_nbytes", "threads", "repeat")
 _NUMBERS: Final = (
     "worst_error",

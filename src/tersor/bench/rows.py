@@ -89,6 +89,7 @@ class ResultRow:
             are then a part.
         lookups: what is known of a table's look-ups, where the row is about those.
         note: what a reader must know to compare this row.
+        command: what was typed to measure it; empty where Python was asked.
     """
 
     suite: str
@@ -119,6 +120,7 @@ class ResultRow:
     exchange: ExchangeTimes | None = None
     lookups: LookupFacts | None = None
     note: str = ""
+    command: str = ""
     git_commit: str = "unknown"
     versions: Mapping[str, str] = field(default_factory=dict)
     machine: Mapping[str, Any] = field(default_factory=dict)

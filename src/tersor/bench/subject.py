@@ -37,6 +37,14 @@ class Copy:
         """Return the same values elsewhere."""
         return Copy(*([x.clone() for x in xs] for xs in (self.slices, self.outs, self.codes)))
 
+    def joined(self, other: Copy) -> Copy:
+        """Return one list of both, without copying a value."""
+        return Copy(
+            [*self.slices, *other.slices],
+            [*self.outs, *other.outs],
+            [*self.codes, *other.codes],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Subject:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tersor.bench.rows import ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, ThreadsOption, check_device, use_threads
+from tersor.cli.options import JsonOption, ThreadsOption, check_device, typed_command, use_threads
 from tersor.cli.screen import Screen, binary_size
 from tersor.codecs import registry
 from tersor.errors import SpecError
@@ -39,6 +39,7 @@ SmokeOption = Annotated[
 
 @app.command()
 def kernels(
+    context: typer.Context,
     device: Annotated[str, typer.Option("--device", help="Where to measure: cpu or cuda.")] = "cpu",
     smoke: SmokeOption = False,
     inputs: Annotated[
@@ -81,7 +82,7 @@ def kernels(
     screen = Screen(as_json=as_json)
     config = _kernels_config(device, smoke, inputs, codecs, peers, bounds, threads, rounds)
     with ExitStack() as stack:
-        rows = stack.enter_context(Rows(output, resume=resume))
+        rows = stack.enter_context(Rows(output, resume=resume, command=typed_command(context)))
         stack.enter_context(screen.compiling())
         show = stack.enter_context(screen.steps("measuring"))
         outcome = run_kernels(
@@ -95,6 +96,7 @@ def kernels(
 
 @app.command()
 def memory(
+    context: typer.Context,
     codec: Annotated[
         str, typer.Option("--codec", metavar="ID", help="A codec that takes a bound.")
     ] = "flat",
@@ -126,20 +128,25 @@ def memory(
     config = MemoryConfig(codec=codec, relative_bound=relative, directory=folder)
     if smoke:
         config = replace(config, nbytes=SMOKE_FILE_NBYTES)
-    with Rows(output, resume=resume) as rows:
+    with Rows(output, resume=resume, command=typed_command(context)) as rows:
         rows.append(run_memory(config))
     show_rows(screen, rows.all)
     return 0
 
 
 class Rows:
-    """Result rows, in a file that grows with each of them or only in memory."""
+    """Result rows, in a file that grows with each of them or only in memory.
 
-    def __init__(self, path: str | None, *, resume: bool) -> None:
+    Each gets the command that made it.
+    """
+
+    def __init__(self, path: str | None, *, resume: bool, command: str) -> None:
         if resume and path is None:
             raise SpecError("--resume needs the --output file to go on with")
+        self._command = command
         self._file = None if path is None else RowFile(path, resume=resume)
         self.all: list[ResultRow] = [] if self._file is None else self._file.rows
+        self.added: list[ResultRow] = []
 
     @property
     def keys(self) -> frozenset[str]:
@@ -148,6 +155,8 @@ class Rows:
 
     def append(self, row: ResultRow) -> None:
         """Add a row; it is on the disk when this returns."""
+        row = replace(row, command=self._command)
+        self.added.append(row)
         if self._file is None:
             self.all.append(row)
         else:

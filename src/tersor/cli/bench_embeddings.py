@@ -18,7 +18,7 @@ from tersor.cli.bench import (
 )
 from tersor.cli.bench_lookups import measure_lookups
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, typed_command
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
@@ -120,6 +120,7 @@ _Rounds = Annotated[
 
 
 def embeddings(
+    context: typer.Context,
     folder: _Folder = None,
     synthetic: _Synthetic = False,
     ranks: _Ranks = 4,
@@ -164,7 +165,8 @@ def embeddings(
     }  # fmt: skip
     screen = Screen(as_json=as_json)
     shared: dict[str, Any] = {"ranks": ranks, "bandwidth": bandwidth, "batch": batch, "dim": dim}
-    shared |= {"rounds": rounds, "smoke": smoke, "output": output, "resume": resume}
+    shared |= {"rounds": rounds, "smoke": smoke}
+    shared["rows"] = {"path": output, "resume": resume, "command": typed_command(context)}
     if folder is not None or synthetic:
         _refuse({"--preset": preset, "--exchanges": exchanges}, "exchanges between ranks")
         return measure_lookups(screen, folder, synthetic, shared, options)
@@ -195,7 +197,7 @@ def _measure_exchanges(
         rounds=9 if shared["rounds"] is None else shared["rounds"],
     )
     with ExitStack() as stack:
-        rows = stack.enter_context(Rows(shared["output"], resume=shared["resume"]))
+        rows = stack.enter_context(Rows(**shared["rows"]))
         show = stack.enter_context(screen.steps("measuring"))
         config = config.smoke() if shared["smoke"] else config
         outcome = run_embeddings(

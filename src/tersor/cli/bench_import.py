@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tersor.cli.bench import OutputOption, ResumeOption, Rows
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, typed_command
 from tersor.cli.screen import Screen
 from tersor.errors import CorruptDataError
 
@@ -45,6 +46,7 @@ PartialOption = Annotated[
 
 
 def import_log(
+    context: typer.Context,
     log: Annotated[str, typer.Argument(metavar="FILE", help="Output of the program, or many.")],
     format_name: Annotated[
         str, typer.Option("--format", metavar="NAME", help="nvcomp, gpulz, cusz or sz3.")
@@ -81,8 +83,9 @@ def import_log(
     text = Path(log).read_bytes().decode("utf-8", errors="replace")
     parsed = parse_log(text, format_name, name)
     _complain(screen, parsed, partial=partial)
-    rows = list(rows_from_runs(parsed.runs, facts))
-    with Rows(output, resume=resume) as file:
+    command = typed_command(context)
+    rows = [replace(row, command=command) for row in rows_from_runs(parsed.runs, facts)]
+    with Rows(output, resume=resume, command=command) as file:
         known = file.keys
         for row in rows:
             if row.key not in known:

@@ -14,7 +14,7 @@ from tersor.errors import SpecError
 
 if TYPE_CHECKING:
     from tersor.bench.lookups.inputs import LookUps
-    from tersor.bench.suites.lookups import LookupsConfig
+    from tersor.bench.lookups.plan import LookupsConfig
 
 _SMOKE_BATCH = 256
 
@@ -50,7 +50,7 @@ def measure_lookups(
     with ExitStack() as stack:
         stack.enter_context(screen.compiling())
         look_ups = _look_ups(folder, synthetic, shared)
-        rows = stack.enter_context(Rows(shared["output"], resume=shared["resume"]))
+        rows = stack.enter_context(Rows(**shared["rows"]))
         show = stack.enter_context(screen.steps("measuring"))
         outcome = run_lookups(
             config, look_ups, done=rows.keys, on_row=rows.append, on_note=screen.say, on_table=show
@@ -85,7 +85,7 @@ def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> Lo
 
 def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
     from tersor.bench.lookups.inputs import Cut
-    from tersor.bench.suites.lookups import LookupsConfig
+    from tersor.bench.lookups.plan import LookupsConfig
 
     device = options["--device"] or "cpu"
     check_device(device)

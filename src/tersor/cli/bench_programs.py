@@ -16,11 +16,12 @@ from tersor.cli.bench import (
     names_of,
     numbers_of,
 )
-from tersor.cli.options import JsonOption, check_device
+from tersor.cli.options import JsonOption, check_device, typed_command
 from tersor.cli.screen import Screen
 
 
 def programs(
+    context: typer.Context,
     device: Annotated[
         str, typer.Option("--device", help="Where they compute: cpu for sz3, cuda for the others.")
     ] = "cpu",
@@ -66,14 +67,14 @@ def programs(
     )
     config = config.smoke() if smoke else config
     with ExitStack() as stack:
-        rows = stack.enter_context(Rows(output, resume=resume))
+        rows = stack.enter_context(Rows(output, resume=resume, command=typed_command(context)))
         stack.enter_context(screen.compiling())
         show = stack.enter_context(screen.steps("measuring"))
         outcome = run_programs(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )
     table = device_table if device == "cuda" else kernels_table
-    shown: list[RenderableType] = [table(outcome.rows)] if outcome.rows else []
-    values = {"rows": [row.to_config() for row in outcome.rows], "notes": outcome.notes}
+    shown: list[RenderableType] = [table(rows.added)] if rows.added else []
+    values = {"rows": [row.to_config() for row in rows.added], "notes": outcome.notes}
     screen.result(values, *shown)
     return 0

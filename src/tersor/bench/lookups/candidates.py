@@ -110,8 +110,10 @@ class SlicedBatch(ListCandidate):
         return int(encoded.offsets[-1])
 
 
-def make_lookup_candidate(name: str, relative_bounds: Sequence[float], width: int) -> Candidate:
-    """Build one of our encoders, or MX4, for slices with these bounds and rows of this width.
+def make_lookup_candidate(
+    name: str, relative_bounds: Sequence[float], widths: Sequence[int]
+) -> Candidate:
+    """Build one of our encoders, or MX4, for slices with these bounds and rows of these widths.
 
     Raises:
         UnknownCodecError: nothing has that name.
@@ -119,15 +121,16 @@ def make_lookup_candidate(name: str, relative_bounds: Sequence[float], width: in
     """
     if name == Mx4.name:
         return Mx4()
+    pairs = list(zip(relative_bounds, widths, strict=True))
+    made = {pair: _codec(name, *pair) for pair in set(pairs)}
+    codecs = [made[pair] for pair in pairs]
+    return (SlicedBatch if name.endswith(_ON_DEVICE) else SlicedCodec)(name, codecs)
+
+
+def _codec(name: str, relative_bound: float, width: int) -> Codec:
     codec_id, options = _VARIANTS.get(name, (name, {}))
     if codec_id in ("group8", "group4") and width % 2 == 0:
         options = {"group": width}
     if registry.get(codec_id).takes_bound():
-        made = {
-            bound: registry.create(codec_id, bound=Bound.relative(bound), **options)
-            for bound in set(relative_bounds)
-        }
-        codecs: list[Codec] = [made[bound] for bound in relative_bounds]
-    else:
-        codecs = [registry.create(codec_id, **options)] * len(relative_bounds)
-    return (SlicedBatch if name.endswith(_ON_DEVICE) else SlicedCodec)(name, codecs)
+        options = {**options, "bound": Bound.relative(relative_bound)}
+    return registry.create(codec_id, **options)

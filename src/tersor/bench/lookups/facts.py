@@ -1,4 +1,4 @@
-"""What a result row about one table's look-ups says beyond ratio and speed."""
+"""What a result row about look-ups says beyond ratio and speed."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tersor.errors import SpecError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LookupFacts:
-    """One table's look-ups, cut as an exchange sends them.
+    """One table's look-ups, cut as an exchange sends them, or those of all tables in one step.
 
     Attributes:
-        table: its number.
-        table_class: ``"tight"``, ``"base"`` or ``"loose"``.
+        table: its number; None where all tables of a step went through one call.
+        table_class: ``"tight"``, ``"base"`` or ``"loose"``; ``"all"`` where ``table`` is None.
         num_rows: looked-up rows in all slices.
-        width: values per row.
+        width: values per row; of the widest table where ``table`` is None.
         num_ranks: slices per look-up, one for each destination.
         num_slices: of all iterations together.
         num_iterations: look-ups that were dumped.
         num_distinct: distinct rows, counted slice by slice and added up.
         num_distinct_codes: the same after quantizing: rows that fall together count once.
         error_share: worst error over the slice's bound, also for encoders that promise none.
-        setting: batch, bounds and decay in words, where they are not the defaults.
+        setting: what was asked for in words, where it is not the default.
     """
 
-    table: int
+    table: int | None
     table_class: str
     num_rows: int
     width: int
@@ -57,6 +57,7 @@ class LookupFacts:
         ask("table_class", isinstance(config["table_class"], str), "a text")
         ask("setting", isinstance(config.get("setting", ""), str), "a text")
         ask("error_share", is_number(config["error_share"]), "a number")
-        for name in set(config) - {"table_class", "setting", "error_share"}:
+        ask("table", config["table"] is None or is_count(config["table"]), "a count or null")
+        for name in set(config) - {"table", "table_class", "setting", "error_share"}:
             ask(name, is_count(config[name]), "a count")
         return cls(**config)

@@ -162,6 +162,10 @@ class Cut:
                 f"a batch of {self.batch} is less than a row for {self.num_ranks} ranks"
             )
 
+    def first_batch(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return what one step looks up: the rows of all ranks' first batch."""
+        return rows.repeat(self.repeat, 1)[: self.batch]
+
     def slices(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield contiguous slices, batch by batch, destination by destination.
 

@@ -1,8 +1,8 @@
-"""One table's look-ups, cut and quantized: what all encoders of that table are measured on."""
+"""Look-ups of a table or of a step, cut and quantized: what all encoders are measured on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from tersor.bench.subject import Copy, Subject, cache_nbytes, copies_needed
 from tersor.errors import SpecError
 from tersor.kernels.dedup import unique_rows
 from tersor.kernels.finite_range import finite_range
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.policy import AdaptiveBounds
 from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
 
@@ -22,30 +22,34 @@ _CONSTANT_SHARE: Final = 2.0**-7
 
 
 @dataclass(frozen=True, slots=True)
-class TableSubject:
-    """What is known of one table before any encoder runs.
+class LookupSubject:
+    """What is known of look-ups before any encoder runs.
 
     Attributes:
-        table: its number.
+        table: its number; None for all tables of one step.
         subject: the slices and their codes.
         relative_bounds: of each slice.
-        width: values per row.
-        num_iterations: look-ups that were cut.
+        num_iterations: look-ups of a table that were cut.
         num_distinct: distinct rows of each slice, added up.
         num_distinct_codes: the same after quantizing.
-        group: the table, the cut and the setting in words.
-        setting: batch, bounds and decay in words, where they are not the defaults.
     """
 
-    table: int
+    table: int | None
     subject: Subject
     relative_bounds: Sequence[float]
-    width: int
     num_iterations: int
     num_distinct: int
     num_distinct_codes: int
-    group: str
-    setting: str
+
+    @property
+    def widths(self) -> list[int]:
+        """Values per row of each slice."""
+        return [x.shape[1] for x in self.subject.slices]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all slices."""
+        return sum(len(x) for x in self.subject.slices)
 
     @property
     def num_values(self) -> int:
@@ -53,7 +57,12 @@ class TableSubject:
         return sum(x.numel() for x in self.subject.slices)
 
     def bound_config(self, policy: AdaptiveBounds) -> dict[str, Any]:
-        """Return the table's final bound, and the decay where it plays a part."""
+        """Return the table's final bound, and the decay where it plays a part.
+
+        All tables of a step have a list of bounds, one for each slice.
+        """
+        if self.table is None:
+            return {"bounds": [Bound.relative(one).to_config() for one in self.relative_bounds]}
         final = policy.bounds.of(policy.table_class(self.table))
         config: dict[str, Any] = {"bound": Bound.relative(final).to_config()}
         if any(bound != final for bound in self.relative_bounds):
@@ -68,7 +77,7 @@ def table_subject(
     policy: AdaptiveBounds,
     code_dtype: torch.dtype | None,
     device: torch.device,
-) -> TableSubject:
+) -> LookupSubject:
     """Cut one table's look-ups, bound every slice and quantize it, on a device.
 
     Raises:
@@ -87,40 +96,52 @@ def table_subject(
     except SpecError as error:
         raise SpecError(f"table {table}: {error}") from error
     num_values = sum(x.numel() for x in slices)
-    width = slices[0].shape[1]
     num_distinct = sum(_num_distinct(x) for x in slices)
-    first = Copy(slices, [torch.zeros_like(x) for x in slices], codes)
-    num_copies = copies_needed(4 * num_values, cache_nbytes(device))
     subject = Subject(
         name=f"table {table}",
-        copies=[first, *(first.clone() for _ in range(num_copies - 1))],
+        copies=_copies(Copy(slices, [torch.zeros_like(x) for x in slices], codes)),
         relative_bound=policy.bounds.of(policy.table_class(table)),
         error_bounds=error_bounds,
         entropy_bits=sum(quantized.entropy_nbits(one) for one in codes) / num_values,
-        distinct_rows=num_distinct * width / num_values,
+        distinct_rows=num_distinct / sum(len(x) for x in slices),
     )
     num_distinct_codes = sum(
         _num_distinct(one.view(x.shape)) for one, x in zip(codes, slices, strict=True)
     )
-    setting = _setting(cut, policy)
-    group = f"table {table}, {cut.num_ranks} ranks, slices of {len(slices[0])} rows"
-    return TableSubject(
-        table, subject, bounds, width, len(look_ups), num_distinct, num_distinct_codes,
-        ", ".join(filter(None, (group, setting))), setting,
-    )  # fmt: skip
+    return LookupSubject(table, subject, bounds, len(look_ups), num_distinct, num_distinct_codes)
 
 
-def _setting(cut: Cut, policy: AdaptiveBounds) -> str:
-    """Say in words what of batch, bounds and decay is not the default of a measurement."""
-    words = []
-    if cut.batch is not None:
-        words.append(f"batches of {cut.batch}")
-    bounds, decay = policy.bounds, policy.decay
-    if bounds != ClassBounds():
-        words.append(f"bounds {bounds.tight:.12g} {bounds.base:.12g} {bounds.loose:.12g}")
-    if decay != Decay.off():
-        words.append(f"{decay.shape} decay from {decay.magnitude:.12g} to iteration {decay.end}")
-    return ", ".join(words)
+def step_subject(tables: Iterable[LookupSubject]) -> LookupSubject:
+    """Put the slices of one step's tables into one list, as an exchange on a GPU encodes them."""
+    first = Copy([], [], [])
+    error_bounds: list[float] = []
+    relative_bounds: list[float] = []
+    num_distinct = num_distinct_codes = 0
+    code_nbits = 0.0
+    for one in tables:
+        # only the first copy is kept: those of a table alone fill the cache, the step's are made below
+        first = first.joined(one.subject.copies[0])
+        error_bounds += one.subject.error_bounds
+        relative_bounds += one.relative_bounds
+        num_distinct += one.num_distinct
+        num_distinct_codes += one.num_distinct_codes
+        code_nbits += (one.subject.entropy_bits or 0.0) * one.num_values
+    subject = Subject(
+        name="all tables of a step",
+        copies=_copies(first),
+        relative_bound=None,
+        error_bounds=error_bounds,
+        entropy_bits=code_nbits / sum(x.numel() for x in first.slices),
+        distinct_rows=num_distinct / sum(len(x) for x in first.slices),
+    )
+    return LookupSubject(None, subject, relative_bounds, 1, num_distinct, num_distinct_codes)
+
+
+def _copies(first: Copy) -> list[Copy]:
+    """Return as many copies as fill the cache of the device."""
+    nbytes = sum(x.nbytes for x in first.slices)
+    num_copies = copies_needed(nbytes, cache_nbytes(first.slices[0].device))
+    return [first, *(first.clone() for _ in range(num_copies - 1))]
 
 
 def _error_bound(x: torch.Tensor, relative_bound: float) -> float:

@@ -60,13 +60,14 @@ class Sum:
     has_speed: bool = True
     has_broken: bool = False
 
-    def add(self, row: ResultRow) -> None:
-        """Count one table."""
+    def add(self, row: ResultRow, timed: ResultRow) -> None:
+        """Count one table, at the speed of ``timed``: the same row, or one of all tables together."""
         self.num_tables += 1
         self.original_nbytes += row.original_nbytes
         self.encoded_nbytes += row.encoded_nbytes
-        self.encode_s += row.encode_s.p50 / row.sampled_fraction
-        self.decode_s += row.decode_s.p50 / row.sampled_fraction
+        share = row.original_nbytes / max(1.0, timed.original_nbytes * timed.sampled_fraction)
+        self.encode_s += timed.encode_s.p50 * share
+        self.decode_s += timed.decode_s.p50 * share
         self.error_share = max(self.error_share, facts_of(row).error_share)
         self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
         self.has_speed = self.has_speed and row.codec != Mx4.name
@@ -108,14 +109,6 @@ class Sum:
         return self.is_predictable and self.error_share <= 1
 
 
-def sum_of(rows: Iterable[ResultRow]) -> Sum:
-    """Add up rows of different tables."""
-    total = Sum()
-    for row in rows:
-        total.add(row)
-    return total
-
-
 @dataclass(slots=True)
 class Place:
     """All rows of one dump, cut, setting and device.
@@ -125,8 +118,9 @@ class Place:
         device: where it was measured.
         num_ranks: destinations.
         repeat: how often rows were repeated.
-        setting: batch, bounds and decay in words, where they are not the defaults.
+        setting: what was asked for in words, where it is not the default.
         tables: rows by table and then by the name of the encoder.
+        steps: rows of all tables of a step in one call, by the name of the encoder.
     """
 
     input: str
@@ -135,6 +129,7 @@ class Place:
     repeat: int
     setting: str
     tables: dict[int, dict[str, ResultRow]] = field(default_factory=dict)
+    steps: dict[str, ResultRow] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -148,9 +143,20 @@ class Place:
         """Names of the encoders, in the order they were measured."""
         return list(dict.fromkeys(name for rows in self.tables.values() for name in rows))
 
+    def sum_of(self, rows: Iterable[ResultRow]) -> Sum:
+        """Add up rows of different tables.
+
+        Where a whole step was measured in one call, its speed is that of every table: a table alone
+        is mostly launches on a GPU.
+        """
+        total = Sum()
+        for row in rows:
+            total.add(row, self.steps.get(label(row), row))
+        return total
+
     def overall(self, encoder: str) -> Sum:
         """Add up one encoder over the tables it was measured on."""
-        return sum_of(rows[encoder] for rows in self.tables.values() if encoder in rows)
+        return self.sum_of(rows[encoder] for rows in self.tables.values() if encoder in rows)
 
     def best(
         self, table: int, bandwidth_gbps: float, *, ours_only: bool = False
@@ -160,9 +166,9 @@ class Place:
         None where float32 as it is would be faster than any.
         """
         usable = [
-            (sum_of([row]).speedup(bandwidth_gbps), row)
+            (self.sum_of([row]).speedup(bandwidth_gbps), row)
             for row in self.tables[table].values()
-            if sum_of([row]).is_usable and not (ours_only and row.peer)
+            if self.sum_of([row]).is_usable and not (ours_only and row.peer)
         ]
         speedup, row = max(usable, key=lambda pair: pair[0], default=(0.0, None))
         return row if speedup > 1 else None
@@ -173,7 +179,7 @@ class Place:
         for table, rows in self.tables.items():
             row = self.best(table, bandwidth_gbps, ours_only=True)
             if row is not None:
-                total.add(row)
+                total.add(row, self.steps.get(label(row), row))
             else:
                 nbytes = next(iter(rows.values())).original_nbytes
                 total.num_tables += 1
@@ -207,7 +213,10 @@ def places(rows: Iterable[ResultRow]) -> list[Place]:
             facts = row.lookups
             key = (row.input, row.device, facts.num_ranks, row.repeat, facts.setting)
             place = found.setdefault(key, Place(*key))
-            place.tables.setdefault(facts.table, {})[label(row)] = row
+            if facts.table is None:
+                place.steps[label(row)] = row
+            else:
+                place.tables.setdefault(facts.table, {})[label(row)] = row
     for place in found.values():
         place.tables = dict(sorted(place.tables.items()))
     return list(found.values())

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tersor.bench.lookups.sums import Place, Sum, facts_of, label, places, sum_of
+from tersor.bench.lookups.sums import Place, Sum, facts_of, label, places
 from tersor.bench.rows import ResultRow
 
 Bandwidths = Mapping[str, float]
@@ -101,13 +101,15 @@ def _fact_cells(place: Place, table: int) -> list[str]:
 def _best_cells(place: Place, table: int, bandwidths: Bandwidths) -> list[str]:
     best = {name: place.best(table, gbps) for name, gbps in bandwidths.items()}
     named = [
-        "float32" if row is None else f"{label(row)} {sum_of([row]).speedup(bandwidths[name]):.2f}"
+        "float32"
+        if row is None
+        else f"{label(row)} {place.sum_of([row]).speedup(bandwidths[name]):.2f}"
         for name, row in best.items()
     ]
     first = next(iter(best.values()))
     if first is None:
         return [*named, "", "", ""]
-    total = sum_of([first])
+    total = place.sum_of([first])
     return [*named, f"{total.ratio:.1f}", f"{total.encode_gbps:.2f}", f"{total.decode_gbps:.2f}"]
 
 
@@ -139,7 +141,7 @@ def lookup_tables(
 
 def _detail_cells(place: Place, bandwidths: Bandwidths) -> Iterable[tuple[int, list[list[str]]]]:
     for table, rows in place.tables.items():
-        sums = {name: sum_of([row]) for name, row in rows.items()}
+        sums = {name: place.sum_of([row]) for name, row in rows.items()}
         yield (
             table,
             [

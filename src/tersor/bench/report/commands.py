@@ -1,4 +1,4 @@
-"""The commands that make results again, as nearly as their rows tell."""
+"""The commands that make results again: as they were typed, or as nearly as the rows tell."""
 
 from __future__ import annotations
 
@@ -33,12 +33,19 @@ def remake(run: Run) -> str:
         )
     if isinstance(run, PlanRun):
         return ""
+    typed = dict.fromkeys(row.command for row in run.rows if row.command)
+    guessed = _guessed([row for row in run.rows if not row.command], run.path)
+    return "\n".join(filter(None, [*typed, guessed]))
+
+
+def _guessed(rows: Sequence[ResultRow], path: str) -> str:
+    """Return commands for rows that do not say how they were measured."""
     groups: dict[tuple[_Make, str, int | None], list[ResultRow]] = {}
-    for row in run.rows:
+    for row in rows:
         make = _maker(row)
         if make is not None:
             groups.setdefault((make, row.device, _num_ranks(row)), []).append(row)
-    commands = [[*make(rows), "--output", run.path] for (make, _, _), rows in groups.items()]
+    commands = [[*make(rows), "--output", path] for (make, _, _), rows in groups.items()]
     # a second command would refuse a file that the first one filled
     return "\n".join(
         shlex.join([*command, *(["--resume"] if k else [])]) for k, command in enumerate(commands)
@@ -133,7 +140,8 @@ def _lookups_command(rows: Sequence[ResultRow]) -> list[str]:
     command += ["--dim", made_up[1]] if made_up is not None and made_up[1] else []
     command += ["--device", rows[0].device, "--ranks", str(facts[0].num_ranks)]
     for name in ("tight", "loose"):
-        tables = sorted({one.table for one in facts if one.table_class == name})
+        found = {one.table for one in facts if one.table_class == name}
+        tables = sorted(table for table in found if table is not None)
         command += [f"--{name}-tables", _list(tables)] if tables else []
     return [*command, *(["--repeat", str(rows[0].repeat)] if rows[0].repeat > 1 else [])]
 

@@ -1,103 +1,34 @@
-"""The ``lookups`` suite: every encoder on dumped look-ups, table by table.
+"""The ``lookups`` suite: every encoder on dumped look-ups, table by table and step by step.
 
 Look-ups are cut into the slices that an exchange sends, each with the bound of its table and
 iteration. No speed is reported before the round trip was checked in this process, and all encoders of
-one table run in turn.
+one table, or of one step, run in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import torch
 
 from tersor.bench import machine
 from tersor.bench.candidate import Candidate
-from tersor.bench.lookups.candidates import (
-    DEVICE_LOOKUP_CODECS,
-    LOOKUP_CODECS,
-    make_lookup_candidate,
-)
+from tersor.bench.lookups.candidates import make_lookup_candidate
 from tersor.bench.lookups.facts import LookupFacts
-from tersor.bench.lookups.inputs import Cut, LookUps
-from tersor.bench.lookups.subject import TableSubject, table_subject
-from tersor.bench.peers import COPIES, load_peers, peers_of
+from tersor.bench.lookups.inputs import Cut, LookUp, LookUps
+from tersor.bench.lookups.plan import CODE_DTYPES, LookupsConfig
+from tersor.bench.lookups.subject import LookupSubject, step_subject, table_subject
+from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.suites.kernels import own_stream
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.trial import Trial, TrialTimes, run_trial, time_trials
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay, classify
+from tersor.policy import AdaptiveBounds, classify
 from tersor.policy.tables import TableClass
 
 SUITE: Final = "lookups"
-CODE_DTYPES: Final = {"int8": torch.int8, "int16": torch.int16, "auto": None}
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LookupsConfig:
-    """What to measure.
-
-    Attributes:
-        device: ``"cpu"`` or ``"cuda"``.
-        cut: how look-ups become slices.
-        tight: tables with the tight bound.
-        loose: tables with the loose one; with neither, classes are found from the first look-up.
-        by_hand: whether tables in neither list are base tables although both lists are empty.
-        bounds: of the classes.
-        decay: how bounds tighten over the iterations of the dumps.
-        code_dtype: of codes for encoders that only take those: ``"int8"``, ``"int16"``, ``"auto"``.
-        codecs: names from ``LOOKUP_CODECS`` or ids of registered codecs.
-        peers: names from ``tersor.bench.peers.peers_of(device)``.
-        rounds: timed rounds per table.
-        warmup: rounds before those.
-        first_iteration: look-ups before it are left out, though classes are found from the very first.
-        max_tables: tables measured at most; all if None.
-        max_iterations: look-ups per table at most, the first ones; all if None.
-    """
-
-    device: str = "cpu"
-    cut: Cut = field(default_factory=Cut)
-    tight: frozenset[int] = frozenset()
-    loose: frozenset[int] = frozenset()
-    by_hand: bool = False
-    bounds: ClassBounds = field(default_factory=ClassBounds)
-    decay: Decay = field(default_factory=Decay.off)
-    code_dtype: str = "auto"
-    codecs: tuple[str, ...] = LOOKUP_CODECS
-    peers: tuple[str, ...] = ()
-    rounds: int = 5
-    warmup: int = 1
-    first_iteration: int = 0
-    max_tables: int | None = None
-    max_iterations: int | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan."""
-        if self.device not in ("cpu", "cuda"):
-            raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
-        if self.code_dtype not in CODE_DTYPES:
-            raise SpecError(
-                f"codes are {', '.join(CODE_DTYPES)} for --code-dtype, not {self.code_dtype!r}"
-            )
-        if self.rounds < 1 or not (self.codecs or self.peers):
-            raise SpecError("name at least one encoder, and one round")
-
-    @classmethod
-    def for_device(cls, device: str, **asked: Any) -> LookupsConfig:
-        """Return the full plan for a device, with what was asked for in place of its defaults."""
-        codecs = DEVICE_LOOKUP_CODECS if device == "cuda" else LOOKUP_CODECS
-        # no copies, and no codes alone on a device: they tell nothing about an exchange
-        peers = tuple(
-            name for name in peers_of(device) if not name.endswith("-codes") and name not in COPIES
-        )
-        return cls(device=device, **{"codecs": codecs, "peers": peers, **asked})
-
-    def smoke(self) -> LookupsConfig:
-        """Return the same plan on one look-up of three tables and with one round."""
-        return replace(self, rounds=1, max_tables=3, max_iterations=1)
 
 
 def run_lookups(
@@ -132,7 +63,10 @@ def run_lookups(
         suite.look(tables)
         for index, table in enumerate(tables):
             on_table(index, len(tables), f"table {table}")
-            suite.run_table(table)
+            suite.measure(suite.table(table))
+        if config.steps:
+            on_table(len(tables), len(tables), "all tables of a step")
+            suite.measure(suite.step(tables))
     on_table(len(tables), len(tables), "done")
     return outcome
 
@@ -177,7 +111,7 @@ class _Suite:
             frozenset(tight), frozenset(loose), bounds=config.bounds, decay=config.decay
         )
         for table in tables:
-            self._subject(table)
+            self.table(table)
 
     def _classes(self, tables: list[int]) -> dict[int, TableClass]:
         """Class the tables by the rows of their first look-up, as a training does."""
@@ -194,22 +128,37 @@ class _Suite:
             found[table] = classify(sample, sizes, self.config.bounds)[0].table_class
         return found
 
-    def _subject(self, table: int) -> TableSubject:
-        config = self.config
-        found = self.look_ups.read(table)
-        wanted = [one for one in found if one.iteration >= config.first_iteration]
+    def table(self, table: int) -> LookupSubject:
+        """Return all look-ups of a table."""
+        return self._subject(table, self._wanted(table), self.config.cut)
+
+    def step(self, tables: list[int]) -> LookupSubject:
+        """Return all tables in the first batch of the last look-up: what one step exchanges."""
+        cut = self.config.cut
+        last = {table: self._wanted(table)[-1] for table in tables}
+        return step_subject(
+            self._subject(
+                table, [LookUp(one.iteration, cut.first_batch(one.rows))], Cut(cut.num_ranks)
+            )
+            for table, one in last.items()
+        )
+
+    def _wanted(self, table: int) -> list[LookUp]:
+        found, first = self.look_ups.read(table), self.config.first_iteration
+        wanted = [one for one in found if one.iteration >= first]
         if not wanted:
             raise SpecError(
                 f"the last look-up of table {table} is at iteration {found[-1].iteration}, before "
-                f"{config.first_iteration}; choose an earlier --from-iteration"
+                f"{first}; choose an earlier --from-iteration"
             )
-        wanted = wanted[: config.max_iterations]
-        dtype = CODE_DTYPES[config.code_dtype]
-        return table_subject(table, wanted, config.cut, self.policy, dtype, self.device)
+        return wanted[: self.config.max_iterations]
 
-    def run_table(self, table: int) -> None:
-        """Check and time all encoders on one table."""
-        made = self._subject(table)
+    def _subject(self, table: int, look_ups: list[LookUp], cut: Cut) -> LookupSubject:
+        dtype = CODE_DTYPES[self.config.code_dtype]
+        return table_subject(table, look_ups, cut, self.policy, dtype, self.device)
+
+    def measure(self, made: LookupSubject) -> None:
+        """Check and time all encoders on the look-ups of one table or one step."""
         wanted = []
         for candidate in self._candidates(made):
             identity = self._identity(candidate, made)
@@ -235,16 +184,16 @@ class _Suite:
             self.outcome.rows.append(row)
             self.on_row(row)
 
-    def _candidates(self, made: TableSubject) -> list[Candidate]:
+    def _candidates(self, made: LookupSubject) -> list[Candidate]:
         ours: list[Candidate] = []
         for name in self.config.codecs:
             try:
-                ours.append(make_lookup_candidate(name, made.relative_bounds, made.width))
+                ours.append(make_lookup_candidate(name, made.relative_bounds, made.widths))
             except BackendUnavailableError as error:
                 self._note(f"{name} is left out: {error}")
         return [*ours, *self.peers]
 
-    def _identity(self, candidate: Candidate, made: TableSubject) -> dict[str, Any]:
+    def _identity(self, candidate: Candidate, made: LookupSubject) -> dict[str, Any]:
         spec = candidate.options()
         if candidate.bounded or candidate.on_codes:
             spec = {**made.bound_config(self.policy), **spec}
@@ -260,17 +209,22 @@ class _Suite:
             "num_values": made.num_values,
             "threads": 1,
             "repeat": self.config.cut.repeat,
-            "group": made.group,
+            "group": self._group(made),
             "git_commit": machine.git_commit(),
         }
 
-    def _refused(self, trial: Trial, made: TableSubject) -> bool:
+    def _group(self, made: LookupSubject) -> str:
+        num_ranks, num_rows = self.config.cut.num_ranks, len(made.subject.slices[0])
+        words = f"{made.subject.name}, {num_ranks} ranks, slices of {num_rows} rows"
+        return ", ".join(filter(None, (words, self.config.setting)))
+
+    def _refused(self, trial: Trial, made: LookupSubject) -> bool:
         """Say whether no row may be made; a peer's broken bound is shown in its row."""
         candidate = trial.candidate
         if not trial.broken or (candidate.peer and not candidate.on_codes):
             return False
         sentence = (
-            f"{candidate.name} on table {made.table} is refused: error {trial.worst_error:.9g} "
+            f"{candidate.name} on {made.subject.name} is refused: error {trial.worst_error:.9g} "
             f"where {trial.error_bound:.9g} was promised"
         )
         self.outcome.refusals.append(sentence)
@@ -278,7 +232,7 @@ class _Suite:
         return True
 
     def _row(
-        self, trial: Trial, made: TableSubject, identity: dict[str, Any], times: TrialTimes
+        self, trial: Trial, made: LookupSubject, identity: dict[str, Any], times: TrialTimes
     ) -> ResultRow:
         on_codes = trial.candidate.on_codes
         return ResultRow(
@@ -301,19 +255,19 @@ class _Suite:
             machine=machine.machine(self.device),
         )
 
-    def _facts(self, trial: Trial, made: TableSubject) -> LookupFacts:
+    def _facts(self, trial: Trial, made: LookupSubject) -> LookupFacts:
         return LookupFacts(
             table=made.table,
-            table_class=self.policy.table_class(made.table),
-            num_rows=made.num_values // made.width,
-            width=made.width,
+            table_class="all" if made.table is None else self.policy.table_class(made.table),
+            num_rows=made.num_rows,
+            width=max(made.widths),
             num_ranks=self.config.cut.num_ranks,
             num_slices=len(made.relative_bounds),
             num_iterations=made.num_iterations,
             num_distinct=made.num_distinct,
             num_distinct_codes=made.num_distinct_codes,
             error_share=0.0 if trial.candidate.on_codes else trial.error_share,
-            setting=made.setting,
+            setting=self.config.setting,
         )
 
     def _row_note(self, candidate: Candidate) -> str:
