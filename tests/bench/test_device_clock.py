@@ -62,8 +62,11 @@ def test_the_cache_is_emptied_before_the_first_event_and_the_second_is_waited_fo
     seconds = clock_of(CUDA).seconds(lambda: log.append("task"))
     assert seconds == 2e-3
     before, after = log[: log.index("task")], log[log.index("task") :]
-    assert before == ["read"] * CudaClock._LEAD_READS + ["event"]
+    assert before == ["read"] * 32 + ["event"]
     assert after == ["task", "event", "wait"]
+    log.clear()
+    CudaClock(CUDA, lead_reads=5).seconds(lambda: log.append("task"))
+    assert log[:7] == ["read"] * 5 + ["event", "task"]
 
 
 def test_the_host_s_clock_is_for_the_host():

@@ -67,15 +67,16 @@ class CudaClock:
 
     Before the first event the device reads memory several times as large as its L2 cache, over and
     over (7.7 GB on an H200, 1.8 ms at its copy speed): what the task needs is then not in the
-    cache, and the host can queue ahead for as long. So the host's time to launch counts only where the device waits for it, as in a
-    training step, and all of it counts after a point where the host waits for the device.
+    cache, and the host can queue ahead for as long. So the host's time to launch counts only where
+    the device waits for it, as in a training step, and all of it counts after a point where the
+    host waits for the device.
     """
 
     _LEAD_CACHES: Final = 4
-    _LEAD_READS: Final = 32
 
-    def __init__(self, device: torch.device) -> None:
-        """Allocate what is read before each call."""
+    def __init__(self, device: torch.device, lead_reads: int = 32) -> None:
+        """Allocate what is read before each call, ``lead_reads`` times."""
+        self._lead_reads = lead_reads
         cache_nbytes = torch.cuda.get_device_properties(device).L2_cache_size
         num_values = max(1, self._LEAD_CACHES * cache_nbytes // 4)
         self._lead = torch.zeros(num_values, dtype=torch.float32, device=device)
@@ -84,7 +85,7 @@ class CudaClock:
         """See ``Clock.seconds``."""
         start: Any = torch.cuda.Event(enable_timing=True)
         stop: Any = torch.cuda.Event(enable_timing=True)
-        for _ in range(self._LEAD_READS):
+        for _ in range(self._lead_reads):
             self._lead.sum()
         start.record()
         result = task()

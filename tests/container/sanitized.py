@@ -1,0 +1,87 @@
+"""Small lists through every codec of a GPU, whole and damaged, for compute-sanitizer to watch.
+
+Run on a machine with CUDA, from the root of the repository::
+
+    PYTHONPATH=src PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck \
+        --error-exitcode 9 python -m tests.container.sanitized
+    PYTHONPATH=src compute-sanitizer --tool racecheck --error-exitcode 9 \
+        python -m tests.container.sanitized --flips 1
+
+Without the caching allocator an access one byte outside a tensor is seen. It is not a test of pytest: a
+run takes minutes, and what matters is what the sanitizer says.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from tersor import Bound, TensorInfo, create, decode_batch, encode_batch
+from tersor.codecs.codec import Codec
+from tersor.container import Batch
+from tersor.errors import CorruptDataError
+
+_CODECS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    ("flat", {"bound": Bound.relative(0.03)}),
+    ("ans", {"bound": Bound.relative(0.03)}),
+    ("rows", {"bound": Bound.relative(0.03), "entropy": "ans"}),
+    ("rows", {"bound": Bound.relative(0.03)}),
+    ("huffman", {"bound": Bound.relative(0.01)}),
+    ("delta", {"bound": Bound.relative(0.01)}),
+    ("group4", {"hadamard": True}),
+    ("group8", {}),
+    ("half", {}),
+    ("bf16", {}),
+    ("fp8", {}),
+)
+
+
+def lists() -> Iterator[list[torch.Tensor]]:
+    """Yield a list that small kernels take, and one that they do not."""
+    rows = torch.randn(40, 16)[torch.randint(0, 40, (90,))]
+    odd = torch.randn(750, 4) * 1e30
+    odd[5, 1], odd[7, 2] = torch.nan, torch.inf
+    small = [rows, torch.randn(375, 4), torch.zeros(8, 4), odd]
+    for tensors in (small, [torch.randn(2250, 4), *small]):
+        yield [x.cuda().contiguous() for x in tensors]
+
+
+def run(codec: Codec, xs: list[torch.Tensor], num_flips: int) -> int:
+    """Encode and decode a list, then decode it with flipped bytes; return how often it was refused."""
+    codecs, infos = [codec] * len(xs), [TensorInfo.of(x) for x in xs]
+    whole = encode_batch(xs, codecs)
+    decode_batch(whole, infos, codecs)
+    kept = whole.trimmed()
+    num_refused = 0
+    for seed in range(num_flips):
+        generator = torch.Generator().manual_seed(seed)
+        damaged = kept.buffer.clone()
+        place = int(torch.randint(0, damaged.numel(), (1,), generator=generator))
+        damaged[place] ^= int(torch.randint(1, 256, (1,), generator=generator))
+        try:
+            decode_batch(Batch(damaged, kept.sizes.cuda()), infos, codecs)
+        except CorruptDataError:
+            num_refused += 1
+    torch.cuda.synchronize()
+    return num_refused
+
+
+def main() -> None:
+    """Run all codecs on all lists."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flips", type=int, default=6, help="damaged copies of each list")
+    num_flips = parser.parse_args().flips
+    torch.manual_seed(0)
+    for codec_id, options in _CODECS:
+        for xs in lists():
+            num_refused = run(create(codec_id, **options), xs, num_flips)
+            print(
+                f"{codec_id}: {len(xs)} tensors, {num_refused} of {num_flips} refused", flush=True
+            )
+
+
+if __name__ == "__main__":
+    main()
