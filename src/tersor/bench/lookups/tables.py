@@ -27,6 +27,10 @@ def _speedup(total: Sum, bandwidth_gbps: float) -> str:
     return f"{total.speedup(bandwidth_gbps):.2f}" if total.is_predictable else ""
 
 
+def _three_digits(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
 def _sum_cells(name: str, total: Sum) -> list[str]:
     broken = "!" if total.has_broken else ""
     return [
@@ -37,7 +41,7 @@ def _sum_cells(name: str, total: Sum) -> list[str]:
         f"{total.encode_gbps:.2f}" if total.encode_s and total.has_speed else "",
         f"{total.decode_gbps:.2f}" if total.decode_s and total.has_speed else "",
         f"{total.error_share:.3f}{broken}" if total.is_end_to_end else "on codes",
-        f"{total.pays_up_to_gbps * 8:.3g} Gbit/s"
+        f"{_three_digits(total.pays_up_to_gbps * 8)} Gbit/s"
         if total.is_predictable and total.encode_s
         else "",
     ]
