@@ -11,7 +11,8 @@ from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
 from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.planning.check import LEAST_HITS, check, check_cells
-from tersor.bench.planning.fit import fit_exchanges, fit_kernels, fit_rows
+from tersor.bench.planning.coding import fit_kernels, fit_lookups
+from tersor.bench.planning.fit import fit_exchanges, fit_rows
 from tersor.bench.planning.tables import bandwidth_figure, plan_row, ranks_figure
 from tersor.bench.planning.trace import computing_s
 from tersor.bench.rows import read_rows
@@ -19,6 +20,7 @@ from tersor.bench.timing import Percentiles
 from tersor.errors import SpecError
 from tersor.planning import Description, advise, parse_bandwidth
 from tests.arch.source_files import REPOSITORY
+from tests.bench.test_lookup_tables import measured
 from tests.bench.test_rows import make_row
 
 SAMPLE_NBYTES = 6656
@@ -279,6 +281,63 @@ def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
     with pytest.raises(SpecError, match=r"0\.01, 0\.03"):
         fit_kernels([*rows, other])
     assert set(fit_kernels([*rows, other], bound=0.01).profiles) == set(fit.profiles)
+
+
+def look_ups(*codecs, batch=2048, gbps=10.0, **changes):
+    """Return rows of two tables of 1 MB: 4 ranks, and what was asked for."""
+    setting = f"batches of {batch}, from iteration 5"
+    rows = []
+    for table, ratio in ((0, 10.0), (1, 40.0)):
+        for name in codecs:
+            row = measured(table, name, ratio, gbps=gbps, setting=setting)
+            facts = dataclasses.replace(row.lookups, num_rows=batch, num_slices=4)
+            rows.append(dataclasses.replace(row, lookups=facts, **changes))
+    return rows
+
+
+def test_look_ups_tell_what_coding_costs_on_all_tables_together():
+    fit = fit_rows(look_ups("rows", "half"), backward="half")
+    assert set(fit.profiles) == {"float32", "rows", "half"}
+    rows = fit.profiles["rows"]
+    assert rows.forward.encode.at(2e6) == pytest.approx(2e6 / 10e9)
+    assert rows.forward.ratio.points == ((512.0, pytest.approx(16.0, rel=1e-4)),)
+    assert rows.backward == fit.profiles["half"].forward
+    assert fit.sample_nbytes == 2 * 16 * 4
+    assert "2 tables of dump on cpu, batches of 2,048, gradients as half" in fit.source
+    assert not fit.profiles["float32"].has_sizes
+
+
+def test_several_batches_of_a_dump_tell_ratios_by_the_size_of_a_slice():
+    rows = [*look_ups("rows"), *look_ups("rows", batch=8192, encoded_nbytes=12500)]
+    fit = fit_lookups(rows)
+    assert fit.profiles["rows"].forward.ratio.at(2048) == pytest.approx(80.0)
+    assert fit.measured_rows == (512.0, 2048.0)
+
+
+def test_a_step_in_one_call_tells_what_coding_costs_on_a_gpu():
+    step = measured(None, "rows", 16.0, gbps=400.0, setting="batches of 2048, from iteration 5")
+    rows = [dataclasses.replace(r, device="cuda") for r in [*look_ups("rows"), step]]
+    assert fit_lookups(rows).profiles["rows"].forward.decode.at(2e6) == pytest.approx(5e-6)
+
+
+def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
+    rows = look_ups("rows", "flat")
+    other = [dataclasses.replace(row, input="other") for row in rows]
+    with pytest.raises(SpecError, match=r"several dumps \(dump, other\)"):
+        fit_rows([*rows, *other])
+    assert set(fit_rows([*rows, *other], model="other").profiles) == {"float32", "rows", "flat"}
+    with pytest.raises(SpecError, match="no look-ups of that name"):
+        fit_rows(rows, model="moon")
+    with pytest.raises(SpecError, match="differ in more than their batch"):
+        fit_lookups([*rows, *(dataclasses.replace(row, device="cuda") for row in rows)])
+    with pytest.raises(SpecError, match="a bound per table"):
+        fit_rows(rows, bound=0.03)
+    with pytest.raises(SpecError, match="'group8'"):
+        fit_lookups(rows, backward="group8")
+    # flat is left out where a table misses it, and nothing is left without rows
+    assert set(fit_lookups(rows[:3]).profiles) == {"float32", "rows"}
+    with pytest.raises(SpecError, match="measured on every table"):
+        fit_lookups(rows[1:3])
 
 
 def test_a_prediction_as_json_says_what_it_is_made_of():

@@ -31,6 +31,13 @@ def test_one_size_tells_a_speed_and_no_fixed_cost():
     assert Line.fit([(100.0, 1.0), (100.0, 1.0)]) == Line(0.0, pytest.approx(0.01))
 
 
+@given(amount=st.floats(1e3, 1e10), seconds=st.lists(st.floats(1e-7, 10.0), min_size=1, max_size=3))
+def test_rounding_does_not_turn_a_speed_into_a_fixed_cost(amount, seconds):
+    found = Line.fit((amount, one) for one in seconds)
+    assert found.fixed_s == 0
+    assert found.at(amount) > 0
+
+
 def test_columns_that_cannot_be_told_apart_go_to_the_first():
     columns = [[1.0, 2.0], [2.0, 4.0]]
     assert nonnegative_fit(columns, [3.0, 6.0], [1.0, 1.0]) == [pytest.approx(3.0), 0.0]

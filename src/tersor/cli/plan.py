@@ -17,7 +17,7 @@ from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.planning.fit import Fit
+    from tersor.bench.planning.fitted import Fit
     from tersor.planning import Advice, Description, Model
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
@@ -285,10 +285,8 @@ def _show(
     _write_lines(output, lines)
     screen.say(fit.source)
     if any(line["is_extrapolated"] for line in lines):
-        low, high = fit.measured_rows
-        screen.say(
-            f"ratios with ~ are guesses: slices of {low:,.0f} to {high:,.0f} rows were measured"
-        )
+        sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in fit.measured_rows))
+        screen.say(f"ratios with ~ are guesses: slices of {sizes} rows were measured")
     if fit.compute is None and model.workload.compute_s is None:
         screen.say("steps are exchanges alone: give --compute-ms, the rows do not tell it")
     screen.result(values, *shown)

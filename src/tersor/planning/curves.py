@@ -31,12 +31,14 @@ def nonnegative_fit(
     matrix = np.array(columns, dtype=float).T / np.array(scales, dtype=float)[:, None]
     target = np.array(values, dtype=float) / np.array(scales, dtype=float)
     least, best = float(target @ target), [0.0] * len(columns)
+    # errors below this are rounding: of two perfect fits the earlier columns count
+    noise = 1e-24 * least
     for size in range(1, len(columns) + 1):
         for chosen in combinations(range(len(columns)), size):
             factors, _, rank, _ = np.linalg.lstsq(matrix[:, chosen], target, rcond=None)
             error = float(np.sum((matrix[:, chosen] @ factors - target) ** 2))
             # a column that repeats the others tells nothing more
-            if rank == size and min(factors) >= 0 and error < least * (1 - 1e-9):
+            if rank == size and min(factors) >= 0 and error < least * (1 - 1e-9) - noise:
                 least, best = error, [0.0] * len(columns)
                 for column, factor in zip(chosen, factors, strict=True):
                     best[column] = float(factor)

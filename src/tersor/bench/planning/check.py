@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tersor.bench.planning.fit import Fit, fit_exchanges, latest, plannable, times_of
+from tersor.bench.planning.fit import fit_exchanges, latest, plannable, times_of
+from tersor.bench.planning.fitted import Fit
 from tersor.bench.rows import ResultRow
 from tersor.errors import SpecError
 from tersor.planning import Description, Model

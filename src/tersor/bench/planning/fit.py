@@ -1,87 +1,25 @@
 """The costs of codecs and of a machine, fitted to result rows.
 
-Rows of exchanges between ranks (suite ``embeddings``) tell everything. Rows of codecs alone (suite
-``kernels``) tell what coding costs; sending is then only what the description of the cluster says.
+Rows of exchanges between ranks (suite ``embeddings``) tell everything; for those of codecs alone see
+``coding``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median
 from typing import Final
 
 from tersor.bench.exchange_times import ExchangeTimes
-from tersor.bench.peers import COPIES
+from tersor.bench.planning.coding import fit_kernels, fit_lookups, keeps_bound
+from tersor.bench.planning.fitted import Fit
 from tersor.bench.rows import ResultRow
 from tersor.errors import SpecError
-from tersor.planning import (
-    BASELINE,
-    Description,
-    Line,
-    Model,
-    OneWay,
-    Profile,
-    RatioCurve,
-    Transport,
-    parse_bandwidth,
-)
+from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport, parse_bandwidth
 from tersor.planning.curves import nonnegative_fit
 
 _DIRECTIONS: Final = ("forward", "backward")
-_KERNELS_INPUT: Final = "embeddings"
-_KERNELS_SAMPLE_NBYTES: Final = 26 * 64 * 4
-"""The input of the suite ``kernels``: 26 tables of 64 float32; on a GPU one batch, a slice per table."""
-_KERNELS_CPU_ROWS: Final = 2048
-"""Rows of a slice of the same input on a CPU."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Fit:
-    """What rows say, ready to be joined with a description of a cluster.
-
-    Attributes:
-        profiles: of every way to exchange.
-        transport: of the machine.
-        sample_nbytes: bytes of the rows that one sample looks up.
-        compute: seconds of a rank's computing by its samples; None where no steps were measured.
-        allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
-        source: one sentence on what was fitted to what.
-    """
-
-    profiles: dict[str, Profile]
-    transport: Transport
-    sample_nbytes: float
-    compute: Line | None
-    allreduce_nbytes: float | None
-    source: str
-
-    @property
-    def measured_rows(self) -> tuple[float, float]:
-        """Rows per slice, fewest and most, between which ratios are no guesses."""
-        points = [
-            rows
-            for one in self.profiles.values()
-            for way in (one.forward, one.backward)
-            if not way.ratio.is_flat
-            for rows, _ in way.ratio.points
-        ]
-        return min(points, default=0.0), max(points, default=0.0)
-
-    def model(self, description: Description) -> Model:
-        """Return the model of a described cluster; what was described goes before what was fitted."""
-        workload = description.workload
-        compute = Line() if self.compute is None else self.compute
-        nbytes = workload.allreduce_nbytes
-        return Model(
-            profiles=self.profiles,
-            transport=self.transport,
-            cluster=description.cluster,
-            workload=workload,
-            sample_nbytes=workload.sample_nbytes or self.sample_nbytes,
-            compute=compute if workload.compute_s is None else Line(workload.compute_s),
-            allreduce_nbytes=(self.allreduce_nbytes or 0.0) if nbytes is None else nbytes,
-        )
 
 
 def times_of(row: ResultRow) -> ExchangeTimes:
@@ -113,16 +51,16 @@ def fit_rows(
     bound: float | None = None,
     backward: str = BASELINE,
 ) -> Fit:
-    """Fit rows of exchanges where there are any, else rows of codecs alone.
+    """Fit rows of exchanges where there are any, else those of look-ups, else of the suite ``kernels``.
 
     Of rows that answer the same question the last one counts; the source then says so.
 
     Args:
         rows: of result files.
         codecs: names to keep, beside the baseline; None for all.
-        model: whose exchanges are taken, of several.
+        model: whose exchanges or look-ups are taken, of several.
         bound: see ``fit_kernels``.
-        backward: see ``fit_kernels``.
+        backward: see ``coding``.
 
     Raises:
         SpecError: the rows do not tell enough, hold no such name, or are not those that an argument
@@ -134,9 +72,15 @@ def fit_rows(
         if bound is not None or backward != BASELINE:
             raise SpecError("--bound and --backward are for rows of codecs; these are of exchanges")
         fit = fit_exchanges(row for row in rows if model in (None, row.input))
+    elif any(row.lookups is not None for row in rows):
+        if bound is not None:
+            raise SpecError(
+                "--bound is for rows of the kernels suite; look-ups have a bound per table"
+            )
+        fit = fit_lookups((row for row in rows if model in (None, row.input)), backward=backward)
     else:
         if model is not None:
-            raise SpecError("--input is for rows of exchanges; these are of codecs")
+            raise SpecError("--input is for rows of exchanges and look-ups; these are of codecs")
         fit = fit_kernels(rows, bound=bound, backward=backward)
     if len(rows) < len(given):
         words = "of rows that answer the same question the last one counts"
@@ -210,12 +154,8 @@ def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
         )
     forward = [r for r in rows if r.codec == name and times_of(r).direction == "forward"]
     return Profile(
-        name, ways["forward"], ways["backward"], keeps_bound=all(_keeps_bound(r) for r in forward)
+        name, ways["forward"], ways["backward"], keeps_bound=all(keeps_bound(r) for r in forward)
     )
-
-
-def _keeps_bound(row: ResultRow) -> bool:
-    return bool(row.bound_held) or row.worst_error == 0
 
 
 def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
@@ -269,77 +209,3 @@ def _fit_steps(rows: Sequence[ResultRow]) -> tuple[Line, float]:
     columns = [[1.0] * len(rest), samples, rings]
     fixed_s, each_s, nbytes = nonnegative_fit(columns, rest, steps)
     return Line(fixed_s, each_s), nbytes
-
-
-def fit_kernels(
-    rows: Iterable[ResultRow], *, bound: float | None = None, backward: str = BASELINE
-) -> Fit:
-    """Fit what coding costs to rows of the suite ``kernels`` on its input of look-ups.
-
-    The baseline is not encoded at all. Of several thread counts the largest is taken.
-
-    Args:
-        rows: of one device.
-        bound: relative bound of the rows to take; codecs without a bound are always taken.
-        backward: the codec that gradients are sent with, for all; its ratio must not depend on
-            the data, or what is predicted for gradients is that of look-ups.
-
-    Raises:
-        SpecError: no such rows.
-    """
-    found = [row for row in rows if row.suite == "kernels" and row.input == _KERNELS_INPUT]
-    # rows without memcpy start from codes: quantizing would be free
-    found = [r for r in found if r.memcpy_s is not None and r.codec not in COPIES]
-    bounds = {row.relative_bound for row in found} - {None}
-    if bound is None and len(bounds) > 1:
-        listed = ", ".join(f"{b:g}" for b in sorted(b for b in bounds if b is not None))
-        raise SpecError(f"these rows have several bounds ({listed}); choose one with --bound")
-    found = [r for r in found if bound is None or r.relative_bound in (bound, None)]
-    if not found:
-        raise SpecError(
-            "these rows hold neither exchanges nor codecs on look-ups; make some with tersor bench"
-        )
-    if len({row.device for row in found}) > 1:
-        raise SpecError("these rows are of several devices; give files of one")
-    free = OneWay(Line(), Line(), RatioCurve(((1.0, 1.0), (2.0, 1.0))))
-    by_name: dict[str, list[ResultRow]] = {}
-    for row in found:
-        by_name.setdefault(f"{row.codec} (peer)" if row.peer else row.codec, []).append(row)
-    ways = {BASELINE: free} | {name: _coding(own) for name, own in by_name.items()}
-    if backward not in ways:
-        raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(ways)}")
-    profiles = {
-        name: Profile(
-            name, way, free if name == BASELINE else ways[backward],
-            keeps_bound=name == BASELINE or all(_keeps_bound(r) for r in by_name[name]),
-            has_sizes=name != BASELINE,
-        )
-        for name, way in ways.items()
-    }  # fmt: skip
-    return Fit(
-        profiles=profiles,
-        transport=Transport(),
-        sample_nbytes=_KERNELS_SAMPLE_NBYTES,
-        compute=None,
-        allreduce_nbytes=None,
-        source=f"coding fitted to {len(found)} rows of codecs on {found[0].device}, gradients as "
-        f"{backward}; links are taken at their full bandwidth unless --efficiency says less, and "
-        "rows of one size tell no fixed cost per call",
-    )
-
-
-def _coding(rows: Sequence[ResultRow]) -> OneWay:
-    threads = max(row.threads for row in rows)
-    own = [row for row in rows if row.threads == threads]
-    nbytes = [row.original_nbytes * row.sampled_fraction for row in own]
-    return OneWay(
-        encode=Line.fit(zip(nbytes, (row.encode_s.p50 for row in own), strict=True)),
-        decode=Line.fit(zip(nbytes, (row.decode_s.p50 for row in own), strict=True)),
-        ratio=RatioCurve.of({_slice_rows(row): row.ratio for row in own}),
-    )
-
-
-def _slice_rows(row: ResultRow) -> float:
-    if row.device == "cpu":
-        return _KERNELS_CPU_ROWS
-    return row.original_nbytes / _KERNELS_SAMPLE_NBYTES

@@ -1,0 +1,193 @@
+"""What coding costs, fitted to rows of codecs alone: of look-ups, or of the suite ``kernels``.
+
+Sending is then only what the description of a cluster says. The baseline is not encoded at all.
+Gradients are sent with one codec, ``backward``, for all: its ratio must not depend on the data, or what is
+predicted for gradients is that of look-ups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.lookups.sums import Place, facts_of, places
+from tersor.bench.peers import COPIES
+from tersor.bench.planning.fitted import Fit
+from tersor.bench.rows import ResultRow
+from tersor.errors import SpecError
+from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport
+
+_KERNELS_INPUT: Final = "embeddings"
+_KERNELS_SAMPLE_NBYTES: Final = 26 * 64 * 4
+"""The input of the suite ``kernels``: 26 tables of 64 float32; on a GPU one batch, a slice per table."""
+_KERNELS_CPU_ROWS: Final = 2048
+"""Rows of a slice of the same input on a CPU."""
+_BATCH: Final = re.compile(r"batches of \d+(, )?")
+
+
+def fit_kernels(
+    rows: Iterable[ResultRow], *, bound: float | None = None, backward: str = BASELINE
+) -> Fit:
+    """Fit rows of the suite ``kernels`` on its input of look-ups.
+
+    Of several thread counts the largest is taken.
+
+    Args:
+        rows: of one device.
+        bound: relative bound of the rows to take; codecs without a bound are always taken.
+        backward: the codec that gradients are sent with.
+
+    Raises:
+        SpecError: no such rows.
+    """
+    found = [row for row in rows if row.suite == "kernels" and row.input == _KERNELS_INPUT]
+    # rows without memcpy start from codes: quantizing would be free
+    found = [r for r in found if r.memcpy_s is not None and r.codec not in COPIES]
+    bounds = {row.relative_bound for row in found} - {None}
+    if bound is None and len(bounds) > 1:
+        listed = ", ".join(f"{b:g}" for b in sorted(b for b in bounds if b is not None))
+        raise SpecError(f"these rows have several bounds ({listed}); choose one with --bound")
+    found = [r for r in found if bound is None or r.relative_bound in (bound, None)]
+    if not found:
+        raise SpecError(
+            "these rows hold neither exchanges nor codecs on look-ups; make some with tersor bench"
+        )
+    if len({row.device for row in found}) > 1:
+        raise SpecError("these rows are of several devices; give files of one")
+    by_name: dict[str, list[ResultRow]] = {}
+    for row in found:
+        by_name.setdefault(f"{row.codec} (peer)" if row.peer else row.codec, []).append(row)
+    return Fit(
+        profiles=_profiles(
+            {name: _coding(own) for name, own in by_name.items()},
+            {name: all(keeps_bound(row) for row in own) for name, own in by_name.items()},
+            backward,
+        ),
+        transport=Transport(),
+        sample_nbytes=_KERNELS_SAMPLE_NBYTES,
+        compute=None,
+        allreduce_nbytes=None,
+        source=f"coding fitted to {len(found)} rows of codecs on {found[0].device}, gradients as "
+        f"{backward}; links are taken at their full bandwidth unless --efficiency says less, and "
+        "rows of one size tell no fixed cost per call",
+    )
+
+
+def keeps_bound(row: ResultRow) -> bool:
+    """Say whether values came back exactly or within a promised bound."""
+    return bool(row.bound_held) or row.worst_error == 0
+
+
+def _profiles(
+    ways: Mapping[str, OneWay], keeps: Mapping[str, bool], backward: str
+) -> dict[str, Profile]:
+    """Return a profile per encoder, beside the baseline; raises ``SpecError`` without ``backward``."""
+    free = OneWay(Line(), Line(), RatioCurve(((1.0, 1.0), (2.0, 1.0))))
+    every = {BASELINE: free, **ways}
+    if backward not in every:
+        raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(every)}")
+    coded = {
+        name: Profile(name, way, every[backward], keeps_bound=keeps[name], has_sizes=True)
+        for name, way in ways.items()
+    }
+    return {BASELINE: Profile(BASELINE, free, free, keeps_bound=True, has_sizes=False), **coded}
+
+
+def _coding(rows: Sequence[ResultRow]) -> OneWay:
+    threads = max(row.threads for row in rows)
+    own = [row for row in rows if row.threads == threads]
+    nbytes = [row.original_nbytes * row.sampled_fraction for row in own]
+    return OneWay(
+        encode=Line.fit(zip(nbytes, (row.encode_s.p50 for row in own), strict=True)),
+        decode=Line.fit(zip(nbytes, (row.decode_s.p50 for row in own), strict=True)),
+        ratio=RatioCurve.of({_kernels_slice_rows(row): row.ratio for row in own}),
+    )
+
+
+def _kernels_slice_rows(row: ResultRow) -> float:
+    if row.device == "cpu":
+        return _KERNELS_CPU_ROWS
+    return row.original_nbytes / _KERNELS_SAMPLE_NBYTES
+
+
+def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
+    """Fit rows of dumped look-ups: bytes and seconds of all tables together.
+
+    Several batches of one dump tell the ratio at several sizes of a slice, and on a GPU the fixed cost
+    of a call. Encoders that were not measured on every table, or whose speed is unknown, are left out.
+
+    Args:
+        rows: of one dump on one device; they may differ in ``--batch``.
+        backward: the codec that gradients are sent with.
+
+    Raises:
+        SpecError: rows of several dumps, devices or settings, or of none.
+    """
+    found = [place for place in places(rows) if place.tables]
+    kinds = {(p.input, p.device, p.num_ranks, p.repeat, _BATCH.sub("", p.setting)) for p in found}
+    if not found:
+        raise SpecError("there are no look-ups of that name in these rows")
+    inputs = sorted({place.input for place in found})
+    if len(inputs) > 1:
+        raise SpecError(
+            f"these rows are of several dumps ({', '.join(inputs)}); choose one with --input"
+        )
+    if len(kinds) > 1:
+        raise SpecError(
+            f"these look-ups of {found[0].input} differ in more than their batch "
+            f"({'; '.join(p.words for p in found)}); give files of one kind"
+        )
+    names = [
+        name
+        for name in dict.fromkeys(name for place in found for name in place.encoders)
+        if all(_is_whole(place, name) for place in found)
+    ]
+    if not names:
+        raise SpecError(
+            "no encoder was measured on every table of these look-ups; go on with --resume"
+        )
+    first = found[0]
+    batches = ", ".join(f"{_slice_rows(p) * p.num_ranks:,.0f}" for p in found)
+    return Fit(
+        profiles=_profiles(
+            {name: _lookup_coding(found, name) for name in names},
+            {name: all(p.overall(name).error_share <= 1 for p in found) for name in names},
+            backward,
+        ),
+        transport=Transport(),
+        sample_nbytes=sum(4 * _facts(first, table).width for table in first.tables),
+        compute=None,
+        allreduce_nbytes=None,
+        source=f"coding fitted to {len(first.tables)} tables of {first.input} on {first.device}, batches of "
+        f"{batches}, gradients as {backward}; links are taken at their full bandwidth unless "
+        "--efficiency says less",
+    )
+
+
+def _is_whole(place: Place, name: str) -> bool:
+    total = place.overall(name)
+    return total.num_tables == len(place.tables) and total.is_predictable
+
+
+def _lookup_coding(found: Sequence[Place], name: str) -> OneWay:
+    encode, decode, ratios = [], [], {}
+    for place in found:
+        total = place.overall(name)
+        facts = _facts(place, next(iter(place.tables)))
+        num_steps = facts.num_slices / facts.num_ranks
+        nbytes = total.original_nbytes / num_steps
+        encode.append((nbytes, total.encode_s / num_steps))
+        decode.append((nbytes, total.decode_s / num_steps))
+        ratios[_slice_rows(place)] = total.ratio
+    return OneWay(Line.fit(encode), Line.fit(decode), RatioCurve.of(ratios))
+
+
+def _slice_rows(place: Place) -> float:
+    facts = _facts(place, next(iter(place.tables)))
+    return facts.num_rows / facts.num_slices
+
+
+def _facts(place: Place, table: int) -> LookupFacts:
+    return facts_of(next(iter(place.tables[table].values())))

@@ -1,0 +1,55 @@
+"""What result rows say about codecs and a machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tersor.planning import Description, Line, Model, Profile, Transport
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """What rows say, ready to be joined with a description of a cluster.
+
+    Attributes:
+        profiles: of every way to exchange.
+        transport: of the machine.
+        sample_nbytes: bytes of the rows that one sample looks up.
+        compute: seconds of a rank's computing by its samples; None where no steps were measured.
+        allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
+        source: one sentence on what was fitted to what.
+    """
+
+    profiles: dict[str, Profile]
+    transport: Transport
+    sample_nbytes: float
+    compute: Line | None
+    allreduce_nbytes: float | None
+    source: str
+
+    @property
+    def measured_rows(self) -> tuple[float, float]:
+        """Rows per slice, fewest and most, between which ratios are no guesses."""
+        points = [
+            rows
+            for one in self.profiles.values()
+            for way in (one.forward, one.backward)
+            if not way.ratio.is_flat
+            for rows, _ in way.ratio.points
+        ]
+        return min(points, default=0.0), max(points, default=0.0)
+
+    def model(self, description: Description) -> Model:
+        """Return the model of a described cluster; what was described goes before what was fitted."""
+        workload = description.workload
+        compute = Line() if self.compute is None else self.compute
+        nbytes = workload.allreduce_nbytes
+        return Model(
+            profiles=self.profiles,
+            transport=self.transport,
+            cluster=description.cluster,
+            workload=workload,
+            sample_nbytes=workload.sample_nbytes or self.sample_nbytes,
+            compute=compute if workload.compute_s is None else Line(workload.compute_s),
+            allreduce_nbytes=(self.allreduce_nbytes or 0.0) if nbytes is None else nbytes,
+        )
