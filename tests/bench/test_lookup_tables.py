@@ -180,6 +180,12 @@ def test_repeated_data_and_other_bounds_are_not_judged(change):
     assert [goal.met for goal in evaluate_goals(rows)] == [None]
 
 
+def test_ratios_are_shown_also_where_there_is_nothing_to_compare_them_with():
+    (place,) = places([measured(0, "rows", 20.0), measured(0, "lz4", 8.0)])
+    line = dict(zip(table_columns(LINKS), table_cells(place, LINKS)[0], strict=True))
+    assert [line[name] for name in ("rows x", "LZ x", "Huff x", "gain")] == ["20.0", "8.0", "", ""]
+
+
 def test_programs_get_the_same_numbers():
     (summary,) = lookup_summary(table_of(0), LINKS)
     assert summary["encoders"]["rows"]["ratio"] == pytest.approx(20.0)

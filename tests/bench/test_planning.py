@@ -155,6 +155,7 @@ def test_what_is_for_other_rows_is_refused():
         (plan_block, {}, "ranks=N"),
         (plan_block, {"ranks": "4", "sweep": "1gbit..2gbit"}, "not 'sweep'"),
         (sweep_block, {"ranks": "4", "moon": "1"}, "not 'moon'"),
+        (plan_block, {"ranks": "4", "bound": "abc"}, "bound= is a number, not 'abc'"),
         (check_block, {"ranks": "4"}, "takes hold_out, not 'ranks'"),
     ],
 )

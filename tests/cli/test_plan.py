@@ -27,6 +27,7 @@ def _rows(tersor) -> None:
     with RowFile("rows.jsonl") as file:
         for row in ROWS:
             file.append(row)
+    Path("log.jsonl").write_text('{"kind": "run", "step": 0}\n')
 
 
 def best(done, ranks: int) -> str:
@@ -102,6 +103,7 @@ def test_a_check_shows_every_error_and_fails_when_the_model_does(tersor) -> None
         ("plan", "name result rows with --rows FILE"),
         ("plan --rows nowhere.jsonl", "there is no file"),
         ("plan --rows rows.jsonl --check rows.jsonl", "not both"),
+        ("plan --rows log.jsonl", "holds no result rows; name a file that tersor bench wrote"),
         ("plan --rows rows.jsonl --ranks 1", "from 2"),
         ("plan --rows rows.jsonl --ranks many", "numbers separated by commas"),
         ("plan --rows rows.jsonl --inter fast", "as in 100gbit"),
@@ -132,10 +134,11 @@ def test_wrong_usage_is_one_sentence(tersor, line, words) -> None:
 
 def test_the_examples_of_the_page_run(tersor) -> None:
     Path("results").symlink_to(RESULTS)
-    [block] = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    [block, own] = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     lines = block.splitlines()
     assert len(lines) == 4
-    for line in lines:
+    own = own.replace("dumps", "--synthetic --codecs rows,group8 --peers none --rounds 1 --dim 8")
+    for line in (*lines, *own.splitlines()):
         tersor.ok(*shlex.split(line)[1:])
     Path("results").unlink()
 

@@ -49,6 +49,9 @@ def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
     }
     assert len(dumps) == 3 * 26
     assert np.load(dumps[0]).shape == (64, 16)
+    again = tersor("train", "dlrm", *SMALL, "--dump-embeddings", str(folder))
+    assert again.code == 2
+    assert "dumps of an earlier run" in again.err
 
 
 def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) -> None:
@@ -79,6 +82,7 @@ def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) ->
         (("--device", "gpu"), "'cpu' or 'cuda'"),
         (("--decay", "fast"), "step, linear"),
         (("--resume",), "--run"),
+        (("--bandwidth", "10"), "as in 100gbit"),
         (("--data", "nowhere.txt"), "nowhere.txt"),
     ],
 )

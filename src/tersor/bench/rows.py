@@ -226,19 +226,25 @@ def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
 
     Raises:
         CorruptDataError: the file is not text, or a complete line is not a result row.
+        SpecError: its first line says that it is a file of another kind.
     """
     rows = []
     for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
         if not line.endswith("\n"):
             break
         try:
-            rows.append(ResultRow.from_config(json.loads(line)))
+            config = json.loads(line)
+            is_other = number == 1 and isinstance(config, dict) and "schema" not in config
+            if not is_other:
+                rows.append(ResultRow.from_config(config))
         except (json.JSONDecodeError, SpecError) as error:
             raise CorruptDataError(
                 f"line {number} of {path} is not a result row: {error}"
             ) from error
         except RecursionError as error:
             raise CorruptDataError(f"line {number} of {path} is nested too deeply") from error
+        if is_other:
+            raise SpecError(f"{path} holds no result rows; name a file that tersor bench wrote")
     return rows
 
 

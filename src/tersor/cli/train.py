@@ -74,9 +74,7 @@ _DecayEnd = Annotated[
     int | None,
     _option("--decay-end", "Iteration of the final bounds; default: a fifth of the steps.", "N"),
 ]
-_Bandwidth = Annotated[
-    float, _option("--bandwidth", "Of the network in Gbit/s, for --codec auto.", "X")
-]
+_Bandwidth = Annotated[str, _option("--bandwidth", "Of the network, for --codec auto.", "RATE")]
 _Device = Annotated[str, _option("--device", "cpu or cuda.")]
 _RunFolder = Annotated[
     str | None, _option("--run", "Folder for the log, and for checkpoints.", "DIR")
@@ -123,7 +121,7 @@ def dlrm(
     decay: _Decay = None,
     magnitude: _Magnitude = None,
     decay_end: _DecayEnd = None,
-    bandwidth: _Bandwidth = 10.0,
+    bandwidth: _Bandwidth = "10gbit",
     device: _Device = "cpu",
     run_folder: _RunFolder = None,
     checkpoint_every: _CheckpointEvery = 0,
@@ -157,6 +155,10 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
+    if schedule.dumps is not None and not resume and _dumps_in(schedule.dumps):
+        raise SpecError(
+            f"{dumps} holds dumps of an earlier run; name another folder, or remove them"
+        )
     place = _Place(device, folder, resume, tensorboard, classes, typed_command(context))
     return _trained(Screen(as_json=as_json), config, policy, source, schedule, place)
 
@@ -211,10 +213,15 @@ def _trained(
         if is_first:
             values = {"metrics": metrics.to_config(), "exchange": run.exchange.stats.to_config()}
             if schedule.dumps is not None:
-                num_dumps = len(list(schedule.dumps.glob("step-*-table-*.npy")))
-                screen.say(f"{num_dumps} dumps of looked-up rows are in {schedule.dumps}")
+                screen.say(
+                    f"{len(_dumps_in(schedule.dumps))} dumps of looked-up rows are in {schedule.dumps}"
+                )
             screen.result(values, _result(run, metrics), Text(_closing(source)))
     return 0
+
+
+def _dumps_in(folder: Path) -> list[Path]:
+    return list(folder.glob("step-*-table-*.npy"))
 
 
 def _open(data: str, max_rows: int | None, seed: int) -> ClickSource:
@@ -229,10 +236,11 @@ def _open(data: str, max_rows: int | None, seed: int) -> ClickSource:
 
 def _config(
     source: ClickSource, preset: str, steps: int, batch: int | None, rate: float | None,
-    optimizer: str, seed: int, codec: str, backward: str, bandwidth: float,
+    optimizer: str, seed: int, codec: str, backward: str, bandwidth: str,
 ) -> DlrmConfig:  # fmt: skip
     from dataclasses import replace
 
+    from tersor.planning import parse_bandwidth
     from tersor.workloads.dlrm.config import DlrmConfig
     from tersor.workloads.models.dlrm import PRESETS
 
@@ -248,7 +256,7 @@ def _config(
         seed=seed,
         codec=codec,
         backward=backward,
-        bandwidth_gbps=bandwidth / 8,
+        bandwidth_gbps=parse_bandwidth(bandwidth) / 8e9,
         **spec,
     )
 

@@ -187,22 +187,29 @@ class Place:
                 total.encoded_nbytes += nbytes
         return total
 
-    def gain(self, table: int) -> tuple[float, float, float] | None:
+    def ratios(self, table: int) -> tuple[float | None, float | None, float | None]:
         """Return the ratios of our rows codec, plain LZ and plain Huffman, each the best of its kind.
 
-        None where one of them was not measured.
+        None for a kind that was not measured.
         """
-        rows = self.tables[table].values()
-        kinds: tuple[Callable[[ResultRow], bool], ...] = (
-            lambda row: row.codec in OURS and not row.peer,
-            lambda row: row.codec in PLAIN_LZ,
-            lambda row: row.codec in PLAIN_HUFFMAN,
+
+        def best(is_kind: Callable[[ResultRow], bool]) -> float | None:
+            found = (row.ratio for row in self.tables[table].values() if is_kind(row))
+            return max(found, default=None)
+
+        return (
+            best(lambda row: row.codec in OURS and not row.peer),
+            best(lambda row: row.codec in PLAIN_LZ),
+            best(lambda row: row.codec in PLAIN_HUFFMAN),
         )
-        found = [
-            max((row.ratio for row in rows if is_kind(row)), default=None) for is_kind in kinds
-        ]
-        ours, lz, huffman = found
-        return None if ours is None or lz is None or huffman is None else (ours, lz, huffman)
+
+    def gain(self, table: int) -> float | None:
+        """Return how many times the better of plain LZ and plain Huffman our rows codec reaches.
+
+        None where one of the three was not measured.
+        """
+        ours, lz, huffman = self.ratios(table)
+        return None if ours is None or lz is None or huffman is None else ours / max(lz, huffman)
 
 
 def places(rows: Iterable[ResultRow]) -> list[Place]:
@@ -255,11 +262,10 @@ def _gain_goals(place: Place) -> list[Goal]:
     """Judge every table that repeats a row, and then those alone that repeat most of theirs."""
     gains: dict[int, tuple[float, float]] = {}
     for table, rows in place.tables.items():
-        found = place.gain(table)
+        gain = place.gain(table)
         share = facts_of(next(iter(rows.values()))).repeated_share
-        if found is not None and share > 0:
-            ours, *plain = found
-            gains[table] = share, ours / max(plain)
+        if gain is not None and share > 0:
+            gains[table] = share, gain
     mostly = {table: pair for table, pair in gains.items() if pair[0] >= MOSTLY_REPEATED}
     name = "rows 1.8 x plain LZ and Huffman, every table that"
     return [

@@ -88,9 +88,7 @@ def _fact_cells(place: Place, table: int) -> list[str]:
     bound = next((row.relative_bound for row in rows if row.relative_bound is not None), None)
     row = next(iter(rows))
     facts, gain = facts_of(row), place.gain(table)
-    gains = ["", "", "", ""]
-    if gain is not None:
-        gains = [*(f"{ratio:.1f}" for ratio in gain), f"{gain[0] / max(gain[1:]):.2f}"]
+    ratios = ["" if ratio is None else f"{ratio:.1f}" for ratio in place.ratios(table)]
     return [
         str(table),
         facts.table_class if bound is None else f"{facts.table_class} {bound:g}",
@@ -98,7 +96,8 @@ def _fact_cells(place: Place, table: int) -> list[str]:
         f"{facts.num_distinct:,}",
         f"{facts.repeated_share:.0%}",
         "" if row.entropy_bits is None else f"{row.entropy_bits:.2f}",
-        *gains,
+        *ratios,
+        "" if gain is None else f"{gain:.2f}",
     ]
 
 

@@ -57,6 +57,8 @@ def _planned(rows: Sequence[ResultRow], options: Mapping[str, str]) -> tuple[Mod
         raise SpecError("a plan on a page needs ranks=N,...")
     ranks = parse_ranks(options["ranks"])
     codecs = options["codecs"].split(",") if "codecs" in options else None
+    if not isinstance(said.get("bound", 0.0), int | float):
+        raise SpecError(f"bound= is a number, not {options['bound']!r}")
     fit = fit_rows(
         rows, codecs=codecs, bound=said.get("bound"), backward=options.get("backward", "float32")
     )
