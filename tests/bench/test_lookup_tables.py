@@ -15,6 +15,7 @@ from tersor.bench.lookups.tables import (
     table_columns,
 )
 from tersor.bench.page import filled
+from tersor.bench.report.lookup_rows import lookup_sentence
 from tersor.bench.rows import RowFile
 from tersor.bench.timing import Percentiles
 from tests.bench.test_rows import make_row
@@ -75,7 +76,6 @@ def test_a_step_in_one_call_says_how_fast_every_table_is():
     assert (total.num_tables, total.ratio) == (2, pytest.approx(16.0))
     assert total.encode_gbps == pytest.approx(30.0)
     assert total.decode_gbps == pytest.approx(60.0)
-    assert place.overall("flat").encode_gbps == pytest.approx(20.0)
     assert place.best(0, 5.0).codec == "rows"
     (without,) = places([*alone, other])
     assert without.best(0, 5.0).codec == "flat"
@@ -83,6 +83,23 @@ def test_a_step_in_one_call_says_how_fast_every_table_is():
         zip(table_columns({"40gbit": 5.0}), table_cells(place, {"40gbit": 5.0})[1], strict=True)
     )
     assert (cells["enc GB/s"], cells["dec GB/s"]) == ("30.00", "60.00")
+
+
+def test_an_encoder_without_a_step_is_not_compared_with_those_that_have_one():
+    tables = [measured(0, "rows", 10.0, gbps=1.0), measured(0, "flat", 4.0, gbps=999.0)]
+    (place,) = places([*tables, measured(None, "rows", 10.0, gbps=30.0)])
+    assert place.best(0, 1.0).codec == "rows"
+    flat = place.overall("flat")
+    assert (flat.ratio, flat.has_speed) == (pytest.approx(4.0), False)
+    line = dict(zip(encoder_columns(LINKS), encoder_cells(place, LINKS)[1], strict=True))
+    assert (line["encoder"], line["encode GB/s"], line["x at 1gbit"]) == ("flat", "", "")
+
+
+def test_steps_without_their_tables_are_left_out():
+    step = measured(None, "rows", 10.0)
+    assert places([step]) == []
+    assert lookup_summary([step], LINKS) == []
+    assert lookup_sentence([step]) == "1 rows of steps, and none of their tables."
 
 
 def test_the_best_encoder_changes_with_the_bandwidth():

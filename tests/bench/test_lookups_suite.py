@@ -11,7 +11,9 @@ from tersor.bench.lookups.plan import LookupsConfig
 from tersor.bench.lookups.subject import table_subject
 from tersor.bench.peers.mx4 import Mx4
 from tersor.bench.rows import ResultRow, RowFile, read_rows
+from tersor.bench.suites import lookups
 from tersor.bench.suites.lookups import run_lookups
+from tersor.bench.trial import time_trials
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
 from tersor.policy import AdaptiveBounds, ClassBounds, Decay
@@ -146,6 +148,35 @@ def test_a_step_that_breaks_a_bound_is_refused():
     outcome = run_lookups(small(steps=True, codecs=("test-just-over",)), MadeLookUps())
     assert outcome.rows == []
     assert "on all tables of a step is refused" in outcome.refusals[-1]
+
+
+def test_a_step_is_timed_longer_and_with_the_host_ahead(monkeypatch):
+    asked = []
+
+    def spy(trials, **options):
+        asked.append((options["rounds"], options["clock"]))
+        return time_trials(trials, **{**options, "clock": None})
+
+    monkeypatch.setattr(lookups, "time_trials", spy)
+    run_lookups(small(steps=True, rounds=2), MadeLookUps())
+    # two tables, and one step; the host's own clock needs no lead
+    assert asked == [(2, None), (2, None), (6, None)]
+    made = []
+    monkeypatch.setattr(lookups, "CudaClock", lambda device, reads: made.append((device, reads)))
+    cuda = torch.device("cuda")
+    lookups.clock_of_step(cuda)
+    assert made == [(cuda, 160)]
+    assert lookups.clock_of_step(torch.device("cpu")) is None
+
+
+def test_tables_of_several_widths_make_one_step():
+    look_ups = MadeLookUps(num_iterations=1)
+    wide = torch.randn(64, 16, generator=torch.Generator().manual_seed(2))
+    look_ups._found[1] = [LookUp(0, wide)]
+    row = run_lookups(small(steps=True, codecs=("group8",)), look_ups).rows[-1]
+    assert row.spec["group"] == [8, 16]
+    assert row.lookups.width == 16
+    assert row.num_values == 64 * 8 + 64 * 16
 
 
 def test_steps_are_measured_on_a_gpu_unless_told_otherwise():

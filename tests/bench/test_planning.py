@@ -155,7 +155,13 @@ def test_what_is_for_other_rows_is_refused():
         (plan_block, {}, "ranks=N"),
         (plan_block, {"ranks": "4", "sweep": "1gbit..2gbit"}, "not 'sweep'"),
         (sweep_block, {"ranks": "4", "moon": "1"}, "not 'moon'"),
-        (plan_block, {"ranks": "4", "bound": "abc"}, "bound= is a number, not 'abc'"),
+        (
+            plan_block,
+            {"ranks": "4", "bound": "abc"},
+            "bound= is a number between 0 and 1, not 'abc'",
+        ),
+        (plan_block, {"ranks": "4", "bound": "NaN"}, "not 'NaN'"),
+        (plan_block, {"ranks": "4", "bound": "true"}, "not 'true'"),
         (check_block, {"ranks": "4"}, "takes hold_out, not 'ranks'"),
     ],
 )
@@ -285,7 +291,7 @@ def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
 
 
 def look_ups(*codecs, batch=2048, gbps=10.0, **changes):
-    """Return rows of two tables of 1 MB: 4 ranks, and what was asked for."""
+    """Return rows of two tables of 1 MB, one step for 4 ranks, beside what was asked for."""
     setting = f"batches of {batch}, from iteration 5"
     rows = []
     for table, ratio in ((0, 10.0), (1, 40.0)):
@@ -315,6 +321,27 @@ def test_several_batches_of_a_dump_tell_ratios_by_the_size_of_a_slice():
     assert fit.measured_rows == (512.0, 2048.0)
 
 
+def test_a_cost_per_slice_is_that_of_a_ranks_own_slices():
+    def coded(batch):
+        nbytes = batch * 64
+        # four slices of a table, 20 us each, and 2 GB/s
+        seconds = Percentiles.of([4 * 20e-6 + nbytes / 2e9])
+        return look_ups("rows", batch=batch, original_nbytes=nbytes, encode_s=seconds)
+
+    line = fit_lookups([*coded(512), *coded(2048)]).profiles["rows"].forward.encode
+    # a rank has one of four slices of both tables
+    assert line.fixed_s == pytest.approx(2 * 20e-6)
+    assert line.each_s == pytest.approx(1 / 2e9)
+
+
+def test_what_flatters_or_is_not_known_is_in_the_source():
+    assert "one size tell no fixed cost" in fit_lookups(look_ups("rows")).source
+    several = [*look_ups("rows"), *look_ups("rows", batch=512)]
+    assert "one size" not in fit_lookups(several).source
+    repeated = fit_lookups(look_ups("rows", repeat=8)).source
+    assert "rows REPEATED 8 times, which flatters copies" in repeated
+
+
 def test_a_step_in_one_call_tells_what_coding_costs_on_a_gpu():
     step = measured(None, "rows", 16.0, gbps=400.0, setting="batches of 2048, from iteration 5")
     rows = [dataclasses.replace(r, device="cuda") for r in [*look_ups("rows"), step]]
@@ -335,6 +362,9 @@ def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
         fit_rows(rows, bound=0.03)
     with pytest.raises(SpecError, match="'group8'"):
         fit_lookups(rows, backward="group8")
+    uneven = dataclasses.replace(rows[0], lookups=dataclasses.replace(rows[0].lookups, num_rows=7))
+    with pytest.raises(SpecError, match="not looked up equally often"):
+        fit_lookups([uneven, *rows[1:]])
     # flat is left out where a table misses it, and nothing is left without rows
     assert set(fit_lookups(rows[:3]).profiles) == {"float32", "rows"}
     with pytest.raises(SpecError, match="measured on every table"):

@@ -150,3 +150,22 @@ def test_rows_are_never_mixed_into_an_old_file_unasked(tmp_path):
 def test_a_value_that_is_not_a_number_is_never_written(tmp_path):
     with RowFile(tmp_path / "rows.jsonl") as file, pytest.raises(ValueError, match="JSON"):
         file.append(make_row(worst_error=float("nan")))
+
+
+@pytest.mark.parametrize("text", ['{"kind": "run"}', '{"kind": "run"}\n', "notes", "# a page\n"])
+def test_a_file_of_another_kind_is_neither_read_nor_emptied(tmp_path, text):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(text)
+    for opened in (read_rows, RowFile, lambda path: RowFile(path, resume=True)):
+        with pytest.raises((SpecError, CorruptDataError)):
+            opened(path)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize("length", [1, 5, 12, 40])
+def test_a_first_row_that_was_cut_short_is_one_of_ours(tmp_path, length):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(make_row().to_config())[:length])
+    assert read_rows(path) == []
+    RowFile(path).close()
+    assert path.read_text() == ""

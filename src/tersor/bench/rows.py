@@ -34,6 +34,8 @@ _KEY_FIELDS: Final = (
     "suite", "codec", "version", "spec", "input", "device", "num_values", "threads", "repeat",
     "group", "git_commit",
 )  # fmt: skip
+_BEGINNING: Final = '{"schema": '
+"""Of every row: a line that was cut short is one of ours."""
 _BUILD_FIELDS: Final = ("version", "git_commit")
 
 
@@ -87,7 +89,7 @@ class ResultRow:
         group: table, layer, or direction and network that the row is about, when an input has several.
         exchange: times of an exchange between ranks beyond encoding and decoding, of which these two
             are then a part.
-        lookups: what is known of a table's look-ups, where the row is about those.
+        lookups: what is known of the look-ups of a table or a step, where the row is about those.
         note: what a reader must know to compare this row.
         command: what was typed to measure it; empty where Python was asked.
     """
@@ -231,6 +233,8 @@ def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
     rows = []
     for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
         if not line.endswith("\n"):
+            if number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
+                raise _other_kind(path)
             break
         try:
             config = json.loads(line)
@@ -244,8 +248,12 @@ def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
         except RecursionError as error:
             raise CorruptDataError(f"line {number} of {path} is nested too deeply") from error
         if is_other:
-            raise SpecError(f"{path} holds no result rows; name a file that tersor bench wrote")
+            raise _other_kind(path)
     return rows
+
+
+def _other_kind(path: str | os.PathLike[str]) -> SpecError:
+    return SpecError(f"{path} holds no result rows; name a file that tersor bench wrote")
 
 
 class RowFile:

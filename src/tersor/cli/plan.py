@@ -124,11 +124,12 @@ CodecsOption = Annotated[
     typer.Option("--codecs", metavar="NAME,...", help="What to compare; default: all in the rows."),
 ]
 ModelOption = Annotated[
-    str | None, typer.Option("--input", metavar="NAME", help="The model, of rows with several.")
+    str | None,
+    typer.Option("--input", metavar="NAME", help="The model or dump, of rows with several."),
 ]
 BoundOption = Annotated[
     float | None,
-    typer.Option("--bound", metavar="R", help="Relative bound, of rows of codecs with several."),
+    typer.Option("--bound", metavar="R", help="Relative bound, of rows of the kernels suite."),
 ]
 BackwardOption = Annotated[
     str, typer.Option("--backward", metavar="NAME", help="Codec of gradients, of rows of codecs.")

@@ -139,6 +139,7 @@ def dlrm(
     The environment variables TIGHTEN_EB_TABLES, LOOSEN_EB_TABLES, TIGHTEN_EB_VALUE, LOOSEN_EB_VALUE,
     BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options go before them.
     """
+    from tersor.workloads.dlrm.checkpoint import complete_checkpoints
     from tersor.workloads.dlrm.train import Schedule
 
     folder = None if run_folder is None else Path(run_folder)
@@ -155,7 +156,8 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
-    if schedule.dumps is not None and not resume and _dumps_in(schedule.dumps):
+    goes_on = resume and folder is not None and complete_checkpoints(folder / "checkpoints")
+    if schedule.dumps is not None and not goes_on and _dumps_in(schedule.dumps):
         raise SpecError(
             f"{dumps} holds dumps of an earlier run; name another folder, or remove them"
         )

@@ -38,19 +38,24 @@ _ON_DEVICE: Final = "-device"
 
 
 class SlicedCodec(Candidate):
-    """A codec of ours with one bound per slice, or with none; all slices in one call."""
+    """A codec of ours with a bound per slice, or with none; all slices in one call."""
 
     peer = False
 
     def __init__(self, name: str, codecs: Sequence[Codec]) -> None:
-        """Measure ``codecs``, which differ in nothing but their bound, one for each slice."""
+        """Measure ``codecs``, one for each slice: the same but for the bound, and the size of a group."""
         self.name, self.codecs = name, codecs
         self.version, self.bounded = str(codecs[0].version), codecs[0].takes_bound()
 
     def options(self) -> dict[str, Any]:
-        """Return the codec's own spec, without the bound."""
-        config = self.codecs[0].to_config()
-        return {k: v for k, v in config.items() if k not in ("id", "version", "bound")}
+        """Return the codecs' own spec, without the bound; a list where they differ."""
+        configs = [codec.to_config() for codec in dict.fromkeys(self.codecs)]
+        values = {
+            name: [config[name] for config in configs]
+            for name in configs[0]
+            if name not in ("id", "version", "bound")
+        }
+        return {k: v[0] if all(one == v[0] for one in v) else v for k, v in values.items()}
 
     def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
         """Encode one slice within an absolute bound, or at the fixed rate."""

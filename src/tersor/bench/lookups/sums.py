@@ -46,7 +46,8 @@ class Sum:
         decode_s: the same for decoding.
         error_share: the largest worst error over its bound.
         is_end_to_end: whether encoding starts from float32, not from codes.
-        has_speed: whether its times mean anything: those of MX4 are plain torch's, not a kernel's.
+        has_speed: whether its times are known and mean anything: those of MX4 are plain torch's, not a
+            kernel's.
         has_broken: whether a promised bound was broken.
     """
 
@@ -60,17 +61,21 @@ class Sum:
     has_speed: bool = True
     has_broken: bool = False
 
-    def add(self, row: ResultRow, timed: ResultRow) -> None:
-        """Count one table, at the speed of ``timed``: the same row, or one of all tables together."""
+    def add(self, row: ResultRow, timed: ResultRow | None) -> None:
+        """Count one table, at the speed of ``timed``: the same row, or one of all tables together.
+
+        None says that its speed is not known.
+        """
         self.num_tables += 1
         self.original_nbytes += row.original_nbytes
         self.encoded_nbytes += row.encoded_nbytes
-        share = row.original_nbytes / max(1.0, timed.original_nbytes * timed.sampled_fraction)
-        self.encode_s += timed.encode_s.p50 * share
-        self.decode_s += timed.decode_s.p50 * share
+        if timed is not None:
+            share = row.original_nbytes / max(1.0, timed.original_nbytes * timed.sampled_fraction)
+            self.encode_s += timed.encode_s.p50 * share
+            self.decode_s += timed.decode_s.p50 * share
         self.error_share = max(self.error_share, facts_of(row).error_share)
         self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
-        self.has_speed = self.has_speed and row.codec != Mx4.name
+        self.has_speed = self.has_speed and timed is not None and row.codec != Mx4.name
         self.has_broken = self.has_broken or row.bound_held is False
 
     @property
@@ -144,15 +149,19 @@ class Place:
         return list(dict.fromkeys(name for rows in self.tables.values() for name in rows))
 
     def sum_of(self, rows: Iterable[ResultRow]) -> Sum:
-        """Add up rows of different tables.
-
-        Where a whole step was measured in one call, its speed is that of every table: a table alone
-        is mostly launches on a GPU.
-        """
+        """Add up rows of different tables."""
         total = Sum()
         for row in rows:
-            total.add(row, self.steps.get(label(row), row))
+            total.add(row, self._timed(row))
         return total
+
+    def _timed(self, row: ResultRow) -> ResultRow | None:
+        """Return the row whose speed is that of a table's row, if there is one.
+
+        Where whole steps were measured in one call, that is the step of the same encoder: a table
+        alone is mostly launches on a GPU, and is not compared with what is not.
+        """
+        return self.steps.get(label(row)) if self.steps else row
 
     def overall(self, encoder: str) -> Sum:
         """Add up one encoder over the tables it was measured on."""
@@ -179,7 +188,7 @@ class Place:
         for table, rows in self.tables.items():
             row = self.best(table, bandwidth_gbps, ours_only=True)
             if row is not None:
-                total.add(row, self.steps.get(label(row), row))
+                total.add(row, self._timed(row))
             else:
                 nbytes = next(iter(rows.values())).original_nbytes
                 total.num_tables += 1
@@ -213,7 +222,10 @@ class Place:
 
 
 def places(rows: Iterable[ResultRow]) -> list[Place]:
-    """Sort rows about look-ups; of two equal measurements the later one counts, others are left out."""
+    """Sort rows about look-ups; of two equal measurements the later one counts, others are left out.
+
+    So are steps of which no table was measured.
+    """
     found: dict[tuple[str, str, int, int, str], Place] = {}
     for row in rows:
         if row.lookups is not None:
@@ -226,7 +238,7 @@ def places(rows: Iterable[ResultRow]) -> list[Place]:
                 place.tables.setdefault(facts.table, {})[label(row)] = row
     for place in found.values():
         place.tables = dict(sorted(place.tables.items()))
-    return list(found.values())
+    return [place for place in found.values() if place.tables]
 
 
 def lookup_goals(rows: Sequence[ResultRow]) -> list[Goal]:

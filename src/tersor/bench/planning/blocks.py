@@ -9,6 +9,7 @@ from typing import Any, Final
 from tersor.bench.planning.check import SUMMARY_COLUMNS, check, summary_cells
 from tersor.bench.planning.fit import fit_rows
 from tersor.bench.planning.tables import PLAN_COLUMNS, SWEEP_COLUMNS, plan_cells, sweep_cells
+from tersor.bench.row_checks import is_number
 from tersor.bench.rows import ResultRow
 from tersor.errors import SpecError
 from tersor.planning import Description, Model, advise, parse_ranks, parse_sweep, turns
@@ -57,8 +58,9 @@ def _planned(rows: Sequence[ResultRow], options: Mapping[str, str]) -> tuple[Mod
         raise SpecError("a plan on a page needs ranks=N,...")
     ranks = parse_ranks(options["ranks"])
     codecs = options["codecs"].split(",") if "codecs" in options else None
-    if not isinstance(said.get("bound", 0.0), int | float):
-        raise SpecError(f"bound= is a number, not {options['bound']!r}")
+    bound = said.get("bound")
+    if bound is not None and not (is_number(bound) and 0 < bound < 1):
+        raise SpecError(f"bound= is a number between 0 and 1, not {options['bound']!r}")
     fit = fit_rows(
         rows, codecs=codecs, bound=said.get("bound"), backward=options.get("backward", "float32")
     )

@@ -115,17 +115,19 @@ def _kernels_slice_rows(row: ResultRow) -> float:
 def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
     """Fit rows of dumped look-ups: bytes and seconds of all tables together.
 
-    Several batches of one dump tell the ratio at several sizes of a slice, and on a GPU the fixed cost
-    of a call. Encoders that were not measured on every table, or whose speed is unknown, are left out.
+    Several batches of one dump tell the ratio at several sizes of a slice, and what a call costs at
+    least: that of a rank's own slices, or where whole steps were measured in one call, of that call.
+    Encoders that were not measured on every table, or whose speed is unknown, are left out.
 
     Args:
         rows: of one dump on one device; they may differ in ``--batch``.
         backward: the codec that gradients are sent with.
 
     Raises:
-        SpecError: rows of several dumps, devices or settings, or of none.
+        SpecError: rows of several dumps, devices or settings, or of none, or of tables that were not
+            looked up equally often.
     """
-    found = [place for place in places(rows) if place.tables]
+    found = places(rows)
     kinds = {(p.input, p.device, p.num_ranks, p.repeat, _BATCH.sub("", p.setting)) for p in found}
     if not found:
         raise SpecError("there are no look-ups of that name in these rows")
@@ -148,6 +150,8 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
         raise SpecError(
             "no encoder was measured on every table of these look-ups; go on with --resume"
         )
+    for place in found:
+        _check_even(place)
     first = found[0]
     batches = ", ".join(f"{_slice_rows(p) * p.num_ranks:,.0f}" for p in found)
     return Fit(
@@ -161,9 +165,27 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
         compute=None,
         allreduce_nbytes=None,
         source=f"coding fitted to {len(first.tables)} tables of {first.input} on {first.device}, batches of "
-        f"{batches}, gradients as {backward}; links are taken at their full bandwidth unless "
-        "--efficiency says less",
+        f"{batches}, gradients as {backward}{_warnings(found)}; links are taken at their full bandwidth "
+        "unless --efficiency says less",
     )
+
+
+def _check_even(place: Place) -> None:
+    """Refuse tables with other numbers of rows or slices than the first has."""
+    sizes = {
+        (facts.num_rows, facts.num_slices)
+        for facts in (_facts(place, table) for table in place.tables)
+    }
+    if len(sizes) > 1:
+        raise SpecError(
+            f"the tables of {place.input} were not looked up equally often; plan from dumps of whole steps"
+        )
+
+
+def _warnings(found: Sequence[Place]) -> str:
+    repeat = found[0].repeat
+    copies = "" if repeat == 1 else f"; rows REPEATED {repeat} times, which flatters copies"
+    return copies + ("; rows of one size tell no fixed cost per call" if len(found) == 1 else "")
 
 
 def _is_whole(place: Place, name: str) -> bool:
@@ -176,10 +198,11 @@ def _lookup_coding(found: Sequence[Place], name: str) -> OneWay:
     for place in found:
         total = place.overall(name)
         facts = _facts(place, next(iter(place.tables)))
-        num_steps = facts.num_slices / facts.num_ranks
-        nbytes = total.original_nbytes / num_steps
-        encode.append((nbytes, total.encode_s / num_steps))
-        decode.append((nbytes, total.decode_s / num_steps))
+        # tables are measured one after the other, slices of all ranks: a rank encodes its share of them
+        num_parts = facts.num_slices / facts.num_ranks if place.steps else facts.num_slices
+        nbytes = total.original_nbytes / num_parts
+        encode.append((nbytes, total.encode_s / num_parts))
+        decode.append((nbytes, total.decode_s / num_parts))
         ratios[_slice_rows(place)] = total.ratio
     return OneWay(Line.fit(encode), Line.fit(decode), RatioCurve.of(ratios))
 

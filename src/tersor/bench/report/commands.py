@@ -34,12 +34,15 @@ def remake(run: Run) -> str:
     if isinstance(run, PlanRun):
         return ""
     typed = dict.fromkeys(row.command for row in run.rows if row.command)
-    guessed = _guessed([row for row in run.rows if not row.command], run.path)
+    guessed = _guessed([r for r in run.rows if not r.command], run.path, is_first=not typed)
     return "\n".join(filter(None, [*typed, guessed]))
 
 
-def _guessed(rows: Sequence[ResultRow], path: str) -> str:
-    """Return commands for rows that do not say how they were measured."""
+def _guessed(rows: Sequence[ResultRow], path: str, *, is_first: bool) -> str:
+    """Return commands for rows that do not say how they were measured.
+
+    ``is_first`` says that no other command filled the file before them.
+    """
     groups: dict[tuple[_Make, str, int | None], list[ResultRow]] = {}
     for row in rows:
         make = _maker(row)
@@ -48,7 +51,8 @@ def _guessed(rows: Sequence[ResultRow], path: str) -> str:
     commands = [[*make(rows), "--output", path] for (make, _, _), rows in groups.items()]
     # a second command would refuse a file that the first one filled
     return "\n".join(
-        shlex.join([*command, *(["--resume"] if k else [])]) for k, command in enumerate(commands)
+        shlex.join([*command, *([] if is_first and k == 0 else ["--resume"])])
+        for k, command in enumerate(commands)
     )
 
 

@@ -20,7 +20,10 @@ _LINKS: Final = {f"{link:g} Gbit/s": link / 8 for link in BANDWIDTHS}
 
 def lookup_sentence(rows: Sequence[ResultRow]) -> str:
     """Return the best ratio over all tables of the first dump, in one sentence."""
-    first = places(rows)[0]
+    found = places(rows)
+    if not found:
+        return f"{len(rows):,} rows of steps, and none of their tables."
+    first = found[0]
     held = [one for one in _measured(first) if one.promises and not one.broken]
     start = f"{len(rows):,} rows of {len(first.tables)} tables"
     if not held:

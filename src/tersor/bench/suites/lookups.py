@@ -77,6 +77,11 @@ def run_lookups(
     return outcome
 
 
+def clock_of_step(device: torch.device) -> CudaClock | None:
+    """Return what times whole steps; None for the device's usual clock."""
+    return CudaClock(device, _STEP_LEAD_READS) if device.type == "cuda" else None
+
+
 class _Suite:
     """The state of one run."""
 
@@ -141,13 +146,13 @@ class _Suite:
     def step(self, tables: list[int]) -> LookupSubject:
         """Return all tables in the first batch of the last look-up: what one step exchanges."""
         cut = self.config.cut
-        last = {table: self._wanted(table)[-1] for table in tables}
-        return step_subject(
-            self._subject(
-                table, [LookUp(one.iteration, cut.first_batch(one.rows))], Cut(cut.num_ranks)
-            )
-            for table, one in last.items()
-        )
+
+        def last(table: int) -> LookupSubject:
+            found = self._wanted(table)[-1]
+            batch = LookUp(found.iteration, cut.first_batch(found.rows))
+            return self._subject(table, [batch], Cut(cut.num_ranks))
+
+        return step_subject(last(table) for table in tables)
 
     def _wanted(self, table: int) -> list[LookUp]:
         found, first = self.look_ups.read(table), self.config.first_iteration
@@ -175,18 +180,20 @@ class _Suite:
             try:
                 trial = run_trial(candidate, made.subject, threads=1)
             except (BackendUnavailableError, torch.OutOfMemoryError) as error:
-                self._note(f"{candidate.name} is left out: {str(error).splitlines()[0]}")
+                self._note(
+                    f"{candidate.name} is left out of {made.subject.name}: "
+                    f"{str(error).splitlines()[0]}"
+                )
                 continue
             if not self._refused(trial, made):
                 checked.append((trial, identity))
         is_step = made.table is None
-        is_ahead = is_step and self.device.type == "cuda"
         times = time_trials(
             [trial for trial, _ in checked],
             device=self.device,
             rounds=self.config.rounds * (_STEP_ROUNDS if is_step else 1),
             warmup=self.config.warmup,
-            clock=CudaClock(self.device, _STEP_LEAD_READS) if is_ahead else None,
+            clock=clock_of_step(self.device) if is_step else None,
         )
         for (trial, identity), seconds in zip(checked, times, strict=True):
             row = self._row(trial, made, identity, seconds)
