@@ -52,6 +52,12 @@ def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
     again = tersor("train", "dlrm", *SMALL, "--dump-embeddings", str(folder))
     assert again.code == 2
     assert "dumps of an earlier run" in again.err
+    # there is nothing to go on from
+    more = ("--run", str(tmp_path / "new"), "--resume")
+    assert (
+        "earlier run"
+        in tersor("train", "dlrm", *SMALL, *more, "--dump-embeddings", str(folder)).err
+    )
 
 
 def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) -> None:

@@ -139,7 +139,6 @@ def dlrm(
     The environment variables TIGHTEN_EB_TABLES, LOOSEN_EB_TABLES, TIGHTEN_EB_VALUE, LOOSEN_EB_VALUE,
     BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options go before them.
     """
-    from tersor.workloads.dlrm.checkpoint import complete_checkpoints
     from tersor.workloads.dlrm.train import Schedule
 
     folder = None if run_folder is None else Path(run_folder)
@@ -156,11 +155,7 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
-    goes_on = resume and folder is not None and complete_checkpoints(folder / "checkpoints")
-    if schedule.dumps is not None and not goes_on and _dumps_in(schedule.dumps):
-        raise SpecError(
-            f"{dumps} holds dumps of an earlier run; name another folder, or remove them"
-        )
+    _refuse_old_dumps(schedule, folder if resume else None)
     place = _Place(device, folder, resume, tensorboard, classes, typed_command(context))
     return _trained(Screen(as_json=as_json), config, policy, source, schedule, place)
 
@@ -220,6 +215,17 @@ def _trained(
                 )
             screen.result(values, _result(run, metrics), Text(_closing(source)))
     return 0
+
+
+def _refuse_old_dumps(schedule: Schedule, resumed: Path | None) -> None:
+    """Raise ``SpecError`` for dumps of a run that does not go on; before ranks meet, so all see the same."""
+    from tersor.workloads.dlrm.checkpoint import complete_checkpoints
+
+    goes_on = resumed is not None and complete_checkpoints(resumed / "checkpoints")
+    if schedule.dumps is not None and not goes_on and _dumps_in(schedule.dumps):
+        raise SpecError(
+            f"{schedule.dumps} holds dumps of an earlier run; name another folder, or remove them"
+        )
 
 
 def _dumps_in(folder: Path) -> list[Path]:
