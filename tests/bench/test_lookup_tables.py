@@ -95,6 +95,21 @@ def test_an_encoder_without_a_step_is_not_compared_with_those_that_have_one():
     assert (line["encoder"], line["encode GB/s"], line["x at 1gbit"]) == ("flat", "", "")
 
 
+def test_missing_tables_are_told_and_goals_of_several_batches_kept_apart():
+    rows = table_of(0)
+    some = [
+        dataclasses.replace(r, lookups=dataclasses.replace(r.lookups, num_tables=3)) for r in rows
+    ]
+    (place,) = places(some)
+    assert place.words == "dump, 4 ranks, cpu, 1 of 3 tables"
+    goals = evaluate_goals([*rows, *table_of(0, setting="batches of 32")])
+    names = [goal.name for goal in goals if "ratio" in goal.name]
+    assert [name.removeprefix("forward ratio 15 over all tables of ") for name in names] == [
+        "dump, 4 ranks, cpu",
+        "dump, 4 ranks, cpu, batches of 32",
+    ]
+
+
 def test_steps_without_their_tables_are_left_out():
     step = measured(None, "rows", 10.0)
     assert places([step]) == []

@@ -94,7 +94,8 @@ def test_a_row_says_what_was_asked_for():
 
 def test_facts_without_a_setting_are_those_of_the_defaults():
     config = run_lookups(small(), MadeLookUps()).rows[0].lookups.to_config()
-    del config["setting"]
+    assert config["num_tables"] == 2
+    del config["setting"], config["num_tables"]
     assert LookupFacts.from_config(config).setting == ""
     with pytest.raises(SpecError):
         LookupFacts.from_config(config | {"colour": 1})

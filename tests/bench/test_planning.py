@@ -311,7 +311,10 @@ def test_look_ups_tell_what_coding_costs_on_all_tables_together():
     assert rows.backward == fit.profiles["half"].forward
     assert fit.sample_nbytes == 2 * 16 * 4
     assert "2 tables of dump on cpu, batches of 2,048, gradients as half" in fit.source
-    assert not fit.profiles["float32"].has_sizes
+    assert not fit.profiles["float32"].forward.has_sizes
+    # gradients as they are have none either
+    plain = fit_rows(look_ups("rows")).profiles["rows"]
+    assert (plain.forward.has_sizes, plain.backward.has_sizes) == (True, False)
 
 
 def test_several_batches_of_a_dump_tell_ratios_by_the_size_of_a_slice():
@@ -336,10 +339,23 @@ def test_a_cost_per_slice_is_that_of_a_ranks_own_slices():
 
 def test_what_flatters_or_is_not_known_is_in_the_source():
     assert "one size tell no fixed cost" in fit_lookups(look_ups("rows")).source
-    several = [*look_ups("rows"), *look_ups("rows", batch=512)]
-    assert "one size" not in fit_lookups(several).source
+    several = [*look_ups("rows", "flat"), *look_ups("rows", batch=512)]
+    source = fit_lookups(several).source
+    assert "one size" not in source
+    assert "flat left out, without a speed on every table and batch" in source
     repeated = fit_lookups(look_ups("rows", repeat=8)).source
     assert "rows REPEATED 8 times, which flatters copies" in repeated
+
+
+def test_times_far_from_what_was_measured_are_told_to_be_guesses():
+    # 4 ranks that have 1 MB each of two tables: 500 kB for a rank
+    fit = fit_lookups(look_ups("rows"))
+    assert fit.measured_nbytes == (5e5, 5e5)
+    near = fit.model(Description.parse({"batch_per_rank": 4000}))
+    assert fit.beyond(near, [8]) is None
+    far = fit.model(Description.parse({"batch_per_rank": 100_000}))
+    words = "a rank codes 12.8 MB here, and 0.5 MB were measured"
+    assert fit.beyond(far, [8]) == f"coding times are guesses: {words}"
 
 
 def test_a_step_in_one_call_tells_what_coding_costs_on_a_gpu():

@@ -296,9 +296,6 @@ LOOKUP_ROW = made.lookup_rows()[0].to_config()
 BAD_LOOKUPS = {**LOOKUP_ROW["lookups"], "num_distinct": "x"}
 BAD_LINES = {
     "not JSON": "nonsense\n",
-    "no row": '{"some": "thing"}\n',
-    "a list": "[1, 2]\n",
-    "a number": "5\n",
     "nested": "[" * 100_000 + "\n",
     "no codec": json.dumps({**BROKEN_ROW, "codec": 5}) + "\n",
     "bytes as text": json.dumps({**BROKEN_ROW, "original_nbytes": "many"}) + "\n",
@@ -319,6 +316,13 @@ def test_a_damaged_file_is_refused_with_its_line(kind, tmp_path) -> None:
     file.write_text(BAD_LINES[kind])
     with pytest.raises(CorruptDataError, match=r"line 1 of .*bad\.jsonl"):
         read_runs([str(file)])
+
+
+@pytest.mark.parametrize("line", ['{"some": "thing"}', "[1, 2]", "5", '"text"', "null"])
+def test_a_file_of_another_kind_is_told_to_be_so(line, tmp_path) -> None:
+    (tmp_path / "x.jsonl").write_text(f"{line}\n")
+    with pytest.raises(SpecError, match="nothing that reports are made of"):
+        read_runs([str(tmp_path / "x.jsonl")])
 
 
 def test_what_is_no_text_is_refused(tmp_path) -> None:

@@ -61,12 +61,22 @@ def test_a_figure_is_written_over_no_file_unasked(tersor, tmp_path) -> None:
         ("", "holds no rows", 2),
         ("nonsense\n", "is not JSON", 1),
         ('{"schema": 1}\n', "is not a result row", 1),
+        ('{"kind": "plan"}\n', "is nothing that reports are made of", 2),
+        ("[1]\n", "is nothing that reports are made of", 2),
     ],
 )
 def test_what_cannot_be_shown_is_one_sentence(tersor, tmp_path, text, words, code) -> None:
     if text is not None:
         (tmp_path / "x.jsonl").write_text(text)
     assert words in tersor.refused("report", "x.jsonl", code=code)
+
+
+def test_plans_beside_results_are_passed_over(tersor, tmp_path) -> None:
+    folder = tmp_path / "results"
+    folder.mkdir()
+    made.write_lines(folder / "k.jsonl", made.kernel_rows())
+    (folder / "plan.jsonl").write_text('{"kind": "plan"}\n')
+    tersor.ok("report", "results")
 
 
 def test_a_report_needs_a_run(tersor) -> None:

@@ -35,6 +35,16 @@ def test_a_run_goes_on_from_its_checkpoint(tersor, tmp_path) -> None:
     assert "learning_rate" in other.err
 
 
+def test_a_folder_that_holds_a_run_is_not_written_to_again(tersor, tmp_path) -> None:
+    folder = ("--run", str(tmp_path / "run"))
+    tersor.ok("train", "dlrm", "--json", *SMALL, *folder)
+    log = (tmp_path / "run" / "log.jsonl").read_text()
+    again = tersor("train", "dlrm", *SMALL, *folder)
+    assert again.code == 2
+    assert "go on with --resume, or name another folder" in again.err
+    assert (tmp_path / "run" / "log.jsonl").read_text() == log
+
+
 def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
     folder = tmp_path / "dumps"
     tersor.ok(

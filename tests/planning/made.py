@@ -22,8 +22,10 @@ def fixed(ratio: float) -> RatioCurve:
     return RatioCurve(((1.0, ratio), (1e6, ratio)))
 
 
-def profile(name: str, ratio: float, encode: Line, decode: Line, **changes) -> Profile:
-    way = OneWay(encode, decode, fixed(ratio))
+def profile(
+    name: str, ratio: float, encode: Line, decode: Line, *, has_sizes: bool = True, **changes
+) -> Profile:
+    way = OneWay(encode, decode, fixed(ratio), has_sizes)
     return Profile(name, way, way, **changes)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.planning import Line, advise, parse_sweep, turns
+from tersor.planning import Line, Transport, advise, parse_sweep, turns
 from tests.planning.made import FAST, GBIT, SMALL, model, profile
 
 MODEL = model(FAST, SMALL, compute=Line(1e-3))
@@ -61,3 +61,9 @@ def test_every_bandwidth_of_a_sweep_has_its_own_advice():
     assert [advice.bits_per_s for advice in advised] == list(parse_sweep("1gbit..400gbit"))
     steps = [advice.best.step_s for advice in advised]
     assert steps == sorted(steps, reverse=True)
+
+
+def test_latency_is_not_called_coding():
+    slow = model(FAST, bits_per_s=GBIT, transport=Transport(sizes_s=1e-3))
+    assert "of coding, 2 ms of it to agree on sizes" in advise(slow, 8).reason
+    assert "agree" not in advise(model(FAST), 8).reason

@@ -31,6 +31,13 @@ def test_one_size_tells_a_speed_and_no_fixed_cost():
     assert Line.fit([(100.0, 1.0), (100.0, 1.0)]) == Line(0.0, pytest.approx(0.01))
 
 
+def test_sizes_that_are_close_tell_no_fixed_cost():
+    # twice the bytes in the same time is noise, not a fixed cost
+    found = Line.fit([(1e6, 1.0), (2e6, 1.0)])
+    assert found.fixed_s == 0
+    assert Line.fit([(1e6, 1.0), (4e6, 1.0)]).fixed_s == pytest.approx(1.0)
+
+
 @given(amount=st.floats(1e3, 1e10), seconds=st.lists(st.floats(1e-7, 10.0), min_size=1, max_size=3))
 def test_rounding_does_not_turn_a_speed_into_a_fixed_cost(amount, seconds):
     found = Line.fit((amount, one) for one in seconds)

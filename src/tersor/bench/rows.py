@@ -270,7 +270,7 @@ class RowFile:
         if self.rows and not resume:
             raise SpecError(
                 f"{self.path} already holds {len(self.rows)} result rows; "
-                "resume it, or choose another file"
+                "go on with --resume, or choose another file"
             )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("ab")

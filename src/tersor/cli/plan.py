@@ -205,10 +205,14 @@ def plan(
     return 0
 
 
-def _check_new(*paths: str | None, force: bool) -> None:
-    for path in paths:
+def _check_new(plot: str | None, output: str | None, *, force: bool) -> None:
+    if plot is not None and Path(plot).suffix.lower() != ".svg":
+        raise SpecError(f"a plot is an .svg file, not {plot}")
+    for path in (plot, output):
         if path is not None and Path(path).exists() and not force:
             raise SpecError(f"{path} exists; choose another name, or overwrite it with --force")
+        if path is not None and not Path(path).absolute().parent.is_dir():
+            raise SpecError(f"there is no folder {Path(path).parent} for {path}; make it first")
 
 
 def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) -> None:
@@ -260,12 +264,13 @@ def _show(
     from tersor.bench.planning import tables
     from tersor.planning import advise, parse_sweep, turns
 
+    def lines_of(model: Model, number: int) -> list[dict[str, Any]]:
+        advice = advise(model, number)
+        return [tables.plan_row(model, found, advice) for found in model.predictions(number)]
+
     advised = [advise(model, number) for number in ranks]
-    lines = [
-        tables.plan_row(model, found, advice)
-        for number, advice in zip(ranks, advised, strict=True)
-        for found in model.predictions(number)
-    ]
+    lines = [line for number in ranks for line in lines_of(model, number)]
+    written = list(lines)
     shown: list[RenderableType] = [tables.plan_table(model, ranks)]
     shown += [Text(advice.reason) for advice in advised]
     values: dict[str, Any] = {"plan": lines, "source": fit.source}
@@ -276,6 +281,9 @@ def _show(
         shown.append(tables.sweep_table(swept))
         shown += [Text(f"{number:,} ranks: {turn.reason}") for number, turn in changes]
         values["sweep"] = [_sweep_values(advice) for advice in swept]
+        written += [
+            line for n in ranks for b in sweep for line in lines_of(model.at_bandwidth(b, n), n)
+        ]
     if plot is not None:
         drawn = (
             tables.ranks_figure(model, ranks)
@@ -283,8 +291,10 @@ def _show(
             else tables.bandwidth_figure(model, ranks[0], sweep)
         )
         Path(plot).write_text(drawn + "\n", encoding="utf-8")
-    _write_lines(output, lines)
+    _write_lines(output, written)
     screen.say(fit.source)
+    if (words := fit.beyond(model, ranks)) is not None:
+        screen.say(words)
     if any(line["is_extrapolated"] for line in lines):
         sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in fit.measured_rows))
         screen.say(f"ratios with ~ are guesses: slices of {sizes} rows were measured")

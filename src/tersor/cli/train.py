@@ -155,6 +155,8 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
+    if folder is not None and not resume and (folder / "log.jsonl").exists():
+        raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
     _refuse_old_dumps(schedule, folder if resume else None)
     place = _Place(device, folder, resume, tensorboard, classes, typed_command(context))
     return _trained(Screen(as_json=as_json), config, policy, source, schedule, place)

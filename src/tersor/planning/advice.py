@@ -72,7 +72,7 @@ def advise(model: Model, num_ranks: int) -> Advice:
 
 def _in_favour(best: Prediction, baseline: Prediction) -> str:
     saved_s, cost_s = baseline.payload_s - best.payload_s, best.coding_s - baseline.coding_s
-    cost = f"costs {_ms(cost_s)} of coding" if cost_s > 0 else "its coding costs no more"
+    cost = f"costs {_cost(best, baseline)}" if cost_s > 0 else "its coding costs no more"
     gain = baseline.step_s / best.step_s
     doubt = ", a difference too small for this model" if gain < _LEAST_GAIN else ""
     return (
@@ -89,8 +89,15 @@ def _against(model: Model, baseline: Prediction, other: Prediction | None) -> st
     return (
         f"rows and gradients take {_ms(baseline.payload_s)} to send, and the best codec, "
         f"{other.name}, would save {_ms(baseline.payload_s - other.payload_s)} of it for "
-        f"{_ms(other.coding_s - baseline.coding_s)} of coding: it {until}"
+        f"{_cost(other, baseline)}: it {until}"
     )
+
+
+def _cost(found: Prediction, baseline: Prediction) -> str:
+    """Say what coding costs more, and how much of that is no coding but latency."""
+    cost_s, sizes_s = found.coding_s - baseline.coding_s, found.sizes_s - baseline.sizes_s
+    sizes = f", {_ms(sizes_s)} of it to agree on sizes" if sizes_s > 0.1 * cost_s else ""
+    return f"{_ms(cost_s)} of coding{sizes}"
 
 
 def turns(model: Model, num_ranks: int, low: float, high: float) -> list[Turn]:

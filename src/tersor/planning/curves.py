@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import exp, log
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
 from tersor.errors import SpecError
+
+_APART: Final = 4.0
 
 
 def nonnegative_fit(
@@ -62,12 +64,14 @@ class Line:
     ) -> Self:
         """Fit (amount, seconds) by least squares of relative errors, or of those over ``scales``.
 
-        Where all amounts are the same, nothing is known of the fixed part and it is 0.
+        Where amounts are not four times apart, nothing is known of the fixed part and it is 0: noise
+        would make one, and a speed beyond belief with it.
         """
         amounts, seconds = zip(*points, strict=True)
+        ones = [1.0 if max(amounts) >= _APART * min(amounts) else 0.0] * len(amounts)
         if scales is None:
             scales = [max(s, 1e-9) for s in seconds]
-        each, fixed = nonnegative_fit([amounts, [1.0] * len(amounts)], seconds, scales)
+        each, fixed = nonnegative_fit([amounts, ones], seconds, scales)
         return cls(fixed, each)
 
 

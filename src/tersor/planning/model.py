@@ -40,11 +40,19 @@ _LEAST_BITS, _MOST_BITS = 1e3, 1e16
 
 @dataclass(frozen=True, slots=True)
 class OneWay:
-    """What a codec costs in one direction: seconds by original bytes of a rank, and its ratio."""
+    """What a codec costs in one direction.
+
+    Attributes:
+        encode: seconds by original bytes of a rank.
+        decode: the same.
+        ratio: original over encoded bytes.
+        has_sizes: whether sizes are exchanged first.
+    """
 
     encode: Line
     decode: Line
     ratio: RatioCurve
+    has_sizes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +64,12 @@ class Profile:
         forward: looked-up rows.
         backward: gradients.
         keeps_bound: whether rows come back exactly or within a bound.
-        has_sizes: whether sizes are exchanged first.
     """
 
     name: str
     forward: OneWay
     backward: OneWay
     keeps_bound: bool = True
-    has_sizes: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,6 +142,11 @@ class Prediction:
         return self.forward.coding_s + self.backward.coding_s
 
     @property
+    def sizes_s(self) -> float:
+        """Seconds of agreeing on sizes, a part of coding."""
+        return self.forward.sizes_s + self.backward.sizes_s
+
+    @property
     def step_s(self) -> float:
         """Seconds of a training step."""
         return self.compute_s + self.exchange_s - self.hidden_s + self.allreduce_s
@@ -187,7 +198,7 @@ class Model:
             raise SpecError(f"an exchange has 2 ranks at least, not {num_ranks}")
         profile = self.profiles[name]
         forward, backward = (
-            self._phases(profile, one_way, direction, num_ranks)
+            self._phases(one_way, direction, num_ranks)
             for direction, one_way in (("forward", profile.forward), ("backward", profile.backward))
         )
         compute_s = self.compute.at(self.workload.rows_per_slice(num_ranks))
@@ -228,13 +239,13 @@ class Model:
             low, high = (middle, high) if loss_s(middle) < 0 else (low, middle)
         return low
 
-    def _phases(self, profile: Profile, one_way: OneWay, direction: str, num_ranks: int) -> Phases:
+    def _phases(self, one_way: OneWay, direction: str, num_ranks: int) -> Phases:
         rows = self.workload.rows_per_slice(num_ranks)
         nbytes, ratio = rows * self.sample_nbytes, one_way.ratio.at(rows)
         transport, latency_s = self.transport, self._latency_s(num_ranks)
         return Phases(
             encode_s=one_way.encode.at(nbytes),
-            sizes_s=transport.sizes_s + latency_s if profile.has_sizes else 0.0,
+            sizes_s=transport.sizes_s + latency_s if one_way.has_sizes else 0.0,
             payload_s=transport.payload_s + latency_s + self._sending_s(nbytes / ratio, num_ranks),
             decode_s=one_way.decode.at(nbytes),
             rest_s=transport.rest.get(direction, Line()).at(nbytes),

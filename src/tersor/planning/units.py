@@ -32,9 +32,10 @@ def parse_bandwidth(text: str) -> float:
         >>> parse_bandwidth("2.5 Gbit/s")
         2500000000.0
     """
-    bits = _parse(text, BITS, "a bandwidth is a number above 0 with a unit, as in 100gbit")
+    wanted = f"a bandwidth is a number above 0 with a unit ({', '.join(BITS)}), as in 100gbit"
+    bits = _parse(text, BITS, wanted)
     if bits <= 0:
-        raise SpecError(f"a bandwidth is a number above 0 with a unit, as in 100gbit, not {text!r}")
+        raise SpecError(f"{wanted}, not {text!r}")
     return bits
 
 

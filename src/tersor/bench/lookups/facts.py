@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from tersor.bench.row_checks import ask, is_count, is_number
 from tersor.errors import SpecError
+
+_LATER: Final = ("setting", "num_tables")
+"""Fields that the first rows did not have."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,6 +29,7 @@ class LookupFacts:
         num_distinct_codes: the same after quantizing: rows that fall together count once.
         error_share: worst error over the slice's bound, also for encoders that promise none.
         setting: what was asked for in words, where it is not the default.
+        num_tables: of the dump; 0 in rows of earlier versions.
     """
 
     table: int | None
@@ -39,6 +43,7 @@ class LookupFacts:
     num_distinct_codes: int
     error_share: float
     setting: str = ""
+    num_tables: int = 0
 
     @property
     def repeated_share(self) -> float:
@@ -52,7 +57,8 @@ class LookupFacts:
     @classmethod
     def from_config(cls, config: Any) -> Self:
         """Rebuild from the JSON form; anything unexpected raises ``SpecError``."""
-        if not isinstance(config, Mapping) or {"setting", *config} != {f.name for f in fields(cls)}:
+        known = {f.name for f in fields(cls)}
+        if not isinstance(config, Mapping) or {*_LATER, *config} != known:
             raise SpecError("the facts about look-ups have other fields")
         ask("table_class", isinstance(config["table_class"], str), "a text")
         ask("setting", isinstance(config.get("setting", ""), str), "a text")

@@ -141,7 +141,17 @@ class Place:
         """The dump, the cut and the setting, for a title."""
         setting = f", {self.setting}" if self.setting else ""
         copies = "" if self.repeat == 1 else f", rows REPEATED {self.repeat} times"
-        return f"{self.input}, {self.num_ranks} ranks, {self.device}{setting}{copies}"
+        some = f", {self.tables_words}" if " of " in self.tables_words else ""
+        return f"{self.input}, {self.num_ranks} ranks, {self.device}{setting}{copies}{some}"
+
+    @property
+    def tables_words(self) -> str:
+        """How many tables there are, and of how many, where some are missing."""
+        every = max(
+            facts_of(row).num_tables for rows in self.tables.values() for row in rows.values()
+        )
+        missing = f" of {every}" if every > len(self.tables) else ""
+        return f"{len(self.tables)}{missing} tables"
 
     @property
     def encoders(self) -> list[str]:
@@ -244,9 +254,13 @@ def places(rows: Iterable[ResultRow]) -> list[Place]:
 def lookup_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge what is asked of look-ups at the default bounds; repeated data are not judged."""
     goals = []
-    for place in places(rows):
+    found = places(rows)
+    inputs = [place.input for place in found]
+    for place in found:
         if place.repeat == 1 and _has_default_bounds(place.tables):
-            goals += [_ratio_goal(place), *_gain_goals(place)]
+            # one dump may be measured in several ways
+            name = place.input if inputs.count(place.input) == 1 else place.words
+            goals += [_ratio_goal(place, name), *_gain_goals(place, name)]
     return goals or [Goal("forward ratio 15 over all tables", _GOAL_RATIO, None, "no such rows")]
 
 
@@ -260,8 +274,8 @@ def _has_default_bounds(tables: Mapping[int, Mapping[str, ResultRow]]) -> bool:
     )
 
 
-def _ratio_goal(place: Place) -> Goal:
-    name = f"forward ratio 15 over all tables of {place.input}"
+def _ratio_goal(place: Place, of: str) -> Goal:
+    name = f"forward ratio 15 over all tables of {of}"
     sums = {one: place.overall(one) for one in OURS if one in place.encoders}
     whole = {one: s for one, s in sums.items() if s.num_tables == len(place.tables)}
     if not whole:
@@ -270,7 +284,7 @@ def _ratio_goal(place: Place) -> Goal:
     return Goal(name, _GOAL_RATIO, whole[best].ratio, f"{best}, {len(place.tables)} tables")
 
 
-def _gain_goals(place: Place) -> list[Goal]:
+def _gain_goals(place: Place, of: str) -> list[Goal]:
     """Judge every table that repeats a row, and then those alone that repeat most of theirs."""
     gains: dict[int, tuple[float, float]] = {}
     for table, rows in place.tables.items():
@@ -281,8 +295,8 @@ def _gain_goals(place: Place) -> list[Goal]:
     mostly = {table: pair for table, pair in gains.items() if pair[0] >= MOSTLY_REPEATED}
     name = "rows 1.8 x plain LZ and Huffman, every table that"
     return [
-        _gain_goal(f"{name} repeats rows, {place.input}", gains),
-        _gain_goal(f"{name} repeats half its rows, {place.input}", mostly),
+        _gain_goal(f"{name} repeats rows, {of}", gains),
+        _gain_goal(f"{name} repeats half its rows, {of}", mostly),
     ]
 
 

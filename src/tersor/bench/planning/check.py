@@ -125,7 +125,10 @@ def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
 
     values = list(dict.fromkeys(held_of(row) for row in rows))
     if len(values) < 2:
-        raise SpecError(f"a check needs rows of at least two values of {hold_out}")
+        raise SpecError(
+            f"a check needs exchanges (tersor bench embeddings without DIR) with at least two values of "
+            f"{hold_out}"
+        )
     points, fits = [], {}
     for value in values:
         fits[f"{hold_out} {value}"] = fit = fit_exchanges(r for r in rows if held_of(r) != value)

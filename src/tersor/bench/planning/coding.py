@@ -72,6 +72,10 @@ def fit_kernels(
         source=f"coding fitted to {len(found)} rows of codecs on {found[0].device}, gradients as "
         f"{backward}; links are taken at their full bandwidth unless --efficiency says less, and "
         "rows of one size tell no fixed cost per call",
+        measured_nbytes=(
+            min(row.original_nbytes for row in found),
+            max(row.original_nbytes for row in found),
+        ),
     )
 
 
@@ -84,15 +88,15 @@ def _profiles(
     ways: Mapping[str, OneWay], keeps: Mapping[str, bool], backward: str
 ) -> dict[str, Profile]:
     """Return a profile per encoder, beside the baseline; raises ``SpecError`` without ``backward``."""
-    free = OneWay(Line(), Line(), RatioCurve(((1.0, 1.0), (2.0, 1.0))))
+    free = OneWay(Line(), Line(), RatioCurve(((1.0, 1.0), (2.0, 1.0))), has_sizes=False)
     every = {BASELINE: free, **ways}
     if backward not in every:
         raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(every)}")
     coded = {
-        name: Profile(name, way, every[backward], keeps_bound=keeps[name], has_sizes=True)
+        name: Profile(name, way, every[backward], keeps_bound=keeps[name])
         for name, way in ways.items()
     }
-    return {BASELINE: Profile(BASELINE, free, free, keeps_bound=True, has_sizes=False), **coded}
+    return {BASELINE: Profile(BASELINE, free, free), **coded}
 
 
 def _coding(rows: Sequence[ResultRow]) -> OneWay:
@@ -141,11 +145,8 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
             f"these look-ups of {found[0].input} differ in more than their batch "
             f"({'; '.join(p.words for p in found)}); give files of one kind"
         )
-    names = [
-        name
-        for name in dict.fromkeys(name for place in found for name in place.encoders)
-        if all(_is_whole(place, name) for place in found)
-    ]
+    every = list(dict.fromkeys(name for place in found for name in place.encoders))
+    names = [name for name in every if all(_is_whole(place, name) for place in found)]
     if not names:
         raise SpecError(
             "no encoder was measured on every table of these look-ups; go on with --resume"
@@ -153,6 +154,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
     for place in found:
         _check_even(place)
     first = found[0]
+    sizes = [amount for amount, _ in (_parts(place, names[0])[0] for place in found)]
     batches = ", ".join(f"{_slice_rows(p) * p.num_ranks:,.0f}" for p in found)
     return Fit(
         profiles=_profiles(
@@ -164,9 +166,10 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
         sample_nbytes=sum(4 * _facts(first, table).width for table in first.tables),
         compute=None,
         allreduce_nbytes=None,
-        source=f"coding fitted to {len(first.tables)} tables of {first.input} on {first.device}, batches of "
-        f"{batches}, gradients as {backward}{_warnings(found)}; links are taken at their full bandwidth "
+        source=f"coding fitted to {first.tables_words} of {first.input} on {first.device}, batches of "
+        f"{batches}, gradients as {backward}{_warnings(found, every, names)}; links are taken at their full bandwidth "
         "unless --efficiency says less",
+        measured_nbytes=(min(sizes), max(sizes)),
     )
 
 
@@ -182,10 +185,17 @@ def _check_even(place: Place) -> None:
         )
 
 
-def _warnings(found: Sequence[Place]) -> str:
-    repeat = found[0].repeat
-    copies = "" if repeat == 1 else f"; rows REPEATED {repeat} times, which flatters copies"
-    return copies + ("; rows of one size tell no fixed cost per call" if len(found) == 1 else "")
+def _warnings(found: Sequence[Place], every: Sequence[str], names: Sequence[str]) -> str:
+    """Say what a reader must know of these look-ups."""
+    words, repeat = [""], found[0].repeat
+    if repeat > 1:
+        words.append(f"rows REPEATED {repeat} times, which flatters copies")
+    left_out = [name for name in every if name not in names]
+    if left_out:
+        words.append(f"{', '.join(left_out)} left out, without a speed on every table and batch")
+    if len(found) == 1:
+        words.append("rows of one size tell no fixed cost per call")
+    return "; ".join(words)
 
 
 def _is_whole(place: Place, name: str) -> bool:
@@ -194,17 +204,21 @@ def _is_whole(place: Place, name: str) -> bool:
 
 
 def _lookup_coding(found: Sequence[Place], name: str) -> OneWay:
-    encode, decode, ratios = [], [], {}
-    for place in found:
-        total = place.overall(name)
-        facts = _facts(place, next(iter(place.tables)))
-        # tables are measured one after the other, slices of all ranks: a rank encodes its share of them
-        num_parts = facts.num_slices / facts.num_ranks if place.steps else facts.num_slices
-        nbytes = total.original_nbytes / num_parts
-        encode.append((nbytes, total.encode_s / num_parts))
-        decode.append((nbytes, total.decode_s / num_parts))
-        ratios[_slice_rows(place)] = total.ratio
+    encode, decode = zip(*(_parts(place, name) for place in found), strict=True)
+    ratios = {_slice_rows(place): place.overall(name).ratio for place in found}
     return OneWay(Line.fit(encode), Line.fit(decode), RatioCurve.of(ratios))
+
+
+def _parts(place: Place, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return bytes and seconds of encoding, and of decoding, what a rank does in one exchange.
+
+    Tables are measured one after the other, slices of all ranks, of which a rank has its share;
+    a whole step in one call stays one call.
+    """
+    total, facts = place.overall(name), _facts(place, next(iter(place.tables)))
+    num_parts = facts.num_slices / facts.num_ranks if place.steps else facts.num_slices
+    nbytes = total.original_nbytes / num_parts
+    return (nbytes, total.encode_s / num_parts), (nbytes, total.decode_s / num_parts)
 
 
 def _slice_rows(place: Place) -> float:

@@ -122,7 +122,13 @@ def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
         allreduce_nbytes=allreduce_nbytes,
         source=f"fitted to {len(rows)} rows of {first.input}: {ranks} ranks, links of {links}, batches "
         f"of {batches}",
+        measured_nbytes=_ends(_own_nbytes(row) for row in rows),
     )
+
+
+def _ends(values: Iterable[float]) -> tuple[float, float]:
+    found = sorted(values)
+    return found[0], found[-1]
 
 
 def _own_nbytes(row: ResultRow) -> float:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tersor.planning import Description, Line, Model, Profile, Transport
+
+_FAR: Final = 4.0
+
+
+def _sizes(nbytes: Iterable[float]) -> list[str]:
+    """Return sizes in MB, equal ones once."""
+    return list(dict.fromkeys(f"{one / 1e6:.3g} MB" for one in nbytes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -18,6 +27,7 @@ class Fit:
         compute: seconds of a rank's computing by its samples; None where no steps were measured.
         allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
         source: one sentence on what was fitted to what.
+        measured_nbytes: fewest and most original bytes of a rank that were coded in one exchange.
     """
 
     profiles: dict[str, Profile]
@@ -26,6 +36,7 @@ class Fit:
     compute: Line | None
     allreduce_nbytes: float | None
     source: str
+    measured_nbytes: tuple[float, float]
 
     @property
     def measured_rows(self) -> tuple[float, float]:
@@ -38,6 +49,15 @@ class Fit:
             for rows, _ in way.ratio.points
         ]
         return min(points, default=0.0), max(points, default=0.0)
+
+    def beyond(self, model: Model, ranks: Sequence[int]) -> str | None:
+        """Say that coding times are guesses far from what was measured; None where they are not."""
+        low, high = self.measured_nbytes
+        planned = [model.workload.rows_per_slice(n) * model.sample_nbytes for n in ranks]
+        if low / _FAR <= min(planned) and max(planned) <= high * _FAR:
+            return None
+        said = [" to ".join(_sizes(pair)) for pair in ((min(planned), max(planned)), (low, high))]
+        return f"coding times are guesses: a rank codes {said[0]} here, and {said[1]} were measured"
 
     def model(self, description: Description) -> Model:
         """Return the model of a described cluster; what was described goes before what was fitted."""

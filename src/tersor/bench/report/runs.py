@@ -93,23 +93,42 @@ def _read(path: str) -> Iterator[Run]:
                 f"{path} holds no run: there is no {RESULT}, no {LOG} and no .jsonl file of results"
             )
         for file in found:
-            yield _read_file(file, str(file))
+            # plans and the like may lie beside results
+            if _kind(_lines(file)) is not None:
+                yield _read_file(file, str(file))
+
+
+def _kind(lines: list[Any]) -> str | None:
+    """Return what a file holds, by its first line; None where reports know nothing of it."""
+    first = lines[0] if lines else {"schema": None}
+    if not isinstance(first, Mapping):
+        return None
+    if first.get("suite") == "accuracy":
+        return "pairs"
+    if first.get("kind") == "plan-check":
+        return "predictions"
+    if "kind" in first and "step" in first:
+        return "log"
+    return "rows" if "schema" in first else None
 
 
 def _read_file(file: Path, path: str) -> Run:
     lines = _lines(file)
     if not lines:
         raise SpecError(f"{path} holds no rows; was the benchmark that writes it interrupted?")
-    first = lines[0]
-    if isinstance(first, Mapping) and first.get("suite") == "accuracy":
-        return AccuracyRun(file.stem, path, _checked(lines, path, "a pair", check_pair))
-    if isinstance(first, Mapping) and first.get("kind") == "plan-check":
-        return PlanRun(file.stem, path, _checked(lines, path, "a prediction", check_prediction))
-    if isinstance(first, Mapping) and "kind" in first and "step" in first:
-        return TrainingRun(
-            file.stem, path, {file.stem: _checked(lines, path, "a log line", check_line)}
+    kind, name = _kind(lines), file.stem
+    if kind == "pairs":
+        return AccuracyRun(name, path, _checked(lines, path, "a pair", check_pair))
+    if kind == "predictions":
+        return PlanRun(name, path, _checked(lines, path, "a prediction", check_prediction))
+    if kind == "log":
+        return TrainingRun(name, path, {name: _checked(lines, path, "a log line", check_line)})
+    if kind is None:
+        raise SpecError(
+            f"{path} is nothing that reports are made of; name results of tersor bench, a plan --check, or "
+            "the log of a training"
         )
-    return RowsRun(file.stem, path, _checked(lines, path, "a result row", ResultRow.from_config))
+    return RowsRun(name, path, _checked(lines, path, "a result row", ResultRow.from_config))
 
 
 def read_quickstart(folder: Path, path: str) -> TrainingRun:

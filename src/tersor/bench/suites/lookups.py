@@ -284,6 +284,7 @@ class _Suite:
             num_distinct_codes=made.num_distinct_codes,
             error_share=0.0 if trial.candidate.on_codes else trial.error_share,
             setting=self.config.setting,
+            num_tables=len(self.look_ups.tables),
         )
 
     def _row_note(self, candidate: Candidate) -> str:

@@ -56,6 +56,8 @@ class FolderLookUps(LookUps):
             CorruptDataError: a file is damaged.
         """
         path = Path(folder)
+        if path.exists() and not path.is_dir():
+            raise SpecError(f"'{folder}' is a file; name the folder that it is in")
         if not path.is_dir():
             raise SpecError(f"there is no folder '{folder}'; name the one that the dumps are in")
         if dim is not None and dim < 1:

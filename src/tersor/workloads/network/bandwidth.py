@@ -24,7 +24,7 @@ class Bandwidth:
     def __post_init__(self) -> None:
         """Refuse what no link of a benchmark can have."""
         if not _LEAST <= self.bits_per_s <= _MOST:
-            raise SpecError(f"a link has from 1mbit to 800gbit, not {self.bits_per_s} bits/s")
+            raise SpecError(f"a link has from 1mbit to 800gbit, not {self}")
 
     @classmethod
     def parse(cls, text: str) -> Bandwidth:
