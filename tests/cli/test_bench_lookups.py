@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from tersor.bench.peers import PEERS, load_peer
+from tersor.bench.suites import lookups as suite
 from tersor.cli.arrays.dumps import FolderLookUps
 from tersor.errors import BackendUnavailableError
+from tests.bench import report_runs as made
 
 # blosc2 sets an environment variable when it is imported; here it is no test's leak
 for name in PEERS:
@@ -100,6 +102,18 @@ def test_rows_are_written_and_another_bandwidth_needs_no_new_ones(tersor, dumps)
     assert set(best) == {"1mbit", "400gbit"}
     assert best["400gbit"] == {"0": "float32", "1": "float32"}
     assert "float32" not in best["1mbit"].values()
+
+
+def test_an_interrupt_says_what_is_kept_and_how_to_go_on(tersor, dumps, monkeypatch) -> None:
+    def interrupted(*_args, on_row, **_options):
+        on_row(made.lookup_rows()[0])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(suite, "run_lookups", interrupted)
+    done = tersor("bench", "embeddings", str(dumps), "--output", "rows.jsonl")
+    assert done.code == 130
+    assert "interrupted; 1 rows are in rows.jsonl; go on with --resume" in done.err
+    assert len(Path("rows.jsonl").read_text().splitlines()) == 1
 
 
 def test_bounds_classes_decay_and_repeats_are_in_the_rows(tersor, dumps) -> None:

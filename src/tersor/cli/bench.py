@@ -165,9 +165,12 @@ class Rows:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_error: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if self._file is not None:
             self._file.close()
+            if isinstance(error, KeyboardInterrupt):
+                kept = f"{len(self.all)} rows are in {self._file.path}"
+                error.args = (f"{kept}; go on with --resume",)
 
 
 def _kernels_config(

@@ -57,8 +57,9 @@ def exit_code_of(call: Callable[[], int]) -> int:
     except BrokenPipeError:
         _discard_stdout()
         return OUTPUT_CLOSED
-    except (KeyboardInterrupt, typer.Abort):
-        sentence, code = "interrupted; nothing half-written is left behind", INTERRUPTED
+    except (KeyboardInterrupt, typer.Abort) as error:
+        left = str(error) or "nothing half-written is left behind"
+        sentence, code = f"interrupted; {left}", INTERRUPTED
     except _UsageError as error:
         sentence, code = _usage_sentence(error), WRONG_USAGE
     except TersorError as error:

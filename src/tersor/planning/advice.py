@@ -56,7 +56,8 @@ def advise(model: Model, num_ranks: int) -> Advice:
     baseline = next(one for one in found if one.name == BASELINE)
     best, next_best = found[0], found[1] if len(found) > 1 else None
     bits = model.cluster.bandwidth(num_ranks)
-    place = f"{num_ranks:,} ranks at {bandwidth_words(bits)}"
+    inside = " within a node" if 1 < num_ranks <= model.cluster.ranks_per_node else ""
+    place = f"{num_ranks:,} ranks at {bandwidth_words(bits)}{inside}"
     if best is baseline:
         words = f"{place}: use {BASELINE}; {_against(model, baseline, next_best)}"
     else:

@@ -149,7 +149,14 @@ def short_reason(advice: Advice) -> str:
     """Return what is gained and what it costs beside float32."""
     best, base = advice.best, advice.baseline
     if best.name == BASELINE:
-        return f"sending takes only {_milliseconds(base.payload_s)} ms"
+        other = advice.next_best
+        if other is None:
+            return "there is nothing else to choose from"
+        saved, cost = base.payload_s - other.payload_s, other.coding_s - base.coding_s
+        return (
+            f"{other.name} would save {_milliseconds(saved)} ms of sending for {_milliseconds(cost)} ms "
+            "of coding"
+        )
     saved, cost = base.payload_s - best.payload_s, best.coding_s - base.coding_s
     return f"sending {_milliseconds(saved)} ms shorter, coding {_signed(cost)}"
 
