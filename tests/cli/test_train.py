@@ -61,13 +61,20 @@ def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
     assert np.load(dumps[0]).shape == (64, 16)
     again = tersor("train", "dlrm", *SMALL, "--dump-embeddings", str(folder))
     assert again.code == 2
-    assert "dumps of an earlier run" in again.err
+    assert "is not empty; dumps go to a folder of their own" in again.err
     # there is nothing to go on from
     more = ("--run", str(tmp_path / "new"), "--resume")
     assert (
-        "earlier run"
+        "is not empty"
         in tersor("train", "dlrm", *SMALL, *more, "--dump-embeddings", str(folder)).err
     )
+
+
+def test_a_file_is_no_folder_for_dumps(tersor, tmp_path) -> None:
+    (tmp_path / "dumps").write_text("mine")
+    done = tersor("train", "dlrm", *SMALL, "--dump-embeddings", str(tmp_path / "dumps"))
+    assert (done.code, "is a file; name a folder" in done.err) == (2, True)
+    assert (tmp_path / "dumps").read_text() == "mine"
 
 
 def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) -> None:

@@ -220,14 +220,20 @@ def _trained(
 
 
 def _refuse_old_dumps(schedule: Schedule, resumed: Path | None) -> None:
-    """Raise ``SpecError`` for dumps of a run that does not go on; before ranks meet, so all see the same."""
+    """Raise ``SpecError`` for a folder with files, unless a run goes on there.
+
+    Before ranks meet: none sees then what another has dumped.
+    """
     from tersor.workloads.dlrm.checkpoint import complete_checkpoints
 
     goes_on = resumed is not None and complete_checkpoints(resumed / "checkpoints")
-    if schedule.dumps is not None and not goes_on and _dumps_in(schedule.dumps):
-        raise SpecError(
-            f"{schedule.dumps} holds dumps of an earlier run; name another folder, or remove them"
-        )
+    folder = schedule.dumps
+    if folder is None or goes_on or not folder.exists():
+        return
+    if not folder.is_dir():
+        raise SpecError(f"{folder} is a file; name a folder for the dumps")
+    if any(folder.iterdir()):
+        raise SpecError(f"{folder} is not empty; dumps go to a folder of their own")
 
 
 def _dumps_in(folder: Path) -> list[Path]:
