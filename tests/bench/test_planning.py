@@ -374,6 +374,12 @@ def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
         fit_rows(rows, model="moon")
     with pytest.raises(SpecError, match="differ in more than their batch"):
         fit_lookups([*rows, *(dataclasses.replace(row, device="cuda") for row in rows)])
+    both = [*rows, *(dataclasses.replace(row, device="cuda") for row in rows)]
+    assert "on cuda" in fit_rows(both, setting="cuda").source
+    with pytest.raises(SpecError, match="of that name and setting"):
+        fit_rows(both, setting="tpu")
+    with pytest.raises(SpecError, match="--setting is for rows of look-ups"):
+        fit_rows(ROWS, setting="cuda")
     with pytest.raises(SpecError, match="a bound per table"):
         fit_rows(rows, bound=0.03)
     with pytest.raises(SpecError, match="'group8'"):

@@ -127,6 +127,14 @@ ModelOption = Annotated[
     str | None,
     typer.Option("--input", metavar="NAME", help="The model or dump, of rows with several."),
 ]
+SettingOption = Annotated[
+    str,
+    typer.Option(
+        "--setting",
+        metavar="TEXT",
+        help="A part of the words of look-ups measured in several ways.",
+    ),
+]
 BoundOption = Annotated[
     float | None,
     typer.Option("--bound", metavar="R", help="Relative bound, of rows of the kernels suite."),
@@ -169,6 +177,7 @@ def plan(
     bandwidth_sweep: SweepOption = None,
     codecs: CodecsOption = None,
     model: ModelOption = None,
+    setting: SettingOption = "",
     bound: BoundOption = None,
     backward: BackwardOption = "float32",
     plot: PlotOption = None,
@@ -199,7 +208,7 @@ def plan(
         "batch_per_rank": batch_per_rank, "sample_nbytes": sample_nbytes, "compute_ms": compute_ms,
         "allreduce_mbytes": allreduce_mbytes, "overlap": overlap,
     }  # fmt: skip
-    fit = _fit(rows, codecs, model, bound, backward)
+    fit = _fit(rows, codecs, model=model, bound=bound, backward=backward, setting=setting)
     planned = fit.model(_description(cluster, trace, values))
     _show(screen, fit, planned, parse_ranks(ranks), bandwidth_sweep, plot, output)
     return 0
@@ -241,15 +250,13 @@ def _description(cluster: str | None, trace: str | None, options: Mapping[str, A
     return Description.parse({**said, **given})
 
 
-def _fit(
-    paths: Sequence[str], codecs: str | None, model: str | None, bound: float | None, backward: str
-) -> Fit:
+def _fit(paths: Sequence[str], codecs: str | None, **chosen: Any) -> Fit:
     from tersor.bench.planning.fit import fit_rows
     from tersor.bench.rows import read_rows
 
     names = None if codecs is None else [n.strip() for n in codecs.split(",") if n.strip()]
     rows = [row for path in paths for row in read_rows(path)]
-    return fit_rows(rows, codecs=names, model=model, bound=bound, backward=backward)
+    return fit_rows(rows, codecs=names, **chosen)
 
 
 def _show(

@@ -116,7 +116,7 @@ def _kernels_slice_rows(row: ResultRow) -> float:
     return row.original_nbytes / _KERNELS_SAMPLE_NBYTES
 
 
-def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
+def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting: str = "") -> Fit:
     """Fit rows of dumped look-ups: bytes and seconds of all tables together.
 
     Several batches of one dump tell the ratio at several sizes of a slice, and what a call costs at
@@ -126,15 +126,16 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
     Args:
         rows: of one dump on one device; they may differ in ``--batch``.
         backward: the codec that gradients are sent with.
+        setting: a part of the words that name the look-ups to take, of those measured in several ways.
 
     Raises:
         SpecError: rows of several dumps, devices or settings, or of none, or of tables that were not
             looked up equally often.
     """
-    found = places(rows)
+    found = [place for place in places(rows) if setting in place.words]
     kinds = {(p.input, p.device, p.num_ranks, p.repeat, _BATCH.sub("", p.setting)) for p in found}
     if not found:
-        raise SpecError("there are no look-ups of that name in these rows")
+        raise SpecError("there are no look-ups of that name and setting in these rows")
     inputs = sorted({place.input for place in found})
     if len(inputs) > 1:
         raise SpecError(
@@ -143,7 +144,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE) -> Fit:
     if len(kinds) > 1:
         raise SpecError(
             f"these look-ups of {found[0].input} differ in more than their batch "
-            f"({'; '.join(p.words for p in found)}); give files of one kind"
+            f"({'; '.join(p.words for p in found)}); choose by a part of these words with --setting"
         )
     every = list(dict.fromkeys(name for place in found for name in place.encoders))
     names = [name for name in every if all(_is_whole(place, name) for place in found)]

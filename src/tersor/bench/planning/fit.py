@@ -50,6 +50,7 @@ def fit_rows(
     model: str | None = None,
     bound: float | None = None,
     backward: str = BASELINE,
+    setting: str = "",
 ) -> Fit:
     """Fit rows of exchanges where there are any, else those of look-ups, else of the suite ``kernels``.
 
@@ -61,6 +62,7 @@ def fit_rows(
         model: whose exchanges or look-ups are taken, of several.
         bound: see ``fit_kernels``.
         backward: see ``coding``.
+        setting: see ``fit_lookups``.
 
     Raises:
         SpecError: the rows do not tell enough, hold no such name, or are not those that an argument
@@ -68,6 +70,8 @@ def fit_rows(
     """
     given = list(rows)
     rows = latest(given)
+    if setting and not any(row.lookups is not None for row in rows):
+        raise SpecError("--setting is for rows of look-ups")
     if any(row.exchange is not None for row in rows):
         if bound is not None or backward != BASELINE:
             raise SpecError("--bound and --backward are for rows of codecs; these are of exchanges")
@@ -77,7 +81,9 @@ def fit_rows(
             raise SpecError(
                 "--bound is for rows of the kernels suite; look-ups have a bound per table"
             )
-        fit = fit_lookups((row for row in rows if model in (None, row.input)), backward=backward)
+        fit = fit_lookups(
+            (row for row in rows if model in (None, row.input)), backward=backward, setting=setting
+        )
     else:
         if model is not None:
             raise SpecError("--input is for rows of exchanges and look-ups; these are of codecs")
