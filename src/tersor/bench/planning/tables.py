@@ -77,7 +77,9 @@ def break_even_words(bits_per_s: float | None) -> str:
 
 def plan_table(model: Model, ranks: Sequence[int]) -> Table:
     """Show every way to exchange at every number of ranks; ~ marks a ratio that is a guess."""
-    table = Table(title="Predicted times; ~ ratio beyond the measured slices")
+    link = bandwidth_words(model.cluster.inter_bits_per_s)
+    title = f"Predicted times at {link} between nodes; ~ ratio beyond the measured slices"
+    table = Table(title=title)
     for name in PLAN_COLUMNS:
         table.add_column(name, justify="left" if name in ("exchange", "") else "right")
     for number in ranks:
