@@ -77,6 +77,11 @@ def test_plans_beside_results_are_passed_over(tersor, tmp_path) -> None:
     made.write_lines(folder / "k.jsonl", made.kernel_rows())
     (folder / "plan.jsonl").write_text('{"kind": "plan"}\n')
     tersor.ok("report", "results")
+    page = (tmp_path / "report.html").read_text()
+    assert "results/k.jsonl" in page
+    assert "plan.jsonl" not in page
+    (folder / "k.jsonl").unlink()
+    assert "results holds no run" in tersor.refused("report", "results", "--force")
 
 
 def test_a_report_needs_a_run(tersor) -> None:

@@ -141,16 +141,19 @@ class Place:
         """The dump, the cut and the setting, for a title."""
         setting = f", {self.setting}" if self.setting else ""
         copies = "" if self.repeat == 1 else f", rows REPEATED {self.repeat} times"
-        some = f", {self.tables_words}" if " of " in self.tables_words else ""
+        some = f", {self.tables_words}" if len(self.tables) < self.num_tables else ""
         return f"{self.input}, {self.num_ranks} ranks, {self.device}{setting}{copies}{some}"
 
     @property
+    def num_tables(self) -> int:
+        """Tables of the dump, as far as rows tell: of an interrupted run not all were measured."""
+        told = (facts_of(row).num_tables for rows in self.tables.values() for row in rows.values())
+        return max(len(self.tables), *told)
+
+    @property
     def tables_words(self) -> str:
-        """How many tables there are, and of how many, where some are missing."""
-        every = max(
-            facts_of(row).num_tables for rows in self.tables.values() for row in rows.values()
-        )
-        missing = f" of {every}" if every > len(self.tables) else ""
+        """How many tables were measured, and of how many, where some are missing."""
+        missing = f" of {self.num_tables}" if len(self.tables) < self.num_tables else ""
         return f"{len(self.tables)}{missing} tables"
 
     @property

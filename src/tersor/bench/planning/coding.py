@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tersor.bench.lookups.facts import LookupFacts
-from tersor.bench.lookups.sums import Place, facts_of, places
+from tersor.bench.lookups.sums import Place, facts_of, label, places
 from tersor.bench.peers import COPIES
 from tersor.bench.planning.fitted import Fit
 from tersor.bench.rows import ResultRow
@@ -58,7 +58,7 @@ def fit_kernels(
         raise SpecError("these rows are of several devices; give files of one")
     by_name: dict[str, list[ResultRow]] = {}
     for row in found:
-        by_name.setdefault(f"{row.codec} (peer)" if row.peer else row.codec, []).append(row)
+        by_name.setdefault(label(row), []).append(row)
     return Fit(
         profiles=_profiles(
             {name: _coding(own) for name, own in by_name.items()},

@@ -110,7 +110,7 @@ def _add(page: Page, run: Run) -> None:
         page.heading("Environment").facts(facts)
     command = remake(run)
     page.heading("Remake").text(
-        f"From {run.path}; made by, or again as nearly as it tells:"
+        f"From {run.path}, which these commands made, as typed or as nearly as its rows tell:"
         if command
         else f"From {run.path}."
     )

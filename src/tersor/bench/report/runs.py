@@ -80,22 +80,22 @@ def read_runs(paths: Iterable[str]) -> list[Run]:
 def _read(path: str) -> Iterator[Run]:
     place = Path(path)
     if not place.is_dir():
-        yield _read_file(place, path)
+        yield _run_of(_lines(place), place, path)
         return
     if (place / RESULT).is_file():
         yield read_quickstart(place, path)
     elif (place / LOG).is_file():
         yield TrainingRun(place.resolve().name, path, {"training": _log(place / LOG)})
     else:
-        found = sorted(place.glob("*.jsonl"))
+        files = {file: _lines(file) for file in sorted(place.glob("*.jsonl"))}
+        # plans and the like may lie beside results
+        found = {file: lines for file, lines in files.items() if _kind(lines) is not None}
         if not found:
             raise SpecError(
                 f"{path} holds no run: there is no {RESULT}, no {LOG} and no .jsonl file of results"
             )
-        for file in found:
-            # plans and the like may lie beside results
-            if _kind(_lines(file)) is not None:
-                yield _read_file(file, str(file))
+        for file, lines in found.items():
+            yield _run_of(lines, file, str(file))
 
 
 def _kind(lines: list[Any]) -> str | None:
@@ -112,8 +112,7 @@ def _kind(lines: list[Any]) -> str | None:
     return "rows" if "schema" in first else None
 
 
-def _read_file(file: Path, path: str) -> Run:
-    lines = _lines(file)
+def _run_of(lines: list[Any], file: Path, path: str) -> Run:
     if not lines:
         raise SpecError(f"{path} holds no rows; was the benchmark that writes it interrupted?")
     kind, name = _kind(lines), file.stem
