@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tersor.bench.html import Figure, Page
+from tersor.bench.html import Figure, Page, Way
 from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -143,8 +143,9 @@ def test_hostile_names_stay_text(chart):
 def test_a_page_escapes_what_it_is_told():
     page = Page("<t>").lead("<l>").section("<s>").heading("<h>").text("<p>").code("<c>")
     page.contents([("<n>", "<o>")]).facts({"<d>": "<e>"}).table("<i>", ["<a>"], [["<b>"]])
+    page.links("<m>", [Way("<q>", 1, 1, 1)], 1)
     text = page.show(Figure("<f>", line_chart("<g>", "x", {"<j>": [(0, 1)]}), "<k>")).render()
-    for name in "tlshpcnodeiabfgjk":
+    for name in "tlshpcnodeiabfgjkmq":
         assert f"&lt;{name}&gt;" in text
         assert f"<{name}>" not in text.replace("<p>", "").replace("<a>", "").replace("<b>", "")
     Page(HOSTILE).table(HOSTILE, [HOSTILE], [[HOSTILE]]).render().encode()

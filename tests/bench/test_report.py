@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from dataclasses import replace
@@ -12,8 +13,9 @@ import pytest
 
 from tersor.bench.html import Page
 from tersor.bench.report import build_report, read_runs
-from tersor.bench.report.codec_figures import best_codecs, pareto_front
+from tersor.bench.report.codec_figures import pareto_front
 from tersor.bench.report.commands import remake
+from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
 from tersor.errors import CorruptDataError, SpecError
@@ -266,16 +268,40 @@ def test_no_point_of_the_front_is_beaten() -> None:
 def test_the_advice_changes_with_the_bandwidth() -> None:
     slow = made.kernel_row("small", encoded_nbytes=1 << 16, encode_s=made.seconds(0.004))
     fast = made.kernel_row("quick", encoded_nbytes=1 << 20, encode_s=made.seconds(0.0002))
-    best = {link: one.codec for link, one, _ in best_codecs(measured([slow, fast], 0.03, 1))}
-    assert best[1.0] == "small"
-    assert best[400.0] == "quick"
+    found = best_codecs(measured([slow, fast], 0.03, 1), [1.0, 400.0])
+    assert [(link, one.codec) for link, one, _ in found] == [(1.0, "small"), (400.0, "quick")]
+
+
+def test_readers_choose_among_codecs_that_hold_the_bound_alone() -> None:
+    rows = [made.kernel_row(codec) for codec in ("flat", "rows", "memcpy")]
+    rows.append(made.kernel_row("broken", worst_error=2.0))
+    assert ways_in(rows) == [["flat", "rows"]]
+    # there is nothing to choose from one
+    assert ways_in(rows[1:]) == []
+
+
+def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
+    rows = made.lookup_rows()
+    free = [
+        replace(row, codec="half", spec={}, error_bound=None) for row in rows if row.codec == "flat"
+    ]
+    coarse = [
+        replace(row, codec="fp8", lookups=replace(row.lookups, error_share=1.5)) for row in free
+    ]
+    assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half"]]
+
+
+def ways_in(rows) -> list[list[str]]:
+    page = build_report([RowsRun("name", "path", rows)], title="t").render()
+    found = re.findall(r'data-ways="([^"]*)"', page)
+    return [[name for name, *_ in json.loads(html.unescape(text))] for text in found]
 
 
 def test_a_codec_that_broke_its_bound_is_marked_and_never_advised() -> None:
     broken = made.kernel_row("broken", encoded_nbytes=1, worst_error=2.0)
     found = measured([broken, made.kernel_row("flat")], 0.03, 1)
     assert [one.name for one in found] == ["broken!", "flat"]
-    assert {one.codec for _, one, _ in best_codecs(found)} == {"flat"}
+    assert {one.codec for _, one, _ in best_codecs(found, [1.0, 400.0])} == {"flat"}
 
 
 def test_a_torn_last_line_is_left_out(tmp_path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tersor.bench.html import Page, Way
 from tersor.bench.report import build_report, read_runs
+from tersor.policy import predicted_speedup
 from tests.bench import report_runs as made
 from tests.browser import Browser, browsing, needs_chromium
 
@@ -98,8 +100,6 @@ def test_the_keyboard_alone_sorts(browser, page) -> None:
 
 
 def test_words_and_empty_cells_are_sorted_too(browser, tmp_path) -> None:
-    from tersor.bench.html import Page
-
     target = tmp_path / "t.html"
     rows = [["4-bit", "10"], ["float32", ""], ["auto", "9.5"], ["half", "1,000"]]
     target.write_text(Page("t").table("t", ["name", "n"], rows).render(), encoding="utf-8")
@@ -113,6 +113,64 @@ def test_words_and_empty_cells_are_sorted_too(browser, tmp_path) -> None:
     ):
         browser.run(f"document.querySelectorAll('thead button')[{column - 1}].click()")
         assert browser.run(cells.format(column)) == wanted
+
+
+WAYS = [Way("small", 20.0, 1.0, 2.0), Way("fast", 4.0, 200.0, 400.0), Way("poor", 1.5, 0.1, 0.1)]
+
+
+def lines_of(browser) -> list[list[str]]:
+    return browser.run("""
+    Array.from(document.querySelectorAll(".links li")).map((line) =>
+      [line.querySelector(".way").textContent, Number(line.querySelector(".gain").textContent)])
+    """)
+
+
+def choose(browser, gbit: str, box: str = "number") -> str:
+    return browser.run(f"""
+    (() => {{
+      const box = document.querySelector(".links input[type={box}]");
+      box.value = "{gbit}";
+      box.dispatchEvent(new Event("input"));
+      return document.querySelector(".links p[aria-live]").textContent;
+    }})()
+    """)
+
+
+@pytest.fixture
+def chooser(browser, tmp_path) -> Browser:
+    target = tmp_path / "t.html"
+    target.write_text(Page("t").links("somewhere", WAYS, 1).render(), encoding="utf-8")
+    browser.open(target)
+    assert browser.problems == []
+    return browser
+
+
+@pytest.mark.parametrize("gbit", [0.5, 1, 30, 5000, 123456])
+def test_speedups_on_a_link_are_those_that_tables_show(chooser, gbit) -> None:
+    choose(chooser, str(gbit))
+    speedups = {way.name: predicted_speedup(*way[1:], gbit / 8) for way in WAYS} | {"float32": 1}
+    wanted = sorted(speedups, key=lambda name: -speedups[name])
+    lines = lines_of(chooser)
+    assert [name for name, _ in lines] == wanted
+    assert dict(lines) == {name: pytest.approx(speedups[name], rel=0.06) for name in wanted}
+
+
+def test_moving_the_bandwidth_changes_the_advice_and_says_why(chooser) -> None:
+    assert lines_of(chooser)[0][0] == "small"
+    assert chooser.run("document.querySelector('.links h4').textContent").endswith("somewhere")
+    for box, link in (("number", "100"), ("range", "2")):
+        words = choose(chooser, link, box)
+        assert words.startswith(
+            "At 100 Gbit/s fast is fastest, 2.91 times float32: 18 % of its time"
+        )
+        # 3 / 4 of the bytes are saved, and a GB takes 7.5 ms to encode and decode
+        assert "It pays up to 800 Gbit/s; next is small, 0.053 times" in words
+        assert chooser.run("document.querySelector('.links input[type=number]').value") == "100"
+        choose(chooser, "1")
+    words = choose(chooser, "3200")
+    assert words.startswith("At 3,200 Gbit/s plain float32 is fastest. fast comes nearest")
+    for wrong in ("", "-1", "0"):
+        assert choose(chooser, wrong) == words
 
 
 def test_a_saved_figure_opens_on_its_own(browser, page, tmp_path) -> None:

@@ -84,6 +84,18 @@ def test_plans_beside_results_are_passed_over(tersor, tmp_path) -> None:
     assert "results holds no run" in tersor.refused("report", "results", "--force")
 
 
+def test_links_are_those_that_were_asked_for(tersor, tmp_path) -> None:
+    file = str(made.write_lines(tmp_path / "k.jsonl", [*made.kernel_rows(), *made.lookup_rows()]))
+    tersor.ok("report", file, "--bandwidth", "2.5gbit,800mbit,2500mbit")
+    page = (tmp_path / "report.html").read_text()
+    assert page.count('data-gbit="2.5"') == 2
+    assert "best at 2.5 Gbit/s" in page
+    assert page.count("x at 0.8 Gbit/s</th>") == 1
+    assert "10 Gbit/s</th>" not in page
+    assert "as in 100gbit, not 'fast'" in tersor.refused("report", file, "--bandwidth", "fast")
+    assert "at least one link" in tersor.refused("report", file, "--bandwidth", ",")
+
+
 def test_a_report_needs_a_run(tersor) -> None:
     assert "RUN" in tersor.refused("report")
 

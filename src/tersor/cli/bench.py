@@ -13,7 +13,15 @@ from rich.text import Text
 
 from tersor.bench.rows import ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, ThreadsOption, check_device, typed_command, use_threads
+from tersor.cli.options import (
+    JsonOption,
+    ThreadsOption,
+    check_device,
+    names_of,
+    numbers_of,
+    typed_command,
+    use_threads,
+)
 from tersor.cli.screen import Screen, binary_size
 from tersor.codecs import registry
 from tersor.errors import SpecError
@@ -200,19 +208,6 @@ def _kernels_config(
             raise SpecError(f"--rounds must be at least 1, not {rounds}")
         config = replace(config, rounds=rounds)
     return config
-
-
-def names_of(text: str) -> tuple[str, ...]:
-    """Return names that are separated by commas."""
-    return tuple(name.strip() for name in text.split(",") if name.strip())
-
-
-def numbers_of(text: str, option: str, kind: type[int | float]) -> tuple[Any, ...]:
-    """Return numbers that are separated by commas; raises ``SpecError`` for anything else."""
-    try:
-        return tuple(kind(number) for number in names_of(text))
-    except ValueError as error:
-        raise SpecError(f"{option} takes numbers separated by commas, not {text!r}") from error
 
 
 def show_rows(

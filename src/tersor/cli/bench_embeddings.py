@@ -12,13 +12,11 @@ from tersor.cli.bench import (
     ResumeOption,
     Rows,
     SmokeOption,
-    names_of,
-    numbers_of,
     show_rows,
 )
 from tersor.cli.bench_lookups import measure_lookups
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, typed_command
+from tersor.cli.options import JsonOption, names_of, numbers_of, typed_command
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 

@@ -6,9 +6,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tersor.cli.bench import Rows, names_of, numbers_of, show_rows
+from tersor.cli.bench import Rows, show_rows
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import check_device
+from tersor.cli.options import check_device, names_of, numbers_of
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 

@@ -13,10 +13,8 @@ from tersor.cli.bench import (
     ResumeOption,
     Rows,
     SmokeOption,
-    names_of,
-    numbers_of,
 )
-from tersor.cli.options import JsonOption, check_device, typed_command
+from tersor.cli.options import JsonOption, check_device, names_of, numbers_of, typed_command
 from tersor.cli.screen import Screen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -113,3 +113,16 @@ def typed_command(context: typer.Context) -> str:
         else:
             words += [parameter.opts[0], *values]
     return shlex.join([*words, *arguments])
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """Return names that are separated by commas."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+def numbers_of(text: str, option: str, kind: type[int | float]) -> tuple[Any, ...]:
+    """Return numbers that are separated by commas; raises ``SpecError`` for anything else."""
+    try:
+        return tuple(kind(number) for number in names_of(text))
+    except ValueError as error:
+        raise SpecError(f"{option} takes numbers separated by commas, not {text!r}") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tersor.cli.options import ForceOption, JsonOption, typed_command
+from tersor.cli.options import ForceOption, JsonOption, names_of, typed_command
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.errors import SpecError
 
@@ -36,20 +36,29 @@ def report(
     title: Annotated[
         str, typer.Option("--title", metavar="TEXT", help="What stands above the page.")
     ] = "tersor report",
+    bandwidth: Annotated[
+        str | None,
+        typer.Option(
+            "--bandwidth",
+            metavar="RATE,...",
+            help="Links that speed-ups are predicted for, as in 10gbit,400gbit; default: common ones.",
+        ),
+    ] = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> int:
     """Build one HTML page from results: summary, sortable tables, figures, environment, commands.
 
-    The page needs no network and no other file. A report is written over an earlier one; any other file
+    The page needs no network and no other file; in it, readers can move the bandwidth. A report is written over an earlier one; any other file
     only with --force.
     """
-    from tersor.bench.report import build_report, read_runs, run_sentence
+    from tersor.bench.report import COMMON_LINKS, build_report, read_runs, run_sentence
 
     target = Path(output)
     _check_target(target, force=force)
+    links = COMMON_LINKS if bandwidth is None else _links(bandwidth)
     found = read_runs(runs)
-    page = build_report(found, title=title, command=typed_command(context))
+    page = build_report(found, title=title, command=typed_command(context), links=links)
     targets = {} if figures is None else _figure_targets(page, Path(figures), force=force)
     nbytes = write_page(page, target)
     paths = _write_figures(page, targets)
@@ -66,6 +75,16 @@ def report(
     lines.append(f"Report: {output}  ({binary_size(nbytes)}, {ending})")
     Screen(as_json=as_json).result(values, *(Text(printable(line)) for line in lines))
     return 0
+
+
+def _links(text: str) -> list[float]:
+    """Return the Gbit/s of bandwidths that are separated by commas, each once."""
+    from tersor.planning import parse_bandwidth
+
+    links = [parse_bandwidth(word) / 1e9 for word in names_of(text)]
+    if not links:
+        raise SpecError("--bandwidth names at least one link, as in 10gbit")
+    return list(dict.fromkeys(links))
 
 
 def _check_target(target: Path, *, force: bool) -> None:

@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Final, Self
 
 from tersor.bench.html.figure import Figure, slug
+from tersor.bench.html.links import Way, link_chooser
 from tersor.bench.markup import escaped
 
 GENERATOR: Final = '<meta name="generator" content="tersor">'
@@ -134,6 +135,11 @@ class Page:
         )
         return self
 
+    def links(self, about: str, ways: Sequence[Way], gbit_s: float) -> Self:
+        """Let readers choose a link, from the one given on, and see which way to send is fastest."""
+        self._parts.append(link_chooser(about, ways, gbit_s))
+        return self
+
     def render(self) -> str:
         """Return the whole page."""
         title = escaped(self.title)
@@ -146,5 +152,6 @@ class Page:
             '<link rel="icon" href="data:,">\n'
             f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
             + "\n".join(self._parts)
-            + f"\n</main>\n<script>\n{_asset('page.js')}</script>\n</body>\n</html>\n"
+            + f"\n</main>\n<script>\n{_asset('tables.js')}</script>\n"
+            f"<script>\n{_asset('links.js')}</script>\n</body>\n</html>\n"
         )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 from tersor.bench.html import Page
 from tersor.bench.report.codec_rows import add_codec_rows, codec_sentence
 from tersor.bench.report.commands import remake
 from tersor.bench.report.exchanges import add_exchanges, exchange_sentence
+from tersor.bench.report.links import COMMON_LINKS, Links
 from tersor.bench.report.lookup_rows import add_lookups, lookup_sentence
 from tersor.bench.report.origin import environment, machines
 from tersor.bench.report.predictions import add_predictions, plan_sentence
@@ -22,18 +22,27 @@ from tersor.bench.report.trainings import (
 from tersor.bench.rows import ResultRow
 
 
-def build_report(runs: Sequence[Run], *, title: str, command: str | None = None) -> Page:
-    """Return the page about all runs; ``command`` is what makes this very page."""
+def build_report(
+    runs: Sequence[Run], *, title: str, command: str | None = None, links: Links = COMMON_LINKS
+) -> Page:
+    """Return the page about all runs.
+
+    Args:
+        runs: what it is about.
+        title: stands at its top.
+        command: what makes this very page.
+        links: bandwidths in Gbit/s that speed-ups are predicted for.
+    """
     page = Page(title)
     if len(runs) == 1:
         page.lead(run_sentence(runs[0]))
-        _add(page, runs[0])
+        _add(page, runs[0], links)
     else:
         page.lead(summary(runs))
         page.contents([(run.name, run_sentence(run)) for run in runs])
         for run in runs:
             page.section(run.name).text(run_sentence(run))
-            _add(page, run)
+            _add(page, run, links)
     if command is not None:
         page.section("This page").text("Made by this command:").code(command)
     return page
@@ -68,9 +77,8 @@ def run_sentence(run: Run) -> str:
         return plan_sentence(run)
     if not isinstance(run, RowsRun):
         return training_sentence(run)
-    parts = _kinds(run.rows)
-    sentences = [sentence(rows) for rows, (sentence, _) in zip(parts, _KINDS, strict=True) if rows]
-    return " ".join(sentences)
+    said = zip(_kinds(run.rows), (exchange_sentence, lookup_sentence, codec_sentence), strict=True)
+    return " ".join(sentence(rows) for rows, sentence in said if rows)
 
 
 def _kinds(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
@@ -80,29 +88,23 @@ def _kinds(rows: Sequence[ResultRow]) -> list[list[ResultRow]]:
     return [between, lookups, [r for r in rows if r.exchange is None and r.lookups is None]]
 
 
-_KINDS: Final[
-    tuple[
-        tuple[
-            Callable[[Sequence[ResultRow]], str], Callable[[Page, str, Sequence[ResultRow]], None]
-        ],
-        ...,
-    ]
-] = (
-    (exchange_sentence, add_exchanges),
-    (lookup_sentence, add_lookups),
-    (codec_sentence, add_codec_rows),
-)
+def _add_rows(page: Page, run: RowsRun, links: Links) -> None:
+    between, lookups, codecs = _kinds(run.rows)
+    if between:
+        add_exchanges(page, run.name, between)
+    if lookups:
+        add_lookups(page, run.name, lookups, links)
+    if codecs:
+        add_codec_rows(page, run.name, codecs, links)
 
 
-def _add(page: Page, run: Run) -> None:
+def _add(page: Page, run: Run, links: Links) -> None:
     if isinstance(run, AccuracyRun):
         add_accuracy(page, run)
     elif isinstance(run, PlanRun):
         add_predictions(page, run)
     elif isinstance(run, RowsRun):
-        for rows, (_, add) in zip(_kinds(run.rows), _KINDS, strict=True):
-            if rows:
-                add(page, run.name, rows)
+        _add_rows(page, run, links)
     else:
         add_training(page, run)
     facts = environment(run)

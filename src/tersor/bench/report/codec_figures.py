@@ -5,18 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tersor.bench.ceiling import CEILING
 from tersor.bench.html import Figure
 from tersor.bench.html.figure import slug
-from tersor.bench.peers import COPIES
 from tersor.bench.report.measured import Measured, bounds_of, main_threads, measured
 from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
 
-BANDWIDTHS: Final = (1.0, 10.0, 25.0, 100.0, 200.0, 400.0, 1600.0)
-"""Links in Gbit/s that networks of today have."""
 DIRECTIONS: Final = ("encode", "decode")
-_COPIES: Final = COPIES | {CEILING}
 _NUM_STEPS: Final = 48
 _LEAST_GAIN: Final = 0.3
 
@@ -43,7 +38,7 @@ def codec_figures(run: str, label: str, rows: Sequence[ResultRow]) -> list[Figur
 
 
 def _without_copies(found: Sequence[Measured]) -> list[Measured]:
-    return [one for one in found if one.codec not in _COPIES]
+    return [one for one in found if not one.is_copy]
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -85,15 +80,6 @@ def front_figure(
         + (" ! broke its bound." if any(one.broken for one in bounded) else "")
     )
     return Figure(slug(name[0], "ratio", direction, *name[1:]), svg, caption, folded)
-
-
-def best_codecs(found: Sequence[Measured]) -> list[tuple[float, Measured, float]]:
-    """Return for each common link its Gbit/s, the codec that makes it fastest, and the speed-up."""
-    whole = [one for one in _without_copies(found) if not one.broken]
-    if not whole:
-        return []
-    best = [(link, max(whole, key=lambda one: one.speedup(link))) for link in BANDWIDTHS]
-    return [(link, one, one.speedup(link)) for link, one in best]
 
 
 def links_figure(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from tersor.bench.html import Page
-from tersor.bench.report.codec_figures import best_codecs, codec_figures
+from tersor.bench.report.codec_figures import codec_figures
+from tersor.bench.report.links import Links, add_chooser, best_codecs
 from tersor.bench.report.measured import (
     Measured,
     Place,
@@ -60,7 +61,7 @@ def _named(one: Measured) -> str:
     return f"{one.codec} (a peer)" if one.peer else one.codec
 
 
-def add_codec_rows(page: Page, run: str, rows: Sequence[ResultRow]) -> None:
+def add_codec_rows(page: Page, run: str, rows: Sequence[ResultRow], links: Links) -> None:
     """Add a part per place: its figures, the codecs that suit each link, and all its rows."""
     for place, own in rows_by_place(rows).items():
         label = place.label
@@ -68,14 +69,16 @@ def add_codec_rows(page: Page, run: str, rows: Sequence[ResultRow]) -> None:
         shown = comparable(own)
         if len(shown) > 1 and not place.is_file:
             page.show(*codec_figures(run, label, shown))
-            _add_best(page, shown)
+            _add_best(page, label, shown, links)
         page.table(f"All rows: {label}", *rows_cells(own))
 
 
-def _add_best(page: Page, rows: Sequence[ResultRow]) -> None:
+def _add_best(page: Page, label: str, rows: Sequence[ResultRow], links: Links) -> None:
     """Add which codec is fastest on which link, and why."""
     bounds: list[float | None] = [*bounds_of(rows)] or [None]
     threads = main_threads(rows)
+    at = label if bounds[0] is None else f"{label}, relative bound {bounds[0]:g}"
+    add_chooser(page, at, measured(rows, bounds[0], threads), links)
     lines = [
         [
             f"{link:g}", "" if bound is None else f"{bound:g}",
@@ -83,7 +86,7 @@ def _add_best(page: Page, rows: Sequence[ResultRow]) -> None:
             f"{gain:.2f}", f"{one.ratio:.1f}", _number(one.encode_gbps, 3), _number(one.decode_gbps, 3),
         ]
         for bound in bounds
-        for link, one, gain in best_codecs(measured(rows, bound, threads))
+        for link, one, gain in best_codecs(measured(rows, bound, threads), links)
     ]  # fmt: skip
     head = (
         "link Gbit/s",

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
 from tersor.bench.lookups.sums import Place, places
 from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
-from tersor.bench.report.codec_figures import BANDWIDTHS, DIRECTIONS, front_figure, links_figure
+from tersor.bench.report.codec_figures import DIRECTIONS, front_figure, links_figure
 from tersor.bench.report.codec_rows import rows_cells
+from tersor.bench.report.links import Links, add_chooser, link_words
 from tersor.bench.report.measured import Measured
 from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, bar_chart
-
-_LINKS: Final = {f"{link:g} Gbit/s": link / 8 for link in BANDWIDTHS}
 
 
 def lookup_sentence(rows: Sequence[ResultRow]) -> str:
@@ -34,13 +32,17 @@ def lookup_sentence(rows: Sequence[ResultRow]) -> str:
     )
 
 
-def _measured(place: Place) -> list[Measured]:
-    """Return the encoders that start from floats and were measured on every table."""
+def _measured(place: Place, *, usable: bool = False) -> list[Measured]:
+    """Return the encoders that start from floats and were measured on every table.
+
+    Those that an exchange could use stayed within every bound, whether they promise that or not.
+    """
     found = []
     for name in place.encoders:
         total = place.overall(name)
         rows = [own[name] for own in place.tables.values() if name in own]
-        if total.is_predictable and len(rows) == len(place.tables) and total.original_nbytes:
+        is_shown = total.is_usable if usable else total.is_predictable
+        if is_shown and len(rows) == len(place.tables) and total.original_nbytes:
             found.append(
                 Measured(
                     codec=rows[0].codec,
@@ -58,14 +60,20 @@ def _measured(place: Place) -> list[Measured]:
     return found
 
 
-def add_lookups(page: Page, run: str, rows: Sequence[ResultRow]) -> None:
+def add_lookups(page: Page, run: str, rows: Sequence[ResultRow], links: Links) -> None:
     """Add a part per dump: its figures, its encoders and its tables."""
+    bandwidths = {link_words(link): link / 8 for link in links}
     for place in places(rows):
         page.heading(f"Look-ups of {place.words}")
         page.show(*_figures(run, place))
-        encoders = f"Encoders over all tables of {place.words}; best on: tables, at the first link"
-        page.table(encoders, encoder_columns(_LINKS), encoder_cells(place, _LINKS))
-        page.table(f"Tables of {place.words}", table_columns(_LINKS), table_cells(place, _LINKS))
+        add_chooser(page, place.words, _measured(place, usable=True), links)
+        encoders = (
+            f"Encoders over all tables of {place.words}; best on: tables, at {link_words(links[0])}"
+        )
+        page.table(encoders, encoder_columns(bandwidths), encoder_cells(place, bandwidths))
+        page.table(
+            f"Tables of {place.words}", table_columns(bandwidths), table_cells(place, bandwidths)
+        )
     page.table("All rows of look-ups", *rows_cells(rows))
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
+from tersor.bench.ceiling import CEILING
+from tersor.bench.peers import COPIES
 from tersor.bench.rows import ResultRow
 from tersor.policy.choice import predicted_speedup
 
-_GBIT_PER_GB = 8.0
+_GBIT_PER_GB: Final = 8.0
+_COPIES: Final = COPIES | {CEILING}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ class Measured:
     error: float | None
     broken: bool
     ceiling_gbps: float | None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a plain copy, which others are measured against."""
+        return self.codec in _COPIES
 
     @property
     def name(self) -> str:

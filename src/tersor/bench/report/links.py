@@ -1,0 +1,39 @@
+"""Which codec is fastest on which link, of those that were measured at one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tersor.bench.html import Page, Way
+from tersor.bench.report.measured import Measured
+
+Links = Sequence[float]
+"""Bandwidths in Gbit/s, the one that a reader cares about most first."""
+COMMON_LINKS: Final[Links] = (1.0, 10.0, 25.0, 100.0, 200.0, 400.0, 1600.0)
+"""What networks of today have."""
+
+
+def link_words(gbit_s: float) -> str:
+    """Return a bandwidth as reports write it."""
+    return f"{gbit_s:g} Gbit/s"
+
+
+def best_codecs(found: Sequence[Measured], links: Links) -> list[tuple[float, Measured, float]]:
+    """Return for each link its Gbit/s, the codec that makes it fastest, and the speed-up."""
+    whole = _eligible(found)
+    if not whole:
+        return []
+    best = [(link, max(whole, key=lambda one: one.speedup(link))) for link in links]
+    return [(link, one, one.speedup(link)) for link, one in best]
+
+
+def add_chooser(page: Page, about: str, found: Sequence[Measured], links: Links) -> None:
+    """Let readers move the bandwidth, from the first link on, where there is more than one codec."""
+    ways = [Way(one.label, one.ratio, one.encode_gbps, one.decode_gbps) for one in _eligible(found)]
+    if len(ways) > 1:
+        page.links(about, ways, links[0])
+
+
+def _eligible(found: Sequence[Measured]) -> list[Measured]:
+    return [one for one in found if not one.is_copy and not one.broken]
