@@ -35,6 +35,19 @@ def test_a_run_goes_on_from_its_checkpoint(tersor, tmp_path) -> None:
     assert "learning_rate" in other.err
 
 
+def test_a_longer_run_says_how_to_keep_the_decay_it_began_with(tersor, tmp_path) -> None:
+    folder = ("--run", str(tmp_path), "--checkpoint-every", "2")
+    tersor.ok("train", "dlrm", "--json", *SMALL, "--steps", "10", *folder)
+    longer = ("train", "dlrm", "--json", *SMALL, "--steps", "20", *folder, "--resume")
+    other = tersor(*longer)
+    assert other.code == 2
+    assert "its bounds become final at iteration 2, and by default that follows" in other.err
+    assert "--decay-end 2" in other.err
+    assert "resumed at step 10" in tersor.ok(*longer, "--decay-end", "2").err
+    other = tersor(*longer, "--decay-end", "2", "--bounds", "0.02,0.03,0.05")
+    assert "of a run with another bounds" in other.err
+
+
 def test_a_folder_that_holds_a_run_is_not_written_to_again(tersor, tmp_path) -> None:
     folder = ("--run", str(tmp_path / "run"))
     tersor.ok("train", "dlrm", "--json", *SMALL, *folder)

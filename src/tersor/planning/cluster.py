@@ -49,7 +49,12 @@ class Cluster:
     intra_latency_s: float = 0.0
 
     def local_ranks(self, num_ranks: int) -> int:
-        """Return how many of the ranks share a node."""
+        """Return how many of the ranks share a node that is full.
+
+        One that is not full never has more to send to the others: of n ranks, k on a node send
+        k * (n - k) parts out, which is largest where k is nearest to half of n, and so of a full
+        node; of two nodes both send as much.
+        """
         return min(num_ranks, self.ranks_per_node)
 
     def with_bandwidth(self, bits_per_s: float, num_ranks: int) -> Cluster:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch.distributed as dist
 
@@ -72,18 +72,30 @@ def resume(run: DlrmRun, folder: Path) -> int:
             f"{path} was written by {facts.get('world_size')} ranks, this run has "
             f"{run.ranks.world_size}; start as many, or another run"
         )
+    _refuse_another_run(run, path, facts)
+    run.load_state(load(path / f"rank-{run.ranks.rank}.tsr"))
+    return run.step_number
+
+
+def _refuse_another_run(run: DlrmRun, path: Path, facts: dict[str, Any]) -> None:
     # a run may go on for longer than it was first told
-    ours, theirs = run.config.to_config(), dict(facts.get("config", {}))
-    differing = [name for name in ours if name != "steps" and _json(ours[name]) != theirs.get(name)]
+    ours, theirs = _json(run.config.to_config()), dict(facts.get("config", {}))
+    differing = [name for name in ours if name != "steps" and ours[name] != theirs.get(name)]
+    if differing == ["bounds"]:
+        end = theirs.get("bounds", {}).get("decay", {}).get("end")
+        decay = {**ours["bounds"]["decay"], "end": end}
+        if {**ours["bounds"], "decay": decay} == theirs.get("bounds"):
+            raise SpecError(
+                f"{path} is of a run with another decay: its bounds become final at iteration {end}, "
+                f"and by default that follows from --steps; go on with --decay-end {end}"
+            )
     if differing or facts.get("source") != run.source.name:
         what = ", ".join(differing) or "data"
         raise SpecError(
             f"{path} is of a run with another {what}; give the same options, or another folder"
         )
-    run.load_state(load(path / f"rank-{run.ranks.rank}.tsr"))
-    return run.step_number
 
 
-def _json(value: object) -> object:
+def _json(value: Any) -> Any:
     """Return a value as it comes back from JSON."""
     return json.loads(json.dumps(value))
