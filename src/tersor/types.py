@@ -100,6 +100,18 @@ class Bound:
         return cls(kind, value)
 
 
+def bound_share(error: float, error_bound: float) -> float:
+    """Return error over bound; above 1 the bound is broken. A bound of 0 allows no error.
+
+    Example:
+        >>> bound_share(0.25, 0.5), bound_share(0.0, 0.0), bound_share(1e-30, 0.0)
+        (0.5, 0.0, inf)
+    """
+    if error_bound > 0:
+        return error / error_bound
+    return 0.0 if error == 0 else math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
     """Shape and dtype of a tensor: what a decoder must know to rebuild it."""

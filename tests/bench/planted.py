@@ -49,3 +49,20 @@ class Idle(Exact):
 
     def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IdleRate(Codec):
+    """The same, of a codec that takes no bound."""
+
+    codec_id: ClassVar[str] = "test-idle-rate"
+    guarantee: ClassVar[str] = "fixed-rate"
+
+    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        return torch.zeros(1, dtype=torch.uint8)
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        pass
+
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        return 1

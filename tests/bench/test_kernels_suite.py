@@ -4,18 +4,19 @@ import pytest
 import torch
 
 from tersor.bench import peers
+from tersor.bench.peers.memcpy import Memcpy
 from tersor.bench.rows import RowFile, read_rows
 from tersor.bench.suites.kernels import run_kernels
 from tersor.bench.suites.plan import DEFAULT_CODECS, KernelsConfig
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
 from tersor.types import Bound
-from tests.bench.planted import Exact, Idle, JustOver
+from tests.bench.planted import Exact, Idle, IdleRate, JustOver
 
 
 @pytest.fixture(autouse=True)
 def _planted_codecs(monkeypatch):
-    for codec in (Exact, JustOver, Idle):
+    for codec in (Exact, JustOver, Idle, IdleRate):
         monkeypatch.setitem(registry._codecs, codec.codec_id, codec)
 
 
@@ -55,6 +56,27 @@ def test_no_speed_is_reported_for_a_codec_that_breaks_the_bound(codec):
     assert [row.codec for row in outcome.rows] == ["test-exact"]
     assert len(outcome.refusals) == 1
     assert codec.codec_id in outcome.refusals[0]
+
+
+def test_no_speed_is_reported_for_a_codec_without_a_bound_that_decodes_nothing():
+    outcome = run_kernels(small(codecs=("test-exact", "test-idle-rate")))
+    assert [row.codec for row in outcome.rows] == ["test-exact"]
+    assert outcome.refusals == []
+    (sentence,) = outcome.notes
+    assert sentence.startswith("test-idle-rate on gradients is left out: it lost values")
+
+
+def test_no_speed_is_reported_for_a_copy_that_changes_anything(monkeypatch):
+    def copy(self, x, out):
+        out.copy_(x)
+        out.view(-1)[0] += 1e-3
+
+    monkeypatch.setattr(Memcpy, "copy", copy)
+    outcome = run_kernels(small(peers=("memcpy",)))
+    assert [row.codec for row in outcome.rows] == ["test-exact"]
+    (sentence,) = outcome.refusals
+    assert "memcpy on gradients is refused" in sentence
+    assert sentence.endswith("where 0 was promised")
 
 
 def test_the_bound_is_broken_only_just():

@@ -245,6 +245,18 @@ def test_an_encoder_without_a_bound_is_held_against_the_tables_bound():
     assert 0 < half.lookups.error_share < 1 < mx4.lookups.error_share
 
 
+def test_values_that_an_encoder_cannot_hold_leave_it_out(tmp_path):
+    """Half precision makes infinities of values beyond 65504, and no file holds an infinite error."""
+    look_ups = MadeLookUps()
+    look_ups._found[0] = [LookUp(1, torch.full((8, 8), 1e5) + torch.eye(8))]
+    with RowFile(tmp_path / "rows.jsonl") as file:
+        outcome = run_lookups(small(codecs=("rows", "half")), look_ups, on_row=file.append)
+        assert {row.codec for row in file.rows if row.lookups.table == 0} == {"rows"}
+        assert {row.codec for row in file.rows if row.lookups.table == 1} == {"rows", "half"}
+    assert outcome.refusals == []
+    assert any(note.startswith("half on table 0 is left out") for note in outcome.notes)
+
+
 def test_equal_values_are_exact_with_ours_and_coded_by_all():
     look_ups = MadeLookUps(num_iterations=1)
     look_ups._found = {

@@ -11,12 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from tersor.bench.suites import embeddings
 from tersor.bench.suites.embeddings import EmbeddingsConfig, run_embeddings
 from tersor.bench.suites.outcome import SuiteOutcome
 from tersor.errors import BackendUnavailableError, ExchangeError, SpecError
+from tersor.policy import AdaptiveBounds, ClassBounds, Decay
 from tersor.workloads.network import Bandwidth, Loopback, RankProcesses, opening
+from tersor.workloads.network.exchange_case import Bench
 from tersor.workloads.network.namespaces import (
     NamespacePlan,
     Namespaces,
@@ -180,6 +183,22 @@ def test_rows_beyond_their_bound_get_no_time():
     assert [row.codec for row in suite.rows(None, 64, answers, outcome)] == ["float32"] * 2
     assert len(outcome.refusals) == 1
     assert "rows is refused" in outcome.refusals[0]
+
+
+def test_an_error_where_none_was_allowed_is_the_worst():
+    suite = embeddings._Suite(EmbeddingsConfig(contenders=("rows",)), Loopback.kind)
+    good, bad = {"worst": (0.9, 1.0)}, {"worst": (0.5, 0.0)}
+    outcome = SuiteOutcome()
+    answers = [{"float32": one, "rows": one} for one in (good, bad)]
+    suite.contenders = suite.contenders[1:]
+    assert list(suite.rows(None, 64, answers, outcome)) == []
+    assert "error 0.5 where 0 was promised" in outcome.refusals[0]
+    exact, decoded = (
+        [torch.tensor([0.0, 2.0]), torch.ones(2)],
+        [torch.tensor([0.0, 1.1]), torch.ones(2) / 2],
+    )
+    bounds = AdaptiveBounds(bounds=ClassBounds(0.5, 0.5, 0.5), decay=Decay.off())
+    assert Bench._worst(decoded, exact, bounds) == (0.5, 0.0)
 
 
 def test_a_rank_that_dies_ends_the_run_with_its_last_words():

@@ -28,6 +28,7 @@ def test_a_peer_decodes_within_the_bound_it_was_given(name, made, relative_bound
     peer = loaded(name)
     subject = Subject.of(make_input(made, 2**19), relative_bound)
     trial = run_trial(peer, subject, threads=1)
+    assert trial.failure is None
     assert not trial.broken
     assert trial.encoded_nbytes > 0
     assert peer.version != "unknown"

@@ -25,6 +25,7 @@ class Candidate(ABC):
         peer: whether it is another project's work.
         slow: whether timing every slice would take too long.
         bounded: whether it takes an error bound.
+        exact: whether it only copies, and must give back every bit.
         on_codes: whether it is given quantized codes (losslessly, untimed) instead of floats.
         quantized_by_us: whether our quantizer is part of it, so that ``code_dtype`` means something.
         code_dtype: int8 or int16 for the codes that it makes so; None for the narrowest that fits.
@@ -38,6 +39,7 @@ class Candidate(ABC):
     peer: ClassVar[bool] = True
     slow: ClassVar[bool] = False
     bounded: bool = True
+    exact: ClassVar[bool] = False
     on_codes: ClassVar[bool] = False
     quantized_by_us: ClassVar[bool] = False
     code_dtype: torch.dtype | None = None

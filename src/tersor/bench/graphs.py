@@ -22,7 +22,8 @@ class Replays:
         """
         if not tensors[0].is_cuda:
             return task()
-        key = (kind, *(tensor.data_ptr() for tensor in tensors))
+        # memory of a tensor that is gone may hold another one: the same graph does for the same size
+        key = (kind, *((tensor.data_ptr(), tensor.numel()) for tensor in tensors))
         if key not in self._captured:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())

@@ -30,10 +30,3 @@ def worst_error(original: torch.Tensor, decoded: torch.Tensor) -> float:
         # NaN here means that one side is not finite and the other differs
         worst = torch.maximum(worst, error.nan_to_num(nan=math.inf, posinf=math.inf).max())
     return float(worst)
-
-
-def quotient(error: float, error_bound: float) -> float:
-    """Return error over bound; above 1 the bound is broken. A bound of 0 allows no error."""
-    if error_bound > 0:
-        return error / error_bound
-    return 0.0 if error == 0 else math.inf

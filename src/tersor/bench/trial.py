@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,9 +15,10 @@ import torch
 
 from tersor.bench.candidate import Candidate
 from tersor.bench.footprint import count_launches, peak_memory
-from tersor.bench.roundtrip import quotient, worst_error
+from tersor.bench.roundtrip import worst_error
 from tersor.bench.subject import Copy, Subject
 from tersor.bench.timing import Clock, Percentiles, Task, measure_interleaved
+from tersor.types import bound_share
 
 SAMPLE_EVERY: Final = 7
 """Slow peers are timed on every 7th slice: 7 and the 26 embedding tables have no common factor, so
@@ -63,8 +65,26 @@ class Trial:
 
     @property
     def broken(self) -> bool:
-        """Whether an error above the bound was found."""
-        return self.error_bound is not None and quotient(self.worst_error, self.error_bound) > 1
+        """Whether an error above the bound was found, or any error of a copy."""
+        if self.error_bound is None:
+            return self.candidate.exact and self.worst_error > 0
+        return bound_share(self.worst_error, self.error_bound) > 1
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it broke a promise that we answer for: of ours, of what got our codes, or of a copy."""
+        candidate = self.candidate
+        return self.broken and (not candidate.peer or candidate.on_codes or candidate.exact)
+
+    @property
+    def failure(self) -> str | None:
+        """Why no speed may be reported, in words; a peer's broken bound is shown in its row."""
+        if self.is_refused:
+            promised = 0.0 if self.error_bound is None else self.error_bound
+            return f"refused: error {self.worst_error:.9g} where {promised:.9g} was promised"
+        if math.isinf(self.worst_error):
+            return "left out: it lost values, or made NaN or infinities of them"
+        return None
 
     @property
     def encoded_nbytes(self) -> int:
@@ -137,8 +157,8 @@ def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
         workspace = workspace or taken
         places.append(place)
     pairs = zip(errors, error_bounds, strict=True)
-    worst, bound = max(pairs, key=lambda pair: quotient(*pair))
-    share = quotient(worst, bound)
+    worst, bound = max(pairs, key=lambda pair: bound_share(*pair))
+    share = bound_share(worst, bound)
     if not candidate.bounded:
         return Trial(
             candidate, threads, places, error_bounds, max(errors), None, share, workspace or None

@@ -23,10 +23,11 @@ import numpy as np
 import torch
 
 from tersor.bench.logs import ProgramRun, parse_log
-from tersor.bench.roundtrip import quotient, worst_error
+from tersor.bench.roundtrip import worst_error
 from tersor.bench.subject import Copy, Subject
 from tersor.bench.timing import HostClock, Percentiles
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+from tersor.types import bound_share
 
 _VERSION_TIMEOUT_S: Final = 30.0
 _MAX_DIMS: Final = 4
@@ -268,7 +269,7 @@ class Sz3Program(Executable):
                 sums = [sum(r.encode_s or 0.0 for r in runs), sum(r.decode_s or 0.0 for r in runs)]
                 seconds.append([*sums, copy_s])
         times = [Percentiles.of(list(column)) for column in zip(*seconds, strict=True)]
-        worst, bound = max(errors, key=lambda pair: quotient(*pair))
+        worst, bound = max(errors, key=lambda pair: bound_share(*pair))
         return Measured(nbytes, times[0], times[1], worst, bound, memcpy_s=times[2])
 
     def _result(self, x: torch.Tensor, folder: Path) -> tuple[int, float]:

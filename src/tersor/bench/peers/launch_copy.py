@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tersor.bench.graphs import Replays
 from tersor.bench.peers.peer import Peer
@@ -26,12 +27,14 @@ class LaunchCopy(Peer):
     name = "launch-copy"
     distribution = "torch"
     bounded = False
+    exact = True
     note = "one launch of a kernel on one value, and one copy of all bytes"
 
     def __init__(self) -> None:
         """Start without memory; the first call on a list takes it."""
         super().__init__()
-        self._lists: dict[int, Joined] = {}
+        # by their first tensor, and only as long as it lives: memory is given to other lists later
+        self._lists = WeakIdKeyDictionary()
         self._numbers: dict[torch.device, torch.Tensor] = {}
 
     def _launch_and_copy(self, source: torch.Tensor, target: torch.Tensor) -> None:
@@ -44,11 +47,10 @@ class LaunchCopy(Peer):
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Joined:
         """Launch and copy; that a list is new is found outside of timed rounds."""
         del error_bounds
-        place = xs[0].data_ptr()
-        if place not in self._lists:
+        joined: Joined | None = self._lists.get(xs[0])
+        if joined is None:
             source = torch.cat([x.reshape(-1) for x in xs])
-            self._lists[place] = Joined(source, source.clone(), source.clone())
-        joined = self._lists[place]
+            joined = self._lists[xs[0]] = Joined(source, source.clone(), source.clone())
         self._launch_and_copy(joined.source, joined.copied)
         return joined
 

@@ -16,6 +16,7 @@ class Memcpy(Peer):
     name = "memcpy"
     distribution = "numpy"
     bounded = False
+    exact = True
 
     def __init__(self) -> None:
         """Start without buffers; the first call makes them."""

@@ -7,6 +7,7 @@ the slowest rank of a round is its time.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +23,7 @@ from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.timing import Percentiles
 from tersor.errors import BackendUnavailableError, SpecError
+from tersor.types import bound_share
 from tersor.workloads.data.clicks import NUM_TABLES
 from tersor.workloads.models.dlrm import PRESETS
 from tersor.workloads.network import (
@@ -229,12 +231,15 @@ class _Suite:
         """Yield two rows per contender that kept its promise."""
         for contender in self.contenders:
             ranks = [answer[contender.name] for answer in answers]
-            error, bound = max((one["worst"] for one in ranks), key=_quotient)
+            error, bound = max((one["worst"] for one in ranks), key=lambda pair: bound_share(*pair))
             is_bounded = contender.name in BOUNDED
             if is_bounded and not error <= bound:
                 outcome.refusals.append(
                     f"{contender.name} is refused: error {error:.9g} where {bound:.9g} was promised"
                 )
+                continue
+            if math.isinf(error):
+                outcome.notes.append(f"left out: {contender.name}: it lost values of the look-ups")
                 continue
             for direction in DIRECTIONS:
                 is_forward = direction == "forward"
@@ -292,8 +297,3 @@ class _Suite:
             ),
         )
         return {"encode_s": of("encode"), "decode_s": of("decode"), "exchange": exchange}
-
-
-def _quotient(worst: Sequence[float]) -> float:
-    error, bound = worst
-    return error / bound if bound else error

@@ -193,18 +193,12 @@ class _Suite:
         }
 
     def _refused(self, trial: Trial, subject: Subject) -> bool:
-        """Say whether no speed may be reported; a peer's broken bound is shown in its row."""
-        candidate = trial.candidate
-        if not trial.broken or (candidate.peer and not candidate.on_codes):
-            return False
+        """Say whether no speed may be reported."""
         at = f" at relative bound {subject.relative_bound:g}" if subject.relative_bound else ""
-        sentence = (
-            f"{candidate.name} on {subject.name}{at} is refused: error {trial.worst_error:.9g} "
-            f"where {trial.error_bound:.9g} was promised"
-        )
-        self.outcome.refusals.append(sentence)
-        self._note(sentence)
-        return True
+        sentence = self.outcome.judge(trial, f"{subject.name}{at}")
+        if sentence is not None:
+            self._note(sentence)
+        return sentence is not None
 
     def _row(
         self,

@@ -235,17 +235,11 @@ class _Suite:
         return ", ".join(filter(None, (words, self.config.setting)))
 
     def _refused(self, trial: Trial, made: LookupSubject) -> bool:
-        """Say whether no row may be made; a peer's broken bound is shown in its row."""
-        candidate = trial.candidate
-        if not trial.broken or (candidate.peer and not candidate.on_codes):
-            return False
-        sentence = (
-            f"{candidate.name} on {made.subject.name} is refused: error {trial.worst_error:.9g} "
-            f"where {trial.error_bound:.9g} was promised"
-        )
-        self.outcome.refusals.append(sentence)
-        self._note(sentence)
-        return True
+        """Say whether no row may be made."""
+        sentence = self.outcome.judge(trial, made.subject.name)
+        if sentence is not None:
+            self._note(sentence)
+        return sentence is not None
 
     def _row(
         self, trial: Trial, made: LookupSubject, identity: dict[str, Any], times: TrialTimes

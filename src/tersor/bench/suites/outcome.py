@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tersor.bench.rows import ResultRow
+from tersor.bench.trial import Trial
 
 
 @dataclass(slots=True)
@@ -20,6 +21,15 @@ class SuiteOutcome:
     rows: list[ResultRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+
+    def judge(self, trial: Trial, where: str) -> str | None:
+        """Return why a trial may not be timed, in a sentence; keep it if we answer for it."""
+        if trial.failure is None:
+            return None
+        sentence = f"{trial.candidate.name} on {where} is {trial.failure}"
+        if trial.is_refused:
+            self.refusals.append(sentence)
+        return sentence
 
 
 def ignore(*_: object) -> None:

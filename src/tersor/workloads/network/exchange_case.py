@@ -18,6 +18,7 @@ from tersor.codecs.codec import Codec
 from tersor.policy import AdaptiveBounds, Decay, classify
 from tersor.sites.embeddings import Exchange
 from tersor.sites.embeddings.stats import Stopwatch
+from tersor.types import bound_share
 from tersor.workloads.data.clicks import ClickBatch
 from tersor.workloads.data.opening import open_clicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
@@ -228,7 +229,7 @@ class Bench:
             bound = bounds.bound(table, 0).resolve(float(x.min()), float(x.max()))
             # NaN is no error that could be compared
             found.append((error if error == error else float("inf"), bound))  # noqa: PLR0124
-        return max(found, key=lambda pair: pair[0] / pair[1] if pair[1] else pair[0])
+        return max(found, key=lambda pair: bound_share(*pair))
 
     def _step(self, exchange: Exchange, batch: ClickBatch) -> None:
         self.run.exchange = exchange
