@@ -22,6 +22,18 @@ def test_a_file_goes_both_ways_within_its_bound_and_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_file_is_worked_on_by_the_threads_that_the_row_says(threads, tmp_path, monkeypatch):
+    config = MemoryConfig(nbytes=2**16, directory=str(tmp_path), threads=threads)
+    child, reports = memory._child, []
+    monkeypatch.setattr(memory, "_child", lambda *args: reports.append(child(*args)) or reports[-1])
+    row = run_memory(config)
+    assert [report["threads"] for report in reports] == [threads, threads]
+    assert row.threads == threads
+    assert run_memory(config, done=frozenset({row.key})) is None
+    assert len(reports) == 2
+
+
 def test_a_failing_child_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(memory.memory_child, "__name__", "tersor.no_such_module")
     with pytest.raises(TersorError, match="could not compress"):

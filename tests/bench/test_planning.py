@@ -200,6 +200,10 @@ def test_a_codec_chosen_for_the_link_is_left_out():
         ([make_row()], "no exchange on a throttled link"),
         ([*ROWS, dataclasses.replace(ROWS[0], input="other")], "several models"),
         ([row for row in ROWS if "back" not in row.group], "no backward direction"),
+        (
+            [row for row in ROWS if row.group != "backward, 100mbit"],
+            "100mbit at a batch of .* has one direction of its exchange",
+        ),
     ],
 )
 def test_rows_that_tell_nothing_are_refused(rows, words):
@@ -288,6 +292,8 @@ def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
     with pytest.raises(SpecError, match=r"0\.01, 0\.03"):
         fit_kernels([*rows, other])
     assert set(fit_kernels([*rows, other], bound=0.01).profiles) == set(fit.profiles)
+    with pytest.raises(SpecError, match=r"no row has the bound 0\.5; these rows have 0\.01, 0\.03"):
+        fit_kernels([*rows, other], bound=0.5)
 
 
 def look_ups(*codecs, batch=2048, gbps=10.0, **changes):

@@ -14,7 +14,7 @@ from functools import partial
 from statistics import median
 from typing import Final, Literal
 
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, latest
 from tersor.bench.timing import Percentiles
 from tersor.errors import SpecError
 
@@ -207,8 +207,8 @@ def compare_rows(
     """
     if not noise_percent >= 0:
         raise SpecError(f"the margin for noise is a percentage from 0 on, not {noise_percent:g}")
-    olds = {row.question: row for row in before}
-    news = {row.question: row for row in after}
+    olds = {row.question: row for row in latest(before)}
+    news = {row.question: row for row in latest(after)}
     make = partial(_pair, noise_percent=noise_percent, per_copy=per_copy)
     pairs = [make(row, news[question]) for question, row in olds.items() if question in news]
     if not pairs:

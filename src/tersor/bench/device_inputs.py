@@ -15,6 +15,7 @@ from tersor.bench.inputs import (
     ACTIVATION_MEAN,
     ACTIVATION_SHARE,
     CRITEO_KAGGLE_ROWS,
+    EMBEDDING_DIM,
     GRADIENT_DEVIATION,
     MAX_TABLE_ROWS,
     ZIPF_EXPONENT,
@@ -28,12 +29,11 @@ from tersor.errors import SpecError
 
 DEVICE_INPUTS: Final = ("embeddings", "chunks", "gradients", "activations", "field")
 DEVICE_SIZES: Final = (64 * 2**20, 2**30)
-_DIM: Final = 64
 _FULL_BATCH: Final = 65536
-EMBEDDINGS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _FULL_BATCH * _DIM * 4
+EMBEDDINGS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _FULL_BATCH * EMBEDDING_DIM * 4
 _CHUNK_ROWS: Final = 64
 _NUM_DESTINATIONS: Final = 8
-CHUNKS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _NUM_DESTINATIONS * _CHUNK_ROWS * _DIM * 4
+CHUNKS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _NUM_DESTINATIONS * _CHUNK_ROWS * EMBEDDING_DIM * 4
 _CHUNKS_BOUNDS: Final = (0.03,)
 
 
@@ -79,7 +79,7 @@ def _embeddings(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     At full size a batch has 65536 samples, so that about 13 % of the rows of a slice are distinct.
     """
     generator = torch.Generator(device).manual_seed(1)
-    batch = max(1, nbytes // (len(CRITEO_KAGGLE_ROWS) * _DIM * 4))
+    batch = max(1, nbytes // (len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4))
     slices = []
     for table_rows in CRITEO_KAGGLE_ROWS:
         num_rows = min(table_rows, MAX_TABLE_ROWS)
@@ -88,7 +88,7 @@ def _embeddings(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
         draws = torch.rand(batch, dtype=torch.float64, generator=generator, device=device)
         ids = torch.searchsorted(cumulative, draws * cumulative[-1]).clamp(max=num_rows - 1)
         used, inverse = torch.unique(ids, return_inverse=True)
-        weights = torch.randn((len(used), _DIM), generator=generator, device=device)
+        weights = torch.randn((len(used), EMBEDDING_DIM), generator=generator, device=device)
         slices.append((weights * math.sqrt(1 / num_rows))[inverse])
     return tuple(slices)
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from tersor.bench.contenders import BASELINE, BOUNDED
 from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.goal import Goal
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, times_of
 
 EXCHANGE_COLUMNS: Final = (
     "link", "batch", "exchange", "ratio", "forward ms", "x float32", "ratio", "backward ms",
@@ -31,7 +31,7 @@ class _Pair:
 
     @property
     def times(self) -> ExchangeTimes:
-        return _times(self.forward)
+        return times_of(self.forward)
 
     def speedups(self) -> tuple[float, float, float] | None:
         """Return how many times faster than the baseline: forward, backward, whole step."""
@@ -40,15 +40,10 @@ class _Pair:
             return None
         pairs = ((self.forward, other.forward), (self.backward, other.backward))
         forward, backward = (
-            _times(theirs).exchange_s.p50 / _times(ours).exchange_s.p50 for ours, theirs in pairs
+            times_of(theirs).exchange_s.p50 / times_of(ours).exchange_s.p50
+            for ours, theirs in pairs
         )
         return forward, backward, other.times.step_s.p50 / self.times.step_s.p50
-
-
-def _times(row: ResultRow) -> ExchangeTimes:
-    if row.exchange is None:
-        raise TypeError("only rows of exchanges come here")
-    return row.exchange
 
 
 def _pairs(rows: Iterable[ResultRow]) -> Iterator[_Pair]:
@@ -92,7 +87,7 @@ def _cells(pair: _Pair) -> list[str]:
 
 def _milliseconds(row: ResultRow) -> str:
     """Return the whole, and in brackets encode, sizes, payload and decode."""
-    times = _times(row)
+    times = times_of(row)
     phases = (row.encode_s, times.sizes_s, times.payload_s, row.decode_s)
     parts = " + ".join(f"{seconds.p50 * 1e3:.1f}" for seconds in phases)
     return f"{times.exchange_s.p50 * 1e3:.1f} ({parts})"

@@ -9,6 +9,8 @@ from typing import Any, Final, Self
 from tersor.bench.timing import Percentiles
 from tersor.errors import SpecError
 
+DIRECTIONS: Final = ("forward", "backward")
+"""Looked-up rows, and their gradients."""
 _TIMES: Final = ("sizes_s", "payload_s", "exchange_s", "step_s")
 
 
@@ -17,7 +19,7 @@ class ExchangeTimes:
     """One direction of an exchange; every time is that of the slowest rank of a round.
 
     Attributes:
-        direction: ``"forward"`` for looked-up rows, ``"backward"`` for gradients.
+        direction: one of ``DIRECTIONS``.
         network: ``"namespaces"`` for throttled links, ``"loopback"`` for none.
         link: bandwidth of each rank's link in each direction, such as ``"1gbit"``; None where
             nothing throttles it.

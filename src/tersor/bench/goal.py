@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, latest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +31,21 @@ class Goal:
         return None if self.measured is None else self.measured >= self.target
 
 
+_Place = tuple[str, bool, str, int, float | None, int, str, str]
+
+
 class Book:
     """Result rows by what was measured."""
 
     def __init__(self, rows: Sequence[ResultRow]) -> None:
-        """Index the rows; of two equal measurements the later one counts."""
-        self.rows = list({row.key: row for row in rows}.values())
+        """Index the rows; of one measured again, be it by another build, the later one counts."""
+        self.rows = latest(rows)
         self._places = {self._place(row): row for row in self.rows}
 
     @staticmethod
-    def _place(row: ResultRow) -> tuple[str, bool, str, int, float | None, int, str]:
+    def _place(row: ResultRow) -> _Place:
         kind = (row.codec, row.peer, row.input, row.num_values)
-        return (*kind, row.relative_bound, row.threads, row.device)
+        return (*kind, row.relative_bound, row.threads, row.device, row.git_commit)
 
     def ours(self, codec: str, threads: int = 1) -> list[ResultRow]:
         """Return our rows of one codec."""
@@ -51,9 +54,10 @@ class Book:
     def counterpart(
         self, row: ResultRow, codec: str, *, peer: bool, threads: int = 1
     ) -> ResultRow | None:
-        """Return the row of another codec on the same input, size, bound and device."""
+        """Return the row of another codec on the same input, size, bound and device, of the same build."""
         place = (
             codec, peer, row.input, row.num_values, row.relative_bound, threads, row.device,
+            row.git_commit,
         )  # fmt: skip
         return self._places.get(place)
 

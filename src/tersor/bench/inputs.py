@@ -30,7 +30,8 @@ GRADIENT_DEVIATION: Final = 1e-3
 ACTIVATION_SHARE: Final = 0.25
 ACTIVATION_MEAN: Final = 0.01253 * math.sqrt(1 + ACTIVATION_SHARE**2)
 """The mean that leaves 49.5 % of a normal of this width below zero."""
-_BATCH: Final = 2048
+EMBEDDING_BATCH: Final = 2048
+EMBEDDING_DIM: Final = 64
 DEFAULT_BOUNDS: Final = (0.01, 0.03, 0.05)
 FIELD_BOUNDS: Final = (0.001, *DEFAULT_BOUNDS)
 
@@ -53,27 +54,27 @@ class BenchInput:
         return sum(x.nbytes for x in self.slices)
 
 
-def embeddings(nbytes: int = FULL_NBYTES, dim: int = 64) -> BenchInput:
+def embeddings(nbytes: int = FULL_NBYTES, dim: int = EMBEDDING_DIM) -> BenchInput:
     """Make the rows that batches of 2048 samples look up in the 26 Criteo-Kaggle tables.
 
     Ids follow a Zipf law with exponent 1.05 over at most a million rows per table; weights are
     normal with the variance of DLRM's initialisation. Slice ``i`` is table ``i % 26`` at iteration
     ``i // 26``. At 64 MiB, 28 % of the rows of a slice are distinct on average.
     """
-    num_slices = max(1, nbytes // (_BATCH * dim * 4))
+    num_slices = max(1, nbytes // (EMBEDDING_BATCH * dim * 4))
     slices: list[torch.Tensor | None] = [None] * num_slices
     num_tables = len(CRITEO_KAGGLE_ROWS)
     for table in range(min(num_tables, num_slices)):
         rng = np.random.default_rng((1, table))
         num_rows = min(CRITEO_KAGGLE_ROWS[table], MAX_TABLE_ROWS)
         iterations = range(table, num_slices, num_tables)
-        ids = _zipf_ids(rng, num_rows, len(iterations) * _BATCH)
+        ids = _zipf_ids(rng, num_rows, len(iterations) * EMBEDDING_BATCH)
         used, inverse = np.unique(ids, return_inverse=True)
         scale = np.float32(math.sqrt(1 / num_rows))
         weights = rng.standard_normal((len(used), dim), dtype=np.float32) * scale
-        for index, rows in zip(iterations, inverse.reshape(-1, _BATCH), strict=True):
+        for index, rows in zip(iterations, inverse.reshape(-1, EMBEDDING_BATCH), strict=True):
             slices[index] = torch.from_numpy(weights[rows])
-    name = "embeddings" if dim == 64 else f"embeddings-dim{dim}"
+    name = "embeddings" if dim == EMBEDDING_DIM else f"embeddings-dim{dim}"
     return BenchInput(name, tuple(x for x in slices if x is not None))
 
 

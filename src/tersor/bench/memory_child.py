@@ -1,8 +1,8 @@
 """One half of a file's way through the container, in a process of its own.
 
-``python -m tersor.bench.memory_child compress|decompress SOURCE TARGET CODEC RELATIVE_BOUND``
-streams one float32 file and writes one JSON object to standard output: the seconds taken and the
-memory held beyond what the process had after its imports and a first small run.
+``python -m tersor.bench.memory_child compress|decompress SOURCE TARGET CODEC RELATIVE_BOUND
+THREADS`` streams one float32 file and writes one JSON object to standard output: the seconds taken, the
+memory held beyond what the process had after its imports and a first small run, and its threads.
 """
 
 from __future__ import annotations
@@ -70,7 +70,8 @@ def _warm_up(directory: Path, codec_id: str, bound: Bound) -> None:
 
 def main(arguments: list[str]) -> int:
     """Run one direction and report; returns the exit code."""
-    direction, source, target, codec_id, relative_bound = arguments
+    direction, source, target, codec_id, relative_bound, threads = arguments
+    torch.set_num_threads(int(threads))
     bound = Bound.relative(float(relative_bound))
     _warm_up(Path(target).parent, codec_id, bound)
     # makes the high-water mark start again from what is held now
@@ -83,7 +84,10 @@ def main(arguments: list[str]) -> int:
         _decompress(Path(source), Path(target))
     seconds = time.perf_counter() - begin
     extra_nbytes = _status_nbytes("VmHWM") - before_nbytes
-    sys.stdout.write(json.dumps({"seconds": seconds, "extra_nbytes": extra_nbytes}) + "\n")
+    report = {
+        "seconds": seconds, "extra_nbytes": extra_nbytes, "threads": torch.get_num_threads(),
+    }  # fmt: skip
+    sys.stdout.write(json.dumps(report) + "\n")
     return 0
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -37,6 +37,18 @@ _KEY_FIELDS: Final = (
 _BEGINNING: Final = '{"schema": '
 """Of every row: a line that was cut short is one of ours."""
 _BUILD_FIELDS: Final = ("version", "git_commit")
+
+
+def latest(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return one row per question: of those that were measured again, be it by another build, the last."""
+    return list({row.question: row for row in rows}.values())
+
+
+def times_of(row: ResultRow) -> ExchangeTimes:
+    """Return the times of a row that is known to have them."""
+    if row.exchange is None:
+        raise TypeError("only rows of exchanges come here")
+    return row.exchange
 
 
 def row_key(**values: Any) -> str:

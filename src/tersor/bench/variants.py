@@ -16,7 +16,6 @@ from tersor.codecs.codec import Codec
 from tersor.container import (
     Batch,
     begin_decode_batch,
-    decode_payloads,
     encode_batch,
     encode_payloads,
 )
@@ -52,13 +51,6 @@ class AbsoluteCandidate(CodecCandidate):
                 dataclasses.replace(codec, bound=Bound.absolute(bound)) for bound in bounds
             ]
         return encode_payloads(xs, self._codecs[bounds])
-
-    def decode_all(
-        self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Decode every slice; the bound plays no part in it."""
-        infos = [TensorInfo.of(out) for out in outs]
-        return decode_payloads(encoded, infos, [self.codec] * len(outs), outs)
 
 
 class DeviceBatch(ListCandidate):

@@ -137,7 +137,9 @@ def memory(
     if smoke:
         config = replace(config, nbytes=SMOKE_FILE_NBYTES)
     with Rows(output, resume=resume, command=typed_command(context)) as rows:
-        rows.append(run_memory(config))
+        row = run_memory(config, done=rows.keys)
+        if row is not None:
+            rows.append(row)
     show_rows(screen, rows.all)
     return 0
 

@@ -9,14 +9,15 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tersor.bench.planning.fit import fit_exchanges, latest, plannable, times_of
+from tersor.bench.planning.fit import fit_exchanges, plannable
 from tersor.bench.planning.fitted import Fit
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, latest, times_of
 from tersor.errors import SpecError
 from tersor.planning import Description, Model
 
 HOLD_OUT: Final = ("link", "batch")
 TOLERANCE: Final = 0.20
+_WITHIN: Final = f"within {100 * TOLERANCE:g} %"
 """The largest error that counts as a hit: predicted over measured, less 1."""
 LEAST_HITS: Final = 12
 CHECK_COLUMNS: Final = (
@@ -24,7 +25,7 @@ CHECK_COLUMNS: Final = (
 )  # fmt: skip
 
 SUMMARY_COLUMNS: Final = (
-    "link", "batch", "points", "within 20 %", "median error", "largest error",
+    "link", "batch", "points", _WITHIN, "median error", "largest error",
 )  # fmt: skip
 
 
@@ -216,7 +217,7 @@ def summary_cells(points: Sequence[Point]) -> list[list[str]]:
 
 def check_table(found: Check) -> Table:
     """Show every point with its error."""
-    table = Table(title="Measured and predicted times; ! is an error beyond 20 %")
+    table = Table(title=f"Measured and predicted times; ! is not {_WITHIN}")
     for name in CHECK_COLUMNS:
         table.add_column(name, justify="left" if name in ("link", "codec", "what") else "right")
     previous = None

@@ -11,6 +11,12 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from tersor.bench.inputs import (
+    CRITEO_KAGGLE_ROWS,
+    EMBEDDING_BATCH,
+    EMBEDDING_DIM,
+    embeddings,
+)
 from tersor.bench.lookups.facts import LookupFacts
 from tersor.bench.lookups.sums import Place, facts_of, label, places
 from tersor.bench.peers import COPIES
@@ -19,11 +25,9 @@ from tersor.bench.rows import ResultRow
 from tersor.errors import SpecError
 from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport
 
-_KERNELS_INPUT: Final = "embeddings"
-_KERNELS_SAMPLE_NBYTES: Final = 26 * 64 * 4
-"""The input of the suite ``kernels``: 26 tables of 64 float32; on a GPU one batch, a slice per table."""
-_KERNELS_CPU_ROWS: Final = 2048
-"""Rows of a slice of the same input on a CPU."""
+_KERNELS_INPUT: Final = embeddings.__name__
+_KERNELS_SAMPLE_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4
+"""On a GPU that input is one batch, a slice per table."""
 _BATCH: Final = re.compile(r"batches of \d+(, )?")
 
 
@@ -45,10 +49,12 @@ def fit_kernels(
     found = [row for row in rows if row.suite == "kernels" and row.input == _KERNELS_INPUT]
     # rows without memcpy start from codes: quantizing would be free
     found = [r for r in found if r.memcpy_s is not None and r.codec not in COPIES]
-    bounds = {row.relative_bound for row in found} - {None}
+    bounds = sorted({row.relative_bound for row in found if row.relative_bound is not None})
+    listed = ", ".join(f"{b:g}" for b in bounds)
     if bound is None and len(bounds) > 1:
-        listed = ", ".join(f"{b:g}" for b in sorted(b for b in bounds if b is not None))
         raise SpecError(f"these rows have several bounds ({listed}); choose one with --bound")
+    if bound is not None and found and bound not in bounds:
+        raise SpecError(f"no row has the bound {bound:g}; these rows have {listed or 'none'}")
     found = [r for r in found if bound is None or r.relative_bound in (bound, None)]
     if not found:
         raise SpecError(
@@ -112,7 +118,7 @@ def _coding(rows: Sequence[ResultRow]) -> OneWay:
 
 def _kernels_slice_rows(row: ResultRow) -> float:
     if row.device == "cpu":
-        return _KERNELS_CPU_ROWS
+        return EMBEDDING_BATCH
     return row.original_nbytes / _KERNELS_SAMPLE_NBYTES
 
 

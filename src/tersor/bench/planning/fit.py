@@ -9,24 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import Final
 
-from tersor.bench.exchange_times import ExchangeTimes
+from tersor.bench.exchange_times import DIRECTIONS
 from tersor.bench.planning.coding import fit_kernels, fit_lookups, keeps_bound
 from tersor.bench.planning.fitted import Fit
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, latest, times_of
 from tersor.errors import SpecError
 from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport, parse_bandwidth
 from tersor.planning.curves import nonnegative_fit
-
-_DIRECTIONS: Final = ("forward", "backward")
-
-
-def times_of(row: ResultRow) -> ExchangeTimes:
-    """Return the times of a row that is known to have them."""
-    if row.exchange is None:
-        raise TypeError("only rows of exchanges come here")
-    return row.exchange
 
 
 def plannable(rows: Iterable[ResultRow]) -> list[ResultRow]:
@@ -36,11 +26,6 @@ def plannable(rows: Iterable[ResultRow]) -> list[ResultRow]:
         for row in rows
         if row.exchange is not None and row.exchange.link is not None and row.codec != "auto"
     ]
-
-
-def latest(rows: Iterable[ResultRow]) -> list[ResultRow]:
-    """Return one row per question: of those that were measured again, the last."""
-    return list({row.question: row for row in rows}.values())
 
 
 def fit_rows(
@@ -154,7 +139,7 @@ def _bits_per_s(row: ResultRow) -> float:
 
 def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
     ways: dict[str, OneWay] = {}
-    for direction in _DIRECTIONS:
+    for direction in DIRECTIONS:
         own = [r for r in rows if r.codec == name and times_of(r).direction == direction]
         if not own:
             raise SpecError(f"the rows of {name} have no {direction} direction")
@@ -187,7 +172,7 @@ def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
         sizes_s=median(times_of(row).sizes_s.p50 for row in rows),
         payload_s=payload_s,
         host_s_per_byte=host_s_per_byte,
-        rest={direction: _fit_rest(rows, direction) for direction in _DIRECTIONS},
+        rest={direction: _fit_rest(rows, direction) for direction in DIRECTIONS},
         efficiency=1.0 / slowdown,
     )
 
@@ -211,7 +196,12 @@ def _fit_steps(rows: Sequence[ResultRow]) -> tuple[Line, float]:
         times = times_of(row)
         exchanges.setdefault((row.codec, times.place, times.batch), []).append(row)
     rest, steps, samples, rings = [], [], [], []
-    for pair in exchanges.values():
+    for (codec, place, batch), pair in exchanges.items():
+        if len(pair) != len(DIRECTIONS):
+            raise SpecError(
+                f"{codec} on {place} at a batch of {batch} has one direction of its exchange, and a "
+                "step has both; measure it again with tersor bench embeddings --resume"
+            )
         times = times_of(pair[0])
         ranks = times.num_ranks
         steps.append(times.step_s.p50)

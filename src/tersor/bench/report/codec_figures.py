@@ -11,7 +11,7 @@ from tersor.bench.report.measured import Measured, bounds_of, main_threads, meas
 from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
 
-DIRECTIONS: Final = ("encode", "decode")
+CODING: Final = ("encode", "decode")
 _NUM_STEPS: Final = 48
 _LEAST_GAIN: Final = 0.3
 
@@ -28,10 +28,10 @@ def codec_figures(run: str, label: str, rows: Sequence[ResultRow]) -> list[Figur
         name = (run, label, "" if bound is None else f"{bound:g}")
         folded = k > 0
         if len(ours) > 1:
-            figures += [front_figure(d, name, at, ours, free, folded=folded) for d in DIRECTIONS]
+            figures += [front_figure(d, name, at, ours, free, folded=folded) for d in CODING]
             figures.append(links_figure(name, at, ours, folded=folded))
         if any(one.ceiling_gbps for one in ours) and not folded:
-            figures += [_roofline(direction, name, at, ours) for direction in DIRECTIONS]
+            figures += [_roofline(direction, name, at, ours) for direction in CODING]
     distortion = _distortion((run, label), f"{label}{many}", rows, threads)
     tables = _tables((run, label), label, rows, threads)
     return [figure for figure in (*figures, distortion, tables) if figure is not None]

@@ -8,7 +8,7 @@ from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
 from tersor.bench.lookups.sums import Place, places
 from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
-from tersor.bench.report.codec_figures import DIRECTIONS, front_figure, links_figure
+from tersor.bench.report.codec_figures import CODING, front_figure, links_figure
 from tersor.bench.report.codec_rows import rows_cells
 from tersor.bench.report.links import Links, add_chooser, link_words
 from tersor.bench.report.measured import Measured
@@ -86,7 +86,7 @@ def _figures(run: str, place: Place) -> list[Figure]:
     if len(bounded) > 1:
         figures = [
             front_figure(direction, name, place.words, bounded, free, folded=False)
-            for direction in DIRECTIONS
+            for direction in CODING
         ]
         figures.append(links_figure(name, place.words, bounded, folded=False))
     bars = []

@@ -9,7 +9,7 @@ from typing import Final
 
 from tersor.bench.ceiling import CEILING
 from tersor.bench.peers import COPIES
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, latest
 from tersor.policy.choice import predicted_speedup
 
 _GBIT_PER_GB: Final = 8.0
@@ -103,7 +103,7 @@ def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:
     Logs of other programs never have one. Of the same measurement made twice, be it by another build,
     the later one stays, and of tables those of a codec that has no row for all of them together.
     """
-    rows = [r for r in {row.question: row for row in rows}.values() if "code_nbytes" not in r.spec]
+    rows = [row for row in latest(rows) if "code_nbytes" not in row.spec]
     if any(row.memcpy_s is not None for row in rows):
         rows = [row for row in rows if row.memcpy_s is not None or row.suite == "log"]
     whole = {(row.codec, row.relative_bound) for row in rows if row.group is None}

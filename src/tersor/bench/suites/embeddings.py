@@ -18,7 +18,7 @@ import torch
 
 from tersor.bench import machine
 from tersor.bench.contenders import BASELINE, BOUNDED, CONTENDERS, NOTES, described, make_contender
-from tersor.bench.exchange_times import ExchangeTimes
+from tersor.bench.exchange_times import DIRECTIONS, ExchangeTimes
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.timing import Percentiles
@@ -36,7 +36,6 @@ from tersor.workloads.network import (
 )
 from tersor.workloads.network.exchange_case import Case
 
-DIRECTIONS: Final = ("forward", "backward")
 _SET_UP_TIMEOUT_S: Final = 600.0
 _CASE_TIMEOUT_S: Final = 600.0
 _ROUNDS_MAX_S: Final = 120.0

@@ -16,7 +16,7 @@ import torch
 
 from tersor.bench import machine, memory_child
 from tersor.bench.roundtrip import worst_error
-from tersor.bench.rows import ResultRow
+from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.timing import Percentiles
 from tersor.codecs import registry
 from tersor.container import Reader
@@ -38,16 +38,39 @@ class MemoryConfig:
         nbytes: size of the float32 file.
         directory: where to put about 2.5 times that, for the time of the run; None for the
             system's temporary directory.
+        threads: that each process may use; None for as many as torch uses here.
     """
 
     codec: str = "flat"
     relative_bound: float = 0.01
     nbytes: int = FULL_FILE_NBYTES
     directory: str | None = None
+    threads: int | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """Return what makes two rows the same measurement."""
+        codec = registry.create(self.codec, bound=Bound.relative(self.relative_bound))
+        return {
+            "suite": "memory",
+            "codec": self.codec,
+            "version": str(codec.version),
+            "spec": {k: v for k, v in codec.to_config().items() if k not in ("id", "version")},
+            "input": "file",
+            "device": "cpu",
+            "num_values": self.nbytes // 4,
+            "threads": self.threads or torch.get_num_threads(),
+            "repeat": 1,
+            "group": None,
+            "git_commit": machine.git_commit(),
+        }
 
 
-def run_memory(config: MemoryConfig) -> ResultRow:
+def run_memory(config: MemoryConfig, *, done: frozenset[str] = frozenset()) -> ResultRow | None:
     """Take one file through the container and back, each way in a process of its own.
+
+    Args:
+        config: what to measure.
+        done: keys of rows that exist already (``RowFile.keys``); None is returned for one of them.
 
     Raises:
         SpecError: this is not Linux, or the codec does not exist.
@@ -55,12 +78,14 @@ def run_memory(config: MemoryConfig) -> ResultRow:
     """
     if not Path("/proc/self/clear_refs").exists():
         raise SpecError("peak memory can only be measured on Linux; run the kernels suite instead")
-    codec = registry.create(config.codec, bound=Bound.relative(config.relative_bound))
+    identity = config.identity()
+    if row_key(**identity) in done:
+        return None
     with tempfile.TemporaryDirectory(dir=config.directory) as name:
         plain, packed, decoded = (Path(name) / f for f in ("in.f32", "packed.tsr", "out.f32"))
         _write_input(plain, config.nbytes)
-        compressed = _child("compress", plain, packed, config)
-        decompressed = _child("decompress", packed, decoded, config)
+        compressed = _child("compress", plain, packed, config, identity["threads"])
+        decompressed = _child("decompress", packed, decoded, config, identity["threads"])
         with Reader(packed) as reader:
             (entry,) = reader.arrays.values()
         error_bound, error = entry.error_bound, _file_error(plain, decoded)
@@ -68,26 +93,18 @@ def run_memory(config: MemoryConfig) -> ResultRow:
     if error_bound is not None and not error <= error_bound:
         raise TersorError(f"{config.codec} is refused: error {error} above the bound {error_bound}")
     return ResultRow(
-        suite="memory",
-        codec=config.codec,
-        version=str(codec.version),
-        spec={k: v for k, v in codec.to_config().items() if k not in ("id", "version")},
-        input="file",
-        device="cpu",
-        num_values=config.nbytes // 4,
+        **identity,
         original_nbytes=config.nbytes,
         encoded_nbytes=encoded_nbytes,
         worst_error=error,
         error_bound=error_bound,
         encode_s=Percentiles.of([compressed["seconds"]]),
         decode_s=Percentiles.of([decompressed["seconds"]]),
-        threads=torch.get_num_threads(),
         peak_extra_nbytes=max(compressed["extra_nbytes"], decompressed["extra_nbytes"]),
         note=(
             f"extra memory {compressed['extra_nbytes'] / 2**20:.0f} MiB compressing, "
             f"{decompressed['extra_nbytes'] / 2**20:.0f} MiB decompressing; times include the disk"
         ),
-        git_commit=machine.git_commit(),
         versions=machine.versions(),
         machine=machine.machine(torch.device("cpu")),
     )
@@ -102,9 +119,11 @@ def _write_input(path: Path, nbytes: int) -> None:
             file.write(block.data[: (nbytes - index * noise.nbytes) // 4])
 
 
-def _child(direction: str, source: Path, target: Path, config: MemoryConfig) -> dict[str, Any]:
+def _child(
+    direction: str, source: Path, target: Path, config: MemoryConfig, threads: int
+) -> dict[str, Any]:
     command = [sys.executable, "-m", memory_child.__name__, direction, str(source), str(target)]
-    command += [config.codec, repr(config.relative_bound)]
+    command += [config.codec, repr(config.relative_bound), str(threads)]
     # the child must find the package also when this process runs it from a source tree
     root = str(Path(memory_child.__file__).parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
