@@ -159,6 +159,14 @@ def test_a_program_that_does_not_end_is_stopped_with_its_children(on_path, subje
     assert not (tmp_path / "survived").exists()
 
 
+def test_what_a_program_leaves_running_ends_with_it(on_path, subject, tmp_path):
+    left = f"( sleep 2; touch {tmp_path}/survived ) & exit 0\n"
+    on_path("gpulz", SCRIPTS["gpulz"] + left)
+    found("gpulz").measure(subject, rounds=1, timeout_s=60)
+    time.sleep(2.5)
+    assert not (tmp_path / "survived").exists()
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -257,6 +265,11 @@ def test_a_program_that_fails_on_an_input_is_a_note_and_the_others_go_on(
 def test_an_impossible_plan_is_refused(change):
     with pytest.raises(SpecError):
         ProgramsConfig(**change)
+
+
+def test_a_device_is_a_kind_and_no_number():
+    with pytest.raises(SpecError, match="cpu or cuda, not 'cuda:0'"):
+        ProgramsConfig(device="cuda:0")
 
 
 def test_a_program_of_the_other_device_is_refused():

@@ -91,6 +91,12 @@ def test_sz3_s_size_comes_from_the_dimensions_and_its_ratio_from_the_longer_figu
     assert "two digits" in run.note
 
 
+@pytest.mark.parametrize("bound", ["0", "nan", "inf", "-1", ""])
+def test_what_is_no_bound_above_0_is_none(bound):
+    run = only_run(logged(f"sz3 -f -i x -o y -1 1000 -M REL {bound}", SZ3), "sz3")
+    assert run.spec == {}
+
+
 @pytest.mark.parametrize("kind", ["-d", "-I 64"])
 def test_sz3_s_wide_types_have_eight_bytes(kind):
     run = only_run(logged(f"sz3 {kind} -i x -o y -1 1000 -M ABS 1e-3", SZ3), "sz3")

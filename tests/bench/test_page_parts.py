@@ -67,9 +67,14 @@ def test_series_differ_in_marker_and_not_in_colour_alone():
     assert len(shapes) == 6
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, 5e-324, 1e308])
 def test_what_an_axis_cannot_hold_is_left_out(value):
     [line] = drawn({"a": [(1, 1.0), (2, value), (3, 2.0)]}, log_y=True).iter(f"{SVG}polyline")
+    assert len(places(line)) == 2
+
+
+def test_numbers_whose_difference_is_not_finite_are_left_out():
+    [line] = drawn({"a": [(1, 1.0), (2, 1e308), (3, -1e308), (4, 2.0)]}).iter(f"{SVG}polyline")
     assert len(places(line)) == 2
 
 

@@ -433,6 +433,10 @@ def test_computing_is_what_a_training_does_beside_exchanges(tmp_path):
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert computing_s(path) == pytest.approx((10 * 0.5 + 10 * 0.3 - 2.0) / 20)
+    longer = {**lines[-1], "forward": {"seconds": {"payload": 7.5}}}
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines[:-1], longer]))
+    with pytest.raises(SpecError, match=r"take longer than its steps \(8\.5 s of 8 s\)"):
+        computing_s(path)
     path.write_text("".join(json.dumps(line) + "\n" for line in lines[:-1]))
     with pytest.raises(SpecError, match="--log-every"):
         computing_s(path)

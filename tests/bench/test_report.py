@@ -18,6 +18,7 @@ from tersor.bench.report.commands import remake
 from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
+from tersor.bench.suites.plan import KernelsConfig
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
 from tests.bench import report_runs as made
@@ -192,6 +193,20 @@ def test_a_folder_of_dumps_is_not_taken_for_made_up_look_ups(name, words) -> Non
 def test_a_click_log_of_a_file_is_not_taken_for_a_made_up_one() -> None:
     run = AccuracyRun("r", "r.jsonl", [{**made.pair(0), "source": "synthetic-day.npz"}])
     assert "--data synthetic-day.npz " in remake(run)
+
+
+def test_bounds_that_a_gpu_takes_by_itself_are_not_asked_for() -> None:
+    config = KernelsConfig.for_device("cuda")
+    rows = [
+        made.kernel_row("flat", bound=group.relative_bound, input=group.input, device="cuda")
+        for group in config.groups()
+        if group.relative_bound is not None
+    ]
+    (command,) = commands_of(*rows)
+    assert "--inputs embeddings,chunks," in command
+    assert "--bounds" not in command
+    (command,) = commands_of(*(row for row in rows if row.relative_bound == 0.01))
+    assert "--bounds 0.01" in command
 
 
 def test_rows_of_programs_are_made_again_by_bench_programs() -> None:

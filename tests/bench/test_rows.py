@@ -9,6 +9,7 @@ import pytest
 from tersor.bench.rows import ResultRow, RowFile, read_rows, row_key
 from tersor.bench.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
+from tests.bench import report_runs as made
 
 
 def make_row(**changes):
@@ -145,6 +146,43 @@ def test_rows_are_never_mixed_into_an_old_file_unasked(tmp_path):
         file.append(make_row())
     with pytest.raises(SpecError, match="resume"):
         RowFile(path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"spec": {"bound": {"relative": 0.0}}}, {"codec": 5}, {"sampled_fraction": 0.0}]
+)
+def test_a_row_that_could_not_be_read_again_is_not_written(change, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    with RowFile(path) as file:
+        with pytest.raises(SpecError, match="must be"):
+            file.append(make_row(**change))
+        file.append(make_row())
+    assert len(read_rows(path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("exchange", {"direction": "sideways"}),
+        ("exchange", {"batch": 0}),
+        ("exchange", {"num_ranks": 0}),
+        ("lookups", {"table_class": "odd"}),
+        ("lookups", {"table_class": "all"}),
+        ("lookups", {"table": None}),
+        ("lookups", {"num_ranks": 0}),
+        ("lookups", {"num_slices": 0}),
+        ("lookups", {"num_iterations": 0}),
+        ("lookups", {"width": 0}),
+    ],
+)
+def test_what_nothing_can_be_computed_with_is_refused(part, change, tmp_path):
+    row = (made.exchange_rows if part == "exchange" else made.lookup_rows)()[0].to_config()
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    read_rows(path)
+    path.write_text(json.dumps({**row, part: {**row[part], **change}}) + "\n")
+    with pytest.raises(CorruptDataError, match=f"{next(iter(change)).split('_')[0]}.* must be"):
+        read_rows(path)
 
 
 def test_a_value_that_is_not_a_number_is_never_written(tmp_path):

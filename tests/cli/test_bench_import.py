@@ -27,6 +27,7 @@ def test_a_log_becomes_rows_beside_others(tersor, lz4_log) -> None:
         ("nvcomp-lz4-chunked", 64.0, "cuda")
     }
     assert rows[0].machine == {"gpu": "A100"}
+    assert "EMB_0.bin" in tersor.ok("report", "rows.jsonl").out
     assert "resume" in tersor.refused(*command)
     # the same log adds nothing, another one does
     tersor.ok(*command, "--value-nbytes", "1", "--resume")

@@ -28,6 +28,7 @@ def _rows(tersor) -> None:
         for row in ROWS:
             file.append(row)
     Path("log.jsonl").write_text('{"kind": "run", "step": 0}\n')
+    Path("dense.toml").write_text("allreduce_mbytes = 40\n")
 
 
 def best(done, ranks: int) -> str:
@@ -114,6 +115,8 @@ def test_a_check_shows_every_error_and_fails_when_the_model_does(tersor) -> None
         ("plan --rows rows.jsonl --input other", "no exchange"),
         ("plan --rows rows.jsonl --cluster nowhere.toml", "there is no file"),
         ("plan --rows rows.jsonl --trace rows.jsonl", "line 1 of rows.jsonl"),
+        ("plan --rows rows.jsonl --trace log.jsonl --allreduce-mbytes 40", "holds the all-reduce"),
+        ("plan --rows rows.jsonl --trace log.jsonl --cluster dense.toml", "holds the all-reduce"),
         ("plan --check rows.jsonl --hold-out rank", "link or batch"),
         ("plan --check rows.jsonl --ranks 4", "--ranks is for plans"),
         ("plan --check rows.jsonl --cluster nowhere.toml", "--cluster is for plans"),

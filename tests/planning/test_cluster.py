@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tersor.errors import SpecError
-from tersor.planning import Description, parse_bandwidth, parse_seconds, parse_sweep
+from tersor.planning import Description, Workload, parse_bandwidth, parse_seconds, parse_sweep
 from tersor.planning.cluster import KEYS, read_cluster_file
 
 TOML = """
@@ -34,6 +34,11 @@ def test_a_file_describes_cluster_and_step(tmp_path):
 
 
 def test_ranks_of_one_node_are_planned_by_the_links_within_it():
+    given = Description.parse({"batch_per_rank": 7}).workload
+    assert (given.batch, given.rows_per_slice(64)) == (None, 7)
+    assert Description.parse({}).workload.rows_per_slice(64) == 1024
+    with pytest.raises(SpecError, match="not both"):
+        Workload(batch=7, batch_per_rank=7)
     cluster = Description.parse({"ranks_per_node": 8}).cluster
     assert cluster.with_bandwidth(1e9, 8).intra_bits_per_s == 1e9
     assert cluster.with_bandwidth(1e9, 8).inter_bits_per_s == cluster.inter_bits_per_s

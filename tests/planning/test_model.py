@@ -63,6 +63,30 @@ def test_the_share_that_leaves_a_node_goes_over_a_link_its_ranks_share():
     assert made.predict("float32", 8).forward.payload_s == pytest.approx(2e-3 + 4e-3 + 30e-6)
 
 
+def test_a_rank_on_a_node_that_is_not_full_sends_most_messages_out():
+    cluster = Cluster(
+        ranks_per_node=8, inter_bits_per_s=1e18, intra_bits_per_s=1e18, inter_latency_s=1e-3
+    )
+    made = model(cluster=cluster)
+    for ranks, num_far in ((8, 0), (9, 8), (15, 8), (16, 8), (17, 16)):
+        found = made.predict("float32", ranks).forward.payload_s
+        assert found == pytest.approx(num_far * 1e-3, rel=1e-6, abs=1e-9), ranks
+    # a ring goes into every node once, and round twice
+    ring = replace(made, allreduce_nbytes=1.0)
+    for ranks, num_nodes in ((8, 0), (9, 2), (16, 2), (17, 3)):
+        assert ring.predict("float32", ranks).allreduce_s == pytest.approx(
+            2 * num_nodes * 1e-3, rel=1e-6, abs=1e-9
+        )
+
+
+@given(ranks=st.integers(2, 99), per_node=st.integers(1, 16))
+def test_no_node_has_more_to_send_out_than_a_full_one(ranks, per_node):
+    cluster = Cluster(ranks_per_node=per_node, inter_bits_per_s=1.0, intra_bits_per_s=1.0)
+    full, fewest = cluster.local_ranks(ranks), cluster.fewest_local_ranks(ranks)
+    assert fewest * (ranks - fewest) <= full * (ranks - full)
+    assert full * (cluster.num_nodes(ranks) - 1) + fewest == ranks
+
+
 def test_nothing_hides_longer_than_ranks_compute():
     made = model(compute=Line(1e-4), workload=Workload(batch_per_rank=1000, overlap=1.0))
     assert made.predict("float32", 8).hidden_s == 1e-4

@@ -14,6 +14,7 @@ from tersor.errors import SpecError
 from tersor.policy import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
+from tersor.workloads.dlrm import train as training
 from tersor.workloads.dlrm.checkpoint import complete_checkpoints, resume, save_checkpoint
 from tersor.workloads.dlrm.config import uncompressed
 from tersor.workloads.dlrm.log import RunLog
@@ -127,6 +128,33 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path, options, word):
     with pytest.raises(SpecError, match=word):
         resume(DlrmRun(config(**options), SOURCE), tmp_path)
     assert resume(DlrmRun(config(steps=50), SOURCE), tmp_path) == 1
+
+
+def test_the_time_of_a_step_is_that_of_steps_alone(tmp_path, monkeypatch):
+    clock = [0.0]
+
+    def taking(seconds, call):
+        def slow(*args, **options):
+            clock[0] += seconds
+            return call(*args, **options)
+
+        return slow
+
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+    run = DlrmRun(config(steps=20), SOURCE)
+    for name, seconds in (("batch", 0.25), ("step", 1.0), ("evaluate", 100.0)):
+        monkeypatch.setattr(run, name, taking(seconds, getattr(run, name)))
+    monkeypatch.setattr(training, "save_checkpoint", taking(1000.0, training.save_checkpoint))
+    monkeypatch.setattr(training, "dump_rows", taking(1e4, training.dump_rows))
+    schedule = Schedule(
+        log_every=10, eval_every=15, dump_every=7, dumps=tmp_path / "dumps",
+        checkpoint_every=5, checkpoints=tmp_path / "checkpoints",
+    )  # fmt: skip
+    with RunLog(tmp_path) as log:
+        train(run, schedule, log)
+    lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    found = [line["step_s"] for line in lines if line["kind"] == "train"]
+    assert found == [1.25, 1.25]
 
 
 def test_training_logs_dumps_and_learns(tmp_path):

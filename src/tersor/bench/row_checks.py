@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tersor.bench.exchange_times import DIRECTIONS
 from tersor.bench.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -69,11 +70,11 @@ def check_values(row: ResultRow) -> None:
 
 
 def _check_exchange(times: ExchangeTimes) -> None:
-    for name in ("direction", "network"):
-        ask(name, isinstance(getattr(times, name), str), "a text")
+    ask("direction", times.direction in DIRECTIONS, " or ".join(DIRECTIONS))
+    ask("network", isinstance(times.network, str), "a text")
     ask("link", times.link is None or isinstance(times.link, str), "a text")
     for name in ("num_ranks", "batch"):
-        ask(name, is_count(getattr(times, name)), "a count")
+        ask(name, is_count(getattr(times, name), least=1), "a count from 1")
     for seconds in (times.sizes_s, times.payload_s, times.exchange_s, times.step_s):
         _check_times(seconds, least=1e-12)
 
@@ -84,9 +85,9 @@ def _check_times(times: Percentiles | None, least: float = 0.0) -> None:
             ask("a time", is_number(seconds) and seconds >= least, "a number of seconds")
 
 
-def is_count(value: Any) -> bool:
-    """Whether a value is a whole number from 0 that 64 bits hold."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _MOST
+def is_count(value: Any, least: int = 0) -> bool:
+    """Whether a value is a whole number, of at least ``least``, that 64 bits hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < _MOST
 
 
 def is_number(value: Any) -> bool:

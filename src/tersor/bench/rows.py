@@ -300,7 +300,8 @@ class RowFile:
         return frozenset(row.key for row in self.rows)
 
     def append(self, row: ResultRow) -> None:
-        """Write one row and wait until it is on the disk."""
+        """Write one row and wait until it is on the disk; ``SpecError`` if it could not be read again."""
+        check_values(row)
         line = json.dumps(row.to_config(), allow_nan=False) + "\n"
         self._file.write(line.encode())
         self._file.flush()

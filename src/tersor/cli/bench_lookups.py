@@ -92,9 +92,9 @@ def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
     batches = numbers_of(shared["batch"] or "", "--batch", int)
     if len(batches) > 1:
         raise SpecError("look-ups are cut into one --batch; run the others on their own")
-    cut = Cut(shared["ranks"], batches[0] if batches else None, options["--repeat"] or 1)
-    first = options["--from-iteration"] or 0
-    asked: dict[str, Any] = {"cut": cut, "first_iteration": first, **_policy(options)}
+    repeat, first = options["--repeat"], options["--from-iteration"]
+    cut = Cut(shared["ranks"], batches[0] if batches else None, 1 if repeat is None else repeat)
+    asked: dict[str, Any] = {"cut": cut, "first_iteration": first or 0, **_policy(options)}
     for name in ("codecs", "peers"):
         text = options[f"--{name}"]
         if text is not None:

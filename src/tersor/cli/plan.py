@@ -242,7 +242,10 @@ def _description(cluster: str | None, trace: str | None, options: Mapping[str, A
     if trace is not None:
         if "compute_ms" in given:
             raise SpecError("give --compute-ms or the --trace to take it from, not both")
-        # a trace does not tell the all-reduce apart from computing
+        if "allreduce_mbytes" in {**said, **given}:
+            raise SpecError(
+                "the computing time of a --trace holds the all-reduce; give no allreduce_mbytes with it"
+            )
         given = {"allreduce_mbytes": 0.0, **given, "compute_ms": computing_s(trace) * 1e3}
     for one, other in (("batch", "batch_per_rank"), ("batch_per_rank", "batch")):
         if one in given and other not in given:

@@ -57,6 +57,14 @@ class Cluster:
         """
         return min(num_ranks, self.ranks_per_node)
 
+    def fewest_local_ranks(self, num_ranks: int) -> int:
+        """Return how many ranks share the node with the fewest: they send most messages to others."""
+        return num_ranks % self.ranks_per_node or self.local_ranks(num_ranks)
+
+    def num_nodes(self, num_ranks: int) -> int:
+        """Return the nodes that the ranks need."""
+        return math.ceil(num_ranks / self.ranks_per_node)
+
     def with_bandwidth(self, bits_per_s: float, num_ranks: int) -> Cluster:
         """Return the cluster with another link between nodes; within one where all ranks share it."""
         if num_ranks <= self.ranks_per_node:
@@ -74,8 +82,8 @@ class Workload:
     """A training step, as far as it was described; None is left to what was measured.
 
     Attributes:
-        batch: samples of all ranks per step; None where ``batch_per_rank`` says it.
-        batch_per_rank: samples of each rank per step.
+        batch: samples of all ranks per step; None for 65,536, unless ``batch_per_rank`` says it.
+        batch_per_rank: samples of each rank per step; None where ``batch`` says it.
         sample_nbytes: bytes of the rows that one sample looks up in all tables.
         compute_s: of each rank per step, without exchanges, at any number of ranks.
         allreduce_nbytes: of the dense gradients.
@@ -83,13 +91,18 @@ class Workload:
         efficiency: share of a link's bandwidth that an all-to-all reaches.
     """
 
-    batch: int | None = _DEFAULT_BATCH
+    batch: int | None = None
     batch_per_rank: int | None = None
     sample_nbytes: int | None = None
     compute_s: float | None = None
     allreduce_nbytes: float | None = None
     overlap: float = 0.0
     efficiency: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse two answers to one question."""
+        if self.batch is not None and self.batch_per_rank is not None:
+            raise SpecError("give the batch of all ranks or that per rank, not both")
 
     def rows_per_slice(self, num_ranks: int) -> float:
         """Return the samples of one rank, which are the rows it gets of each table.
@@ -125,8 +138,6 @@ class Description:
         unknown = [key for key in values if key not in KEYS]
         if unknown:
             raise SpecError(f"a cluster has no {unknown[0]!r}; it may have {', '.join(KEYS)}")
-        if "batch" in values and "batch_per_rank" in values:
-            raise SpecError("give the batch of all ranks or that per rank, not both")
         said = {**DEFAULTS, **values}
         cluster = Cluster(
             ranks_per_node=_count(said, "ranks_per_node"),
@@ -141,7 +152,7 @@ class Description:
         if efficiency == 0:
             raise SpecError("the efficiency of links must be above 0")
         workload = Workload(
-            batch=_count(said, "batch") if "batch" in said else _DEFAULT_BATCH,
+            batch=_count(said, "batch") if "batch" in said else None,
             batch_per_rank=_count(said, "batch_per_rank") if "batch_per_rank" in said else None,
             sample_nbytes=_count(said, "sample_nbytes") if "sample_nbytes" in said else None,
             compute_s=None if compute_ms is None else compute_ms / 1e3,

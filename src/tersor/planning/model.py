@@ -254,7 +254,8 @@ class Model:
         )
 
     def _latency_s(self, num_ranks: int) -> float:
-        cluster, local = self.cluster, self.cluster.local_ranks(num_ranks)
+        """Return the seconds that the messages of a rank with the most to other nodes add."""
+        cluster, local = self.cluster, self.cluster.fewest_local_ranks(num_ranks)
         near, far = local - 1, num_ranks - local
         return near * cluster.intra_latency_s + far * cluster.inter_latency_s
 
@@ -276,7 +277,7 @@ class Model:
         cluster, local = self.cluster, self.cluster.local_ranks(num_ranks)
         links = [cluster.intra_bits_per_s] if local > 1 else []
         links += [cluster.inter_bits_per_s] if num_ranks > local else []
-        far = num_ranks / local if num_ranks > local else 0.0
+        far = cluster.num_nodes(num_ranks) if num_ranks > local else 0
         round_s = (num_ranks - far) * cluster.intra_latency_s + far * cluster.inter_latency_s
         share = 2 * (num_ranks - 1) / num_ranks
         return share * 8 * self.allreduce_nbytes / min(links) + 2 * round_s

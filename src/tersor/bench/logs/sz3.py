@@ -72,9 +72,11 @@ def _spec(command: Command) -> dict[str, Any]:
     kind = _BOUND_KINDS.get(mode[0]) if mode else None
     text = mode[1] if len(mode) > 1 else next(iter(command.values_of("-A", "-R")), "")
     try:
-        return {} if kind is None else {"bound": {kind: float(text)}}
+        bound = float(text)
     except ValueError:
         return {}
+    # a bound of 0 asks for no loss, which is no bound to compare with others
+    return {"bound": {kind: bound}} if kind is not None and 0 < bound < math.inf else {}
 
 
 def _decompresses(command: Command) -> bool:

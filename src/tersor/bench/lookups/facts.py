@@ -8,7 +8,10 @@ from typing import Any, Final, Self
 
 from tersor.bench.row_checks import ask, is_count, is_number
 from tersor.errors import SpecError
+from tersor.policy.tables import CLASSES
 
+ALL_CLASSES: Final = "all"
+_FROM_ONE: Final = ("width", "num_ranks", "num_slices", "num_iterations")
 _LATER: Final = ("setting", "num_tables")
 """Fields that the first rows did not have."""
 
@@ -19,7 +22,7 @@ class LookupFacts:
 
     Attributes:
         table: its number; None where all tables of a step went through one call.
-        table_class: ``"tight"``, ``"base"`` or ``"loose"``; ``"all"`` where ``table`` is None.
+        table_class: ``"tight"``, ``"base"`` or ``"loose"``; ``ALL_CLASSES`` where ``table`` is None.
         num_rows: looked-up rows in all slices.
         width: values per row; of the widest table where ``table`` is None.
         num_ranks: slices per look-up, one for each destination.
@@ -60,10 +63,12 @@ class LookupFacts:
         known = {f.name for f in fields(cls)}
         if not isinstance(config, Mapping) or {*_LATER, *config} != known:
             raise SpecError("the facts about look-ups have other fields")
-        ask("table_class", isinstance(config["table_class"], str), "a text")
+        classes = CLASSES if config["table"] is not None else (ALL_CLASSES,)
+        ask("table_class", config["table_class"] in classes, " or ".join(classes))
         ask("setting", isinstance(config.get("setting", ""), str), "a text")
         ask("error_share", is_number(config["error_share"]), "a number")
         ask("table", config["table"] is None or is_count(config["table"]), "a count or null")
         for name in set(config) - {"table", "table_class", "setting", "error_share"}:
-            ask(name, is_count(config[name]), "a count")
+            least = 1 if name in _FROM_ONE else 0
+            ask(name, is_count(config[name], least), f"a count from {least}")
         return cls(**config)

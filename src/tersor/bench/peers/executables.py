@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -136,10 +137,10 @@ def _output_of(command: Sequence[str], folder: Path, timeout_s: float) -> str:
                 f"{name} was stopped after {timeout_s:g} s without an end"
             ) from error
         finally:
-            if process.poll() is None:
-                # a script's children too: they would go on, and hold the accelerator
+            # a script's children too, even where it has ended: they would go on, and hold the accelerator
+            with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            process.wait()
         output.seek(0)
         text = output.read().decode("utf-8", errors="replace")
     if code != 0:

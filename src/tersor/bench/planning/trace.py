@@ -17,7 +17,7 @@ def computing_s(path: str | os.PathLike[str]) -> float:
 
     Raises:
         SpecError: the log holds no whole training, from its first step to its last, or steps that
-            do not grow.
+            do not grow, or that are shorter than their exchanges.
     """
     steps: list[tuple[int, float]] = []
     num_exchanges, exchange_s = 0, 0.0
@@ -46,4 +46,9 @@ def computing_s(path: str | os.PathLike[str]) -> float:
             )
         whole_s += (step - previous) * seconds
         previous = step
-    return max(0.0, whole_s - exchange_s) / previous
+    if exchange_s > whole_s:
+        raise SpecError(
+            f"the exchanges of {path} take longer than its steps ({exchange_s:.3g} s of {whole_s:.3g} s); "
+            "train anew"
+        )
+    return (whole_s - exchange_s) / previous

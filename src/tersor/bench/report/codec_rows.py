@@ -34,7 +34,8 @@ def codec_sentence(rows: Sequence[ResultRow]) -> str:
     place, own = next(iter(_main_places(rows).items()))
     shown = comparable(own)
     bounds: list[float | None] = [*bounds_of(shown)] or [None]
-    found = measured(shown, bounds[0], main_threads(shown))
+    # nothing is left of programs that started from codes
+    found = measured(shown, bounds[0], main_threads(shown)) if shown else []
     held = [one for one in found if not one.broken and one.ratio > 1]
     count = f"{len(rows):,} row" + "s" * (len(rows) > 1)
     if len(own) == 1 and own[0].note:

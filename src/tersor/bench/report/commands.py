@@ -100,7 +100,7 @@ def _bounds(rows: Sequence[ResultRow]) -> list[str]:
         name: {r.relative_bound for r in rows if r.input == name and r.relative_bound is not None}
         for name in dict.fromkeys(row.input for row in rows)
     }
-    if _are_usual(bounds):
+    if _are_usual(bounds, rows[0].device):
         return []
     return ["--bounds", _list(sorted(set().union(*bounds.values())))]
 
@@ -118,13 +118,15 @@ def _chosen(rows: Sequence[ResultRow]) -> list[str]:
     return [*codecs, *([] if has_peers else ["--peers", "none"])]
 
 
-def _are_usual(bounds: Mapping[str, set[float]]) -> bool:
+def _are_usual(bounds: Mapping[str, set[float]], device: str) -> bool:
     """Whether each input has the bounds that the benchmark takes unless told otherwise."""
+    from tersor.bench.device_inputs import device_bounds_of
     from tersor.bench.inputs import bounds_of
     from tersor.errors import SpecError
 
+    usual = device_bounds_of if device == "cuda" else bounds_of
     try:
-        return all(set(bounds_of(name)) == found for name, found in bounds.items() if found)
+        return all(set(usual(name)) == found for name, found in bounds.items() if found)
     except SpecError:
         return False
 

@@ -15,7 +15,7 @@ import torch
 from tersor.bench import machine
 from tersor.bench.candidate import Candidate
 from tersor.bench.lookups.candidates import make_lookup_candidate
-from tersor.bench.lookups.facts import LookupFacts
+from tersor.bench.lookups.facts import ALL_CLASSES, LookupFacts
 from tersor.bench.lookups.inputs import Cut, LookUp, LookUps
 from tersor.bench.lookups.plan import CODE_DTYPES, LookupsConfig
 from tersor.bench.lookups.subject import LookupSubject, step_subject, table_subject
@@ -268,7 +268,7 @@ class _Suite:
     def _facts(self, trial: Trial, made: LookupSubject) -> LookupFacts:
         return LookupFacts(
             table=made.table,
-            table_class="all" if made.table is None else self.policy.table_class(made.table),
+            table_class=ALL_CLASSES if made.table is None else self.policy.table_class(made.table),
             num_rows=made.num_rows,
             width=max(made.widths),
             num_ranks=self.config.cut.num_ranks,

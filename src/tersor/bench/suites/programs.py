@@ -51,6 +51,8 @@ class ProgramsConfig:
 
     def __post_init__(self) -> None:
         """Refuse an impossible plan."""
+        if self.device not in ("cpu", "cuda"):
+            raise SpecError(f"device must be cpu or cuda, not {self.device!r}")
         if self.rounds < 1 or not self.timeout_s > 0:
             raise SpecError("a program runs at least once and for longer than 0 s")
 

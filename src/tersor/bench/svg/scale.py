@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Self
 
 _ROOM = 0.05
+_MOST = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class Scale:
 
 
 def can_hold(value: float, *, is_log: bool) -> bool:
-    """Whether an axis could show a number."""
-    return math.isfinite(value) and (value > 0 or not is_log)
+    """Whether an axis could show a number; the room around it must have one, too."""
+    return abs(value) < _MOST and (value > 1 / _MOST or not is_log)
 
 
 def linear_ticks(low: float, high: float) -> list[float]:

@@ -65,31 +65,32 @@ def train(
     """Train from the run's step to its last; return the metrics at the end. A collective call."""
     steps = run.config.steps
     losses: list[float] = []
-    begin = time.perf_counter()
+    seconds = 0.0
     metrics = None
     while run.step_number < steps:
+        begin = time.perf_counter()
         batch = run.batch(run.step_number)
+        seconds += time.perf_counter() - begin
         is_last = run.step_number == steps - 1
         if schedule.dumps is not None and (
             is_last or _is_time(schedule.dump_every, run.step_number)
         ):
             dump_rows(run, batch.ids, schedule.dumps)
+        begin = time.perf_counter()
         losses.append(run.step(batch))
+        seconds += time.perf_counter() - begin
         step, metrics = run.step_number, None
         if progress is not None:
             progress(step, steps, f"loss {losses[-1]:.4f}")
         if _is_time(schedule.log_every, step):
-            seconds = time.perf_counter() - begin
             loss = _mean_of_ranks(run, sum(losses) / len(losses))
             log.write("train", step, {"loss": loss, "step_s": seconds / len(losses)})
-            losses, begin = [], time.perf_counter()
+            losses, seconds = [], 0.0
         if _is_time(schedule.eval_every, step):
             metrics = run.evaluate(schedule.eval_samples)
             log.metrics(step, metrics)
-            begin = time.perf_counter()
         if _is_time(schedule.checkpoint_every, step) and schedule.checkpoints is not None:
             save_checkpoint(run, schedule.checkpoints)
-            begin = time.perf_counter()
     if schedule.checkpoints is not None and not _is_time(schedule.checkpoint_every, steps):
         save_checkpoint(run, schedule.checkpoints)
     if metrics is None:
