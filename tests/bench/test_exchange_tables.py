@@ -11,7 +11,6 @@ from tersor.bench.goals import evaluate_goals
 from tersor.bench.page import filled
 from tersor.bench.rows import ResultRow, RowFile
 from tersor.bench.timing import Percentiles
-from tests.arch.source_files import REPOSITORY
 from tests.bench.test_rows import make_row
 
 
@@ -68,9 +67,3 @@ def test_a_page_shows_the_exchanges_asked_for(tmp_path):
     text = filled("<!-- exchanges: results/rows.jsonl batch=2048 -->\n<!-- end -->", tmp_path)
     assert "| 1gbit | 2,048 | rows | 8.0 | 10.0 (" in text
     assert "half" not in text
-
-
-def test_the_figures_of_the_committed_page_come_from_committed_rows():
-    text = (REPOSITORY / "docs" / "embeddings.md").read_text(encoding="utf-8")
-    assert text.count("<!-- exchanges: ") >= 1
-    assert filled(text, REPOSITORY) == text, "run python -m tersor.bench.page docs/embeddings.md"
