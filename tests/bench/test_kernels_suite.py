@@ -7,7 +7,7 @@ from tersor.bench import peers
 from tersor.bench.peers.memcpy import Memcpy
 from tersor.bench.rows import RowFile, read_rows
 from tersor.bench.suites.kernels import run_kernels
-from tersor.bench.suites.plan import DEFAULT_CODECS, KernelsConfig
+from tersor.bench.suites.kernels_config import DEFAULT_CODECS, KernelsConfig
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
 from tersor.types import Bound

@@ -5,9 +5,9 @@ import torch
 
 from tersor.bench import peers
 from tersor.bench.lookups.candidates import LOOKUP_CODECS
+from tersor.bench.lookups.config import LookupsConfig
 from tersor.bench.lookups.facts import LookupFacts
 from tersor.bench.lookups.inputs import Cut, LookUp, SyntheticLookUps, checked_look_ups
-from tersor.bench.lookups.plan import LookupsConfig
 from tersor.bench.lookups.subject import table_subject
 from tersor.bench.peers.mx4 import Mx4
 from tersor.bench.rows import ResultRow, RowFile, read_rows
@@ -99,7 +99,8 @@ def test_facts_without_a_setting_are_those_of_the_defaults():
     assert LookupFacts.from_config(config).setting == ""
     with pytest.raises(SpecError):
         LookupFacts.from_config(config | {"colour": 1})
-    assert LookupFacts.from_config(config | {"table": None}).table is None
+    step = {"table": None, "table_class": "all"}
+    assert LookupFacts.from_config(config | step).table is None
     with pytest.raises(SpecError, match="table must be a count or null"):
         LookupFacts.from_config(config | {"table": "all"})
 

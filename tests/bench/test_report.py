@@ -18,7 +18,7 @@ from tersor.bench.report.commands import remake
 from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
-from tersor.bench.suites.plan import KernelsConfig
+from tersor.bench.suites.kernels_config import KernelsConfig
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
 from tests.bench import report_runs as made

@@ -27,7 +27,7 @@ from tersor.codecs import registry
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.suites.plan import KernelsConfig
+    from tersor.bench.suites.kernels_config import KernelsConfig
 
 app = typer.Typer(help="Measure codecs and peers; one table, one JSON row per measurement.")
 
@@ -193,7 +193,7 @@ def _kernels_config(
     threads: str,
     rounds: int | None,
 ) -> KernelsConfig:
-    from tersor.bench.suites.plan import KernelsConfig
+    from tersor.bench.suites.kernels_config import KernelsConfig
 
     check_device(device)
     asked: dict[str, Any] = {"threads": numbers_of(threads, "--threads", int)}

@@ -13,8 +13,8 @@ from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
+    from tersor.bench.lookups.config import LookupsConfig
     from tersor.bench.lookups.inputs import LookUps
-    from tersor.bench.lookups.plan import LookupsConfig
 
 _SMOKE_BATCH = 256
 
@@ -84,8 +84,8 @@ def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> Lo
 
 
 def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
+    from tersor.bench.lookups.config import LookupsConfig
     from tersor.bench.lookups.inputs import Cut
-    from tersor.bench.lookups.plan import LookupsConfig
 
     device = options["--device"] or "cpu"
     check_device(device)

@@ -107,7 +107,7 @@ def _bounds(rows: Sequence[ResultRow]) -> list[str]:
 
 def _chosen(rows: Sequence[ResultRow]) -> list[str]:
     """Return the options that name codecs and peers, where not all were measured."""
-    from tersor.bench.suites.plan import KernelsConfig
+    from tersor.bench.suites.kernels_config import KernelsConfig
 
     usual = KernelsConfig.for_device(rows[0].device)
     # those of codes alone come with the codec they are a part of

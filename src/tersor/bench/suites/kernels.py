@@ -20,8 +20,8 @@ from tersor.bench.inputs import BenchInput
 from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
+from tersor.bench.suites.kernels_config import KernelsConfig
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
-from tersor.bench.suites.plan import KernelsConfig
 from tersor.bench.trial import Trial, TrialTimes, launches_of, run_trial, time_trials
 from tersor.bench.variants import make_candidate, takes_bound
 from tersor.errors import BackendUnavailableError

@@ -15,9 +15,9 @@ import torch
 from tersor.bench import machine
 from tersor.bench.candidate import Candidate
 from tersor.bench.lookups.candidates import make_lookup_candidate
+from tersor.bench.lookups.config import CODE_DTYPES, LookupsConfig
 from tersor.bench.lookups.facts import ALL_CLASSES, LookupFacts
 from tersor.bench.lookups.inputs import Cut, LookUp, LookUps
-from tersor.bench.lookups.plan import CODE_DTYPES, LookupsConfig
 from tersor.bench.lookups.subject import LookupSubject, step_subject, table_subject
 from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key

@@ -21,8 +21,8 @@ from tersor.bench.peers.executables import (
 )
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
+from tersor.bench.suites.kernels_config import Group, KernelsConfig
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
-from tersor.bench.suites.plan import Group, KernelsConfig
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import Bound
 

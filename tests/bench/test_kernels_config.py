@@ -10,7 +10,7 @@ from tersor.bench.device_inputs import DEVICE_INPUTS
 from tersor.bench.peers import DEVICE_PEERS
 from tersor.bench.suites import kernels
 from tersor.bench.suites.kernels import run_kernels
-from tersor.bench.suites.plan import DEVICE_CODECS, Group, KernelsConfig
+from tersor.bench.suites.kernels_config import DEVICE_CODECS, Group, KernelsConfig
 from tersor.bench.variants import takes_bound
 from tersor.cli import main
 from tersor.errors import SpecError
