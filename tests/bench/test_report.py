@@ -296,14 +296,23 @@ def test_readers_choose_among_codecs_that_hold_the_bound_alone() -> None:
 
 
 def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
-    rows = made.lookup_rows()
+    fast = {"encode_s": made.seconds(1e-7), "decode_s": made.seconds(1e-7)}
+    rows = [replace(row, **fast) for row in made.lookup_rows()]
     free = [
         replace(row, codec="half", spec={}, error_bound=None) for row in rows if row.codec == "flat"
     ]
     coarse = [
         replace(row, codec="fp8", lookups=replace(row.lookups, error_share=1.5)) for row in free
     ]
-    assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half"]]
+    assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
+    page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], title="t")
+    assert "because they went beyond a bound: fp8." in page.render()
+    (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
+    assert "fp8" not in figure
+    faster = [replace(row, encode_s=made.seconds(1e-9)) for row in free]
+    page = build_report([RowsRun("n", "p", [*rows, *faster])], title="t")
+    (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
+    assert "half (no bound)" in figure
 
 
 def ways_in(rows) -> list[list[str]]:
@@ -324,6 +333,15 @@ def test_a_torn_last_line_is_left_out(tmp_path) -> None:
     file.write_text(file.read_text() + '{"schema": 1, "su')
     [run] = read_runs([str(file)])
     assert len(run.rows) == len(made.kernel_rows())
+
+
+def test_files_of_one_name_are_told_apart_by_their_paths(tmp_path) -> None:
+    paths = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        paths.append(str(made.write_lines(tmp_path / folder / "k.jsonl", made.kernel_rows())))
+    assert [run.name for run in read_runs(paths)] == paths
+    assert [run.name for run in read_runs(paths[:1])] == ["k"]
 
 
 def test_a_folder_of_result_files_stands_for_each_of_them(tmp_path) -> None:

@@ -139,7 +139,7 @@ def choose(browser, gbit: str, box: str = "number") -> str:
 @pytest.fixture
 def chooser(browser, tmp_path) -> Browser:
     target = tmp_path / "t.html"
-    target.write_text(Page("t").links("somewhere", WAYS, 1).render(), encoding="utf-8")
+    target.write_text(Page("t").links("somewhere", WAYS, 1, "a note").render(), encoding="utf-8")
     browser.open(target)
     assert browser.problems == []
     return browser
@@ -157,6 +157,7 @@ def test_speedups_on_a_link_are_those_that_tables_show(chooser, gbit) -> None:
 
 def test_moving_the_bandwidth_changes_the_advice_and_says_why(chooser) -> None:
     assert lines_of(chooser)[0][0] == "small"
+    assert chooser.run("document.querySelector('.links').lastChild.textContent") == "a note"
     assert chooser.run("document.querySelector('.links h4').textContent").endswith("somewhere")
     for box, link in (("number", "100"), ("range", "2")):
         words = choose(chooser, link, box)
@@ -164,13 +165,27 @@ def test_moving_the_bandwidth_changes_the_advice_and_says_why(chooser) -> None:
             "At 100 Gbit/s fast is fastest, 2.91 times float32: 18 % of its time"
         )
         # 3 / 4 of the bytes are saved, and a GB takes 7.5 ms to encode and decode
-        assert "It pays up to 800 Gbit/s; next is small, 0.053 times" in words
+        assert words.endswith("Next is float32. From 800 Gbit/s on, float32 is faster.")
         assert chooser.run("document.querySelector('.links input[type=number]').value") == "100"
         choose(chooser, "1")
     words = choose(chooser, "3200")
-    assert words.startswith("At 3,200 Gbit/s plain float32 is fastest. fast comes nearest")
+    assert words.startswith(
+        "At 3,200 Gbit/s float32 as it is comes first. Next is fast, 0.31 times"
+    )
     for wrong in ("", "-1", "0"):
-        assert choose(chooser, wrong) == words
+        assert choose(chooser, wrong) == "Give a bandwidth above 0."
+        assert lines_of(chooser) == []
+
+
+def test_where_another_becomes_faster_is_told(chooser) -> None:
+    words = choose(chooser, "1")
+    # 1 / 20 + 1.5 b = 1 / 4 + 0.0075 b, where b is in GB/s
+    until = 8 * (1 / 4 - 1 / 20) / (1.5 - 0.0075)
+    ending = f"Next is fast, 3.99 times float32. From {until:.3g} Gbit/s on, fast is faster."
+    assert words.endswith(ending)
+    assert "fast is fastest" in choose(chooser, f"{until * 1.01}")
+    assert "small is fastest" in choose(chooser, f"{until * 0.99}")
+    assert "about as fast as float32" in choose(chooser, "799")
 
 
 def test_a_saved_figure_opens_on_its_own(browser, page, tmp_path) -> None:

@@ -15,6 +15,7 @@ from tersor.errors import SpecError
 from tersor.planning import Description
 from tersor.planning.cluster import KEYS
 from tests.arch.source_files import REPOSITORY
+from tests.bench.report_runs import lookup_rows
 from tests.bench.test_planning import ROWS
 
 RESULTS = REPOSITORY / "results"
@@ -54,7 +55,7 @@ def test_a_reader_who_goes_from_1_to_400_gbit_sees_the_advice_change_and_why(ter
     assert (best(slow, 64), best(fast, 64)) == ("rows", "half")
     shown = tersor.ok(*asked, "--bandwidth-sweep", "1gbit..400gbit", "--plot", "plan.svg").out
     words = " ".join(shown.split())
-    assert "64 ranks at 100gbit: use half; it saves" in words
+    assert "100gbit" not in tersor.ok(*asked, "--bandwidth-sweep", "1gbit..4gbit").out
     assert "on half beats rows: it codes" in words
     for bandwidth in ("1gbit", "20gbit", "400gbit"):
         assert bandwidth in words
@@ -82,8 +83,21 @@ def test_rows_of_codecs_on_a_gpu_are_planned_with_too(tersor) -> None:
         "flat-device",
         "rows-device",
     }
-    assert "give --compute-ms" in done.err
+    words = "steps are without computing (--compute-ms) and the all-reduce (--allreduce-mbytes)"
+    assert words in done.err
+    told = ("--compute-ms", "9", "--allreduce-mbytes", "5")
+    assert "steps are without" not in tersor.ok(*asked, *batch, *told).err
     assert not any(line["is_extrapolated"] for line in done.json["plan"])
+
+
+def test_rows_of_other_kinds_are_told_to_be_left_out(tersor) -> None:
+    with RowFile("lookups.jsonl") as file:
+        for row in lookup_rows():
+            file.append(row)
+    both = ("plan", "--rows", "rows.jsonl", "--rows", "lookups.jsonl", "--ranks", "4,8")
+    assert "6 rows of look-ups are left out" in tersor.ok(*both).err
+    sweep = ("--bandwidth-sweep", "1gbit..4gbit", "--plot", "two.svg")
+    assert "two.svg shows 4 ranks" in tersor.ok(*both, *sweep).err
 
 
 def test_a_check_shows_every_error_and_fails_when_the_model_does(tersor) -> None:

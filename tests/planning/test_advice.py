@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tersor.bench.planning.tables import plan_cells, short_reason
 from tersor.planning import Line, Transport, advise, parse_sweep, turns
 from tests.planning.made import FAST, GBIT, SMALL, model, profile
 
@@ -44,10 +45,26 @@ def test_where_nothing_pays_it_is_said_until_where_it_would():
 
 
 def test_the_best_of_those_that_keep_a_bound_is_named_beside_one_that_does_not():
-    crude = profile("crude", 30.0, Line(), Line(), keeps_bound=False)
+    crude = profile("crude", 30.0, Line(), Line(), keeps_bound=None)
     advice = advise(model(FAST, SMALL, crude), 8)
     assert advice.best.name == "crude"
+    assert advice.best_bounded.name == "small"
     assert "of those that keep a bound small is best" in advice.reason
+    assert short_reason(advice).endswith(
+        f"with a bound: small, {advice.best_bounded.step_s * 1e3:.3g} ms"
+    )
+
+
+def test_what_broke_its_bound_is_shown_but_never_advised():
+    wrong = profile("wrong", 30.0, Line(), Line(), keeps_bound=False)
+    made = model(FAST, SMALL, wrong)
+    advice = advise(made, 8)
+    assert (advice.best.name, advice.best_bounded) == ("small", None)
+    assert "wrong" not in advice.reason
+    cells = {line[1]: line[-1] for line in plan_cells(made, 8)}
+    assert cells == {"float32": "", "fast": "", "small": "best", "wrong": "broke its bound"}
+    assert all("wrong" not in turn.reason for turn in turns(made, 8, GBIT, 4000 * GBIT))
+    assert "nothing else" in advise(model(wrong), 8).reason
 
 
 def test_a_gain_below_what_the_model_can_tell_is_told_as_such():

@@ -54,20 +54,24 @@ PerNodeOption = Annotated[
 InterOption = Annotated[
     str | None,
     typer.Option(
-        "--inter", metavar="RATE", help="Of a node to the others, shared by its ranks: 100gbit."
+        "--inter",
+        metavar="RATE",
+        help="Of a node to the others, shared by its ranks; default: 100gbit.",
     ),
 ]
 IntraOption = Annotated[
     str | None,
-    typer.Option("--intra", metavar="RATE", help="Of a rank within its node: 2400gbit."),
+    typer.Option("--intra", metavar="RATE", help="Of a rank within its node; default: 2400gbit."),
 ]
 LatencyOption = Annotated[
     str | None,
-    typer.Option("--latency", metavar="TIME", help="Of a message between nodes: 5us."),
+    typer.Option("--latency", metavar="TIME", help="Of a message between nodes; default: 5us."),
 ]
 IntraLatencyOption = Annotated[
     str | None,
-    typer.Option("--intra-latency", metavar="TIME", help="Of a message within a node: 2us."),
+    typer.Option(
+        "--intra-latency", metavar="TIME", help="Of a message within a node; default: 2us."
+    ),
 ]
 EfficiencyOption = Annotated[
     float | None,
@@ -116,7 +120,9 @@ OverlapOption = Annotated[
 SweepOption = Annotated[
     str | None,
     typer.Option(
-        "--bandwidth-sweep", metavar="LOW..HIGH", help="Show the best by bandwidth: 1gbit..400gbit."
+        "--bandwidth-sweep",
+        metavar="LOW..HIGH",
+        help="Show the best by bandwidth instead: 1gbit..400gbit.",
     ),
 ]
 CodecsOption = Annotated[
@@ -278,14 +284,15 @@ def _show(
         advice = advise(model, number)
         return [tables.plan_row(model, found, advice) for found in model.predictions(number)]
 
-    advised = [advise(model, number) for number in ranks]
     lines = [line for number in ranks for line in lines_of(model, number)]
     written = list(lines)
-    shown: list[RenderableType] = [tables.plan_table(model, ranks)]
-    shown += [Text(advice.reason) for advice in advised]
+    shown: list[RenderableType] = []
     values: dict[str, Any] = {"plan": lines, "source": fit.source}
     sweep = None if sweep_text is None else parse_sweep(sweep_text)
-    if sweep is not None:
+    if sweep is None:
+        shown.append(tables.plan_table(model, ranks))
+        shown += [Text(advise(model, number).reason) for number in ranks]
+    else:
         swept = [advise(model.at_bandwidth(b, n), n) for n in ranks for b in sweep]
         changes = [(n, turn) for n in ranks for turn in turns(model, n, sweep[0], sweep[-1])]
         shown.append(tables.sweep_table(swept))
@@ -301,6 +308,8 @@ def _show(
             else tables.bandwidth_figure(model, ranks[0], sweep)
         )
         Path(plot).write_text(drawn + "\n", encoding="utf-8")
+        if sweep is not None and len(ranks) > 1:
+            screen.say(f"{plot} shows {ranks[0]:,} ranks, the first of --ranks")
     _write_lines(output, written)
     screen.say(fit.source)
     if (words := fit.beyond(model, ranks)) is not None:
@@ -308,8 +317,8 @@ def _show(
     if any(line["is_extrapolated"] for line in lines):
         sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in fit.measured_rows))
         screen.say(f"ratios with ~ are guesses: slices of {sizes} rows were measured")
-    if fit.compute is None and model.workload.compute_s is None:
-        screen.say("steps are exchanges alone: give --compute-ms, the rows do not tell it")
+    if (words := fit.missing(model.workload)) is not None:
+        screen.say(words)
     screen.result(values, *shown)
 
 

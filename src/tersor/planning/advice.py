@@ -17,9 +17,10 @@ class Advice:
     """The best of all ways to exchange at one number of ranks and one bandwidth.
 
     Attributes:
-        best: with the shortest step.
+        best: with the shortest step, of those that broke no bound.
         baseline: without compression.
         next_best: the second one; None where there is no other.
+        best_bounded: the best that keeps a bound, where ``best`` has none to keep; else None.
         bits_per_s: of the link that counts.
         reason: one sentence.
     """
@@ -27,6 +28,7 @@ class Advice:
     best: Prediction
     baseline: Prediction
     next_best: Prediction | None
+    best_bounded: Prediction | None
     bits_per_s: float
     reason: str
 
@@ -52,23 +54,23 @@ def _ms(seconds: float) -> str:
 
 def advise(model: Model, num_ranks: int) -> Advice:
     """Return the best way to exchange and the reason."""
-    found = sorted(model.predictions(num_ranks), key=lambda one: one.step_s)
+    found = sorted(model.eligible(num_ranks), key=lambda one: one.step_s)
     baseline = next(one for one in found if one.name == BASELINE)
     best, next_best = found[0], found[1] if len(found) > 1 else None
     bits = model.cluster.bandwidth(num_ranks)
     inside = " within a node" if 1 < num_ranks <= model.cluster.ranks_per_node else ""
     place = f"{num_ranks:,} ranks at {bandwidth_words(bits)}{inside}"
+    bounded = next(one for one in found if model.profiles[one.name].keeps_bound)
     if best is baseline:
         words = f"{place}: use {BASELINE}; {_against(model, baseline, next_best)}"
     else:
         words = f"{place}: use {best.name}; {_in_favour(best, baseline)}"
-        bounded = next((one for one in found if model.profiles[one.name].keeps_bound), baseline)
         if bounded is not best and bounded is not baseline:
             words += (
                 f"; of those that keep a bound {bounded.name} is best, "
                 f"{_ms(bounded.step_s - best.step_s)} behind"
             )
-    return Advice(best, baseline, next_best, bits, words)
+    return Advice(best, baseline, next_best, None if bounded is best else bounded, bits, words)
 
 
 def _in_favour(best: Prediction, baseline: Prediction) -> str:
@@ -108,7 +110,7 @@ def turns(model: Model, num_ranks: int, low: float, high: float) -> list[Turn]:
     """
 
     def best(bits_per_s: float) -> str:
-        found = model.at_bandwidth(bits_per_s, num_ranks).predictions(num_ranks)
+        found = model.at_bandwidth(bits_per_s, num_ranks).eligible(num_ranks)
         return min(found, key=lambda one: one.step_s).name
 
     before, after = best(low), best(high)

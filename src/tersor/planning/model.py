@@ -1,6 +1,7 @@
 """How long exchanges and steps take on a cluster, from what each codec costs on one machine.
 
-With R ranks, g of them on each node, and links of B bits per second::
+With R ranks on N nodes, g of them on each, or m on one that is not full (else m = g), and links of B
+bits per second::
 
     exchange  = encode + sizes + payload + decode + rest
     n         = sample_nbytes * batch / R          bytes that a rank encodes, and decodes
@@ -8,14 +9,14 @@ With R ranks, g of them on each node, and links of B bits per second::
     sizes     = s + L
     payload   = p + L + max(inner, outer) + h * w * (R - 1) / R
     w         = n / ratio(batch / R)               bytes after encoding
-    L         = (g - 1) * intra_latency + (R - g) * latency
+    L         = (m - 1) * intra_latency + (R - m) * latency
     inner     = 8 * w * (g - 1) / R / (e * B_intra)
     outer     = 8 * w * (R - g) / R / (e * B_inter / g)
 
     step      = compute + forward + backward - hidden + allreduce
     hidden    = min(overlap * (payload forward + payload backward), compute)
     allreduce = 2 * (R - 1) / R * 8 * D / min(B of the ring)
-                + 2 * ((R - R / g) * intra_latency + R / g * latency)
+                + 2 * ((R - N) * intra_latency + N * latency)
 
 ``a``, ``b`` and ``ratio`` are a codec's, measured; ``s``, ``p``, ``h`` (a host's cost per byte sent),
 ``rest`` and ``e`` (the share of a link that an all-to-all reaches; uneven tables are part of it)
@@ -63,13 +64,14 @@ class Profile:
         name: of it.
         forward: looked-up rows.
         backward: gradients.
-        keeps_bound: whether rows come back exactly or within a bound.
+        keeps_bound: whether rows come back exactly or within a bound; None where there is no bound
+            to hold them against.
     """
 
     name: str
     forward: OneWay
     backward: OneWay
-    keeps_bound: bool = True
+    keeps_bound: bool | None = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,6 +219,11 @@ class Model:
         """Return all ways to exchange, the baseline first."""
         names = sorted(self.profiles, key=lambda name: name != BASELINE)
         return [self.predict(name, num_ranks) for name in names]
+
+    def eligible(self, num_ranks: int) -> list[Prediction]:
+        """Return those that broke no bound: what may be advised."""
+        found = self.predictions(num_ranks)
+        return [one for one in found if self.profiles[one.name].keeps_bound is not False]
 
     def break_even(self, name: str, num_ranks: int) -> float | None:
         """Return the bits per second at which a step takes as long as the baseline's.

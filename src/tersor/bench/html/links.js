@@ -17,34 +17,47 @@
     return String(Number(value.toPrecision(value < 1 ? count - 1 : count)));
   }
 
-  // times are shares of what sending float32 takes
+  // times are shares of what sending float32 takes; what coding adds to them grows with the bandwidth
   function timed([name, ratio, encode, decode], gbit) {
     const gbytes = gbit / 8;
     const times = [gbytes / encode, 1 / ratio, gbytes / decode];
-    return { name, times, whole: times[0] + times[1] + times[2], limit: limitOf(ratio, encode, decode) };
+    const slope = (1 / encode + 1 / decode) / 8;
+    return { name, times, slope, whole: times[0] + times[1] + times[2] };
   }
 
-  // the bandwidth in Gbit/s up to which it is faster than float32
-  function limitOf(ratio, encode, decode) {
-    return (8 * Math.max(0, 1 - 1 / ratio)) / (1 / encode + 1 / decode);
+  const float32 = { name: "float32", times: [0, 1, 0], slope: 0, whole: 1 };
+
+  // the first of those that code less which is as fast on a faster link, and the Gbit/s of that link
+  function followerOf(best, ways) {
+    const meets = ways
+      .filter((way) => way.slope < best.slope)
+      .map((way) => [(way.times[1] - best.times[1]) / (best.slope - way.slope), way.name]);
+    return meets.sort(([a], [b]) => a - b)[0];
+  }
+
+  function times(way) {
+    const gain = 1 / way.whole;
+    return Math.abs(gain - 1) < 0.01 ? "about as fast as float32" : `${digits(gain)} times float32`;
   }
 
   function verdict(ways, gbit) {
     const [best, next] = ways;
     const at = `At ${digits(gbit)} Gbit/s`;
-    const after = next === undefined ? "" : `; next is ${next.name}, ${digits(1 / next.whole)} times.`;
-    if (best.whole < 1) {
-      const [encode, send, decode] = best.times.map((time) => Math.round((100 * time) / best.whole));
-      return `${at} ${best.name} is fastest, ${digits(1 / best.whole)} times float32: ${encode} % of its time is `
-        + `encoding, ${send} % sending, ${decode} % decoding. It pays up to ${digits(best.limit)} Gbit/s${after || "."}`;
+    if (best === float32) {
+      const coding = next.times[0] + next.times[2];
+      return `${at} float32 as it is comes first. Next is ${next.name}, ${times(next)}: its encoding and decoding `
+        + `take ${digits(100 * coding)} % of the time that sending float32 does.`;
     }
-    const coding = best.times[0] + best.times[2];
-    return `${at} plain float32 is fastest. ${best.name} comes nearest, at ${digits(1 / best.whole)} times its `
-      + `speed: encoding and decoding take ${digits(coding)} times as long as sending float32.`;
+    const [encode, send, decode] = best.times.map((time) => Math.round((100 * time) / best.whole));
+    const [until, follower] = followerOf(best, ways);
+    const after = next === float32 ? "float32" : `${next.name}, ${times(next)}`;
+    return `${at} ${best.name} is fastest, ${times(best)}: ${encode} % of its time is encoding, ${send} % sending, `
+      + `${decode} % decoding. Next is ${after}. From ${digits(until)} Gbit/s on, ${follower} is faster.`;
   }
 
   function bar(way) {
-    const words = parts.map((part, k) => `${part} ${digits(100 * way.times[k])} %`).join(", ");
+    const words = "of the time of float32: "
+      + parts.map((part, k) => `${part} ${digits(100 * way.times[k])} %`).join(", ");
     const pieces = parts.map((part, k) =>
       make("i", { class: part, style: `width:${Math.min(100, 100 * way.times[k])}%` }));
     return make("li", way.whole > 1 ? { class: "slow" } : {},
@@ -54,10 +67,14 @@
   }
 
   function show(given, words, list, gbit) {
-    const ways = given.map((way) => timed(way, gbit)).sort((a, b) => a.whole - b.whole);
+    if (!(gbit > 0)) {
+      words.textContent = "Give a bandwidth above 0.";
+      list.replaceChildren();
+      return;
+    }
+    const ways = [...given.map((way) => timed(way, gbit)), float32].sort((a, b) => a.whole - b.whole);
     words.textContent = verdict(ways, gbit);
-    const float32 = { name: "float32", times: [0, 1, 0], whole: 1 };
-    const shown = [...ways.slice(0, numShown), float32].sort((a, b) => a.whole - b.whole);
+    const shown = ways.filter((way, k) => k < numShown || way === float32);
     list.replaceChildren(...shown.map(bar));
   }
 
@@ -74,15 +91,15 @@
       ...parts.flatMap((part, k) => [make("i", { class: part }), ` ${part}${k < 2 ? ", " : ""}`]),
       "; a full bar is the time that float32 takes as it is, and slower ones fade out");
     number.addEventListener("input", () => {
-      if (!(number.valueAsNumber > 0)) return;
-      slider.value = Math.log10(number.valueAsNumber);
+      if (number.valueAsNumber > 0) slider.value = Math.log10(number.valueAsNumber);
       show(given, words, list, number.valueAsNumber);
     });
     slider.addEventListener("input", () => {
       number.value = Number((10 ** slider.valueAsNumber).toPrecision(2));
       show(given, words, list, number.valueAsNumber);
     });
-    section.append(make("p", { class: "ask" }, make("label", {}, "Bandwidth ", number, " Gbit/s"), slider), words, list, legend);
+    const note = section.querySelector(".note");
+    section.append(make("p", { class: "ask" }, make("label", {}, "Bandwidth ", number, " Gbit/s"), slider), words, list, legend, ...(note === null ? [] : [note]));
     show(given, words, list, number.valueAsNumber);
     section.hidden = false;
   }

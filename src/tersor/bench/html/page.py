@@ -135,9 +135,9 @@ class Page:
         )
         return self
 
-    def links(self, about: str, ways: Sequence[Way], gbit_s: float) -> Self:
+    def links(self, about: str, ways: Sequence[Way], gbit_s: float, note: str = "") -> Self:
         """Let readers choose a link, from the one given on, and see which way to send is fastest."""
-        self._parts.append(link_chooser(about, ways, gbit_s))
+        self._parts.append(link_chooser(about, ways, gbit_s, note))
         return self
 
     def render(self) -> str:

@@ -68,7 +68,7 @@ def fit_kernels(
     return Fit(
         profiles=_profiles(
             {name: _coding(own) for name, own in by_name.items()},
-            {name: all(keeps_bound(row) for row in own) for name, own in by_name.items()},
+            {name: keep_bounds(own) for name, own in by_name.items()},
             backward,
         ),
         transport=Transport(),
@@ -85,13 +85,14 @@ def fit_kernels(
     )
 
 
-def keeps_bound(row: ResultRow) -> bool:
-    """Say whether values came back exactly or within a promised bound."""
-    return bool(row.bound_held) or row.worst_error == 0
+def keep_bounds(rows: Iterable[ResultRow]) -> bool | None:
+    """Say whether values came back exactly or within promised bounds; None where none was promised."""
+    found = {True if row.worst_error == 0 else row.bound_held for row in rows}
+    return next(held for held in (False, None, True) if held in found)
 
 
 def _profiles(
-    ways: Mapping[str, OneWay], keeps: Mapping[str, bool], backward: str
+    ways: Mapping[str, OneWay], keeps: Mapping[str, bool | None], backward: str
 ) -> dict[str, Profile]:
     """Return a profile per encoder, beside the baseline; raises ``SpecError`` without ``backward``."""
     free = OneWay(Line(), Line(), RatioCurve(((1.0, 1.0), (2.0, 1.0))), has_sizes=False)

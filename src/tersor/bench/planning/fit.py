@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 
 from tersor.bench.exchange_times import DIRECTIONS
-from tersor.bench.planning.coding import fit_kernels, fit_lookups, keeps_bound
+from tersor.bench.planning.coding import fit_kernels, fit_lookups, keep_bounds
 from tersor.bench.planning.fitted import Fit
 from tersor.bench.rows import ResultRow, latest, times_of
 from tersor.errors import SpecError
@@ -73,6 +73,7 @@ def fit_rows(
         if model is not None:
             raise SpecError("--input is for rows of exchanges and look-ups; these are of codecs")
         fit = fit_kernels(rows, bound=bound, backward=backward)
+    fit = replace(fit, source=f"{fit.source}{_left_out(rows)}")
     if len(rows) < len(given):
         words = "of rows that answer the same question the last one counts"
         fit = replace(fit, source=f"{fit.source}; {words}")
@@ -83,6 +84,17 @@ def fit_rows(
             raise SpecError(f"the rows hold {', '.join(fit.profiles)}, but no {name!r}")
     kept = {name: one for name, one in fit.profiles.items() if name in (BASELINE, *codecs)}
     return replace(fit, profiles=kept)
+
+
+def _left_out(rows: Sequence[ResultRow]) -> str:
+    """Say how many rows are of other kinds than those that a plan is made from."""
+    kinds = {
+        "exchanges": [row for row in rows if row.exchange is not None],
+        "look-ups": [row for row in rows if row.lookups is not None],
+        "codecs": [row for row in rows if row.exchange is None and row.lookups is None],
+    }
+    _, *others = (f"{len(own)} rows of {kind}" for kind, own in kinds.items() if own)
+    return f"; {' and '.join(others)} are left out" if others else ""
 
 
 def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
@@ -150,9 +162,7 @@ def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
             ratio=RatioCurve.of(ratios),
         )
     forward = [r for r in rows if r.codec == name and times_of(r).direction == "forward"]
-    return Profile(
-        name, ways["forward"], ways["backward"], keeps_bound=all(keeps_bound(r) for r in forward)
-    )
+    return Profile(name, ways["forward"], ways["backward"], keeps_bound=keep_bounds(forward))
 
 
 def _fit_transport(rows: Sequence[ResultRow]) -> Transport:

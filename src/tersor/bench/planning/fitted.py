@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.planning import Description, Line, Model, Profile, Transport
+from tersor.planning import Description, Line, Model, Profile, Transport, Workload
 
 _FAR: Final = 4.0
 
@@ -58,6 +58,19 @@ class Fit:
             return None
         said = [" to ".join(_sizes(pair)) for pair in ((min(planned), max(planned)), (low, high))]
         return f"coding times are guesses: a rank codes {said[0]} here, and {said[1]} were measured"
+
+    def missing(self, workload: Workload) -> str | None:
+        """Say which parts of a step neither the rows nor a description tell; None where all are told."""
+        said = {
+            "computing (--compute-ms)": (self.compute, workload.compute_s),
+            "the all-reduce (--allreduce-mbytes)": (
+                self.allreduce_nbytes, workload.allreduce_nbytes,
+            ),
+        }  # fmt: skip
+        parts = [part for part, told in said.items() if told == (None, None)]
+        return (
+            f"steps are without {' and '.join(parts)}: the rows do not tell it" if parts else None
+        )
 
     def model(self, description: Description) -> Model:
         """Return the model of a described cluster; what was described goes before what was fitted."""

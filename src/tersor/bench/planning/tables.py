@@ -24,6 +24,9 @@ PLAN_COLUMNS: Final = (
     "x float32", "pays up to", "",
 )  # fmt: skip
 """What a table shows; ``docs/plan.md`` says what the columns mean."""
+_FEW: Final = 6
+"""Lines that a figure can show in colours of their own."""
+Advised = tuple[Advice, list[Prediction]]
 SWEEP_COLUMNS: Final = ("bandwidth", "ranks", "best", "step ms", "float32 ms", "x float32", "why")
 
 
@@ -50,6 +53,7 @@ def plan_row(model: Model, found: Prediction, advice: Advice) -> dict[str, Any]:
         "step_speedup": base.step_s / found.step_s,
         "break_even_bits_per_s": _break_even(model, found),
         "is_extrapolated": found.is_beyond,
+        "keeps_bound": model.profiles[found.name].keeps_bound,
         "is_best": found.name == advice.best.name,
         "reason": advice.reason if found.name == advice.best.name else None,
     }
@@ -108,8 +112,13 @@ def _cells(model: Model, found: Prediction, advice: Advice) -> list[str]:
         _milliseconds(found.step_s),
         "" if is_base else f"{base.step_s / found.step_s:.2f}",
         "" if is_base else break_even_words(_break_even(model, found)),
-        "best" if found.name == advice.best.name else "",
+        "best" if found.name == advice.best.name else _bound_words(model, found),
     ]
+
+
+def _bound_words(model: Model, found: Prediction) -> str:
+    keeps = model.profiles[found.name].keeps_bound
+    return "" if keeps else "no bound" if keeps is None else "broke its bound"
 
 
 def _ratio(phases: Phases) -> str:
@@ -160,7 +169,11 @@ def short_reason(advice: Advice) -> str:
             "of coding"
         )
     saved, cost = base.payload_s - best.payload_s, best.coding_s - base.coding_s
-    return f"sending {_milliseconds(saved)} ms shorter, coding {_signed(cost)}"
+    words = f"sending {_milliseconds(saved)} ms shorter, coding {_signed(cost)}"
+    if advice.best_bounded is not None:
+        bounded = advice.best_bounded
+        words += f"; with a bound: {bounded.name}, {_milliseconds(bounded.step_s)} ms"
+    return words
 
 
 def _signed(seconds: float) -> str:
@@ -168,30 +181,37 @@ def _signed(seconds: float) -> str:
     return f"{_milliseconds(abs(seconds))} ms {word}"
 
 
+def advise_all(model: Model, num_ranks: int) -> Advised:
+    """Return the best way to exchange, and all of them."""
+    return advise(model, num_ranks), model.predictions(num_ranks)
+
+
 def bandwidth_figure(model: Model, num_ranks: int, sweep: Sequence[float]) -> str:
     """Return an SVG of the speed-up of a step by bandwidth."""
-    series: dict[str, list[tuple[float, float]]] = {}
-    for bits in sweep:
-        found = model.at_bandwidth(bits, num_ranks).predictions(num_ranks)
-        for one in found[1:]:
-            series.setdefault(one.name, []).append((bits / 1e9, found[0].step_s / one.step_s))
-    title = f"Predicted steps on {num_ranks:,} ranks"
-    return _chart(title, "Gbit/s", series)
+    models = {bits / 1e9: model.at_bandwidth(bits, num_ranks) for bits in sweep}
+    found = {gbit_s: advise_all(one, num_ranks) for gbit_s, one in models.items()}
+    return _chart(f"Predicted steps on {num_ranks:,} ranks", "Gbit/s", found)
 
 
 def ranks_figure(model: Model, ranks: Sequence[int]) -> str:
     """Return an SVG of the speed-up of a step by the number of ranks."""
-    series: dict[str, list[tuple[float, float]]] = {}
-    for number in ranks:
-        found = model.predictions(number)
-        for one in found[1:]:
-            series.setdefault(one.name, []).append((number, found[0].step_s / one.step_s))
     bandwidth = bandwidth_words(model.cluster.inter_bits_per_s)
-    return _chart(f"Predicted steps at {bandwidth} between nodes", "ranks", series)
+    found = {float(number): advise_all(model, number) for number in ranks}
+    return _chart(f"Predicted steps at {bandwidth} between nodes", "ranks", found)
 
 
-def _chart(title: str, x_label: str, series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+def _chart(title: str, x_label: str, found: Mapping[float, Advised]) -> str:
+    """Draw speed-ups over x; what is best nowhere is grey, unless all are few."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for x, (advice, predictions) in found.items():
+        for one in predictions:
+            if one.name != BASELINE:
+                point = (x, advice.baseline.step_s / one.step_s)
+                series.setdefault(one.name, []).append(point)
+    best = {advice.best.name for advice, _ in found.values()}
+    best |= {a.best_bounded.name for a, _ in found.values() if a.best_bounded is not None}
+    faint = [name for name in series if name not in best] if len(series) > _FEW else []
     return line_chart(
         title, x_label, series, y_label=f"times faster than {BASELINE}", log_x=True,
-        level=(1.0, BASELINE),
+        level=(1.0, BASELINE), faint=faint,
     )  # fmt: skip

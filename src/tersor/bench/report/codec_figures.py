@@ -88,7 +88,7 @@ def links_figure(
     """Show the speed-up over the bandwidth; only codecs that are best somewhere have a colour."""
     links = [0.1 * 10 ** (4.5 * k / _NUM_STEPS) for k in range(_NUM_STEPS + 1)]
     whole = [one for one in found if not one.broken]
-    gains = {one.label: [(link, one.speedup(link)) for link in links] for one in whole}
+    gains = {one.described: [(link, one.speedup(link)) for link in links] for one in whole}
     best = {max(gains, key=lambda label: gains[label][k][1]) for k in range(len(links)) if gains}
     # the ways in which a codec is too slow do not matter
     series = {label: [p for p in line if p[1] >= _LEAST_GAIN] for label, line in gains.items()}

@@ -28,11 +28,15 @@ def best_codecs(found: Sequence[Measured], links: Links) -> list[tuple[float, Me
     return [(link, one, one.speedup(link)) for link, one in best]
 
 
-def add_chooser(page: Page, about: str, found: Sequence[Measured], links: Links) -> None:
+def add_chooser(
+    page: Page, about: str, found: Sequence[Measured], links: Links, *, note: str = ""
+) -> None:
     """Let readers move the bandwidth, from the first link on, where there is more than one codec."""
-    ways = [Way(one.label, one.ratio, one.encode_gbps, one.decode_gbps) for one in _eligible(found)]
+    ways = [
+        Way(one.described, one.ratio, one.encode_gbps, one.decode_gbps) for one in _eligible(found)
+    ]
     if len(ways) > 1:
-        page.links(about, ways, links[0])
+        page.links(about, ways, links[0], note)
 
 
 def _eligible(found: Sequence[Measured]) -> list[Measured]:

@@ -66,7 +66,8 @@ def add_lookups(page: Page, run: str, rows: Sequence[ResultRow], links: Links) -
     for place in places(rows):
         page.heading(f"Look-ups of {place.words}")
         page.show(*_figures(run, place))
-        add_chooser(page, place.words, _measured(place, usable=True), links)
+        usable = _measured(place, usable=True)
+        add_chooser(page, place.words, usable, links, note=_chooser_note(place, usable))
         encoders = (
             f"Encoders over all tables of {place.words}; best on: tables, at {link_words(links[0])}"
         )
@@ -75,6 +76,16 @@ def add_lookups(page: Page, run: str, rows: Sequence[ResultRow], links: Links) -
             f"Tables of {place.words}", table_columns(bandwidths), table_cells(place, bandwidths)
         )
     page.table("All rows of look-ups", *rows_cells(rows))
+
+
+def _chooser_note(place: Place, usable: Sequence[Measured]) -> str:
+    """Say what the chooser leaves out, and what it cannot choose."""
+    names = {one.label for one in usable}
+    beyond = [n for n in place.encoders if n not in names and place.overall(n).is_predictable]
+    left = (
+        f"Not among them, because they went beyond a bound: {', '.join(beyond)}. " if beyond else ""
+    )
+    return f"{left}This is one encoder for all tables; a choice per table, as below, can be faster."
 
 
 def _figures(run: str, place: Place) -> list[Figure]:
@@ -88,7 +99,7 @@ def _figures(run: str, place: Place) -> list[Figure]:
             front_figure(direction, name, place.words, bounded, free, folded=False)
             for direction in CODING
         ]
-        figures.append(links_figure(name, place.words, bounded, folded=False))
+        figures.append(links_figure(name, place.words, _measured(place, usable=True), folded=False))
     bars = []
     for table, rows in place.tables.items():
         held = {n: row for n, row in rows.items() if row.relative_bound and row.bound_held}

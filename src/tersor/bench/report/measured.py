@@ -84,6 +84,11 @@ class Measured:
         return f"{self.name} (peer)" if self.peer else self.name
 
     @property
+    def described(self) -> str:
+        """The label, and whether it promises a size and no error."""
+        return self.label if self.promises else f"{self.label} (no bound)"
+
+    @property
     def kind(self) -> str:
         """What a legend calls it."""
         if not self.promises:

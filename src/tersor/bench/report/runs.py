@@ -7,8 +7,9 @@ file that holds something else raises one sentence, with the line that is wrong.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -69,12 +70,16 @@ Run = RowsRun | AccuracyRun | TrainingRun | PlanRun
 def read_runs(paths: Iterable[str]) -> list[Run]:
     """Read result files and run folders; a folder of result files stands for each of them.
 
+    Those that would share a name are called by their paths.
+
     Raises:
         SpecError: a file or folder holds no run.
         CorruptDataError: a line is not what the first one promises.
         OSError: something cannot be read.
     """
-    return [run for path in paths for run in _read(path)]
+    runs = [run for path in paths for run in _read(path)]
+    names = Counter(run.name for run in runs)
+    return [run if names[run.name] == 1 else replace(run, name=run.path) for run in runs]
 
 
 def _read(path: str) -> Iterator[Run]:
