@@ -1,10 +1,16 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+
+from tersor.bench.planning.trace import computing_s
+from tersor.errors import SpecError
+from tersor.workloads.dlrm import DlrmRun
 
 SMALL = ("--max-rows", "30", "--batch", "64", "--eval-samples", "256", "--steps", "4")
 
@@ -33,6 +39,168 @@ def test_a_run_goes_on_from_its_checkpoint(tersor, tmp_path) -> None:
     other = tersor("train", "dlrm", *options, "--resume", "--lr", "0.5")
     assert other.code == 2
     assert "learning_rate" in other.err
+
+
+def volumes(done: Any) -> Any:
+    """Return what a training counted, without its times."""
+    counted = done["exchange"]
+    for direction in ("forward", "backward"):
+        del counted[direction]["seconds"]
+    return counted
+
+
+def test_a_resumed_run_reports_what_the_whole_of_it_sent(tersor, tmp_path) -> None:
+    run = ("train", "dlrm", "--json", *SMALL, "--decay-end", "2", "--checkpoint-every", "2")
+    whole = volumes(tersor.ok(*run, "--steps", "6", "--run", "whole").json)
+    tersor.ok(*run, "--run", "part")
+    longer = (*run, "--steps", "6", "--run", "part", "--resume")
+    assert volumes(tersor.ok(*longer).json) == whole
+    log = (tmp_path / "part/log.jsonl").read_text()
+    again = tersor.ok(*longer)
+    assert "resumed at step 6; nothing is left to train" in again.err
+    assert volumes(again.json) == whole
+    assert (tmp_path / "part/log.jsonl").read_text() == log
+    said = tersor.ok("report", "part").out
+    assert f"A training of 6 steps, AUC {again.json['metrics']['auc']:.4f}" in said
+    assert f"forward ratio {whole['forward']['ratio']:.1f}." in said
+
+
+def test_a_run_is_not_cut_short_by_resuming_it(tersor) -> None:
+    run = ("train", "dlrm", *SMALL, "--run", "run", "--checkpoint-every", "2")
+    tersor.ok(*run)
+    said = tersor.refused(*run, "--steps", "3", "--resume")
+    assert "is at step 4, past --steps 3; give --steps 4 or more, or another --run" in said
+
+
+def test_a_checkpoint_of_an_earlier_tersor_tells_which_steps_are_counted(tersor, tmp_path) -> None:
+    run = ("train", "dlrm", *SMALL, "--decay-end", "2", "--run", "run", "--checkpoint-every", "2")
+    tersor.ok(*run, "--log-every", "2")
+    for file in tmp_path.glob("run/checkpoints/*/rank-0.json"):
+        file.unlink()
+    words = "does not know what its first 4 steps sent; bytes, ratios and times are of later ones"
+    again = tersor.ok(*run, "--resume")
+    assert words in again.err
+    assert "ratio forward" not in again.out
+    longer = (*run, "--resume", "--steps", "6", "--log-every", "2")
+    assert words in tersor.ok(*longer).err
+    # the next checkpoint remembers it
+    again = tersor.ok(*longer)
+    assert words in again.err
+    assert "ratio forward" in again.out
+    assert "in its last 2 steps." in tersor.ok("report", "run").out
+    with pytest.raises(SpecError, match="counts the exchanges of 2 of its 6 steps"):
+        computing_s("run/log.jsonl")
+
+
+def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let trainings be interrupted when they come to a step."""
+    taken = DlrmRun.step
+
+    def stopped(run: DlrmRun, batch: Any = None) -> float:
+        if run.step_number == step:
+            raise KeyboardInterrupt
+        return taken(run, batch)
+
+    monkeypatch.setattr(DlrmRun, "step", stopped)
+
+
+def test_an_interrupted_run_says_where_it_goes_on(tersor, monkeypatch) -> None:
+    run = ("train", "dlrm", "--json", *SMALL, "--steps", "6", "--log-every", "1")
+    folder = ("--run", "run", "--checkpoint-every", "2")
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 1)
+        done = tersor(*run)
+        assert (done.code, "interrupted; nothing half-written is left" in done.err) == (130, True)
+        done = tersor(*run, *folder)
+        assert "interrupted; run has no checkpoint yet; --resume starts anew there" in done.err
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 5)
+        done = tersor(*run, *folder, "--resume")
+        assert done.code == 130
+        assert "interrupted; the checkpoint of step 4 is in run; go on with --resume" in done.err
+    whole, again = tersor.ok(*run), tersor.ok(*run, *folder, "--resume")
+    assert volumes(again.json) == volumes(whole.json)
+    # step 1 was taken three times and step 5 twice, and each counts once
+    assert computing_s("run/log.jsonl") > 0
+    assert "A training of 6 steps" in tersor.ok("report", "run").out
+
+
+def seconds_of(steps: int, counted: int, seconds: float) -> dict[str, Any]:
+    """Return the line that closes a log."""
+    each = {"seconds": {"payload": seconds / 2}}
+    return {
+        "kind": "exchange",
+        "step": steps,
+        "num_exchanges": counted,
+        "forward": each,
+        "backward": each,
+    }
+
+
+def write_log(path: Path, *lines: dict[str, Any] | tuple[str, int, float]) -> Path:
+    """Write a log; (kind, step, seconds) stands for a line."""
+    kept = [
+        line
+        if isinstance(line, dict)
+        else {"kind": line[0], "step": line[1], "step_s": line[2], "loss": line[2]}
+        for line in lines
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return path
+
+
+def test_steps_that_were_taken_again_count_as_they_were_last(tmp_path) -> None:
+    log = write_log(
+        tmp_path / "log.jsonl",
+        ("run", 0, 0), ("train", 20, 1.0), ("train", 40, 2.0), ("train", 60, 99.0),
+        # killed, and gone on from the checkpoint of step 40; then finished, and made longer
+        ("run", 40, 0), ("train", 60, 4.0), seconds_of(60, 60, 6.0),
+        ("run", 60, 0), ("train", 80, 8.0), seconds_of(80, 80, 10.0),
+    )  # fmt: skip
+    assert computing_s(log) == pytest.approx((20 * (1 + 2 + 4 + 8) - 10) / 80)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        # the line of step 50 is of ten steps after the checkpoint of step 40, and not of fifty
+        (
+            [("run", 0, 0), ("train", 50, 1.0), ("run", 40, 0), ("train", 50, 1.0),
+             seconds_of(50, 50, 1.0)],
+            "of its steps 1 to 40; train anew with --log-every N, N a divisor of --steps and",
+        ),
+        ([("run", 0, 0), ("train", 10, 1.0), seconds_of(12, 12, 1.0)], "of its steps 11 to 12;"),
+        ([("run", 0, 0), ("train", 10, 1.0), seconds_of(11, 11, 1.0)], "of its step 11;"),
+        ([("run", 0, 0), seconds_of(4, 4, 1.0)], "of its steps 1 to 4;"),
+        (
+            [("run", 0, 0), ("train", 10, 1.0), seconds_of(10, 10, 1.0), ("run", 10, 0),
+             ("train", 20, 1.0)],
+            "has not ended; go on with it by --resume",
+        ),
+        ([("run", 0, 0), ("train", 10, 1.0), ("run", 5, 0)], "has not ended"),
+        ([("run", 0, 0), ("train", 20, 1.0), seconds_of(10, 10, 1.0)], "step 10 after 20"),
+    ],
+)  # fmt: skip
+def test_a_log_that_tells_no_whole_training_is_refused_for_what_it_lacks(
+    tmp_path, lines, words
+) -> None:
+    with pytest.raises(SpecError, match=words):
+        computing_s(write_log(tmp_path / "log.jsonl", *lines))
+
+
+def test_a_report_shows_each_step_of_a_resumed_run_once(tersor, tmp_path) -> None:
+    origin = {"command": "tersor train dlrm", "versions": {}, "machine": {}, "git_commit": ""}
+    runs = [{"kind": "run", "step": step, **origin} for step in (0, 20)]
+    begun, killed = [runs[0], ("train", 20, 0.6)], [("train", 40, 7.0), ("train", 90, 8.0)]
+    ended = [runs[1], ("train", 40, 0.5), ("train", 60, 0.4)]
+    figures = []
+    for lines in ([*begun, *killed, *ended], [*begun, *ended]):
+        write_log(tmp_path / "log.jsonl", *lines)
+        said = tersor.ok("report", "log.jsonl", "--figures", "figures", "--force").out
+        assert "A training of 60 steps." in said
+        figures += [file.read_text() for file in tmp_path.glob("figures/*loss*.svg")]
+    assert len(figures) == 2
+    assert figures[0] == figures[1]
 
 
 def test_a_longer_run_says_how_to_keep_the_decay_it_began_with(tersor, tmp_path) -> None:
@@ -118,6 +286,7 @@ def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) ->
         (("--device", "gpu"), "'cpu' or 'cuda'"),
         (("--decay", "fast"), "step, linear"),
         (("--resume",), "--run"),
+        (("--steps", "0"), "--steps must be at least 1, not 0"),
         (("--bandwidth", "10"), "as in 100gbit"),
         (("--data", "nowhere.txt"), "nowhere.txt"),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tersor.errors import SpecError
+from tersor.errors import CorruptDataError, SpecError
 from tersor.policy import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
@@ -81,6 +81,62 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path):
         assert_bits_equal(second.state()[name], value)
 
 
+def sent(run: DlrmRun) -> tuple[Any, ...]:
+    """Return all that a run counted, without its times."""
+    stats = run.exchange.stats
+    return stats.num_exchanges, stats.tables, stats.backward
+
+
+def stopped_and_resumed(folder: Path, **options: Any) -> tuple[DlrmRun, DlrmRun]:
+    """Return a run stopped after three steps, and one that goes on from its checkpoint."""
+    first = DlrmRun(config(**options), SOURCE)
+    for _ in range(3):
+        first.step()
+    save_checkpoint(first, folder)
+    second = DlrmRun(config(**options), SOURCE)
+    assert resume(second, folder) == 3
+    return first, second
+
+
+def test_the_statistics_of_a_resumed_run_are_those_of_the_whole(tmp_path):
+    whole = DlrmRun(config(), SOURCE)
+    for _ in range(6):
+        whole.step()
+    first, second = stopped_and_resumed(tmp_path)
+    assert second.exchange.stats.to_config() == first.exchange.stats.to_config()
+    for _ in range(3):
+        second.step()
+    assert sent(second) == sent(whole)
+    before, after = (run.exchange.stats.forward_times.read() for run in (first, second))
+    assert all(after[name] > before[name] > 0 for name in ("encode", "decode"))
+
+
+def test_a_checkpoint_of_before_it_held_statistics_still_resumes(tmp_path):
+    first, _ = stopped_and_resumed(tmp_path)
+    (file,) = tmp_path.glob("step-*/rank-0.json")
+    file.unlink()
+    again = DlrmRun(config(), SOURCE)
+    assert resume(again, tmp_path) == 3
+    assert again.exchange.stats.num_exchanges == 0
+    for name, value in first.state().items():
+        assert_bits_equal(again.state()[name], value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"num_exchanges": 3}'])
+def test_damaged_statistics_are_named_with_the_way_out(tmp_path, text):
+    stopped_and_resumed(tmp_path)
+    (file,) = tmp_path.glob("step-*/rank-0.json")
+    file.write_text(text)
+    with pytest.raises(CorruptDataError, match=r"rank-0\.json .*; remove it, and the run goes on"):
+        resume(DlrmRun(config(), SOURCE), tmp_path)
+
+
+def test_a_run_past_its_last_step_is_refused(tmp_path):
+    stopped_and_resumed(tmp_path)
+    with pytest.raises(SpecError, match="at step 3, past --steps 2; give --steps 3 or more"):
+        resume(DlrmRun(config(steps=2), SOURCE), tmp_path)
+
+
 def saved_and_resumed(rank: int, folder: str) -> bool:
     """Stop two ranks half-way, go on in new runs, and compare with a whole run."""
     whole = DlrmRun(config(), SOURCE)
@@ -95,6 +151,7 @@ def saved_and_resumed(rank: int, folder: str) -> bool:
     for _ in range(3):
         second.step()
     same = all(torch.equal(x, second.state()[name]) for name, x in whole.state().items())
+    same = same and sent(second) == sent(whole)
     for run in (whole, first, second):
         run.close()
     return same
@@ -181,6 +238,38 @@ def test_training_logs_dumps_and_learns(tmp_path):
     assert len(dumps) == 3 * 26
     assert np.load(dumps[0]).shape == (500, 8)
     assert len(complete_checkpoints(tmp_path / "checkpoints")) == 2
+
+
+def test_a_log_is_closed_once_however_often_nothing_is_left(tmp_path):
+    first, last = stopped_and_resumed(tmp_path / "checkpoints", steps=3)
+    schedule = Schedule(checkpoint_every=2, checkpoints=tmp_path / "checkpoints")
+    with RunLog(tmp_path) as log:
+        metrics = train(first, schedule, log)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
+    with RunLog(tmp_path) as log:
+        assert log.ended_at == 3
+        assert train(last, schedule, log) == metrics
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_steps_that_are_taken_again_end_their_log_again(tmp_path):
+    for num_lines in (2, 4):
+        with RunLog(tmp_path) as log:
+            train(DlrmRun(config(steps=1), SOURCE), Schedule(log_every=0), log)
+        assert len((tmp_path / "log.jsonl").read_text().splitlines()) == num_lines
+
+
+@pytest.mark.parametrize("num_lines", [0, 1])
+def test_a_log_that_was_killed_at_the_end_is_closed_later(tmp_path, num_lines):
+    first, last = stopped_and_resumed(tmp_path / "checkpoints", steps=3)
+    with RunLog(tmp_path) as log:
+        train(first, Schedule(), log)
+    whole = (tmp_path / "log.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "log.jsonl").write_text("".join(whole[:num_lines]))
+    with RunLog(tmp_path) as log:
+        assert log.ended_at is None
+        train(last, Schedule(), log)
+    assert (tmp_path / "log.jsonl").read_text() == "".join([*whole[:num_lines], *whole])
 
 
 def test_tables_are_shared_evenly():

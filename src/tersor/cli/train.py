@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -43,7 +44,9 @@ _Preset = Annotated[str, _option("--preset", "Sizes of the model: small, kaggle 
 _MaxRows = Annotated[
     int | None, _option("--max-rows", "Most rows per table; ids are cut or hashed.", "N")
 ]
-_Steps = Annotated[int, _option("--steps", "Steps to train for.", "N")]
+_Steps = Annotated[
+    int, _option("--steps", "Steps to train for, those before a --resume included.", "N")
+]
 _Batch = Annotated[
     int | None, _option("--batch", "Samples of all ranks per step; default: the preset's.", "N")
 ]
@@ -65,14 +68,23 @@ _Classes = Annotated[
     str, _option("--classes", "auto finds the classes of the tables from a batch; hand does not.")
 ]
 _Decay = Annotated[
-    str | None, _option("--decay", "How bounds tighten: step, linear, log or constant.")
+    str | None,
+    _option(
+        "--decay",
+        "How bounds, looser at first, tighten: step, linear, log or constant; default: step.",
+    ),
 ]
 _Magnitude = Annotated[
-    float | None, _option("--decay-magnitude", "How many times looser they start.", "X")
+    float | None,
+    _option("--decay-magnitude", "How many times looser bounds start; default: 2.", "X"),
 ]
 _DecayEnd = Annotated[
     int | None,
-    _option("--decay-end", "Iteration of the final bounds; default: a fifth of the steps.", "N"),
+    _option(
+        "--decay-end",
+        "Iteration of the final bounds; default: a fifth of the steps; 0: final from the start.",
+        "N",
+    ),
 ]
 _Bandwidth = Annotated[str, _option("--bandwidth", "Of the network, for --codec auto.", "RATE")]
 _Device = Annotated[str, _option("--device", "cpu or cuda.")]
@@ -185,7 +197,6 @@ def _trained(
     import torch
 
     from tersor.bench.machine import origin
-    from tersor.workloads.dlrm.checkpoint import resume
     from tersor.workloads.dlrm.log import RunLog
     from tersor.workloads.dlrm.run import DlrmRun
     from tersor.workloads.dlrm.train import train
@@ -194,17 +205,19 @@ def _trained(
     check_device(place.device)
     device = torch.device(place.device)
     with ExitStack() as stack:
+        stack.enter_context(_saying_what_is_kept(place.folder))
         stack.enter_context(joined(device))
         stack.enter_context(screen.compiling())
         run = DlrmRun(_classified(config, policy, source, place.classes), source, device)
         stack.callback(run.close)
         if place.resume and place.folder is not None:
-            step = resume(run, place.folder / "checkpoints")
-            screen.say(f"resumed at step {step}" if step else "no checkpoint yet; starting anew")
+            _resume(screen, run, place.folder)
         is_first = run.ranks.rank == 0
         folder = place.folder if is_first else None
         log = stack.enter_context(RunLog(folder, tensorboard=place.tensorboard))
-        if is_first:
+        # a log that ends at the last step is whole: there is nothing to add
+        is_told = run.step_number == run.config.steps == log.ended_at
+        if is_first and not is_told:
             facts = {"source": source.name, "config": run.config.to_config(), **origin(device)}
             log.write("run", run.step_number, {"command": place.command, **facts})
         show = stack.enter_context(screen.steps("training"))
@@ -217,6 +230,37 @@ def _trained(
                 )
             screen.result(values, _result(run, metrics), Text(_closing(source)))
     return 0
+
+
+@contextmanager
+def _saying_what_is_kept(folder: Path | None) -> Iterator[None]:
+    """Tell who interrupts a run whether it can be resumed."""
+    from tersor.workloads.dlrm.checkpoint import last_step
+
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if folder is not None:
+            step = last_step(folder / "checkpoints")
+            kept = f"the checkpoint of step {step} is in {folder}; go on with --resume"
+            none = f"{folder} has no checkpoint yet; --resume starts anew there"
+            error.args = (none if step is None else kept,)
+        raise
+
+
+def _resume(screen: Screen, run: DlrmRun, folder: Path) -> None:
+    """Go on from the last checkpoint, if there is one, and say where."""
+    from tersor.workloads.dlrm.checkpoint import resume
+
+    step = resume(run, folder / "checkpoints")
+    left = "" if step < run.config.steps else "; nothing is left to train"
+    screen.say(f"resumed at step {step}{left}" if step else "no checkpoint yet; starting anew")
+    unknown = step - run.exchange.stats.num_exchanges
+    if unknown:
+        screen.say(
+            f"its checkpoint does not know what its first {unknown} steps sent; bytes, ratios and "
+            "times are of later ones"
+        )
 
 
 def _refuse_old_dumps(schedule: Schedule, resumed: Path | None) -> None:
@@ -260,6 +304,8 @@ def _config(
     from tersor.workloads.dlrm.config import DlrmConfig
     from tersor.workloads.models.dlrm import PRESETS
 
+    if steps < 1:
+        raise SpecError(f"--steps must be at least 1, not {steps}")
     if preset not in PRESETS:
         raise SpecError(f"--preset must be one of {', '.join(PRESETS)}, not {preset!r}")
     known = PRESETS[preset]
@@ -333,15 +379,20 @@ def _result(run: DlrmRun, metrics: Any) -> Table:
     for k, name in enumerate(("", "value")):
         table.add_column(name, justify="left" if k == 0 else "right")
     stats = run.exchange.stats
-    for name, value in (
+    shown = [
         ("AUC", f"{metrics.auc:.4f}"),
         ("logloss", f"{metrics.logloss:.4f}"),
         ("accuracy", f"{metrics.accuracy:.4f}"),
-        ("forward, sent by this rank", binary_size(stats.forward.encoded_nbytes)),
-        ("ratio forward", f"{stats.forward.ratio:.2f}"),
-        ("backward, sent by this rank", binary_size(stats.backward.encoded_nbytes)),
-        ("ratio backward", f"{stats.backward.ratio:.2f}"),
-    ):
+    ]
+    # a checkpoint of before they were saved has none, and nothing was trained since
+    if stats.num_exchanges:
+        shown += [
+            ("forward, sent by this rank", binary_size(stats.forward.encoded_nbytes)),
+            ("ratio forward", f"{stats.forward.ratio:.2f}"),
+            ("backward, sent by this rank", binary_size(stats.backward.encoded_nbytes)),
+            ("ratio backward", f"{stats.backward.ratio:.2f}"),
+        ]
+    for name, value in shown:
         table.add_row(name, value)
     return table
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
 from tersor.bench.report.runs import AccuracyRun, TrainingRun
+from tersor.bench.row_checks import is_count
 from tersor.bench.svg import Bar, bar_chart, line_chart
 
 Points = list[tuple[float, float]]
@@ -149,13 +150,33 @@ def training_sentence(run: TrainingRun) -> str:
             f"The same training sent {small['forward']['ratio']:.1f} times fewer bytes forward and "
             f"{small['backward']['ratio']:.1f} times fewer backward{change}."
         )
-    lines = [line for log in run.logs.values() for line in log]
+    lines = [line for log in run.logs.values() for line in _standing(log)]
     evals = [line for line in lines if line["kind"] == "eval"]
     sent = [line for line in lines if line["kind"] == "exchange"]
     end = f", AUC {evals[-1]['auc']:.4f}" if evals and "auc" in evals[-1] else ""
-    ratio = f", forward ratio {sent[-1]['forward']['ratio']:.1f}" if sent else ""
+    ratio = _ratio_words(sent[-1]) if sent else ""
     last = max((line["step"] for line in lines), default=0)
     return f"A training of {last:,} steps{end}{ratio}."
+
+
+def _ratio_words(line: Mapping[str, Any]) -> str:
+    """Return the forward ratio, and of which steps where a checkpoint did not know all."""
+    steps = line["step"]
+    counted = line.get("num_exchanges", steps)
+    if not is_count(counted) or not counted:
+        return ""
+    part = f" in its last {counted:,} steps" if counted < steps else ""
+    return f", forward ratio {line['forward']['ratio']:.1f}{part}"
+
+
+def _standing(log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the lines of a log without those of steps that a resumed run took again."""
+    standing: list[Mapping[str, Any]] = []
+    for line in log:
+        if line["kind"] == "run":
+            standing = [one for one in standing if one["step"] <= line["step"]]
+        standing.append(line)
+    return standing
 
 
 def add_training(page: Page, run: TrainingRun) -> None:
@@ -184,7 +205,13 @@ def add_training(page: Page, run: TrainingRun) -> None:
 
 
 def _curve(log: Iterable[Mapping[str, Any]], kind: str, value: str) -> Points:
-    return [(line["step"], line[value]) for line in log if line["kind"] == kind and value in line]
+    # by step: a run that was killed at its end is evaluated again when it is resumed
+    points = {
+        line["step"]: line[value]
+        for line in _standing(log)
+        if line["kind"] == kind and value in line
+    }
+    return list(points.items())
 
 
 def _summary(runs: Mapping[str, Any]) -> list[list[str]]:
@@ -215,7 +242,10 @@ def _model_tables(run: TrainingRun) -> Figure | None:
             slug(run.name, "tables"), svg, "Tight tables have a narrower bound than base ones."
         )
     logs = [
-        line["tables"] for log in run.logs.values() for line in log if line["kind"] == "exchange"
+        line["tables"]
+        for log in run.logs.values()
+        for line in _standing(log)
+        if line["kind"] == "exchange"
     ]
     return _table_bars(run.name, run.name, _volumes(logs[-1:])) if logs and logs[-1] else None
 

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import torch
 
+from tersor.errors import SpecError
+
 PHASES: Final = ("encode", "sizes", "payload", "decode")
 DIRECTIONS: Final = ("forward", "backward")
 
@@ -33,10 +35,14 @@ class Volume:
 
 
 class Stopwatch:
-    """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read."""
+    """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read.
 
-    def __init__(self) -> None:
-        self._seconds = dict.fromkeys(PHASES, 0.0)
+    ``seconds`` of every phase are what it goes on from; it begins at zero if None.
+    """
+
+    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
+        begun = dict.fromkeys(PHASES, 0.0) if seconds is None else seconds
+        self._seconds = {name: float(begun[name]) for name in PHASES}
         self._open: list[tuple[str, Any, Any]] = []
 
     @contextmanager
@@ -106,6 +112,36 @@ class ExchangeStats:
                 for table, volume in sorted(self.tables.items())
             },
         }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> ExchangeStats:
+        """Return statistics that go on from their JSON form.
+
+        Raises:
+            SpecError: it is no such form.
+        """
+        try:
+            forward, backward = config["forward"], config["backward"]
+            return cls(
+                num_exchanges=_count(config["num_exchanges"]),
+                tables={
+                    int(table): Volume(_count(original), _count(encoded))
+                    for table, (original, encoded) in config["tables"].items()
+                },
+                backward=Volume(
+                    _count(backward["original_nbytes"]), _count(backward["encoded_nbytes"])
+                ),
+                forward_times=Stopwatch(forward["seconds"]),
+                backward_times=Stopwatch(backward["seconds"]),
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SpecError("these are no statistics of an exchange") from error
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(value)
+    return value
 
 
 def _as_config(volume: Volume, times: Stopwatch) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from tersor.api import load, save
 from tersor.container import atomic_write
 from tersor.errors import CorruptDataError, SpecError
+from tersor.sites.embeddings import ExchangeStats
 from tersor.workloads.dlrm.run import DlrmRun
 
 _COMPLETE: Final = "complete.json"
@@ -29,11 +30,22 @@ def complete_checkpoints(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"step-*/{_COMPLETE}"))
 
 
+def last_step(folder: Path) -> int | None:
+    """Return the step of the last complete checkpoint in a folder; None if there is none."""
+    found = complete_checkpoints(folder)
+    return int(found[-1].name.removeprefix("step-")) if found else None
+
+
 def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
-    """Write the state of all ranks, exactly; a collective call. Returns the new checkpoint."""
+    """Write the state and statistics of all ranks, exactly; a collective call.
+
+    Returns the new checkpoint.
+    """
     path = folder / f"step-{run.step_number:09d}"
     path.mkdir(parents=True, exist_ok=True)
     save(path / f"rank-{run.ranks.rank}.tsr", run.state(), codec="raw")
+    with atomic_write(_stats_file(run, path)) as file:
+        file.write(json.dumps(run.exchange.stats.to_config()).encode())
     _barrier(run)
     if run.ranks.rank == 0:
         facts = {
@@ -55,8 +67,11 @@ def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
 def resume(run: DlrmRun, folder: Path) -> int:
     """Continue from the last complete checkpoint; return its step, 0 if there is none.
 
+    Statistics go on from the checkpoint too. One written before checkpoints held them leaves them
+    at zero, so that ``num_exchanges`` stays behind ``step_number``.
+
     Raises:
-        SpecError: the checkpoint is of another run.
+        SpecError: the checkpoint is of another run, or past this run's last step.
         CorruptDataError: a file is damaged.
     """
     found = complete_checkpoints(folder)
@@ -72,9 +87,33 @@ def resume(run: DlrmRun, folder: Path) -> int:
             f"{path} was written by {facts.get('world_size')} ranks, this run has "
             f"{run.ranks.world_size}; start as many, or another run"
         )
+    # before other options: the end of a decay follows from --steps unless it is given
+    if facts.get("step", 0) > run.config.steps:
+        raise SpecError(
+            f"{path} is at step {facts['step']}, past --steps {run.config.steps}; give --steps "
+            f"{facts['step']} or more, or another --run"
+        )
     _refuse_another_run(run, path, facts)
+    stats = _saved_stats(_stats_file(run, path))
     run.load_state(load(path / f"rank-{run.ranks.rank}.tsr"))
+    run.exchange.stats = stats
     return run.step_number
+
+
+def _stats_file(run: DlrmRun, path: Path) -> Path:
+    # not among the tensors of the state: that is the same for equal runs, and times are not
+    return path / f"rank-{run.ranks.rank}.json"
+
+
+def _saved_stats(file: Path) -> ExchangeStats:
+    if not file.exists():
+        return ExchangeStats()
+    try:
+        return ExchangeStats.from_config(json.loads(file.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise CorruptDataError(
+            f"{file} cannot be read; remove it, and the run goes on without what it has counted"
+        ) from error
 
 
 def _refuse_another_run(run: DlrmRun, path: Path, facts: dict[str, Any]) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Final, Self, TextIO
 
 from tersor.workloads.metrics import ClickMetrics
+
+LAST_KIND: Final = "exchange"
+"""Kind of the line that ends a training."""
 
 
 def _tensorboard(folder: Path) -> Any | None:
@@ -18,12 +21,32 @@ def _tensorboard(folder: Path) -> Any | None:
     return SummaryWriter(str(folder / "tensorboard"))
 
 
+def _end_of(path: Path) -> int | None:
+    """Return the step at which a log ends; None where it does not, or is not there."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        last = json.loads(lines[-1]) if lines else {}
+        return int(last["step"]) if last.get("kind") == LAST_KIND else None
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # a killed run may leave half a line
+        return None
+
+
 class RunLog:
-    """Lines about a run, appended to ``log.jsonl``; only rank 0 writes."""
+    """Lines about a run, appended to ``log.jsonl``; only rank 0 writes.
+
+    A run that goes on from a checkpoint begins with a line of kind ``run`` at its step. Lines of
+    later steps that stand before it are of steps that are taken again.
+
+    Attributes:
+        lines: those written here.
+        ended_at: step of the line that ends the log; None while the last line is another one.
+    """
 
     def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
-        """Write to a folder; nowhere if None. Lines are kept in ``lines`` too."""
+        """Write to a folder; nowhere if None."""
         self.lines: list[dict[str, Any]] = []
+        self.ended_at = None if folder is None else _end_of(folder / "log.jsonl")
         self._file: TextIO | None = None
         self._board: Any | None = None
         if folder is not None:
@@ -48,6 +71,7 @@ class RunLog:
         """Append one line, at once: a killed run keeps what it wrote."""
         line = {"kind": kind, "step": step, **values}
         self.lines.append(line)
+        self.ended_at = step if kind == LAST_KIND else None
         if self._file is not None:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from tersor.container import atomic_write
 from tersor.errors import SpecError
 from tersor.workloads.dlrm.checkpoint import save_checkpoint
-from tersor.workloads.dlrm.log import RunLog
+from tersor.workloads.dlrm.log import LAST_KIND, RunLog
 from tersor.workloads.dlrm.run import DlrmRun
 from tersor.workloads.metrics import ClickMetrics
 
@@ -62,8 +62,13 @@ def _is_time(every: int, step: int) -> bool:
 def train(
     run: DlrmRun, schedule: Schedule, log: RunLog, progress: Progress | None = None
 ) -> ClickMetrics:
-    """Train from the run's step to its last; return the metrics at the end. A collective call."""
-    steps = run.config.steps
+    """Train from the run's step to its last; return the metrics at the end. A collective call.
+
+    The log ends with an evaluation and with what the exchange moved in all steps, those before a
+    checkpoint included. Where nothing is left to train and the log says so already, nothing is
+    written: neither lines nor a checkpoint.
+    """
+    first, steps = run.step_number, run.config.steps
     losses: list[float] = []
     seconds = 0.0
     metrics = None
@@ -91,12 +96,19 @@ def train(
             log.metrics(step, metrics)
         if _is_time(schedule.checkpoint_every, step) and schedule.checkpoints is not None:
             save_checkpoint(run, schedule.checkpoints)
-    if schedule.checkpoints is not None and not _is_time(schedule.checkpoint_every, steps):
+    if (
+        schedule.checkpoints is not None
+        and first < steps
+        and not _is_time(schedule.checkpoint_every, steps)
+    ):
         save_checkpoint(run, schedule.checkpoints)
+    is_told = first >= steps and log.ended_at == first
     if metrics is None:
         metrics = run.evaluate(schedule.eval_samples)
-        log.metrics(run.step_number, metrics)
-    log.write("exchange", run.step_number, run.exchange.stats.to_config())
+        if not is_told:
+            log.metrics(run.step_number, metrics)
+    if not is_told:
+        log.write(LAST_KIND, run.step_number, run.exchange.stats.to_config())
     return metrics
 
 
