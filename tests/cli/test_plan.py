@@ -90,6 +90,15 @@ def test_rows_of_codecs_on_a_gpu_are_planned_with_too(tersor) -> None:
     assert not any(line["is_extrapolated"] for line in done.json["plan"])
 
 
+def test_a_trace_of_another_batch_is_told(tersor) -> None:
+    train = ("train", "dlrm", "--max-rows", "30", "--batch", "64", "--eval-samples", "64")
+    tersor.ok(*train, "--steps", "4", "--run", "run", "--log-every", "2")
+    asked = ("plan", "--rows", "rows.jsonl", "--trace", "run/log.jsonl", "--ranks", "4,8")
+    words = "computing is that of 64 samples per rank, and the plan has"
+    assert f"{words} 128 to 256: " in tersor.ok(*asked, "--batch", "1024").err
+    assert words not in tersor.ok(*asked, "--batch-per-rank", "64").err
+
+
 def test_rows_of_other_kinds_are_told_to_be_left_out(tersor) -> None:
     with RowFile("lookups.jsonl") as file:
         for row in lookup_rows():

@@ -18,7 +18,7 @@ from tersor.errors import SpecError
 
 if TYPE_CHECKING:
     from tersor.bench.planning.fitted import Fit
-    from tersor.planning import Advice, Description, Model
+    from tersor.planning import Advice, Description, Model, Workload
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
 """Parameters that mean something with --check."""
@@ -216,6 +216,7 @@ def plan(
     }  # fmt: skip
     fit = _fit(rows, codecs, model=model, bound=bound, backward=backward, setting=setting)
     planned = fit.model(_description(cluster, trace, values))
+    _compare_batches(screen, trace, planned.workload, parse_ranks(ranks))
     _show(screen, fit, planned, parse_ranks(ranks), bandwidth_sweep, plot, output)
     return 0
 
@@ -257,6 +258,22 @@ def _description(cluster: str | None, trace: str | None, options: Mapping[str, A
         if one in given and other not in given:
             said.pop(other, None)
     return Description.parse({**said, **given})
+
+
+def _compare_batches(
+    screen: Screen, trace: str | None, workload: Workload, ranks: Sequence[int]
+) -> None:
+    """Say that a trace is of other batches than the plan: computing is taken as it is."""
+    from tersor.bench.planning.trace import samples_per_rank
+
+    traced = None if trace is None else samples_per_rank(trace)
+    planned = {workload.rows_per_slice(number) for number in ranks}
+    if traced is not None and planned != {traced}:
+        words = " to ".join(dict.fromkeys(f"{n:,.6g}" for n in (min(planned), max(planned))))
+        screen.say(
+            f"computing is that of {traced:,.6g} samples per rank, and the plan has {words}: "
+            "--batch-per-rank makes them equal"
+        )
 
 
 def _fit(paths: Sequence[str], codecs: str | None, **chosen: Any) -> Fit:

@@ -218,7 +218,10 @@ def _trained(
         # a log that ends at the last step is whole: there is nothing to add
         is_told = run.step_number == run.config.steps == log.ended_at
         if is_first and not is_told:
-            facts = {"source": source.name, "config": run.config.to_config(), **origin(device)}
+            facts = {
+                "source": source.name, "config": run.config.to_config(),
+                "ranks": run.ranks.world_size, **origin(device),
+            }  # fmt: skip
             log.write("run", run.step_number, {"command": place.command, **facts})
         show = stack.enter_context(screen.steps("training"))
         metrics = train(run, schedule, log, show)

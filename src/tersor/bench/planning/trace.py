@@ -55,6 +55,16 @@ def computing_s(path: str | os.PathLike[str]) -> float:
     return float((whole_s - end["seconds"]) / end["step"])
 
 
+def samples_per_rank(path: str | os.PathLike[str]) -> float | None:
+    """Return the samples of each rank in a step of a training; None where its log does not say."""
+    with Path(path).open(encoding="utf-8") as file:
+        try:
+            first = json.loads(file.readline())
+            return float(first["config"]["batch"] / first["ranks"])
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            return None
+
+
 def _lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
     """Yield the lines that tell of steps and exchanges; ``seconds`` of a step, or of all exchanges."""
     for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
