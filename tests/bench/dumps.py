@@ -31,7 +31,7 @@ class MadeLookUps(LookUps):
 
     @property
     def tables(self) -> Sequence[int]:
-        return (0, 1)
+        return sorted(self._found)
 
     def read(self, table: int) -> list[LookUp]:
         return checked_look_ups(table, self._found[table])

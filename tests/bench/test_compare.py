@@ -62,7 +62,9 @@ def test_rows_of_two_builds_are_the_same_measurement_and_other_threads_are_not()
     assert comparison.pairs[0].after.version == "2"
     assert [row.codec for row in comparison.only_before] == ["rows"]
     assert [row.threads for row in comparison.only_after] == [2]
-    assert "only equal counts" in comparison.warnings[0]
+    assert comparison.warnings == [
+        "numbers of threads are 1 in A and 1, 2 in B; only equal numbers are compared"
+    ]
     assert lonely_sentences(comparison, ("a", "b")) == [
         "only in a: kernels rows",
         "only in b: kernels flat",
@@ -94,8 +96,8 @@ def test_a_bound_that_no_longer_holds_comes_first_and_gains_come_last():
     found = [pair.before.codec for pair in comparison.pairs]
     assert found == ["broken", "much-slower", "slower", "larger", "faster", "smaller", "same"]
     assert comparison.pairs[0].error == "bound broken"
-    assert "2 are slower, 1 faster, 11 the same" in comparison_sentence(comparison)
-    assert "1 bounds newly broken" in comparison_sentence(comparison)
+    assert "times: 2 slower, 1 faster, 11 the same" in comparison_sentence(comparison)
+    assert "; bounds newly broken: 1" in comparison_sentence(comparison)
 
 
 def test_only_what_is_slower_beyond_noise_and_the_limit_fails():
@@ -120,10 +122,27 @@ def test_dividing_by_the_copy_keeps_what_the_machine_does_not_explain():
     slow = {"encode_s": times(8e-3), "memcpy_s": times(2e-4)}
     comparison = compare_rows([steady_row()], [steady_row(**slow)], per_copy=True)
     assert verdicts(comparison)["encode"] == "slower"
-    no_copy = compare_rows(
-        [steady_row(memcpy_s=None)], [steady_row(encode_s=times(2e-3))], per_copy=True
-    )
-    assert verdicts(no_copy)["encode"] == "slower"
+
+
+@pytest.mark.parametrize("copies", [(None, times(1e-4)), (times(1e-4), None), (None, None)])
+def test_rows_without_a_copy_are_not_judged_by_time_per_copy(copies):
+    with_copy = steady_row(codec="rows")
+    lone = [steady_row(memcpy_s=copy) for copy in copies]
+    after = [dataclasses.replace(lone[1], encode_s=times(2e-3), encoded_nbytes=600), with_copy]
+    comparison = compare_rows([lone[0], with_copy], after, per_copy=True)
+    left, judged = comparison.pairs
+    assert (left.before.codec, left.times, left.size) == ("flat", (), "larger")
+    assert [change.verdict for change in judged.times] == ["same", "same"]
+    assert comparison.warnings == ["no copy to divide by, so that times are left out: 1 of 2 pairs"]
+    assert "times: 0 slower, 0 faster, 2 the same" in comparison_sentence(comparison)
+    # without --per-copy seconds are compared, and nothing is left out
+    assert compare_rows([lone[0]], after[:1]).count("slower") == 1
+
+
+def test_dividing_by_copies_that_no_row_has_is_refused():
+    lone = steady_row(memcpy_s=None)
+    with pytest.raises(SpecError, match="has a copy to divide by; leave out --per-copy"):
+        compare_rows([lone], [lone], per_copy=True)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +151,11 @@ def test_dividing_by_the_copy_keeps_what_the_machine_does_not_explain():
         ({"machine": {"cpu": "other", "cores": 8}}, "from some, 2 cores, B from other, 8 cores"),
         ({"machine": {"cpu": "some", "cores": 2, "gpu": "H200"}}, "B from H200"),
         ({"machine": {}}, "an unknown machine"),
-        ({"entropy_bits": 2.5}, "1 of 1 pairs were measured on other data"),
-        ({"encode_s": Percentiles(1e-3, 1e-3, 1e-3)}, "1 times are single figures"),
+        ({"entropy_bits": 2.5}, "measured on other data of the same name: 1 of 1 pairs"),
+        (
+            {"encode_s": Percentiles(1e-3, 1e-3, 1e-3)},
+            "times that are single figures, whose noise is unknown: 1",
+        ),
     ],
 )
 def test_what_makes_a_comparison_doubtful_is_one_sentence(change, words):
@@ -147,7 +169,7 @@ def test_the_last_of_several_answers_counts_and_that_is_said():
     before = [steady_row(git_commit="old", encoded_nbytes=999), steady_row(git_commit="new")]
     comparison = compare_rows(before, [steady_row()])
     assert comparison.pairs[0].before.git_commit == "new"
-    assert "A answers 1 questions more than once" in comparison.warnings[0]
+    assert "rows of A that a later one replaces: 1" in comparison.warnings[0]
 
 
 def test_whole_exchanges_and_steps_are_compared_too():

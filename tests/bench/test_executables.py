@@ -172,7 +172,10 @@ def test_what_a_program_leaves_running_ends_with_it(on_path, subject, tmp_path):
     [
         ("echo 'no device' >&2; exit 3\n", "gpulz ended with exit code 3 after saying 'no device'"),
         ("exit 1\n", "gpulz ended with exit code 1"),
-        ("echo hello\n", "no line of the output of gpulz"),
+        (
+            "echo hello\n",
+            "no line of the output of gpulz, .* is from gpulz, .*; its version may print other lines",
+        ),
         (SCRIPTS["gpulz"] * 2, "gpulz reports 2 runs"),
         ("printf 'compression ratio: 4\\n'\n", "has no line like"),
         (SCRIPTS["gpulz"] + "echo 'verification failed!!! Index 1 is wrong'\n", "failed"),
@@ -239,6 +242,8 @@ def test_rows_stand_beside_those_of_the_kernels_suite_and_are_not_measured_twice
     assert comparable([row, make_row()])[0] is row
     again = run_programs(config, done=frozenset(row.key for row in outcome.rows))
     assert (again.rows, again.notes) == ([], [])
+    # what a file has already is no failure
+    assert (again.num_known, again.is_empty) == (2, False)
 
 
 def test_a_program_that_fails_on_an_input_is_a_note_and_the_others_go_on(
@@ -259,6 +264,20 @@ def test_a_program_that_fails_on_an_input_is_a_note_and_the_others_go_on(
     assert sentence.startswith(
         "left out: sz3-cli on activations, 1 MiB, relative bound 0.01: sz3 ended"
     )
+
+
+def test_an_outcome_tells_programs_that_are_missing_from_programs_that_fail(on_path):
+    config = ProgramsConfig(inputs=("gradients",), bounds=(0.01,)).smoke()
+    missing = run_programs(config)
+    assert (missing.is_empty, missing.num_on_path) == (True, 0)
+    on_path("sz3", "exit 1\n")
+    # it fails when it is asked for its version, before any input
+    broken = run_programs(config)
+    assert (broken.is_empty, broken.num_on_path) == (True, 1)
+    on_path("sz3", SCRIPTS["sz3"].replace('cp "$3" "$5"', "exit 7"))
+    failing = run_programs(config)
+    assert (failing.is_empty, failing.num_on_path) == (True, 1)
+    assert len(failing.notes) == 1
 
 
 @pytest.mark.parametrize("change", [{"rounds": 0}, {"timeout_s": 0.0}, {"timeout_s": float("nan")}])

@@ -64,6 +64,51 @@ def test_sampled_times_count_for_all_slices():
     assert place.overall("sz3").encode_gbps == pytest.approx(1.0)
 
 
+def test_speeds_timed_on_a_sample_are_marked():
+    sampled = measured(0, "sz3", 10.0, gbps=7.0, peer=True, sampled_fraction=1 / 7)
+    (place,) = places([sampled, measured(1, "rows", 10.0)])
+    lines = {
+        line[0]: dict(zip(encoder_columns(LINKS), line, strict=True))
+        for line in encoder_cells(place, LINKS)
+    }
+    speeds = ("encode GB/s", "decode GB/s")
+    assert [lines["sz3 (peer)"][name] for name in speeds] == ["~1.00", "~1.00"]
+    assert [lines["rows"][name] for name in speeds] == ["10.00", "10.00"]
+    assert lines["sz3 (peer)"]["ratio"] == "10.00"
+    first, second = (
+        dict(zip(table_columns(LINKS), cells, strict=True)) for cells in table_cells(place, LINKS)
+    )
+    assert (first["enc GB/s"], first["dec GB/s"]) == ("~1.00", "~1.00")
+    assert (second["enc GB/s"], second["dec GB/s"]) == ("10.00", "10.00")
+
+
+def test_a_sum_is_sampled_where_one_of_its_tables_is():
+    rows = [measured(0, "zfp", 10.0, sampled_fraction=0.5), measured(1, "zfp", 10.0)]
+    assert places(rows)[0].overall("zfp").is_sampled
+    # the call of a whole step was timed on all of it
+    (place,) = places([*rows, measured(None, "zfp", 10.0, gbps=30.0)])
+    assert not place.overall("zfp").is_sampled
+
+
+def test_a_bound_that_decays_is_told_beside_its_final_value():
+    spec = {"bound": {"relative": 0.03}, "decay": {"shape": "step", "magnitude": 2.0, "end": 9}}
+    rows = [measured(0, "half", 2.0, spec={}), measured(0, "rows", 5.0, spec=spec)]
+    (place,) = places([*rows, measured(1, "rows", 5.0)])
+    cells = [dict(zip(table_columns(LINKS), c, strict=True)) for c in table_cells(place, LINKS)]
+    assert [line["bound"] for line in cells] == ["base 0.03, decaying", "base 0.03"]
+
+
+def test_one_rank_and_one_table_are_told_in_the_singular():
+    rows = table_of(0)
+    alone = [
+        dataclasses.replace(r, lookups=dataclasses.replace(r.lookups, num_ranks=1)) for r in rows
+    ]
+    (place,) = places(alone)
+    assert place.words == "dump, 1 rank, cpu"
+    assert place.tables_words == "1 table"
+    assert evaluate_goals(alone)[0].detail == "rows, 1 table"
+
+
 def test_a_step_in_one_call_says_how_fast_every_table_is():
     # alone, a table is mostly launches: 1 GB/s, while two in one call have 30
     alone = [measured(table, "rows", ratio, gbps=1.0) for table, ratio in ((0, 10.0), (1, 40.0))]
@@ -114,7 +159,7 @@ def test_steps_without_their_tables_are_left_out():
     step = measured(None, "rows", 10.0)
     assert places([step]) == []
     assert lookup_summary([step], LINKS) == []
-    assert lookup_sentence([step]) == "1 rows of steps, and none of their tables."
+    assert lookup_sentence([step]) == "No tables of look-ups, but rows of whole steps: 1."
 
 
 def test_the_best_encoder_changes_with_the_bandwidth():

@@ -7,7 +7,13 @@ from tersor.bench import peers
 from tersor.bench.lookups.candidates import LOOKUP_CODECS
 from tersor.bench.lookups.config import LookupsConfig
 from tersor.bench.lookups.facts import LookupFacts
-from tersor.bench.lookups.inputs import Cut, LookUp, SyntheticLookUps, checked_look_ups
+from tersor.bench.lookups.inputs import (
+    Cut,
+    LookUp,
+    SyntheticLookUps,
+    checked_look_ups,
+    named_tables,
+)
 from tersor.bench.lookups.subject import table_subject
 from tersor.bench.peers.mx4 import Mx4
 from tersor.bench.rows import ResultRow, RowFile, read_rows
@@ -279,9 +285,67 @@ def test_classes_are_given_by_hand_or_found():
     assert classes() == ["tight", "tight"]
     assert classes(tight=frozenset({0})) == ["tight", "base"]
     assert classes(by_hand=True) == ["base", "base"]
-    unknown = run_lookups(small(), MadeLookUps(num_rows={}))
-    assert len(unknown.notes) == 1
-    assert "--tight-tables" in unknown.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "words"),
+    [
+        ({}, "the dumps do not say how large their tables are"),
+        ({0: 4}, "the dumps do not say how large table 1 is"),
+        ({1: 10**6, 7: 3}, "the dumps do not say how large table 0 is"),
+    ],
+)
+def test_tables_of_unknown_size_are_named_once(num_rows, words):
+    (note,) = run_lookups(small(), MadeLookUps(num_rows=num_rows)).notes
+    assert note == (
+        f"{words}, so that classes follow from the distinct rows alone there; name large tables with "
+        "--tight-tables"
+    )
+
+
+def test_a_long_list_of_tables_of_unknown_size_is_cut():
+    look_ups = MadeLookUps(num_iterations=1, num_rows={0: 4})
+    look_ups._found = dict.fromkeys(range(20), look_ups._found[1])
+    (note,) = run_lookups(small(), look_ups).notes
+    assert note.startswith("the dumps do not say how large tables 1 to 19 are, so")
+    assert named_tables(range(0, 20, 2)) == "tables 0, 2, 4, 6, 8, 10, ..."
+    assert named_tables([5, 3]) == "tables 3, 5"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tight": {7}}, "classes name table 7, but made has tables 0, 1"),
+        ({"loose": {1, 9, 5}}, "classes name tables 5, 9, but made has tables 0, 1"),
+        ({"tight": {0}, "loose": {0}}, "table 0 is both tight and loose; leave it in one list"),
+    ],
+)
+def test_tables_that_are_not_there_or_in_two_classes_are_refused(changes, words):
+    asked = {name: frozenset(tables) for name, tables in changes.items()}
+    with pytest.raises(SpecError) as caught:
+        run_lookups(small(**asked), MadeLookUps())
+    assert words in str(caught.value)
+
+
+def test_a_table_beyond_a_smoke_run_may_be_named():
+    look_ups = MadeLookUps(num_iterations=1)
+    look_ups._found = dict.fromkeys(range(5), look_ups._found[1])
+    outcome = run_lookups(small(tight=frozenset({4})).smoke(), look_ups)
+    assert {row.lookups.table for row in outcome.rows} == {0, 1, 2}
+
+
+def test_rows_that_make_no_whole_batch_are_one_note():
+    outcome = run_lookups(small(cut=Cut(num_ranks=2, batch=30), steps=True), MadeLookUps())
+    (note,) = outcome.notes
+    assert note == (
+        "batches of 30 leave out 16 of 256 rows, which make no whole batch; a --batch that divides "
+        "every look-up counts all"
+    )
+    assert [row.lookups.num_rows for row in outcome.rows] == [120, 120, 60]
+    assert run_lookups(small(cut=Cut(num_ranks=2, batch=32)), MadeLookUps()).notes == []
+    # what is cut is what was repeated
+    repeated = run_lookups(small(cut=Cut(num_ranks=2, batch=48, repeat=3)), MadeLookUps())
+    assert repeated.notes == []
 
 
 def test_early_look_ups_can_be_left_out():
@@ -361,9 +425,17 @@ def test_an_impossible_plan_is_refused(wrong):
         small(**wrong)
 
 
-def test_unknown_names_are_refused():
-    with pytest.raises(UnknownCodecError, match="no-such"):
-        run_lookups(small(codecs=("no-such",)), MadeLookUps())
+@pytest.mark.parametrize("name", ["no-such", "auto"])
+def test_a_name_that_is_no_encoder_is_refused_with_those_that_are(name):
+    with pytest.raises(UnknownCodecError) as caught:
+        run_lookups(small(codecs=("rows", name)), MadeLookUps())
+    assert str(caught.value) == (
+        "encoders of look-ups are flat, delta, huffman, ans, lz4, zstd, rows, rows-ans, half, bf16, fp8, "
+        f"group8, group4, mx4, flat-device, ans-device, rows-device, not {name!r}"
+    )
+
+
+def test_unknown_peers_are_refused():
     with pytest.raises(SpecError, match="no-such"):
         run_lookups(small(peers=("no-such",)), MadeLookUps())
 

@@ -22,17 +22,21 @@ def test_people_see_what_changed_and_a_sentence(tersor, write) -> None:
     write("b.jsonl", steady_row(encode_s=times(2e-3)), steady_row(codec="rows"))
     done = tersor.ok("bench", "compare", "a.jsonl", "b.jsonl")
     assert "b.jsonl against a.jsonl" in done.out
-    assert "0.50x slower" in done.out
+    assert "encode speed" in done.out
+    assert "0.50 times, slower" in done.out
     assert "only in a.jsonl: kernels gone" in done.out
     # no change, so no line of its own
-    assert "rows" not in done.out.split("measurements")[0]
+    assert "rows" not in done.out.split("measurements in both")[0]
     assert "rows" in tersor.ok("bench", "compare", "a.jsonl", "b.jsonl", "--all").out
 
 
 def test_files_that_agree_need_no_table(tersor, write) -> None:
     write("a.jsonl", steady_row())
     shown = tersor.ok("bench", "compare", "a.jsonl", "a.jsonl").out
-    assert shown.startswith("1 measurements in both files; of 2 times 0 are slower, 0 faster, 2")
+    assert shown == (
+        "measurements in both files: 1; times: 0 slower, 0 faster, 2 the same within noise; "
+        "sizes: 0 larger, 0 smaller, 1 the same\n"
+    )
 
 
 def test_programs_get_json(tersor, write) -> None:
@@ -50,7 +54,9 @@ def test_ci_fails_on_what_is_slower_beyond_the_limit(tersor, write) -> None:
     command = ("bench", "compare", "a.jsonl", "b.jsonl", "--fail-on-slower")
     failed = tersor(*command, "10")
     assert failed.code == 1
-    assert "encode of flat on gradients by 40.0 %" in failed.err
+    assert failed.err == (
+        "times longer by more than 10 %: 1; the worst: encode of flat on gradients by 40.0 %\n"
+    )
     assert tersor(*command, "50").code == 0
     # wide noise explains it
     assert tersor(*command, "10", "--noise", "60").code == 0
@@ -63,6 +69,18 @@ def test_a_slower_machine_is_no_slower_codec_per_copy(tersor, write) -> None:
     command = ("bench", "compare", "a.jsonl", "b.jsonl", "--fail-on-slower", "5")
     assert tersor(*command).code == 1
     assert tersor(*command, "--per-copy").code == 0
+
+
+def test_a_row_without_a_copy_fails_no_check_per_copy(tersor, write) -> None:
+    lone = {"codec": "zstd-huffman", "peer": True, "memcpy_s": None}
+    write("a.jsonl", steady_row(), steady_row(**lone))
+    write("b.jsonl", steady_row(), steady_row(**lone, encode_s=times(9e-3)))
+    command = ("bench", "compare", "a.jsonl", "b.jsonl", "--fail-on-slower", "5")
+    assert tersor(*command).code == 1
+    done = tersor.ok(*command, "--per-copy", "--all")
+    assert done.err == "no copy to divide by, so that times are left out: 1 of 2 pairs\n"
+    (line,) = [line for line in done.out.splitlines() if "zstd-huffman" in line]
+    assert "times" not in line
 
 
 def test_wrong_files_and_numbers_are_one_sentence(tersor, write) -> None:

@@ -96,9 +96,42 @@ def test_what_cannot_be_imported_is_one_sentence(tersor, text, arguments, code, 
     assert words in done.err.splitlines()[-1]
 
 
-def test_programs_that_are_not_here_are_one_line(tersor, monkeypatch) -> None:
-    monkeypatch.setenv("PATH", "")
+@pytest.fixture
+def bare_path(tersor, monkeypatch) -> Path:
+    """A folder that is all of PATH."""
+    folder = tersor.folder / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return folder
+
+
+def test_programs_that_nobody_asked_for_may_be_missing(tersor, bare_path) -> None:
     done = tersor.ok("bench", "programs", "--smoke", "--json")
     assert done.json == {"rows": [], "notes": ["left out: not on PATH: sz3"]}
-    assert done.words == "left out: not on PATH: sz3\n"
+    assert done.words.splitlines() == [
+        "left out: not on PATH: sz3",
+        "nothing was measured: none of these programs is on PATH",
+    ]
+
+
+def test_programs_that_are_named_and_missing_fail_the_check(tersor, bare_path) -> None:
+    done = tersor("bench", "programs", "--smoke", "--programs", "sz3-cli")
+    assert done.code == 1
+    assert done.words.splitlines()[-1] == (
+        "nothing was measured: none of these programs is on PATH; put one there, or leave out --programs"
+    )
     assert "programs on cpu" in tersor.refused("bench", "programs", "--programs", "gpulz")
+
+
+@pytest.mark.parametrize("named", [(), ("--programs", "sz3-cli")])
+def test_programs_that_all_fail_fail_the_check(tersor, bare_path, named) -> None:
+    script = bare_path / "sz3"
+    script.write_text("#!/bin/sh\necho hello\n")
+    script.chmod(0o755)
+    command = ("bench", "programs", "--smoke", "--inputs", "gradients", "--bounds", "0.01", *named)
+    done = tersor(*command)
+    assert done.code == 1
+    failure, sentence = done.words.splitlines()
+    assert failure.startswith("left out: sz3-cli on gradients")
+    assert "--format" not in failure
+    assert sentence == "nothing was measured: every run failed, for the reasons above"

@@ -10,8 +10,10 @@ import torch
 
 from tersor.bench.peers import PEERS, load_peer
 from tersor.bench.suites import lookups as suite
+from tersor.cli.app import command
 from tersor.cli.arrays.dumps import FolderLookUps
 from tersor.errors import BackendUnavailableError
+from tersor.policy import Decay
 from tests.bench import report_runs as made
 
 # blosc2 sets an environment variable when it is imported; here it is no test's leak
@@ -95,12 +97,14 @@ def test_rows_are_written_and_another_bandwidth_needs_no_new_ones(tersor, dumps)
     assert len(done["rows"]) == 6
     (typed,) = {row["command"] for row in done["rows"]}
     assert typed == shlex.join(["tersor", "bench", "embeddings", *FAST, *command[-3:], str(dumps)])
-    again = tersor.ok(*command, "--resume", "--bandwidth", "1mbit,400gbit").json
+    links = "56kbit,1mbit,400gbit,3.2tbit,0.5kbit"
+    again = tersor.ok(*command, "--resume", "--bandwidth", links).json
     assert Path("rows.jsonl").read_text() == written
     (summary,) = again["summary"]
     best = summary["best"]
-    assert set(best) == {"1mbit", "400gbit"}
-    assert best["400gbit"] == {"0": "float32", "1": "float32"}
+    # slower and faster than any link that an exchange between ranks is throttled to
+    assert set(best) == {"56kbit", "1mbit", "400gbit", "3.2tbit", "0.5kbit"}
+    assert best["3.2tbit"] == best["400gbit"] == {"0": "float32", "1": "float32"}
     assert "float32" not in best["1mbit"].values()
 
 
@@ -112,7 +116,7 @@ def test_an_interrupt_says_what_is_kept_and_how_to_go_on(tersor, dumps, monkeypa
     monkeypatch.setattr(suite, "run_lookups", interrupted)
     done = tersor("bench", "embeddings", str(dumps), "--output", "rows.jsonl")
     assert done.code == 130
-    assert "interrupted; 1 rows are in rows.jsonl; go on with --resume" in done.err
+    assert "interrupted; rows kept in rows.jsonl: 1; go on with --resume" in done.err
     assert len(Path("rows.jsonl").read_text().splitlines()) == 1
 
 
@@ -131,10 +135,39 @@ def test_bounds_classes_decay_and_repeats_are_in_the_rows(tersor, dumps) -> None
     assert tight["lookups"]["num_slices"] == 2 * 4 * 4
 
 
+def test_a_bound_that_decays_is_told_in_the_table(tersor, dumps) -> None:
+    shown = tersor.ok("bench", "embeddings", str(dumps), *FAST, "--decay", "step").out
+    assert shown.count("tight 0.01, decaying") == 2
+
+
+def test_the_help_says_what_a_decay_is_without_options() -> None:
+    options = {
+        one.opts[0]: one.help
+        for one in command().commands["bench"].commands["embeddings"].params
+        if one.opts
+    }
+    assert options["--decay-end"].endswith(f"default: {Decay().end}.")
+    assert options["--decay-magnitude"].endswith(f"default: {Decay().magnitude:g}.")
+
+
+def test_a_codec_that_is_no_encoder_is_one_sentence(tersor, dumps) -> None:
+    words = tersor.refused("bench", "embeddings", "dumps", "--codecs", "auto", "--peers", "none")
+    assert "encoders of look-ups are flat, " in words
+    assert " rows-ans, " in words
+    assert words.endswith("not 'auto'\n")
+
+
+def test_a_smoke_run_takes_the_options_of_the_full_one(tersor) -> None:
+    command = ("bench", "embeddings", "--synthetic", "--smoke", "--dim", "8", *FAST)
+    rows = tersor.ok(*command, "--tight-tables", "25", "--json").json["rows"]
+    assert {row["lookups"]["table"] for row in rows} == {0, 1, 2}
+
+
 def test_made_up_look_ups_need_no_dumps(tersor) -> None:
     done = tersor.ok("bench", "embeddings", "--synthetic", "--smoke", "--dim", "8", *FAST, "--json")
     assert {row["lookups"]["table"] for row in done.json["rows"]} == {0, 1, 2}
-    assert "too few" in done.err
+    assert done.json["goals"] == []
+    assert done.words == "--smoke measures too little to judge the goals\n"
 
 
 @pytest.mark.parametrize(
@@ -179,6 +212,8 @@ def test_a_damaged_dump_is_one_sentence(tersor, dumps) -> None:
         (("dumps", "--bandwidth", "fast"), "bandwidth"),
         (("dumps", "--dim", "3"), "--dim 3"),
         (("dumps", "--repeat", "0"), "begin at 1, not"),
+        (("dumps", "--tight-tables", "7"), "name table 7, but dumps has tables 0, 1"),
+        (("dumps", "--tight-tables", "1", "--loose-tables", "0,1"), "table 1 is both"),
         (("dumps", "--exchanges", "rows"), "--exchanges"),
         (("--repeat", "2"), "--synthetic"),
     ],

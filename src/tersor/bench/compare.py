@@ -22,6 +22,8 @@ Verdict = Literal["faster", "slower", "same"]
 SizeVerdict = Literal["smaller", "larger", "same"]
 ErrorVerdict = Literal["bound broken", "bound held again", "larger", "smaller", "same"]
 
+_Times = tuple[str, Percentiles, Percentiles]
+
 NOISE_PERCENT: Final = 5.0
 """Medians nearer than this are the same. In results/2026-11-kernels-cpu.jsonl the intervals of two
 copies of the same bytes in the same rounds do not meet in 6 of 100 pairs; in 3 of 100 they do not and
@@ -93,7 +95,14 @@ def _overlap(one: Percentiles, other: Percentiles) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowPair:
-    """One measurement before and after."""
+    """One measurement before and after.
+
+    Attributes:
+        before: the row of the first file.
+        after: that of the second.
+        times: what was timed in both; none where times were to be divided by a copy's, and a row
+            has no copy.
+    """
 
     before: ResultRow
     after: ResultRow
@@ -200,10 +209,12 @@ def compare_rows(
         after: rows of the second.
         names: of the two files, for the warnings.
         noise_percent: medians nearer than this are the same.
-        per_copy: divide times by those of the copy in the same rounds, where both rows have one.
+        per_copy: divide times by those of the copy in the same rounds; pairs of which a row has no
+            copy are then judged by size and error alone.
 
     Raises:
-        SpecError: the files have no measurement in common, or the margin is negative.
+        SpecError: the files have no measurement in common, none of them has a copy to divide by, or
+            the margin is negative.
     """
     if not noise_percent >= 0:
         raise SpecError(f"the margin for noise is a percentage from 0 on, not {noise_percent:g}")
@@ -216,6 +227,11 @@ def compare_rows(
             f"{names[0]} and {names[1]} have no measurement in common; compare runs of one suite "
             "with the same inputs, bounds, threads and codecs"
         )
+    if per_copy and not any(pair.times for pair in pairs):
+        raise SpecError(
+            f"no measurement in both {names[0]} and {names[1]} has a copy to divide by; leave out "
+            "--per-copy"
+        )
     repeated = [len(before) - len(olds), len(after) - len(news)]
     return Comparison(
         pairs=sorted(pairs, key=lambda pair: pair.importance),
@@ -227,16 +243,13 @@ def compare_rows(
 
 def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy: bool) -> RowPair:
     times = _times(before, after)
-    copies = (before.memcpy_s, after.memcpy_s)
-    if per_copy and copies[0] is not None and copies[1] is not None:
-        times = [
-            (name, _quotient(old, copies[0]), _quotient(new, copies[1])) for name, old, new in times
-        ]
+    if per_copy:
+        times = _per_copy(times, before.memcpy_s, after.memcpy_s)
     changes = tuple(TimeChange.of(name, old, new, noise_percent) for name, old, new in times)
     return RowPair(before, after, changes)
 
 
-def _times(before: ResultRow, after: ResultRow) -> list[tuple[str, Percentiles, Percentiles]]:
+def _times(before: ResultRow, after: ResultRow) -> list[_Times]:
     times = [
         ("encode", before.encode_s, after.encode_s),
         ("decode", before.decode_s, after.decode_s),
@@ -247,6 +260,18 @@ def _times(before: ResultRow, after: ResultRow) -> list[tuple[str, Percentiles, 
             ("step", before.exchange.step_s, after.exchange.step_s),
         ]
     return times
+
+
+def _per_copy(
+    times: Sequence[_Times], before: Percentiles | None, after: Percentiles | None
+) -> list[_Times]:
+    """Return times as multiples of their copy's; none where a copy is missing.
+
+    Seconds would stand beside multiples there, and show the machine that the copy takes out.
+    """
+    if before is None or after is None:
+        return []
+    return [(name, _quotient(old, before), _quotient(new, after)) for name, old, new in times]
 
 
 def _quotient(times: Percentiles, copy: Percentiles) -> Percentiles:
@@ -268,7 +293,7 @@ def _warnings(
     per_copy: bool,
 ) -> list[str]:
     found = [
-        f"{name} answers {count} questions more than once; the last answer counts"
+        f"rows of {name} that a later one replaces: {count}"
         for name, count in zip(names, repeated, strict=True)
         if count
     ]
@@ -282,15 +307,20 @@ def _warnings(
     if threads[0] != threads[1]:
         counts = [", ".join(map(str, some)) for some in threads]
         found.append(
-            f"{names[0]} has rows with {counts[0]} threads and {names[1]} with {counts[1]}; "
-            "only equal counts are compared"
+            f"numbers of threads are {counts[0]} in {names[0]} and {counts[1]} in {names[1]}; "
+            "only equal numbers are compared"
         )
     foreign = sum(not pair.same_data for pair in pairs)
     if foreign:
-        found.append(f"{foreign} of {len(pairs)} pairs were measured on other data of that name")
+        found.append(f"measured on other data of the same name: {foreign} of {len(pairs)} pairs")
     lone = sum(not change.has_spread for pair in pairs for change in pair.times)
     if lone:
-        found.append(f"{lone} times are single figures without a spread: their noise is unknown")
+        found.append(f"times that are single figures, whose noise is unknown: {lone}")
+    untimed = sum(not pair.times for pair in pairs)
+    if untimed:
+        found.append(
+            f"no copy to divide by, so that times are left out: {untimed} of {len(pairs)} pairs"
+        )
     drift = 1.0 if per_copy else _drift(pairs)
     if abs(math.log(drift)) > math.log1p(_DRIFT_PERCENT / 100):
         found.append(

@@ -20,7 +20,7 @@ def comparison_table(
 ) -> Table:
     """Show what changed, the most important first; all pairs if asked.
 
-    Times stand as how many times as fast the second file is.
+    Times stand as speeds, in multiples of the first file's: 0.50 takes twice as long.
     """
     shown = [pair for pair in comparison.pairs if every_pair or pair.changed]
     timed = list(dict.fromkeys(change.name for pair in shown for change in pair.times))
@@ -28,7 +28,7 @@ def comparison_table(
     table = Table(title=escape(f"{names[1]} against {names[0]}: speed, ratio, worst error"))
     for name in ("input", "codec", "bound", *(["group"] if has_groups else []), "threads"):
         table.add_column(name, justify="right" if name in ("bound", "threads") else "left")
-    for name in (*timed, "ratio", "worst error"):
+    for name in (*(f"{name} speed" for name in timed), "ratio", "worst error"):
         table.add_column(name, justify="right")
     for pair in shown:
         row = pair.before
@@ -50,7 +50,7 @@ def _time_cell(change: TimeChange | None) -> str:
     if change is None:
         return ""
     colour = _COLOURS[change.verdict]
-    return f"[{colour}]{change.speed:.2f}x {change.verdict}[/{colour}]"
+    return f"[{colour}]{change.speed:.2f} times, {change.verdict}[/{colour}]"
 
 
 def _ratio_cell(pair: RowPair) -> str:
@@ -77,15 +77,14 @@ def _error_cell(pair: RowPair) -> str:
 def comparison_sentence(comparison: Comparison) -> str:
     """Return the outcome in one sentence."""
     pairs = comparison.pairs
-    larger, smaller = (sum(p.size == v for p in pairs) for v in ("larger", "smaller"))
+    sizes = Counter(pair.size for pair in pairs)
     broken = sum(pair.error == "bound broken" for pair in pairs)
-    times = sum(len(pair.times) for pair in pairs)
     words = (
-        f"{len(pairs)} measurements in both files; of {times} times {comparison.count('slower')} are "
-        f"slower, {comparison.count('faster')} faster, {comparison.count('same')} the same within "
-        f"noise; of {len(pairs)} sizes {larger} are larger, {smaller} smaller"
+        f"measurements in both files: {len(pairs)}; times: {comparison.count('slower')} slower, "
+        f"{comparison.count('faster')} faster, {comparison.count('same')} the same within noise; "
+        f"sizes: {sizes['larger']} larger, {sizes['smaller']} smaller, {sizes['same']} the same"
     )
-    return f"{words}; {broken} bounds newly broken" if broken else words
+    return f"{words}; bounds newly broken: {broken}" if broken else words
 
 
 def lonely_sentences(comparison: Comparison, names: tuple[str, str]) -> list[str]:

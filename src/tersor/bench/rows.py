@@ -281,7 +281,7 @@ class RowFile:
         self.rows: list[ResultRow] = [] if self._is_new else read_rows(self.path)
         if self.rows and not resume:
             raise SpecError(
-                f"{self.path} already holds {len(self.rows)} result rows; "
+                f"{self.path} already holds result rows ({len(self.rows)}); "
                 "go on with --resume, or choose another file"
             )
         self.path.parent.mkdir(parents=True, exist_ok=True)

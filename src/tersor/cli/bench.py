@@ -96,9 +96,7 @@ def kernels(
         outcome = run_kernels(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )
-    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
-    if smoke:
-        screen.say("these inputs are too small to judge the goals; leave out --smoke for that")
+    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals, judges=not smoke)
     return CHECK_FAILED if outcome.refusals else 0
 
 
@@ -140,7 +138,7 @@ def memory(
         row = run_memory(config, done=rows.keys)
         if row is not None:
             rows.append(row)
-    show_rows(screen, rows.all)
+    show_rows(screen, rows.all, judges=not smoke)
     return 0
 
 
@@ -179,7 +177,7 @@ class Rows:
         if self._file is not None:
             self._file.close()
             if isinstance(error, KeyboardInterrupt):
-                kept = f"{len(self.all)} rows are in {self._file.path}"
+                kept = f"rows kept in {self._file.path}: {len(self.all)}"
                 error.args = (f"{kept}; go on with --resume",)
 
 
@@ -220,13 +218,17 @@ def show_rows(
     *,
     shown: Sequence[RenderableType] = (),
     summary: Mapping[str, Any] | None = None,
+    judges: bool = True,
 ) -> None:
-    """Show rows and goals, as tables or as JSON; ``shown`` and ``summary`` go along."""
+    """Show rows and goals, as tables or as JSON; ``shown`` and ``summary`` go along.
+
+    Unless it ``judges``, one line stands in place of the goals: a smoke run would miss most of them.
+    """
     from tersor.bench.exchange_tables import exchange_table
     from tersor.bench.goals import evaluate_goals
     from tersor.bench.tables import device_table, goals_table, kernels_table
 
-    goals = evaluate_goals(rows)
+    goals = evaluate_goals(rows) if judges else []
     values = {
         "rows": [row.to_config() for row in rows],
         "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
@@ -246,4 +248,6 @@ def show_rows(
     ]
     if any(row.exchange is not None for row in rows):
         tables.append(exchange_table(rows))
-    screen.result(values, *tables, goals_table(goals))
+    screen.result(values, *tables, *([goals_table(goals)] if judges else []))
+    if not judges:
+        screen.say("--smoke measures too little to judge the goals")

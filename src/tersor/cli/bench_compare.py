@@ -38,8 +38,8 @@ def compare(
         bool,
         typer.Option(
             "--per-copy",
-            help="Compare times as multiples of the copy timed in the same rounds, where both rows "
-            "have one.",
+            help="Compare times as multiples of the copy timed in the same rounds; those of rows "
+            "without a copy are left out.",
         ),
     ] = False,
     every: Annotated[bool, typer.Option("--all", help="Show pairs without a change, too.")] = False,
@@ -80,7 +80,7 @@ def _exit_code(screen: Screen, comparison: Comparison, percent: float) -> int:
     if failed:
         pair, worst = max(failed, key=lambda found: found[1].slowdown_percent)
         screen.say(
-            f"{len(failed)} times are longer by more than {percent:g} %; the worst: {worst.name} of "
+            f"times longer by more than {percent:g} %: {len(failed)}; the worst: {worst.name} of "
             f"{pair.before.codec} on {pair.before.input} by {worst.slowdown_percent:.1f} %"
         )
     return CHECK_FAILED if failed else 0

@@ -38,8 +38,8 @@ _Bandwidth = Annotated[
     str,
     _option(
         "--bandwidth",
-        "Of each rank's link: 100mbit, 1gbit ...; throttled where that is possible, or what "
-        "speed-ups of look-ups are predicted for.",
+        "Of each rank's link: 100mbit, 1gbit ...; throttled where that is possible, up to 800gbit; or "
+        "what speed-ups of look-ups are predicted for, without a limit.",
         "RATE,...",
     ),
 ]
@@ -90,10 +90,12 @@ _Decay = Annotated[
     ),
 ]
 _Magnitude = Annotated[
-    float | None, _option("--decay-magnitude", "Look-ups: how many times looser they start.", "X")
+    float | None,
+    _option("--decay-magnitude", "Look-ups: how many times looser they start; default: 2.", "X"),
 ]
 _DecayEnd = Annotated[
-    int | None, _option("--decay-end", "Look-ups: iteration of the final bounds.", "N")
+    int | None,
+    _option("--decay-end", "Look-ups: iteration of the final bounds; default: 65536.", "N"),
 ]
 _First = Annotated[
     int | None, _option("--from-iteration", "Look-ups: leave out those dumped before it.", "N")
@@ -201,5 +203,11 @@ def _measure_exchanges(
         outcome = run_embeddings(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_case=show
         )
-    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals)
+    show_rows(
+        screen,
+        rows.all,
+        notes=outcome.notes,
+        refusals=outcome.refusals,
+        judges=not shared["smoke"],
+    )
     return CHECK_FAILED if outcome.refusals else 0

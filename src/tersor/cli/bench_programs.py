@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import RenderableType
@@ -14,8 +14,12 @@ from tersor.cli.bench import (
     Rows,
     SmokeOption,
 )
+from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption, check_device, names_of, numbers_of, typed_command
 from tersor.cli.screen import Screen
+
+if TYPE_CHECKING:
+    from tersor.bench.suites.programs import ProgramsOutcome
 
 
 def programs(
@@ -49,6 +53,8 @@ def programs(
     They get the inputs of bench kernels: sz3 as floats with a bound, the others as quantized codes. The
     times are theirs; rows can go to the same file as those of bench kernels. A program that is missing
     or fails is one line.
+
+    Exits with 1 when every run failed, or when all programs named by --programs are missing.
     """
     from tersor.bench.suites.programs import ProgramsConfig, run_programs
     from tersor.bench.tables import device_table, kernels_table
@@ -75,4 +81,16 @@ def programs(
     shown: list[RenderableType] = [table(rows.added)] if rows.added else []
     values = {"rows": [row.to_config() for row in rows.added], "notes": outcome.notes}
     screen.result(values, *shown)
-    return 0
+    return _exit_code(screen, outcome, is_named=bool(config.programs))
+
+
+def _exit_code(screen: Screen, outcome: ProgramsOutcome, *, is_named: bool) -> int:
+    """Say why there is no row, where there is none; that fails unless nobody asked by name."""
+    if not outcome.is_empty:
+        return 0
+    if outcome.num_on_path:
+        screen.say("nothing was measured: every run failed, for the reasons above")
+        return CHECK_FAILED
+    way_out = "; put one there, or leave out --programs" if is_named else ""
+    screen.say(f"nothing was measured: none of these programs is on PATH{way_out}")
+    return CHECK_FAILED if is_named else 0

@@ -37,11 +37,15 @@ def parse_log(text: str, name: str, where: str) -> ParsedLog:
     )
     likely = next(others, None)
     way_out = "check --format and the file" if likely is None else f"--format {likely} fits it"
-    example = next(figure.example for figure in FORMATS[name].figures if figure.required)
-    raise CorruptDataError(
-        f"no line of {where}, from line 1 on, is from {FORMATS[name].title}, as {example!r} would be; "
-        f"{way_out}"
+    raise CorruptDataError(f"{nothing_found(FORMATS[name], where)}; {way_out}")
+
+
+def nothing_found(log_format: LogFormat, where: str) -> str:
+    """Return the words for a text of which no line is from that program; the way out is not in them."""
+    example = next(figure.example for figure in log_format.figures if figure.required)
+    return (
+        f"no line of {where}, from line 1 on, is from {log_format.title}, as {example!r} would be"
     )
 
 
-__all__ = ["FORMATS", "LogFormat", "ParsedLog", "ProgramRun", "parse_log"]
+__all__ = ["FORMATS", "LogFormat", "ParsedLog", "ProgramRun", "nothing_found", "parse_log", "scan"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -18,6 +18,7 @@ from tersor.container import (
     encode_batch,
     encode_payloads,
 )
+from tersor.errors import UnknownCodecError
 from tersor.types import Bound, TensorInfo
 
 BOUNDED: Final = ("flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "rows-ans")
@@ -35,6 +36,19 @@ _VARIANTS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     "rows-device": ("rows", {"entropy": "ans"}),
 }
 _ON_DEVICE: Final = "-device"
+
+
+def check_encoders(names: Iterable[str]) -> None:
+    """Raise ``UnknownCodecError`` for a name that is neither ours nor a registered codec's.
+
+    Nor may it be ``auto``, which chooses a codec and writes no bytes of its own.
+    """
+    every = dict.fromkeys((*LOOKUP_CODECS, *DEVICE_LOOKUP_CODECS))
+    for name in names:
+        if name in every:
+            continue
+        if name not in registry.codec_ids() or not registry.get(name).writes_payloads:
+            raise UnknownCodecError(f"encoders of look-ups are {', '.join(every)}, not {name!r}")
 
 
 class SlicedCodec(Candidate):

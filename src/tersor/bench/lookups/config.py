@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.lookups.candidates import DEVICE_LOOKUP_CODECS, LOOKUP_CODECS
+from tersor.bench.lookups.candidates import DEVICE_LOOKUP_CODECS, LOOKUP_CODECS, check_encoders
 from tersor.bench.lookups.inputs import Cut
 from tersor.bench.peers import COPIES, peers_of
 from tersor.errors import SpecError
@@ -58,7 +58,7 @@ class LookupsConfig:
     steps: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan."""
+        """Refuse an empty or impossible plan, and what is no encoder of look-ups."""
         if self.device not in ("cpu", "cuda"):
             raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
         if self.code_dtype not in CODE_DTYPES:
@@ -67,6 +67,7 @@ class LookupsConfig:
             )
         if self.rounds < 1 or not (self.codecs or self.peers):
             raise SpecError("name at least one encoder, and one round")
+        check_encoders(self.codecs)
 
     @classmethod
     def for_device(cls, device: str, **asked: Any) -> LookupsConfig:

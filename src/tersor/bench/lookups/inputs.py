@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,24 @@ from tersor.raw_bytes import as_bytes
 
 SYNTHETIC: Final = "synthetic"
 _SYNTHETIC_BATCH: Final = 2048
+_MOST_NAMED: Final = 6
+"""Numbers in a sentence; more are cut off."""
+
+
+def named_tables(tables: Iterable[int]) -> str:
+    """Return numbers of tables for a sentence that stays short.
+
+    Example:
+        >>> named_tables([3]), named_tables([4, 2]), named_tables(range(26))
+        ('table 3', 'tables 2, 4', 'tables 0 to 25')
+    """
+    found = sorted(tables)
+    if len(found) == 1:
+        return f"table {found[0]}"
+    if len(found) > 2 and found[-1] - found[0] == len(found) - 1:
+        return f"tables {found[0]} to {found[-1]}"
+    cut = ["..."] if len(found) > _MOST_NAMED else []
+    return f"tables {', '.join([*map(str, found[:_MOST_NAMED]), *cut])}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +177,16 @@ class Cut:
             raise SpecError(f"--ranks and --repeat begin at 1, not {self.num_ranks}, {self.repeat}")
         if self.batch is not None and self.batch < self.num_ranks:
             raise SpecError(
-                f"a batch of {self.batch} is less than a row for {self.num_ranks} ranks"
+                f"a batch of {self.batch} is less than a row for each of --ranks {self.num_ranks}"
             )
 
     def first_batch(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what one step looks up: the rows of all ranks' first batch."""
         return rows.repeat(self.repeat, 1)[: self.batch]
+
+    def num_left_out(self, num_rows: int) -> int:
+        """Return how many rows of a look-up, once they are repeated, make no whole batch."""
+        return 0 if self.batch is None else num_rows * self.repeat % self.batch
 
     def slices(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield contiguous slices, batch by batch, destination by destination.

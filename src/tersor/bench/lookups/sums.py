@@ -34,6 +34,16 @@ def label(row: ResultRow) -> str:
     return f"{row.codec} (peer)" if row.peer else row.codec
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "table"), counted(26, "table")
+        ('1 table', '26 tables')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 @dataclass(slots=True)
 class Sum:
     """Bytes and seconds of one encoder, or of a choice of encoders, over several tables.
@@ -48,6 +58,7 @@ class Sum:
         is_end_to_end: whether encoding starts from float32, not from codes.
         has_speed: whether its times are known and mean anything: those of MX4 are plain torch's, not a
             kernel's.
+        is_sampled: whether a time is from a sample of the slices, and counted for all of them.
         has_broken: whether a promised bound was broken.
     """
 
@@ -59,6 +70,7 @@ class Sum:
     error_share: float = 0.0
     is_end_to_end: bool = True
     has_speed: bool = True
+    is_sampled: bool = False
     has_broken: bool = False
 
     def add(self, row: ResultRow, timed: ResultRow | None) -> None:
@@ -73,6 +85,7 @@ class Sum:
             share = row.original_nbytes / max(1.0, timed.original_nbytes * timed.sampled_fraction)
             self.encode_s += timed.encode_s.p50 * share
             self.decode_s += timed.decode_s.p50 * share
+            self.is_sampled = self.is_sampled or timed.sampled_fraction < 1
         self.error_share = max(self.error_share, facts_of(row).error_share)
         self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
         self.has_speed = self.has_speed and timed is not None and row.codec != Mx4.name
@@ -142,7 +155,8 @@ class Place:
         setting = f", {self.setting}" if self.setting else ""
         copies = "" if self.repeat == 1 else f", rows REPEATED {self.repeat} times"
         some = f", {self.tables_words}" if len(self.tables) < self.num_tables else ""
-        return f"{self.input}, {self.num_ranks} ranks, {self.device}{setting}{copies}{some}"
+        ranks = counted(self.num_ranks, "rank")
+        return f"{self.input}, {ranks}, {self.device}{setting}{copies}{some}"
 
     @property
     def num_tables(self) -> int:
@@ -153,8 +167,8 @@ class Place:
     @property
     def tables_words(self) -> str:
         """How many tables were measured, and of how many, where some are missing."""
-        missing = f" of {self.num_tables}" if len(self.tables) < self.num_tables else ""
-        return f"{len(self.tables)}{missing} tables"
+        some = f"{len(self.tables)} of " if len(self.tables) < self.num_tables else ""
+        return f"{some}{counted(self.num_tables, 'table')}"
 
     @property
     def encoders(self) -> list[str]:
@@ -284,7 +298,9 @@ def _ratio_goal(place: Place, of: str) -> Goal:
     if not whole:
         return Goal(name, _GOAL_RATIO, None, "no such rows")
     best = max(whole, key=lambda one: whole[one].ratio)
-    return Goal(name, _GOAL_RATIO, whole[best].ratio, f"{best}, {len(place.tables)} tables")
+    return Goal(
+        name, _GOAL_RATIO, whole[best].ratio, f"{best}, {counted(len(place.tables), 'table')}"
+    )
 
 
 def _gain_goals(place: Place, of: str) -> list[Goal]:

@@ -31,6 +31,12 @@ def _three_digits(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
+def _speeds(total: Sum) -> list[str]:
+    """Return the speeds of encoding and decoding; ``~`` marks those timed on a sample of the slices."""
+    sampled = "~" if total.is_sampled else ""
+    return [f"{sampled}{gbps:.2f}" for gbps in (total.encode_gbps, total.decode_gbps)]
+
+
 def _sum_cells(name: str, total: Sum) -> list[str]:
     broken = "!" if total.has_broken else ""
     return [
@@ -38,8 +44,7 @@ def _sum_cells(name: str, total: Sum) -> list[str]:
         str(total.num_tables),
         f"{total.ratio:.2f}",
         # nothing is encoded where float32 as it is would be best everywhere
-        f"{total.encode_gbps:.2f}" if total.encode_s and total.has_speed else "",
-        f"{total.decode_gbps:.2f}" if total.decode_s and total.has_speed else "",
+        *(_speeds(total) if total.encode_s and total.has_speed else ("", "")),
         f"{total.error_share:.3f}{broken}" if total.is_end_to_end else "on codes",
         f"{_three_digits(total.pays_up_to_gbps * 8)} Gbit/s"
         if total.is_predictable and total.encode_s
@@ -85,13 +90,12 @@ def table_cells(place: Place, bandwidths: Bandwidths) -> list[list[str]]:
 
 def _fact_cells(place: Place, table: int) -> list[str]:
     rows = place.tables[table].values()
-    bound = next((row.relative_bound for row in rows if row.relative_bound is not None), None)
     row = next(iter(rows))
     facts, gain = facts_of(row), place.gain(table)
     ratios = ["" if ratio is None else f"{ratio:.1f}" for ratio in place.ratios(table)]
     return [
         str(table),
-        facts.table_class if bound is None else f"{facts.table_class} {bound:g}",
+        _bound_cell(facts.table_class, rows),
         f"{facts.num_rows:,}",
         f"{facts.num_distinct:,}",
         f"{facts.repeated_share:.0%}",
@@ -99,6 +103,15 @@ def _fact_cells(place: Place, table: int) -> list[str]:
         *ratios,
         "" if gain is None else f"{gain:.2f}",
     ]
+
+
+def _bound_cell(table_class: str, rows: Iterable[ResultRow]) -> str:
+    """Return a table's class and final bound, and whether its look-ups had looser ones before."""
+    bounded = next((row for row in rows if row.relative_bound is not None), None)
+    if bounded is None:
+        return table_class
+    decaying = ", decaying" if "decay" in bounded.spec else ""
+    return f"{table_class} {bounded.relative_bound:g}{decaying}"
 
 
 def _best_cells(place: Place, table: int, bandwidths: Bandwidths) -> list[str]:
@@ -113,7 +126,7 @@ def _best_cells(place: Place, table: int, bandwidths: Bandwidths) -> list[str]:
     if first is None:
         return [*named, "", "", ""]
     total = place.sum_of([first])
-    return [*named, f"{total.ratio:.1f}", f"{total.encode_gbps:.2f}", f"{total.decode_gbps:.2f}"]
+    return [*named, f"{total.ratio:.1f}", *_speeds(total)]
 
 
 def lookup_tables(
@@ -199,6 +212,7 @@ def _numbers(total: Sum, bandwidths: Bandwidths) -> dict[str, Any]:
         "ratio": total.ratio,
         "encode_gbps": total.encode_gbps if total.has_speed else None,
         "decode_gbps": total.decode_gbps if total.has_speed else None,
+        "sampled": total.is_sampled,
         "error_share": total.error_share if total.is_end_to_end else None,
         "speedup": {name: total.speedup(gbps) for name, gbps in bandwidths.items()}
         if total.is_predictable

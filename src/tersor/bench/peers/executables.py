@@ -23,11 +23,11 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from tersor.bench.logs import ProgramRun, parse_log
+from tersor.bench.logs import FORMATS, ProgramRun, nothing_found, scan
 from tersor.bench.roundtrip import worst_error
 from tersor.bench.subject import Copy, Subject
 from tersor.bench.timing import HostClock, Percentiles
-from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import bound_share
 
 _VERSION_TIMEOUT_S: Final = 30.0
@@ -109,10 +109,13 @@ class Executable(ABC):
     def run(self, arguments: Sequence[str], folder: Path, timeout_s: float) -> ProgramRun:
         """Run it once and return what it says; raises as ``measure``."""
         text = _output_of([self.path, *arguments], folder, timeout_s)
-        try:
-            parsed = parse_log(text, self.log_format, f"the output of {Path(self.path).name}")
-        except CorruptDataError as error:
-            raise BackendUnavailableError(str(error)) from error
+        log_format, where = FORMATS[self.log_format], f"the output of {Path(self.path).name}"
+        parsed = scan(text, log_format, where)
+        if not (parsed.runs or parsed.complaints):
+            raise BackendUnavailableError(
+                f"{nothing_found(log_format, where)}; its version may print other lines, or another "
+                "program has its name"
+            )
         if parsed.complaints or len(parsed.runs) != 1:
             found = f"{Path(self.path).name} reports {len(parsed.runs)} runs instead of one"
             raise BackendUnavailableError(next(iter(parsed.complaints), found))
@@ -332,6 +335,11 @@ def executables_of(device: str) -> tuple[str, ...]:
     return tuple(name for name, (kind, _) in EXECUTABLES.items() if kind.device == device)
 
 
+def is_on_path(name: str) -> bool:
+    """Say whether a program of ``EXECUTABLES`` is on PATH, in working order or not."""
+    return shutil.which(EXECUTABLES[name][1]) is not None
+
+
 def find_executables(names: Sequence[str]) -> tuple[list[Executable], list[str]]:
     """Return the programs that are on PATH, and one sentence for all that are not.
 
@@ -343,7 +351,7 @@ def find_executables(names: Sequence[str]) -> tuple[list[Executable], list[str]]
         if name not in EXECUTABLES:
             raise SpecError(f"programs are {', '.join(EXECUTABLES)}, not {name!r}")
         kind, program = EXECUTABLES[name]
-        if shutil.which(program) is None:
+        if not is_on_path(name):
             absent.append(program)
             continue
         try:

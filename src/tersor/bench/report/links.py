@@ -14,7 +14,7 @@ COMMON_LINKS: Final[Links] = (1.0, 10.0, 25.0, 100.0, 200.0, 400.0, 1600.0)
 """What networks of today have."""
 
 
-def link_words(gbit_s: float) -> str:
+def gbit_words(gbit_s: float) -> str:
     """Return a bandwidth as reports write it."""
     return f"{gbit_s:g} Gbit/s"
 

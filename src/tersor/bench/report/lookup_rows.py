@@ -10,7 +10,7 @@ from tersor.bench.lookups.sums import Place, places
 from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
 from tersor.bench.report.codec_figures import CODING, front_figure, links_figure
 from tersor.bench.report.codec_rows import rows_cells
-from tersor.bench.report.links import Links, add_chooser, link_words
+from tersor.bench.report.links import Links, add_chooser, gbit_words
 from tersor.bench.report.measured import Measured
 from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, bar_chart
@@ -20,7 +20,7 @@ def lookup_sentence(rows: Sequence[ResultRow]) -> str:
     """Return the best ratio over all tables of the first dump, in one sentence."""
     found = places(rows)
     if not found:
-        return f"{len(rows):,} rows of steps, and none of their tables."
+        return f"No tables of look-ups, but rows of whole steps: {len(rows):,}."
     first = found[0]
     held = [one for one in _measured(first) if one.promises and not one.broken]
     start = f"{len(rows):,} rows of {len(first.tables)} tables"
@@ -62,14 +62,14 @@ def _measured(place: Place, *, usable: bool = False) -> list[Measured]:
 
 def add_lookups(page: Page, run: str, rows: Sequence[ResultRow], links: Links) -> None:
     """Add a part per dump: its figures, its encoders and its tables."""
-    bandwidths = {link_words(link): link / 8 for link in links}
+    bandwidths = {gbit_words(link): link / 8 for link in links}
     for place in places(rows):
         page.heading(f"Look-ups of {place.words}")
         page.show(*_figures(run, place))
         usable = _measured(place, usable=True)
         add_chooser(page, place.words, usable, links, note=_chooser_note(place, usable))
         encoders = (
-            f"Encoders over all tables of {place.words}; best on: tables, at {link_words(links[0])}"
+            f"Encoders over all tables of {place.words}; best on: tables, at {gbit_words(links[0])}"
         )
         page.table(encoders, encoder_columns(bandwidths), encoder_cells(place, bandwidths))
         page.table(

@@ -17,7 +17,7 @@ from tersor.bench.candidate import Candidate
 from tersor.bench.lookups.candidates import make_lookup_candidate
 from tersor.bench.lookups.config import CODE_DTYPES, LookupsConfig
 from tersor.bench.lookups.facts import ALL_CLASSES, LookupFacts
-from tersor.bench.lookups.inputs import Cut, LookUp, LookUps
+from tersor.bench.lookups.inputs import Cut, LookUp, LookUps, named_tables
 from tersor.bench.lookups.subject import LookupSubject, step_subject, table_subject
 from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key
@@ -58,7 +58,6 @@ def run_lookups(
 
     Raises:
         SpecError: dumps cannot be measured as asked, or codes do not fit their dtype.
-        UnknownCodecError: a codec in ``config`` is not registered.
     """
     outcome = SuiteOutcome()
     tables = list(look_ups.tables)[: config.max_tables]
@@ -121,16 +120,40 @@ class _Suite:
         self.policy = AdaptiveBounds(
             frozenset(tight), frozenset(loose), bounds=config.bounds, decay=config.decay
         )
+        self._check_named()
+        sizes = []
         for table in tables:
-            self.table(table)
+            wanted = self._wanted(table)
+            self._subject(table, wanted, config.cut)
+            sizes += [len(one.rows) for one in wanted]
+        num_left_out = sum(map(config.cut.num_left_out, sizes))
+        if num_left_out:
+            num_rows = sum(sizes) * config.cut.repeat
+            self._note(
+                f"batches of {config.cut.batch} leave out {num_left_out:,} of {num_rows:,} rows, which "
+                "make no whole batch; a --batch that divides every look-up counts all"
+            )
+
+    def _check_named(self) -> None:
+        """Refuse classes of tables that the dumps do not have: a wrong number would go unseen."""
+        there = set(self.look_ups.tables)
+        others = (self.policy.tight | self.policy.loose) - there
+        if others:
+            raise SpecError(
+                f"classes name {named_tables(others)}, but {self.look_ups.name} has "
+                f"{named_tables(there)}; correct --tight-tables and --loose-tables"
+            )
 
     def _classes(self, tables: list[int]) -> dict[int, TableClass]:
         """Class the tables by the rows of their first look-up, as a training does."""
         known = self.look_ups.num_rows
-        if not set(tables) <= set(known):
+        unknown = [table for table in tables if table not in known]
+        if unknown:
+            some = named_tables(unknown) if len(unknown) < len(tables) else "their tables"
+            verb = "is" if some.startswith("table ") else "are"
             self._note(
-                "the dumps do not say how large their tables are, so that classes follow from the "
-                "distinct rows alone; name large ones with --tight-tables"
+                f"the dumps do not say how large {some} {verb}, so that classes follow from the "
+                "distinct rows alone there; name large tables with --tight-tables"
             )
         found = {}
         for table in tables:
@@ -231,6 +254,7 @@ class _Suite:
 
     def _group(self, made: LookupSubject) -> str:
         num_ranks, num_rows = self.config.cut.num_ranks, len(made.subject.slices[0])
+        # "1 ranks" is what rows of one rank have always had, and rows are compared by these words
         words = f"{made.subject.name}, {num_ranks} ranks, slices of {num_rows} rows"
         return ", ".join(filter(None, (words, self.config.setting)))
 

@@ -18,6 +18,7 @@ from tersor.bench.peers.executables import (
     Measured,
     executables_of,
     find_executables,
+    is_on_path,
 )
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
@@ -80,6 +81,24 @@ class ProgramsConfig:
         return [group for group in groups if group.relative_bound is not None]
 
 
+@dataclass(slots=True)
+class ProgramsOutcome(SuiteOutcome):
+    """What a run of programs gave.
+
+    Attributes:
+        num_on_path: programs asked for that are there, in working order or not.
+        num_known: rows that existed already and were not measured again.
+    """
+
+    num_on_path: int = 0
+    num_known: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row of what was asked for: all is missing, or all failed."""
+        return not self.rows and not self.num_known
+
+
 def run_programs(
     config: ProgramsConfig,
     *,
@@ -87,7 +106,7 @@ def run_programs(
     on_row: Callable[[ResultRow], None] = ignore,
     on_note: Callable[[str], None] = ignore,
     on_group: Callable[[int, int, str], None] = ignore,
-) -> SuiteOutcome:
+) -> ProgramsOutcome:
     """Run every program that is on PATH on every input; one that fails on one is left out there.
 
     Args:
@@ -97,7 +116,7 @@ def run_programs(
         on_note: called with one sentence for each thing left out.
         on_group: called with (finished groups, all groups, label) before each group starts.
     """
-    outcome = SuiteOutcome()
+    outcome = ProgramsOutcome(num_on_path=sum(map(is_on_path, config.names())))
     programs, absent = find_executables(config.names())
     outcome.notes += absent
     for sentence in absent:
@@ -110,6 +129,7 @@ def run_programs(
         for program in programs:
             identity = _identity(program, subject, config)
             if row_key(**identity) in done:
+                outcome.num_known += 1
                 continue
             try:
                 measured = program.measure(

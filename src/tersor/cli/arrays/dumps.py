@@ -97,7 +97,8 @@ class FolderLookUps(LookUps):
         if info.dtype != torch.float32:
             kind = str(info.dtype).removeprefix("torch.")
             raise SpecError(
-                f"{name} holds {kind}; look-ups are float32, which ratios count against"
+                f"{name} holds {kind}; look-ups are float32, which ratios count against: convert it "
+                "with .astype(np.float32) or .float()"
             )
         if len(info.shape) < 2 and dim is None:
             raise SpecError(f"{name} is a flat list; say how many values a row has with --dim N")

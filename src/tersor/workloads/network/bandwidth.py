@@ -10,9 +10,20 @@ from tersor.planning.units import BITS, parse_bandwidth
 _LEAST, _MOST = 10**6, 8 * 10**11
 
 
+def link_words(bits_per_s: float) -> str:
+    """Return a bandwidth in the largest unit that fits it, with up to six digits.
+
+    Example:
+        >>> link_words(12.345e9), link_words(3.2e12), link_words(500)
+        ('12.345gbit', '3.2tbit', '0.5kbit')
+    """
+    unit = max((u for u in BITS if BITS[u] <= bits_per_s), key=BITS.__getitem__, default="kbit")
+    return f"{bits_per_s / BITS[unit]:g}{unit}"
+
+
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bits per second of a link, in each direction.
+    """Bits per second of a link that can be throttled to them, in each direction.
 
     Example:
         >>> Bandwidth.parse("2.5gbit").gbps, str(Bandwidth.parse("1000 Mbit"))
@@ -22,9 +33,9 @@ class Bandwidth:
     bits_per_s: int
 
     def __post_init__(self) -> None:
-        """Refuse what no link of a benchmark can have."""
+        """Refuse what no link can be throttled to; predictions take any bandwidth."""
         if not _LEAST <= self.bits_per_s <= _MOST:
-            raise SpecError(f"a link has from 1mbit to 800gbit, not {self}")
+            raise SpecError(f"links are throttled to 1mbit to 800gbit, not {self}")
 
     @classmethod
     def parse(cls, text: str) -> Bandwidth:
@@ -41,5 +52,4 @@ class Bandwidth:
         return self.bits_per_s / 8e9
 
     def __str__(self) -> str:
-        unit = max((u for u in BITS if BITS[u] <= self.bits_per_s), key=BITS.__getitem__)
-        return f"{self.bits_per_s / BITS[unit]:g}{unit}"
+        return link_words(self.bits_per_s)
