@@ -1,4 +1,4 @@
-"""Rows of exchanges between ranks: as a table, and judged by the goals for them."""
+"""Rows of exchanges between ranks, both directions of a contender together, as a table."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import Final
 
 from rich.table import Table
 
-from tersor.bench.contenders import BASELINE, BOUNDED
+from tersor.bench.contenders import BASELINE
 from tersor.bench.exchange_times import ExchangeTimes
-from tersor.bench.goal import Goal
 from tersor.bench.rows import ResultRow, times_of
 
 EXCHANGE_COLUMNS: Final = (
@@ -18,19 +17,19 @@ EXCHANGE_COLUMNS: Final = (
     "x float32", "step ms", "x float32",
 )  # fmt: skip
 """What a table shows; ``docs/embeddings.md`` says what the columns mean."""
-_GOAL_LINK, _GOAL_RANKS = "1gbit", 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Pair:
+class ExchangePair:
     """Both directions of one contender, and those of the baseline beside it if it was measured."""
 
     forward: ResultRow
     backward: ResultRow
-    baseline: _Pair | None
+    baseline: ExchangePair | None
 
     @property
     def times(self) -> ExchangeTimes:
+        """Those of the forward direction; link, batch and whole steps are of both."""
         return times_of(self.forward)
 
     def speedups(self) -> tuple[float, float, float] | None:
@@ -46,7 +45,7 @@ class _Pair:
         return forward, backward, other.times.step_s.p50 / self.times.step_s.p50
 
 
-def _pairs(rows: Iterable[ResultRow]) -> Iterator[_Pair]:
+def exchange_pairs(rows: Iterable[ResultRow]) -> Iterator[ExchangePair]:
     """Yield the contenders in their order; of two equal measurements the later one counts."""
     places: dict[tuple[str, str, int], dict[str, dict[str, ResultRow]]] = {}
     for row in rows:
@@ -56,17 +55,17 @@ def _pairs(rows: Iterable[ResultRow]) -> Iterator[_Pair]:
             names.setdefault(row.codec, {})[times.direction] = row
     for names in places.values():
         both = {name: found for name, found in names.items() if len(found) == 2}
-        baseline = _Pair(**both[BASELINE], baseline=None) if BASELINE in both else None
+        baseline = ExchangePair(**both[BASELINE], baseline=None) if BASELINE in both else None
         for found in both.values():
-            yield _Pair(**found, baseline=baseline)
+            yield ExchangePair(**found, baseline=baseline)
 
 
 def exchange_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
     """Return what stands under ``EXCHANGE_COLUMNS``, a line per contender, link and batch."""
-    return [_cells(pair) for pair in _pairs(rows)]
+    return [_cells(pair) for pair in exchange_pairs(rows)]
 
 
-def _cells(pair: _Pair) -> list[str]:
+def _cells(pair: ExchangePair) -> list[str]:
     speedups = None if pair.forward.codec == BASELINE else pair.speedups()
     gains = ["", "", ""] if speedups is None else [f"{gain:.2f}" for gain in speedups]
     times = pair.times
@@ -105,21 +104,3 @@ def exchange_table(rows: Iterable[ResultRow]) -> Table:
         previous = cells[:2]
         table.add_row(*cells)
     return table
-
-
-def exchange_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge what is asked of exchanges on 4 links of 1 Gbit/s, per batch; the best of ours decides."""
-    found: dict[int, list[tuple[_Pair, tuple[float, float, float]]]] = {}
-    for pair in _pairs(rows):
-        times, gains = pair.times, pair.speedups()
-        is_asked = (times.link, times.num_ranks) == (_GOAL_LINK, _GOAL_RANKS)
-        if is_asked and gains is not None and pair.forward.codec in BOUNDED:
-            found.setdefault(times.batch, []).append((pair, gains))
-    asked = (("forward exchange 6.2 x float32's", 6.2, 0), ("whole step 2.0 x float32's", 2.0, 2))
-    goals = []
-    for name, target, k in asked:
-        for batch, ours in sorted(found.items()):
-            pair, gains = max(ours, key=lambda one: one[1][k])
-            detail = f"{pair.forward.codec} on {pair.forward.input}"
-            goals.append(Goal(f"{name}, batch {batch:,}", target, gains[k], detail))
-    return goals or [Goal(name, target, None, "no such rows") for name, target, _ in asked]

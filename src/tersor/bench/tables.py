@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.table import Table
 
-from tersor.bench.goal import Book, Goal
+from tersor.bench.goals import Book, Goal
 from tersor.bench.rows import ResultRow
 
 DEVICE_COLUMNS: Final = (

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tersor.bench.goal import Book, Goal, worst
+from tersor.bench.goals.goal import Book, Goal, worst
 from tersor.bench.rows import COPY_NBYTES, ResultRow
 
 _INPUT: Final = "embeddings"

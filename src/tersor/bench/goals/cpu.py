@@ -1,41 +1,19 @@
 """The speed, size and memory goals of the codec core, judged from result rows.
 
 On the CPU every goal is a quotient of two measurements of the same run, so it can be met or missed
-on any machine; the goals on CUDA are in ``tersor.bench.device_goals``. Where several inputs or
-bounds qualify, the worst of them decides.
+on any machine. Where several inputs or bounds qualify, the worst of them decides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from tersor.bench.device_goals import evaluate_device_goals
-from tersor.bench.exchange_tables import exchange_goals
-from tersor.bench.goal import Book, Goal, worst
-from tersor.bench.lookups.sums import lookup_goals
+from tersor.bench.goals.goal import Book, Goal, worst
 from tersor.bench.rows import ResultRow
 from tersor.bench.suites.memory import FULL_FILE_NBYTES
 
 _F32_BITS: Final = 32
-
-
-def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge all goals on the devices of the rows, or those of the CPU if there are no rows.
-
-    Rows of exchanges between ranks and rows about look-ups have goals of their own, and a file of
-    their own. Rows of other suites and inputs are ignored where they do not belong.
-    """
-    rows = list(rows)
-    if rows and all(row.lookups is not None for row in rows):
-        return lookup_goals(rows)
-    between_ranks = [row for row in rows if row.exchange is not None]
-    if between_ranks and len(between_ranks) == len(rows):
-        return exchange_goals(rows)
-    on_device = [row for row in rows if row.device == "cuda"]
-    on_cpu = [row for row in rows if row.device != "cuda"]
-    goals = evaluate_device_goals(on_device) if on_device else []
-    return [*goals, *(evaluate_cpu_goals(on_cpu) if on_cpu or not on_device else [])]
 
 
 def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
