@@ -163,17 +163,88 @@ def configured_differently(rank: int) -> None:
     Exchange([0, 1], 8 + rank)
 
 
+def bounds_differ(rank: int) -> None:
+    Exchange([0, 1], 8, bounds=0.5 if rank else 0.01)
+
+
+def bandwidths_differ(rank: int) -> None:
+    Exchange([0, 1], 8, bandwidth_gbps=1.0 + rank)
+
+
 def batches_differ(rank: int) -> None:
     exchange = Exchange([0, 1], 8, bounds=0.03)
     exchange([table_rows(rank, 4, 8)], [2, 2] if rank else [1, 3])
 
 
-@pytest.mark.parametrize("function", [configured_differently, batches_differ])
+@pytest.mark.parametrize(
+    "function", [configured_differently, bounds_differ, bandwidths_differ, batches_differ]
+)
 def test_ranks_that_disagree_all_hear_of_it(function):
     found = run_ranks(function, 2)
     assert all(isinstance(one, Failure) for one in found)
     assert any(one.name == "SpecError" and "same" in one.message for one in found)
     assert all(one.name in ("SpecError", "ExchangeError") for one in found)
+
+
+def bounds_in_any_order(rank: int) -> bool:
+    """Equal sets, written differently: 0 and 8 meet in a small table of hashes."""
+    tables = frozenset([8, 0] if rank else [0, 8])
+    Exchange([0] * 9, 8, bounds=AdaptiveBounds(tight=tables, decay=Decay.off())).close()
+    return True
+
+
+def test_the_same_tables_in_another_order_are_the_same_arguments():
+    assert repr(frozenset([8, 0])) != repr(frozenset([0, 8]))
+    returned(run_ranks(bounds_in_any_order, 2))
+
+
+def waits_twice(rank: int) -> tuple[torch.Tensor | None, int]:
+    """Wait for the same rows again, before and after they go back; return their gradient."""
+    exchange = Exchange([0, 1], 8, bounds=0.03, backward="none")
+    rows = table_rows(rank, 4, 8).requires_grad_()
+    pending = exchange.start([rows])
+    first, again = pending.wait(), pending.wait()
+    sum(y.sum() for y in (*first, *again)).backward()
+    assert all(a is b is c for a, b, c in zip(first, again, pending.wait(), strict=True))
+    exchange.close()
+    assert len(pending.wait()) == 2
+    return rows.grad, exchange.stats.to_config()["backward"]["original_nbytes"]
+
+
+def test_rows_that_are_waited_for_again_are_the_same_and_go_back_once():
+    for gradient, nbytes in returned(run_ranks(waits_twice, 2)):
+        assert_bits_equal(gradient, torch.full((4, 8), 2.0))
+        assert nbytes == 2 * 2 * 8 * 4
+
+
+def test_one_process_gives_the_same_rows_again():
+    rows = table_rows(0, 4, 8).requires_grad_()
+    pending = Exchange([0], 8, bounds=0.03, backward="none").start([rows])
+    (first,), (again,) = pending.wait(), pending.wait()
+    (first + again).sum().backward()
+    assert first is again is pending.wait()[0]
+    assert_bits_equal(rows.grad, torch.full((4, 8), 2.0))
+
+
+def under_autocast(rank: int, dtype: torch.dtype, cast: torch.dtype) -> list[torch.Tensor]:
+    """Exchange and go back with autocast on, if to a dtype; return rows and gradients."""
+    exchange = Exchange([0, 1], 8, bounds=0.03, dtype=dtype)
+    rows = table_rows(rank, 4, 8).to(dtype).requires_grad_()
+    with torch.autocast("cpu", cast, enabled=cast != dtype):
+        out = exchange([rows])
+        sum(y.float().square().sum() for y in out).backward()
+    exchange.close()
+    return [*(y.detach() for y in out), rows.grad]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_autocast_changes_nothing_that_is_sent(dtype):
+    cast = torch.float16 if dtype == torch.bfloat16 else torch.bfloat16
+    plain = returned(run_ranks(under_autocast, 2, dtype, dtype))
+    for one, other in zip(plain, returned(run_ranks(under_autocast, 2, dtype, cast)), strict=True):
+        for x, y in zip(one, other, strict=True):
+            assert x.dtype == dtype
+            assert_bits_equal(x, y)
 
 
 def lies(rank: int, fault: str) -> None:
@@ -256,6 +327,13 @@ def test_one_process_encodes_and_decodes_what_it_looks_up():
     assert exchange.stats.forward.ratio > 2.0 == exchange.stats.backward.ratio
 
 
+def test_bounds_go_before_the_bound_of_a_codec():
+    codec = create("flat", bound=Bound.relative(1.0))
+    rows = torch.randn(64, 8)
+    (found,) = Exchange([0], 8, bounds=Bound.absolute(1e-3), codec=codec)([rows])
+    assert_within_bound(rows, found.detach(), 1e-3)
+
+
 @pytest.mark.parametrize(
     ("make", "word"),
     [
@@ -265,9 +343,16 @@ def test_one_process_encodes_and_decodes_what_it_looks_up():
         (lambda: Exchange([0, 0], 8, bounds=AdaptiveBounds(tight={2})), "numbered 0 to 1"),
         (lambda: Exchange([0], 8, codec=create("auto", bound=Bound.relative(0.1))), "auto"),
         (lambda: Exchange([0], 8, dtype=torch.int32), "cannot encode"),
+        (
+            lambda: Exchange([0], 8, codec=create("flat", bound=Bound.absolute(1e-4))),
+            r"give bounds=Bound.absolute\(0.0001\) to keep it, or codec='flat'",
+        ),
+        (lambda: Exchange([0], 8, bandwidth_gbps=0.0), "above 0 GB/s"),
         (lambda: Exchange([0], 8)([]), "owns 1 tables"),
         (lambda: Exchange([0], 8)([torch.ones(4, 7)]), r"\[batch, 8\]"),
         (lambda: Exchange([0], 8)([torch.ones(4, 8)], [3]), "make up"),
+        (lambda: Exchange([0], 8)([torch.ones(0, 8)], [-1]), "make up"),
+        (lambda: Exchange([], 8)([], [-1]), "at least 0 samples"),
         (lambda: Exchange([], 8)([]), "given batches"),
         (lambda: Exchange([0], 8).start_sequences([torch.ones(4, 8)], []), "as many counts"),
         (lambda: Exchange([0], 8).start_sequences([torch.ones(4, 8)], [[3]]), "add up to its 4"),

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
-from tersor.errors import TersorError
+from tersor.errors import ExchangeError, SpecError, TersorError
 from tersor.sites.embeddings import Exchange
 from tests.sites.ranks import TIMEOUT_S, returned, run_ranks
 
+WAIT_S, AT_ONCE_S = 40.0, 20.0
+"""How long the group waits, and what is far from it on a machine with much else to do."""
 
-def wait_for_all(rank: int) -> None:
+
+def wait_for_all(rank: int, where: str = "") -> None:
     """Return when every rank got here; ranks that fail stay alive until then."""
     store = dist.distributed_c10d._get_default_store()
-    store.set(f"here {rank}", "yes")
-    names = [f"here {peer}" for peer in range(dist.get_world_size())]
+    store.set(f"here {where} {rank}", "yes")
+    names = [f"here {where} {peer}" for peer in range(dist.get_world_size())]
     store.wait(names, timedelta(seconds=TIMEOUT_S))
 
 
@@ -47,3 +53,128 @@ def lied_to(rank: int) -> str:
 def test_a_rank_that_keeps_its_error_does_not_keep_the_others_waiting():
     found = returned(run_ranks(lied_to, 3))
     assert found == ["CorruptDataError", "ExchangeError", "ExchangeError"]
+
+
+def made() -> Exchange:
+    """Return an exchange of two ranks that wait for each other no longer than a test can."""
+    group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
+    return Exchange([0, 1], 8, bounds=0.03, group=group)
+
+
+def zeros(batch: int, width: int = 8) -> list[torch.Tensor]:
+    return [torch.zeros(batch, width)]
+
+
+def no_kernel(exchange: Exchange) -> None:
+    """Make the choice of a codec fail in a way that nobody thought of."""
+
+    def look(*_: Any) -> None:
+        raise KeyError("no kernel")
+
+    exchange.plan = type("Broken", (), {"look": look})()
+    exchange(zeros(4))
+
+
+MISTAKES: dict[str, Callable[[Exchange], Any]] = {
+    "of shape [batch, 8]": lambda exchange: exchange(zeros(4, 7)),
+    "owns 1 tables": lambda exchange: exchange([]),
+    "not divisible by 2 ranks": lambda exchange: exchange(zeros(5)),
+    "make up the looked-up rows": lambda exchange: exchange(zeros(4), [4]),
+    "at least 0 samples": lambda exchange: exchange(zeros(4), [-2, 6]),
+    "add up to its 4 rows": lambda exchange: exchange.start_sequences(zeros(4), [[1, 2]]),
+    "no kernel": no_kernel,
+}
+
+
+def told(exchange: Exchange, use: Callable[[Exchange], Any]) -> tuple[str, str, float]:
+    """Return the name, the message and the seconds of the error of a use."""
+    begin = time.monotonic()
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - the test looks at what it is
+        use(exchange)
+    return type(caught.value).__name__, str(caught.value), time.monotonic() - begin
+
+
+def one_rank_errs(rank: int) -> list[tuple[str, str, float]]:
+    """Rank 0 makes every mistake, each with a new exchange; return what this rank was told."""
+    found = []
+    for words, mistake in MISTAKES.items():
+        exchange = made()
+        use = mistake if rank == 0 else (lambda exchange: exchange(zeros(4)))
+        found.append(told(exchange, use))
+        wait_for_all(rank, words)
+    return found
+
+
+def test_a_mistake_of_one_rank_is_its_own_error_and_ends_the_others_at_once():
+    own, peers = returned(run_ranks(one_rank_errs, 2))
+    for words, (name, message, _) in zip(MISTAKES, own, strict=True):
+        assert words in message
+        assert name == ("KeyError" if words == "no kernel" else "SpecError")
+    for words, (name, message, waited) in zip(MISTAKES, peers, strict=True):
+        assert (name, waited < AT_ONCE_S) == ("ExchangeError", True), (words, message, waited)
+
+
+def all_err(rank: int) -> list[torch.Tensor]:
+    """All ranks make one mistake alike, and go on with a new exchange on the same group."""
+    group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
+    exchange = Exchange([0, 1], 8, bounds=0.03, group=group)
+    name, _, waited = told(exchange, lambda exchange: exchange(zeros(5)))
+    assert (name, waited < AT_ONCE_S) == ("SpecError", True)
+    with pytest.raises(ExchangeError, match="make a new one"):
+        exchange(zeros(4))
+    wait_for_all(rank)
+    return Exchange([0, 1], 8, bounds=0.03, group=group)(zeros(4))
+
+
+def test_a_mistake_of_all_ranks_is_the_error_of_each_and_leaves_their_group_as_it_is():
+    found = returned(run_ranks(all_err, 2))
+    assert [tuple(y.shape) for one in found for y in one] == [(2, 8)] * 4
+
+
+def errs_with_rows_on_their_way(rank: int) -> tuple[str, str, float]:
+    """Rank 0 makes a mistake while an earlier exchange is not waited for yet."""
+    exchange = made()
+    pending = exchange.start(zeros(4))
+    found = told(exchange, lambda exchange: exchange(zeros(4, 7 if rank == 0 else 8)))
+    wait_for_all(rank)
+    with pytest.raises(ExchangeError):
+        pending.wait()
+    return found
+
+
+def test_rows_on_their_way_do_not_keep_the_others_waiting_for_a_rank_that_left():
+    own, peer = returned(run_ranks(errs_with_rows_on_their_way, 2))
+    assert own[0] == "SpecError"
+    assert (peer[0], peer[2] < AT_ONCE_S) == ("ExchangeError", True)
+
+
+UNMAKEABLE: dict[str, dict[str, Any]] = {
+    "above 0 GB/s": {"codec": "auto", "bandwidth_gbps": 0},
+    "ranks 0 to 1": {"owners": [0, 2]},
+    "must be above 0": {"bounds": -1.0},
+}
+
+
+def cannot_be_made(rank: int, num_wrong: int) -> list[tuple[str, float]]:
+    """The first ranks make exchanges that cannot be; return what this rank was told of each."""
+    group = dist.new_group(timeout=timedelta(seconds=WAIT_S))
+    found = []
+    for wrong in UNMAKEABLE.values():
+        begin = time.monotonic()
+        given = {"owners": [0, 0], "widths": 8, "group": group} | (
+            wrong if rank < num_wrong else {}
+        )
+        with pytest.raises(SpecError) as caught:
+            Exchange(**given)
+        found.append((str(caught.value), time.monotonic() - begin))
+    return found
+
+
+@pytest.mark.parametrize("num_wrong", [1, 2], ids=["one", "all"])
+def test_ranks_that_cannot_make_an_exchange_say_why_and_nobody_waits_for_them(num_wrong):
+    found = returned(run_ranks(cannot_be_made, 2, num_wrong))
+    for rank, one in enumerate(found):
+        for words, (message, waited) in zip(UNMAKEABLE, one, strict=True):
+            expected = words if rank < num_wrong else "rank 0 could not make its exchange"
+            assert expected in message
+            assert waited < AT_ONCE_S

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,11 +13,17 @@ import torch.distributed as dist
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError
 from tersor.policy import AdaptiveBounds
-from tersor.sites.embeddings.layout import TableLayout, even_batches
+from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
 from tersor.sites.embeddings.passage import Passage, Start, Wait
-from tersor.sites.embeddings.plan import CANDIDATES, CodecPlan, as_policy, make_codec
+from tersor.sites.embeddings.plan import (
+    CANDIDATES,
+    CodecPlan,
+    as_policy,
+    check_bound_is_used,
+    make_codec,
+)
 from tersor.sites.embeddings.stats import ExchangeStats
-from tersor.sites.embeddings.wire import Wire, check_same_everywhere
+from tersor.sites.embeddings.wire import Wire, check_same_everywhere, tell_of_failure
 from tersor.types import Bound
 
 
@@ -27,7 +34,8 @@ class Exchange:
     by rank; ``start`` returns at once, and ``Pending.wait`` gives all tables for this rank's own
     samples. The gradient of the rows passes straight through quantization.
 
-    All ranks must make the exchange, and use it, in the same order and with the same arguments.
+    All ranks must make the exchange, and use it, in the same order and with the same arguments. An
+    error of any kind ends it on every rank; they then make a new one.
     """
 
     def __init__(
@@ -51,7 +59,7 @@ class Exchange:
             bounds: error bounds of the forward direction: a policy, one bound for all tables, or a
                 relative bound as a number; the default classes without decay if None.
             codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
-                measured speed.
+                measured speed. ``bounds`` go before the bound of a codec, which needs them.
             backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
                 or any other id or codec. Bounded ones take their own bound.
             bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
@@ -63,30 +71,47 @@ class Exchange:
         Raises:
             SpecError: the arguments contradict each other, or those of another rank.
         """
-        self.device, self.dtype = torch.device(device), dtype
         self.is_distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank(group) if self.is_distributed else 0
         self.world_size = dist.get_world_size(group) if self.is_distributed else 1
-        each = [widths] * len(owners) if isinstance(widths, int) else list(widths)
-        self.layout = TableLayout(tuple(owners), tuple(each))
+        try:
+            self.device, self.dtype = torch.device(device), dtype
+            each = [widths] * len(owners) if isinstance(widths, int) else list(widths)
+            self.layout = TableLayout(tuple(owners), tuple(each))
+            self._choose_codecs(codec, backward, bounds, bandwidth_gbps)
+        except Exception:
+            if self.is_distributed:
+                tell_of_failure(group)
+            raise
+        self.tables = self.layout.of(self.rank)
+        self.iteration = 0
+        self.stats = ExchangeStats()
+        self.wire: Wire | None = None
+        if self.is_distributed:
+            own = repr((self.layout, self.plan.terms(), self.backward_codec, str(dtype)))
+            check_same_everywhere(own, "exchange", group)
+            formats = [*self.plan.candidates, self.backward_codec]
+            self.wire = Wire(group, formats, dtype, self.device)
+
+    def _choose_codecs(
+        self,
+        codec: str | Codec,
+        backward: str | Codec,
+        bounds: AdaptiveBounds | Bound | float | None,
+        bandwidth_gbps: float,
+    ) -> None:
+        """Make the codecs of both directions; refuse what cannot send the tables."""
         self.layout.check(self.world_size)
         names = CANDIDATES if codec == "auto" else (codec,)
         candidates = tuple(make_codec(name, self.device) for name in names)
+        check_bound_is_used(codec, bounds)
         policy = as_policy(bounds)
         if isinstance(policy, AdaptiveBounds):
             self.layout.check_named(policy.tight | policy.loose)
         self.plan = CodecPlan(candidates, policy, bandwidth_gbps)
         self.backward_codec = make_codec("raw" if backward == "none" else backward, self.device)
         for one in (*candidates, self.backward_codec):
-            one.check_supported(dtype)
-        self.tables = self.layout.of(self.rank)
-        self.iteration = 0
-        self.stats = ExchangeStats()
-        self.wire: Wire | None = None
-        if self.is_distributed:
-            self.wire = Wire(group, [*candidates, self.backward_codec], dtype, self.device)
-            own = repr((self.layout, candidates, self.backward_codec, str(dtype)))
-            check_same_everywhere(own, "exchange", group)
+            one.check_supported(self.dtype)
 
     def close(self) -> None:
         """Leave the group of the exchange; it cannot be used any more."""
@@ -97,6 +122,13 @@ class Exchange:
         """Return the statistics so far and start anew."""
         stats, self.stats = self.stats, ExchangeStats()
         return stats
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Let no peer wait for this rank if it fails, and autocast change nothing that is sent."""
+        leaving = nullcontext() if self.wire is None else self.wire.left_on_error()
+        with leaving, torch.autocast(self.device.type, enabled=False):
+            yield
 
     def start(self, rows: Sequence[torch.Tensor], batches: Sequence[int] | None = None) -> Pending:
         """Encode this rank's tables and start to send them.
@@ -110,15 +142,14 @@ class Exchange:
             ExchangeError: a peer failed.
             CorruptDataError: a peer announced what cannot be.
         """
-        self._check_rows(rows)
-        total = rows[0].shape[0] if rows else (sum(batches) if batches is not None else None)
-        batches = even_batches(total, self.world_size) if batches is None else list(batches)
-        if len(batches) != self.world_size or any(x.shape[0] != sum(batches) for x in rows):
-            raise SpecError(
-                f"batches of {batches} samples do not make up the looked-up rows; give one number per "
-                "rank, adding up to the global batch"
-            )
-        return self._started(rows, [batches] * len(rows), batches[self.rank])
+        with self.guarded():
+            self._check_rows(rows)
+            if batches is None:
+                total = rows[0].shape[0] if rows else None
+                batches = even_batches(total, self.world_size)
+            batches = list(batches)
+            check_batches(batches, [x.shape[0] for x in rows], self.world_size)
+            return self._started(rows, [batches] * len(rows), batches[self.rank])
 
     def start_sequences(
         self, rows: Sequence[torch.Tensor], counts: Sequence[Sequence[int]]
@@ -137,7 +168,12 @@ class Exchange:
             ExchangeError: a peer failed.
             CorruptDataError: a peer announced what cannot be.
         """
-        self._check_rows(rows)
+        with self.guarded():
+            self._check_rows(rows)
+            self._check_counts(rows, counts)
+            return self._started(rows, counts, None)
+
+    def _check_counts(self, rows: Sequence[torch.Tensor], counts: Sequence[Sequence[int]]) -> None:
         if len(counts) != len(rows):
             raise SpecError(f"{len(rows)} tables need as many counts, not {len(counts)}")
         for table, x, split in zip(self.tables, rows, counts, strict=True):
@@ -146,7 +182,6 @@ class Exchange:
                     f"counts of table {table} must be {self.world_size} numbers that add up to its "
                     f"{x.shape[0]} rows, not {list(split)}"
                 )
-        return self._started(rows, counts, None)
 
     def _started(
         self,
@@ -188,13 +223,19 @@ class Pending:
 
     _slot: Passage
     _token: torch.Tensor
+    _rows: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def wait(self) -> list[torch.Tensor]:
         """Return the rows of all tables for this rank's samples, [local batch, width] each.
+
+        The same tensors every time: they came once, and their gradients go back once.
 
         Raises:
             ExchangeError: a peer failed.
             CorruptDataError: a peer sent bytes that are no payload.
         """
-        wait: Any = Wait.apply
-        return list(wait(self._slot, self._token))
+        if not self._rows:
+            wait: Any = Wait.apply
+            with self._slot.exchange.guarded():
+                self._rows.extend(wait(self._slot, self._token))
+        return list(self._rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tersor.errors import SpecError
@@ -42,6 +42,17 @@ class TableLayout:
             raise SpecError(
                 f"bounds name table {beyond[0]}, but tables are numbered 0 to {len(self.owners) - 1}"
             )
+
+
+def check_batches(batches: Sequence[int], num_rows: Iterable[int], world_size: int) -> None:
+    """Raise ``SpecError`` unless tables with so many looked-up rows can be split into such batches."""
+    if len(batches) != world_size or any(count != sum(batches) for count in num_rows):
+        raise SpecError(
+            f"batches of {batches} samples do not make up the looked-up rows; give one number per "
+            "rank, adding up to the global batch"
+        )
+    if min(batches) < 0:
+        raise SpecError(f"batches are at least 0 samples for every rank, not {batches}")
 
 
 def even_batches(total: int | None, world_size: int) -> list[int]:

@@ -72,7 +72,7 @@ class Passage:
         """Return the rows of all tables for this rank's samples."""
         exchange = self.exchange
         if self.transfer is None:
-            return self.local
+            return self._taken()
         chunks = self.transfer.wait()
         self.transfer = None
         found: dict[int, torch.Tensor] = {}
@@ -81,13 +81,17 @@ class Passage:
         self._check_rows(found)
         return [found[table] for table in range(len(exchange.layout.owners))]
 
+    def _taken(self) -> list[torch.Tensor]:
+        """Give away what stayed here: rows know this passage, and knowing them would keep both."""
+        local, self.local = self.local, []
+        return local
+
     def _check_rows(self, found: Mapping[int, torch.Tensor]) -> None:
         if self.num_rows is None:
             return
         for table, chunk in found.items():
             if chunk.shape[0] != self.num_rows:
                 owner = self.exchange.layout.owners[table]
-                self.exchange.close()
                 raise SpecError(
                     f"rank {owner} sent {chunk.shape[0]} samples of table {table}, this rank has "
                     f"{self.num_rows}; give all ranks the same batches"
@@ -126,7 +130,7 @@ class Passage:
     def wait_backward(self) -> list[torch.Tensor]:
         """Return the gradients of this rank's tables for all samples."""
         if self.transfer is None:
-            return self.local
+            return self._taken()
         chunks = self.transfer.wait()
         self.transfer = None
         return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
@@ -145,7 +149,8 @@ class Start(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *token: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Return the gradients of the rows."""
-        return None, token[0], *ctx.slot.wait_backward()
+        with ctx.slot.exchange.guarded():
+            return None, token[0], *ctx.slot.wait_backward()
 
 
 class Wait(torch.autograd.Function):
@@ -161,5 +166,6 @@ class Wait(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
         """Start to send the gradients of the rows."""
-        ctx.slot.start_backward([g.contiguous() for g in gradients])
+        with ctx.slot.exchange.guarded():
+            ctx.slot.start_backward([g.contiguous() for g in gradients])
         return None, torch.zeros_like(ctx.saved_tensors[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -43,6 +44,17 @@ def make_codec(spec: str | Codec, device: torch.device) -> Codec:
     if not codec.writes_payloads:
         raise SpecError(f"codec {codec.codec_id!r} cannot be sent with; use codec='auto' by name")
     return codec
+
+
+def check_bound_is_used(codec: str | Codec, bounds: AdaptiveBounds | Bound | float | None) -> None:
+    """Raise ``SpecError`` for a codec whose own bound the default ones would silently replace."""
+    if bounds is None and isinstance(codec, BoundedCodec):
+        own = codec.bound
+        raise SpecError(
+            f"codec {codec.codec_id!r} has a bound of its own, but rows get their bounds from "
+            f"bounds=; give bounds=Bound.{own.kind}({own.value}) to keep it, or "
+            f"codec={codec.codec_id!r} for the default bounds"
+        )
 
 
 def as_policy(bounds: AdaptiveBounds | Bound | float | None) -> Any:
@@ -90,11 +102,23 @@ class CodecPlan:
     choices: dict[int, Choice] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a plan without codecs."""
+        """Refuse a plan without codecs, or one that cannot choose between them."""
         if not self.candidates:
             raise SpecError("an exchange needs at least one codec")
         if self.every < 1:
             raise SpecError(f"codecs are looked at every 1 or more iterations, not {self.every}")
+        if not 0 < self.bandwidth_gbps < math.inf:
+            raise SpecError(
+                f"the bandwidth must be above 0 GB/s and finite, not {self.bandwidth_gbps}"
+            )
+
+    def terms(self) -> str:
+        """Return what ranks must agree on, the same text for the same plan."""
+        bounds: Any = self.bounds
+        if isinstance(bounds, AdaptiveBounds):
+            # sets that are equal may still be written in different order
+            bounds = (sorted(bounds.tight), sorted(bounds.loose), bounds.bounds, bounds.decay)
+        return repr((self.candidates, bounds, float(self.bandwidth_gbps), self.every))
 
     def codec(self, table: int, iteration: int) -> Codec:
         """Return the codec of a table with its bound at an iteration."""

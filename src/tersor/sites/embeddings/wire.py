@@ -6,10 +6,11 @@ What travels ahead of the payload, int64 per chunk: its bytes, its rows, and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -34,15 +35,27 @@ def format_of(codec: Codec) -> Codec:
 
 
 def check_same_everywhere(arguments: str, what: str, group: dist.ProcessGroup | None) -> None:
-    """Raise ``SpecError`` unless all ranks give the same arguments; a collective call."""
+    """Raise ``SpecError`` unless all ranks give the same arguments; a collective call.
+
+    A rank that has none to give calls ``tell_of_failure`` instead.
+    """
     every: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(every, arguments, group=group)
     for rank, other in enumerate(every):
+        if other is None:
+            raise SpecError(f"rank {rank} could not make its {what}; look at its error")
         if other != arguments:
             raise SpecError(
                 f"rank {dist.get_rank(group)} and rank {rank} made their {what} with different "
-                "arguments; give all ranks the same tables, codecs and dtype"
+                "arguments; give all ranks the same tables, bounds, codecs, bandwidth and dtype"
             )
+
+
+def tell_of_failure(group: dist.ProcessGroup | None) -> None:
+    """Let the ranks know that are in ``check_same_everywhere``, or fail alike; a collective call."""
+    # an error of the group would hide the one that is told of
+    with suppress(RuntimeError):
+        dist.all_gather_object([None] * dist.get_world_size(group), None, group=group)
 
 
 def _timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> timedelta | None:
@@ -88,6 +101,7 @@ class Wire:
         self.formats = tuple(format_of(codec) for codec in formats)
         self.dtype, self.device = dtype, device
         self._numbers = {codec: number for number, codec in enumerate(self.formats)}
+        self._transfers: WeakSet[Transfer] = WeakSet()
         self._group: Any = dist.new_group(
             ranks, backend=dist.get_backend(group), timeout=_timeout_of(group, device)
         )
@@ -95,21 +109,38 @@ class Wire:
     def close(self) -> None:
         """Leave the group; what peers still wait for fails at once."""
         group, self._group = self._group, None
+        for transfer in self._transfers:
+            transfer.take_work()
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
 
     @contextmanager
+    def left_on_error(self) -> Iterator[None]:
+        """Leave the group on any error, which stays what it is.
+
+        Also on one that the peers may be making too: a rank cannot know, and they may be waiting.
+        """
+        if self._group is None:
+            raise ExchangeError("this exchange failed or was closed before; make a new one")
+        try:
+            yield
+        except Exception:
+            self.close()
+            raise
+
+    @contextmanager
     def guarded(self, phase: str) -> Iterator[None]:
         """Leave the group on any error, and say what the backend's error means."""
-        if self._group is None:
-            raise ExchangeError("this exchange failed before; make a new one")
+        with self.left_on_error(), self._explained(phase):
+            yield
+
+    @contextmanager
+    def _explained(self, phase: str) -> Iterator[None]:
         try:
             yield
         except TersorError:
-            self.close()
             raise
         except RuntimeError as error:
-            self.close()
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             # frames of torch hold the group, and a group that is held stays connected
             raise ExchangeError(
@@ -157,7 +188,9 @@ class Wire:
                 received, payload, receive, send, group=self._group, async_op=True
             )
         sent = [Sent(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
-        return Transfer(self, work, payload, received, heads, widths, sent, watch)
+        transfer = Transfer(self, work, payload, received, heads, widths, sent, watch)
+        self._transfers.add(transfer)
+        return transfer
 
     def _exchange_heads(
         self,
@@ -209,7 +242,7 @@ class Head:
     format: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Transfer:
     """Payloads on their way."""
 
@@ -231,11 +264,11 @@ class Transfer:
         """
         device = self.received.device
         with self.wire.guarded("exchange of payloads"), self.watch.phase("payload", device):
-            self._taken().wait()
+            self.take_work().wait()
         with self.wire.guarded("decoding"), self.watch.phase("decode", device):
             return self._decoded()
 
-    def _taken(self) -> Any:
+    def take_work(self) -> Any:
         """Give the work away: a work that is kept keeps the group connected and its peers waiting."""
         work, self.work = self.work, None
         return work
