@@ -108,6 +108,16 @@ def test_bound_holds_for_a_sample_that_misleads(gbit_s):
     assert_within_bound(x, decompress(packed), 1e-3)
 
 
+@pytest.mark.parametrize("gbit_s", [None, 0.1, 100.0])
+def test_a_sample_that_misleads_never_makes_a_tensor_larger(gbit_s):
+    x = torch.randn(1 << 20)
+    x[(1 << 19) - (1 << 17) : (1 << 19) + (1 << 17)] = 0
+    packed = compress(x, Bound.absolute(1e-9), bandwidth_gbit_s=gbit_s)
+    assert packed.nbytes <= x.nbytes
+    assert packed.reason.startswith("raw")
+    assert_within_bound(x, decompress(packed), 1e-9)
+
+
 def test_the_result_names_the_chosen_codec_so_that_it_decodes_alone():
     packed = compress(field(), Bound.absolute(0.01))
     assert packed.codec.codec_id != "auto"

@@ -18,6 +18,21 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+def test_a_folder_that_cannot_be_synchronised_is_no_error_after_the_file_is_there(
+    tmp_path, monkeypatch
+):
+    path = tmp_path / "x"
+    path.write_bytes(b"old")
+
+    def refuse(folder, flags):
+        raise PermissionError(13, "not to be read", str(folder))
+
+    monkeypatch.setattr("tersor.container.atomic.os.open", refuse)
+    with atomic_write(path) as file:
+        file.write(b"new")
+    assert path.read_bytes() == b"new"
+
+
 SLOW_WRITER = """
 import sys, time, torch
 from tersor.codecs.raw import Raw

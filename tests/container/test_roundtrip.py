@@ -6,10 +6,12 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 import torch
 
+from tersor.codecs.raw import Raw
 from tersor.container import Reader, Writer, dumps, loads
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import DTYPES, TensorInfo
@@ -319,3 +321,32 @@ def test_a_missing_checksum_package_is_named(raw, monkeypatch):
     monkeypatch.setitem(sys.modules, "xxhash", None)
     with pytest.raises(BackendUnavailableError, match="xxhash"):
         written(("x", torch.zeros(4), raw))
+
+
+def test_one_reader_may_be_used_in_processes_that_were_forked_later(tmp_path):
+    """As workers of a DataLoader do; all share the position of the open file."""
+    num_chunks, length = 32, 1 << 12
+    values = torch.arange(num_chunks, dtype=torch.float32).repeat_interleave(length)
+    with Writer(tmp_path / "a.tsr") as writer:
+        writer.add("a", values, Raw(), chunk_values=length)
+    with Reader(tmp_path / "a.tsr") as reader:
+
+        def read_all() -> None:
+            for k in [*range(num_chunks)] * 20:
+                assert float(reader.read_chunk("a", k)[-1]) == k
+
+        workers = [get_context("fork").Process(target=read_all) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0, 0, 0]
+
+
+def test_a_closed_reader_reads_no_file_that_got_its_number(tmp_path):
+    with Writer(tmp_path / "a.tsr") as writer:
+        writer.add("a", torch.ones(9), Raw())
+    with Reader(tmp_path / "a.tsr") as reader:
+        pass
+    with (tmp_path / "a.tsr").open("rb"), pytest.raises(ValueError, match="closed"):
+        reader.read("a")

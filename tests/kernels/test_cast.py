@@ -46,6 +46,22 @@ def test_special_values_harm_no_other(dtype, generator):
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("exponent", [*range(-126, -100), 0, 100, 127])
+def test_groups_of_any_magnitude_keep_it_or_become_zero(dtype, exponent):
+    num_bits, _ = FORMATS[dtype]
+    x = torch.tensor([2.0**exponent, -(2.0 ** (exponent - 1)), 0.0, 1.75 * 2.0**exponent])
+    found = scaled_uncast(*reversed(scaled_cast(x, dtype, 4)), 4)
+    if exponent < -111:
+        # its scale would not be normal, and the reciprocal of that infinite
+        assert torch.equal(found, torch.zeros(4)) or dtype == torch.float8_e4m3fn
+    if bool(found.any()):
+        error = (found.double() - x.double()).abs()
+        assert bool((error <= x.double().abs() * (2.0**-num_bits + 6 * 2.0**-24)).all())
+    else:
+        assert exponent < -109
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
 def test_zero_groups_stay_zero(dtype):
     x = torch.cat([torch.zeros(8), torch.ones(8)])
     found = scaled_uncast(*reversed(scaled_cast(x, dtype, 8)), 8)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -52,6 +55,41 @@ def test_the_forced_backend_travels_into_threads(use_threads):
     with use_backend("reference"):
         found = threads.run(lambda *_: backend_for(torch.device("cpu")), [(0,), (1,)])
     assert found == ["reference", "reference"]
+
+
+@pytest.mark.parametrize("num_threads", [0, 1])
+def test_parts_that_get_no_thread_run_here(use_threads, monkeypatch, num_threads):
+    use_threads(4)
+    pool, submitted = threads._pool(3), []
+
+    class Full:
+        def submit(self, *args):
+            if len(submitted) == num_threads:
+                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+            submitted.append(args)
+            return pool.submit(*args)
+
+    monkeypatch.setattr(threads, "_pool", lambda count: Full())
+    assert threads.run(lambda number: 2 * number, [(k,) for k in range(4)]) == [0, 2, 4, 6]
+    assert len(submitted) == num_threads
+
+
+AT_EXIT = """
+import atexit, torch, tersor
+torch.set_num_threads(2)
+x = torch.linspace(0, 1, 2**21)
+tersor.compress(x, tersor.Bound.relative(1e-3), codec="flat")
+atexit.register(lambda: print(tersor.compress(x, tersor.Bound.relative(1e-3), codec="flat").nbytes))
+"""
+
+
+def test_a_last_save_works_while_the_interpreter_shuts_down():
+    done = subprocess.run(
+        [sys.executable, "-c", AT_EXIT], capture_output=True, text=True, timeout=120, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert int(done.stdout) > 0
 
 
 @pytest.mark.parametrize("bad", [0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import ClassVar, Final
 
 import torch
@@ -55,8 +56,9 @@ class Auto(Codec):
         """Refuse impossible options."""
         check_is_bound(self.bound)
         speed = self.bandwidth_gbit_s
-        if speed is not None and not 0 < speed < math.inf:
-            raise SpecError(f"bandwidth_gbit_s must be above 0 and finite, not {speed!r}")
+        is_number = isinstance(speed, Real) and not isinstance(speed, bool)
+        if speed is not None and not (is_number and 0 < speed < math.inf):
+            raise SpecError(f"bandwidth_gbit_s must be a number above 0 and finite, not {speed!r}")
 
     def candidates(self, x: torch.Tensor) -> list[Codec]:
         """Return the codecs worth trying on ``x``."""
@@ -116,6 +118,10 @@ class Auto(Codec):
         error_bound = self.resolve_bound(x)
         codec, reason = self.choose(x, error_bound)
         packed = codec.encode(x, chunk_values=chunk_values)
+        if packed.nbytes > x.nbytes:
+            # the sample promised more than the rest kept
+            packed = Raw().encode(x, chunk_values=chunk_values)
+            reason = f"raw, because {codec.codec_id} made more bytes of it; {reason}"
         return replace(packed, error_bound=error_bound, reason=reason)
 
     def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:

@@ -94,7 +94,7 @@ class Fp8(Codec):
 
     def __post_init__(self) -> None:
         """Refuse impossible options."""
-        if self.format not in _FP8:
+        if str(self.format) not in _FP8:
             raise SpecError(f"format must be 'e4m3' or 'e5m2', not {self.format!r}")
         if type(self.group) is not int or not 1 <= self.group <= 2**20:
             raise SpecError(f"group must be from 1 to 1048576, not {self.group}")

@@ -83,7 +83,7 @@ class Decoding:
     @classmethod
     def finished(cls, tensors: list[torch.Tensor]) -> Decoding:
         """Return what is decoded and checked already."""
-        none = torch.zeros(1, dtype=torch.int32)
+        none = torch.zeros(1, dtype=torch.int32, device="cpu")
         return cls(tensors, none, none, none, none, [], [])
 
     def check(self) -> list[torch.Tensor]:

@@ -30,7 +30,9 @@ def frame_offsets(sizes: Sequence[int] | torch.Tensor) -> torch.Tensor:
         >>> frame_offsets([3, 0, 8]).tolist()
         [0, 8, 8, 16]
     """
-    sizes = torch.as_tensor(sizes, dtype=torch.int64)
+    if not isinstance(sizes, torch.Tensor):
+        sizes = torch.tensor(sizes, dtype=torch.int64, device="cpu")
+    sizes = sizes.to(torch.int64)
     padded = (sizes + (FRAME_ALIGNMENT - 1)) // FRAME_ALIGNMENT * FRAME_ALIGNMENT
     return torch.cat([padded.new_zeros(1), padded.cumsum(0)])
 
@@ -46,7 +48,7 @@ def pack_frame(payloads: Sequence[torch.Tensor]) -> torch.Tensor:
         empty buffer on the CPU.
     """
     if not payloads:
-        return torch.empty(0, dtype=torch.uint8)
+        return torch.empty(0, dtype=torch.uint8, device="cpu")
     if any(payload.dtype != torch.uint8 or payload.dim() != 1 for payload in payloads):
         raise SpecError("a frame is made of one-dimensional uint8 tensors")
     zeros = payloads[0].new_zeros(FRAME_ALIGNMENT)

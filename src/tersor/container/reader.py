@@ -42,7 +42,8 @@ _CPU = torch.device("cpu")
 class Reader:
     """Open a container file; only preamble, section table, index and trailer are read.
 
-    One reader may be used from several threads. Memory: the index, and one encoded chunk at a
+    One reader may be used from several threads, and one of a path also in processes that were forked
+    later. Memory: the index, and one encoded chunk at a
     time besides what is returned.
 
     Args:
@@ -63,6 +64,8 @@ class Reader:
         self._label = f"'{source}': " if isinstance(source, str | os.PathLike) else ""
         with ExitStack() as on_error, self._named():
             on_error.callback(self._stack.close)
+            # a stream of others may be anything, such as one that decompresses a file
+            self._is_own = isinstance(source, str | os.PathLike)
             self._file = self._open(source)
             self._start = self._file.tell()
             self._entries = self._read_index()
@@ -114,7 +117,7 @@ class Reader:
             raise SpecError(
                 f"array {name!r} has chunks 0 to {len(entry.sections) - 1}, there is no {index}"
             )
-        out = torch.empty(entry.plan[index].shape, dtype=entry.info.dtype)
+        out = torch.empty(entry.plan[index].shape, dtype=entry.info.dtype, device="cpu")
         self._decode(entry, index, out)
         return out
 
@@ -214,25 +217,37 @@ class Reader:
     def _read_tensor(self, offset: int, nbytes: int) -> torch.Tensor:
         # Read rather than mapped: what was checked must stay what is decoded, also when another
         # process writes to the file, and a file cut meanwhile must raise instead of killing us.
-        data = torch.empty(nbytes, dtype=torch.uint8)
-        rest = data.numpy().data
-        with self._lock:
-            self._file.seek(self._start + offset)
-            while rest.nbytes:
-                num_read = self._file.readinto(rest)
-                if not num_read:
-                    raise CorruptDataError("the file became shorter while it was read")
-                rest = rest[num_read:]
+        data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
+        view, num_read = data.numpy().data, 0
+        while num_read < nbytes:
+            new = self._read_into(view[num_read:], self._start + offset + num_read)
+            if not new:
+                raise CorruptDataError("the file became shorter while it was read")
+            num_read += new
         return data
+
+    def _read_into(self, view: memoryview, offset: int) -> int:
+        """Read bytes of the file into memory; return how many, at most as many as it holds."""
+        if self._is_own and hasattr(os, "preadv"):
+            # without a position, which a forked process, such as a worker of a DataLoader, shares
+            return os.preadv(self._file.fileno(), [view], offset)
+        with self._lock:
+            self._file.seek(offset)
+            return self._file.readinto(view) or 0
 
 
 def loads(data: bytes | bytearray | memoryview) -> Packed:
     """Return the array of a container file that holds exactly one, as ``dumps`` makes it.
 
     Raises:
-        SpecError: the file is valid, but holds several arrays or none.
+        SpecError: these are no bytes, or the file is valid, but holds several arrays or none.
         CorruptDataError: and the other errors of ``Reader``.
     """
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise SpecError(
+            f"loads takes the bytes that dumps returned, not {type(data).__name__}; "
+            "open a file with tersor.load(path)"
+        )
     with Reader(io.BytesIO(data)) as reader:
         if len(reader.names) != 1:
             raise SpecError(f"the data holds {len(reader.names)} arrays; open it with Reader")

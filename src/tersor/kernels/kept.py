@@ -64,7 +64,7 @@ def sent(table: torch.Tensor, device: torch.device) -> torch.Tensor:
 
 def uploaded(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return the numbers as a tensor on ``device``, without waiting for the copy."""
-    return sent(torch.tensor(numbers, dtype=dtype), device)
+    return sent(torch.tensor(numbers, dtype=dtype, device="cpu"), device)
 
 
 @kept

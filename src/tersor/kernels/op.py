@@ -90,5 +90,5 @@ class Op:
 
     def __call__(self, x: torch.Tensor | Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run the operation on ``x``'s device; an empty list counts as on the CPU."""
-        first = x if isinstance(x, torch.Tensor) else next(iter(x), torch.empty(0))
+        first = x if isinstance(x, torch.Tensor) else next(iter(x), torch.empty(0, device="cpu"))
         return self.implementation(backend_for(first.device))(x, *args, **kwargs)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from itertools import pairwise
 from threading import Lock
@@ -40,7 +41,8 @@ def _forget_pools() -> None:
     _pools.clear()
 
 
-os.register_at_fork(after_in_child=_forget_pools)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_pools)
 
 
 def num_parts(num_items: int, total_nbytes: int) -> int:
@@ -68,10 +70,16 @@ def run(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]]) -> list[
     # the calling thread takes a share too, so n parts need n - 1 threads; each part gets a copy
     # of the context, in which the forced backend travels
     pool = _pool(len(parts) - 1)
-    futures = [pool.submit(copy_context().run, call, part) for part in parts[1:]]
+    futures: list[Future[Any]] = []
+    # an interpreter that shuts down starts no threads any more: parts that got none stay here
+    with suppress(RuntimeError):
+        for part in parts[1:]:
+            # one by one: those that were submitted before an error are kept
+            futures.append(pool.submit(copy_context().run, call, part))  # noqa: PERF401
     try:
         first = copy_context().run(call, parts[0])
+        others = [copy_context().run(call, part) for part in parts[1 + len(futures) :]]
     finally:
         # also after an error: a part that still runs would write into memory that is used again
         wait(futures)
-    return [first, *(future.result() for future in futures)]
+    return [first, *(future.result() for future in futures), *others]

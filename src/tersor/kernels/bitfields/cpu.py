@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields.reference import fields_nbytes
@@ -18,6 +18,7 @@ from tersor.kernels.machine.cpu import (
     address_of,
     count_leading_zeros,
     load_u64,
+    njit,
     spread_bytes,
     spread_pairs,
     squeeze_bytes,

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.bitfields.cpu import (
@@ -21,7 +20,7 @@ from tersor.kernels.bitfields.cpu import (
     widest,
 )
 from tersor.kernels.bitpack.layout import BitpackLayout
-from tersor.kernels.machine.cpu import address_of
+from tersor.kernels.machine.cpu import address_of, njit
 from tersor.kernels.quantize.cpu import collect_outliers, quantize_tile, quantizer_arguments
 from tersor.kernels.quantize.grid import TILE, Grid
 from tersor.kernels.scratch import scratch
@@ -306,7 +305,9 @@ def unpack_dequantize(
     """See ``fused.unpack_dequantize``."""
     arguments, nbytes = unpack_arguments(body, out.numel(), block, base)
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
-    decoded = out.view(-1) if out.dtype == wide else torch.empty(out.numel(), dtype=wide)
+    decoded = (
+        out.view(-1) if out.dtype == wide else torch.empty(out.numel(), dtype=wide, device="cpu")
+    )
     values = decoded.numpy()
     step = values.dtype.type(step)
     parts = threads.split(-(-values.size // TILE), 4 * TILE)

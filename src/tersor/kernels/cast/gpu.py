@@ -14,10 +14,11 @@ import triton.language as tl
 
 from tersor.kernels.any_group.gpu import magnitudes
 from tersor.kernels.cast.layout import TILE
-from tersor.kernels.group.reference import SMALLEST_ABSMAX
+from tersor.kernels.cast.reference import SMALLEST
 from tersor.kernels.hadamard.gpu import load_values, store_values
 
-_SMALLEST = tl.constexpr(SMALLEST_ABSMAX)
+_SMALLEST_E4M3 = tl.constexpr(SMALLEST[torch.float8_e4m3fn])
+_SMALLEST_E5M2 = tl.constexpr(SMALLEST[torch.float8_e5m2])
 
 
 @triton.jit
@@ -80,7 +81,8 @@ def cast_groups(
         inside = (at < num_values) & (i < group)[None, :]
         keys = tl.maximum(keys, tl.max(magnitudes(load_values(x_ptr, None, at, inside, 0)), axis=1))
     absmax = (keys - 0x00800000).to(tl.float32, bitcast=True)
-    live = absmax >= _SMALLEST
+    smallest: tl.constexpr = _SMALLEST_E4M3 if IS_E4M3 else _SMALLEST_E5M2
+    live = absmax >= smallest
     top = tl.full([GROUPS], TOP, tl.float32)
     known = groups * group < num_values
     tl.store(scales_ptr + groups, tl.where(live, tl.div_rn(absmax, top), 1.0), mask=known)

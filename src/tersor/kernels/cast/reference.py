@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from tersor.kernels.group.reference import SMALLEST_ABSMAX
+
+SMALLEST: Final = {torch.float8_e4m3fn: SMALLEST_ABSMAX, torch.float8_e5m2: 2.0**-110}
+"""Groups whose largest magnitude is below this decode to zero. The wider the range of a format, the sooner
+a scale is no normal float32, and its reciprocal infinite."""
 
 
 def scaled_cast(
@@ -25,7 +31,7 @@ def scaled_cast(
     finite = torch.isfinite(values)
     peak = torch.where(finite, values.abs(), 0.0)
     absmax = peak.amax(1) if len(values) else peak.new_zeros(0)
-    live = absmax >= SMALLEST_ABSMAX
+    live = absmax >= SMALLEST[dtype]
     top = torch.full_like(absmax, torch.finfo(dtype).max)
     scales = torch.where(live, absmax / top, 1.0)
     inverse = torch.where(live, top / torch.where(live, absmax, 1.0), 1.0)

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 
 from tersor.kernels import threads
+from tersor.kernels.machine.cpu import njit
 
 _U = types.uint64
 

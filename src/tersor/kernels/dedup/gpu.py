@@ -272,10 +272,10 @@ def _index_kernel(
 @kept
 def row_list(nums_rows: tuple[int, ...], device: torch.device) -> RowList:
     """Return how matrices of at most ``nums_rows`` rows share memory."""
-    sizes = torch.tensor([triton.next_power_of_2(2 * rows) for rows in nums_rows])
+    sizes = torch.tensor([triton.next_power_of_2(2 * rows) for rows in nums_rows], device="cpu")
     ends = sizes.cumsum(0)
     tables = torch.stack([ends - sizes, sizes - 1], 1)
-    rows = torch.tensor(nums_rows)
+    rows = torch.tensor(nums_rows, device="cpu")
     first_rows = rows.cumsum(0) - rows
     tiles = tile_table(nums_rows, NUMBERED, device)
     return RowList(nums_rows, sent(first_rows, device), sent(tables, device), int(ends[-1]), tiles)
@@ -297,10 +297,12 @@ def clear(slots: torch.Tensor, zeroed: torch.Tensor) -> None:
 @kept
 def member_tiles(nums_rows: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
     """Return a table in which matrices without rows have no tile."""
-    counts = torch.tensor(nums_rows)
+    counts = torch.tensor(nums_rows, device="cpu")
     num_tiles = (counts + (tile - 1)) // tile
     first_tiles = num_tiles.cumsum(0) - num_tiles
-    owners = torch.arange(len(nums_rows), dtype=torch.int32).repeat_interleave(num_tiles)
+    owners = torch.arange(len(nums_rows), dtype=torch.int32, device="cpu").repeat_interleave(
+        num_tiles
+    )
     total = int(num_tiles.sum())
     return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.bitfields.cpu import pack_tile, unpack_bytes, unpack_tile, widest
 from tersor.kernels.bitpack.cpu import pack_with, unpack_arguments
-from tersor.kernels.machine.cpu import address_of
+from tersor.kernels.machine.cpu import address_of, njit
 from tersor.kernels.quantize.cpu import collect_outliers, quantize_tile, quantizer_arguments
 from tersor.kernels.quantize.grid import TILE, Grid
 from tersor.raw_bytes import empty

@@ -7,9 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
+from tersor.kernels.machine.cpu import njit
 
 _IMAGES: Final = {
     torch.float32: (torch.int32, 0x7F80_0000),
@@ -91,7 +91,7 @@ def _to_float(key: int, sign_shift: int, dtype: torch.dtype, image_dtype: torch.
     elif dtype == torch.float64:
         value = struct.unpack("<d", struct.pack("<q", bits))[0]
     else:
-        value = torch.tensor(bits, dtype=image_dtype).view(dtype).item()
+        value = torch.tensor(bits, dtype=image_dtype, device="cpu").view(dtype).item()
     # + 0.0 makes a signed zero positive, so that every backend gives the same bits
     return value + 0.0
 
@@ -107,6 +107,6 @@ def finite_range(x: torch.Tensor) -> torch.Tensor:
     ends = threads.run(range_kernel, [(*arguments, start, stop) for start, stop in parts])
     low, high = min(int(low) for low, _ in ends), max(int(high) for _, high in ends)
     if low > high:
-        return torch.tensor([torch.inf, -torch.inf], dtype=torch.float64)
+        return torch.tensor([torch.inf, -torch.inf], dtype=torch.float64, device="cpu")
     ends_f64 = [_to_float(key, sign_shift, x.dtype, image_dtype) for key in (low, high)]
-    return torch.tensor(ends_f64, dtype=torch.float64)
+    return torch.tensor(ends_f64, dtype=torch.float64, device="cpu")

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale, nan_of
 from tersor.kernels.group_values.cpu import array_of, read_stage, write_stage
 from tersor.kernels.hadamard.cpu import hadamard_rows
 from tersor.kernels.hadamard.reference import ORDER
-from tersor.kernels.machine.cpu import array_at
+from tersor.kernels.machine.cpu import array_at, njit
 from tersor.raw_bytes import empty
 
 _SMALLEST_BITS = int(np.float32(SMALLEST_ABSMAX).view(np.int32))

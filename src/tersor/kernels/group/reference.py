@@ -27,7 +27,7 @@ def largest_scale(nbits: int) -> float:
 
 def nan_of(dtype: torch.dtype) -> torch.Tensor:
     """Return the NaN of a dtype, [1]: the one that torch casts to, which differs by processor."""
-    return torch.full((1,), torch.nan).to(dtype)
+    return torch.full((1,), torch.nan, device="cpu").to(dtype)
 
 
 def uniform(seed: int, count: int, device: torch.device | str = "cpu") -> torch.Tensor:

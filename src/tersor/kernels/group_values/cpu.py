@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 import torch
-from numba import njit
 
-from tersor.kernels.machine.cpu import bits_of
+from tersor.kernels.machine.cpu import bits_of, njit
 
 WIDE, F16, BF16 = 0, 1, 2
 """What an array holds: float32 or float64 themselves, or the bits of 16-bit floats."""

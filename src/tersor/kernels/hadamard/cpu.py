@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.hadamard.reference import ORDER
+from tersor.kernels.machine.cpu import njit
 
 _TILE_ROWS = 64
 

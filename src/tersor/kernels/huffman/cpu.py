@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 
 from tersor.errors import CorruptDataError
 from tersor.kernels import threads
@@ -17,6 +17,7 @@ from tersor.kernels.machine.cpu import (
     load_u16,
     load_u32,
     load_u64,
+    njit,
     store_u16,
     store_u32,
     store_u64,

@@ -46,7 +46,7 @@ def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
 
 def _stream_of(layout: HuffmanLayout) -> torch.Tensor:
     """Return the stream number of every symbol."""
-    position = torch.arange(layout.num_symbols)
+    position = torch.arange(layout.num_symbols, device="cpu")
     chunk = position // CHUNK
     last = layout.num_symbols - (layout.num_chunks - 1) * CHUNK
     chunk_size = torch.where(chunk == layout.num_chunks - 1, last, CHUNK)
@@ -60,12 +60,14 @@ def _place(
     """Return per symbol its stream and first bit, and per stream its size in bytes."""
     num_streams = STREAMS * layout.num_chunks
     if (lengths > 0).sum() <= 1:
-        empty = torch.zeros(symbols.numel(), dtype=torch.int64)
+        empty = torch.zeros(symbols.numel(), dtype=torch.int64, device="cpu")
         return empty, empty, np.zeros(num_streams, dtype=np.int64)
     stream = _stream_of(layout)
     nbits = torch.from_numpy(lengths.astype(np.int64))[symbols.to(torch.int64).cpu()]
     end = nbits.cumsum(0)
-    stream_nbits = torch.zeros(num_streams, dtype=torch.int64).scatter_add_(0, stream, nbits)
+    stream_nbits = torch.zeros(num_streams, dtype=torch.int64, device="cpu").scatter_add_(
+        0, stream, nbits
+    )
     before = stream_nbits.cumsum(0) - stream_nbits
     return stream, end - nbits - before[stream], ((stream_nbits + 7) // 8).numpy()
 
@@ -80,7 +82,7 @@ def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple
     data = body.cpu().numpy()
     lengths, offsets, nbytes = layout.read(data)
     dtype = torch.uint8 if alphabet <= 256 else torch.int16
-    symbols = torch.zeros(num_symbols, dtype=torch.int64)
+    symbols = torch.zeros(num_symbols, dtype=torch.int64, device="cpu")
     if (lengths > 0).sum() <= 1:
         symbols += int(lengths.argmax()) if num_symbols else 0
         return symbols.to(dtype).to(body.device), nbytes
@@ -116,8 +118,8 @@ def _decode_streams(
 
 def decode_table(lengths: np.ndarray, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return symbol and code length for each possible value of the next ``limit`` bits."""
-    symbol_of = torch.zeros(1 << limit, dtype=torch.int64)
-    length_of = torch.zeros(1 << limit, dtype=torch.int64)
+    symbol_of = torch.zeros(1 << limit, dtype=torch.int64, device="cpu")
+    length_of = torch.zeros(1 << limit, dtype=torch.int64, device="cpu")
     codes = canonical_codes(lengths)
     for symbol in np.flatnonzero(lengths):
         symbol_of[int(codes[symbol]) :: 1 << int(lengths[symbol])] = int(symbol)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
+from tersor.kernels.machine.cpu import njit
 
 
 @njit(nogil=True, cache=True)

@@ -1,4 +1,4 @@
-"""Numba intrinsics shared by the CPU kernels.
+"""Numba's compiler and intrinsics, as the CPU kernels use them.
 
 Raw loads and stores skip numba's index wraparound test: Huffman coding gains a factor of two.
 Whoever uses them has checked the address range first.
@@ -6,15 +6,35 @@ Whoever uses them has checked the address range first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import llvmlite.binding as llvm
+import numba
 from llvmlite import ir
-from numba import carray, njit, types
+from numba import carray, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
 HAS_BMI2 = bool(dict(llvm.get_host_cpu_features()).get("bmi2"))
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return ``numba.njit`` with these options.
+
+    Where neither the package's folder nor the user's home can be written to, as in some containers, kernels
+    are compiled anew in every process instead of failing.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        try:
+            return numba.njit(**options)(function)
+        except RuntimeError as error:
+            if "cannot cache" not in str(error):
+                raise
+            return numba.njit(**{**options, "cache": False})(function)
+
+    return compiled
 
 
 @intrinsic

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from tersor.kernels.machine.cpu import njit
 from tersor.kernels.payload.layout import CODED, HEADER
 
 HEADER_NBYTES = HEADER.size

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
+from numba import types
+
+from tersor.kernels.machine.cpu import njit
 
 _U = types.uint64
 

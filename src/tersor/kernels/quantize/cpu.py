@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
-from tersor.kernels.machine.cpu import bits_of
+from tersor.kernels.machine.cpu import bits_of, njit
 from tersor.kernels.quantize.grid import SHRINK, TILE, Grid, Limits
 from tersor.raw_bytes import empty
 from tersor.types import Bound

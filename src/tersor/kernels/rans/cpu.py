@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit, types
+from numba import types
 
 from tersor.errors import CorruptDataError
 from tersor.kernels import threads
+from tersor.kernels.machine.cpu import njit
 from tersor.kernels.rans.layout import (
     LANES,
     STATE_LOW,

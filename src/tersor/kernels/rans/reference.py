@@ -61,17 +61,19 @@ def _encode_blocks(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return final states, all words in decoding order, and the number of words per block."""
     if single:
-        none = torch.zeros(0, dtype=torch.int64)
-        return none, none, torch.zeros(layout.num_blocks, dtype=torch.int64)
+        none = torch.zeros(0, dtype=torch.int64, device="cpu")
+        return none, none, torch.zeros(layout.num_blocks, dtype=torch.int64, device="cpu")
     bits = prob_bits(layout.alphabet)
     cumulative = table.cumsum(0) - table
     steps = layout.block // LANES
-    padded_index = torch.full((layout.num_blocks * layout.block,), -1, dtype=torch.int64)
+    padded_index = torch.full(
+        (layout.num_blocks * layout.block,), -1, dtype=torch.int64, device="cpu"
+    )
     padded_index[: index.numel()] = index
     grid = padded_index.view(layout.num_blocks, steps, LANES)
-    state = torch.full((layout.num_blocks, LANES), STATE_LOW, dtype=torch.int64)
+    state = torch.full((layout.num_blocks, LANES), STATE_LOW, dtype=torch.int64, device="cpu")
     emitted = torch.zeros_like(grid)
-    emits = torch.zeros(grid.shape, dtype=torch.bool)
+    emits = torch.zeros(grid.shape, dtype=torch.bool, device="cpu")
     for step in range(steps - 1, -1, -1):
         symbol = grid[:, step]
         live = symbol >= 0
@@ -98,7 +100,7 @@ def rans_decode(
     table, offsets, nbytes = layout.read(data, given)
     dtype = torch.uint8 if alphabet <= 256 else torch.int16
     if int((table > 0).sum()) <= 1:
-        symbols = torch.full((num_symbols,), int(table.argmax()), dtype=dtype)
+        symbols = torch.full((num_symbols,), int(table.argmax()), dtype=dtype, device="cpu")
         return symbols.to(body.device), nbytes
     words_start = layout.words_start(single=False)
     states = data[layout.states_start : words_start].view(np.uint32).astype(np.int64)
@@ -121,11 +123,11 @@ def _decode_blocks(
     layout: RansLayout,
 ) -> torch.Tensor:
     bits = prob_bits(layout.alphabet)
-    symbol_of = torch.repeat_interleave(torch.arange(layout.alphabet), table)
-    within = torch.arange(1 << bits) - (table.cumsum(0) - table)[symbol_of]
+    symbol_of = torch.repeat_interleave(torch.arange(layout.alphabet, device="cpu"), table)
+    within = torch.arange(1 << bits, device="cpu") - (table.cumsum(0) - table)[symbol_of]
     steps = layout.block // LANES
-    out = torch.zeros(layout.num_blocks, steps, LANES, dtype=torch.int64)
-    live = (torch.arange(out.numel()) < layout.num_symbols).view(out.shape)
+    out = torch.zeros(layout.num_blocks, steps, LANES, dtype=torch.int64, device="cpu")
+    live = (torch.arange(out.numel(), device="cpu") < layout.num_symbols).view(out.shape)
     place = offsets[:-1].clone()
     for step in range(steps):
         slot = state & ((1 << bits) - 1)

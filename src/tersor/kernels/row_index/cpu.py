@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from tersor.kernels.bitfields.cpu import read_fields, write_fields
 from tersor.kernels.huffman.cpu import decode_from, encode_into
 from tersor.kernels.huffman.layout import max_length
+from tersor.kernels.machine.cpu import njit
 from tersor.kernels.rows import layout
 from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW, WIDE

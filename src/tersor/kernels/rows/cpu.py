@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels.dedup.cpu import distinct_rows
 from tersor.kernels.finite_range.cpu import INFINITIES, range_if_finite
-from tersor.kernels.machine.cpu import array_at
+from tersor.kernels.machine.cpu import array_at, njit
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.payload.plain import Encoded
 from tersor.kernels.quantize.cpu import Promise, fit_grid, quantize_bytes

@@ -135,7 +135,7 @@ def _gather(
 def _read_back(count: torch.Tensor, finite: torch.Tensor) -> tuple[int, float, float]:
     """Read back how many rows are distinct, and the finite range, at once."""
     numbers = torch.cat([count, finite.view(torch.int64)]).tolist()
-    low, high = torch.tensor(numbers[1:]).view(torch.float64).tolist()
+    low, high = torch.tensor(numbers[1:], device="cpu").view(torch.float64).tolist()
     return numbers[0], low, high
 
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
 from tersor.kernels.bitfields.cpu import SLACK_NBYTES, pack_bytes, pack_tile
 from tersor.kernels.bitpack.cpu import is_consistent, to_fields, unpack_dequantize_kernel
 from tersor.kernels.bitpack.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.finite_range.cpu import INFINITIES, range_if_finite
-from tersor.kernels.machine.cpu import address_of, array_at
+from tersor.kernels.machine.cpu import address_of, array_at, njit
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.payload.plain import Encoded
 from tersor.kernels.quantize.cpu import WIDE, Promise, fit_grid, quantize_bytes, quantize_tile

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from tersor.kernels import threads
+from tersor.kernels.machine.cpu import njit
 from tersor.kernels.quantize.cpu import (
     bounded_dequantize,
     bounded_quantize,
@@ -156,7 +156,7 @@ def quantize_symbols(
                 [(*arguments, np.int32(smallest), symbols, s, e) for s, e in parts],
             )
             if not any(met_outlier):
-                none = torch.empty(0, dtype=torch.int64)
+                none = torch.empty(0, dtype=torch.int64, device="cpu")
                 alphabet = largest - smallest + 1
                 mapped = Symbols(
                     torch.from_numpy(symbols), smallest, alphabet, none, none.to(torch.int32)

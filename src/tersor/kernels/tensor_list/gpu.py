@@ -35,10 +35,10 @@ class TileTable:
 @kept
 def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
     """Return the table of tensors with ``numels`` values, cut into tiles of ``tile`` values."""
-    counts = torch.tensor(numels, dtype=torch.int64)
+    counts = torch.tensor(numels, dtype=torch.int64, device="cpu")
     num_tiles = ((counts + (tile - 1)) // tile).clamp(min=1)
     first_tiles = torch.cat([num_tiles.new_zeros(1), num_tiles.cumsum(0)])
-    owners = torch.arange(len(numels), dtype=torch.int32).repeat_interleave(num_tiles)
+    owners = torch.arange(len(numels), dtype=torch.int32, device="cpu").repeat_interleave(num_tiles)
     total = int(first_tiles[-1])
     return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
 
