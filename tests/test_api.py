@@ -176,10 +176,18 @@ def test_conjugate_views_are_stored_as_they_read():
     assert torch.equal(decompress(compress(x, codec="raw")), x.resolve_conj())
 
 
+def nested(layout: torch.layout) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.nested.nested_tensor([values(2, 3), values(4, 3)], layout=layout)
+
+
 def wrong_calls() -> dict[str, object]:
     x = values(4, 4)
     return {
         "no bound": lambda: compress(x),
+        "loads of text": lambda: tersor.loads("text"),
+        "bandwidth as text": lambda: create("auto", bound=BOUND, bandwidth_gbit_s="a"),
         "no bound for flat": lambda: compress(x, codec="flat"),
         "bound as number": lambda: compress(x, 0.1),
         "bound for raw": lambda: compress(x, BOUND, codec="raw"),
@@ -201,6 +209,13 @@ def wrong_calls() -> dict[str, object]:
         "sparse": lambda: compress(x.to_sparse(), BOUND),
         "sparse in flat": lambda: compress(x.to_sparse(), BOUND, codec="flat"),
         "sparse in raw": lambda: compress(x.to_sparse(), codec="raw"),
+        "values without bytes": lambda: compress(np.zeros(3, "V0"), codec="raw"),
+        "values without fields": lambda: compress(np.zeros((2, 3), np.dtype([])), codec="raw"),
+        "nested": lambda: compress(nested(torch.strided), BOUND),
+        "nested in raw": lambda: compress(nested(torch.strided), codec="raw"),
+        "jagged": lambda: compress(nested(torch.jagged), BOUND),
+        "too many dimensions": lambda: compress(torch.zeros([1] * 40), BOUND),
+        "no bound in create": lambda: create("flat"),
         "decompress of no Packed": lambda: decompress(b"bytes"),
     }
 
@@ -219,6 +234,11 @@ def test_a_wrong_call_is_told_in_one_sentence(what):
         (lambda x: compress(x, BOUND, codec="flat", blocks=3), "it has lorenzo, block, base"),
         (lambda x: create("raw", level=3), "it has none"),
         (lambda x: compress({"w": x}, BOUND), "tersor.save(path, {...})"),
+        (lambda x: compress(nested(torch.strided), BOUND), "x.unbind()"),
+        (lambda x: compress(np.zeros(3, "V0"), BOUND), "an array of numbers"),
+        (lambda x: create("flat"), "needs bound=Bound.absolute(e)"),
+        (lambda x: create("auto"), "needs bound=Bound.absolute(e)"),
+        (lambda x: compress(x, codec="flat"), "needs bound=Bound.absolute(e)"),
     ],
 )
 def test_a_wrong_call_is_told_the_way_out(call, way_out):
@@ -231,6 +251,8 @@ def test_a_wrong_call_is_told_the_way_out(call, way_out):
         ({"a": values(3), "model": {"w": values(3)}}, "entry 'model' is a dict"),
         ({"a": values(3), "epoch": 3}, "entry 'epoch'"),
         ({"a": values(3), "names": np.array(["x"])}, "entry 'names'"),
+        ({"a": values(3), "deep": torch.zeros([1] * 40)}, "entry 'deep'"),
+        ({"a": values(3), "sparse": torch.eye(3).to_sparse()}, "entry 'sparse'"),
         (values(3), "tersor.save(path, {'x': x})"),
         ([values(3)], "tersor.save(path, {'x': x})"),
     ],
@@ -262,7 +284,9 @@ def test_load_names_the_damaged_file(tmp_path):
         assert str(error).count(str(path)) == 1
 
 
-@pytest.mark.parametrize("codec", [None, 5, "gzip", ""])
+@pytest.mark.parametrize(
+    "codec", [None, 5, "gzip", "", [], {}, ["flat"], np.array(["auto", "raw"])]
+)
 def test_an_unknown_codec_is_told_with_those_known(codec):
     error = assert_rejects(lambda: compress(values(3), BOUND, codec=codec), UnknownCodecError)
     assert "flat" in str(error)
@@ -274,6 +298,20 @@ def test_an_unknown_codec_is_told_with_those_known(codec):
 @pytest.mark.parametrize("kind", ["absolute", "relative"])
 def test_impossible_bounds_are_refused(kind, value):
     assert_rejects(lambda: getattr(Bound, kind)(value), SpecError)
+
+
+@pytest.mark.parametrize(
+    ("codec", "options"),
+    [
+        ("auto", {"bandwidth_gbit_s": "a"}),
+        ("auto", {"bandwidth_gbit_s": np.array([1, 2])}),
+        ("rows", {"entropy": np.array([1, 2])}),
+        ("flat", {"block": []}),
+    ],
+)
+def test_an_option_of_another_type_is_named(codec, options):
+    error = assert_rejects(lambda: create(codec, bound=BOUND, **options), SpecError)
+    assert min(options) in str(error)
 
 
 def test_bounds_of_any_real_number_type():

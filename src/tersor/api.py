@@ -12,7 +12,7 @@ import torch
 from tersor.codecs import Codec, Packed, create, get
 from tersor.container import Reader, Writer
 from tersor.errors import SpecError
-from tersor.types import FLOAT_DTYPES, Bound
+from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 
 
 def resolve_codec(
@@ -27,19 +27,15 @@ def resolve_codec(
         if bound is not None or options:
             raise SpecError("give bound and options to the codec itself, or name the codec")
         return codec
+    kind = get(codec)
     if codec == "auto" and x.dtype not in FLOAT_DTYPES:
         return create("raw")
-    get(codec).check_options(options)
-    if get(codec).takes_bound():
-        if bound is None:
-            raise SpecError(
-                f"codec {codec!r} needs bound=Bound.absolute(e) or Bound.relative(r); "
-                "use codec='raw' to store values exactly"
-            )
-        return create(codec, device=x.device, bound=bound, **options)
-    if bound is not None:
+    kind.check_options(options)
+    if bound is None:
+        return create(codec, device=x.device, **options)
+    if not kind.takes_bound():
         raise SpecError(f"codec {codec!r} promises a size, not an error: leave bound out")
-    return create(codec, device=x.device, **options)
+    return create(codec, device=x.device, bound=bound, **options)
 
 
 def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
@@ -53,6 +49,8 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
         )
     if not isinstance(x, np.ndarray):
         raise SpecError(f"expected a torch tensor or numpy array, not {type(x).__name__}")
+    if x.itemsize == 0:
+        raise SpecError(f"values of {x.dtype} take no bytes; give an array of numbers")
     if not x.dtype.isnative:
         x = x.astype(x.dtype.newbyteorder("="))
     if not x.flags.writeable or any(stride < 0 for stride in x.strides):
@@ -145,8 +143,8 @@ def save(
     atomically: until all is written it stays as it was, also when an error is raised.
 
     Raises:
-        SpecError: the arguments cannot work together, or an entry is no tensor; the sentence names
-            it.
+        SpecError: the arguments cannot work together, or an entry is no tensor that can be stored;
+            the sentence names it.
     """
     if not isinstance(arrays, Mapping):
         raise SpecError(
@@ -160,16 +158,18 @@ def save(
 
 
 def _entry(name: str, x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return one entry of a dict as a tensor; an error names it."""
+    """Return one entry of a dict as a tensor that can be stored; an error names it."""
     if isinstance(x, Mapping):
         raise SpecError(
             f"entry {name!r} is a dict, not a tensor; save its entries one by one, as in "
             f"tersor.save(path, {{'{name}.weight': ...}})"
         )
     try:
-        return as_tensor(x)
+        tensor = as_tensor(x)
+        TensorInfo.of(tensor)
     except SpecError as error:
         raise SpecError(f"entry {name!r}: {error}") from error
+    return tensor
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:

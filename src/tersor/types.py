@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Final, Literal
 
 import torch
@@ -56,15 +57,7 @@ class Bound:
         """Refuse anything that is not a finite number of at least zero."""
         if self.kind not in ("absolute", "relative"):
             raise SpecError(f"bound kind must be 'absolute' or 'relative', not {self.kind!r}")
-        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
-            raise SpecError(f"an error bound must be a number, not {type(self.value).__name__}")
-        try:
-            value = float(self.value)
-        except OverflowError as error:
-            raise SpecError("an error bound must fit in a float64") from error
-        if not math.isfinite(value) or value < 0:
-            raise SpecError(f"an error bound must be finite and at least 0, not {value}")
-        object.__setattr__(self, "value", value)
+        object.__setattr__(self, "value", checked_error_bound(self.value))
 
     @classmethod
     def absolute(cls, value: float) -> Bound:
@@ -100,6 +93,27 @@ class Bound:
         return cls(kind, value)
 
 
+def checked_error_bound(value: object) -> float:
+    """Return an error bound as a float64; it may be any real number, also one of numpy.
+
+    Raises:
+        SpecError: not a number, not finite, or below 0.
+
+    Example:
+        >>> checked_error_bound(2)
+        2.0
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise SpecError(f"an error bound must be a number, not {type(value).__name__}")
+    try:
+        error_bound = float(value)
+    except OverflowError as error:
+        raise SpecError("an error bound must fit in a float64") from error
+    if not math.isfinite(error_bound) or error_bound < 0:
+        raise SpecError(f"an error bound must be finite and at least 0, not {error_bound}")
+    return error_bound
+
+
 def bound_share(error: float, error_bound: float) -> float:
     """Return error over bound; above 1 the bound is broken. A bound of 0 allows no error.
 
@@ -119,18 +133,24 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    def __post_init__(self) -> None:
+        """Refuse what describes no tensor; how large one may be is for ``check_storable``."""
+        object.__setattr__(self, "shape", _checked_shape(self.shape))
+        _check_dtype(self.dtype)
+
     @classmethod
     def of(cls, x: torch.Tensor) -> TensorInfo:
-        """Describe ``x``; raises ``SpecError`` for a dtype or layout tersor cannot store."""
-        if x.layout is not torch.strided:
-            raise SpecError(
-                f"only dense tensors can be compressed, not {x.layout}; use .to_dense()"
-            )
-        if x.is_meta:
-            raise SpecError("a tensor on the meta device has no values; materialise it first")
-        if x.dtype not in DTYPE_NAMES:
-            raise SpecError(f"tensors of {x.dtype} cannot be stored; convert to float32 first")
-        return cls(tuple(x.shape), x.dtype)
+        """Describe ``x``.
+
+        Raises:
+            SpecError: no tensor, or one of a dtype, layout or shape that tersor cannot store.
+        """
+        check_tensor(x)
+        info = cls(tuple(x.shape), x.dtype)
+        # what has values is in memory, and so not too large
+        if x.dim() > MAX_DIMS or not x.numel():
+            info.check_storable()
+        return info
 
     @property
     def numel(self) -> int:
@@ -141,6 +161,22 @@ class TensorInfo:
     def nbytes(self) -> int:
         """Size of the uncompressed values in bytes."""
         return self.numel * self.dtype.itemsize
+
+    def check_storable(self) -> None:
+        """Raise ``SpecError`` if a reader would refuse a file with such a tensor."""
+        problem = self._size_problem()
+        if problem:
+            raise SpecError(f"{problem}; reshape the tensor")
+
+    def _size_problem(self) -> str:
+        """Say why no file can hold such a shape; empty if one can."""
+        if len(self.shape) > MAX_DIMS:
+            return f"a shape of {len(self.shape)} sizes is longer than the {MAX_DIMS} of a file"
+        # a size of 0 hides the others from nbytes, but torch computes strides from them
+        strided_nbytes = math.prod(max(1, size) for size in self.shape) * self.dtype.itemsize
+        if strided_nbytes >= 2**63:
+            return f"the shape {self.shape} has sizes that multiply to 2**63 bytes or more"
+        return ""
 
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form, ``{"shape": [2, 3], "dtype": "f32"}``."""
@@ -154,11 +190,43 @@ class TensorInfo:
         shape, dtype = config["shape"], config["dtype"]
         if not isinstance(dtype, str) or dtype not in DTYPES:
             raise CorruptDataError(f"unknown dtype {dtype!r} in a tensor description")
-        if not isinstance(shape, list | tuple) or len(shape) > MAX_DIMS:
-            raise CorruptDataError(f"a shape must be a list of at most {MAX_DIMS} sizes")
-        if any(type(size) is not int or not 0 <= size < 2**63 for size in shape):
-            raise CorruptDataError(f"impossible shape {list(shape)} in a tensor description")
-        info = cls(tuple(shape), DTYPES[dtype])
-        if info.nbytes >= 2**63:
-            raise CorruptDataError(f"impossible shape {list(shape)} in a tensor description")
+        try:
+            info = cls(shape, DTYPES[dtype])
+        except SpecError as error:
+            raise CorruptDataError("a shape must be a list of sizes of at least 0") from error
+        problem = info._size_problem()
+        if problem:
+            raise CorruptDataError(problem)
         return info
+
+
+def _checked_shape(shape: object) -> tuple[int, ...]:
+    if not isinstance(shape, tuple | list):
+        raise SpecError(f"a shape must be sizes, as in (2, 3), not {shape!r}")
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise SpecError(f"a shape must be sizes of at least 0, as in (2, 3), not {shape!r}")
+    return tuple(shape)
+
+
+def _check_dtype(dtype: object) -> None:
+    if not isinstance(dtype, torch.dtype) or dtype not in DTYPE_NAMES:
+        raise SpecError(f"a dtype must be one that can be stored, as torch.float32, not {dtype!r}")
+
+
+def check_tensor(x: torch.Tensor) -> None:
+    """Raise ``SpecError`` unless ``x`` is a dense tensor with values of a dtype that can be stored."""
+    if not isinstance(x, torch.Tensor):
+        raise SpecError(f"expected a torch tensor, not {type(x).__name__}; use torch.as_tensor")
+    # the older kind of nested tensor says that it is dense, and has no shape to ask for
+    if x.is_nested:
+        raise SpecError(
+            "a nested tensor cannot be compressed as a whole; compress each of x.unbind(), or "
+            "torch.nested.to_padded_tensor(x, 0.0)"
+        )
+    if x.layout is not torch.strided:
+        raise SpecError(f"only dense tensors can be compressed, not {x.layout}; use .to_dense()")
+    if x.is_meta:
+        raise SpecError("a tensor on the meta device has no values; materialise it first")
+    if x.dtype not in DTYPE_NAMES:
+        raise SpecError(f"tensors of {x.dtype} cannot be stored; convert to float32 first")

@@ -19,11 +19,20 @@ def _files(tersor, noise) -> None:
     np.save("object.npy", np.array([{}, []], dtype=object), allow_pickle=True)
     np.save("text.npy", np.array(["a", "b"]))
     np.save("fields.npy", np.zeros(3, dtype=[("a", "f4"), ("é", "f4")]))
+    np.save("void.npy", np.zeros(3, "V0"))
+    for name, shape, values in (("deep", (1,) * 40, bytes(4)), ("vast", (0, 2**62), b"")):
+        header = io.BytesIO()
+        described = {"descr": "<f4", "fortran_order": name == "deep", "shape": shape}
+        np.lib.format.write_array_header_1_0(header, described)
+        Path(f"{name}.npy").write_bytes(header.getvalue() + values)
+        with zipfile.ZipFile(f"{name}.npz", "w") as archive:
+            archive.writestr("x.npy", header.getvalue() + values)
     data = Path("good.npy").read_bytes()
     Path("short.npy").write_bytes(data[:-1])
     Path("long.npy").write_bytes(data + b"0")
     Path("garbage.npy").write_bytes(b"\x93NUMPY\x01\x00\x10\x00{'descr': (((((((")
     Path("empty.npy").write_bytes(b"")
+    Path("empty.bin").write_bytes(b"")
     Path("bad.npz").write_bytes(b"PK\x03\x04garbage")
     with zipfile.ZipFile("lying.npz", "w") as archive:
         archive.writestr("x.npy", data[:500])
@@ -74,6 +83,12 @@ def _files(tersor, noise) -> None:
         ("compress object.npy --rel 0.1", 2, "float32"),
         ("compress text.npy --rel 0.1", 2, "float32"),
         ("compress fields.npy --rel 0.1", 2, "float32"),
+        ("compress void.npy --codec raw", 2, "an array of numbers"),
+        ("compress deep.npy --codec raw", 2, "'deep.npy': a shape of 40 sizes"),
+        ("compress deep.npz --codec raw", 2, "'deep.npz': a shape of 40 sizes"),
+        ("compress vast.npy --rel 0.1", 2, "reshape"),
+        ("compress vast.npz --rel 0.1", 2, "reshape"),
+        ("compress empty.bin --dtype f32 --shape 0,900000000000000000,9 --rel 0.1 -o x.tsr", 2, "reshape"),
         ("compress short.npy --rel 0.1", 1, "cut short"),
         ("compress long.npy --rel 0.1", 1, "one array per file"),
         ("compress garbage.npy --rel 0.1", 1, "not a .npy file"),

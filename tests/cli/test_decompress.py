@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tersor import Bound, Writer, create, load
+from tersor.types import DTYPES
 from tests.checks import assert_bits_equal
 
 
@@ -158,3 +159,39 @@ def test_bound_holds_after_widening(tersor) -> None:
     tersor.ok("decompress", "c.pt.tsr", "-o", "w.npy", "--dtype", "f64")
     worst = np.abs(np.load("w.npy") - x.double().numpy()).max()
     assert worst <= Bound.relative(0.01).resolve(float(x.min()), float(x.max()))
+
+
+def test_a_name_that_safetensors_keeps_for_itself_is_refused(tersor) -> None:
+    pytest.importorskip("safetensors")
+    _write({"__metadata__": torch.zeros(2), "w": torch.ones(2)})
+    words = tersor.refused("decompress", "x.tsr", "-o", "x.safetensors")
+    assert "'__metadata__'" in words
+    assert ".npz or .pt" in words
+    tersor.ok("decompress", "x.tsr", "-o", "x.safetensors", "--array", "w")
+    tersor.ok("decompress", "x.tsr", "-o", "x.npz")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_safetensors_holds_a_dtype_or_says_so(tersor, dtype) -> None:
+    safetensors = pytest.importorskip("safetensors.torch")
+    x = torch.zeros(3, dtype=DTYPES[dtype])
+    _write({"w": torch.ones(2), "x": x})
+    if dtype == "c128":
+        words = tersor.refused("decompress", "x.tsr", "-o", "x.safetensors")
+        assert "no dtype for c128; write to .pt" in words
+    else:
+        tersor.ok("decompress", "x.tsr", "-o", "x.safetensors")
+        assert_bits_equal(safetensors.load_file("x.safetensors")["x"], x)
+
+
+@pytest.mark.parametrize(("letter", "longest"), [("n", 65_531), ("ü", 32_765)])
+def test_a_name_too_long_for_an_archive_is_refused(tersor, letter, longest) -> None:
+    _write({letter * longest: torch.zeros(2), "w": torch.ones(2)})
+    tersor.ok("decompress", "x.tsr", "-o", "x.npz")
+    with np.load("x.npz") as found:
+        assert list(found) == [letter * longest, "w"]
+    _write({letter * (longest + 1): torch.zeros(2), "w": torch.ones(2)})
+    words = tersor.refused("decompress", "x.tsr", "-o", "y.npz")
+    assert ".pt or .safetensors" in words
+    assert len(words) < 300
+    tersor.ok("decompress", "x.tsr", "-o", "y.pt")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,13 +10,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from tersor import Bound, Packed, codec_ids, decompress, use_backend
+from tersor import Bound, Packed, codec_ids, compress, decompress, use_backend
 from tersor.chunks import ChunkPlan
 from tersor.codecs import Codec
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.scratch import scratch
-from tersor.types import FLOAT_DTYPES
+from tersor.types import FLOAT_DTYPES, TensorInfo
 from tests import data
 from tests.checks import (
     assert_bits_equal,
@@ -290,3 +291,18 @@ def test_a_bound_of_another_type_is_refused(variant):
 def test_impossible_chunk_sizes_are_refused(variant, chunk_values):
     codec = build(variant, Bound.absolute(0.1))
     assert_rejects(lambda: codec.encode(torch.randn(8), chunk_values=chunk_values), SpecError)
+
+
+def test_a_payload_is_decoded_to_no_dtype_that_its_codec_does_not_take():
+    packed = compress(torch.randn(100), Bound.relative(0.01), codec="flat")
+    wrong = dataclasses.replace(packed, info=TensorInfo((100,), torch.int32))
+    with pytest.raises(SpecError, match=r"'flat' cannot encode torch\.int32"):
+        decompress(wrong)
+
+
+@pytest.mark.parametrize("view", [torch._neg_view, torch.conj])
+def test_a_view_that_changes_values_is_no_place_to_decode_into(view):
+    dtype = torch.complex64 if view is torch.conj else torch.float32
+    packed = compress(torch.ones(10, dtype=dtype), codec="raw")
+    with pytest.raises(SpecError, match="resolve"):
+        decompress(packed, out=view(torch.zeros(10, dtype=dtype)))

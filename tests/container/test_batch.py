@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor import Batch, Bound, TensorInfo, decode_batch, encode_batch
+from tersor import Batch, Bound, TensorInfo, create, decode_batch, encode_batch
 from tersor.container import begin_decode_batch
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels import threads
@@ -176,3 +176,10 @@ def test_on_the_cpu_decoding_is_done_when_it_begins():
     for x, y in zip(expected, decoding.tensors, strict=True):
         assert_bits_equal(y, x)
     assert_bits_equal(batch.trimmed().buffer, batch.buffer)
+
+
+def test_a_payload_is_decoded_to_no_dtype_that_its_codec_does_not_take():
+    codec = create("flat", bound=Bound.relative(0.01))
+    batch = encode_batch([torch.randn(100)], [codec])
+    with pytest.raises(SpecError, match=r"'flat' cannot encode torch\.int32"):
+        decode_batch(batch, [TensorInfo((100,), torch.int32)], [codec])

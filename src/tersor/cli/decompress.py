@@ -13,6 +13,7 @@ from tersor.cli.arrays.inputs import CHECKPOINT_SUFFIXES, SUFFIXES, parse_dtype
 from tersor.cli.arrays.npy_header import numpy_dtype
 from tersor.cli.arrays.sinks import (
     Decoded,
+    check_safetensors,
     member_names,
     write_npy,
     write_npz,
@@ -20,7 +21,6 @@ from tersor.cli.arrays.sinks import (
     write_raw,
     write_safetensors,
 )
-from tersor.cli.arrays.state_dicts import load_safetensors
 from tersor.cli.options import ForceOption, JsonOption, ThreadsOption, use_threads
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, Output, check_output, open_output, standard_input
@@ -161,8 +161,10 @@ def _check_form(form: str, dtypes: dict[str, torch.dtype]) -> None:
     if form in (".npy", ".npz"):
         for dtype in dtypes.values():
             numpy_dtype(dtype)
+    if form == ".npz":
+        member_names(dtypes)
     elif form == ".safetensors":
-        load_safetensors()
+        check_safetensors(dtypes)
 
 
 def _write(form: str, arrays: list[Decoded], output: Output) -> dict[str, str]:

@@ -85,9 +85,11 @@ class Codec(ABC):
         """Decode into ``out`` (same shape, dtype and device) or into a new tensor.
 
         Raises:
+            SpecError: the codec takes no such dtype, or ``out`` does not fit.
             CorruptDataError: the payload is not what this codec writes.
         """
         info = packed.info
+        self.check_supported(info.dtype)
         plan = ChunkPlan(info.shape, packed.chunk_values)
         if len(plan) != len(packed.payloads):
             raise CorruptDataError(f"{len(plan)} chunks expected, {len(packed.payloads)} present")
@@ -230,6 +232,10 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
         )
     if out.requires_grad:
         raise SpecError("out must not require a gradient; give out.detach()")
+    if out.is_neg() or out.is_conj():
+        raise SpecError(
+            "out must hold its values as they are; give out.resolve_neg().resolve_conj()"
+        )
     return out if out.is_contiguous() else empty(info.shape, info.dtype, device)
 
 

@@ -7,13 +7,14 @@ A package offers codecs with ``[project.entry-points."tersor.codecs"]``, one ``n
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from importlib.metadata import entry_points
 from typing import Any, TypeVar
 
 import torch
 
 from tersor.codecs.codec import Codec
-from tersor.errors import SpecError, UnknownCodecError, UnsupportedVersionError
+from tersor.errors import SpecError, TersorError, UnknownCodecError, UnsupportedVersionError
 
 _codecs: dict[str, type[Codec]] = {}
 _CodecType = TypeVar("_CodecType", bound=type[Codec])
@@ -38,11 +39,17 @@ def codec_ids() -> list[str]:
 
 
 def get(codec_id: str) -> type[Codec]:
-    """Return the codec class registered under ``codec_id``."""
-    if codec_id not in _codecs:
+    """Return the codec class registered under ``codec_id``.
+
+    Raises:
+        UnknownCodecError: there is none, whatever ``codec_id`` is.
+    """
+    # a list or a dict cannot even be looked up
+    is_name = isinstance(codec_id, str)
+    if is_name and codec_id not in _codecs:
         for point in entry_points(group="tersor.codecs", name=codec_id):
             register(point.load())
-    if codec_id not in _codecs:
+    if not is_name or codec_id not in _codecs:
         raise UnknownCodecError(f"unknown codec {codec_id!r}; known are {', '.join(codec_ids())}")
     return _codecs[codec_id]
 
@@ -53,6 +60,10 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
     ``device``, a ``torch.device`` or its name, is where the tensors are: an option that is not named
     is then the one that is fast there (``rows`` takes ``entropy="ans"`` on CUDA).
 
+    Raises:
+        UnknownCodecError: no codec of that id is installed.
+        SpecError: an option is missing, unknown or impossible.
+
     Example:
         >>> from tersor import Bound
         >>> create("flat", bound=Bound.absolute(0.5)).to_config()["bound"]
@@ -62,10 +73,38 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
     codec.check_options(spec)
     if device is not None:
         spec = {**codec.options_on(torch.device(device)), **spec}
+    _check_complete(codec, spec)
     try:
         return codec(**spec)
-    except TypeError as error:
-        raise SpecError(f"codec {codec_id!r}: {error}") from error
+    except TersorError:
+        raise
+    # what a codec's own checks raise when a value has not even the type that they compare with
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"codec {codec_id!r} cannot take such a value of {' or '.join(spec)} ({error}); "
+            "'tersor codecs' shows what options look like"
+        ) from error
+
+
+def _check_complete(codec: type[Codec], spec: Mapping[str, Any]) -> None:
+    """Raise ``SpecError`` where an option without a default is not given."""
+    for option in fields(codec):
+        has_default = option.default is not MISSING or option.default_factory is not MISSING
+        if has_default or not option.init or option.name in spec:
+            continue
+        if option.name == "bound":
+            raise SpecError(
+                f"codec {codec.codec_id!r} needs bound=Bound.absolute(e) or Bound.relative(r); "
+                "use codec='raw' to store values exactly"
+            )
+        raise SpecError(f"codec {codec.codec_id!r} needs the option {option.name!r}; give it")
+
+
+def check_is_codec(codec: object) -> None:
+    """Raise ``SpecError`` unless ``codec`` is a codec object, which a name is not."""
+    if not isinstance(codec, Codec):
+        given = repr(codec) if isinstance(codec, str) else type(codec).__name__
+        raise SpecError(f"expected a codec, as tersor.create('raw') makes one, not {given}")
 
 
 def from_config(config: Any) -> Codec:

@@ -21,12 +21,13 @@ from tersor.codecs.codec import (
     materialised,
 )
 from tersor.codecs.lists import decode_each, encode_each, runs_on_gpu
+from tersor.codecs.registry import check_is_codec
 from tersor.container.device_batch import Decoding, begin_decode, encode_frame
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels import threads
 from tersor.kernels.runs import cut
-from tersor.types import TensorInfo
+from tersor.types import TensorInfo, check_tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +81,26 @@ def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) ->
 
 def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
     """Raise ``SpecError`` unless each tensor has a codec that can encode it as one payload."""
+    _check_codecs(codecs)
     if len(tensors) != len(codecs):
         raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
     for x, codec in zip(tensors, codecs, strict=True):
-        codec.check_supported(TensorInfo.of(x).dtype)
+        check_tensor(x)
+        codec.check_supported(x.dtype)
         check_num_values(x.numel())
         if x.device != tensors[0].device:
             raise SpecError(
                 f"the tensors of a list must be on one device, not on {tensors[0].device} and "
                 f"{x.device}; move them, or encode each device's tensors apart"
             )
+
+
+def _check_codecs(codecs: Sequence[Codec]) -> None:
+    """Raise ``SpecError`` unless this is a list of codecs."""
+    if isinstance(codecs, Codec):
+        raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
+    for codec in codecs:
+        check_is_codec(codec)
 
 
 def decode_payloads(
@@ -101,12 +112,14 @@ def decode_payloads(
     """Decode payloads of known shape and dtype, in parallel, into ``out`` or into new tensors.
 
     Raises:
-        SpecError: the lists differ in length, or ``out`` does not fit.
+        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: a payload is malformed.
     """
+    _check_codecs(codecs)
     if not len(payloads) == len(infos) == len(codecs):
         raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
-    for payload, info in zip(payloads, infos, strict=True):
+    for payload, info, codec in zip(payloads, infos, codecs, strict=True):
+        codec.check_supported(info.dtype)
         check_payload_size(payload, info.numel)
     targets = _targets(infos, out, [payload.device for payload in payloads])
     if runs_on_gpu(targets):
@@ -150,7 +163,7 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
     if runs_on_gpu(tensors):
         return Batch(*encode_frame([materialised(x) for x in tensors], codecs))
     payloads = encode_payloads(tensors, codecs)
-    sizes = torch.tensor([payload.numel() for payload in payloads], dtype=torch.int64)
+    sizes = torch.tensor([payload.numel() for payload in payloads], dtype=torch.int64, device="cpu")
     return Batch(pack_frame(payloads), sizes)
 
 
@@ -163,7 +176,7 @@ def decode_batch(
     """Decode all tensors of a batch, in parallel, into ``out`` or into new tensors.
 
     Raises:
-        SpecError: the lists differ in length, or ``out`` does not fit.
+        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
     if runs_on_gpu([batch.buffer]) and batch.sizes.device == batch.buffer.device:
@@ -187,13 +200,16 @@ def begin_decode_batch(
     is not contiguous is not written; ``decode_batch`` does that. On the CPU all is done at once.
 
     Raises:
-        SpecError: the lists differ in length, or ``out`` does not fit.
+        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: on the CPU, the sizes or a payload are malformed.
     """
     if not runs_on_gpu([batch.buffer]):
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
+    _check_codecs(codecs)
     if not len(batch.sizes) == len(infos) == len(codecs):
         raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
+    for info, codec in zip(infos, codecs, strict=True):
+        codec.check_supported(info.dtype)
     targets = _targets(infos, out, [batch.buffer.device] * len(infos))
     return begin_decode(batch.buffer, batch.sizes, targets, codecs)
 

@@ -86,7 +86,12 @@ def encode_array(
     reason: str,
     metadata: Mapping[str, str],
 ) -> bytes:
-    """Return the JSON object of one array; equal arguments give equal bytes."""
+    """Return the JSON object of one array; equal arguments give equal bytes.
+
+    Raises:
+        SpecError: the shape is one that ``parse_index`` refuses.
+    """
+    info.check_storable()
     config = {
         **info.to_config(),
         "name": name,
@@ -198,7 +203,7 @@ def _parse_array(config: Any, sections: SectionTable, first: int) -> ArrayEntry:
     if not isinstance(config["name"], str) or not isinstance(config["reason"], str):
         raise CorruptDataError("the name and reason of an array must be strings")
     try:
-        info = _parse_info(config)
+        info = TensorInfo.from_config({"shape": config["shape"], "dtype": config["dtype"]})
         chunk_values, num_chunks = _parse_chunks(config, info, len(sections) - first)
         entry = ArrayEntry(
             name=config["name"],
@@ -226,15 +231,6 @@ def _parse_chunks(config: Mapping[str, Any], info: TensorInfo, num_present: int)
     if num_chunks > num_present:
         raise CorruptDataError(f"{num_chunks} sections are needed, {num_present} are left")
     return chunk_values, num_chunks
-
-
-def _parse_info(config: Mapping[str, Any]) -> TensorInfo:
-    info = TensorInfo.from_config({"shape": config["shape"], "dtype": config["dtype"]})
-    # a size of 0 hides the others from numel, but torch computes strides from them
-    strided_nbytes = math.prod(max(1, size) for size in info.shape) * info.dtype.itemsize
-    if strided_nbytes >= 2**63:
-        raise CorruptDataError(f"impossible shape {list(info.shape)}")
-    return info
 
 
 def _parse_codec(config: Any, info: TensorInfo) -> Codec:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from types import TracebackType
 from typing import BinaryIO, Final, Self
@@ -16,6 +15,7 @@ from tersor.chunks import ChunkPlan
 from tersor.codecs.auto import chosen
 from tersor.codecs.codec import Codec, check_chunk_values, materialised
 from tersor.codecs.packed import Packed
+from tersor.codecs.registry import check_is_codec
 from tersor.container.atomic import atomic_write
 from tersor.container.header import (
     ALIGNMENT,
@@ -27,7 +27,7 @@ from tersor.container.header import (
 )
 from tersor.container.index import encode_array, join_index
 from tersor.errors import SpecError
-from tersor.types import TensorInfo
+from tersor.types import TensorInfo, checked_error_bound
 
 FILE_CHUNK_VALUES: Final = 2**22
 """Values per chunk in files: 16 MiB of float32, so a writer or reader holds little at a time."""
@@ -117,6 +117,7 @@ class Writer:
             SpecError: the name is taken, or the codec cannot encode such a tensor.
         """
         info = TensorInfo.of(x)
+        check_is_codec(codec)
         codec.check_supported(info.dtype)
         x = materialised(x)
         flat = x.view(-1)
@@ -167,35 +168,21 @@ class Writer:
             SpecError: the name is taken, the codec cannot encode such an array, or the chunks do
                 not match the plan. After a mismatch the file cannot be completed.
         """
+        check_is_codec(codec)
         codec.check_supported(info.dtype)
+        error_bound = _checked_promise(error_bound, codec)
         chunk_values = _checked_chunk_values(chunk_values)
-        plan = ChunkPlan(info.shape, chunk_values)
-
-        def payloads() -> Iterable[torch.Tensor]:
-            given = iter(chunks)
-            for index, chunk in enumerate(plan):
-                x = next(given, None)
-                if x is None:
-                    raise SpecError(f"array {name!r} has {len(plan)} chunks, only {index} given")
-                if x.numel() != chunk.stop - chunk.start or x.dtype != info.dtype:
-                    raise SpecError(
-                        f"chunk {index} of array {name!r} must be {info.dtype} with "
-                        f"{chunk.stop - chunk.start} values, not {x.dtype} with {x.numel()}"
-                    )
-                yield codec.encode_chunk(materialised(x).view(chunk.shape), error_bound)
-            if next(given, None) is not None:
-                raise SpecError(f"array {name!r} has {len(plan)} chunks, but more were given")
-
+        checked = _checked_chunks(name, info, ChunkPlan(info.shape, chunk_values), chunks)
         entry = encode_array(
             _checked_text(name),
             info,
             codec,
             chunk_values,
-            _checked_error_bound(error_bound, codec),
+            error_bound,
             _checked_text(reason),
-            _checked_metadata(metadata or {}),
+            _checked_metadata(metadata),
         )
-        self._add_payloads(name, entry, payloads())
+        self._add_payloads(name, entry, (codec.encode_chunk(x, error_bound) for x in checked))
 
     def add_packed(
         self, name: str, packed: Packed, metadata: Mapping[str, str] | None = None
@@ -205,6 +192,10 @@ class Writer:
         Raises:
             SpecError: the name is taken, or the payloads do not match the shape.
         """
+        if not isinstance(packed, Packed):
+            raise SpecError(
+                f"expected what compress returned, not {type(packed).__name__}; compress it first"
+            )
         num_chunks = len(ChunkPlan(packed.info.shape, packed.chunk_values))
         if num_chunks != len(packed.payloads):
             raise SpecError(f"{num_chunks} payloads expected, {len(packed.payloads)} given")
@@ -215,7 +206,7 @@ class Writer:
             packed.chunk_values,
             packed.error_bound if packed.codec.takes_bound() else None,
             _checked_text(packed.reason),
-            _checked_metadata(metadata or {}),
+            _checked_metadata(metadata),
         )
         self._add_payloads(name, entry, packed.payloads)
 
@@ -253,11 +244,35 @@ class Writer:
 
 
 def dumps(packed: Packed) -> bytes:
-    """Return a container file that holds only ``packed``, under the empty name."""
+    """Return a container file that holds only ``packed``, under the empty name.
+
+    Raises:
+        SpecError: ``packed`` is not what ``compress`` returned.
+    """
     stream = io.BytesIO()
     with Writer(stream) as writer:
         writer.add_packed("", packed)
     return stream.getvalue()
+
+
+def _checked_chunks(
+    name: str, info: TensorInfo, plan: ChunkPlan, chunks: Iterable[torch.Tensor]
+) -> Iterator[torch.Tensor]:
+    """Yield the chunks in the shapes of the plan; raises ``SpecError`` where one does not fit."""
+    given = iter(chunks)
+    for index, chunk in enumerate(plan):
+        x = next(given, None)
+        if x is None:
+            raise SpecError(f"array {name!r} has {len(plan)} chunks, only {index} given")
+        found = TensorInfo.of(x)
+        if found.numel != chunk.stop - chunk.start or found.dtype != info.dtype:
+            raise SpecError(
+                f"chunk {index} of array {name!r} must be {info.dtype} with "
+                f"{chunk.stop - chunk.start} values, not {found.dtype} with {found.numel}"
+            )
+        yield materialised(x).view(chunk.shape)
+    if next(given, None) is not None:
+        raise SpecError(f"array {name!r} has {len(plan)} chunks, but more were given")
 
 
 def _checked_chunk_values(chunk_values: int) -> int:
@@ -265,13 +280,11 @@ def _checked_chunk_values(chunk_values: int) -> int:
     return chunk_values
 
 
-def _checked_error_bound(error_bound: float | None, codec: Codec) -> float | None:
+def _checked_promise(error_bound: float | None, codec: Codec) -> float | None:
     if (error_bound is not None) != codec.takes_bound():
         promise = "an error bound" if codec.takes_bound() else "no error bound"
         raise SpecError(f"codec {codec.codec_id!r} takes {promise}")
-    if error_bound is None or (math.isfinite(error_bound) and error_bound >= 0):
-        return error_bound
-    raise SpecError(f"an error bound must be finite and at least 0, not {error_bound}")
+    return None if error_bound is None else checked_error_bound(error_bound)
 
 
 def _checked_text(text: str) -> str:
@@ -284,5 +297,11 @@ def _checked_text(text: str) -> str:
     return text
 
 
-def _checked_metadata(metadata: Mapping[str, str]) -> Mapping[str, str]:
+def _checked_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise SpecError(
+            f"metadata must be a dict of strings, as {{'unit': 'K'}}, not {type(metadata).__name__}"
+        )
     return {_checked_text(key): _checked_text(text) for key, text in metadata.items()}

@@ -14,7 +14,7 @@ import torch
 
 from tersor.chunks import Chunk, ChunkPlan
 from tersor.cli.arrays.npy_header import read_npy_header
-from tersor.cli.arrays.source import Source
+from tersor.cli.arrays.source import Source, check_storable
 from tersor.errors import CorruptDataError, SpecError
 from tersor.types import DTYPE_NAMES, TensorInfo
 
@@ -159,7 +159,7 @@ def raw_source(
     """Open raw little-endian values from the file's position on; no shape means one axis.
 
     Raises:
-        SpecError: the size of the file does not fit.
+        SpecError: the size of the file does not fit, or no ``.tsr`` file can hold the shape.
     """
     mapped = MappedFile(file)
     if shape is None:
@@ -175,4 +175,5 @@ def raw_source(
             f"{label} has {mapped.nbytes} bytes, but {DTYPE_NAMES[dtype]} of shape "
             f"{','.join(map(str, shape))} needs {info.nbytes}; check --dtype and --shape"
         )
+    check_storable(info, label)
     return MappedSource(name, info, mapped, 0)

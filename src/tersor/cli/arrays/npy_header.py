@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from tersor.api import as_tensor
+from tersor.cli.arrays.source import check_storable
 from tersor.errors import CorruptDataError, SpecError
-from tersor.types import DTYPE_NAMES, MAX_DIMS, TensorInfo
+from tersor.types import DTYPE_NAMES, TensorInfo
 
 _PARSER_ERRORS: Final = (
     ValueError,
@@ -46,7 +47,8 @@ def read_npy_header(stream: BinaryIO, label: str) -> NpyHeader:
 
     Raises:
         CorruptDataError: these are not the first bytes of a ``.npy`` file.
-        SpecError: the array holds Python objects, fields or another dtype without a tensor.
+        SpecError: the array holds Python objects, fields or another dtype without a tensor, or has
+            a shape that no ``.tsr`` file can hold.
     """
     start = stream.tell()
     try:
@@ -61,14 +63,11 @@ def read_npy_header(stream: BinaryIO, label: str) -> NpyHeader:
         raise CorruptDataError(
             f"{label} is not a .npy file; describe raw binary with --dtype and --shape"
         ) from error
-    if len(shape) > MAX_DIMS or any(size < 0 for size in shape):
+    if any(size < 0 for size in shape):
         raise CorruptDataError(f"{label} has the impossible shape {shape}")
-    return NpyHeader(
-        TensorInfo(tuple(int(size) for size in shape), torch_dtype(dtype, label)),
-        dtype,
-        fortran_order,
-        stream.tell() - start,
-    )
+    info = TensorInfo(tuple(int(size) for size in shape), torch_dtype(dtype, label))
+    check_storable(info, label)
+    return NpyHeader(info, dtype, fortran_order, stream.tell() - start)
 
 
 def torch_dtype(dtype: np.dtype[Any], label: str) -> torch.dtype:

@@ -6,7 +6,7 @@ import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import BinaryIO, cast
+from typing import BinaryIO, Final, cast
 
 import torch
 
@@ -15,8 +15,14 @@ from tersor.cli.arrays.npy_header import numpy_dtype, write_npy_header
 from tersor.cli.arrays.state_dicts import load_safetensors
 from tersor.cli.streams import Output
 from tersor.container import Reader
+from tersor.errors import SpecError
 from tersor.raw_bytes import as_bytes
-from tersor.types import TensorInfo
+from tersor.types import DTYPE_NAMES, TensorInfo
+
+_NPY_SUFFIX: Final = ".npy"
+_MAX_MEMBER_NBYTES: Final = 2**16 - 1
+"""An archive has 16 bits for the length of a member's name."""
+_SAFETENSORS_METADATA: Final = "__metadata__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ def write_npz(arrays: Mapping[str, Decoded], stream: BinaryIO) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             # a ZipInfo of our own has a fixed date: the same arrays give the same bytes
-            member = zipfile.ZipInfo(f"{name}.npy")
+            member = zipfile.ZipInfo(name + _NPY_SUFFIX)
             with archive.open(member, "w", force_zip64=True) as entry:
                 write_npy(array, cast("BinaryIO", entry))
 
@@ -88,8 +94,30 @@ def write_pt(arrays: Collection[Decoded], stream: BinaryIO) -> None:
     torch.save({array.name: array.whole() for array in arrays}, stream)
 
 
+def check_safetensors(arrays: Mapping[str, torch.dtype]) -> None:
+    """Refuse names and dtypes that a ``.safetensors`` file cannot hold.
+
+    Raises:
+        SpecError: there is such an array.
+        BackendUnavailableError: the package safetensors is not installed.
+    """
+    safetensors = load_safetensors()
+    if _SAFETENSORS_METADATA in arrays:
+        raise SpecError(
+            f".safetensors keeps the name {_SAFETENSORS_METADATA!r} for itself; write to .npz or "
+            ".pt, or choose other arrays with --array NAME"
+        )
+    for dtype in set(arrays.values()):
+        try:
+            safetensors.torch.save({"x": torch.zeros(0, dtype=dtype)})
+        # which dtypes it has is a matter of its version
+        except (KeyError, safetensors.SafetensorError) as error:
+            name = DTYPE_NAMES[dtype]
+            raise SpecError(f".safetensors has no dtype for {name}; write to .pt") from error
+
+
 def write_safetensors(arrays: Collection[Decoded], output: Output) -> None:
-    """Write a ``.safetensors`` file; raises ``BackendUnavailableError`` without the package."""
+    """Write a ``.safetensors`` file of arrays that ``check_safetensors`` has let through."""
     safetensors = load_safetensors()
     tensors = {array.name: array.whole() for array in arrays}
     if output.path is None:
@@ -105,6 +133,9 @@ def member_names(names: Collection[str]) -> dict[str, str]:
     A name comes from a file that anyone may have written, and some tools unpack archives without
     looking: folders above, absolute paths and control characters are taken out.
 
+    Raises:
+        SpecError: a name is longer than an archive can hold.
+
     Example:
         >>> member_names(["layer/weight", "../x", "/x", ""])
         {'layer/weight': 'layer/weight', '../x': 'x', '/x': 'x_2', '': 'array'}
@@ -118,6 +149,16 @@ def member_names(names: Collection[str]) -> dict[str, str]:
         while member in taken:
             count += 1
             member = f"{clean}_{count}"
+        _check_member_length(member)
         taken.add(member)
         members[name] = member
     return members
+
+
+def _check_member_length(member: str) -> None:
+    nbytes = len((member + _NPY_SUFFIX).encode())
+    if nbytes > _MAX_MEMBER_NBYTES:
+        raise SpecError(
+            f"the name {member[:40]!r}... would take {nbytes} bytes in a .npz archive, which has "
+            f"{_MAX_MEMBER_NBYTES} for it; write to .pt or .safetensors"
+        )

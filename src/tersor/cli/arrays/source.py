@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 
 from tersor.chunks import Chunk, ChunkPlan
+from tersor.codecs.codec import materialised
+from tersor.errors import SpecError
 from tersor.types import TensorInfo
 
 
@@ -37,9 +39,17 @@ class TensorSource(Source):
 
     def __init__(self, name: str, x: torch.Tensor) -> None:
         super().__init__(name, TensorInfo.of(x))
-        self._x = x.detach()
+        self._x = x
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; a view where the tensor is contiguous."""
-        self._x = self._x.contiguous()
+        """See ``Source.chunk``; a view where the tensor is contiguous and nothing in it is lazy."""
+        self._x = materialised(self._x)
         return self._x.view(-1)[chunk.start : chunk.stop]
+
+
+def check_storable(info: TensorInfo, label: str) -> None:
+    """Raise ``SpecError``, which begins with ``label``, if no ``.tsr`` file can hold the array."""
+    try:
+        info.check_storable()
+    except SpecError as error:
+        raise SpecError(f"{label}: {error}") from error

@@ -1,0 +1,138 @@
+"""What a writer or a batch cannot take is refused in one sentence, before a byte is written."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+import torch
+
+from tersor import Bound, TensorInfo, compress, create, decode_batch, dumps, encode_batch, loads
+from tersor.codecs.packed import Packed
+from tersor.container import Reader, Writer, decode_payloads, encode_payloads
+from tersor.errors import SpecError
+from tersor.types import MAX_DIMS
+from tests.checks import assert_rejects
+
+# the most dimensions and the largest strides that a reader takes
+STORABLE = [(1,) * MAX_DIMS, (0, 2**60), (2**30, 0, 2**30)]
+NOT_STORABLE = [(1,) * 40, (0, 2**62), (0, 2**61), (2**31, 0, 2**31)]
+
+
+@pytest.mark.parametrize("shape", STORABLE, ids=str)
+def test_the_largest_shapes_come_back(shape):
+    assert loads(dumps(compress(torch.zeros(shape), codec="raw"))).info.shape == shape
+
+
+@pytest.mark.parametrize("shape", NOT_STORABLE, ids=str)
+def test_a_shape_that_no_reader_takes_is_not_written(shape, raw):
+    x, info = torch.empty(shape), TensorInfo(shape, torch.float32)
+    stream = io.BytesIO()
+    writer = Writer(stream)
+    before = stream.getvalue()
+    payload = torch.zeros(max(4, 4 * info.numel), dtype=torch.uint8)
+    for call in (
+        lambda: compress(x, codec="raw"),
+        lambda: writer.add("x", x, raw),
+        lambda: writer.add_chunks("x", info, raw, None, [x.reshape(-1)]),
+        lambda: writer.add_packed("x", Packed(info, raw, (payload,), 2**22)),
+    ):
+        assert "reshape" in str(assert_rejects(call, SpecError))
+    assert stream.getvalue() == before
+
+
+def test_values_that_no_memory_holds_are_refused_by_their_size():
+    x = torch.zeros(1).expand(2**31, 2**31)
+    assert "reshape" in str(assert_rejects(lambda: compress(x, codec="raw"), SpecError))
+
+
+@pytest.mark.parametrize("shape", [(-1,), (3, -2), (2.0,), (True,), ("3",), (None,), 5, None, "33"])
+def test_a_description_with_impossible_sizes_is_refused(shape):
+    assert "sizes" in str(assert_rejects(lambda: TensorInfo(shape, torch.float32), SpecError))
+
+
+@pytest.mark.parametrize("dtype", ["f32", None, np.dtype("f4"), torch.quint8])
+def test_a_description_with_another_dtype_is_refused(dtype):
+    assert "dtype" in str(assert_rejects(lambda: TensorInfo((3,), dtype), SpecError))
+
+
+@pytest.mark.parametrize("x", [np.zeros(3, np.float32), [1.0], 1.0, None], ids=repr)
+def test_what_is_no_tensor_is_refused_with_the_way_to_one(x, raw):
+    writer = Writer(io.BytesIO())
+    for call in (
+        lambda: writer.add("x", x, raw),
+        lambda: raw.encode(x),
+        lambda: encode_batch([x], [raw]),
+        lambda: encode_payloads([x], [raw]),
+        lambda: TensorInfo.of(x),
+    ):
+        assert "torch.as_tensor" in str(assert_rejects(call, SpecError))
+
+
+@pytest.mark.parametrize("codec", ["raw", None, "class"])
+def test_what_is_no_codec_is_refused_with_the_way_to_one(codec, raw):
+    codec = type(raw) if codec == "class" else codec
+    writer, x, info = Writer(io.BytesIO()), torch.zeros(3), TensorInfo((3,), torch.float32)
+    batch = encode_batch([x], [raw])
+    payloads = encode_payloads([x], [raw])
+    for call in (
+        lambda: writer.add("x", x, codec),
+        lambda: writer.add_chunks("x", info, codec, None, [x]),
+        lambda: encode_batch([x], [codec]),
+        lambda: encode_payloads([x], [codec]),
+        lambda: decode_batch(batch, [info], [codec]),
+        lambda: decode_payloads(payloads, [info], [codec]),
+    ):
+        assert "tersor.create" in str(assert_rejects(call, SpecError))
+
+
+def test_chunks_that_are_no_tensors_are_refused(raw):
+    writer, info = Writer(io.BytesIO()), TensorInfo((3,), torch.float32)
+    error = assert_rejects(
+        lambda: writer.add_chunks("x", info, raw, None, [np.zeros(3, np.float32)]), SpecError
+    )
+    assert "torch.as_tensor" in str(error)
+
+
+def test_one_codec_for_a_list_is_refused_with_the_way_out(raw):
+    error = assert_rejects(lambda: encode_batch([torch.zeros(3)], raw), SpecError)
+    assert "[codec] * len(tensors)" in str(error)
+
+
+@pytest.mark.parametrize("packed", [torch.zeros(3), b"bytes", None], ids=repr)
+def test_what_is_not_compressed_is_not_dumped(packed):
+    assert "compress" in str(assert_rejects(lambda: dumps(packed), SpecError))
+
+
+@pytest.mark.parametrize("metadata", [[], ["a"], "a", 5, [("a", "b")]], ids=repr)
+def test_metadata_must_be_a_dict(metadata, raw):
+    writer, x = Writer(io.BytesIO()), torch.zeros(3)
+    packed = compress(x, codec="raw")
+    for call in (
+        lambda: writer.add("x", x, raw, metadata),
+        lambda: writer.add_packed("x", packed, metadata),
+    ):
+        assert "dict" in str(assert_rejects(call, SpecError))
+
+
+@pytest.mark.parametrize("error_bound", [1, 10**30, np.float32(0.5), np.float64(0.5), np.int64(2)])
+def test_an_error_bound_is_any_real_number(error_bound):
+    codec, stream = create("flat", bound=Bound.absolute(0.25)), io.BytesIO()
+    info = TensorInfo((4,), torch.float32)
+    with Writer(stream) as writer:
+        writer.add_chunks("x", info, codec, error_bound, [torch.arange(4.0)])
+    stream.seek(0)
+    found = Reader(stream).arrays["x"].error_bound
+    assert (found, type(found)) == (float(error_bound), float)
+    assert Bound.absolute(error_bound).value == float(error_bound)
+
+
+@pytest.mark.parametrize("error_bound", [True, "0.1", 1j, [0.1], 10**400, np.float32("nan")])
+def test_an_error_bound_that_is_no_such_number_is_refused(error_bound, rounding):
+    info = TensorInfo((4,), torch.float32)
+    writer = Writer(io.BytesIO())
+    error = assert_rejects(
+        lambda: writer.add_chunks("x", info, rounding, error_bound, [torch.zeros(4)]), SpecError
+    )
+    assert "error bound" in str(error)
