@@ -177,7 +177,10 @@ def misused(rank: int, how: str) -> None:
     names = [table.name for table in TABLES]
     if how == "unknown table":
         names.pop()
-    codecs = torchrec_codecs(names, backward="half" if how != "differs" or rank else "none")
+    given: dict[str, Any] = {"backward": "half"}
+    if rank == 0:
+        given |= {"differs": {"backward": "none"}, "other bounds": {"bounds": 0.1}}.get(how, {})
+    codecs = torchrec_codecs(names, **given)
     tables = [replace(table, owners=OWNERS.get(how, table.owners)) for table in TABLES]
     module = torch.nn.Sequential(models.collection(tables))
     model = models.shard(module, "0", tables, None if how == "not given" else codecs)
@@ -211,6 +214,7 @@ def own_batches(features: Any) -> Any:
         ("table-row-wise", "sharded by TwRwPooledEmbeddingSharding"),
         ("unknown table", "table 'table2' of the model was not given"),
         ("differs", "give all ranks the same"),
+        ("other bounds", "give all ranks the same tables, bounds"),
         ("dtype", "give dtype="),
         ("own batches", "features with batches of their own"),
     ],

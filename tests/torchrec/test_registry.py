@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tersor import Bound, create
 from tersor.errors import SpecError
 from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.sites.embeddings.torchrec import torchrec_codecs
@@ -107,6 +108,12 @@ def alone(rank: int) -> torch.Tensor:
 def test_one_rank_exchanges_nothing():
     (rows,) = returned(run_ranks(alone, 1))
     assert tuple(rows.shape) == (6, 32)
+
+
+def test_a_bound_that_would_be_replaced_is_refused():
+    codec = create("flat", bound=Bound.absolute(1e-4))
+    with pytest.raises(SpecError, match=r"give bounds=Bound\.absolute\(0\.0001\) to keep it"):
+        torchrec_codecs(["a"], codec=codec)
 
 
 def test_two_tables_of_one_name_are_refused():

@@ -12,7 +12,13 @@ import torch.distributed as dist
 from tersor.codecs.codec import Codec
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.policy import AdaptiveBounds
-from tersor.sites.embeddings.plan import CANDIDATES, CodecPlan, as_policy, make_codec
+from tersor.sites.embeddings.plan import (
+    CANDIDATES,
+    CodecPlan,
+    as_policy,
+    check_bound_is_used,
+    make_codec,
+)
 from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.sites.embeddings.torchrec.codec import (
     BackwardCodec,
@@ -53,6 +59,7 @@ def torchrec_codecs(
         bounds: error bounds of looked-up rows: a policy, one bound for all tables, or a relative bound
             as a number; the default classes without decay if None.
         codec: of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by measured speed.
+            ``bounds`` go before the bound of a codec, which needs them.
         backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
             ``"group8"``, or any other id or codec. Bounded ones take their own bound.
         bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
@@ -66,6 +73,7 @@ def torchrec_codecs(
     device = torch.device(device)
     names = CANDIDATES if codec == "auto" else (codec,)
     candidates = tuple(make_codec(name, device) for name in names)
+    check_bound_is_used(codec, bounds)
     plan = CodecPlan(candidates, as_policy(bounds), bandwidth_gbps)
     gradients = None if backward == "none" else make_codec(backward, device)
     return TorchRecCodecs(tables, plan, gradients, device, dtype)
@@ -156,7 +164,7 @@ class TorchRecCodecs(dict[str, Any]):
         for place, each in zip(places, blocks, strict=True):
             place.check(len(each))
         formats = self._formats(self._plan, self._backward)
-        own = repr((self.tables, blocks, formats, str(self._dtype)))
+        own = repr((self.tables, blocks, self._plan.terms(), self._backward, str(self._dtype)))
         check_same_everywhere(own, "codecs", None)
         self.close()
         self._wire = Wire(None, formats, self._dtype, self._device)
