@@ -37,6 +37,8 @@ FLOAT_DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat
 """The dtypes an error bound can be promised for; all others are stored losslessly."""
 
 MAX_DIMS: Final = 32
+_SURELY_STORABLE: Final = 2**58
+"""Values that are fewer than 2**63 bytes in any dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +149,8 @@ class TensorInfo:
         """
         check_tensor(x)
         info = cls(tuple(x.shape), x.dtype)
-        # what has values is in memory, and so not too large
-        if x.dim() > MAX_DIMS or not x.numel():
+        # looked at more closely only where that can be: this is called for every tensor of a list
+        if x.dim() > MAX_DIMS or not 0 < x.numel() < _SURELY_STORABLE:
             info.check_storable()
         return info
 
