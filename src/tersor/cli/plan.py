@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 from rich.console import RenderableType
 from rich.text import Text
 
+from tersor.cli import plan_options as asked
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import ForceOption, JsonOption
 from tersor.cli.screen import Screen
@@ -23,171 +24,35 @@ if TYPE_CHECKING:
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
 """Parameters that mean something with --check."""
 
-RowsOption = Annotated[
-    list[str] | None,
-    typer.Option("--rows", metavar="FILE", help="Result rows to plan from; may be repeated."),
-]
-CheckOption = Annotated[
-    str | None,
-    typer.Option(
-        "--check",
-        metavar="FILE",
-        help="Predict measured exchanges from each other, and show errors.",
-    ),
-]
-HoldOutOption = Annotated[
-    str,
-    typer.Option(
-        "--hold-out", help="With --check: predict each link, or each batch, from the rest."
-    ),
-]
-RanksOption = Annotated[
-    str, typer.Option("--ranks", metavar="N,...", help="Numbers of ranks, 2 or more.")
-]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option("--cluster", metavar="FILE", help="TOML or JSON with any of the values below."),
-]
-PerNodeOption = Annotated[
-    int | None, typer.Option("--ranks-per-node", metavar="N", help="Default: 1.")
-]
-InterOption = Annotated[
-    str | None,
-    typer.Option(
-        "--inter",
-        metavar="RATE",
-        help="Of a node to the others, shared by its ranks; default: 100gbit.",
-    ),
-]
-IntraOption = Annotated[
-    str | None,
-    typer.Option("--intra", metavar="RATE", help="Of a rank within its node; default: 2400gbit."),
-]
-LatencyOption = Annotated[
-    str | None,
-    typer.Option("--latency", metavar="TIME", help="Of a message between nodes; default: 5us."),
-]
-IntraLatencyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--intra-latency", metavar="TIME", help="Of a message within a node; default: 2us."
-    ),
-]
-EfficiencyOption = Annotated[
-    float | None,
-    typer.Option(
-        "--efficiency", metavar="X", help="Share of a link an all-to-all reaches; default: fitted."
-    ),
-]
-BatchOption = Annotated[
-    int | None,
-    typer.Option("--batch", metavar="N", help="Samples of all ranks per step; default: 65536."),
-]
-PerRankOption = Annotated[
-    int | None,
-    typer.Option("--batch-per-rank", metavar="N", help="Samples of each rank, instead of --batch."),
-]
-SampleOption = Annotated[
-    int | None,
-    typer.Option(
-        "--sample-nbytes", metavar="N", help="Looked-up bytes per sample; default: as in the rows."
-    ),
-]
-ComputeOption = Annotated[
-    float | None,
-    typer.Option(
-        "--compute-ms", metavar="MS", help="A rank's computing per step; default: as in the rows."
-    ),
-]
-TraceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--trace", metavar="FILE", help="Computing from log.jsonl of tersor train dlrm --run."
-    ),
-]
-AllReduceOption = Annotated[
-    float | None,
-    typer.Option(
-        "--allreduce-mbytes", metavar="MB", help="Dense gradients; default: as in the rows."
-    ),
-]
-OverlapOption = Annotated[
-    float | None,
-    typer.Option(
-        "--overlap", metavar="X", help="Share of sending hidden by computing; default: 0."
-    ),
-]
-SweepOption = Annotated[
-    str | None,
-    typer.Option(
-        "--bandwidth-sweep",
-        metavar="LOW..HIGH",
-        help="Show the best by bandwidth instead: 1gbit..400gbit.",
-    ),
-]
-CodecsOption = Annotated[
-    str | None,
-    typer.Option("--codecs", metavar="NAME,...", help="What to compare; default: all in the rows."),
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option("--input", metavar="NAME", help="The model or dump, of rows with several."),
-]
-SettingOption = Annotated[
-    str,
-    typer.Option(
-        "--setting",
-        metavar="TEXT",
-        help="A part of the words of look-ups measured in several ways.",
-    ),
-]
-BoundOption = Annotated[
-    float | None,
-    typer.Option("--bound", metavar="R", help="Relative bound, of rows of the kernels suite."),
-]
-BackwardOption = Annotated[
-    str, typer.Option("--backward", metavar="NAME", help="Codec of gradients, of rows of codecs.")
-]
-PlotOption = Annotated[
-    str | None,
-    typer.Option(
-        "--plot", metavar="FILE", help="Draw speed-ups by ranks, or by bandwidth, as SVG."
-    ),
-]
-OutputOption = Annotated[
-    str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write predictions as JSON lines."),
-]
-
 
 def plan(
     context: typer.Context,
-    rows: RowsOption = None,
-    check: CheckOption = None,
-    hold_out: HoldOutOption = "link",
-    ranks: RanksOption = "2,8,64,512,4096",
-    cluster: ClusterOption = None,
-    ranks_per_node: PerNodeOption = None,
-    inter: InterOption = None,
-    intra: IntraOption = None,
-    latency: LatencyOption = None,
-    intra_latency: IntraLatencyOption = None,
-    efficiency: EfficiencyOption = None,
-    batch: BatchOption = None,
-    batch_per_rank: PerRankOption = None,
-    sample_nbytes: SampleOption = None,
-    compute_ms: ComputeOption = None,
-    trace: TraceOption = None,
-    allreduce_mbytes: AllReduceOption = None,
-    overlap: OverlapOption = None,
-    bandwidth_sweep: SweepOption = None,
-    codecs: CodecsOption = None,
-    model: ModelOption = None,
-    setting: SettingOption = "",
-    bound: BoundOption = None,
-    backward: BackwardOption = "float32",
-    plot: PlotOption = None,
-    output: OutputOption = None,
+    rows: asked.Rows = None,
+    check: asked.Check = None,
+    hold_out: asked.HoldOut = "link",
+    ranks: asked.Ranks = "2,8,64,512,4096",
+    cluster: asked.Cluster = None,
+    ranks_per_node: asked.PerNode = None,
+    inter: asked.Inter = None,
+    intra: asked.Intra = None,
+    latency: asked.Latency = None,
+    intra_latency: asked.IntraLatency = None,
+    efficiency: asked.Efficiency = None,
+    batch: asked.Batch = None,
+    batch_per_rank: asked.PerRank = None,
+    sample_nbytes: asked.Sample = None,
+    compute_ms: asked.Compute = None,
+    trace: asked.Trace = None,
+    allreduce_mbytes: asked.AllReduce = None,
+    overlap: asked.Overlap = None,
+    bandwidth_sweep: asked.Sweep = None,
+    codecs: asked.Codecs = None,
+    model: asked.Model = None,
+    setting: asked.Setting = "",
+    bound: asked.Bound = None,
+    backward: asked.Backward = "float32",
+    plot: asked.Plot = None,
+    output: asked.Output = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> int:

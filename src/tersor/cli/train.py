@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from tersor.cli import train_options as asked
 from tersor.cli.options import JsonOption, check_device, typed_command
 from tersor.cli.screen import Screen, binary_size
 from tersor.errors import SpecError
@@ -33,117 +34,37 @@ def _train() -> None:
     """Train a model with compression in the loop."""
 
 
-def _option(name: str, text: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, metavar=metavar, help=text)
-
-
-_Data = Annotated[
-    str, _option("--data", "synthetic, or a Criteo log: train.txt, a folder of day_*, .npz.", "LOG")
-]
-_Preset = Annotated[str, _option("--preset", "Sizes of the model: small, kaggle or terabyte.")]
-_MaxRows = Annotated[
-    int | None, _option("--max-rows", "Most rows per table; ids are cut or hashed.", "N")
-]
-_Steps = Annotated[
-    int, _option("--steps", "Steps to train for, those before a --resume included.", "N")
-]
-_Batch = Annotated[
-    int | None, _option("--batch", "Samples of all ranks per step; default: the preset's.", "N")
-]
-_Rate = Annotated[float | None, _option("--lr", "Learning rate; default: the preset's.", "X")]
-_Optimizer = Annotated[str, _option("--optimizer", "sgd or adagrad.")]
-_Seed = Annotated[int, _option("--seed", "Of the weights, and of the synthetic log.")]
-_Codec = Annotated[
-    str, _option("--codec", "Of looked-up rows: an id, auto, or raw for no compression.")
-]
-_Backward = Annotated[
-    str, _option("--backward", "Of gradients: none, half, group8, or another id.")
-]
-_Bounds = Annotated[
-    str | None, _option("--bounds", "Relative bounds of tight, base and loose tables.", "T,B,L")
-]
-_Tight = Annotated[str | None, _option("--tight-tables", "Numbers of the tight tables.", "N,N,...")]
-_Loose = Annotated[str | None, _option("--loose-tables", "Numbers of the loose tables.", "N,N,...")]
-_Classes = Annotated[
-    str, _option("--classes", "auto finds the classes of the tables from a batch; hand does not.")
-]
-_Decay = Annotated[
-    str | None,
-    _option(
-        "--decay",
-        "How bounds, looser at first, tighten: step, linear, log or constant; default: step.",
-    ),
-]
-_Magnitude = Annotated[
-    float | None,
-    _option("--decay-magnitude", "How many times looser bounds start; default: 2.", "X"),
-]
-_DecayEnd = Annotated[
-    int | None,
-    _option(
-        "--decay-end",
-        "Iteration of the final bounds; default: a fifth of the steps; 0: final from the start.",
-        "N",
-    ),
-]
-_Bandwidth = Annotated[str, _option("--bandwidth", "Of the network, for --codec auto.", "RATE")]
-_Device = Annotated[str, _option("--device", "cpu or cuda.")]
-_RunFolder = Annotated[
-    str | None, _option("--run", "Folder for the log, and for checkpoints.", "DIR")
-]
-_CheckpointEvery = Annotated[
-    int, _option("--checkpoint-every", "Steps between checkpoints; 0 for none.", "N")
-]
-_Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --run.")]
-_EvalEvery = Annotated[
-    int, _option("--eval-every", "Steps between evaluations; 0 for one at the end.", "N")
-]
-_EvalSamples = Annotated[
-    int | None, _option("--eval-samples", "Test samples of each; default: all.", "N")
-]
-_Dumps = Annotated[
-    str | None, _option("--dump-embeddings", "Write looked-up rows per table here.", "DIR")
-]
-_DumpEvery = Annotated[
-    int, _option("--dump-every", "Steps between dumps; the last step is dumped too.", "N")
-]
-_LogEvery = Annotated[int, _option("--log-every", "Steps between lines about the loss.", "N")]
-_Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write TensorBoard files to --run too.")
-]
-
-
 @app.command()
 def dlrm(
     context: typer.Context,
-    data: _Data = "synthetic",
-    preset: _Preset = "small",
-    max_rows: _MaxRows = None,
-    steps: _Steps = 1000,
-    batch: _Batch = None,
-    rate: _Rate = None,
-    optimizer: _Optimizer = "sgd",
-    seed: _Seed = 0,
-    codec: _Codec = "rows",
-    backward: _Backward = "half",
-    bounds: _Bounds = None,
-    tight: _Tight = None,
-    loose: _Loose = None,
-    classes: _Classes = "auto",
-    decay: _Decay = None,
-    magnitude: _Magnitude = None,
-    decay_end: _DecayEnd = None,
-    bandwidth: _Bandwidth = "10gbit",
-    device: _Device = "cpu",
-    run_folder: _RunFolder = None,
-    checkpoint_every: _CheckpointEvery = 0,
-    resume: _Resume = False,
-    eval_every: _EvalEvery = 0,
-    eval_samples: _EvalSamples = None,
-    dumps: _Dumps = None,
-    dump_every: _DumpEvery = 100,
-    log_every: _LogEvery = 50,
-    tensorboard: _Tensorboard = False,
+    data: asked.Data = "synthetic",
+    preset: asked.Preset = "small",
+    max_rows: asked.MaxRows = None,
+    steps: asked.Steps = 1000,
+    batch: asked.Batch = None,
+    rate: asked.Rate = None,
+    optimizer: asked.Optimizer = "sgd",
+    seed: asked.Seed = 0,
+    codec: asked.Codec = "rows",
+    backward: asked.Backward = "half",
+    bounds: asked.Bounds = None,
+    tight: asked.Tight = None,
+    loose: asked.Loose = None,
+    classes: asked.Classes = "auto",
+    decay: asked.Decay = None,
+    magnitude: asked.Magnitude = None,
+    decay_end: asked.DecayEnd = None,
+    bandwidth: asked.Bandwidth = "10gbit",
+    device: asked.Device = "cpu",
+    run_folder: asked.RunFolder = None,
+    checkpoint_every: asked.CheckpointEvery = 0,
+    resume: asked.Resume = False,
+    eval_every: asked.EvalEvery = 0,
+    eval_samples: asked.EvalSamples = None,
+    dumps: asked.Dumps = None,
+    dump_every: asked.DumpEvery = 100,
+    log_every: asked.LogEvery = 50,
+    tensorboard: asked.Tensorboard = False,
     as_json: JsonOption = False,
 ) -> int:
     """Train DLRM with the compressed exchange; alone, or one rank of torchrun.
