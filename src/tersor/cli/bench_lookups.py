@@ -40,12 +40,11 @@ def measure_lookups(
     """
     from tersor.bench.lookups.tables import lookup_summary, lookup_tables
     from tersor.bench.suites.lookups import run_lookups
-    from tersor.planning import parse_bandwidth
-    from tersor.workloads.network.bandwidth import link_words
+    from tersor.planning import bandwidth_words, parse_bandwidth
 
     # nothing is throttled here, so that any bandwidth will do
     links = [parse_bandwidth(text) for text in names_of(shared["bandwidth"])]
-    bandwidths = {link_words(bits_per_s): bits_per_s / 8e9 for bits_per_s in links}
+    bandwidths = {bandwidth_words(bits_per_s, digits=6): bits_per_s / 8e9 for bits_per_s in links}
     if not bandwidths:
         raise SpecError("--bandwidth names at least one link, as in 1gbit")
     config = _config(shared, options)

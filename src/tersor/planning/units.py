@@ -49,17 +49,19 @@ def parse_seconds(text: str) -> float:
     return _parse(text, _SECONDS, "a time is a number with a unit, as in 5us or 2ms")
 
 
-def bandwidth_words(bits_per_s: float) -> str:
-    """Return a bandwidth with three digits.
+def bandwidth_words(bits_per_s: float, digits: int = 3) -> str:
+    """Return a bandwidth, in the largest unit of which it is at least one, with so many digits.
 
     Example:
         >>> bandwidth_words(2.5e9), bandwidth_words(123.4e6), bandwidth_words(1e12)
         ('2.5gbit', '123mbit', '1tbit')
+        >>> bandwidth_words(12.345e9, digits=6), bandwidth_words(500)
+        ('12.345gbit', '0.5kbit')
     """
-    unit = max(
-        (u for u in BITS if BITS[u] <= bits_per_s * 1.0005), key=BITS.__getitem__, default="kbit"
-    )
-    return f"{bits_per_s / BITS[unit]:.3g}{unit}"
+    # what is rounded up to one of a unit is one of it
+    rounded = bits_per_s * (1 + 0.5 * 10**-digits)
+    unit = max((u for u in BITS if BITS[u] <= rounded), key=BITS.__getitem__, default="kbit")
+    return f"{bits_per_s / BITS[unit]:.{digits}g}{unit}"
 
 
 def parse_ranks(text: str) -> list[int]:

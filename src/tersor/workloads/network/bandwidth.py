@@ -5,20 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tersor.errors import SpecError
-from tersor.planning.units import BITS, parse_bandwidth
+from tersor.planning.units import bandwidth_words, parse_bandwidth
 
 _LEAST, _MOST = 10**6, 8 * 10**11
-
-
-def link_words(bits_per_s: float) -> str:
-    """Return a bandwidth in the largest unit that fits it, with up to six digits.
-
-    Example:
-        >>> link_words(12.345e9), link_words(3.2e12), link_words(500)
-        ('12.345gbit', '3.2tbit', '0.5kbit')
-    """
-    unit = max((u for u in BITS if BITS[u] <= bits_per_s), key=BITS.__getitem__, default="kbit")
-    return f"{bits_per_s / BITS[unit]:g}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +41,4 @@ class Bandwidth:
         return self.bits_per_s / 8e9
 
     def __str__(self) -> str:
-        return link_words(self.bits_per_s)
+        return bandwidth_words(self.bits_per_s, digits=6)
