@@ -17,6 +17,7 @@ from tests.sites.ranks import TIMEOUT_S, returned, run_ranks
 
 WAIT_S, AT_ONCE_S = 40.0, 20.0
 """How long the group waits, and what is far from it on a machine with much else to do."""
+SLOW_S = 2.0
 
 
 def wait_for_all(rank: int, where: str = "") -> None:
@@ -75,6 +76,48 @@ def no_kernel(exchange: Exchange) -> None:
     exchange(zeros(4))
 
 
+def connects_slowly(rank: int) -> bool:
+    """Rank 1 takes its time to connect; return whether it had when this rank's exchange was made."""
+    store, join = dist.distributed_c10d._get_default_store(), dist.new_group
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        group = join(*args, **kwargs)
+        time.sleep(SLOW_S)
+        store.set("rank 1 is connected", "yes")
+        return group
+
+    if rank == 1:
+        dist.new_group = slow
+    Exchange([0, 1], 8, bounds=0.03)
+    return bool(store.check(["rank 1 is connected"]))
+
+
+def test_no_rank_can_leave_while_another_still_connects_to_it():
+    assert returned(run_ranks(connects_slowly, 2)) == [True, True]
+
+
+def cannot_connect(rank: int) -> tuple[str, str, float]:
+    """Rank 1 finds its peer gone while it connects; return what this rank was told."""
+    join = dist.new_group
+
+    def broken(*args: Any, **kwargs: Any) -> None:
+        join(*args, **kwargs)
+        raise RuntimeError("connectFullMesh failed with Connection closed by peer")
+
+    if rank == 1:
+        dist.new_group = broken
+    return told(None, lambda _: Exchange([0, 1], 8, bounds=0.03))
+
+
+def test_a_rank_that_cannot_connect_says_so_and_keeps_nobody_waiting():
+    peer, own = returned(run_ranks(cannot_connect, 2))
+    assert (own[0], peer[0]) == ("ExchangeError", "ExchangeError")
+    assert "set-up of an embedding exchange failed on rank 1" in own[1]
+    assert "connectFullMesh" in own[1]
+    assert "rank 1 could not connect" in peer[1]
+    assert max(own[2], peer[2]) < AT_ONCE_S
+
+
 MISTAKES: dict[str, Callable[[Exchange], Any]] = {
     "of shape [batch, 8]": lambda exchange: exchange(zeros(4, 7)),
     "owns 1 tables": lambda exchange: exchange([]),
@@ -86,7 +129,7 @@ MISTAKES: dict[str, Callable[[Exchange], Any]] = {
 }
 
 
-def told(exchange: Exchange, use: Callable[[Exchange], Any]) -> tuple[str, str, float]:
+def told(exchange: Any, use: Callable[[Any], Any]) -> tuple[str, str, float]:
     """Return the name, the message and the seconds of the error of a use."""
     begin = time.monotonic()
     with pytest.raises(Exception) as caught:  # noqa: PT011 - the test looks at what it is

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError
 from tersor.policy import AdaptiveBounds
+from tersor.sites.embeddings.agreement import check_same_everywhere, tell_of_failure
 from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
 from tersor.sites.embeddings.passage import Passage, Start, Wait
 from tersor.sites.embeddings.plan import (
@@ -23,7 +24,7 @@ from tersor.sites.embeddings.plan import (
     make_codec,
 )
 from tersor.sites.embeddings.stats import ExchangeStats
-from tersor.sites.embeddings.wire import Wire, check_same_everywhere, tell_of_failure
+from tersor.sites.embeddings.wire import Wire
 from tersor.types import Bound
 
 
@@ -70,6 +71,7 @@ class Exchange:
 
         Raises:
             SpecError: the arguments contradict each other, or those of another rank.
+            ExchangeError: a rank could not connect.
         """
         self.is_distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank(group) if self.is_distributed else 0

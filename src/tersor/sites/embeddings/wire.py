@@ -6,7 +6,7 @@ What travels ahead of the payload, int64 per chunk: its bytes, its rows, and the
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -20,6 +20,7 @@ from tersor.codecs.codec import Codec, check_payload_size
 from tersor.container import decode_payloads, encode_batch, frame_offsets
 from tersor.errors import CorruptDataError, ExchangeError, SpecError, TersorError
 from tersor.kernels.kept import on_device
+from tersor.sites.embeddings.agreement import gathered, tell_of_failure
 from tersor.sites.embeddings.stats import Stopwatch
 from tersor.types import Bound, TensorInfo
 
@@ -32,30 +33,6 @@ _ANY_BOUND: Final = Bound.absolute(1.0)
 def format_of(codec: Codec) -> Codec:
     """Return what a decoder must know of a codec: all but its bound."""
     return replace(codec, bound=_ANY_BOUND) if isinstance(codec, BoundedCodec) else codec
-
-
-def check_same_everywhere(arguments: str, what: str, group: dist.ProcessGroup | None) -> None:
-    """Raise ``SpecError`` unless all ranks give the same arguments; a collective call.
-
-    A rank that has none to give calls ``tell_of_failure`` instead.
-    """
-    every: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(every, arguments, group=group)
-    for rank, other in enumerate(every):
-        if other is None:
-            raise SpecError(f"rank {rank} could not make its {what}; look at its error")
-        if other != arguments:
-            raise SpecError(
-                f"rank {dist.get_rank(group)} and rank {rank} made their {what} with different "
-                "arguments; give all ranks the same tables, bounds, codecs, bandwidth and dtype"
-            )
-
-
-def tell_of_failure(group: dist.ProcessGroup | None) -> None:
-    """Let the ranks know that are in ``check_same_everywhere``, or fail alike; a collective call."""
-    # an error of the group would hide the one that is told of
-    with suppress(RuntimeError):
-        dist.all_gather_object([None] * dist.get_world_size(group), None, group=group)
 
 
 def _timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> timedelta | None:
@@ -95,16 +72,37 @@ class Wire:
             formats: of every codec that any rank will send with; the same list on all ranks.
             dtype: of all chunks.
             device: of all chunks; a rank that sends none receives there too.
+
+        Raises:
+            ExchangeError: a rank could not connect.
         """
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self.rank, self.world_size = dist.get_rank(group), len(ranks)
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.formats = tuple(format_of(codec) for codec in formats)
         self.dtype, self.device = dtype, device
         self._numbers = {codec: number for number, codec in enumerate(self.formats)}
         self._transfers: WeakSet[Transfer] = WeakSet()
-        self._group: Any = dist.new_group(
-            ranks, backend=dist.get_backend(group), timeout=_timeout_of(group, device)
-        )
+        self._group: Any = None
+        with self._explained("set-up"):
+            self._connect(group)
+
+    def _connect(self, group: dist.ProcessGroup | None) -> None:
+        """Join a new group, and return when every rank has.
+
+        A rank that left while another still connects would break its connecting.
+        """
+        try:
+            self._group = dist.new_group(
+                dist.get_process_group_ranks(group or dist.group.WORLD),
+                backend=dist.get_backend(group),
+                timeout=_timeout_of(group, self.device),
+            )
+        except RuntimeError:
+            tell_of_failure(group)
+            raise
+        with self.left_on_error():
+            for rank, is_connected in enumerate(gathered(True, group)):
+                if not is_connected:
+                    raise ExchangeError(f"rank {rank} could not connect; look at its error")
 
     def close(self) -> None:
         """Leave the group; what peers still wait for fails at once."""

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from tersor.codecs.codec import Codec
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.policy import AdaptiveBounds
+from tersor.sites.embeddings.agreement import check_same_everywhere
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
     CodecPlan,
@@ -33,7 +34,7 @@ from tersor.sites.embeddings.torchrec.route import (
     pooled_routes,
     sequence_routes,
 )
-from tersor.sites.embeddings.wire import Wire, check_same_everywhere
+from tersor.sites.embeddings.wire import Wire
 from tersor.types import Bound
 
 _POOLED: Final = "POOLED_EMBEDDINGS_ALL_TO_ALL"
