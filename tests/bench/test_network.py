@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -26,6 +24,7 @@ from tersor.workloads.network.namespaces import (
     remove_leftovers,
     run_command,
 )
+from tests.processes import assert_ended, children_of
 
 PLAN = NamespacePlan(pid=7, num_ranks=3)
 
@@ -225,31 +224,11 @@ def test_a_killed_run_leaves_no_process_and_its_namespaces_go(number):
         [sys.executable, "-c", SCRIPT], stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout.readline() == "ready\n"
-        ranks = _children(process.pid)
+        ranks = children_of(process.pid)
         assert len(ranks) == 2
         process.send_signal(number)
         process.wait(30)
     if number == signal.SIGKILL:
         remove_leftovers(run_command)
     assert f"tersor-{process.pid}-" not in run_command(("ip", "netns", "list"))
-    deadline = time.monotonic() + 60
-    while any(map(_is_running, ranks)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(map(_is_running, ranks))
-
-
-def _status(pid: int) -> dict[str, str]:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
-
-
-def _children(parent: int) -> list[int]:
-    pids = [int(path.name) for path in Path("/proc").glob("[0-9]*")]
-    return [pid for pid in pids if _status(pid).get("PPid") == str(parent)]
-
-
-def _is_running(pid: int) -> bool:
-    return not _status(pid).get("State", "Z").startswith("Z")
+    assert_ended(ranks)

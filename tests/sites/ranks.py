@@ -100,3 +100,11 @@ def returned(results: list[Any]) -> list[Any]:
         assert not isinstance(result, Failure), f"rank {rank} failed:\n{result.trace}"
         assert result is not None, f"rank {rank} returned nothing"
     return results
+
+
+def wait_for_all(rank: int, where: str = "") -> None:
+    """Return when every rank got here, whatever became of its groups; called on every rank."""
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"here {where} {rank}", "yes")
+    names = [f"here {where} {peer}" for peer in range(dist.get_world_size())]
+    store.wait(names, timedelta(seconds=TIMEOUT_S))

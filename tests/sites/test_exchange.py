@@ -15,10 +15,11 @@ from tersor import Bound, create
 from tersor.errors import ExchangeError, SpecError
 from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay, Exchange
 from tests.checks import assert_bits_equal, assert_within_bound
-from tests.sites.ranks import Failure, returned, run_ranks
+from tests.sites.ranks import TIMEOUT_S, Failure, returned, run_ranks, wait_for_all
 
 # tables of different widths, one rank with none, samples of different number
 OWNERS, WIDTHS, BATCHES = (0, 2, 0, 2, 2), (4, 8, 16, 3, 8), (5, 0, 7)
+HANGING_S = 5.0
 
 
 def table_rows(table: int, batch: int = sum(BATCHES), width: int | None = None) -> torch.Tensor:
@@ -294,21 +295,21 @@ def test_a_peer_that_fails_gives_an_error_on_every_rank(fault, words):
 
 def hangs(rank: int) -> float:
     """Rank 1 stops without dying; return how long the other one waited for it."""
-    group = dist.new_group(timeout=timedelta(seconds=3))
+    # kernels are compiled while nobody counts the seconds
+    Exchange([0, 1], 8, bounds=0.03)([table_rows(rank, 4, 8)])
+    group = dist.new_group(timeout=timedelta(seconds=HANGING_S))
     exchange = Exchange([0, 1], 8, bounds=0.03, group=group)
-    exchange([table_rows(rank, 4, 8)])
     begin = time.monotonic()
-    if rank == 1:
-        time.sleep(12)
-        return 0.0
-    with pytest.raises(ExchangeError, match="timed out"):
-        exchange([table_rows(rank, 4, 8)])
+    if rank == 0:
+        with pytest.raises(ExchangeError, match="timed out"):
+            exchange([table_rows(rank, 4, 8)])
+    wait_for_all(rank)
     return time.monotonic() - begin
 
 
 def test_a_peer_that_hangs_is_waited_for_as_long_as_the_group_says():
     waited, _ = returned(run_ranks(hangs, 2))
-    assert waited < 10
+    assert HANGING_S / 2 < waited < TIMEOUT_S / 2
 
 
 def test_one_process_encodes_and_decodes_what_it_looks_up():

@@ -13,19 +13,11 @@ import torch.distributed as dist
 
 from tersor.errors import ExchangeError, SpecError, TersorError
 from tersor.sites.embeddings import Exchange
-from tests.sites.ranks import TIMEOUT_S, returned, run_ranks
+from tests.sites.ranks import returned, run_ranks, wait_for_all
 
 WAIT_S, AT_ONCE_S = 40.0, 20.0
 """How long the group waits, and what is far from it on a machine with much else to do."""
 SLOW_S = 2.0
-
-
-def wait_for_all(rank: int, where: str = "") -> None:
-    """Return when every rank got here; ranks that fail stay alive until then."""
-    store = dist.distributed_c10d._get_default_store()
-    store.set(f"here {where} {rank}", "yes")
-    names = [f"here {where} {peer}" for peer in range(dist.get_world_size())]
-    store.wait(names, timedelta(seconds=TIMEOUT_S))
 
 
 def lied_to(rank: int) -> str:
