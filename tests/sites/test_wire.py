@@ -58,11 +58,11 @@ def zeros(batch: int, width: int = 8) -> list[torch.Tensor]:
     return [torch.zeros(batch, width)]
 
 
-def no_kernel(exchange: Exchange) -> None:
+def raising(exchange: Exchange, error: BaseException) -> None:
     """Make the choice of a codec fail in a way that nobody thought of."""
 
     def look(*_: Any) -> None:
-        raise KeyError("no kernel")
+        raise error
 
     exchange.plan = type("Broken", (), {"look": look})()
     exchange(zeros(4))
@@ -117,14 +117,16 @@ MISTAKES: dict[str, Callable[[Exchange], Any]] = {
     "make up the looked-up rows": lambda exchange: exchange(zeros(4), [4]),
     "at least 0 samples": lambda exchange: exchange(zeros(4), [-2, 6]),
     "add up to its 4 rows": lambda exchange: exchange.start_sequences(zeros(4), [[1, 2]]),
-    "no kernel": no_kernel,
+    "no kernel": lambda exchange: raising(exchange, KeyError("no kernel")),
+    "Ctrl-C": lambda exchange: raising(exchange, KeyboardInterrupt("Ctrl-C")),
 }
+NAMES = {"no kernel": "KeyError", "Ctrl-C": "KeyboardInterrupt"}
 
 
 def told(exchange: Any, use: Callable[[Any], Any]) -> tuple[str, str, float]:
     """Return the name, the message and the seconds of the error of a use."""
     begin = time.monotonic()
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - the test looks at what it is
+    with pytest.raises(BaseException) as caught:  # noqa: PT011 - the test looks at what it is
         use(exchange)
     return type(caught.value).__name__, str(caught.value), time.monotonic() - begin
 
@@ -144,7 +146,7 @@ def test_a_mistake_of_one_rank_is_its_own_error_and_ends_the_others_at_once():
     own, peers = returned(run_ranks(one_rank_errs, 2))
     for words, (name, message, _) in zip(MISTAKES, own, strict=True):
         assert words in message
-        assert name == ("KeyError" if words == "no kernel" else "SpecError")
+        assert name == NAMES.get(words, "SpecError")
     for words, (name, message, waited) in zip(MISTAKES, peers, strict=True):
         assert (name, waited < AT_ONCE_S) == ("ExchangeError", True), (words, message, waited)
 

@@ -114,7 +114,7 @@ class Wire:
 
     @contextmanager
     def left_on_error(self) -> Iterator[None]:
-        """Leave the group on any error, which stays what it is.
+        """Leave the group on any error or interrupt, which stays what it is.
 
         Also on one that the peers may be making too: a rank cannot know, and they may be waiting.
         """
@@ -122,7 +122,7 @@ class Wire:
             raise ExchangeError("this exchange failed or was closed before; make a new one")
         try:
             yield
-        except Exception:
+        except BaseException:
             self.close()
             raise
 
