@@ -226,6 +226,13 @@ def test_a_folder_that_holds_a_run_is_not_written_to_again(tersor, tmp_path) -> 
     assert (tmp_path / "run" / "log.jsonl").read_text() == log
 
 
+def test_checkpoints_without_a_log_are_a_run_too(tersor, tmp_path) -> None:
+    run = ("train", "dlrm", *SMALL, "--run", "run", "--checkpoint-every", "2")
+    tersor.ok(*run)
+    (tmp_path / "run/log.jsonl").unlink()
+    assert "run holds a run; go on with --resume" in tersor.refused(*run)
+
+
 def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
     folder = tmp_path / "dumps"
     tersor.ok(

@@ -88,8 +88,8 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
-    if folder is not None and not resume and (folder / "log.jsonl").exists():
-        raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
+    if folder is not None and not resume:
+        _refuse_old_run(folder)
     _refuse_old_dumps(schedule, folder if resume else None)
     place = _Place(device, folder, resume, tensorboard, classes, typed_command(context))
     return _trained(Screen(as_json=as_json), config, policy, source, schedule, place)
@@ -185,6 +185,14 @@ def _resume(screen: Screen, run: DlrmRun, folder: Path) -> None:
             f"its checkpoint does not know what its first {unknown} steps sent; bytes, ratios and "
             "times are of later ones"
         )
+
+
+def _refuse_old_run(folder: Path) -> None:
+    """Raise ``SpecError`` for a folder with the log or the checkpoints of a run."""
+    from tersor.workloads.dlrm.checkpoint import complete_checkpoints
+
+    if (folder / "log.jsonl").exists() or complete_checkpoints(folder / "checkpoints"):
+        raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
 
 
 def _refuse_old_dumps(schedule: Schedule, resumed: Path | None) -> None:
