@@ -16,7 +16,7 @@ if not torch.cuda.is_available():
 
 from tests.arch.source_files import REPOSITORY
 from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
-from tests.interpreter import patch_once_per_launch
+from tests.interpreter import look_types_up_once, patch_once_per_launch
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -78,3 +78,4 @@ def pytest_sessionstart() -> None:
             compiled.unlink(missing_ok=True)
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
         patch_once_per_launch()
+        look_types_up_once()
