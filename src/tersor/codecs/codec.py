@@ -182,7 +182,11 @@ class Codec(ABC):
 
 def materialised(x: torch.Tensor) -> torch.Tensor:
     """Return ``x`` without gradient, contiguous, and with lazy negation and conjugation done."""
-    return x.detach().resolve_conj().resolve_neg().contiguous()
+    # most tensors are so already, and asking takes half the time of doing nothing four times over
+    plain = x.detach() if x.requires_grad else x
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    return plain if plain.is_contiguous() else plain.contiguous()
 
 
 def check_num_values(num_values: int) -> None:

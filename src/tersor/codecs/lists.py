@@ -145,17 +145,32 @@ def grouped(
 ) -> tuple[list[Group], list[int]]:
     """Return the calls that encode or decode the tensors, and the places no engine takes."""
     groups: dict[tuple[ListEngine, torch.dtype], Group] = {}
-    alone = []
-    for k, (codec, tensor) in enumerate(zip(codecs, tensors, strict=True)):
-        found = codec.list_engine()
+    # most tensors of a list share a codec, which is asked once; held, so that ids stay their own
+    known: dict[tuple[int, torch.dtype], tuple[Group, Bound] | None] = {}
+    held, alone = list(codecs), []
+    for k, (codec, tensor) in enumerate(zip(held, tensors, strict=True)):
+        kind = (id(codec), tensor.dtype)
+        if kind not in known:
+            known[kind] = _joined(groups, codec, tensor.dtype)
+        found = known[kind]
         if found is None:
             alone.append(k)
             continue
-        engine, bound = found
-        group = groups.setdefault((engine, tensor.dtype), Group(engine, [], []))
+        group, bound = found
         group.places.append(k)
         group.bounds.append(bound)
     return list(groups.values()), alone
+
+
+def _joined(
+    groups: dict[tuple[ListEngine, torch.dtype], Group], codec: Codec, dtype: torch.dtype
+) -> tuple[Group, Bound] | None:
+    """Return the group that takes a codec's tensors, new if need be, and their bound."""
+    found = codec.list_engine()
+    if found is None:
+        return None
+    engine, bound = found
+    return groups.setdefault((engine, dtype), Group(engine, [], [])), bound
 
 
 def encode_group(group: Group, xs: Sequence[torch.Tensor]) -> EncodedList:

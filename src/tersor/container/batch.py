@@ -84,10 +84,11 @@ def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) 
     _check_codecs(codecs)
     if len(tensors) != len(codecs):
         raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
-    for x, codec in zip(tensors, codecs, strict=True):
+    for x in tensors:
         check_tensor(x)
-        codec.check_supported(x.dtype)
-        check_num_values(x.numel())
+    _check_supported(codecs, [x.dtype for x in tensors])
+    check_num_values(max((x.numel() for x in tensors), default=0))
+    for x in tensors:
         if x.device != tensors[0].device:
             raise SpecError(
                 f"the tensors of a list must be on one device, not on {tensors[0].device} and "
@@ -99,8 +100,15 @@ def _check_codecs(codecs: Sequence[Codec]) -> None:
     """Raise ``SpecError`` unless this is a list of codecs."""
     if isinstance(codecs, Codec):
         raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
-    for codec in codecs:
+    for codec in {id(codec): codec for codec in codecs}.values():
         check_is_codec(codec)
+
+
+def _check_supported(codecs: Sequence[Codec], dtypes: Sequence[torch.dtype]) -> None:
+    """Raise ``SpecError`` for a codec with a dtype that it does not take; equal pairs count once."""
+    pairs = zip(codecs, dtypes, strict=True)
+    for codec, dtype in {(id(codec), dtype): (codec, dtype) for codec, dtype in pairs}.values():
+        codec.check_supported(dtype)
 
 
 def decode_payloads(
@@ -118,8 +126,8 @@ def decode_payloads(
     _check_codecs(codecs)
     if not len(payloads) == len(infos) == len(codecs):
         raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
-    for payload, info, codec in zip(payloads, infos, codecs, strict=True):
-        codec.check_supported(info.dtype)
+    _check_supported(codecs, [info.dtype for info in infos])
+    for payload, info in zip(payloads, infos, strict=True):
         check_payload_size(payload, info.numel)
     targets = _targets(infos, out, [payload.device for payload in payloads])
     if runs_on_gpu(targets):
@@ -208,8 +216,7 @@ def begin_decode_batch(
     _check_codecs(codecs)
     if not len(batch.sizes) == len(infos) == len(codecs):
         raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
-    for info, codec in zip(infos, codecs, strict=True):
-        codec.check_supported(info.dtype)
+    _check_supported(codecs, [info.dtype for info in infos])
     targets = _targets(infos, out, [batch.buffer.device] * len(infos))
     return begin_decode(batch.buffer, batch.sizes, targets, codecs)
 

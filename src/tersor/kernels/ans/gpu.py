@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
@@ -192,7 +193,7 @@ def _finish_kernel(
 @kept
 def _symbol_places(numels: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, int]:
     """Return where the symbols of each tensor start, int64, and the room all of them take."""
-    rooms = [triton.cdiv(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels]
+    rooms = [ceil_div(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels]
     places = list(accumulate(rooms, initial=0))
     return uploaded(places[:-1], torch.int64, device), places[-1]
 
@@ -362,7 +363,7 @@ def decode_ans(
     starts, rooms, coded = (torch.empty_like(counts) for _ in range(3))
     bodies = Bodies(starts, rooms, coded, alphabets, numels, len(outs))
     with torch.cuda.device_of(buffer):
-        _open_kernel[(triton.cdiv(len(outs), 128),)](
+        _open_kernel[(ceil_div(len(outs), 128),)](
             buffer, offsets, sizes, counts, len(outs), starts, rooms, coded, alphabets, lows,
             steps, status, KIND=KINDS[dtype], LANES=128,
         )  # fmt: skip

@@ -12,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
 from tersor.kernels.hadamard.gpu import carrier, load_values, store_values
 
@@ -236,7 +237,7 @@ def quantize_any_group(
     """Write scales and data of the flat ``x``, less ``base``, which counts as followed by zeros."""
     scales, data = out
     groups, chunk = _tile(group)
-    launch: Any = _quantize_kernel[(triton.cdiv(scales.numel(), groups),)]
+    launch: Any = _quantize_kernel[(ceil_div(scales.numel(), groups),)]
     with torch.cuda.device_of(x):
         launch(
             carrier(x),
@@ -266,9 +267,9 @@ def dequantize_any_group(
 ) -> None:
     """Write the sum over the rows of ``data`` and ``scales`` into the flat ``out``, or add it."""
     groups, chunk = _tile(group)
-    num_chunks = triton.cdiv(group // 2, chunk)
+    num_chunks = ceil_div(group // 2, chunk)
     num_groups = scales.shape[1]
-    launch: Any = _dequantize_kernel[(triton.cdiv(num_groups, groups) * num_chunks,)]
+    launch: Any = _dequantize_kernel[(ceil_div(num_groups, groups) * num_chunks,)]
     with torch.cuda.device_of(data):
         launch(
             Sent.of(data, scales),

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields.reference import fields_nbytes
+from tersor.kernels.division import ceil_div
 
 _WORDS: Final = 1024
 """Words that a program packs at most; also the fields that it unpacks."""
@@ -81,7 +82,7 @@ def pack_fields(values: torch.Tensor, width: int) -> torch.Tensor:
         return packed
     words = packed.view(torch.int32)
     blocks = 1 << ((_WORDS // width).bit_length() - 1)
-    launch: Any = _pack_kernel[(triton.cdiv(count, 32 * blocks),)]
+    launch: Any = _pack_kernel[(ceil_div(count, 32 * blocks),)]
     with torch.cuda.device_of(values):
         launch(values, count, words, words.numel(), width, FIELDS=32 * blocks, WORDS=_WORDS)
     return packed
@@ -98,7 +99,7 @@ def unpack_fields(packed: torch.Tensor, count: int, width: int) -> torch.Tensor:
     used = packed[:nbytes]
     if (used.storage_offset() | used.data_ptr()) % 4:
         used = used.clone()
-    launch: Any = _unpack_kernel[(triton.cdiv(count, _WORDS),)]
+    launch: Any = _unpack_kernel[(ceil_div(count, _WORDS),)]
     with torch.cuda.device_of(packed):
         launch(used.view(torch.int32), nbytes // 4, values, count, width, FIELDS=_WORDS)
     return values

@@ -24,6 +24,7 @@ from tersor.kernels.bitpack_tile.gpu import (
     place_tiles,
     slot_of,
 )
+from tersor.kernels.division import ceil_div
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.pack_tile.gpu import pack_tile
 from tersor.kernels.payload.gpu import padded, tile_end
@@ -131,7 +132,7 @@ def _pack_values(
     stats = torch.empty(2 * num_tiles, dtype=torch.int64, device=device)
     kind = KINDS[x.dtype]
     with torch.cuda.device_of(x):
-        _pack_kernel[(triton.cdiv(num_tiles, PACK_RUN),)](
+        _pack_kernel[(ceil_div(num_tiles, PACK_RUN),)](
             x.data_ptr(), x.numel(), num_tiles, grid, slots, widths, stats, KIND=kind,
             ALIGNED=are_aligned([x]), BLOCK=block, RUN=PACK_RUN, num_warps=1,
             enable_fp_fusion=False,
@@ -141,7 +142,7 @@ def _pack_values(
         positions = torch.empty(total - num_words, dtype=torch.int64, device=device)
         room = padded_nbytes(lead)
         out = torch.empty(room + layout.body_nbytes(num_words), dtype=torch.uint8, device=device)
-        _place_kernel[(triton.cdiv(num_tiles, PLACE_RUN),)](
+        _place_kernel[(ceil_div(num_tiles, PLACE_RUN),)](
             x.data_ptr(), x.numel(), num_tiles, grid, slots, widths, ends, out[room:], positions,
             KIND=kind, BLOCK=block, RUN=PLACE_RUN, PART=PLACE_WORDS, num_warps=4,
             enable_fp_fusion=False,
@@ -218,7 +219,7 @@ def _unpack_values(body: torch.Tensor, step: float, out: torch.Tensor, block: in
     words_nbytes = layout.split(body)[2].numel()
     status = torch.zeros(2, dtype=torch.int64, device=body.device)
     with torch.cuda.device_of(body):
-        _unpack_kernel[(max(1, triton.cdiv(layout.num_tiles, UNPACK_RUN)),)](
+        _unpack_kernel[(max(1, ceil_div(layout.num_tiles, UNPACK_RUN)),)](
             body, body.numel(), out.data_ptr(), out.numel(), layout.num_tiles,
             _on_device((step,), out.dtype, body.device), status, KIND=KINDS[out.dtype],
             ALIGNED=are_aligned([out]), BLOCK=block, ROWS=TILE_VALUES // block, RUN=UNPACK_RUN,

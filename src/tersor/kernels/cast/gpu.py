@@ -15,6 +15,7 @@ import triton.language as tl
 from tersor.kernels.any_group.gpu import magnitudes
 from tersor.kernels.cast.layout import TILE
 from tersor.kernels.cast.reference import SMALLEST
+from tersor.kernels.division import ceil_div
 from tersor.kernels.hadamard.gpu import load_values, store_values
 
 _SMALLEST_E4M3 = tl.constexpr(SMALLEST[torch.float8_e4m3fn])
@@ -180,7 +181,7 @@ def scaled_cast(
     cast = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
     groups, chunk = tile_of(group)
     if num_groups:
-        launch: Any = _cast_kernel[(triton.cdiv(num_groups, groups),)]
+        launch: Any = _cast_kernel[(ceil_div(num_groups, groups),)]
         with torch.cuda.device_of(x):
             launch(
                 x,
@@ -202,7 +203,7 @@ def scaled_uncast(data: torch.Tensor, scales: torch.Tensor, group: int) -> torch
     out = torch.empty(data.numel(), dtype=torch.float32, device=data.device)
     groups, chunk = tile_of(group)
     if out.numel():
-        num_tiles = triton.cdiv(scales.numel(), groups) * triton.cdiv(group, chunk)
+        num_tiles = ceil_div(scales.numel(), groups) * ceil_div(group, chunk)
         launch: Any = _uncast_kernel[(num_tiles,)]
         with torch.cuda.device_of(data):
             launch(

@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
@@ -118,7 +119,7 @@ def code_starts(numels: Sequence[int]) -> tuple[int, ...]:
     starts, end = [], 0
     for numel in numels:
         starts.append(end)
-        end += triton.cdiv(numel, TILE) * TILE
+        end += ceil_div(numel, TILE) * TILE
     return tuple(starts)
 
 

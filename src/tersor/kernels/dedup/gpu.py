@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range.gpu import fold_range
 from tersor.kernels.kept import kept, sent
 from tersor.kernels.quantize.gpu import KINDS
@@ -288,7 +289,7 @@ def num_list_slots(rows: RowList) -> int:
 
 def clear(slots: torch.Tensor, zeroed: torch.Tensor) -> None:
     """Empty all slots, and set other memory, int64, to 0, in one launch."""
-    num_tiles = triton.cdiv(max(slots.numel(), zeroed.numel()), _CLEARED)
+    num_tiles = ceil_div(max(slots.numel(), zeroed.numel()), _CLEARED)
     _clear_kernel[(num_tiles,)](
         slots, slots.numel(), zeroed, zeroed.numel(), EMPTY=_EMPTY, TILE=_CLEARED
     )
@@ -352,7 +353,7 @@ def find_slots(
         ranges: what ``count_slots`` is to find besides, if anything.
     """
     columns = min(MAX_WORDS, triton.next_power_of_2(words.row_words))
-    parts = triton.cdiv(words.row_words, columns)
+    parts = ceil_div(words.row_words, columns)
     types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
     kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
     _insert_kernel[(tiles.num_tiles,)](

@@ -21,6 +21,7 @@ from tersor.kernels.bitpack_tile.gpu import (
     place_tiles,
     slot_of,
 )
+from tersor.kernels.division import ceil_div
 from tersor.kernels.grids.gpu import grid_dtype, grid_of
 from tersor.kernels.pack_tile.gpu import pack_tile
 from tersor.kernels.payload.gpu import (
@@ -235,7 +236,7 @@ def encode_small(
         )  # fmt: skip
         _place_kernel[(num_tensors,)](
             starts, tiles.counts, tiles.first_tiles, grids, ranges, fixed_nbytes, slots, widths,
-            stats, num_tiles, triton.cdiv(max(numels), TILE_VALUES), ends, plan, sizes, out,
+            stats, num_tiles, ceil_div(max(numels), TILE_VALUES), ends, plan, sizes, out,
             KIND=KINDS[dtype], BLOCK=block, LANES=_LANES, TILES=_MAX_TILES, PART=PLACE_WORDS,
             num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip

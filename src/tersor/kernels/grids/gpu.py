@@ -6,6 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range.gpu import load_range
 from tersor.kernels.quantize.gpu import F64, KINDS
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, SHRINK
@@ -99,7 +100,7 @@ def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> 
         dtype: of the tensors.
     """
     grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)
-    _grids_kernel[(triton.cdiv(len(bounds), 128),)](
+    _grids_kernel[(ceil_div(len(bounds), 128),)](
         keys, bounds, len(bounds), grids, KIND=KINDS[dtype], LANES=128, enable_fp_fusion=False
     )
     return grids

@@ -18,6 +18,7 @@ from tersor.kernels.any_group.gpu import (
     quantize_any_group,
     seed_words,
 )
+from tersor.kernels.division import ceil_div
 from tersor.kernels.group.layout import is_held_whole
 from tersor.kernels.group_tile.gpu import (
     dequantize_tile,
@@ -75,7 +76,7 @@ def _sum_kernel(
 def _launch(kernel: Any, num_groups: int, group: int, *arguments: Any, **constants: Any) -> None:
     """Run a kernel with one program for each tile of whole groups."""
     rows = num_rows_of(group)
-    num_programs = triton.cdiv(num_groups * group, num_values_of(group))
+    num_programs = ceil_div(num_groups * group, num_values_of(group))
     constants |= {"GROUP": group, "ROWS": rows, "num_warps": num_warps_of(group)}
     kernel[(num_programs,)](*arguments, **constants, enable_fp_fusion=False)
 
@@ -112,7 +113,7 @@ def group_transform_quantize(
     base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``fused.group_transform_quantize``."""
-    num_groups = triton.cdiv(x.numel(), group)
+    num_groups = ceil_div(x.numel(), group)
     scales, data = _outputs(num_groups, nbits, group, out, x.device)
     if num_groups == 0:
         return scales, data

@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.any_group.gpu import seed_words
+from tersor.kernels.division import ceil_div
 from tersor.kernels.fixed_list.gpu import (
     PAYLOAD_ALIGNMENT,
     common_alignment,
@@ -94,7 +95,7 @@ def encode_groups(
     device, numels = xs[0].device, tuple(x.numel() for x in xs)
     frame = fixed_frame([payload_nbytes(numel, nbits, group) for numel in numels], device)
     tiles = tile_table(numels, num_values_of(group), device)
-    num_groups = (triton.cdiv(numel, group) for numel in numels)
+    num_groups = (ceil_div(numel, group) for numel in numels)
     data = [start + 4 * count for start, count in zip(frame.starts, num_groups, strict=True)]
     with torch.cuda.device_of(xs[0]):
         _quantize_kernel[(tiles.num_tiles,)](
@@ -137,7 +138,7 @@ def decode_groups(
     if status is None:
         status = torch.empty(len(outs), dtype=torch.int32, device=device)
     tiles = tile_table(numels, num_values_of(group), device)
-    scales_nbytes = (4 * triton.cdiv(numel, group) for numel in numels)
+    scales_nbytes = (4 * ceil_div(numel, group) for numel in numels)
     with torch.cuda.device_of(buffer):
         _dequantize_kernel[(tiles.num_tiles,)](
             buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,

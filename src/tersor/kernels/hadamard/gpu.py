@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.hadamard.reference import ORDER
 
 _ROWS: Final = 64
@@ -203,7 +204,7 @@ def transform_into(
         base: of the dtype and size of ``x``.
         add: add to what ``out`` holds.
     """
-    num_tiles = triton.cdiv(out.numel(), ORDER * _ROWS)
+    num_tiles = ceil_div(out.numel(), ORDER * _ROWS)
     if num_tiles == 0:
         return
     launch: Any = _hadamard_kernel[(num_tiles,)]

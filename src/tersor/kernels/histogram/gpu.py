@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
 
@@ -265,8 +266,8 @@ def _ptx_options(symbol_nbytes: int) -> dict[str, Any]:
 def _cuda_counts(symbols: torch.Tensor) -> torch.Tensor:
     nbytes = symbols.element_size()
     options = _ptx_options(nbytes)
-    num_chunks = triton.cdiv(symbols.nbytes, _CHUNK_NBYTES.value)
-    grid = (max(1, min(_PROGRAMS, triton.cdiv(num_chunks, options["THREADS"]))),)
+    num_chunks = ceil_div(symbols.nbytes, _CHUNK_NBYTES.value)
+    grid = (max(1, min(_PROGRAMS, ceil_div(num_chunks, options["THREADS"]))),)
     bins = NARROW if nbytes == 1 else WIDE
     counts = torch.zeros((1, bins), dtype=torch.int64, device=symbols.device)
     _ptx_kernel[grid](symbols, symbols.numel(), counts, **options)
@@ -281,7 +282,7 @@ def symbol_counts(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
     if has_ptx(symbols):
         return _cuda_counts(symbols)
     bins = max(32, triton.next_power_of_2(alphabet))
-    num_tiles = triton.cdiv(symbols.numel(), _TILE)
+    num_tiles = ceil_div(symbols.numel(), _TILE)
     if alphabet <= NARROW:
         counts = torch.zeros((1, bins), dtype=torch.int64, device=symbols.device)
         grid = (min(num_tiles, _PROGRAMS),)
@@ -317,7 +318,7 @@ def _shares(capacities: tuple[int, ...], num_narrow: int, device: torch.device) 
     for part in (capacities[:num_narrow], capacities[num_narrow:]):
         total = max(1, sum(part))
         shares += [
-            max(1, min(triton.cdiv(capacity, 2 * _TILE), _LIST_PROGRAMS * capacity // total))
+            max(1, min(ceil_div(capacity, 2 * _TILE), _LIST_PROGRAMS * capacity // total))
             for capacity in part
         ]
     firsts = list(accumulate(shares, initial=0))

@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from tersor.errors import CorruptDataError
+from tersor.kernels.division import ceil_div
 from tersor.kernels.histogram.gpu import symbol_counts
 from tersor.kernels.huffman.layout import CHUNK, STREAMS, HuffmanLayout, max_length
 from tersor.kernels.prefix_code.cpu import build_codes, build_lengths, multi_table, single_table
@@ -102,7 +103,7 @@ def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
     ends = torch.zeros(num_streams + 1, dtype=torch.int64, device=device)
     if num_used <= 1:
         return _body(place, head, ends, 0)
-    slot = triton.cdiv(CHUNK // STREAMS * max_length(alphabet), 32) + 2
+    slot = ceil_div(CHUNK // STREAMS * max_length(alphabet), 32) + 2
     words = torch.zeros(num_streams * slot, dtype=torch.int32, device=device)
     _encode_kernel[(num_streams,)](
         symbols, symbols.numel(), _codebook(lengths, device), words, ends, SLOT=slot, TILE=_TILE
@@ -216,7 +217,7 @@ def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple
     single, multi = _tables(lengths, max_length(alphabet), device)
     status = torch.zeros(1, dtype=torch.int32, device=device)
     num_streams = offsets.size - 1
-    _decode_kernel[(triton.cdiv(num_streams, _LANES.value),)](
+    _decode_kernel[(ceil_div(num_streams, _LANES.value),)](
         words,
         words.numel(),
         torch.from_numpy(offsets).to(device),

@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
+
 _TILE: Final = 4096
 _MAX_COLUMNS: Final = 1024
 
@@ -61,8 +63,8 @@ def lorenzo_residual(codes: torch.Tensor, dims: int) -> torch.Tensor:
     num_rows = codes.numel() // width
     columns = min(triton.next_power_of_2(width), _MAX_COLUMNS)
     rows = _TILE // columns
-    num_column_tiles = triton.cdiv(width, columns)
-    launch: Any = _residual_kernel[(triton.cdiv(num_rows, rows) * num_column_tiles,)]
+    num_column_tiles = ceil_div(width, columns)
+    launch: Any = _residual_kernel[(ceil_div(num_rows, rows) * num_column_tiles,)]
     with torch.cuda.device_of(codes):
         launch(
             codes,

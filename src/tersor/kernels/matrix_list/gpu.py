@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.dedup.gpu import ROWS, RowList, member_tiles, row_list
+from tersor.kernels.division import ceil_div
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.tensor_list.gpu import TileTable
 
@@ -49,7 +50,7 @@ class WidthGroup:
 
     def grid(self, rows: int, columns: int, width: int) -> tuple[int, int]:
         """Return a grid of programs that share the tiles of each matrix."""
-        num_tiles = triton.cdiv(max(self.nums_rows), rows) * triton.cdiv(width, columns)
+        num_tiles = ceil_div(max(self.nums_rows), rows) * ceil_div(width, columns)
         return self.num_members, programs_each(self.num_members, num_tiles)
 
 
@@ -103,7 +104,7 @@ def programs_each(num_tensors: int, num_tiles: int) -> int:
 
 def _starts(sizes: Iterable[int], unit: int) -> list[int]:
     """Return running sums of sizes, each rounded up to a multiple of ``unit``, then the total."""
-    return list(accumulate((triton.cdiv(size, unit) * unit for size in sizes), initial=0))
+    return list(accumulate((ceil_div(size, unit) * unit for size in sizes), initial=0))
 
 
 @kept

@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, Grid
 
 F32, F64, F16, BF16, I32 = (tl.constexpr(kind) for kind in (4, 8, 2, 3, 5))
@@ -226,7 +227,7 @@ def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.T
     if x.numel() == 0:
         return codes, torch.empty(0, dtype=torch.int64, device=x.device)
     numbers = (bits_of(grid.step), bits_of(grid.inverse), bits_of(grid.bound))
-    _quantize_kernel[(triton.cdiv(x.numel(), _TILE),)](
+    _quantize_kernel[(ceil_div(x.numel(), _TILE),)](
         x.reshape(-1).view(_carrier(x.dtype)), x.numel(), *numbers, codes, holds,
         KIND=KINDS[x.dtype], TILE=_TILE, enable_fp_fusion=False,
     )  # fmt: skip
@@ -248,7 +249,7 @@ def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> N
     """See ``reference.bounded_dequantize``."""
     if out.numel() == 0:
         return
-    _dequantize_kernel[(triton.cdiv(out.numel(), _TILE),)](
+    _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
         codes, out.numel(), bits_of(step), out.view(-1).view(_carrier(out.dtype)),
         KIND=KINDS[out.dtype], TILE=_TILE, enable_fp_fusion=False,
     )  # fmt: skip

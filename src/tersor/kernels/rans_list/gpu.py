@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.histogram.gpu import has_ptx, stream_counts, table_start
 from tersor.kernels.kept import kept, sent, uploaded
 from tersor.kernels.payload.gpu import padded
@@ -107,7 +108,7 @@ def _most_blocks(capacity: int) -> int:
     """Return the most blocks that a stream of at most ``capacity`` symbols can have."""
     # the last count before blocks double makes more of them than that count plus one
     counts = [capacity, *(least - 1 for least, _ in layout.BLOCKS if 0 < least <= capacity)]
-    return max(triton.cdiv(count, layout.block_symbols(count)) for count in counts)
+    return max(ceil_div(count, layout.block_symbols(count)) for count in counts)
 
 
 @kept

@@ -14,6 +14,7 @@ from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields import pack_fields, unpack_fields
 from tersor.kernels.bitfields.reference import fields_nbytes
 from tersor.kernels.dedup.gpu import number_rows
+from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.payload.layout import HEADER as PAYLOAD_HEADER
 from tersor.kernels.payload.plain import Encoded, decode_if_plain, seal_if_plain
@@ -126,7 +127,7 @@ def _gather(
     whole = width % columns == 0
     values: Any = out.view(torch.int16) if out.dtype == torch.bfloat16 else out
     aligned = whole and out.data_ptr() % 16 == 0 and columns * out.element_size() % 16 == 0
-    _gather_kernel[(triton.cdiv(num_rows, rows), triton.cdiv(width, columns))](
+    _gather_kernel[(ceil_div(num_rows, rows), ceil_div(width, columns))](
         symbols, index, num_rows, width, low, bits_of(step), values, KIND=KINDS[out.dtype],
         ALIGNED=aligned, WHOLE=whole, ROWS=rows, COLUMNS=columns, enable_fp_fusion=False,
     )  # fmt: skip
@@ -177,7 +178,7 @@ def _encode_index(index: torch.Tensor, first: torch.Tensor, coder: Coder) -> lis
     refs = torch.empty(num_refs, dtype=torch.int32, device=device)
     narrow = alphabet <= NARROW
     symbols = torch.empty(num_rows, dtype=torch.uint8 if narrow else torch.int16, device=device)
-    _split_kernel[(triton.cdiv(num_rows, _TILE),)](
+    _split_kernel[(ceil_div(num_rows, _TILE),)](
         index, num_rows, first, num_unique, nbits, low, marks, symbols, refs, TILE=_TILE
     )
     packed_nbytes = fields_nbytes(num_rows, 1) + fields_nbytes(num_refs, nbits)
@@ -239,7 +240,7 @@ def _decode_index(
     new_ends = (highs == 0).cumsum(0)
     index = torch.empty(num_rows, dtype=torch.int32, device=data.device)
     facts = torch.zeros(2, dtype=torch.int32, device=data.device)
-    _join_kernel[(triton.cdiv(num_rows, _TILE),)](
+    _join_kernel[(ceil_div(num_rows, _TILE),)](
         highs, new_ends, refs, num_rows, num_unique, num_refs, nbits, index, facts, TILE=_TILE
     )
     return index, facts, HEADER.size + start + fields_nbytes(num_refs, nbits)

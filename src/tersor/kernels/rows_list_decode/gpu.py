@@ -16,6 +16,7 @@ import triton.language as tl
 
 from tersor.kernels.bitfields.gpu import take_fields
 from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, before_tile, member_tiles, sum_tiles
+from tersor.kernels.division import ceil_div
 from tersor.kernels.index_list.gpu import fields_nbytes
 from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.payload.gpu import CODED, CONSTANT, EXACT, as_compute, copy_values
@@ -215,7 +216,7 @@ def _gather(
         num_rows, columns = group.tile(_TILE_VALUES, group.width)
         whole = group.width % columns == 0
         tiles = member_tiles(group.nums_rows, num_rows, plan.device)
-        _gather_kernel[(tiles.num_tiles, triton.cdiv(group.width, columns))](
+        _gather_kernel[(tiles.num_tiles, ceil_div(group.width, columns))](
             targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
             rows.first_rows, group.width, plan, matrices.starts, symbols, index,
             KIND=KINDS[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,

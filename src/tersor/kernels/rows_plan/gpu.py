@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range.gpu import load_range
 from tersor.kernels.index_list.gpu import (
     ABOVE,
@@ -243,8 +244,8 @@ def place_payloads(
     ``starts`` are the addresses of the matrices, whose values are copied where they stay exact.
     """
     tiles, largest = matrices.rows.tiles, max(matrices.capacities)
-    num_runs = triton.cdiv(max(matrices.rows.nums_rows), FIELDS.value)
-    num_shares = max(num_runs, triton.cdiv(largest, _COPIED))
+    num_runs = ceil_div(max(matrices.rows.nums_rows), FIELDS.value)
+    num_shares = max(num_runs, ceil_div(largest, _COPIED))
     _place_kernel[(len(matrices), programs_each(len(matrices), num_shares))](
         starts, matrices.numels, tiles.counts, matrices.rows.first_rows, tiles.first_tiles, plan,
         decisions.unique, decisions.alphabets, decisions.lows, index.marks, index.refs, out,

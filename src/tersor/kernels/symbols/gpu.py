@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.division import ceil_div
 from tersor.kernels.quantize.gpu import (
     KINDS,
     bits_of,
@@ -112,7 +113,7 @@ def _outside_kernel(codes, num_codes, facts, TILE: tl.constexpr):
 def _choose_window(codes: torch.Tensor) -> tuple[Window, int]:
     """Return the window of ``reference.choose_window`` and how many codes escape it."""
     facts = torch.zeros(5, dtype=torch.int64, device=codes.device)
-    num_programs = min(_PROGRAMS, triton.cdiv(codes.numel(), _TILE))
+    num_programs = min(_PROGRAMS, ceil_div(codes.numel(), _TILE))
     _extent_kernel[(num_programs,)](codes, codes.numel(), facts, TILE=_TILE, num_warps=8)
     _outside_kernel[(num_programs,)](codes, codes.numel(), facts, TILE=_TILE, num_warps=8)
     below, above, total, narrow_outside, wide_outside = facts.tolist()
@@ -174,7 +175,7 @@ def map_symbols(codes: torch.Tensor, window: Window | None = None) -> Symbols:
         window, num_escapes = _choose_window(codes)
     window = window or Window(0, 1, escapes=False)
     symbols = torch.empty(num_codes, dtype=window.dtype, device=device)
-    grid = (triton.cdiv(num_codes, _TILE),)
+    grid = (ceil_div(num_codes, _TILE),)
     ends = torch.empty(grid, dtype=torch.int64, device=device)
     if num_codes:
         _map_kernel[grid](
@@ -206,7 +207,7 @@ def unmap_symbols(symbols: torch.Tensor, mapped: Symbols) -> torch.Tensor:
     count = symbols.numel()
     codes = torch.empty(count, dtype=torch.int32, device=symbols.device)
     if count:
-        grid = (triton.cdiv(count, _TILE),)
+        grid = (ceil_div(count, _TILE),)
         _unmap_kernel[grid](symbols, count, mapped.low, codes, TILE=_TILE, num_warps=8)
     if mapped.escape_positions.numel():
         codes[mapped.escape_positions] = mapped.escape_codes
@@ -279,7 +280,7 @@ def _quantize_narrow(
 ) -> tuple[Symbols, torch.Tensor] | None:
     """Quantize to symbols in one pass; None if the codes span more than 256."""
     device, count = x.device, x.numel()
-    num_tiles = triton.cdiv(count, _TILE)
+    num_tiles = ceil_div(count, _TILE)
     symbols = torch.empty(count, dtype=torch.uint8, device=device)
     # per tile its outliers, then what _BELOW and _ABOVE say
     ends = torch.zeros(num_tiles + 2, dtype=torch.int64, device=device)
@@ -338,7 +339,7 @@ def dequantize_symbols(
     values = out.view(-1)
     if out.numel():
         carrier = values.view(torch.int16) if out.dtype == torch.bfloat16 else values
-        _dequantize_kernel[(triton.cdiv(out.numel(), _TILE),)](
+        _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
             symbols, out.numel(), other.low, bits_of(step), carrier,
             KIND=KINDS[out.dtype], ALIGNED=out.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8,
             enable_fp_fusion=False,
