@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from tersor.division import ceil_div
+
 MAX_CHUNK_VALUES: Final = 2**30
 """Most values one payload may hold: positions inside a payload are 32 bits wide."""
 
@@ -42,12 +44,12 @@ class ChunkPlan:
 
     def __len__(self) -> int:
         """Number of chunks; an empty array has one empty chunk."""
-        return max(1, -(-math.prod(self.shape) // self.chunk_size))
+        return max(1, ceil_div(math.prod(self.shape), self.chunk_size))
 
     def __getitem__(self, index: int) -> Chunk:
         """Return chunk ``index``, counted from 0."""
         numel, size = math.prod(self.shape), self.chunk_size
-        if not 0 <= index < max(1, -(-numel // size)):
+        if not 0 <= index < max(1, ceil_div(numel, size)):
             raise IndexError(index)
         if numel <= size:
             return Chunk(0, numel, self.shape)

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 
 _HUGE_FROM_NBYTES: Final = 1 << 22
@@ -40,7 +41,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> tor
     out = torch.empty(shape, dtype=dtype, device=device)
     nbytes = math.prod(shape) * dtype.itemsize
     if nbytes >= _HUGE_FROM_NBYTES and out.device.type == "cpu" and _madvise() is not None:
-        start = -(-out.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        start = ceil_div(out.data_ptr(), mmap.PAGESIZE) * mmap.PAGESIZE
         whole_pages_nbytes = (out.data_ptr() + nbytes - start) // mmap.PAGESIZE * mmap.PAGESIZE
         # a refusal leaves the memory as it was, only slower
         _madvise()(start, whole_pages_nbytes, mmap.MADV_HUGEPAGE)

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from tersor.division import ceil_div
 from tersor.errors import BackendUnavailableError, CorruptDataError, UnsupportedVersionError
 
 FORMAT_VERSION: Final = 1
@@ -112,7 +113,7 @@ def padded_nbytes(nbytes: int) -> int:
         >>> padded_nbytes(0), padded_nbytes(1), padded_nbytes(8)
         (0, 8, 8)
     """
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT
 
 
 def pack_preamble() -> bytes:

@@ -20,6 +20,7 @@ from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.timing import Percentiles
 from tersor.codecs import registry
 from tersor.container import Reader
+from tersor.division import ceil_div
 from tersor.errors import SpecError, TersorError
 from tersor.types import Bound
 
@@ -114,7 +115,7 @@ def _write_input(path: Path, nbytes: int) -> None:
     """Write noise over a slow wave; the noise repeats, but no codec looks back that far."""
     noise = np.random.default_rng(6).standard_normal(_BLOCK_VALUES, dtype=np.float32)
     with path.open("wb") as file:
-        for index in range(-(-nbytes // noise.nbytes)):
+        for index in range(ceil_div(nbytes, noise.nbytes)):
             block = noise + np.float32(np.sin(index / 10))
             file.write(block.data[: (nbytes - index * noise.nbytes) // 4])
 

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
 from tersor.kernels.hadamard.gpu import carrier, load_values, store_values
 

@@ -8,9 +8,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields.reference import fields_nbytes
-from tersor.kernels.division import ceil_div
 
 _WORDS: Final = 1024
 """Words that a program packs at most; also the fields that it unpacks."""

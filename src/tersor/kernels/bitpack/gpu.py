@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.bitpack.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.bitpack_tile.gpu import (
     PACK_RUN,
@@ -24,7 +25,6 @@ from tersor.kernels.bitpack_tile.gpu import (
     place_tiles,
     slot_of,
 )
-from tersor.kernels.division import ceil_div
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.pack_tile.gpu import pack_tile
 from tersor.kernels.payload.gpu import padded, tile_end

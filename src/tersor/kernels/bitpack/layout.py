@@ -19,6 +19,7 @@ from typing import Final
 
 import torch
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 from tersor.kernels.quantize.grid import TILE
 from tersor.raw_bytes import padded
@@ -37,12 +38,12 @@ class BitpackLayout:
     @property
     def num_blocks(self) -> int:
         """Blocks, the last one perhaps partial."""
-        return -(-self.num_codes // self.block)
+        return ceil_div(self.num_codes, self.block)
 
     @property
     def num_tiles(self) -> int:
         """Tiles of 1024 codes, the last one perhaps partial."""
-        return -(-self.num_codes // TILE)
+        return ceil_div(self.num_codes, TILE)
 
     @property
     def widths_start(self) -> int:

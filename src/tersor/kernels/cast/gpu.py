@@ -12,10 +12,10 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.any_group.gpu import magnitudes
 from tersor.kernels.cast.layout import TILE
 from tersor.kernels.cast.reference import SMALLEST
-from tersor.kernels.division import ceil_div
 from tersor.kernels.hadamard.gpu import load_values, store_values
 
 _SMALLEST_E4M3 = tl.constexpr(SMALLEST[torch.float8_e4m3fn])

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.finite_range.gpu import fold_range
 from tersor.kernels.kept import kept, sent
 from tersor.kernels.quantize.gpu import KINDS

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.bitpack_tile.gpu import (
     PLACE_WORDS,
     SCAN_VALUES,
@@ -21,7 +22,6 @@ from tersor.kernels.bitpack_tile.gpu import (
     place_tiles,
     slot_of,
 )
-from tersor.kernels.division import ceil_div
 from tersor.kernels.grids.gpu import grid_dtype, grid_of
 from tersor.kernels.pack_tile.gpu import pack_tile
 from tersor.kernels.payload.gpu import (

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.finite_range.gpu import load_range
 from tersor.kernels.quantize.gpu import F64, KINDS
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, SHRINK

@@ -12,13 +12,13 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.any_group.gpu import (
     Sent,
     dequantize_any_group,
     quantize_any_group,
     seed_words,
 )
-from tersor.kernels.division import ceil_div
 from tersor.kernels.group.layout import is_held_whole
 from tersor.kernels.group_tile.gpu import (
     dequantize_tile,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tersor.division import ceil_div
+
 _SCALE_NBYTES: Final = 4
 _MAX_WHOLE_GROUP: Final = 4096
 """The largest group that one program holds: with 64 rows of each half, two warps."""
@@ -16,4 +18,4 @@ def is_held_whole(group: int) -> bool:
 
 def payload_nbytes(numel: int, nbits: int, group: int) -> int:
     """Return the bytes of the scales and fields of ``numel`` values."""
-    return -(-numel // group) * (_SCALE_NBYTES + group * nbits // 8)
+    return ceil_div(numel, group) * (_SCALE_NBYTES + group * nbits // 8)

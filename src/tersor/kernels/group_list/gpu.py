@@ -8,8 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.any_group.gpu import seed_words
-from tersor.kernels.division import ceil_div
 from tersor.kernels.fixed_list.gpu import (
     PAYLOAD_ALIGNMENT,
     common_alignment,

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.hadamard.reference import ORDER
 
 _ROWS: Final = 64

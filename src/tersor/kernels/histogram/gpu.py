@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
 

@@ -12,8 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
-from tersor.kernels.division import ceil_div
 from tersor.kernels.histogram.gpu import symbol_counts
 from tersor.kernels.huffman.layout import CHUNK, STREAMS, HuffmanLayout, max_length
 from tersor.kernels.prefix_code.cpu import build_codes, build_lengths, multi_table, single_table

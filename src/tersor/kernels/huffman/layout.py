@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitpack.layout import TAIL_NBYTES
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
@@ -41,7 +42,7 @@ class HuffmanLayout:
     @property
     def num_chunks(self) -> int:
         """Chunks, the last one perhaps partial."""
-        return -(-self.num_symbols // CHUNK)
+        return ceil_div(self.num_symbols, CHUNK)
 
     @property
     def sizes_start(self) -> int:
@@ -60,7 +61,7 @@ class HuffmanLayout:
     @property
     def max_nbytes(self) -> int:
         """Size if every symbol took the longest code."""
-        streams_nbytes = -(-self.num_symbols * max_length(self.alphabet) // 8)
+        streams_nbytes = ceil_div(self.num_symbols * max_length(self.alphabet), 8)
         return self.body_nbytes(streams_nbytes + STREAMS * self.num_chunks)
 
     def read(self, body: Any, present_nbytes: int | None = None) -> tuple[Any, Any, int]:

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 
 _TILE: Final = 4096
 _MAX_COLUMNS: Final = 1024

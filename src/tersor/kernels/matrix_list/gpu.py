@@ -11,8 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.dedup.gpu import ROWS, RowList, member_tiles, row_list
-from tersor.kernels.division import ceil_div
 from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.tensor_list.gpu import TileTable
 

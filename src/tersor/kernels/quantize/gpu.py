@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, Grid
 
 F32, F64, F16, BF16, I32 = (tl.constexpr(kind) for kind in (4, 8, 2, 3, 5))

@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 from tersor.kernels.symbols.alphabet import NARROW, WIDE
 from tersor.raw_bytes import padded
@@ -63,7 +64,7 @@ class RansLayout:
     @property
     def num_blocks(self) -> int:
         """Blocks, the last one perhaps partial."""
-        return -(-self.num_symbols // self.block)
+        return ceil_div(self.num_symbols, self.block)
 
     @property
     def offsets_start(self) -> int:

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.histogram.gpu import has_ptx, stream_counts, table_start
 from tersor.kernels.kept import kept, sent, uploaded
 from tersor.kernels.payload.gpu import padded

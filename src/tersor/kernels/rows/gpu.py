@@ -10,11 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 from tersor.kernels.bitfields import pack_fields, unpack_fields
 from tersor.kernels.bitfields.reference import fields_nbytes
 from tersor.kernels.dedup.gpu import number_rows
-from tersor.kernels.division import ceil_div
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.payload.layout import HEADER as PAYLOAD_HEADER
 from tersor.kernels.payload.plain import Encoded, decode_if_plain, seal_if_plain

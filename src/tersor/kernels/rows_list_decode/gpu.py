@@ -14,9 +14,9 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.bitfields.gpu import take_fields
 from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, before_tile, member_tiles, sum_tiles
-from tersor.kernels.division import ceil_div
 from tersor.kernels.index_list.gpu import fields_nbytes
 from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.payload.gpu import CODED, CONSTANT, EXACT, as_compute, copy_values

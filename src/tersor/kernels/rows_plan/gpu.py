@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.finite_range.gpu import load_range
 from tersor.kernels.index_list.gpu import (
     ABOVE,

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.division import ceil_div
+from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu import (
     KINDS,
     bits_of,

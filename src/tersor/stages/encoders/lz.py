@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tersor.division import ceil_div
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 from tersor.kernels import threads
 from tersor.raw_bytes import padded, read_struct
@@ -74,7 +75,7 @@ class FrameEncoder(Encoder):
     def decode(self, body: torch.Tensor, num_codes: int) -> tuple[torch.Tensor, int]:
         """See ``Encoder.decode``."""
         data = body.cpu().numpy()
-        num_frames = -(-num_codes // FRAME_CODES)
+        num_frames = ceil_div(num_codes, FRAME_CODES)
         start = HEADER.size + padded(4 * num_frames)
         if data.size < start:
             raise CorruptDataError("compressed codes are truncated")
@@ -99,7 +100,7 @@ class FrameEncoder(Encoder):
 
     def max_nbytes(self, num_codes: int) -> int:
         """See ``Encoder.max_nbytes``; both formats expand incompressible data by under 1 %."""
-        num_frames = -(-num_codes // FRAME_CODES)
+        num_frames = ceil_div(num_codes, FRAME_CODES)
         return HEADER.size + padded(4 * num_frames) + padded(5 * num_codes + 512 * num_frames)
 
 

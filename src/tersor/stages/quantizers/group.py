@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tersor.division import ceil_div
 from tersor.errors import SpecError
 from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.stages.transforms import hadamard
@@ -35,7 +36,7 @@ class GroupQuantizer:
 
     def num_groups(self, numel: int) -> int:
         """Groups for ``numel`` values, the last one padded with zeros."""
-        return -(-numel // self.group)
+        return ceil_div(numel, self.group)
 
     def quantize(self, x: torch.Tensor, scales: torch.Tensor, data: torch.Tensor) -> None:
         """Write the scales and packed codes of a tensor of any float dtype."""
