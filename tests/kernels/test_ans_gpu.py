@@ -136,6 +136,19 @@ def assert_same_as_codec(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> list[
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_a_whole_tile_may_have_a_value_without_a_code(dtype):
+    # multiples of the step, far from 0, decode exactly though no code can hold them
+    far = [sign * 2.0**power for sign in (1, -1) for power in (20, 22, 23, 24, 25, 31, 40, 100)]
+    odd = [torch.nan, torch.inf, -torch.inf, 1e30, -1e30, *far]
+    xs = []
+    for value in odd:
+        x = torch.linspace(-8, 8, TILE)
+        x[TILE // 3] = value
+        xs.append(x.to(dtype))
+    assert_same_as_codec(xs, [Bound.absolute(0.25)] * len(xs))
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 def test_payloads_of_a_list_are_those_of_the_codec(dtype):
     xs = inputs(dtype)
     payloads = assert_same_as_codec(

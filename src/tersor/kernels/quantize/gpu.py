@@ -30,7 +30,10 @@ _TILE: Final = 4096
 _F32_RADIUS, _F64_RADIUS = tl.constexpr(F32_LIMITS.radius), tl.constexpr(F64_LIMITS.radius)
 # adding and subtracting these rounds to the nearest integer, ties to even
 _F32_MAGIC, _F64_MAGIC = tl.constexpr(1.5 * 2.0**23), tl.constexpr(1.5 * 2.0**52)
-_F32_MAGIC_BITS = tl.constexpr(0x4B400000)
+SHIFT = tl.constexpr(0x4B400000)
+"""The bits of the magic number of float32: what the bits of a sum with it are above the code."""
+LEAST_SHIFTED = tl.constexpr(0x4B400000 - F32_LIMITS.radius)
+MOST_SHIFTED = tl.constexpr(0x4B400000 + F32_LIMITS.radius)
 _TWO_23, _TWO_23_BITS = tl.constexpr(2.0**23), tl.constexpr(0x4B000000)
 
 
@@ -140,7 +143,7 @@ def _quantize_floats(values, step, inverse, bound, KIND: tl.constexpr):
     if KIND == F64:
         codes = shifted.to(tl.int64, bitcast=True).to(tl.int32)
     else:
-        codes = shifted.to(tl.int32, bitcast=True) - _F32_MAGIC_BITS
+        codes = shifted.to(tl.int32, bitcast=True) - SHIFT
     return tl.where(holds, codes, 0), holds
 
 
@@ -151,6 +154,23 @@ def quantize_values(values, step, inverse, bound, KIND: tl.constexpr):
         return values, values * 0 == 0
     else:
         return _quantize_floats(values, step, inverse, bound, KIND)
+
+
+@triton.jit
+def shifted_codes(values, step, inverse, KIND: tl.constexpr):
+    """Return codes plus ``SHIFT``, and the errors of the decoded values.
+
+    Not for float64. Where an error is within the bound and the shifted code between ``LEAST_SHIFTED``
+    and ``MOST_SHIFTED``, both are right; what has no code has an error above any bound, or NaN, or lies
+    outside of these. The lowest 8 bits are those of the code.
+    """
+    shifted = values * inverse + _F32_MAGIC
+    decoded = (shifted - _F32_MAGIC) * step
+    if KIND == F16:
+        decoded = decoded.to(tl.float16).to(tl.float32)
+    if KIND == BF16:
+        decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
+    return shifted.to(tl.int32, bitcast=True), tl.abs(values - decoded)
 
 
 @triton.jit
@@ -178,7 +198,7 @@ def as_float(codes, KIND: tl.constexpr):
     if KIND == F64:
         return codes.to(tl.float64)
     else:
-        return (codes + _F32_MAGIC_BITS).to(tl.float32, bitcast=True) - _F32_MAGIC
+        return (codes + SHIFT).to(tl.float32, bitcast=True) - _F32_MAGIC
 
 
 @triton.jit

@@ -127,7 +127,7 @@ def _decode_kernel(
     good = decode_part(
         body, b, num_blocks, count, offsets_start, states_start, num_words_room,
         num_blocks <= num_blocks_room, tl.load(facts + USED), tl.load(facts + SYMBOL).to(tl.int32),
-        slots, target, low, from_bits(step_bits, KIND), BITS, BITS > _NARROW_BITS, KIND, PTX,
+        slots, False, target, low, from_bits(step_bits, KIND), BITS, BITS > _NARROW_BITS, KIND, PTX,
     )  # fmt: skip
     if not good:
         tl.store(facts + STATUS, tl.full((), 1, tl.int64))

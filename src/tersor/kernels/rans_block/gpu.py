@@ -27,14 +27,15 @@ BYTES, SHORTS = tl.constexpr(-1), tl.constexpr(-2)
 COPIED: Final = 1024
 """Words that one step of a copy moves."""
 
-_VOTE = tl.constexpr("""
+_VOTE = """
 {
     .reg .pred p;
-    setp.lt.s32 p, $1, 0;
+    setp.lt.TYPE p, $1, LIMIT;
     vote.sync.ballot.b32 $0, p, 0xffffffff;
 }
-""")
-_RUN: Final = 5
+"""
+_VOTE_BELOW_0 = tl.constexpr(_VOTE.replace("TYPE", "s32").replace("LIMIT", "0"))
+_VOTE_LOW = tl.constexpr(_VOTE.replace("TYPE", "u32").replace("LIMIT", str(layout.STATE_LOW)))
 _ENTRIES_NBYTES: Final = 4 * NARROW
 _LOAD_SHARED = tl.constexpr("ld.shared.u32 $0, [$1];")
 _LOAD_SHARED_HIGH = tl.constexpr(f"ld.shared.u32 $0, [$1+{_ENTRIES_NBYTES}];")
@@ -71,33 +72,42 @@ _SHARE_ENTRIES = tl.constexpr(
 )
 """Copies the entries of 256 symbols at address ``$1``, advanced by 16 bytes per lane, to shared
 memory, all lower halves before all upper ones, and returns where they are."""
-_SLOTS_NBYTES: Final = (1 << layout.NARROW_BITS) + 4 * NARROW
-_SHARE_SLOTS = tl.constexpr(
+
+
+def _copying(nbytes: int, run: int) -> str:
+    """Return PTX that copies a table at address ``$1``, advanced by 16 bytes per lane, to shared memory.
+
+    ``$0`` is where it is then. ``run`` loads are under way at a time.
     """
-{
-    .reg .b32 r<RUN_WORDS>, to;
+    copies = []
+    for start in range(0, nbytes // 512, run):
+        copies += [
+            f"ld.global.nc.v4.u32 {_quad(k)}, [from+{512 * (start + k)}];" for k in range(run)
+        ]
+        copies += [f"st.shared.v4.u32 [to+{512 * (start + k)}], {_quad(k)};" for k in range(run)]
+    return f"""
+{{
+    .reg .b32 r<{4 * run}>, to;
     .reg .b64 from;
-    .shared .align 16 .b8 table[NUM_BYTES];
+    .shared .align 16 .b8 table[{nbytes}];
     mov.u32 $0, table;
     mov.u32 to, %tid.x;
     shl.b32 to, to, 4;
     add.u32 to, to, $0;
     mov.u64 from, $1;
-    """.replace("NUM_BYTES", str(_SLOTS_NBYTES)).replace("RUN_WORDS", str(4 * _RUN))
-    + "".join(
-        "".join(
-            f"ld.global.nc.v4.u32 {_quad(k)}, [from+{512 * (start + k)}]; " for k in range(_RUN)
-        )
-        + "".join(f"st.shared.v4.u32 [to+{512 * (start + k)}], {_quad(k)}; " for k in range(_RUN))
-        for start in range(0, _SLOTS_NBYTES // 512, _RUN)
-    )
-    + """
+    {" ".join(copies)}
     bar.warp.sync 0xffffffff;
-}
+}}
 """
-)
-"""Copies the decoding table at address ``$1``, advanced by 16 bytes per lane, to shared memory, and
-returns where it is."""
+
+
+FEW: Final = 2304
+"""Symbols of a wide alphabet whose words are held in shared memory. The index of ``rows`` has up to 2049.
+Room for all 4096 would be taken from the cache that the slots are read through: 119 us for the indices of
+26 tables, 164 with no words in shared memory."""
+_SHARE_SLOTS = tl.constexpr(_copying((1 << layout.NARROW_BITS) + 4 * NARROW, run=5))
+_SHARE_WORDS = tl.constexpr(_copying(4 * FEW, run=6))
+"""Of the decoding table of a narrow alphabet, and of the words of a wide one."""
 _LOAD_SYMBOL = tl.constexpr("ld.shared.u8 $0, [$1];")
 _LOAD_SYMBOL_WORD = tl.constexpr(f"ld.shared.u32 $0, [$1+{1 << layout.NARROW_BITS}];")
 
@@ -140,7 +150,7 @@ def _lanes_below_0(values, lane_bit, PTX: tl.constexpr):
     """Return a uint32 with the bits of the lanes with a negative value, to be used in every lane."""
     if PTX:
         return tl.inline_asm_elementwise(
-            _VOTE, "=r,r", [values], dtype=tl.uint32, is_pure=False, pack=1
+            _VOTE_BELOW_0, "=r,r", [values], dtype=tl.uint32, is_pure=False, pack=1
         )
     else:
         return tl.sum(tl.where(values < 0, lane_bit, 0), axis=0)
@@ -272,16 +282,20 @@ def place_block(
 
 
 @triton.jit
-def _look_up(slots, x, bits, IS_WIDE: tl.constexpr, IS_SHARED: tl.constexpr):
+def _look_up(slots, shared, has_few, x, bits, IS_WIDE: tl.constexpr, PTX: tl.constexpr):
     """Return the symbol of each state, and the state after it, before renormalising."""
     slot = x & ((1 << bits) - 1)
-    if IS_SHARED:
-        symbol = _load_shared(slots + slot, _LOAD_SYMBOL)
-        word = _load_shared(slots + 4 * symbol, _LOAD_SYMBOL_WORD)
-    elif IS_WIDE:
+    if IS_WIDE:
         table = slots.to(tl.pointer_type(tl.uint16))
         symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
-        word = tl.load(slots + WIDE_SLOT_WORDS + symbol.to(tl.int32)).to(tl.uint32, bitcast=True)
+        if PTX and has_few:
+            word = _load_shared(shared + 4 * symbol, _LOAD_SHARED)
+        else:
+            found = tl.load(slots + WIDE_SLOT_WORDS + symbol.to(tl.int32))
+            word = found.to(tl.uint32, bitcast=True)
+    elif PTX:
+        symbol = _load_shared(shared + slot, _LOAD_SYMBOL)
+        word = _load_shared(shared + 4 * symbol, _LOAD_SYMBOL_WORD)
     else:
         table = slots.to(tl.pointer_type(tl.uint8))
         symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
@@ -291,10 +305,18 @@ def _look_up(slots, x, bits, IS_WIDE: tl.constexpr, IS_SHARED: tl.constexpr):
 
 
 @triton.jit
-def _renormalize(x, needs, first, second, place, lane_bit):
-    """Let lanes that need a word take the next ones; return states and number of words taken."""
+def _renormalize(x, live, first, second, place, lane_bit, PTX: tl.constexpr):
+    """Let live lanes that need a word take the next ones; return states and number of words taken."""
+    needs = live & (x < _LOW)
     bits = tl.sum(tl.where(needs, lane_bit, 0), axis=0)
-    index = place + popcount(bits & (lane_bit - 1))
+    if PTX:
+        # the states wait for the vote, which is there before the sum; only the next step needs that
+        votes = tl.inline_asm_elementwise(
+            _VOTE_LOW, "=r,r", [tl.where(live, x, _LOW)], dtype=tl.uint32, is_pure=False, pack=1
+        )
+    else:
+        votes = bits
+    index = place + popcount(votes & (lane_bit - 1))
     within = index & (LANES - 1)
     word = tl.where(index < LANES, tl.gather(first, within, 0), tl.gather(second, within, 0))
     return tl.where(needs, (x << 16) | word, x), popcount(bits)
@@ -325,7 +347,7 @@ def _store_symbols(
 
 @triton.jit
 def decode_block(
-    x, words, num_words, slots, count, target, low, step, bits, IS_WIDE: tl.constexpr,
+    x, words, num_words, slots, has_few, count, target, low, step, bits, IS_WIDE: tl.constexpr,
     KIND: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """Decode ``count`` symbols to the address ``target``; return whether the block ended well.
@@ -339,16 +361,18 @@ def decode_block(
     second = _load_words(words, lane + LANES, num_words).to(tl.uint32) & 0xFFFF
     third = _load_words(words, lane + 2 * LANES, num_words)
     place, passed = 0, 0
-    is_shared: tl.constexpr = PTX and not IS_WIDE
-    if is_shared:
-        slots = _shared(slots, _SHARE_SLOTS)
+    shared = lane.to(tl.uint32)
+    if PTX and IS_WIDE:
+        shared = _shared(slots + WIDE_SLOT_WORDS, _SHARE_WORDS)
+    elif PTX:
+        shared = _shared(slots, _SHARE_SLOTS)
     nbytes: tl.constexpr = KIND & ~1 if KIND > 0 else -KIND
     place_of_step = target
     for _ in range(count // LANES):
-        symbol, x = _look_up(slots, x, bits, IS_WIDE, is_shared)
+        symbol, x = _look_up(slots, shared, has_few, x, bits, IS_WIDE, PTX)
         _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
         place_of_step += LANES * nbytes
-        x, taken = _renormalize(x, x < _LOW, first, second, place, lane_bit)
+        x, taken = _renormalize(x, lane >= 0, first, second, place, lane_bit, PTX)
         place += taken
         if place >= LANES:
             place -= LANES
@@ -358,10 +382,10 @@ def decode_block(
             third = _load_words(words, passed + 2 * LANES + lane, num_words)
     position = count // LANES * LANES + lane
     live = position < count
-    symbol, stepped = _look_up(slots, x, bits, IS_WIDE, is_shared)
+    symbol, stepped = _look_up(slots, shared, has_few, x, bits, IS_WIDE, PTX)
     _store_symbols(target, position, symbol, count, low, step, KIND, False)
     x = tl.where(live, stepped, x)
-    x, taken = _renormalize(x, live & (x < _LOW), first, second, place, lane_bit)
+    x, taken = _renormalize(x, live, first, second, place, lane_bit, PTX)
     num_wrong = tl.sum((x != _LOW).to(tl.int32), axis=0)
     return (num_wrong == 0) & (passed + place + taken == num_words)
 
@@ -369,7 +393,7 @@ def decode_block(
 @triton.jit
 def decode_part(
     body, b, num_blocks, count, offsets_start, states_start, num_words_room, has_room, num_used,
-    only, slots, target, low, step, bits, IS_WIDE: tl.constexpr, KIND: tl.constexpr,
+    only, slots, has_few, target, low, step, bits, IS_WIDE: tl.constexpr, KIND: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
     """Decode one block of a body; return whether it is well formed.
@@ -386,6 +410,7 @@ def decode_part(
         num_used: symbols that occur.
         only: the symbol that occurs if there is just one.
         slots: decoding entries.
+        has_few: whether a wide alphabet has at most ``FEW`` symbols.
         target: address to write to.
         low: added to symbols before they become values.
         step: what they are multiplied by then.
@@ -406,8 +431,8 @@ def decode_part(
         num_words = tl.where(good, end - start, 0).to(tl.int32)
         source = words + tl.where(good, start, 0)
         ended_well = decode_block(
-            x.to(tl.uint32, bitcast=True), source, num_words, slots, count, target, low, step,
-            bits, IS_WIDE, KIND, PTX,
+            x.to(tl.uint32, bitcast=True), source, num_words, slots, has_few, count, target, low,
+            step, bits, IS_WIDE, KIND, PTX,
         )  # fmt: skip
         good = good & ended_well
     else:

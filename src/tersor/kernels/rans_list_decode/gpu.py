@@ -17,7 +17,7 @@ from tersor.kernels.histogram.gpu import has_ptx
 from tersor.kernels.payload.gpu import as_compute, padded
 from tersor.kernels.quantize.gpu import KINDS
 from tersor.kernels.rans import layout
-from tersor.kernels.rans_block.gpu import BYTES, SHORTS, decode_part
+from tersor.kernels.rans_block.gpu import BYTES, FEW, SHORTS, decode_part
 from tersor.kernels.rans_list.gpu import STATES_NBYTES, block_table, body_parts, own_block
 from tersor.kernels.rans_table.gpu import (
     SLOTS,
@@ -30,6 +30,7 @@ from tersor.kernels.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.workspace import Layout
 
 WIDE_NBITS: Final = WIDE.bit_length() - 1
+_FEW = tl.constexpr(FEW)
 _NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
 _WIDE_PARTS = tl.constexpr((1 << layout.WIDE_BITS) // SLOTS)
 """Programs that fill a decoding table."""
@@ -122,7 +123,7 @@ def _slots_kernel(
 
 @triton.jit(do_not_specialize=["num_narrow", "num_states"])
 def _decode_kernel(
-    bodies, rooms, counts, alphabets, firsts, owners, slots, facts, out, places, lows, steps,
+    bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
     status, num_narrow, num_states, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr,
     KIND: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
@@ -130,8 +131,8 @@ def _decode_kernel(
 
     ``KIND`` is what streams of bytes become; int16 stay what they are.
     """
-    # backwards: the steps of int16, whose tables lie in memory, take longest
-    program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    # streams are often shorter than they may be: programs without a block come last
+    program = tl.load(order + tl.program_id(0)).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     facts += k * _NUM_FACTS
     if (size > 0) & (tl.load(facts + _GOOD) > 0):
@@ -151,15 +152,15 @@ def _decode_kernel(
                 low, step = 0, 0.0
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True,
-                used, only, table, target, low, step, bits_of_alphabet(alphabet, False), False,
-                KIND, PTX,
+                used, only, table, True, target, low, step, bits_of_alphabet(alphabet, False),
+                False, KIND, PTX,
             )  # fmt: skip
         if HAS_WIDE and k >= num_narrow:
             target = out.to(tl.int64) + place + b * block * 2
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True,
-                used, only, table, target, 0, 0.0, bits_of_alphabet(alphabet, True), True,
-                SHORTS, PTX,
+                used, only, table, alphabet <= _FEW, target, 0, 0.0,
+                bits_of_alphabet(alphabet, True), True, SHORTS, PTX,
             )  # fmt: skip
         if not good:
             tl.atomic_or(status + k % num_states, 1)
@@ -211,8 +212,9 @@ def _decode(bodies: Bodies, status: torch.Tensor, kind: Any, **where: Any) -> to
     )  # fmt: skip
     _decode_kernel[(blocks.num_programs,)](
         bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
-        blocks.owners, slots, facts, status=status, num_narrow=num_narrow, num_states=num_states,
-        KIND=kind, PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False, **kinds, **where,
+        blocks.owners, blocks.order, slots, facts, status=status, num_narrow=num_narrow,
+        num_states=num_states, KIND=kind, PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False,
+        **kinds, **where,
     )  # fmt: skip
     return sizes
 
