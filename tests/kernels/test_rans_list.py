@@ -20,6 +20,7 @@ from tests.checks import assert_bits_equal
 
 pytest.importorskip("triton")
 from tersor.kernels.histogram.gpu import num_counts
+from tersor.kernels.rans_block.gpu import FEW
 from tersor.kernels.rans_list import gpu as rans_list
 from tersor.kernels.rans_list_decode import gpu as rans_list_decode
 
@@ -159,6 +160,17 @@ def bodies_at(
     )
 
 
+def decode_all(
+    bodies: rans_list_decode.Bodies, target: Tensor, starts: Sequence[int], status: Tensor
+) -> list[int]:
+    """Decode all streams; return the sizes of their bodies."""
+    opened = rans_list_decode.open_bodies(bodies, status)
+    places = torch.tensor(starts, device=DEVICE)
+    rans_list_decode.decode_bytes(opened, target, places, status)
+    rans_list_decode.decode_shorts(opened, target, places, status)
+    return opened.nbytes.tolist()
+
+
 def decoded(bodies: Sequence[Tensor], mixed: Mixed) -> tuple[list[Tensor], list[int], list[int]]:
     """Decode on the device; return symbols, sizes and states, after a look around the symbols."""
     memory, places = guarded([body.numel() for body in bodies])
@@ -168,16 +180,14 @@ def decoded(bodies: Sequence[Tensor], mixed: Mixed) -> tuple[list[Tensor], list[
     target, starts = guarded([stream.capacity * dtype.itemsize for stream, dtype in pairs])
     status = torch.zeros(len(pairs), dtype=torch.int32, device=DEVICE)
     addresses = [place + memory.data_ptr() for place in places]
-    nbytes = rans_list_decode.decode_streams(
-        bodies_at(addresses, bodies, mixed), target, torch.tensor(starts, device=DEVICE), status
-    )
+    nbytes = decode_all(bodies_at(addresses, bodies, mixed), target, starts, status)
     used = [stream.count * dtype.itemsize for stream, dtype in pairs]
     assert_guards_hold(target, starts, used)
     found = [
         target[start : start + size].cpu().view(dtype)
         for start, size, dtype in zip(starts, used, mixed.dtypes, strict=True)
     ]
-    return found, nbytes.tolist(), status.tolist()
+    return found, nbytes, status.tolist()
 
 
 def assert_as_alone(mixed: Mixed, gap: int = 3) -> None:
@@ -209,6 +219,10 @@ WIDE = (
     bell(0, 300, spare=5000),
     bell(700, 257),
     bell(1500, 4096, spare=4000),
+    bell(1100, 2049),
+    bell(1100, FEW),
+    bell(1100, FEW + 1),
+    bell(1100, 200),
     single(64, 4095, 4096),
     bell(1, 1),
 )
@@ -270,7 +284,7 @@ def test_values_are_those_of_the_fused_reference(dtype):
         Mixed(narrow=streams),
     )
     rans_list_decode.decode_values(
-        bodies,
+        rans_list_decode.open_bodies(bodies, status),
         torch.tensor(starts, device=DEVICE) + target.data_ptr(),
         torch.tensor(lows, dtype=torch.int32, device=DEVICE),
         torch.tensor(steps, dtype=torch.float64, device=DEVICE),
@@ -299,6 +313,7 @@ def is_refused(body: Tensor, stream: Stream) -> bool:
         pytest.param(bell(90, 20), "narrow", 60, id="narrow"),
         pytest.param(single(90, 3, 5), "narrow", 60, id="a single symbol"),
         pytest.param(bell(40, 300), "wide", 12, id="wide"),
+        pytest.param(bell(1100, 300), "wide", 12, id="wide, from shared memory"),
     ],
 )
 def test_damaged_bodies_are_refused_as_the_reference_refuses_them(stream, kind, num_changes):
@@ -340,11 +355,9 @@ def test_counts_and_alphabets_that_cannot_be_are_refused(count, alphabet):
         (100,),
         1,
     )
-    nbytes = rans_list_decode.decode_streams(
-        bodies, target, torch.tensor(places, device=DEVICE), status
-    )
+    nbytes = decode_all(bodies, target, places, status)
     assert status.tolist() == [1]
-    assert nbytes.tolist() == [0]
+    assert nbytes == [0]
     assert_guards_hold(target, places, [0])
 
 
@@ -359,5 +372,5 @@ def test_streams_may_share_a_state():
     target, starts = guarded([2 * capacity for capacity in mixed.capacities])
     status = torch.zeros(2, dtype=torch.int32, device=DEVICE)
     held = bodies_at([place + memory.data_ptr() for place in places], bodies, mixed)
-    rans_list_decode.decode_streams(held, target, torch.tensor(starts, device=DEVICE), status)
+    decode_all(held, target, starts, status)
     assert status.tolist() == [1, 0]

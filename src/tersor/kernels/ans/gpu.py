@@ -48,7 +48,7 @@ from tersor.kernels.quantize.gpu import (
     store_values,
 )
 from tersor.kernels.rans_list.gpu import Streams, encode_streams, place_streams
-from tersor.kernels.rans_list_decode.gpu import Bodies, decode_values
+from tersor.kernels.rans_list_decode.gpu import Bodies, decode_values, open_bodies
 from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
@@ -405,9 +405,10 @@ def decode_ans(
             buffer, offsets, sizes, counts, len(outs), starts, rooms, coded, alphabets, lows,
             steps, status, KIND=KINDS[dtype], LANES=128,
         )  # fmt: skip
-        nbytes = decode_values(bodies, targets, lows, steps, dtype, status)
+        opened = open_bodies(bodies, status)
+        decode_values(opened, targets, lows, steps, dtype, status)
         _fill_kernel[(len(outs), _num_finishing(numels))](
-            buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status,
+            buffer, offsets, sizes, targets, counts, coded, rooms, opened.nbytes, status,
             KIND=KINDS[dtype], PART=_SCANNED, num_warps=4,
         )  # fmt: skip
         put_outliers(buffer, offsets, sizes, targets, counts, dtype, status, max(numels))

@@ -101,15 +101,15 @@ def _copying(nbytes: int, run: int) -> str:
 """
 
 
-FEW: Final = 2304
-"""Symbols of a wide alphabet whose words are held in shared memory. The index of ``rows`` has up to 2049.
-Room for all 4096 would be taken from the cache that the slots are read through: 119 us for the indices of
-26 tables, 164 with no words in shared memory."""
-_SHARE_SLOTS = tl.constexpr(_copying((1 << layout.NARROW_BITS) + 4 * NARROW, run=5))
-_SHARE_WORDS = tl.constexpr(_copying(4 * FEW, run=6))
-"""Of the decoding table of a narrow alphabet, and of the words of a wide one."""
+FEW: Final = 2560
+"""Symbols of a wide alphabet whose decoding table fits shared memory; the index of ``rows`` has 2049."""
+_SHARE_NARROW = tl.constexpr(_copying((1 << layout.NARROW_BITS) + 4 * NARROW, run=5))
+_SHARE_WIDE = tl.constexpr(_copying((2 << layout.WIDE_BITS) + 4 * FEW, run=12))
+"""Of the decoding tables of both kinds."""
 _LOAD_SYMBOL = tl.constexpr("ld.shared.u8 $0, [$1];")
 _LOAD_SYMBOL_WORD = tl.constexpr(f"ld.shared.u32 $0, [$1+{1 << layout.NARROW_BITS}];")
+_LOAD_WIDE_SYMBOL = tl.constexpr("ld.shared.u16 $0, [$1];")
+_LOAD_WIDE_SYMBOL_WORD = tl.constexpr(f"ld.shared.u32 $0, [$1+{2 << layout.WIDE_BITS}];")
 
 
 @triton.jit
@@ -282,15 +282,16 @@ def place_block(
 
 
 @triton.jit
-def _look_up(slots, shared, has_few, x, bits, IS_WIDE: tl.constexpr, PTX: tl.constexpr):
+def _look_up(slots, shared, is_shared, x, bits, IS_WIDE: tl.constexpr, PTX: tl.constexpr):
     """Return the symbol of each state, and the state after it, before renormalising."""
     slot = x & ((1 << bits) - 1)
     if IS_WIDE:
-        table = slots.to(tl.pointer_type(tl.uint16))
-        symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
-        if PTX and has_few:
-            word = _load_shared(shared + 4 * symbol, _LOAD_SHARED)
+        if PTX and is_shared:
+            symbol = _load_shared(shared + 2 * slot, _LOAD_WIDE_SYMBOL)
+            word = _load_shared(shared + 4 * symbol, _LOAD_WIDE_SYMBOL_WORD)
         else:
+            table = slots.to(tl.pointer_type(tl.uint16))
+            symbol = tl.load(table + slot.to(tl.int32)).to(tl.uint32)
             found = tl.load(slots + WIDE_SLOT_WORDS + symbol.to(tl.int32))
             word = found.to(tl.uint32, bitcast=True)
     elif PTX:
@@ -347,7 +348,7 @@ def _store_symbols(
 
 @triton.jit
 def decode_block(
-    x, words, num_words, slots, has_few, count, target, low, step, bits, IS_WIDE: tl.constexpr,
+    x, words, num_words, slots, is_shared, count, target, low, step, bits, IS_WIDE: tl.constexpr,
     KIND: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """Decode ``count`` symbols to the address ``target``; return whether the block ended well.
@@ -362,14 +363,15 @@ def decode_block(
     third = _load_words(words, lane + 2 * LANES, num_words)
     place, passed = 0, 0
     shared = lane.to(tl.uint32)
-    if PTX and IS_WIDE:
-        shared = _shared(slots + WIDE_SLOT_WORDS, _SHARE_WORDS)
+    if IS_WIDE:
+        if PTX and is_shared:
+            shared = _shared(slots, _SHARE_WIDE)
     elif PTX:
-        shared = _shared(slots, _SHARE_SLOTS)
+        shared = _shared(slots, _SHARE_NARROW)
     nbytes: tl.constexpr = KIND & ~1 if KIND > 0 else -KIND
     place_of_step = target
     for _ in range(count // LANES):
-        symbol, x = _look_up(slots, shared, has_few, x, bits, IS_WIDE, PTX)
+        symbol, x = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
         _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
         place_of_step += LANES * nbytes
         x, taken = _renormalize(x, lane >= 0, first, second, place, lane_bit, PTX)
@@ -382,7 +384,7 @@ def decode_block(
             third = _load_words(words, passed + 2 * LANES + lane, num_words)
     position = count // LANES * LANES + lane
     live = position < count
-    symbol, stepped = _look_up(slots, shared, has_few, x, bits, IS_WIDE, PTX)
+    symbol, stepped = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
     _store_symbols(target, position, symbol, count, low, step, KIND, False)
     x = tl.where(live, stepped, x)
     x, taken = _renormalize(x, live, first, second, place, lane_bit, PTX)
@@ -393,7 +395,7 @@ def decode_block(
 @triton.jit
 def decode_part(
     body, b, num_blocks, count, offsets_start, states_start, num_words_room, has_room, num_used,
-    only, slots, has_few, target, low, step, bits, IS_WIDE: tl.constexpr, KIND: tl.constexpr,
+    only, slots, is_shared, target, low, step, bits, IS_WIDE: tl.constexpr, KIND: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
     """Decode one block of a body; return whether it is well formed.
@@ -410,7 +412,8 @@ def decode_part(
         num_used: symbols that occur.
         only: the symbol that occurs if there is just one.
         slots: decoding entries.
-        has_few: whether a wide alphabet has at most ``FEW`` symbols.
+        is_shared: whether the table of a wide alphabet, of at most ``FEW`` symbols, is copied to shared
+            memory first; that of a narrow one is.
         target: address to write to.
         low: added to symbols before they become values.
         step: what they are multiplied by then.
@@ -431,7 +434,7 @@ def decode_part(
         num_words = tl.where(good, end - start, 0).to(tl.int32)
         source = words + tl.where(good, start, 0)
         ended_well = decode_block(
-            x.to(tl.uint32, bitcast=True), source, num_words, slots, has_few, count, target, low,
+            x.to(tl.uint32, bitcast=True), source, num_words, slots, is_shared, count, target, low,
             step, bits, IS_WIDE, KIND, PTX,
         )  # fmt: skip
         good = good & ended_well

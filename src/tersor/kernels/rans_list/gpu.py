@@ -95,15 +95,12 @@ class Blocks:
         capacities: int64 [streams].
         firsts: int64 [streams], the first program of each.
         owners: int32 [num_programs], the stream of each.
-        order: int32 [num_programs], the programs sorted by the number of their block; of equal ones
-            that of the last stream first.
         num_programs: of all streams.
     """
 
     capacities: torch.Tensor
     firsts: torch.Tensor
     owners: torch.Tensor
-    order: torch.Tensor
     num_programs: int
 
 
@@ -114,22 +111,22 @@ def _most_blocks(capacity: int) -> int:
     return max(ceil_div(count, layout.block_symbols(count)) for count in counts)
 
 
+def num_programs_of(capacity: int) -> int:
+    """Return the programs of a stream of at most ``capacity`` symbols."""
+    return max(1, _most_blocks(capacity))
+
+
 @kept
 def block_table(capacities: tuple[int, ...], device: torch.device) -> Blocks:
     """Return the programs of streams with at most so many symbols."""
-    programs = [max(1, _most_blocks(capacity)) for capacity in capacities]
+    programs = [num_programs_of(capacity) for capacity in capacities]
     firsts = list(accumulate(programs, initial=0))
-    counts = torch.tensor(programs, device="cpu")
     streams = torch.arange(len(programs), dtype=torch.int32, device="cpu")
-    owners = streams.repeat_interleave(counts)
-    starts = torch.tensor(firsts[:-1], device="cpu").repeat_interleave(counts)
-    number = torch.arange(firsts[-1], device="cpu") - starts
-    order = torch.argsort(number * len(programs) - owners)
+    owners = streams.repeat_interleave(torch.tensor(programs, device="cpu"))
     return Blocks(
         uploaded(capacities, torch.int64, device),
         uploaded(firsts[:-1], torch.int64, device),
         sent(owners, device),
-        sent(order.to(torch.int32), device),
         firsts[-1],
     )
 

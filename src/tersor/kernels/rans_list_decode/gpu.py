@@ -1,6 +1,7 @@
-"""Decoding of rANS of several streams in Triton: two launches whatever their number, and no wait.
+"""Decoding of rANS of several streams in Triton: two or three launches whatever their number, no wait.
 
-See ``kernels/rans_list`` for encoding.
+Tables are made first, for all streams; those of bytes and those of int16 are then decoded by launches
+of their own, which may run side by side. See ``kernels/rans_list`` for encoding.
 """
 
 from __future__ import annotations
@@ -14,11 +15,19 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.histogram.gpu import has_ptx
+from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.payload.gpu import as_compute, padded
 from tersor.kernels.quantize.gpu import KINDS
 from tersor.kernels.rans import layout
 from tersor.kernels.rans_block.gpu import BYTES, FEW, SHORTS, decode_part
-from tersor.kernels.rans_list.gpu import STATES_NBYTES, block_table, body_parts, own_block
+from tersor.kernels.rans_list.gpu import (
+    STATES_NBYTES,
+    Blocks,
+    block_table,
+    body_parts,
+    num_programs_of,
+    own_block,
+)
 from tersor.kernels.rans_table.gpu import (
     SLOTS,
     bits_of_alphabet,
@@ -31,6 +40,8 @@ from tersor.kernels.workspace import Layout
 
 WIDE_NBITS: Final = WIDE.bit_length() - 1
 _FEW = tl.constexpr(FEW)
+_WORTH_SHARING = tl.constexpr(1024)
+"""Symbols of a block from which on the time to copy a wide table to shared memory pays."""
 _NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
 _WIDE_PARTS = tl.constexpr((1 << layout.WIDE_BITS) // SLOTS)
 """Programs that fill a decoding table."""
@@ -124,14 +135,12 @@ def _slots_kernel(
 @triton.jit(do_not_specialize=["num_narrow", "num_states"])
 def _decode_kernel(
     bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
-    status, num_narrow, num_states, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr,
-    KIND: tl.constexpr, PTX: tl.constexpr,
+    status, num_narrow, num_states, IS_WIDE: tl.constexpr, KIND: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """One program, of one warp, decodes one block, if the head of its body is well formed.
 
-    ``KIND`` is what streams of bytes become; int16 stay what they are.
+    ``KIND`` is what symbols become.
     """
-    # streams are often shorter than they may be: programs without a block come last
     program = tl.load(order + tl.program_id(0)).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     facts += k * _NUM_FACTS
@@ -142,26 +151,18 @@ def _decode_kernel(
         body = tl.load(bodies + k).to(tl.pointer_type(tl.uint8))
         used, only = tl.load(facts + _USED), tl.load(facts + _SYMBOL)
         table = slots + slots_start(k, num_narrow)
-        good = size > 0
-        if HAS_NARROW and k < num_narrow:
-            if KIND > 0:
-                target = place + b * block * (KIND & ~1)
-                low, step = tl.load(lows + k), as_compute(tl.load(steps + k), KIND)
-            else:
-                target = out.to(tl.int64) + place + b * block
-                low, step = 0, 0.0
-            good = decode_part(
-                body, b, num_blocks, size, offsets_start, states_start, num_words_room, True,
-                used, only, table, True, target, low, step, bits_of_alphabet(alphabet, False),
-                False, KIND, PTX,
-            )  # fmt: skip
-        if HAS_WIDE and k >= num_narrow:
-            target = out.to(tl.int64) + place + b * block * 2
-            good = decode_part(
-                body, b, num_blocks, size, offsets_start, states_start, num_words_room, True,
-                used, only, table, alphabet <= _FEW, target, 0, 0.0,
-                bits_of_alphabet(alphabet, True), True, SHORTS, PTX,
-            )  # fmt: skip
+        if KIND > 0:
+            target = place + b * block * (KIND & ~1)
+            low, step = tl.load(lows + k), as_compute(tl.load(steps + k), KIND)
+        else:
+            target = out.to(tl.int64) + place + b * block * -KIND
+            low, step = 0, 0.0
+        is_shared = (alphabet <= _FEW) & (size >= _WORTH_SHARING)
+        good = decode_part(
+            body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
+            only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE), IS_WIDE,
+            KIND, PTX,
+        )  # fmt: skip
         if not good:
             tl.atomic_or(status + k % num_states, 1)
 
@@ -199,62 +200,121 @@ def _decoding_layout(num_streams: int, num_narrow: int) -> Layout:
     )
 
 
-def _decode(bodies: Bodies, status: torch.Tensor, kind: Any, **where: Any) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class OpenBodies:
+    """Bodies whose heads were read and whose decoding tables were made.
+
+    Attributes:
+        bodies: what was opened.
+        nbytes: int64 [streams], size of each body; 0 where it is absent or its head malformed.
+        slots: int32, the decoding tables of all streams.
+        facts: int32 [streams, 3], what is known of each.
+        blocks: which program works for which stream.
+        orders: int32, the programs of streams of bytes, and those of int16.
+    """
+
+    bodies: Bodies
+    nbytes: torch.Tensor
+    slots: torch.Tensor
+    facts: torch.Tensor
+    blocks: Blocks
+    orders: tuple[torch.Tensor, torch.Tensor]
+
+
+@kept
+def _orders(
+    capacities: tuple[int, ...], num_narrow: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the programs of streams of bytes and those of int16, first blocks first.
+
+    Streams are often shorter than they may be: programs without a block come last.
+    """
+    narrow: list[tuple[int, int]] = []
+    wide: list[tuple[int, int]] = []
+    first = 0
+    for k, capacity in enumerate(capacities):
+        num_programs = num_programs_of(capacity)
+        (narrow if k < num_narrow else wide).extend((b, first + b) for b in range(num_programs))
+        first += num_programs
+    return (
+        uploaded([program for _, program in sorted(narrow)], torch.int32, device),
+        uploaded([program for _, program in sorted(wide)], torch.int32, device),
+    )
+
+
+def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
+    """Read the heads of bodies.
+
+    Of stream ``k``, bit 0 of entry ``k % len(status)`` of ``status``, int32, is set where the head of
+    its body is malformed, or later the body. What is decoded from it is then undefined.
+    """
     device, num_streams, num_narrow = status.device, len(bodies.capacities), bodies.num_narrow
     blocks = block_table(bodies.capacities, device)
-    slots, facts, sizes = _decoding_layout(num_streams, num_narrow).carve(device)
-    num_wide, num_states = num_streams - num_narrow, status.numel()
-    kinds = {"HAS_NARROW": num_narrow > 0, "HAS_WIDE": num_wide > 0}
+    slots, facts, nbytes = _decoding_layout(num_streams, num_narrow).carve(device)
+    num_wide = num_streams - num_narrow
     _slots_kernel[(num_narrow * _NARROW_PARTS.value + num_wide * _WIDE_PARTS.value,)](
         bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets, slots,
-        facts, sizes, status, num_narrow, num_states, NARROW_NBITS=NARROW.bit_length() - 1,
-        WIDE_NBITS=WIDE_NBITS, SLOTS=SLOTS, **kinds,
+        facts, nbytes, status, num_narrow, status.numel(), HAS_NARROW=num_narrow > 0,
+        HAS_WIDE=num_wide > 0, NARROW_NBITS=NARROW.bit_length() - 1, WIDE_NBITS=WIDE_NBITS,
+        SLOTS=SLOTS,
     )  # fmt: skip
-    _decode_kernel[(blocks.num_programs,)](
+    orders = _orders(bodies.capacities, num_narrow, device)
+    return OpenBodies(bodies, nbytes, slots, facts, blocks, orders)
+
+
+def _decode(
+    opened: OpenBodies, status: torch.Tensor, is_wide: bool, kind: Any, **where: torch.Tensor
+) -> None:
+    bodies, blocks, order = opened.bodies, opened.blocks, opened.orders[is_wide]
+    if order.numel() == 0:
+        return
+    _decode_kernel[(order.numel(),)](
         bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
-        blocks.owners, blocks.order, slots, facts, status=status, num_narrow=num_narrow,
-        num_states=num_states, KIND=kind, PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False,
-        **kinds, **where,
+        blocks.owners, order, opened.slots, opened.facts, status=status,
+        num_narrow=bodies.num_narrow, num_states=status.numel(), IS_WIDE=is_wide, KIND=kind,
+        PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False, **where,
     )  # fmt: skip
-    return sizes
 
 
-def decode_streams(
-    bodies: Bodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
-) -> torch.Tensor:
-    """Decode bodies to symbols.
+def decode_bytes(
+    opened: OpenBodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
+) -> None:
+    """Decode the streams of bytes.
 
     Args:
-        bodies: what to decode.
+        opened: what to decode.
         out: uint8, memory with room for as many symbols as the capacities say.
         starts: int64 [streams], the byte at which the symbols of each begin. Trusted.
-        status: int32; of stream ``k``, bit 0 of entry ``k % len(status)`` is set where its body is
-            malformed. Its symbols are then undefined.
-
-    Returns:
-        int64 [streams], size of each body; 0 where it is absent or its head malformed.
+        status: that of ``open_bodies``.
     """
-    return _decode(bodies, status, BYTES, out=out, places=starts, lows=status, steps=status)
+    _decode(opened, status, False, BYTES, out=out, places=starts, lows=status, steps=status)
+
+
+def decode_shorts(
+    opened: OpenBodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
+) -> None:
+    """Decode the streams of int16; takes what ``decode_bytes`` does."""
+    _decode(opened, status, True, SHORTS, out=out, places=starts, lows=status, steps=status)
 
 
 def decode_values(
-    bodies: Bodies,
+    opened: OpenBodies,
     targets: torch.Tensor,
     lows: torch.Tensor,
     steps: torch.Tensor,
     dtype: torch.dtype,
     status: torch.Tensor,
-) -> torch.Tensor:
-    """Decode bodies, all narrow, to values; returns and sets what ``decode_streams`` does.
+) -> None:
+    """Decode the streams of bytes to values.
 
     Args:
-        bodies: what to decode.
+        opened: what to decode.
         targets: int64 [streams], addresses of values of ``dtype``, of which there is room for as
             many as the capacity says.
         lows: int32 [streams], the code of symbol 0.
         steps: float64 [streams], what codes are multiplied by.
         dtype: of the values.
-        status: as in ``decode_streams``.
+        status: that of ``open_bodies``.
     """
     where = {"out": status, "places": targets, "lows": lows, "steps": steps}
-    return _decode(bodies, status, KINDS[dtype], **where)
+    _decode(opened, status, False, KINDS[dtype], **where)

@@ -1,6 +1,6 @@
 """Decoding of the rows payloads of a list of matrices in Triton, without a wait.
 
-Heads are read first, then the symbols of the indices and of the distinct rows are decoded together,
+Heads are read first, then the indices and the symbols of the distinct rows are decoded side by side,
 then one pass gathers the values of all rows. What the bytes say is checked before it is relied on.
 """
 
@@ -15,13 +15,14 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.beside import beside
 from tersor.kernels.bitfields.gpu import take_fields
 from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, before_tile, member_tiles, sum_tiles
 from tersor.kernels.index_list.gpu import fields_nbytes
 from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.payload.gpu import CODED, CONSTANT, EXACT, as_compute, copy_values
 from tersor.kernels.quantize.gpu import KINDS, as_float, store_values
-from tersor.kernels.rans_list_decode.gpu import Bodies, decode_streams
+from tersor.kernels.rans_list_decode.gpu import Bodies, decode_bytes, decode_shorts, open_bodies
 from tersor.kernels.rows_heads.gpu import (
     BODY,
     FORM,
@@ -250,7 +251,12 @@ def decode_rows_list(
     streams = Bodies(bodies, rooms, counts, alphabets, matrices.symbols, num)
     with torch.cuda.device_of(buffer):
         open_payloads(matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, status)
-        nbytes = decode_streams(streams, symbols, matrices.starts, status)
-        _join_index(matrices, plan, symbols, rooms, nbytes, ends, index, status)
+        opened = open_bodies(streams, status)
+        # chains of dependent steps, neither of which keeps a GPU busy
+        with beside(device) as index_chain:
+            decode_bytes(opened, symbols, matrices.starts, status)
+            with index_chain:
+                decode_shorts(opened, symbols, matrices.starts, status)
+                _join_index(matrices, plan, symbols, rooms, opened.nbytes, ends, index, status)
         _gather(matrices, plan, symbols, index, outs)
     return status
