@@ -24,8 +24,8 @@ LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)
 BYTES, SHORTS = tl.constexpr(-1), tl.constexpr(-2)
 """What decoding writes besides the float dtypes of ``quantize.gpu``: symbols of so many bytes."""
-COPIED: Final = 1024
-"""Words that one step of a copy moves."""
+COPIED: Final = 512
+"""Pairs of words that one step of a copy moves."""
 
 _VOTE = """
 {
@@ -234,6 +234,33 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
 
 
 @triton.jit
+def _copy_words(source, target, count, COPIED: tl.constexpr):
+    """Copy ``count`` words; the two of an aligned pair of the target are stored as one."""
+    lead = (target.to(tl.int64) >> 1).to(tl.int32) & 1
+    num_pairs = (count - lead) >> 1
+    k = tl.arange(0, COPIED)
+    pairs = (target + lead).to(tl.pointer_type(tl.int32))
+    source_pairs = (source + lead).to(tl.pointer_type(tl.int32))
+    if source_pairs.to(tl.int64) & 3 == 0:
+        for first in range(0, num_pairs, COPIED):
+            inside = first + k < num_pairs
+            pair = tl.load(source_pairs + first + k, mask=inside, other=0)
+            tl.store(pairs + first + k, pair, mask=inside)
+    else:
+        for first in range(0, num_pairs, COPIED):
+            inside = first + k < num_pairs
+            words = source + lead + 2 * (first + k)
+            low = tl.load(words, mask=inside, other=0).to(tl.int32) & 0xFFFF
+            high = tl.load(words + 1, mask=inside, other=0).to(tl.int32) << 16
+            tl.store(pairs + first + k, low | high, mask=inside)
+    end = tl.arange(0, 2)
+    at = tl.where(end == 0, 0, count - 1)
+    is_single = tl.where(end == 0, lead, (count - lead) & 1) & (count > 0).to(tl.int32)
+    word = tl.load(source + at, mask=is_single == 1, other=0)
+    tl.store(target + at, word, mask=is_single == 1)
+
+
+@triton.jit
 def place_block(
     body, b, num_blocks, start, end, source, states, frequencies, num_frequencies,
     offsets_start, states_start, words_start, COPIED: tl.constexpr,
@@ -254,7 +281,7 @@ def place_block(
         offsets_start: where the offsets lie in the body.
         states_start: where the states do.
         words_start: where the words do.
-        COPIED: words that are moved at a time.
+        COPIED: pairs of words that are moved at a time.
     """
     k = tl.arange(0, COPIED)
     offsets = (body + offsets_start).to(tl.pointer_type(tl.int32))
@@ -264,10 +291,7 @@ def place_block(
         lane = tl.arange(0, LANES)
         x = tl.load(states + lane)
         tl.store((body + states_start).to(tl.pointer_type(tl.int32)) + b * LANES + lane, x)
-        for first in range(0, (end - start).to(tl.int32), COPIED):
-            inside = first + k < end - start
-            word = tl.load(source + first + k, mask=inside, other=0)
-            tl.store(target + start + first + k, word, mask=inside)
+        _copy_words(source, target + start, (end - start).to(tl.int32), COPIED)
     if b == 0:
         for first in range(0, num_frequencies, COPIED):
             inside = first + k < num_frequencies
@@ -372,8 +396,6 @@ def decode_block(
     place_of_step = target
     for _ in range(count // LANES):
         symbol, x = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
-        _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
-        place_of_step += LANES * nbytes
         x, taken = _renormalize(x, lane >= 0, first, second, place, lane_bit, PTX)
         place += taken
         if place >= LANES:
@@ -382,6 +404,8 @@ def decode_block(
             first = second
             second = third.to(tl.uint32) & 0xFFFF
             third = _load_words(words, passed + 2 * LANES + lane, num_words)
+        _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
+        place_of_step += LANES * nbytes
     position = count // LANES * LANES + lane
     live = position < count
     symbol, stepped = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
