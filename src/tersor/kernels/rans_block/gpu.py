@@ -396,6 +396,8 @@ def decode_block(
     place_of_step = target
     for _ in range(count // LANES):
         symbol, x = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
+        _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
+        place_of_step += LANES * nbytes
         x, taken = _renormalize(x, lane >= 0, first, second, place, lane_bit, PTX)
         place += taken
         if place >= LANES:
@@ -404,8 +406,6 @@ def decode_block(
             first = second
             second = third.to(tl.uint32) & 0xFFFF
             third = _load_words(words, passed + 2 * LANES + lane, num_words)
-        _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
-        place_of_step += LANES * nbytes
     position = count // LANES * LANES + lane
     live = position < count
     symbol, stepped = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
