@@ -161,6 +161,7 @@ def test_what_is_for_other_rows_is_refused():
             "bound= is a number between 0 and 1, not 'abc'",
         ),
         (plan_block, {"ranks": "4", "bound": "NaN"}, "not 'NaN'"),
+        (sweep_block, {"ranks": "4", "input": "moon"}, "no row is of 'moon'; these are of dlrm"),
         (plan_block, {"ranks": "4", "bound": "true"}, "not 'true'"),
         (check_block, {"ranks": "4"}, "takes hold_out, not 'ranks'"),
     ],
@@ -168,6 +169,14 @@ def test_what_is_for_other_rows_is_refused():
 def test_a_block_refuses_what_it_does_not_understand(block, options, words):
     with pytest.raises(SpecError, match=words):
         block(ROWS, options)
+
+
+def test_a_block_takes_the_rows_of_one_input():
+    others = [
+        dataclasses.replace(row, input="other", encoded_nbytes=row.original_nbytes) for row in ROWS
+    ]
+    options = {"ranks": "4", "compute_ms": "1"}
+    assert sweep_block([*ROWS, *others], {**options, "input": "dlrm"}) == sweep_block(ROWS, options)
 
 
 def test_what_was_described_goes_before_what_was_fitted():
@@ -376,13 +385,13 @@ def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
     with pytest.raises(SpecError, match=r"several dumps \(dump, other\)"):
         fit_rows([*rows, *other])
     assert set(fit_rows([*rows, *other], model="other").profiles) == {"float32", "rows", "flat"}
-    with pytest.raises(SpecError, match="no look-ups of that name"):
+    with pytest.raises(SpecError, match="no row is of 'moon'; these are of dump"):
         fit_rows(rows, model="moon")
     with pytest.raises(SpecError, match="differ in more than their batch"):
         fit_lookups([*rows, *(dataclasses.replace(row, device="cuda") for row in rows)])
     both = [*rows, *(dataclasses.replace(row, device="cuda") for row in rows)]
     assert "on cuda" in fit_rows(both, setting="cuda").source
-    with pytest.raises(SpecError, match="of that name and setting"):
+    with pytest.raises(SpecError, match="of that setting"):
         fit_rows(both, setting="tpu")
     with pytest.raises(SpecError, match="--setting is for rows of look-ups"):
         fit_rows(ROWS, setting="cuda")

@@ -82,5 +82,11 @@ def test_every_bandwidth_of_a_sweep_has_its_own_advice():
 
 def test_latency_is_not_called_coding():
     slow = model(FAST, bits_per_s=GBIT, transport=Transport(sizes_s=1e-3))
-    assert "of coding, 2 ms of it to agree on sizes" in advise(slow, 8).reason
+    words = "2 ms of it to agree on sizes"
+    assert f"of coding, {words}" in advise(slow, 8).reason
+    assert short_reason(advise(slow, 8)).endswith(f"longer, {words}")
+    assert short_reason(advise(slow.at_bandwidth(4000 * GBIT, 8), 8)).endswith(
+        f"of coding, {words}"
+    )
     assert "agree" not in advise(model(FAST), 8).reason
+    assert "agree" not in short_reason(advise(model(FAST), 8))

@@ -1,6 +1,6 @@
 """Predicted times of exchanges and steps on a cluster, from measured costs; no cluster needed."""
 
-from tersor.planning.advice import Advice, Turn, advise, turns
+from tersor.planning.advice import Advice, Turn, advise, agreement_words, turns
 from tersor.planning.cluster import Cluster, Description, Workload, read_cluster_file
 from tersor.planning.curves import Line, RatioCurve
 from tersor.planning.model import (
@@ -36,6 +36,7 @@ __all__ = [
     "Turn",
     "Workload",
     "advise",
+    "agreement_words",
     "bandwidth_words",
     "parse_bandwidth",
     "parse_ranks",

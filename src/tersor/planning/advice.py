@@ -97,10 +97,14 @@ def _against(model: Model, baseline: Prediction, other: Prediction | None) -> st
 
 
 def _cost(found: Prediction, baseline: Prediction) -> str:
-    """Say what coding costs more, and how much of that is no coding but latency."""
+    cost_s = found.coding_s - baseline.coding_s
+    return f"{_ms(cost_s)} of coding{agreement_words(found, baseline)}"
+
+
+def agreement_words(found: Prediction, baseline: Prediction) -> str:
+    """Say how much of what coding costs more is no coding but latency; nothing if it is little."""
     cost_s, sizes_s = found.coding_s - baseline.coding_s, found.sizes_s - baseline.sizes_s
-    sizes = f", {_ms(sizes_s)} of it to agree on sizes" if sizes_s > 0.1 * cost_s else ""
-    return f"{_ms(cost_s)} of coding{sizes}"
+    return f", {_ms(sizes_s)} of it to agree on sizes" if sizes_s > 0.1 * cost_s > 0 else ""
 
 
 def turns(model: Model, num_ranks: int, low: float, high: float) -> list[Turn]:

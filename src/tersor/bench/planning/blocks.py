@@ -17,7 +17,7 @@ from tersor.planning.cluster import KEYS
 
 Block = tuple[Sequence[str], list[list[str]], list[str]]
 """Columns, cells, and sentences that stand below."""
-_OWN: Final = ("ranks", "codecs", "bound", "backward")
+_OWN: Final = ("ranks", "codecs", "bound", "backward", "input")
 """What the block of a plan may say beside the keys of a cluster."""
 
 
@@ -62,7 +62,11 @@ def _planned(rows: Sequence[ResultRow], options: Mapping[str, str]) -> tuple[Mod
     if bound is not None and not (is_number(bound) and 0 < bound < 1):
         raise SpecError(f"bound= is a number between 0 and 1, not {options['bound']!r}")
     fit = fit_rows(
-        rows, codecs=codecs, bound=said.get("bound"), backward=options.get("backward", "float32")
+        rows,
+        codecs=codecs,
+        model=options.get("input"),
+        bound=bound,
+        backward=options.get("backward", "float32"),
     )
     description = Description.parse({k: v for k, v in said.items() if k in KEYS})
     return fit.model(description), ranks

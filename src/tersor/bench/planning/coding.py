@@ -142,7 +142,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
     found = [place for place in places(rows) if setting in place.words]
     kinds = {(p.input, p.device, p.num_ranks, p.repeat, _BATCH.sub("", p.setting)) for p in found}
     if not found:
-        raise SpecError("there are no look-ups of that name and setting in these rows")
+        raise SpecError("there are no look-ups of that setting in these rows")
     inputs = sorted({place.input for place in found})
     if len(inputs) > 1:
         raise SpecError(

@@ -16,6 +16,7 @@ from tersor.planning import (
     Phases,
     Prediction,
     advise,
+    agreement_words,
     bandwidth_words,
 )
 
@@ -166,10 +167,10 @@ def short_reason(advice: Advice) -> str:
         saved, cost = base.payload_s - other.payload_s, other.coding_s - base.coding_s
         return (
             f"{other.name} would save {_milliseconds(saved)} ms of sending for {_milliseconds(cost)} ms "
-            "of coding"
+            f"of coding{agreement_words(other, base)}"
         )
     saved, cost = base.payload_s - best.payload_s, best.coding_s - base.coding_s
-    words = f"sending {_milliseconds(saved)} ms shorter, coding {_signed(cost)}"
+    words = f"sending {_milliseconds(saved)} ms shorter, coding {_signed(cost)}{agreement_words(best, base)}"
     if advice.best_bounded is not None:
         bounded = advice.best_bounded
         words += f"; with a bound: {bounded.name}, {_milliseconds(bounded.step_s)} ms"
