@@ -103,6 +103,15 @@ class Browser:
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
+    def save(self, expression: str, folder: Path) -> None:
+        """Run an expression that makes the page save a file in a folder; wait until it is there."""
+        self.call("Page.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+        self._events.clear()
+        self.run(expression)
+        done = ("Page.downloadProgress", "completed")
+        while not any((e["method"], e["params"].get("state")) == done for e in self._events):
+            self._read()
+
     def press(self, key: str) -> None:
         """Press and release a key, such as Tab or Enter."""
         codes = {"Tab": 9, "Enter": 13}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import dataclass
 
@@ -26,10 +25,9 @@ class Figure:
     is_folded: bool = False
 
     def render(self) -> str:
-        """Return the figure with its caption and a link that saves it, also without a network."""
-        data = base64.b64encode(self.svg.encode()).decode()
+        """Return the figure with its caption and a link that ``figures.js`` lets save it."""
         link = (
-            f'<a download="{escaped(self.name)}.svg" href="data:image/svg+xml;base64,{data}">'
+            f'<a hidden download="{escaped(self.name)}.svg" href="#">'
             f'<span class="hidden">{escaped(self.name)}: </span>SVG</a>'
         )
         caption = f"<figcaption>{escaped(self.caption)} {link}</figcaption>"

@@ -143,6 +143,7 @@ class Page:
     def render(self) -> str:
         """Return the whole page."""
         title = escaped(self.title)
+        scripts = ("tables.js", "links.js", "figures.js")
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -152,6 +153,7 @@ class Page:
             '<link rel="icon" href="data:,">\n'
             f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
             + "\n".join(self._parts)
-            + f"\n</main>\n<script>\n{_asset('tables.js')}</script>\n"
-            f"<script>\n{_asset('links.js')}</script>\n</body>\n</html>\n"
+            + "\n</main>\n"
+            + "".join(f"<script>\n{_asset(name)}</script>\n" for name in scripts)
+            + "</body>\n</html>\n"
         )
