@@ -387,6 +387,8 @@ def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
     assert set(fit_rows([*rows, *other], model="other").profiles) == {"float32", "rows", "flat"}
     with pytest.raises(SpecError, match="no row is of 'moon'; these are of dump"):
         fit_rows(rows, model="moon")
+    with pytest.raises(SpecError, match="no row is of 'dump'; these are of dlrm"):
+        fit_rows([*rows, *ROWS], model="dump")
     with pytest.raises(SpecError, match="differ in more than their batch"):
         fit_lookups([*rows, *(dataclasses.replace(row, device="cuda") for row in rows)])
     both = [*rows, *(dataclasses.replace(row, device="cuda") for row in rows)]

@@ -137,7 +137,7 @@ def assert_same_as_codec(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> list[
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 def test_a_whole_tile_may_have_a_value_without_a_code(dtype):
-    # multiples of the step, far from 0, decode exactly though no code can hold them
+    # floats lie so far apart out there that these decode exactly, though no code can hold them
     far = [sign * 2.0**power for sign in (1, -1) for power in (20, 22, 23, 24, 25, 31, 40, 100)]
     odd = [torch.nan, torch.inf, -torch.inf, 1e30, -1e30, *far]
     xs = []
@@ -145,6 +145,8 @@ def test_a_whole_tile_may_have_a_value_without_a_code(dtype):
         x = torch.linspace(-8, 8, TILE)
         x[TILE // 3] = value
         xs.append(x.to(dtype))
+    # codes that are in range, of values that decode to others than their own
+    xs += [(torch.linspace(-8, 8, TILE) + middle).to(dtype) for middle in (1e6, -1e6, 2e4, 1e3)]
     assert_same_as_codec(xs, [Bound.absolute(0.25)] * len(xs))
 
 

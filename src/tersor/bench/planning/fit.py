@@ -57,7 +57,8 @@ def fit_rows(
     rows = latest(given)
     if setting and not any(row.lookups is not None for row in rows):
         raise SpecError("--setting is for rows of look-ups")
-    inputs = sorted({row.input for row in rows if row.exchange or row.lookups})
+    exchanged = [row.input for row in rows if row.exchange is not None]
+    inputs = sorted(set(exchanged or (row.input for row in rows if row.lookups is not None)))
     if model is not None and inputs and model not in inputs:
         raise SpecError(f"no row is of {model!r}; these are of {', '.join(inputs)}")
     if any(row.exchange is not None for row in rows):

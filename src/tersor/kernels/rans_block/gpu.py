@@ -77,8 +77,11 @@ memory, all lower halves before all upper ones, and returns where they are."""
 def _copying(nbytes: int, run: int) -> str:
     """Return PTX that copies a table at address ``$1``, advanced by 16 bytes per lane, to shared memory.
 
-    ``$0`` is where it is then. ``run`` loads are under way at a time.
+    ``$0`` is where it is then. ``nbytes`` is a multiple of ``512 * run``; ``run`` loads are under way
+    at a time.
     """
+    if nbytes % (512 * run):
+        raise ValueError(f"{nbytes} bytes are no whole number of runs of {run} times 512")
     copies = []
     for start in range(0, nbytes // 512, run):
         copies += [
