@@ -5,7 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -17,13 +16,12 @@ from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.op import use_backend
 from tests import data
 from tests.checks import assert_bits_equal
+from tests.triton_device import DEVICE, MARKS
 from tests.waiting import errors_on_waiting
 
 pytest.importorskip("triton")
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 
 @pytest.fixture(autouse=True)

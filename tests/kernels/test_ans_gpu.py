@@ -5,7 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import pytest
@@ -26,22 +25,21 @@ from tests.checks import assert_bits_equal, assert_rejects
 pytest.importorskip("triton")
 from tersor.kernels.ans import gpu as ans
 from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
+from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 GUARD = 0xC3
 BOUNDS = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.absolute(0.0), Bound.relative(1e-4))
 MAX_INTERPRETED_VALUES = 130
 """The interpreter takes milliseconds for 32 symbols, and for every value of a tile."""
-TILE = 64 if _INTERPRETED else ans._TILE
+TILE = 64 if INTERPRETED else ans._TILE
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    if _INTERPRETED:
+    if INTERPRETED:
         monkeypatch.setattr(ans, "_TILE", TILE)
         monkeypatch.setattr(ans, "_SCANNED", TILE // 2)
 
@@ -49,7 +47,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def inputs(dtype: torch.dtype) -> list[Tensor]:
     """All shared inputs, shortened for the interpreter, else some of several tiles too."""
     xs = [x.contiguous() for x in data.inputs(dtype).values()]
-    if _INTERPRETED:
+    if INTERPRETED:
         return [x.view(-1)[:MAX_INTERPRETED_VALUES] for x in xs]
     noise = torch.randn(300_001, generator=torch.Generator().manual_seed(1))
     # the last is padded, as a payload has at least one byte per 2**16 values

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
@@ -21,9 +20,9 @@ from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 from tests.kernels import group_cases, slice_cases
 from tests.kernels.cases import Out, fresh
+from tests.triton_device import INTERPRETED
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if _INTERPRETED else "cuda"}
+DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda"}
 NUM_THREADS = {"cpu": (1, 2)}
 MAX_INTERPRETED_VALUES = 1100
 """The interpreter takes milliseconds per program: a little more than one tile must do there."""
@@ -127,7 +126,7 @@ def test_backend_gives_the_bytes_of_the_reference(op, backend, dtype, use_thread
     builder, _ = CASES[op.name]
     num_parts = _recorded_parts(monkeypatch)
     num_cases = 0
-    interpreted = backend == "gpu" and _INTERPRETED
+    interpreted = backend == "gpu" and INTERPRETED
     # what the interpreted encoder writes is compared with the reference's bytes by its own cases
     encoders = {
         name: _encoder(name) for name in ("reference", *(() if interpreted else (backend,)))

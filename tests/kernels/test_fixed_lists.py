@@ -5,7 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 import pytest
@@ -17,12 +16,11 @@ from tersor.codecs.registry import create
 from tersor.kernels.op import use_backend
 from tersor.raw_bytes import padded
 from tests.checks import assert_bits_equal
+from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 GUARD = 0xC3
 GUARD_NBYTES = 64

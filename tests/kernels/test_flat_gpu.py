@@ -5,7 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -19,14 +18,13 @@ from tersor.raw_bytes import padded
 from tersor.types import Bound
 from tests import data
 from tests.checks import assert_bits_equal
+from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
 from tersor.kernels.flat import gpu as flat
 from tersor.kernels.flat_small import gpu as flat_small
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 GUARD_NBYTES = 64
 GUARD = 0xC3
@@ -159,7 +157,7 @@ def test_the_places_of_many_small_payloads_follow_from_those_before_them(monkeyp
     monkeypatch.setattr(flat_small, "_LANES", 16)
     generator = torch.Generator().manual_seed(8)
     xs = [torch.randn(k % 7, generator=generator) for k in range(40)]
-    large = (700, 300) if _INTERPRETED else (8192, 3000)
+    large = (700, 300) if INTERPRETED else (8192, 3000)
     xs[13], xs[39] = (torch.randn(size, generator=generator) for size in large)
     assert_same_as_codec(xs, [Bound.relative(0.01)] * 40, 32)
 

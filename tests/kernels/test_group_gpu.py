@@ -6,7 +6,6 @@ matrix is interpreted on inputs that are smaller than a tile; these are larger.
 
 from __future__ import annotations
 
-import os
 from typing import Any, Final
 
 import pytest
@@ -17,13 +16,12 @@ from tersor.kernels.group import fused
 from tersor.kernels.group.reference import uniform
 from tersor.kernels.op import use_backend
 from tests.checks import assert_bits_equal
+from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
 from tersor.kernels.group import gpu
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 TILE: Final = 2048
 """Values that a program holds, for groups of 64 to 2048."""

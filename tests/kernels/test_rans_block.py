@@ -5,8 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernel runs on CPU ten
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
@@ -15,10 +13,9 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.rans_block.gpu import _copy_words, _copying
+from tests.triton_device import DEVICE, MARKS
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 STEP = 4
 
 

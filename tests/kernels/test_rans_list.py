@@ -5,7 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,6 +16,7 @@ from tersor.errors import CorruptDataError
 from tersor.kernels.rans import reference
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
+from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
 from tersor.kernels.histogram.gpu import num_counts
@@ -24,9 +24,7 @@ from tersor.kernels.rans_block.gpu import FEW
 from tersor.kernels.rans_list import gpu as rans_list
 from tersor.kernels.rans_list_decode import gpu as rans_list_decode
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 GUARD = 0x5A
 GUARD_NBYTES = 64

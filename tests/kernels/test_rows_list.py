@@ -5,7 +5,6 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -18,15 +17,14 @@ from tersor.kernels.op import use_backend
 from tersor.raw_bytes import padded
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.checks import assert_bits_equal, assert_within_bound
+from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
 from tersor.kernels.rows_list.gpu import encode_rows_list
 from tersor.kernels.rows_list_decode.gpu import decode_rows_list
 from tersor.kernels.rows_plan import gpu as rows_plan
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
-pytestmark = [] if _INTERPRETED else [pytest.mark.gpu]
+pytestmark = MARKS
 
 GUARD_NBYTES = 64
 GUARD = 0xC3
@@ -252,8 +250,8 @@ def test_the_codec_gives_the_same_bytes_and_values_on_the_device():
 
 def changed_payloads(payload: Tensor) -> Iterator[Tensor]:
     """One bit changed at a time, all over the payload but mostly in its heads, and cut ones."""
-    near = range(0, min(72, payload.numel()), 4 if _INTERPRETED else 1)
-    spread = range(72, payload.numel(), 1 + payload.numel() // (6 if _INTERPRETED else 200))
+    near = range(0, min(72, payload.numel()), 4 if INTERPRETED else 1)
+    spread = range(72, payload.numel(), 1 + payload.numel() // (6 if INTERPRETED else 200))
     for place in sorted({*near, *spread, payload.numel() - 1}):
         changed = payload.clone()
         changed[place] ^= 1 << (place * 5 % 8)
