@@ -20,7 +20,6 @@ from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
 from tersor.kernels.histogram.gpu import num_counts
-from tersor.kernels.rans_block.gpu import FEW
 from tersor.kernels.rans_list import gpu as rans_list
 from tersor.kernels.rans_list_decode import gpu as rans_list_decode
 
@@ -218,8 +217,6 @@ WIDE = (
     bell(700, 257),
     bell(1500, 4096, spare=4000),
     bell(1100, 2049),
-    bell(1100, FEW),
-    bell(1100, FEW + 1),
     bell(1100, 200),
     single(64, 4095, 4096),
     bell(1, 1),

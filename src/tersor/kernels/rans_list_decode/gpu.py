@@ -19,7 +19,7 @@ from tersor.kernels.kept import kept, uploaded
 from tersor.kernels.payload.gpu import as_compute, padded
 from tersor.kernels.quantize.gpu import KINDS
 from tersor.kernels.rans import layout
-from tersor.kernels.rans_block.gpu import BYTES, FEW, SHORTS, decode_part
+from tersor.kernels.rans_block.gpu import BYTES, SHORTS, decode_part
 from tersor.kernels.rans_list.gpu import (
     STATES_NBYTES,
     Blocks,
@@ -39,7 +39,6 @@ from tersor.kernels.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.workspace import Layout
 
 WIDE_NBITS: Final = WIDE.bit_length() - 1
-_FEW = tl.constexpr(FEW)
 _WORTH_SHARING = tl.constexpr(1024)
 """Symbols of a block from which on the time to copy a wide table to shared memory pays."""
 _NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
@@ -161,7 +160,7 @@ def _decode_kernel(
             else:
                 target = out.to(tl.int64) + place + b * block * -KIND
                 low, step = 0, 0.0
-            is_shared = (alphabet <= _FEW) & (size >= _WORTH_SHARING)
+            is_shared = size >= _WORTH_SHARING
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
                 only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
