@@ -7,6 +7,7 @@ mean is known as soon as all are written, and the coder's tables take it into ac
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
@@ -15,6 +16,15 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.ans_plan.gpu import (
+    HEAD_NBYTES,
+    LARGEST_CODE,
+    SMALLEST_CODE,
+    Quantized,
+    codes_vary,
+    decide_alphabets,
+    plan_payloads,
+)
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
 from tersor.kernels.grids.gpu import grid_table
@@ -31,7 +41,6 @@ from tersor.kernels.payload.gpu import (
     as_compute,
     close_payload,
     copy_values,
-    make_plan,
     open_payload,
     put_outliers,
 )
@@ -49,10 +58,10 @@ from tersor.kernels.quantize.gpu import (
 )
 from tersor.kernels.rans_list.gpu import Streams, encode_streams, place_streams
 from tersor.kernels.rans_list_decode.gpu import Bodies, decode_values, open_bodies
-from tersor.kernels.symbols import body as symbols_body
 from tersor.kernels.symbols.alphabet import NARROW
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
 from tersor.kernels.tile_rest.gpu import examine_tile, finish_tiles, load_grid
+from tersor.kernels.workspace import Layout
 from tersor.types import Bound
 
 _TILE: Final = 4096
@@ -68,9 +77,6 @@ _FINISHING: Final = 1056
 _ALIGNMENT: Final = 16
 """Symbols of a tensor start at a multiple of so many, so that loads of them are wide."""
 _NARROW = tl.constexpr(NARROW)
-_HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
-_LARGEST_CODE = tl.constexpr((1 << 31) - 1)
-_SIGN = tl.constexpr(-(1 << 31))
 MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
 """States of a payload that was not decoded: wrong, or of a form that this module does not know."""
 
@@ -98,7 +104,7 @@ def _quantize_tile(
     joined = tl.sum((codes & 255) << (8 * tl.arange(0, 4))[None, :], axis=1)
     tl.store(words, joined, mask=4 * word < limit)
     inside = position < limit
-    low, high = tl.where(inside, codes, _LARGEST_CODE), tl.where(inside, codes, _SIGN)
+    low, high = tl.where(inside, codes, LARGEST_CODE), tl.where(inside, codes, SMALLEST_CODE)
     missed = (inside & ~holds).to(tl.int32)
     parts = tl.min(low, axis=1), tl.max(high, axis=1), tl.sum(missed, axis=1)
     return tl.reduce(parts, 0, _extended)
@@ -136,15 +142,15 @@ def _quantize_whole_tile(
     return low - SHIFT, high - SHIFT, is_right
 
 
-@triton.jit(do_not_specialize=["num_tiles"])
+@triton.jit
 def _quantize_kernel(
-    starts, counts, first_tiles, owners, grids, keys, extents, places, symbols, stats,
-    num_tiles, KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes one tile to bytes and notes its smallest and largest code.
+    """One program quantizes one tile to bytes and notes what ``Quantized`` says of it.
 
-    Only a tensor whose values do not vary needs its range after this, so a tile says that its
-    values vary, or looks at them once more. The units of ``make_plan`` are the head's bytes.
+    Only a tensor whose values do not vary needs its range after this, so the values of a tile that
+    does not show that they vary are looked at once more.
     """
     # backwards: the values that the pass before this one read last are still in the cache
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
@@ -160,51 +166,17 @@ def _quantize_kernel(
     if not is_done:
         low, high, missed = _quantize_tile(address, limit, grid, target, KIND, ALIGNED, TILE)
     specials = 0
-    varies = (low < high) & (missed == 0)
-    if not varies:
+    if not codes_vary(low, high, missed):
         specials = examine_tile(address, limit, keys + 2 * k, KIND, PART)
     # places of a tile's own: thousands of programs that meet in one place take 1 ns each
     tl.store(extents + 2 * tile, low)
     tl.store(extents + 2 * tile + 1, high)
-    tl.store(stats + tile, tl.where(base == 0, _HEAD_NBYTES, 0).to(tl.int64))
-    tl.store(stats + num_tiles + tile, (missed.to(tl.int64) << 32) | specials)
-    tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
+    tl.store(missing + tile, (missed.to(tl.int64) << 32) | specials)
 
 
 @triton.jit
-def _alphabet_kernel(
-    extents, first_tiles, counts, grids, coded, alphabets, lows, status, LANES: tl.constexpr
-):
-    """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid.
-
-    ``coded`` gets the number of symbols to code.
-    """
-    k = tl.program_id(0)
-    last = tl.load(first_tiles + k + 1)
-    smallest = tl.full([LANES], _LARGEST_CODE, tl.int32)
-    largest = tl.full([LANES], _SIGN, tl.int32)
-    for start in range(tl.load(first_tiles + k), last, LANES):
-        tile = start + tl.arange(0, LANES)
-        inside = tile < last
-        low = tl.load(extents + 2 * tile, mask=inside, other=_LARGEST_CODE)
-        high = tl.load(extents + 2 * tile + 1, mask=inside, other=_SIGN)
-        smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
-    low, high = tl.min(smallest, axis=0), tl.max(largest, axis=0)
-    count = tl.load(counts + k)
-    has_grid = (count > 0) & (tl.load(grids + 3 * k) > 0)
-    size = high.to(tl.int64) - low + 1
-    is_coded = has_grid & (size <= _NARROW)
-    tl.store(coded + k, tl.where(is_coded, count, 0))
-    tl.store(alphabets + k, tl.where(is_coded, size, 0).to(tl.int32))
-    tl.store(lows + k, low)
-    is_wide = has_grid & (size > _NARROW)
-    tl.store(status + k, is_wide.to(tl.int32))
-    tl.store(grids + 3 * k, tl.zeros((), grids.dtype.element_ty), mask=is_wide)
-
-
-@triton.jit(do_not_specialize=["num_tiles"])
 def _finish_kernel(
-    starts, counts, first_tiles, grids, ends, plan, num_tiles, alphabets, lows, out, targets,
+    starts, counts, first_tiles, grids, missing, plan, alphabets, lows, out, targets,
     KIND: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
@@ -216,9 +188,10 @@ def _finish_kernel(
     mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
     count, address = tl.load(counts + k), tl.load(starts + k)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+    # running sums of the tensor's own tiles, and of nothing before them
     finish_tiles(
-        payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), KIND, TILE,
-        PART,
+        payload, row, address, count, first - first, last - first, missing + first, 0,
+        load_grid(grids, k), KIND, TILE, PART,
     )  # fmt: skip
     if tl.program_id(1) == 0:
         close_payload(payload, count, row, KIND)
@@ -228,7 +201,7 @@ def _finish_kernel(
             low = tl.load(lows + k).to(tl.int64) & 0xFFFFFFFF
             tl.store(head, low | (tl.load(alphabets + k).to(tl.int64) << 32))
             tl.store(head + 1, tl.full((), 0, tl.int64))
-        tl.store(targets + k, tl.where(mode == CODED, body + _HEAD_NBYTES, 0))
+        tl.store(targets + k, tl.where(mode == CODED, body + HEAD_NBYTES, 0))
 
 
 @kept
@@ -244,40 +217,52 @@ def _num_finishing(numels: Sequence[int]) -> int:
     return max(1, min(_FINISHING // len(numels), max(numels) // _TILE))
 
 
+@lru_cache(maxsize=64)
+def _layout(num_tensors: int, num_tiles: int, num_symbols: int) -> Layout:
+    return Layout.of(
+        (
+            (torch.uint8, num_symbols),
+            (torch.int32, 2 * num_tiles),
+            (torch.int64, num_tiles),
+            (torch.int64, 2 * num_tensors),
+            (torch.int64, num_tensors),
+            (torch.int32, num_tensors),
+            (torch.int32, num_tensors),
+        )
+    )
+
+
 def _quantize(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     keys: torch.Tensor,
     status: torch.Tensor,
-) -> tuple[Streams, torch.Tensor, torch.Tensor]:
-    """Quantize all tensors; return their streams, and running sums and grids as ``make_plan`` has them."""
+) -> tuple[Streams, Quantized, torch.Tensor]:
+    """Quantize all tensors; return their streams, what is known of them, and their grids."""
     device, dtype = status.device, xs[0].dtype
     numels, aligned = tuple(x.numel() for x in xs), are_aligned(xs)
     starts = addresses(xs, device)
     limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
     tiles = tile_table(numels, _TILE, device)
     places, room = _symbol_places(numels, device)
-    symbols = torch.empty(room, dtype=torch.uint8, device=device)
-    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=device)
-    extents = torch.empty(2 * tiles.num_tiles, dtype=torch.int32, device=device)
+    symbols, *known = _layout(len(xs), tiles.num_tiles, room).carve(device)
+    quantized = Quantized(*known)
     if any(b.kind == "relative" for b in bounds):
         fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
     grids = grid_table(keys, limits, dtype)
     is_limited = has_ptx(status) and dtype != torch.float64
     _quantize_kernel[(tiles.num_tiles,)](
-        starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, extents, places,
-        symbols, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned, TILE=_TILE,
+        starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, places, symbols,
+        quantized.extents, quantized.missing, KIND=KINDS[dtype], ALIGNED=aligned, TILE=_TILE,
         PART=_SCANNED, num_warps=_WARPS, enable_fp_fusion=False,
         **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
     )  # fmt: skip
-    coded = torch.empty(len(xs), dtype=torch.int64, device=device)
-    alphabets, lows = torch.empty_like(status), torch.empty_like(status)
-    _alphabet_kernel[(len(xs),)](
-        extents, tiles.first_tiles, tiles.counts, grids, coded, alphabets, lows, status, LANES=512
-    )
+    decide_alphabets(tiles, quantized, grids, status)
     # a code modulo 256 is its symbol, rotated by the smallest code
-    streams = Streams(symbols, places, coded, numels, alphabets, lows, len(xs))
-    return streams, stats.cumsum(0), grids
+    streams = Streams(
+        symbols, places, quantized.counts, numels, quantized.alphabets, quantized.lows, len(xs)
+    )
+    return streams, quantized, grids
 
 
 def encode_ans(
@@ -300,17 +285,17 @@ def encode_ans(
         zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
         keys, counts = zeroed.split_with_sizes(parts)
         keys = keys.view(key_dtype(dtype))
-        streams, ends, grids = _quantize(xs, bounds, keys, status)
+        streams, quantized, grids = _quantize(xs, bounds, keys, status)
         encoded = encode_streams(streams, counts)
         tiles = tile_table(numels, _TILE, device)
-        plan, sizes = make_plan(tiles, ends, encoded.nbytes, 1, keys, grids, dtype)
+        plan, sizes = plan_payloads(tiles, quantized, encoded.nbytes, keys, grids, dtype)
         capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
         out = torch.empty(capacity, dtype=torch.uint8, device=device)
         targets = torch.empty(len(xs), dtype=torch.int64, device=device)
         _finish_kernel[(len(xs), _num_finishing(numels))](
-            addresses(xs, device), tiles.counts, tiles.first_tiles, grids, ends, plan,
-            tiles.num_tiles, streams.alphabets, streams.rotations, out, targets, KIND=KINDS[dtype],
-            TILE=_TILE, PART=_SCANNED, num_warps=4, enable_fp_fusion=False,
+            addresses(xs, device), tiles.counts, tiles.first_tiles, grids, quantized.missing, plan,
+            quantized.alphabets, quantized.lows, out, targets, KIND=KINDS[dtype], TILE=_TILE,
+            PART=_SCANNED, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         place_streams(streams, encoded, targets)
     return out, sizes, status
@@ -330,18 +315,18 @@ def _open_kernel(
     mode, number, body, _, good = open_payload(payload, size, count, KIND)
     is_coded = good & (mode == CODED)
     head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
-    whole = is_coded & (body >= _HEAD_NBYTES)
+    whole = is_coded & (body >= HEAD_NBYTES)
     first = tl.load(head, mask=whole, other=0)
     second = tl.load(head + 1, mask=whole, other=0)
     low, alphabet = first.to(tl.int32), (first >> 32) & 0xFFFF
     # what lies between and behind the numbers must be zero
     possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
-    possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= _LARGEST_CODE)
+    possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= LARGEST_CODE)
     is_known = (alphabet <= _NARROW) & ((second & 0xFFFFFFFF) == 0)
     state = tl.where(is_known, 0, UNKNOWN)
     state = tl.where(possible, state, tl.where(good & (mode != CODED), 0, MALFORMED))
     tl.store(bodies + k, (head + 2).to(tl.int64), mask=inside)
-    tl.store(rooms + k, body - _HEAD_NBYTES, mask=inside)
+    tl.store(rooms + k, body - HEAD_NBYTES, mask=inside)
     tl.store(coded + k, tl.where(possible & is_known, count, 0), mask=inside)
     tl.store(alphabets + k, alphabet.to(tl.int32), mask=inside)
     tl.store(lows + k, low, mask=inside)

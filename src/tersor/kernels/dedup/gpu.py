@@ -27,7 +27,7 @@ from tersor.kernels.row_words.gpu import (
     are_equal,
     hash_rows,
 )
-from tersor.kernels.tensor_list.gpu import TileTable, tile_table
+from tersor.kernels.tensor_list.gpu import TileTable, before_tile, sum_tiles, tile_table
 
 _EMPTY = tl.constexpr((1 << 31) - 1)
 _PLACE, _FIRST = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
@@ -201,25 +201,6 @@ def _count_kernel(
         known = first_row < tl.load(counts + k)
         at = extremes + tl.program_id(0).to(tl.int64) * (2 * PARTS) + number
         fold_range(tl.load(at, mask=known, other=float("nan")), keys + 2 * k, KIND)
-
-
-@triton.jit
-def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
-    """Turn the numbers of the tiles of matrix ``k`` into running sums; return the last of them."""
-    end = tl.load(first_tiles + k + 1)
-    total = tl.full((), 0, tl.int64)
-    for start in range(tl.load(first_tiles + k), end, LANES):
-        tile = start + tl.arange(0, LANES)
-        found = tl.load(numbers + tile, mask=tile < end, other=0)
-        tl.store(numbers + tile, total + tl.cumsum(found, axis=0), mask=tile < end)
-        total += tl.sum(found, axis=0)
-    return total
-
-
-@triton.jit
-def before_tile(ends, begin, tile):
-    """Return the running sum before ``tile`` of a matrix whose first tile is ``begin``."""
-    return tl.load(ends + tile - 1, mask=tile > begin, other=0)
 
 
 @triton.jit

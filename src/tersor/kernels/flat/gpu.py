@@ -199,7 +199,7 @@ def encode_flat(
         grids = grid_table(keys, limits, dtype)
         packed = _pack(numels, starts, grids, keys, dtype, aligned, block)
         tiles = tile_table(numels, TILE_VALUES, device)
-        plan, sizes = make_plan(tiles, packed.ends, fixed, 4, keys, grids, dtype)
+        plan, sizes = make_plan(tiles, packed.ends, fixed, keys, grids, dtype)
         runs = tile_table(numels, PLACE_RUN * TILE_VALUES, device)
         _place_kernel[(runs.num_tiles,)](
             tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, packed.slots,

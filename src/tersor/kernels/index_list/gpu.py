@@ -15,18 +15,12 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.bitfields.gpu import pack_words
-from tersor.kernels.dedup.gpu import (
-    NUMBERED,
-    SUMMED,
-    RowNumbers,
-    before_tile,
-    look_up,
-    sum_tiles,
-)
+from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, RowNumbers, look_up
 from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols
 from tersor.kernels.payload.gpu import padded
 from tersor.kernels.rows import layout
 from tersor.kernels.symbols.alphabet import NARROW
+from tersor.kernels.tensor_list.gpu import before_tile, sum_tiles
 
 _SYMBOL_NBITS = tl.constexpr(layout.SYMBOL_NBITS)
 _TABLE_NBITS = tl.constexpr(layout.TABLE_NBITS)

@@ -72,10 +72,29 @@ def decide(count, body, outliers, specials, step, is_uniform, low, KIND: tl.cons
     return mode, body, extra, number, tl.maximum(size, count >> _LEAST_LOG2)
 
 
+@triton.jit
+def put_plan(plan, sizes, k, inside, decided, end):
+    """Store what was decided of tensors ``k``, whose payloads follow each other from ``end`` on.
+
+    Returns where the payloads after them start.
+    """
+    mode, body, extra, number, size = decided
+    room = tl.where(inside, padded(size), 0)
+    row = plan + k * NUM_FIELDS
+    tl.store(row + MODE, mode, mask=inside)
+    tl.store(row + OFFSET, tl.cumsum(room, axis=0) - room + end, mask=inside)
+    tl.store(row + BODY, body, mask=inside)
+    tl.store(row + OUTLIERS, extra, mask=inside)
+    tl.store(row + STEP, number, mask=inside)
+    tl.store(row + SIZE, size, mask=inside)
+    tl.store(sizes + k, size, mask=inside)
+    return end + tl.sum(room, axis=0)
+
+
 @triton.jit(do_not_specialize=["num_tensors"])
 def plan_kernel(
     counts, first_tiles, ends, fixed_nbytes, keys, grids, num_tensors, plan, sizes,
-    KIND: tl.constexpr, UNIT: tl.constexpr, LANES: tl.constexpr,
+    KIND: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     num_tiles = tl.load(first_tiles + num_tensors)
@@ -86,27 +105,18 @@ def plan_kernel(
         count = tl.load(counts + k, mask=inside, other=0)
         first = tl.load(first_tiles + k, mask=inside, other=0)
         last = tl.load(first_tiles + k + 1, mask=inside, other=0)
-        units = tile_end(ends, last) - tile_end(ends, first)
-        body = tl.load(fixed_nbytes + k, mask=inside, other=0) + padded(UNIT * units)
+        words = tile_end(ends, last) - tile_end(ends, first)
+        body = tl.load(fixed_nbytes + k, mask=inside, other=0) + padded(4 * words)
         both = tile_end(ends, last + num_tiles) - tile_end(ends, first + num_tiles)
         outliers, specials = both >> 32, both & 0xFFFFFFFF
         low, high = load_range(keys, k, inside, KIND)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
         varying = tile_end(ends, last + 2 * num_tiles) - tile_end(ends, first + 2 * num_tiles)
         is_uniform = (varying == 0) & (low == high)
-        mode, body, extra, number, size = decide(
+        decided = decide(
             count, body, outliers, specials, step.to(tl.float64), is_uniform, low, KIND
         )
-        room = tl.where(inside, padded(size), 0)
-        row = plan + k * NUM_FIELDS
-        tl.store(row + MODE, mode, mask=inside)
-        tl.store(row + OFFSET, tl.cumsum(room, axis=0) - room + end, mask=inside)
-        tl.store(row + BODY, body, mask=inside)
-        tl.store(row + OUTLIERS, extra, mask=inside)
-        tl.store(row + STEP, number, mask=inside)
-        tl.store(row + SIZE, size, mask=inside)
-        tl.store(sizes + k, size, mask=inside)
-        end += tl.sum(room, axis=0)
+        end = put_plan(plan, sizes, k, inside, decided, end)
 
 
 @triton.jit
@@ -318,7 +328,6 @@ def make_plan(
     tiles: TileTable,
     ends: torch.Tensor,
     fixed_nbytes: torch.Tensor,
-    unit_nbytes: int,
     keys: torch.Tensor,
     grids: torch.Tensor,
     dtype: torch.dtype,
@@ -327,11 +336,10 @@ def make_plan(
 
     Args:
         tiles: of the list of tensors.
-        ends: int64 [3 * num_tiles], running sum over what each tile's body takes in units, then
+        ends: int64 [3 * num_tiles], running sum over the words of 32 bits in each tile's body, then
             ``outliers << 32 | values that are not finite``, then 1 for a tile that surely has two
             different finite values.
         fixed_nbytes: int64 [num_tensors], bytes of the body that the count alone decides.
-        unit_nbytes: bytes of a unit.
         keys: finite range of each tensor as ``finite_range.gpu`` keeps it.
         grids: ``quantize.gpu.grid_table``.
         dtype: of the tensors.
@@ -342,7 +350,7 @@ def make_plan(
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     plan_kernel[(1,)](
         tiles.counts, tiles.first_tiles, ends, fixed_nbytes, keys, grids, num_tensors,
-        plan, sizes, KIND=KINDS[dtype], UNIT=unit_nbytes, LANES=256, num_warps=8,
+        plan, sizes, KIND=KINDS[dtype], LANES=256, num_warps=8,
         enable_fp_fusion=False,
     )  # fmt: skip
     return plan, sizes

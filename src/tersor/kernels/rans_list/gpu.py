@@ -29,8 +29,8 @@ STATES_NBYTES = tl.constexpr(4 * layout.LANES)
 (_LARGE, _LARGE_BLOCK), (_MEDIUM, _MEDIUM_BLOCK), (_, _SMALL_BLOCK) = (
     (tl.constexpr(least), tl.constexpr(block)) for least, block in layout.BLOCKS
 )
-_SUMMED: Final = 256
-"""Blocks whose words one step of a running sum adds up."""
+_SUMMED: Final = 1024
+"""Blocks whose words one step of a running sum adds up: more steps take longer than larger ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from tersor.kernels.dedup.gpu import (
     num_extremes,
     num_list_slots,
     number_slots,
-    sum_tiles,
 )
 from tersor.kernels.finite_range.gpu import TILE as RANGE_TILE
 from tersor.kernels.finite_range.gpu import fold_ranges, key_dtype
@@ -48,7 +47,13 @@ from tersor.kernels.quantize.gpu import KINDS, load_values, quantize_values
 from tersor.kernels.rans_list.gpu import Streams, encode_streams, place_streams
 from tersor.kernels.row_words.gpu import Words
 from tersor.kernels.rows_plan.gpu import PLAN_COLUMNS, place_payloads, plan_payloads
-from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
+from tersor.kernels.tensor_list.gpu import (
+    addresses,
+    are_aligned,
+    bound_table,
+    sum_tiles,
+    tile_table,
+)
 from tersor.kernels.workspace import Layout
 from tersor.types import Bound
 

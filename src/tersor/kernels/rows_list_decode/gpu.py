@@ -17,7 +17,7 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.kernels.beside import beside
 from tersor.kernels.bitfields.gpu import take_fields
-from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, before_tile, member_tiles, sum_tiles
+from tersor.kernels.dedup.gpu import NUMBERED, SUMMED, member_tiles
 from tersor.kernels.index_list.gpu import fields_nbytes
 from tersor.kernels.matrix_list.gpu import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.payload.gpu import CODED, CONSTANT, EXACT, as_compute, copy_values
@@ -38,7 +38,7 @@ from tersor.kernels.rows_heads.gpu import (
     open_payloads,
 )
 from tersor.kernels.rows_plan.gpu import CODED_INDEX, ROWS_HEAD
-from tersor.kernels.tensor_list.gpu import addresses, are_aligned
+from tersor.kernels.tensor_list.gpu import addresses, are_aligned, before_tile, sum_tiles
 from tersor.kernels.workspace import Layout
 
 _TILE_VALUES: Final = 4096

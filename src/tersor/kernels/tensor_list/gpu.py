@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import triton
+import triton.language as tl
 
 from tersor.kernels.kept import kept, on_device, sent, uploaded
 
@@ -41,6 +43,25 @@ def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> Tile
     owners = torch.arange(len(numels), dtype=torch.int32, device="cpu").repeat_interleave(num_tiles)
     total = int(first_tiles[-1])
     return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
+
+
+@triton.jit
+def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
+    """Turn the numbers of the tiles of tensor ``k`` into running sums; return the last of them."""
+    end = tl.load(first_tiles + k + 1)
+    total = tl.full((), 0, tl.int64)
+    for start in range(tl.load(first_tiles + k), end, LANES):
+        tile = start + tl.arange(0, LANES)
+        found = tl.load(numbers + tile, mask=tile < end, other=0)
+        tl.store(numbers + tile, total + tl.cumsum(found, axis=0), mask=tile < end)
+        total += tl.sum(found, axis=0)
+    return total
+
+
+@triton.jit
+def before_tile(ends, begin, tile):
+    """Return the running sum before ``tile`` of a tensor whose first tile is ``begin``."""
+    return tl.load(ends + tile - 1, mask=tile > begin, other=0)
 
 
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
