@@ -219,11 +219,9 @@ def _cut(buffer: torch.Tensor, sizes: Sequence[int]) -> list[torch.Tensor]:
     used_nbytes = sum(padded(size) for size in sizes)
     used = buffer[:used_nbytes]
     used = used.clone() if 2 * used_nbytes < buffer.numel() else used
-    payloads, start = [], 0
-    for size in sizes:
-        payloads.append(used[start : start + size])
-        start += padded(size)
-    return payloads
+    # one call for all views: slices, one by one, took half of what the host does after its wait
+    parts = [part for size in sizes for part in (size, padded(size) - size)]
+    return list(used.split_with_sizes(parts)[::2])
 
 
 def decode_each(

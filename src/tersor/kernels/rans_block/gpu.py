@@ -190,6 +190,12 @@ def _put_rest(
 
 
 @triton.jit
+def _load_once(places):
+    """Load what nothing reads after, so that it leaves the cache before what is still to be read."""
+    return tl.load(places, eviction_policy="evict_first")
+
+
+@triton.jit
 def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PTX: tl.constexpr):
     """Encode ``count`` symbols; return the final states and the number of words before ``words``.
 
@@ -224,10 +230,10 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
         e3 = _load_entry(entries, s3, exists, False, is_shared)
         # after the first group, once more the first group
         position = tl.maximum(position - 4 * LANES, lane)
-        s0 = tl.load(symbols + position).to(tl.int32)
-        s1 = tl.load(symbols + position + LANES).to(tl.int32)
-        s2 = tl.load(symbols + position + 2 * LANES).to(tl.int32)
-        s3 = tl.load(symbols + position + 3 * LANES).to(tl.int32)
+        s0 = _load_once(symbols + position).to(tl.int32)
+        s1 = _load_once(symbols + position + LANES).to(tl.int32)
+        s2 = _load_once(symbols + position + 2 * LANES).to(tl.int32)
+        s3 = _load_once(symbols + position + 3 * LANES).to(tl.int32)
         x, num_words = _put_symbol(x, e3, words, num_words, lane_bit, bits, PTX)
         x, num_words = _put_symbol(x, e2, words, num_words, lane_bit, bits, PTX)
         x, num_words = _put_symbol(x, e1, words, num_words, lane_bit, bits, PTX)
@@ -237,7 +243,11 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
 
 @triton.jit
 def _copy_words(source, target, count, COPIED: tl.constexpr):
-    """Copy ``count`` words; the two of an aligned pair of the target are stored as one."""
+    """Copy ``count`` words; the two of an aligned pair of the target are stored as one.
+
+    Neither words nor copies stay in the cache, where the words of other blocks are: 27 us instead of
+    31 for 45 MB.
+    """
     lead = (target.to(tl.int64) >> 1).to(tl.int32) & 1
     num_pairs = (count - lead) >> 1
     k = tl.arange(0, COPIED)
@@ -246,15 +256,17 @@ def _copy_words(source, target, count, COPIED: tl.constexpr):
     if source_pairs.to(tl.int64) & 3 == 0:
         for first in range(0, num_pairs, COPIED):
             inside = first + k < num_pairs
-            pair = tl.load(source_pairs + first + k, mask=inside, other=0)
-            tl.store(pairs + first + k, pair, mask=inside)
+            pair = tl.load(
+                source_pairs + first + k, mask=inside, other=0, eviction_policy="evict_first"
+            )
+            tl.store(pairs + first + k, pair, mask=inside, eviction_policy="evict_first")
     else:
         for first in range(0, num_pairs, COPIED):
             inside = first + k < num_pairs
             words = source + lead + 2 * (first + k)
             low = tl.load(words, mask=inside, other=0).to(tl.int32) & 0xFFFF
             high = tl.load(words + 1, mask=inside, other=0).to(tl.int32) << 16
-            tl.store(pairs + first + k, low | high, mask=inside)
+            tl.store(pairs + first + k, low | high, mask=inside, eviction_policy="evict_first")
     end = tl.arange(0, 2)
     at = tl.where(end == 0, 0, count - 1)
     is_single = tl.where(end == 0, lead, (count - lead) & 1) & (count > 0).to(tl.int32)
