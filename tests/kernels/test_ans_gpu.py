@@ -24,6 +24,7 @@ from tests.checks import assert_bits_equal, assert_rejects
 
 pytest.importorskip("triton")
 from tersor.kernels.ans import gpu as ans
+from tersor.kernels.ans_decode import gpu as ans_decode
 from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting
@@ -72,7 +73,7 @@ def decoded(
     for start, payload in zip(starts, payloads, strict=True):
         buffer[start : start + payload.numel()] = payload
     outs, memory = guarded(shapes, dtype)
-    status = ans.decode_ans(
+    status = ans_decode.decode_ans(
         buffer.to(DEVICE),
         torch.tensor(starts, device=DEVICE),
         torch.tensor(sizes, device=DEVICE),
@@ -213,7 +214,7 @@ def test_payloads_of_a_form_that_lists_do_not_know_are_left_to_others():
     xs = wide_and_escaping()
     payloads = by_reference(xs, [Bound.absolute(0.5)] * 5)
     values, status = decoded(payloads, [x.shape for x in xs], torch.float32)
-    unknown = ans.UNKNOWN.value
+    unknown = ans_decode.UNKNOWN.value
     assert status == [0, unknown, 0, unknown, 0]
     for k in (0, 2, 4):
         assert_bits_equal(read_by_reference(payloads[k], xs[k]), values[k])
@@ -245,7 +246,7 @@ def test_lists_are_encoded_and_decoded_without_waiting():
     def step() -> Tensor:
         buffer, sizes, _ = ans.encode_ans(xs, bounds)
         rooms = (sizes + 7) // 8 * 8
-        return ans.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs)
+        return ans_decode.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs)
 
     step()
     with errors_on_waiting():

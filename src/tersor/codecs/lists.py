@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _encode_flat = Op("encode_flat", {"gpu": "tersor.kernels.flat.gpu:encode_flat"})
 _decode_flat = Op("decode_flat", {"gpu": "tersor.kernels.flat.gpu:decode_flat"})
 _encode_ans = Op("encode_ans", {"gpu": "tersor.kernels.ans.gpu:encode_ans"})
-_decode_ans = Op("decode_ans", {"gpu": "tersor.kernels.ans.gpu:decode_ans"})
+_decode_ans = Op("decode_ans", {"gpu": "tersor.kernels.ans_decode.gpu:decode_ans"})
 
 
 @dataclass(frozen=True, slots=True)

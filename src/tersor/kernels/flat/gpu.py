@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
 import triton
@@ -59,12 +58,10 @@ from tersor.kernels.quantize.gpu import (
 )
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.tensor_list.gpu import addresses, are_aligned, bound_table, tile_table
-from tersor.kernels.tile_rest.gpu import examine_tile, finish_tiles, load_grid
+from tersor.kernels.tile_rest.gpu import examine_tile, finish_tiles, load_grid, programs_per_tensor
 from tersor.types import Bound
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
-_FINISHING: Final = 4096
-"""Programs that store what is not coded: as many as an H200 holds."""
 
 
 @triton.jit(do_not_specialize=["num_tiles"])
@@ -205,8 +202,7 @@ def encode_flat(
             tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, packed.slots,
             packed.widths, packed.ends, plan, out, BLOCK=block, RUN=PLACE_RUN, PART=PLACE_WORDS, num_warps=4,
         )  # fmt: skip
-        programs = max(1, min(_FINISHING // len(xs), max(numels) // TILE_VALUES))
-        _finish_kernel[(len(xs), programs)](
+        _finish_kernel[(len(xs), programs_per_tensor(numels, TILE_VALUES, 1))](
             starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
             out, KIND=KINDS[dtype], num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip

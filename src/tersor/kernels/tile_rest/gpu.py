@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import triton
 import triton.language as tl
 
@@ -16,6 +19,14 @@ from tersor.kernels.payload.gpu import (
     place_outliers,
 )
 from tersor.kernels.quantize.gpu import load_values
+
+_WARPS: Final = 4224
+"""Of all programs for what is not coded: as many as an H200 holds if programs have one."""
+
+
+def programs_per_tensor(numels: Sequence[int], tile: int, num_warps: int) -> int:
+    """Return the programs, of ``num_warps``, for those tiles of a tensor that are not plainly coded."""
+    return max(1, min(_WARPS // (num_warps * len(numels)), max(numels) // tile))
 
 
 @triton.jit

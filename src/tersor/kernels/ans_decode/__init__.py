@@ -1,0 +1,1 @@
+"""Decoding of the payloads of the codec ``ans`` for a list of tensors."""
