@@ -3,9 +3,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.bench import peers
+from tersor.bench import peers, timing
 from tersor.bench.peers.memcpy import Memcpy
 from tersor.bench.rows import RowFile, read_rows
+from tersor.bench.suites import kernels
 from tersor.bench.suites.kernels import run_kernels
 from tersor.bench.suites.kernels_config import DEFAULT_CODECS, KernelsConfig
 from tersor.codecs import registry
@@ -47,6 +48,18 @@ def test_smoke_measures_every_codec_and_peer_within_its_bound():
     assert all(row.bound_held in (True, None) for row in outcome.rows)
     assert {row.threads for row in outcome.rows if not row.peer} == {1, 2}
     assert {row.threads for row in outcome.rows if row.peer} == {1}
+
+
+def test_the_clock_is_one_for_as_many_tensors_as_an_input_has(monkeypatch):
+    asked = []
+
+    def spy(device, *, num_tensors):
+        asked.append(num_tensors)
+        return timing.clock_of(device, num_tensors=num_tensors)
+
+    monkeypatch.setattr(kernels, "clock_of", spy)
+    run_kernels(small(inputs=("embeddings", "gradients"), sizes=(2**20,)))
+    assert asked == [2, 1]
 
 
 @pytest.mark.parametrize("codec", [JustOver, Idle])

@@ -19,6 +19,7 @@ from tersor.bench.peers.mx4 import Mx4
 from tersor.bench.rows import ResultRow, RowFile, read_rows
 from tersor.bench.suites import lookups
 from tersor.bench.suites.lookups import run_lookups
+from tersor.bench.timing import clock_of
 from tersor.bench.trial import time_trials
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
@@ -158,23 +159,23 @@ def test_a_step_that_breaks_a_bound_is_refused():
     assert "on all tables of a step is refused" in outcome.refusals[-1]
 
 
-def test_a_step_is_timed_longer_and_with_the_host_ahead(monkeypatch):
-    asked = []
+def test_a_step_is_timed_longer_by_a_clock_for_its_tensors(monkeypatch):
+    rounds, nums_tensors = [], []
 
     def spy(trials, **options):
-        asked.append((options["rounds"], options["clock"]))
-        return time_trials(trials, **{**options, "clock": None})
+        rounds.append(options["rounds"])
+        return time_trials(trials, **options)
+
+    def clock_spy(device, *, num_tensors):
+        nums_tensors.append(num_tensors)
+        return clock_of(device, num_tensors=num_tensors)
 
     monkeypatch.setattr(lookups, "time_trials", spy)
-    run_lookups(small(steps=True, rounds=2), MadeLookUps())
-    # two tables, and one step; the host's own clock needs no lead
-    assert asked == [(2, None), (2, None), (6, None)]
-    made = []
-    monkeypatch.setattr(lookups, "CudaClock", lambda device, reads: made.append((device, reads)))
-    cuda = torch.device("cuda")
-    lookups.clock_of_step(cuda)
-    assert made == [(cuda, 160)]
-    assert lookups.clock_of_step(torch.device("cpu")) is None
+    monkeypatch.setattr(lookups, "clock_of", clock_spy)
+    run_lookups(small(steps=True, rounds=2), MadeLookUps(num_iterations=1))
+    # two tables with a slice for each of two ranks, and one step
+    assert rounds == [2, 2, 6]
+    assert nums_tensors == [2, 2, 4]
 
 
 def test_tables_of_several_widths_make_one_step():

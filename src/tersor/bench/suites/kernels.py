@@ -22,6 +22,7 @@ from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.subject import Subject
 from tersor.bench.suites.kernels_config import KernelsConfig
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
+from tersor.bench.timing import clock_of
 from tersor.bench.trial import Trial, TrialTimes, launches_of, run_trial, time_trials
 from tersor.bench.variants import make_candidate, takes_bound
 from tersor.errors import BackendUnavailableError
@@ -167,6 +168,7 @@ class _Suite:
             rounds=self.config.rounds,
             warmup=self.config.warmup,
             ceiling=self.ceiling,
+            clock=clock_of(self.device, num_tensors=len(subject.slices)),
         )
         launches = launches_of(trials, self.device)
         for (trial, identity), seconds, count in zip(checked, times, launches, strict=True):

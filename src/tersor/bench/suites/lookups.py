@@ -23,7 +23,7 @@ from tersor.bench.peers import load_peers
 from tersor.bench.rows import ResultRow, row_key
 from tersor.bench.suites.kernels import own_stream
 from tersor.bench.suites.outcome import SuiteOutcome, ignore
-from tersor.bench.timing import CudaClock
+from tersor.bench.timing import clock_of
 from tersor.bench.trial import Trial, TrialTimes, run_trial, time_trials
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.policy import AdaptiveBounds, classify
@@ -32,9 +32,6 @@ from tersor.policy.tables import TableClass
 SUITE: Final = "lookups"
 _STEP_ROUNDS: Final = 3
 """Rounds of a whole step for each of a table: there is one step, and it decides."""
-_STEP_LEAD_READS: Final = 160
-"""Keeps an H200 busy for 9 ms before each call: queueing a step's tensors takes the host 1 to 3 ms, and a
-training step, in which the host runs ahead, would not see them."""
 
 
 def run_lookups(
@@ -74,11 +71,6 @@ def run_lookups(
             suite.measure(suite.step(tables))
     on_table(len(tables), len(tables), "done")
     return outcome
-
-
-def clock_of_step(device: torch.device) -> CudaClock | None:
-    """Return what times whole steps; None for the device's usual clock."""
-    return CudaClock(device, _STEP_LEAD_READS) if device.type == "cuda" else None
 
 
 class _Suite:
@@ -216,7 +208,7 @@ class _Suite:
             device=self.device,
             rounds=self.config.rounds * (_STEP_ROUNDS if is_step else 1),
             warmup=self.config.warmup,
-            clock=clock_of_step(self.device) if is_step else None,
+            clock=clock_of(self.device, num_tensors=len(made.subject.slices)),
         )
         for (trial, identity), seconds in zip(checked, times, strict=True):
             row = self._row(trial, made, identity, seconds)
