@@ -28,7 +28,7 @@ def root(tmp_path):
     return tmp_path
 
 
-NUM_BLOCKS = {"performance": 4, "benchmark-embeddings": 4, "embeddings": 2, "plan": 3}
+NUM_BLOCKS = {"README": 1, "performance": 4, "benchmark-embeddings": 4, "embeddings": 2, "plan": 3}
 
 
 def test_tables_are_made_from_the_rows_asked_for(root):
@@ -42,6 +42,13 @@ def test_tables_are_made_from_the_rows_asked_for(root):
     assert filled(text, root) == text
 
 
+def test_rows_are_chosen_by_codec(root):
+    page = PAGE.replace("rows.jsonl input", "rows.jsonl codec=flat-device input", 1)
+    assert "1234 |" not in filled(page, root).split("<!-- end -->")[0]
+    page = PAGE.replace("rows.jsonl input", "rows.jsonl codec=flat,ans input", 1)
+    assert filled(page, root).split("<!-- end -->")[0].count("1234 |") == 1
+
+
 def test_a_file_that_is_not_there_is_said_to_be(tmp_path):
     assert "Not measured yet: `results/rows.jsonl`" in filled(PAGE, tmp_path)
 
@@ -51,19 +58,21 @@ def test_an_unknown_filter_is_refused(root):
         filled(PAGE.replace("input=", "inputs="), root)
 
 
-def test_a_page_is_filled_in_place(root):
-    page = root / "docs" / "page.md"
-    page.parent.mkdir()
+@pytest.mark.parametrize("folder", ["docs", "."])
+def test_a_page_is_filled_in_place(root, folder):
+    page = root / folder / "page.md"
+    page.parent.mkdir(exist_ok=True)
     page.write_text(PAGE, encoding="utf-8")
     assert main([str(page)]) == 0
     assert "1234" in page.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    "page", sorted((REPOSITORY / "docs").glob("*.md")), ids=lambda path: path.name
-)
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_the_figures_of_every_committed_page_come_from_committed_rows(page):
     text = page.read_text(encoding="utf-8")
-    assert filled(text, REPOSITORY) == text, f"run python -m tersor.bench.page docs/{page.name}"
+    assert filled(text, REPOSITORY) == text, f"run python -m tersor.bench.page {page}"
     # of pages that are known to have figures, none has lost them
     assert text.count("<!-- end -->") >= NUM_BLOCKS.get(page.stem, 0)

@@ -167,7 +167,7 @@ def test_the_examples_of_the_page_run(tersor) -> None:
     # the tables of the page are those that its commands show
     for found, cells in (
         (shown[1], "2.57gbit on rows beats"),
-        (shown[4], "325gbit on flat-device beats"),
+        (shown[4], "337gbit on flat-device beats"),
     ):
         assert cells in found
         assert cells in PAGE

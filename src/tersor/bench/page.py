@@ -2,7 +2,7 @@
 
 A page says where a table belongs, and of which rows::
 
-    <!-- rows: results/kernels.jsonl input=embeddings bound=0.03,none mib=1024 -->
+    <!-- rows: results/kernels.jsonl input=embeddings codec=flat bound=0.03,none mib=1024 -->
     <!-- end -->
 
 ``goals:`` in place of ``rows:`` asks for the goals judged from the same file, and ``exchanges:`` for the
@@ -10,7 +10,7 @@ table of exchanges between ranks, chosen by ``input``, ``link`` and ``batch``. `
 encoders on the look-ups of a dump, chosen by ``input``, and ``lookup-tables:`` for its tables; ``link`` is
 what speed-ups are predicted for. ``plan:``, ``plan-sweep:``
 and ``plan-check:`` ask for predictions from the file, with options as ``tersor plan`` has. What lies
-between the two lines is replaced; paths are relative to the folder above the page's own.
+between the two lines is replaced; paths are relative to the page's folder, or the one above ``docs``.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BLOCK: Final = re.compile(
     r".*?(?P<close><!-- end -->)",
     re.DOTALL,
 )
-_FILTERS: Final = ("input", "bound", "mib", "link", "batch")
+_FILTERS: Final = ("input", "codec", "bound", "mib", "link", "batch")
 _PLANS: Final = {"plan": plan_block, "plan-sweep": sweep_block, "plan-check": check_block}
 _VERDICTS: Final = {True: "met", False: "**missed**", None: "not measured"}
 
@@ -92,7 +92,8 @@ def _parsed(filters: str) -> dict[str, Sequence[str]]:
 
 def _is_wanted(row: ResultRow, filters: Mapping[str, Sequence[str]]) -> bool:
     bound = "none" if row.relative_bound is None else f"{row.relative_bound:g}"
-    facts = {"input": row.input, "bound": bound, "mib": str(round(row.original_nbytes / 2**20))}
+    mib = str(round(row.original_nbytes / 2**20))
+    facts = {"input": row.input, "codec": row.codec, "bound": bound, "mib": mib}
     if row.exchange is not None:
         times = row.exchange
         facts |= {"link": times.link or times.network, "batch": str(times.batch)}
@@ -129,8 +130,9 @@ def main(paths: Sequence[str]) -> int:
     """Fill the pages in place; returns the exit code."""
     for name in paths:
         page = Path(name)
-        text = page.read_text(encoding="utf-8")
-        page.write_text(filled(text, page.resolve().parent.parent), encoding="utf-8")
+        folder = page.resolve().parent
+        root = folder.parent if folder.name == "docs" else folder
+        page.write_text(filled(page.read_text(encoding="utf-8"), root), encoding="utf-8")
     return 0
 
 
