@@ -35,21 +35,22 @@ SIZES_S, PAYLOAD_S, HOST_S, SLOWDOWN, REST_S = 4e-3, 2e-3, 5e-10, 1.6, 1e-3
 
 
 def exchange_row(
-    codec, link, per_rank, direction="forward", *, ranks=4, noise=1.0, slowdown=SLOWDOWN
-):
+    codec, link, per_rank, direction="forward", *, ranks=4, noise=1.0, slowdown=SLOWDOWN,
+    sizes_s=SIZES_S,
+):  # fmt: skip
     """Return a row that took exactly what the formula says; ``noise`` is a factor of the whole."""
     bits, nbytes = parse_bandwidth(link), per_rank * SAMPLE_NBYTES
     sent = nbytes / RATIOS[codec][per_rank] * (ranks - 1) / ranks
     fixed, each = ENCODE[codec]
     encode_s = fixed + each * nbytes
     payload_s = PAYLOAD_S + sent * (HOST_S + slowdown * 8 / bits)
-    whole_s = (2 * encode_s + SIZES_S + payload_s + REST_S) * noise
+    whole_s = (2 * encode_s + sizes_s + payload_s + REST_S) * noise
     ring_s = 2 * (ranks - 1) / ranks * 8 * DENSE_NBYTES / bits
     step_s = COMPUTE_S + SAMPLE_S * per_rank + 2 * whole_s + ring_s
     times = {
         name: Percentiles.of([seconds])
         for name, seconds in (
-            ("sizes_s", SIZES_S), ("payload_s", payload_s), ("exchange_s", whole_s),
+            ("sizes_s", sizes_s), ("payload_s", payload_s), ("exchange_s", whole_s),
             ("step_s", step_s),
         )
     }  # fmt: skip
@@ -103,6 +104,18 @@ def test_known_costs_are_found_again():
     )  # fmt: skip
     assert rows.forward.ratio.at(128) == pytest.approx(150**0.5, rel=1e-3)
     assert {p.name for p in fit.profiles.values() if p.keeps_bound} == {"float32", "rows"}
+
+
+def test_a_direction_whose_sizes_were_known_to_all_has_no_exchange_of_them():
+    forward = [row for row in ROWS if row.exchange.direction == "forward"]
+    backward = [row for row in every_row(sizes_s=0.0) if row.exchange.direction == "backward"]
+    fit = fit_exchanges([*forward, *backward])
+    assert fit.transport.sizes_s == SIZES_S
+    for profile in fit.profiles.values():
+        assert (profile.forward.has_sizes, profile.backward.has_sizes) == (True, False)
+    assert fit_exchanges(every_row(sizes_s=0.0)).transport.sizes_s == 0.0
+    for row in backward:
+        assert type(row).from_config(row.to_config()) == row
 
 
 def test_a_row_that_was_measured_again_counts_once_and_the_last_one_does():
@@ -323,7 +336,10 @@ def test_look_ups_tell_what_coding_costs_on_all_tables_together():
     rows = fit.profiles["rows"]
     assert rows.forward.encode.at(2e6) == pytest.approx(2e6 / 10e9)
     assert rows.forward.ratio.points == ((512.0, pytest.approx(16.0, rel=1e-4)),)
-    assert rows.backward == fit.profiles["half"].forward
+    # sizes of gradients that half makes are known to all
+    assert rows.backward == dataclasses.replace(fit.profiles["half"].forward, has_sizes=False)
+    by_data = fit_rows(look_ups("rows", "half"), backward="rows").profiles["half"]
+    assert (by_data.forward.has_sizes, by_data.backward.has_sizes) == (True, True)
     assert fit.sample_nbytes == 2 * 16 * 4
     assert "2 tables of dump on cpu, batches of 2,048, gradients as half" in fit.source
     assert not fit.profiles["float32"].forward.has_sizes

@@ -107,6 +107,45 @@ def test_every_slice_keeps_its_bound_both_ways(options):
         assert stats["backward"]["original_nbytes"] == 2 * 4 * BATCHES[rank] * sum(WIDTHS)
 
 
+def collectives(rank: int, options: dict[str, Any]) -> tuple[int, int, dict[str, Any]]:
+    """Return how many collectives each direction takes, and what the exchange found."""
+    send, counts = dist.all_to_all_single, []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        counts.append(kwargs.get("async_op", False))
+        return send(*args, **kwargs)
+
+    dist.all_to_all_single = counted
+    found = exchanged(rank, options, steps=1)
+    first = counts.index(True) + 1
+    return first, len(counts) - first, found
+
+
+@pytest.mark.parametrize(
+    ("backward", "num_backward"),
+    [
+        ("none", 1),
+        ("half", 1),
+        ("group8", 1),
+        (create("fp8"), 1),
+        (create("flat", bound=Bound.relative(0.01)), 2),
+    ],
+    ids=["none", "half", "group8", "fp8", "flat"],
+)
+def test_sizes_that_every_rank_knows_are_not_exchanged(backward, num_backward):
+    options = {"codec": "half", "backward": backward}
+    for rank, (forward, back, found) in enumerate(returned(run_ranks(collectives, 3, options))):
+        # ranks may differ in the batches they are given: sizes say so before rows are mistaken
+        assert forward == 2
+        assert back == num_backward
+        assert (found["stats"]["backward"]["seconds"]["sizes"] > 0) == (num_backward > 1)
+        for table, gradient in zip(
+            [t for t, owner in enumerate(OWNERS) if owner == rank], found["grad"], strict=True
+        ):
+            expected = torch.cat([gradient_of(table, r, BATCHES[r]) for r in range(3)])
+            torch.testing.assert_close(gradient, expected, rtol=0.07, atol=0.1)
+
+
 def counts_of(table: int) -> list[int]:
     """Return how many ids of a table the samples of each rank have."""
     return [(3 * table + 5 * rank) % 7 for rank in range(3)]

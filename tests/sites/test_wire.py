@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from tersor.codecs.cast import Half
 from tersor.errors import ExchangeError, SpecError, TersorError
 from tersor.sites.embeddings import Exchange
 from tests.sites.ranks import returned, run_ranks, wait_for_all
@@ -20,10 +21,10 @@ WAIT_S, AT_ONCE_S = 40.0, 20.0
 SLOW_S = 2.0
 
 
-def lied_to(rank: int) -> str:
+def lied_to(rank: int, is_trained: bool) -> str:
     """Rank 1 sends rank 0 bytes that are no payload; return what this rank raised."""
     exchange = Exchange([0, 1, 2], 8, bounds=0.03)
-    rows = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+    rows = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
     send = dist.all_to_all_single
 
     def altered(out: Any, sent: Any, receive: Any, sizes: Any, **kwargs: Any) -> Any:
@@ -36,16 +37,41 @@ def lied_to(rank: int) -> str:
         dist.all_to_all_single = altered
     try:
         for _ in range(3):
-            exchange([rows])
+            out = exchange([rows])
+            if is_trained:
+                sum(y.sum() for y in out).backward()
     except TersorError as error:
         wait_for_all(rank)
         return type(error).__name__
     return "nothing"
 
 
-def test_a_rank_that_keeps_its_error_does_not_keep_the_others_waiting():
-    found = returned(run_ranks(lied_to, 3))
+@pytest.mark.parametrize("is_trained", [False, True], ids=["forward", "both ways"])
+def test_a_rank_that_keeps_its_error_does_not_keep_the_others_waiting(is_trained):
+    found = returned(run_ranks(lied_to, 3, is_trained))
     assert found == ["CorruptDataError", "ExchangeError", "ExchangeError"]
+
+
+class Boasting(Half):
+    """Says that its payloads are larger than it writes them."""
+
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        return super().max_nbytes(shape, dtype) + 8
+
+
+def boasts(rank: int) -> list[tuple[str, str, float]]:
+    """Send gradients with a codec whose fixed size is another; return what this rank raised."""
+    exchange = Exchange([0, 1], 8, codec="raw", backward=Boasting())
+    out = exchange([torch.zeros(4, 8, requires_grad=True)])
+    found = told(exchange, lambda _: sum(y.sum() for y in out).backward())
+    wait_for_all(rank)
+    return [found]
+
+
+def test_a_codec_that_is_wrong_about_its_fixed_size_is_refused():
+    for ((name, message, _),) in returned(run_ranks(boasts, 2)):
+        assert name == "SpecError"
+        assert "correct max_nbytes or size_kind" in message
 
 
 def made() -> Exchange:

@@ -75,7 +75,9 @@ def _check_exchange(times: ExchangeTimes) -> None:
     ask("link", times.link is None or isinstance(times.link, str), "a text")
     for name in ("num_ranks", "batch"):
         ask(name, is_count(getattr(times, name), least=1), "a count from 1")
-    for seconds in (times.sizes_s, times.payload_s, times.exchange_s, times.step_s):
+    # no time where every rank knew the sizes
+    _check_times(times.sizes_s)
+    for seconds in (times.payload_s, times.exchange_s, times.step_s):
         _check_times(seconds, least=1e-12)
 
 

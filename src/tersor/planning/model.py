@@ -6,7 +6,7 @@ bits per second::
     exchange  = encode + sizes + payload + decode + rest
     n         = sample_nbytes * batch / R          bytes that a rank encodes, and decodes
     encode    = a + b * n                          decode and rest alike; each codec its own
-    sizes     = s + L
+    sizes     = s + L                              0 where every rank knows them
     payload   = p + L + max(inner, outer) + h * w * (R - 1) / R
     w         = n / ratio(batch / R)               bytes after encoding
     L         = (m - 1) * intra_latency + (R - m) * latency

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from tersor.bench.inputs import (
@@ -22,6 +23,7 @@ from tersor.bench.lookups.sums import Place, facts_of, label, places
 from tersor.bench.peers import COPIES
 from tersor.bench.planning.fitted import Fit
 from tersor.bench.rows import ResultRow
+from tersor.codecs import registry
 from tersor.errors import SpecError
 from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport
 
@@ -99,11 +101,17 @@ def _profiles(
     every = {BASELINE: free, **ways}
     if backward not in every:
         raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(every)}")
-    coded = {
-        name: Profile(name, way, every[backward], keeps_bound=keeps[name])
-        for name, way in ways.items()
-    }
+    back = every[backward]
+    if _has_fixed_size(backward):
+        back = replace(back, has_sizes=False)
+    coded = {name: Profile(name, way, back, keeps_bound=keeps[name]) for name, way in ways.items()}
     return {BASELINE: Profile(BASELINE, free, free), **coded}
+
+
+def _has_fixed_size(name: str) -> bool:
+    """Say whether gradients that an encoder sends have sizes that every rank knows."""
+    codec_id = name.removesuffix("-device")
+    return codec_id in registry.codec_ids() and registry.get(codec_id).size_kind == "fixed"
 
 
 def _coding(rows: Sequence[ResultRow]) -> OneWay:

@@ -164,6 +164,7 @@ def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
             encode=Line.fit((_own_nbytes(r), r.encode_s.p50) for r in own),
             decode=Line.fit((_own_nbytes(r), r.decode_s.p50) for r in own),
             ratio=RatioCurve.of(ratios),
+            has_sizes=any(times_of(r).sizes_s.p50 > 0 for r in own),
         )
     forward = [r for r in rows if r.codec == name and times_of(r).direction == "forward"]
     return Profile(name, ways["forward"], ways["backward"], keeps_bound=keep_bounds(forward))
@@ -183,12 +184,18 @@ def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
         left = [whole - link for whole, link in zip(payloads, link_s, strict=True)]
         payload_s, host_s_per_byte = nonnegative_fit([ones, sent], left, payloads)
     return Transport(
-        sizes_s=median(times_of(row).sizes_s.p50 for row in rows),
+        sizes_s=_fit_sizes(rows),
         payload_s=payload_s,
         host_s_per_byte=host_s_per_byte,
         rest={direction: _fit_rest(rows, direction) for direction in DIRECTIONS},
         efficiency=1.0 / slowdown,
     )
+
+
+def _fit_sizes(rows: Sequence[ResultRow]) -> float:
+    """Return the seconds of an exchange of sizes; 0 where there was none."""
+    found = [seconds for row in rows if (seconds := times_of(row).sizes_s.p50) > 0]
+    return median(found) if found else 0.0
 
 
 def _fit_rest(rows: Sequence[ResultRow], direction: str) -> Line:

@@ -123,7 +123,11 @@ class Passage:
         outgoing = [[gradients[table] for table in layout.of(rank)] for rank in peers]
         codecs = [[codec] * len(peer) for peer in outgoing]
         widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
-        self.transfer = exchange.wire.start(outgoing, codecs, widths, exchange.stats.backward_times)
+        # as many as went out: the forward exchange has made sure of that
+        rows = [[split[rank] for split in self.splits] for rank in peers]
+        self.transfer = exchange.wire.start(
+            outgoing, codecs, widths, exchange.stats.backward_times, rows, codec
+        )
         for sent in self.transfer.sent:
             exchange.stats.backward.add(sent.original_nbytes, sent.encoded_nbytes)
 

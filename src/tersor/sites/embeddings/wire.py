@@ -1,6 +1,7 @@
 """Chunks of rows between ranks: encoded, sizes first, then one collective for all payloads.
 
 What travels ahead of the payload, int64 per chunk: its bytes, its rows, and the number of its format.
+Nothing does where every rank can tell these, as it can for gradients that a codec of fixed size encodes.
 """
 
 from __future__ import annotations
@@ -152,7 +153,8 @@ class Wire:
         codecs: Sequence[Sequence[Codec]],
         widths: Sequence[Sequence[int]],
         watch: Stopwatch,
-        rows: Sequence[int] | None = None,
+        rows: Sequence[Sequence[int]] | None = None,
+        agreed: Codec | None = None,
     ) -> Transfer:
         """Encode chunks and start to send them.
 
@@ -161,7 +163,9 @@ class Wire:
             codecs: per destination, the codec of each chunk.
             widths: per source, the width of each chunk that will come.
             watch: counts the time of the phases.
-            rows: per source, the rows of all its chunks, where this rank knows them.
+            rows: per source, the rows of each chunk that will come, where this rank knows them.
+            agreed: the codec of all chunks of all ranks, where all of them know it and their ``rows``;
+                if it is of fixed size, nothing travels ahead of the payload, and no host waits.
 
         Raises:
             ExchangeError: a peer failed.
@@ -172,10 +176,16 @@ class Wire:
         device = chunks[0].device if chunks else self.device
         with self.guarded("encoding"), watch.phase("encode", device):
             batch = encode_batch(chunks, used)
-        with self.guarded("exchange of sizes"), watch.phase("sizes", device):
-            sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
-            if rows is not None:
-                _check_rows(heads, rows)
+        if agreed is not None and agreed.size_kind == "fixed" and rows is not None:
+            heads = self._known_heads(agreed, rows, widths)
+            sizes = [agreed.max_nbytes(tuple(chunk.shape), self.dtype) for chunk in chunks]
+            with self.left_on_error():
+                _check_fixed(agreed, batch.sizes, sizes)
+        else:
+            with self.guarded("exchange of sizes"), watch.phase("sizes", device):
+                sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
+                if rows is not None:
+                    _check_rows(heads, rows)
         with self.guarded("exchange of payloads"), watch.phase("payload", device):
             send = _sums(sizes, [len(peer) for peer in outgoing])
             receive = [int(frame_offsets([head.nbytes for head in peer])[-1]) for peer in heads]
@@ -189,6 +199,17 @@ class Wire:
         transfer = Transfer(self, work, payload, received, heads, widths, sent, watch)
         self._transfers.add(transfer)
         return transfer
+
+    def _known_heads(
+        self, codec: Codec, rows: Sequence[Sequence[int]], widths: Sequence[Sequence[int]]
+    ) -> list[list[Head]]:
+        """Return the heads of what will come, per source, as their senders would write them."""
+        number = self._numbers[format_of(codec)]
+        return [
+            [Head(codec.max_nbytes(shape, self.dtype), shape[0], number)
+             for shape in zip(*peer, strict=True)]
+            for peer in zip(rows, widths, strict=True)
+        ]  # fmt: skip
 
     def _exchange_heads(
         self,
@@ -287,13 +308,22 @@ class Transfer:
         return [[next(chunks) for _ in heads] for heads in self.heads]
 
 
-def _check_rows(heads: Sequence[Sequence[Head]], rows: Sequence[int]) -> None:
-    for source, (peer, expected) in enumerate(zip(heads, rows, strict=True)):
-        for head in peer:
+def _check_rows(heads: Sequence[Sequence[Head]], rows: Sequence[Sequence[int]]) -> None:
+    for source, (peer, wanted) in enumerate(zip(heads, rows, strict=True)):
+        for head, expected in zip(peer, wanted, strict=True):
             if head.rows != expected:
                 raise CorruptDataError(
                     f"rank {source} announced a chunk of {head.rows} rows, {expected} are expected"
                 )
+
+
+def _check_fixed(codec: Codec, sizes: torch.Tensor, expected: Sequence[int]) -> None:
+    """Refuse what a codec wrote otherwise than it says; on a device the host would have to wait."""
+    if sizes.device.type == "cpu" and sizes.tolist() != list(expected):
+        raise SpecError(
+            f"codec {codec.codec_id!r} wrote payloads of other sizes than its max_nbytes says; "
+            "correct max_nbytes or size_kind"
+        )
 
 
 def _check_size(payload: torch.Tensor, num_values: int, source: int) -> None:

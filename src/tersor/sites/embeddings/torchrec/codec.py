@@ -112,6 +112,8 @@ class VariableCodec(ABC):
         outgoing = self.route.chunks(flat, send)
         widths = [[block.width for block in blocks] for blocks in self.route.incoming]
         rows = self.route.rows(receive)
+        # sizes travel ahead even where all ranks know them: a peer that left is noticed then, and not
+        # in TorchRec's own collective, which would wait for it
         ctx.transfer = self.wire.start(outgoing, self._codecs(flat), widths, self._watch(), rows)
         self._count(ctx.transfer.sent)
 

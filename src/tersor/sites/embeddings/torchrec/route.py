@@ -62,10 +62,10 @@ class Route:
             for length, blocks in zip(lengths, peers, strict=True)
         )
 
-    def rows(self, receive: Sequence[int]) -> list[int]:
-        """Return the rows that come from each rank."""
+    def rows(self, receive: Sequence[int]) -> list[list[int]]:
+        """Return the rows of each block that comes from each rank."""
         return [
-            length // row_width(blocks) if blocks else 0
+            [length // row_width(blocks)] * len(blocks) if blocks else []
             for length, blocks in zip(receive, self.incoming, strict=True)
         ]
 
