@@ -36,14 +36,14 @@ SIZES_S, PAYLOAD_S, HOST_S, SLOWDOWN, REST_S = 4e-3, 2e-3, 5e-10, 1.6, 1e-3
 
 def exchange_row(
     codec, link, per_rank, direction="forward", *, ranks=4, noise=1.0, slowdown=SLOWDOWN,
-    sizes_s=SIZES_S,
+    sizes_s=SIZES_S, unready_s=0.0,
 ):  # fmt: skip
     """Return a row that took exactly what the formula says; ``noise`` is a factor of the whole."""
     bits, nbytes = parse_bandwidth(link), per_rank * SAMPLE_NBYTES
     sent = nbytes / RATIOS[codec][per_rank] * (ranks - 1) / ranks
     fixed, each = ENCODE[codec]
     encode_s = fixed + each * nbytes
-    payload_s = PAYLOAD_S + sent * (HOST_S + slowdown * 8 / bits)
+    payload_s = PAYLOAD_S + unready_s + sent * (HOST_S + slowdown * 8 / bits)
     whole_s = (2 * encode_s + sizes_s + payload_s + REST_S) * noise
     ring_s = 2 * (ranks - 1) / ranks * 8 * DENSE_NBYTES / bits
     step_s = COMPUTE_S + SAMPLE_S * per_rank + 2 * whole_s + ring_s
@@ -92,6 +92,7 @@ def test_known_costs_are_found_again():
     assert fit.transport.payload_s == pytest.approx(PAYLOAD_S, rel=1e-3)
     assert fit.transport.host_s_per_byte == pytest.approx(HOST_S, rel=1e-2)
     assert fit.transport.sizes_s == SIZES_S
+    assert fit.transport.unready_s == 0.0
     assert fit.transport.rest["forward"].at(0) == pytest.approx(REST_S, rel=1e-3)
     assert fit.compute is not None
     assert fit.compute.fixed_s == pytest.approx(COMPUTE_S, rel=1e-3)
@@ -108,9 +109,12 @@ def test_known_costs_are_found_again():
 
 def test_a_direction_whose_sizes_were_known_to_all_has_no_exchange_of_them():
     forward = [row for row in ROWS if row.exchange.direction == "forward"]
-    backward = [row for row in every_row(sizes_s=0.0) if row.exchange.direction == "backward"]
+    known = every_row(sizes_s=0.0, unready_s=3e-3)
+    backward = [row for row in known if row.exchange.direction == "backward"]
     fit = fit_exchanges([*forward, *backward])
     assert fit.transport.sizes_s == SIZES_S
+    assert fit.transport.unready_s == pytest.approx(3e-3, rel=1e-3)
+    assert fit.transport.payload_s == pytest.approx(PAYLOAD_S, rel=1e-3)
     for profile in fit.profiles.values():
         assert (profile.forward.has_sizes, profile.backward.has_sizes) == (True, False)
     assert fit_exchanges(every_row(sizes_s=0.0)).transport.sizes_s == 0.0

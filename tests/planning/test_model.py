@@ -51,6 +51,18 @@ def test_every_part_of_the_formula_is_counted():
     )
 
 
+def test_without_sizes_the_payload_waits_for_the_slowest_rank():
+    transport = Transport(sizes_s=3e-3, payload_s=4e-3, unready_s=2e-3)
+    told, known = (
+        profile(name, 2.0, Line(), Line(), has_sizes=has_sizes)
+        for name, has_sizes in (("told", True), ("known", False))
+    )
+    made = model(told, known, transport=transport)
+    told, known = (made.predict(name, 4).forward for name in ("told", "known"))
+    assert told.sizes_s - known.sizes_s == pytest.approx(told.sizes_s)
+    assert known.payload_s - told.payload_s == pytest.approx(2e-3)
+
+
 def test_the_share_that_leaves_a_node_goes_over_a_link_its_ranks_share():
     cluster = Cluster(
         ranks_per_node=4, inter_bits_per_s=8 * GBIT, intra_bits_per_s=80 * GBIT,

@@ -7,7 +7,7 @@ bits per second::
     n         = sample_nbytes * batch / R          bytes that a rank encodes, and decodes
     encode    = a + b * n                          decode and rest alike; each codec its own
     sizes     = s + L                              0 where every rank knows them
-    payload   = p + L + max(inner, outer) + h * w * (R - 1) / R
+    payload   = p + L + max(inner, outer) + h * w * (R - 1) / R, and u where there were no sizes
     w         = n / ratio(batch / R)               bytes after encoding
     L         = (m - 1) * intra_latency + (R - m) * latency
     inner     = 8 * w * (g - 1) / R / (e * B_intra)
@@ -18,8 +18,8 @@ bits per second::
     allreduce = 2 * (R - 1) / R * 8 * D / min(B of the ring)
                 + 2 * ((R - N) * intra_latency + N * latency)
 
-``a``, ``b`` and ``ratio`` are a codec's, measured; ``s``, ``p``, ``h`` (a host's cost per byte sent),
-``rest`` and ``e`` (the share of a link that an all-to-all reaches; uneven tables are part of it)
+``a``, ``b`` and ``ratio`` are a codec's, measured; ``s``, ``p``, ``u`` (waiting for the slowest rank, else
+a part of ``s``), ``h`` (a host's cost per byte sent), ``rest`` and ``e`` (the share of a link that an all-to-all reaches; uneven tables are part of it)
 belong to the machine and its library of collectives. Nothing else is assumed: no congestion
 beyond ``e``, no ranks that are slower than others, and as many tables per rank as bytes say.
 """
@@ -81,6 +81,7 @@ class Transport:
     Attributes:
         sizes_s: of an exchange of sizes.
         payload_s: of an exchange of payloads.
+        unready_s: more of one that no exchange of sizes went before: ranks wait for the slowest there.
         host_s_per_byte: of each byte sent.
         rest: seconds that are in none of the phases, by original bytes of a rank, per direction.
         efficiency: share of a link's bandwidth that an all-to-all reaches.
@@ -88,6 +89,7 @@ class Transport:
 
     sizes_s: float = 0.0
     payload_s: float = 0.0
+    unready_s: float = 0.0
     host_s_per_byte: float = 0.0
     rest: Mapping[str, Line] = field(default_factory=dict)
     efficiency: float = 1.0
@@ -250,10 +252,11 @@ class Model:
         rows = self.workload.rows_per_slice(num_ranks)
         nbytes, ratio = rows * self.sample_nbytes, one_way.ratio.at(rows)
         transport, latency_s = self.transport, self._latency_s(num_ranks)
+        fixed_s = transport.payload_s + (0.0 if one_way.has_sizes else transport.unready_s)
         return Phases(
             encode_s=one_way.encode.at(nbytes),
             sizes_s=transport.sizes_s + latency_s if one_way.has_sizes else 0.0,
-            payload_s=transport.payload_s + latency_s + self._sending_s(nbytes / ratio, num_ranks),
+            payload_s=fixed_s + latency_s + self._sending_s(nbytes / ratio, num_ranks),
             decode_s=one_way.decode.at(nbytes),
             rest_s=transport.rest.get(direction, Line()).at(nbytes),
             ratio=ratio,

@@ -174,6 +174,7 @@ def _constants(fit: Fit) -> str:
         f"an all-to-all reaches {transport.efficiency:.0%} of a link",
         f"sizes {transport.sizes_s * 1e3:.1f} ms",
         f"payload {transport.payload_s * 1e3:.1f} ms and {host_ns:.2f} ns per byte",
+        f"{transport.unready_s * 1e3:.1f} ms more without sizes",
     ]
     if compute is not None and fit.allreduce_nbytes is not None:
         parts.append(

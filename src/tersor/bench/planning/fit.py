@@ -175,17 +175,20 @@ def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
     sent = [_sent_nbytes(row) for row in rows]
     link_s = [8 * nbytes / _bits_per_s(row) for nbytes, row in zip(sent, rows, strict=True)]
     ones = [1.0] * len(rows)
+    unready = [0.0 if times_of(row).sizes_s.p50 > 0 else 1.0 for row in rows]
     # the link first: with one link only, a cost per byte cannot be told from it
-    columns = [link_s, ones, sent]
-    slowdown, payload_s, host_s_per_byte = nonnegative_fit(columns, payloads, payloads)
+    columns = [link_s, ones, sent, unready]
+    slowdown, *costs = nonnegative_fit(columns, payloads, payloads)
     if slowdown < 1.0:
         # nothing is faster than its link: the other costs are fitted to what full speed leaves
         slowdown = 1.0
         left = [whole - link for whole, link in zip(payloads, link_s, strict=True)]
-        payload_s, host_s_per_byte = nonnegative_fit([ones, sent], left, payloads)
+        costs = nonnegative_fit(columns[1:], left, payloads)
+    payload_s, host_s_per_byte, unready_s = costs
     return Transport(
         sizes_s=_fit_sizes(rows),
         payload_s=payload_s,
+        unready_s=unready_s,
         host_s_per_byte=host_s_per_byte,
         rest={direction: _fit_rest(rows, direction) for direction in DIRECTIONS},
         efficiency=1.0 / slowdown,
