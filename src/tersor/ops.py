@@ -17,7 +17,12 @@ import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs import Codec, from_config
-from tersor.codecs.codec import check_payload_size, checked_out, materialised
+from tersor.codecs.codec import (
+    check_payload_size,
+    check_written,
+    checked_out,
+    materialised,
+)
 from tersor.errors import SpecError
 from tersor.types import TensorInfo
 
@@ -110,13 +115,8 @@ def _encode(x: torch.Tensor, spec: str) -> torch.Tensor:
     if info.numel > MAX_CHUNK_VALUES:
         raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; split the tensor")
     payload = codec.encode_tensor(materialised(x))
-    most = codec.max_nbytes(info.shape, info.dtype)
-    if payload.numel() > most or (codec.size_kind == "fixed" and payload.numel() != most):
-        # compiled code would read or write beyond the payload
-        raise SpecError(
-            f"codec {codec.codec_id!r} wrote {payload.numel()} bytes where its max_nbytes says "
-            f"{most}; correct max_nbytes or size_kind"
-        )
+    # compiled code would read or write beyond a payload of another size
+    check_written(codec, payload.numel(), info.shape, info.dtype)
     return payload
 
 

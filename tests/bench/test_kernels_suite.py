@@ -53,13 +53,14 @@ def test_smoke_measures_every_codec_and_peer_within_its_bound():
 def test_the_clock_is_one_for_as_many_tensors_as_an_input_has(monkeypatch):
     asked = []
 
-    def spy(device, *, num_tensors):
-        asked.append(num_tensors)
-        return timing.clock_of(device, num_tensors=num_tensors)
+    def spy(device, *, has_many_tensors):
+        asked.append(has_many_tensors)
+        return timing.clock_of(device, has_many_tensors=has_many_tensors)
 
     monkeypatch.setattr(kernels, "clock_of", spy)
+    monkeypatch.setattr(kernels, "_MANY_TENSORS", 1)
     run_kernels(small(inputs=("embeddings", "gradients"), sizes=(2**20,)))
-    assert asked == [2, 1]
+    assert asked == [True, False]
 
 
 @pytest.mark.parametrize("codec", [JustOver, Idle])

@@ -160,22 +160,22 @@ def test_a_step_that_breaks_a_bound_is_refused():
 
 
 def test_a_step_is_timed_longer_by_a_clock_for_its_tensors(monkeypatch):
-    rounds, nums_tensors = [], []
+    rounds, leads = [], []
 
     def spy(trials, **options):
         rounds.append(options["rounds"])
         return time_trials(trials, **options)
 
-    def clock_spy(device, *, num_tensors):
-        nums_tensors.append(num_tensors)
-        return clock_of(device, num_tensors=num_tensors)
+    def clock_spy(device, *, has_many_tensors):
+        leads.append(has_many_tensors)
+        return clock_of(device, has_many_tensors=has_many_tensors)
 
     monkeypatch.setattr(lookups, "time_trials", spy)
     monkeypatch.setattr(lookups, "clock_of", clock_spy)
     run_lookups(small(steps=True, rounds=2), MadeLookUps(num_iterations=1))
-    # two tables with a slice for each of two ranks, and one step
+    # two tables, and one step
     assert rounds == [2, 2, 6]
-    assert nums_tensors == [2, 2, 4]
+    assert leads == [False, False, True]
 
 
 def test_tables_of_several_widths_make_one_step():

@@ -9,6 +9,7 @@ import pytest
 
 from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
+from tersor.bench.planning import coding
 from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.planning.check import LEAST_HITS, check, check_cells
 from tersor.bench.planning.coding import fit_kernels, fit_lookups
@@ -18,7 +19,7 @@ from tersor.bench.planning.trace import computing_s
 from tersor.bench.rows import read_rows
 from tersor.bench.timing import Percentiles
 from tersor.errors import SpecError
-from tersor.planning import Description, advise, parse_bandwidth
+from tersor.planning import Description, Line, OneWay, RatioCurve, advise, parse_bandwidth
 from tests.arch.source_files import REPOSITORY
 from tests.bench.test_lookup_tables import measured
 from tests.bench.test_rows import make_row
@@ -350,6 +351,18 @@ def test_look_ups_tell_what_coding_costs_on_all_tables_together():
     # gradients as they are have none either
     plain = fit_rows(look_ups("rows")).profiles["rows"]
     assert (plain.forward.has_sizes, plain.backward.has_sizes) == (True, False)
+
+
+FIXED = ("half", "group8-device", "group4-graph", "group4-hadamard")
+VARYING = ("rows-device", "ans-graph", "mx4")
+
+
+@pytest.mark.parametrize("backward", [*FIXED, *VARYING])
+def test_sizes_of_gradients_are_exchanged_unless_their_codec_fixes_them(backward):
+    way = OneWay(Line(), Line(), RatioCurve(((1.0, 2.0),)))
+    found = coding._profiles({backward: way}, {backward: None}, backward)
+    assert found[backward].backward.has_sizes is (backward in VARYING)
+    assert found[backward].forward.has_sizes
 
 
 def test_several_batches_of_a_dump_tell_ratios_by_the_size_of_a_slice():

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tersor import Batch, Bound, TensorInfo, create, decode_batch, encode_batch
+from tersor.codecs.raw import Raw
 from tersor.container import begin_decode_batch, decode_payloads, encode_payloads
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.op import use_backend
@@ -303,3 +304,16 @@ def test_the_number_of_launches_does_not_grow_with_the_list(name):
         step()
         counts.append(count_launches({"step": step}, DEVICE)["step"])
     assert counts[0] == counts[1] > 0
+
+
+class Boasting(Raw):
+    """Says that its payloads are larger than it writes them."""
+
+    def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
+        return super().max_nbytes(shape, dtype) + 8
+
+
+def test_a_codec_that_is_wrong_about_its_fixed_size_is_refused():
+    x = torch.randn(5, 7, device=DEVICE)
+    with pytest.raises(SpecError, match="correct max_nbytes or size_kind"):
+        encode_batch([x], [Boasting()])

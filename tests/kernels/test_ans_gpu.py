@@ -25,6 +25,8 @@ from tests.checks import assert_bits_equal, assert_rejects
 pytest.importorskip("triton")
 from tersor.kernels.ans import gpu as ans
 from tersor.kernels.ans_decode import gpu as ans_decode
+from tersor.kernels.ans_plan import gpu as ans_plan
+from tersor.kernels.rans_list import gpu as rans_list
 from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting
@@ -43,6 +45,9 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(ans, "_TILE", TILE)
         monkeypatch.setattr(ans, "_SCANNED", TILE // 2)
+    # so that tensors of a few tiles and blocks take several steps of their loops
+    monkeypatch.setattr(ans_plan, "_LOOKED_AT", 2)
+    monkeypatch.setattr(rans_list, "_SUMMED", 2)
 
 
 def inputs(dtype: torch.dtype) -> list[Tensor]:

@@ -25,6 +25,13 @@ from tersor.kernels.rans_list_decode import gpu as rans_list_decode
 
 pytestmark = MARKS
 
+
+@pytest.fixture(autouse=True)
+def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let streams of a few blocks take several steps of the loop that adds up their words."""
+    monkeypatch.setattr(rans_list, "_SUMMED", 2)
+
+
 GUARD = 0x5A
 GUARD_NBYTES = 64
 

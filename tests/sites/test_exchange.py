@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -164,6 +165,30 @@ def sequences(rank: int, options: dict[str, Any]) -> dict[str, Any]:
     loss.backward()
     exchange.close()
     return {"out": [y.detach() for y in out], "grad": [x.grad for x in rows]}
+
+
+def refilled(rank: int, backward: str, is_sequence: bool) -> list[torch.Tensor]:
+    """Give counts that are no plain integers, and change them before the gradients go back."""
+    exchange = Exchange([0, 1], 4, codec="raw", backward=backward)
+    counts = [np.int64(2), torch.tensor(3)]
+    rows = torch.randn(5, 4, generator=torch.Generator().manual_seed(rank)).requires_grad_()
+    there = (
+        exchange.start_sequences([rows], [counts])
+        if is_sequence
+        else exchange.start([rows], counts)
+    )
+    out = there.wait()
+    counts[:] = [5, 0]
+    sum(((k + 1) * y).sum() for k, y in enumerate(out)).backward()
+    exchange.close()
+    return [rows.grad]
+
+
+@pytest.mark.parametrize("is_sequence", [False, True], ids=["pooled", "sequence"])
+@pytest.mark.parametrize("backward", ["none", "group8"])
+def test_counts_may_be_any_integers_and_change_after_the_rows_went_out(backward, is_sequence):
+    for rank, (gradient,) in enumerate(returned(run_ranks(refilled, 2, backward, is_sequence))):
+        torch.testing.assert_close(gradient, torch.full((5, 4), rank + 1.0), rtol=0.02, atol=0)
 
 
 @pytest.mark.parametrize("codec", ["raw", "rows"])

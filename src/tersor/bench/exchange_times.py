@@ -25,8 +25,9 @@ class ExchangeTimes:
             nothing throttles it.
         num_ranks: ranks that take part.
         batch: samples of all ranks.
-        sizes_s: seconds to agree on sizes; waiting for ranks that still encode is part of it.
-        payload_s: seconds to send and receive payloads.
+        sizes_s: seconds to agree on sizes, 0 where all ranks know them; waiting for ranks that still
+            encode is part of it.
+        payload_s: seconds to send and receive payloads, and, where there were no sizes, to wait so.
         exchange_s: seconds of all phases together, encoding and decoding too.
         step_s: seconds of a whole training step with this exchange in both directions.
     """

@@ -62,7 +62,6 @@ class HostClock:
         return seconds
 
 
-_MANY_TENSORS: Final = 64
 _LONG_LEAD_READS: Final = 160
 """Keeps an H200 busy for 9 ms before a call on many tensors: queueing them takes the host 1 to 3 ms, and a
 training step, in which the host runs ahead, would not see them."""
@@ -101,11 +100,11 @@ class CudaClock:
         return float(start.elapsed_time(stop)) / 1e3
 
 
-def clock_of(device: torch.device, *, num_tensors: int = 1) -> Clock:
-    """Return the clock for calls on so many tensors of ``device``."""
+def clock_of(device: torch.device, *, has_many_tensors: bool = False) -> Clock:
+    """Return the clock for calls on tensors of ``device``."""
     if device.type != "cuda":
         return HostClock()
-    return CudaClock(device, _LONG_LEAD_READS) if num_tensors > _MANY_TENSORS else CudaClock(device)
+    return CudaClock(device, _LONG_LEAD_READS) if has_many_tensors else CudaClock(device)
 
 
 @contextmanager

@@ -215,6 +215,16 @@ def checked_payload(payload: torch.Tensor) -> torch.Tensor:
     return payload if in_place and payload.data_ptr() % 8 == 0 else payload.clone()
 
 
+def check_written(codec: Codec, nbytes: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """Refuse a payload of another size than its codec says: others rely on ``max_nbytes``."""
+    most = codec.max_nbytes(shape, dtype)
+    if nbytes > most or (codec.size_kind == "fixed" and nbytes != most):
+        raise SpecError(
+            f"codec {codec.codec_id!r} wrote {nbytes} bytes where its max_nbytes says {most}; correct "
+            "max_nbytes or size_kind"
+        )
+
+
 def check_payload_size(payload: torch.Tensor, num_values: int) -> None:
     """Refuse a payload too small for its shape, before any output is allocated."""
     if payload.dtype != torch.uint8 or payload.dim() != 1:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, check_written
 from tersor.codecs.lists import EncodedList, encode_group, grouped
 from tersor.container.frame import frame_offsets, pack_frame
 from tersor.errors import CorruptDataError
@@ -52,8 +52,11 @@ def encode_frame(
 
 
 def _encode_alone(xs: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> EncodedList:
-    pairs = zip(xs, codecs, strict=True)
-    payloads = [codec.encode_chunk(x, codec.resolve_bound(x)) for x, codec in pairs]
+    payloads = []
+    for x, codec in zip(xs, codecs, strict=True):
+        payloads.append(codec.encode_chunk(x, codec.resolve_bound(x)))
+        # the frame has room for what the codec says, and those who know its sizes do not ask for them
+        check_written(codec, payloads[-1].numel(), tuple(x.shape), x.dtype)
     sizes = on_device(tuple(payload.numel() for payload in payloads), xs[0].device)
     return EncodedList(pack_frame(payloads), sizes)
 

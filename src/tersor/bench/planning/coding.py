@@ -110,7 +110,7 @@ def _profiles(
 
 def _has_fixed_size(name: str) -> bool:
     """Say whether gradients that an encoder sends have sizes that every rank knows."""
-    codec_id = name.removesuffix("-device")
+    codec_id = re.sub(r"-(device|graph|hadamard)$", "", name)
     return codec_id in registry.codec_ids() and registry.get(codec_id).size_kind == "fixed"
 
 

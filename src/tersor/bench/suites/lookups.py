@@ -208,7 +208,7 @@ class _Suite:
             device=self.device,
             rounds=self.config.rounds * (_STEP_ROUNDS if is_step else 1),
             warmup=self.config.warmup,
-            clock=clock_of(self.device, num_tensors=len(made.subject.slices)),
+            clock=clock_of(self.device, has_many_tensors=is_step),
         )
         for (trial, identity), seconds in zip(checked, times, strict=True):
             row = self._row(trial, made, identity, seconds)

@@ -245,8 +245,8 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
 def _copy_words(source, target, count, COPIED: tl.constexpr):
     """Copy ``count`` words; the two of an aligned pair of the target are stored as one.
 
-    Neither words nor copies stay in the cache, where the words of other blocks are: 27 us instead of
-    31 for 45 MB.
+    Aligned words and all copies leave the cache first, where the words of other blocks are: 28 us
+    instead of 31 for 45 MB.
     """
     lead = (target.to(tl.int64) >> 1).to(tl.int32) & 1
     num_pairs = (count - lead) >> 1

@@ -192,7 +192,9 @@ class Exchange:
         num_rows: int | None,
     ) -> Pending:
         self.plan.look(self.tables, rows, self.iteration)
-        slot = Passage(self, splits, num_rows, self.iteration)
+        # of its own: backward needs them, when the caller's may hold the next batch
+        own = [[int(count) for count in split] for split in splits]
+        slot = Passage(self, own, num_rows, self.iteration)
         self.iteration += 1
         self.stats.num_exchanges += 1
         anchor = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled())
