@@ -8,7 +8,16 @@ from tersor.codecs import (
     create,
     register,
 )
-from tersor.container import Batch, Reader, Writer, decode_batch, dumps, encode_batch, loads
+from tersor.container import (
+    Batch,
+    Reader,
+    Writer,
+    begin_decode_batch,
+    decode_batch,
+    dumps,
+    encode_batch,
+    loads,
+)
 from tersor.errors import (
     BackendUnavailableError,
     CorruptDataError,
@@ -38,6 +47,7 @@ __all__ = [
     "UnknownCodecError",
     "UnsupportedVersionError",
     "Writer",
+    "begin_decode_batch",
     "codec_ids",
     "compress",
     "create",

@@ -28,7 +28,7 @@ def root(tmp_path):
     return tmp_path
 
 
-NUM_BLOCKS = {"README": 1, "performance": 4, "benchmark-embeddings": 4, "embeddings": 2, "plan": 3}
+NUM_BLOCKS = {"README": 1, "performance": 5, "benchmark-embeddings": 4, "embeddings": 2, "plan": 3}
 
 
 def test_tables_are_made_from_the_rows_asked_for(root):

@@ -56,6 +56,14 @@ def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
         fit_kernels([*rows, other], bound=0.5)
 
 
+def test_what_no_exchange_can_do_is_not_planned_with():
+    rows = [
+        make_row(codec=codec, input="embeddings", encoded_nbytes=10**7, original_nbytes=10**8)
+        for codec in ("rows-device", "rows-graph")
+    ]
+    assert set(fit_kernels(rows).profiles) == {"float32", "rows-device"}
+
+
 def look_ups(*codecs, batch=2048, gbps=10.0, **changes):
     """Return rows of two tables of 1 MB, one step for 4 ranks, beside what was asked for."""
     setting = f"batches of {batch}, from iteration 5"

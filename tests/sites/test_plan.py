@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from tersor import Bound, create
-from tersor.sites.embeddings.plan import CANDIDATES, make_codec
+from tersor.errors import SpecError
+from tersor.sites.embeddings.plan import CANDIDATES, make_backward, make_codec
 
 
 @pytest.mark.parametrize("device", [torch.device("cpu"), torch.device("cuda", 0)])
@@ -24,3 +25,12 @@ def test_huffman_gives_way_to_rans_on_cuda_alone():
 def test_a_codec_that_was_made_already_stays_as_it_is():
     given = create("rows", bound=Bound.relative(0.03))
     assert make_codec(given, torch.device("cuda")) is given
+
+
+def test_a_bound_for_gradients_is_not_made_up():
+    cpu = torch.device("cpu")
+    with pytest.raises(SpecError, match="does not say within which error"):
+        make_backward("ans", cpu)
+    given = create("ans", bound=Bound.relative(0.01))
+    assert make_backward(given, cpu) is given
+    assert make_backward("group8", cpu) == create("group8")

@@ -21,6 +21,7 @@ from tersor.sites.embeddings.plan import (
     CodecPlan,
     as_policy,
     check_bound_is_used,
+    make_backward,
     make_codec,
 )
 from tersor.sites.embeddings.stats import ExchangeStats
@@ -62,7 +63,7 @@ class Exchange:
             codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
                 measured speed. ``bounds`` go before the bound of a codec, which needs them.
             backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
-                or any other id or codec. Bounded ones take their own bound.
+                or any other id or codec; one that keeps a bound must bring it.
             bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
             group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
                 rank: rows are encoded and decoded, and go nowhere.
@@ -111,7 +112,7 @@ class Exchange:
         if isinstance(policy, AdaptiveBounds):
             self.layout.check_named(policy.tight | policy.loose)
         self.plan = CodecPlan(candidates, policy, bandwidth_gbps)
-        self.backward_codec = make_codec("raw" if backward == "none" else backward, self.device)
+        self.backward_codec = make_backward("raw" if backward == "none" else backward, self.device)
         for one in (*candidates, self.backward_codec):
             one.check_supported(self.dtype)
 

@@ -29,7 +29,7 @@ _ON_CUDA: Final = {"huffman": "ans"}
 def make_codec(spec: str | Codec, device: torch.device) -> Codec:
     """Return a codec by its id, in the form that is fast on a device; a codec stays as it is.
 
-    Bounded codecs get a bound that means nothing: the policy replaces it.
+    Bounded codecs get a bound that means nothing: the policy of the rows replaces it.
 
     Raises:
         UnknownCodecError: no codec has that id.
@@ -44,6 +44,21 @@ def make_codec(spec: str | Codec, device: torch.device) -> Codec:
     if not codec.writes_payloads:
         raise SpecError(f"codec {codec.codec_id!r} cannot be sent with; use codec='auto' by name")
     return codec
+
+
+def make_backward(spec: str | Codec, device: torch.device) -> Codec:
+    """Return the codec of gradients by its id, or as it is.
+
+    Raises:
+        UnknownCodecError: no codec has that id.
+        SpecError: the codec only chooses another one, or nobody says within which bound.
+    """
+    if isinstance(spec, str) and get(spec).takes_bound():
+        raise SpecError(
+            f"backward={spec!r} does not say within which error; give a codec with a bound, as in "
+            f"tersor.create({spec!r}, bound=...), or one of fixed rate such as 'half' or 'group8'"
+        )
+    return make_codec(spec, device)
 
 
 def check_bound_is_used(codec: str | Codec, bounds: AdaptiveBounds | Bound | float | None) -> None:

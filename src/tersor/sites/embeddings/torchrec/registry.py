@@ -18,6 +18,7 @@ from tersor.sites.embeddings.plan import (
     CodecPlan,
     as_policy,
     check_bound_is_used,
+    make_backward,
     make_codec,
 )
 from tersor.sites.embeddings.stats import ExchangeStats
@@ -76,7 +77,7 @@ def torchrec_codecs(
     candidates = tuple(make_codec(name, device) for name in names)
     check_bound_is_used(codec, bounds)
     plan = CodecPlan(candidates, as_policy(bounds), bandwidth_gbps)
-    gradients = None if backward == "none" else make_codec(backward, device)
+    gradients = None if backward == "none" else make_backward(backward, device)
     return TorchRecCodecs(tables, plan, gradients, device, dtype)
 
 
