@@ -31,6 +31,8 @@ def test_a_bound_for_gradients_is_not_made_up():
     cpu = torch.device("cpu")
     with pytest.raises(SpecError, match="does not say within which error"):
         make_backward("ans", cpu)
+    with pytest.raises(SpecError, match="cannot be sent with"):
+        make_backward("auto", cpu)
     given = create("ans", bound=Bound.relative(0.01))
     assert make_backward(given, cpu) is given
     assert make_backward("group8", cpu) == create("group8")

@@ -1,7 +1,7 @@
 """The wire frame: all payloads for one peer in one contiguous uint8 buffer.
 
-Sizes travel ahead of the buffer (one small collective), or are known, so a frame has no header: payload ``i``
-starts at ``frame_offsets(sizes)[i]``. Every payload starts at a multiple of 8 bytes, with zeros in
+Sizes travel ahead of the buffer (one small collective), or are known, so a frame has no header:
+payload ``i`` starts at ``frame_offsets(sizes)[i]``. Every payload starts at a multiple of 8 bytes, with zeros in
 between, so that a decoder may view parts of it as wider numbers in place.
 """
 

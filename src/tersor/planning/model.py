@@ -18,9 +18,9 @@ bits per second::
     allreduce = 2 * (R - 1) / R * 8 * D / min(B of the ring)
                 + 2 * ((R - N) * intra_latency + N * latency)
 
-``a``, ``b`` and ``ratio`` are a codec's, measured; ``s``, ``p``, ``u`` (waiting for the slowest rank, else
-a part of ``s``), ``h`` (a host's cost per byte sent), ``rest`` and ``e`` (the share of a link that an all-to-all reaches; uneven tables are part of it)
-belong to the machine and its library of collectives. Nothing else is assumed: no congestion
+``a``, ``b`` and ``ratio`` are a codec's, measured; ``s``, ``p``, ``u`` (waiting for the slowest rank,
+else a part of ``s``), ``h`` (a host's cost per byte sent), ``rest`` and ``e`` (the share of a link
+that an all-to-all reaches; uneven tables are part of it) belong to the machine and its library of collectives. Nothing else is assumed: no congestion
 beyond ``e``, no ranks that are slower than others, and as many tables per rank as bytes say.
 """
 

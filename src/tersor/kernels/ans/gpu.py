@@ -200,6 +200,7 @@ def _symbol_places(numels: tuple[int, ...], device: torch.device) -> tuple[torch
 
 @lru_cache(maxsize=64)
 def _layout(num_tensors: int, num_tiles: int, num_symbols: int) -> Layout:
+    """Return where the symbols lie, and then, in their order, the fields of ``Quantized``."""
     return Layout.of(
         (
             (torch.uint8, num_symbols),

@@ -21,7 +21,7 @@ from tersor.kernels.symbols.alphabet import NARROW
 from tersor.kernels.tensor_list.gpu import TileTable, sum_tiles
 
 _LOOKED_AT: Final = 2048
-"""Tiles that one step of a loop over a tensor looks at: a step takes about 1 us, however few they are."""
+"""Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
 _NARROW = tl.constexpr(NARROW)
 HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
 LARGEST_CODE = tl.constexpr((1 << 31) - 1)

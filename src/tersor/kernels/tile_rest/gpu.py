@@ -21,7 +21,7 @@ from tersor.kernels.payload.gpu import (
 from tersor.kernels.quantize.gpu import load_values
 
 _WARPS: Final = 4224
-"""Of all programs for what is not coded: as many as an H200 holds if programs have one."""
+"""Of all programs for what is not coded together: as many programs of one warp as an H200 holds."""
 
 
 def programs_per_tensor(numels: Sequence[int], tile: int, num_warps: int) -> int:

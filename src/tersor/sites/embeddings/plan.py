@@ -53,7 +53,8 @@ def make_backward(spec: str | Codec, device: torch.device) -> Codec:
         UnknownCodecError: no codec has that id.
         SpecError: the codec only chooses another one, or nobody says within which bound.
     """
-    if isinstance(spec, str) and get(spec).takes_bound():
+    # what only chooses another codec is refused below
+    if isinstance(spec, str) and get(spec).takes_bound() and get(spec).writes_payloads:
         raise SpecError(
             f"backward={spec!r} does not say within which error; give a codec with a bound, as in "
             f"tersor.create({spec!r}, bound=...), or one of fixed rate such as 'half' or 'group8'"
