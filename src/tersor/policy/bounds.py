@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +19,11 @@ class AdaptiveBounds:
     """Relative bounds per table and iteration.
 
     Attributes:
-        tight: numbers of the tables with the tight bound.
-        loose: numbers of those with the loose one; all others have the base bound.
+        tight: the tables with the tight bound, by number or name.
+        loose: those with the loose one; all others have the base bound.
         bounds: the final bound of each class.
         decay: how much looser bounds are early on.
+        tables: final bounds of single tables, whatever their class; a number is a relative bound.
 
     Example:
         >>> policy = AdaptiveBounds(tight=frozenset({2}), decay=Decay("linear", 2.0, 100))
@@ -30,15 +31,17 @@ class AdaptiveBounds:
         (Bound(kind='relative', value=0.015), Bound(kind='relative', value=0.03))
     """
 
-    tight: frozenset[int] = frozenset()
-    loose: frozenset[int] = frozenset()
+    tight: frozenset[int | str] = frozenset()
+    loose: frozenset[int | str] = frozenset()
     bounds: ClassBounds = field(default_factory=ClassBounds)
     decay: Decay = field(default_factory=Decay)
+    tables: Mapping[int | str, Bound] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Take any collection of table numbers; refuse a table in two classes."""
+        """Take any collection of tables; refuse a table in two classes."""
         for name in ("tight", "loose"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+            object.__setattr__(self, name, _tables(name, getattr(self, name)))
+        object.__setattr__(self, "tables", _bounds_by_table(self.tables))
         both = self.tight & self.loose
         if both:
             raise SpecError(f"table {min(both)} is both tight and loose; leave it in one list")
@@ -73,6 +76,46 @@ class AdaptiveBounds:
             decay=decay or Decay(),
         )
 
+    def numbered(self, names: Sequence[str]) -> AdaptiveBounds:
+        """Return the same bounds with every table named by its number.
+
+        Args:
+            names: of all tables, in order.
+
+        Raises:
+            SpecError: there is no such table, or one is given twice.
+        """
+        numbers = {name: number for number, name in enumerate(names)}
+
+        def number(table: int | str) -> int:
+            found = numbers.get(table, -1) if isinstance(table, str) else table
+            if not 0 <= found < len(names):
+                known = f"tables are numbered 0 to {len(names) - 1}"
+                if any(name != str(k) for k, name in enumerate(names)):
+                    known += f" and named {', '.join(names)}"
+                raise SpecError(f"bounds name table {table!r}, but {known}")
+            return found
+
+        tables: dict[int | str, Bound] = {
+            number(table): bound for table, bound in self.tables.items()
+        }
+        if len(tables) < len(self.tables):
+            raise SpecError("a table has two bounds, by number and by name; leave one of them")
+        return AdaptiveBounds(
+            tight=frozenset(map(number, self.tight)),
+            loose=frozenset(map(number, self.loose)),
+            bounds=self.bounds,
+            decay=self.decay,
+            tables=tables,
+        )
+
+    def terms(self) -> object:
+        """Return what ranks must agree on; equal bounds have equal forms, whatever their order."""
+        by_table = sorted(self.tables.items(), key=str)
+        return (
+            sorted(self.tight, key=str), sorted(self.loose, key=str), self.bounds, self.decay, by_table,
+        )  # fmt: skip
+
     def table_class(self, table: int) -> TableClass:
         """Return the class of a table."""
         if table in self.tight:
@@ -81,14 +124,40 @@ class AdaptiveBounds:
 
     def bound(self, table: int, iteration: int) -> Bound:
         """Return the bound for a table's look-ups at an iteration, counted from 0."""
-        final = self.bounds.of(self.table_class(table))
-        return Bound.relative(final * self.decay.factor(iteration))
+        final = self.tables.get(table, Bound.relative(self.bounds.of(self.table_class(table))))
+        return Bound(final.kind, final.value * self.decay.factor(iteration))
 
 
-def _numbers(name: str, tables: Any) -> frozenset[int]:
+def _is_table(table: object) -> bool:
+    """True for a name, or a number from 0."""
+    return isinstance(table, str) or (type(table) is int and table >= 0)
+
+
+def _tables(name: str, tables: Any) -> frozenset[int | str]:
     if isinstance(tables, str) or not isinstance(tables, Iterable):
-        raise SpecError(f"{name} tables are a list of table numbers, not {tables!r}")
+        raise SpecError(f"{name} tables are a list of table numbers or names, not {tables!r}")
     found = frozenset(tables)
-    if any(isinstance(table, bool) or not isinstance(table, int) or table < 0 for table in found):
-        raise SpecError(f"{name} tables are numbered from 0, not {sorted(map(str, found))}")
+    if not all(map(_is_table, found)):
+        raise SpecError(
+            f"{name} tables are numbered from 0, or named, not {sorted(map(str, found))}"
+        )
+    return found
+
+
+def _bounds_by_table(bounds: Any) -> dict[int | str, Bound]:
+    """Return the bounds of single tables, numbers as relative bounds.
+
+    Raises:
+        SpecError: a table or a bound is none.
+    """
+    if not isinstance(bounds, Mapping):
+        raise SpecError(f"bounds by table are a dictionary, as in {{'user': 0.01}}, not {bounds!r}")
+    found = {}
+    for table, bound in bounds.items():
+        if not _is_table(table):
+            raise SpecError(f"bounds name tables by number from 0 or by name, not {table!r}")
+        try:
+            found[table] = bound if isinstance(bound, Bound) else Bound.relative(bound)
+        except SpecError as error:
+            raise SpecError(f"table {table!r} has no possible bound: {error}") from error
     return found

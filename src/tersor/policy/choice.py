@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -54,10 +55,67 @@ class Choice:
     trials: tuple[Trial, ...]
     bandwidth_gbps: float
 
+    @classmethod
+    def of(cls, trials: Sequence[Trial], bandwidth_gbps: float) -> Choice:
+        """Return the choice of the trial with the largest predicted speed-up, the first of equals."""
+        best = max(trials, key=lambda trial: trial.speedup(bandwidth_gbps))
+        return cls(best, tuple(trials), bandwidth_gbps)
+
     @property
     def speedup(self) -> float:
         """Predicted speed-up of the best."""
         return self.best.speedup(self.bandwidth_gbps)
+
+    @property
+    def best_index(self) -> int:
+        """Which of the trials is the best."""
+        return next(k for k, trial in enumerate(self.trials) if trial is self.best)
+
+    def resized(self, sample: torch.Tensor, codecs: Sequence[Codec]) -> Choice:
+        """Choose again, by the ratios on a new sample and the speeds of this choice.
+
+        Ratios follow from the data alone, so runs that go on from the same choice choose alike;
+        measured speeds would not repeat.
+
+        Args:
+            sample: what is sent now; not empty.
+            codecs: those of ``trials``, in the same order; their bounds may differ.
+        """
+        x = materialised(sample)
+        trials = [
+            replace(trial, codec=codec, ratio=_ratio(x, codec.encode_tensor(x)))
+            for trial, codec in zip(self.trials, codecs, strict=True)
+        ]
+        return Choice.of(trials, self.bandwidth_gbps)
+
+    def to_config(self) -> list[dict[str, float]]:
+        """Return what was measured of each trial, in the form that JSON can hold."""
+        return [
+            {"ratio": t.ratio, "encode_gbps": t.encode_gbps, "decode_gbps": t.decode_gbps}
+            for t in self.trials
+        ]
+
+    @classmethod
+    def from_config(
+        cls,
+        config: Sequence[Mapping[str, Any]],
+        codecs: Sequence[Codec],
+        bandwidth_gbps: float,
+    ) -> Choice:
+        """Rebuild a choice between codecs from what was measured of them.
+
+        Raises:
+            SpecError: this is no such form, or is one of another number of codecs.
+        """
+        names = ("ratio", "encode_gbps", "decode_gbps")
+        try:
+            measured = [[float(trial[name]) for name in names] for trial in config]
+            trials = [Trial(codec, *values) for codec, values in zip(codecs, measured, strict=True)]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SpecError("this is no saved choice between these codecs") from error
+        if not all(0 < value < math.inf for values in measured for value in values):
+            raise SpecError("a saved choice has ratios and speeds above 0, not others")
+        return cls.of(trials, bandwidth_gbps)
 
 
 def _seconds(task: Callable[[], object], device: torch.device) -> float:
@@ -70,6 +128,10 @@ def _seconds(task: Callable[[], object], device: torch.device) -> float:
 
     once()
     return max(median(once() for _ in range(_ROUNDS)), 1e-9)
+
+
+def _ratio(x: torch.Tensor, payload: torch.Tensor) -> float:
+    return x.nbytes / max(1, payload.numel())
 
 
 def measure(codec: Codec, sample: torch.Tensor) -> Trial:
@@ -85,7 +147,7 @@ def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     decode_s = _seconds(lambda: codec.decode_payload(payload, out), x.device)
     return Trial(
         codec,
-        ratio=x.nbytes / max(1, payload.numel()),
+        ratio=_ratio(x, payload),
         encode_gbps=x.nbytes / encode_s / 1e9,
         decode_gbps=x.nbytes / decode_s / 1e9,
     )
@@ -106,6 +168,4 @@ def choose(sample: torch.Tensor, codecs: Sequence[Codec], bandwidth_gbps: float)
         raise SpecError("choosing a codec needs at least one codec and a sample with values")
     if not bandwidth_gbps > 0:
         raise SpecError(f"the bandwidth must be above 0 GB/s, not {bandwidth_gbps}")
-    trials = tuple(measure(codec, sample) for codec in codecs)
-    best = max(trials, key=lambda trial: trial.speedup(bandwidth_gbps))
-    return Choice(best, trials, bandwidth_gbps)
+    return Choice.of([measure(codec, sample) for codec in codecs], bandwidth_gbps)

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Final, Self
 
 import torch
 import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
-from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds
+from tersor.errors import ExchangeError, SpecError
 from tersor.sites.embeddings.agreement import check_same_everywhere, tell_of_failure
 from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
-from tersor.sites.embeddings.passage import Passage, Start, Wait
+from tersor.sites.embeddings.passage import Passage, Sending, Start, Wait
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
+    BoundsArgument,
     CodecPlan,
     as_policy,
     check_bound_is_used,
     make_backward,
     make_codec,
+    warn_of_wide_bounds,
 )
 from tersor.sites.embeddings.stats import ExchangeStats
+from tersor.sites.embeddings.warmup import compile_kernels
 from tersor.sites.embeddings.wire import Wire
-from tersor.types import Bound
+
+_CHANNELS: Final = ("forward", "backward")
+_EXACT_CHANNELS: Final = ("uncompressed forward", "uncompressed backward")
 
 
 class Exchange:
@@ -37,7 +42,12 @@ class Exchange:
     samples. The gradient of the rows passes straight through quantization.
 
     All ranks must make the exchange, and use it, in the same order and with the same arguments. An
-    error of any kind ends it on every rank; they then make a new one.
+    error of any kind ends it on every rank; they then make a new one. As a context manager it is
+    closed at the end of the block, and an error inside the block ends it on every rank at once.
+
+    Attributes:
+        iteration: compressed exchanges so far, which bounds decay with.
+        stats: what this rank has sent in them.
     """
 
     def __init__(
@@ -45,9 +55,11 @@ class Exchange:
         owners: Sequence[int],
         widths: int | Sequence[int],
         *,
-        bounds: AdaptiveBounds | Bound | float | None = None,
+        names: Sequence[str] | None = None,
+        bounds: BoundsArgument = None,
         codec: str | Codec = "rows",
         backward: str | Codec = "half",
+        gradient_division: bool = True,
         bandwidth_gbps: float = 1.25,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str = "cpu",
@@ -55,15 +67,23 @@ class Exchange:
     ) -> None:
         """Agree with the other ranks on what will be sent; a collective call.
 
+        Compiles the kernels that it will use, where that was not done on this machine before.
+
         Args:
             owners: the rank that owns each table.
             widths: values per row, of all tables or of each.
-            bounds: error bounds of the forward direction: a policy, one bound for all tables, or a
-                relative bound as a number; the default classes without decay if None.
+            names: of the tables, for bounds by name; their numbers if None.
+            bounds: error bounds of the forward direction: a policy, one bound for all tables, a
+                relative bound as a number, or a dictionary of bounds by table number or name, with
+                ``"default"`` for those it leaves out; the default classes without decay if None.
             codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
-                measured speed. ``bounds`` go before the bound of a codec, which needs them.
+                measured speed. ``bounds`` take precedence over the bound of a codec, which needs them.
             backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
                 or any other id or codec; one that keeps a bound must bring it.
+            gradient_division: divide the gradients of the rows by the number of ranks, as TorchRec
+                does. Right where the loss of each rank is the mean over its own samples and dense
+                gradients are averaged, as ``DistributedDataParallel`` does; turn it off where the
+                losses of all ranks add up to the loss of the batch.
             bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
             group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
                 rank: rows are encoded and decoded, and go nowhere.
@@ -80,8 +100,13 @@ class Exchange:
         try:
             self.device, self.dtype = torch.device(device), dtype
             each = [widths] * len(owners) if isinstance(widths, int) else list(widths)
-            self.layout = TableLayout(tuple(owners), tuple(each))
+            named = range(len(owners)) if names is None else names
+            self.layout = TableLayout(tuple(owners), tuple(each), tuple(map(str, named)))
+            self.layout.check(self.world_size)
             self._choose_codecs(codec, backward, bounds, bandwidth_gbps)
+            self.gradient_division = bool(gradient_division)
+            formats = (*self.plan.candidates, self.backward_codec, self._exact)
+            compile_kernels(formats, self.dtype, self.device)
         except Exception:
             if self.is_distributed:
                 tell_of_failure(group)
@@ -89,37 +114,84 @@ class Exchange:
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
         self.stats = ExchangeStats()
+        self._num_started = 0
+        self._compresses = True
+        self._is_closed = False
         self.wire: Wire | None = None
         if self.is_distributed:
-            own = repr((self.layout, self.plan.terms(), self.backward_codec, str(dtype)))
-            check_same_everywhere(own, "exchange", group)
-            formats = [*self.plan.candidates, self.backward_codec]
-            self.wire = Wire(group, formats, dtype, self.device)
+            check_same_everywhere(self._terms(), "exchange", group)
+            channels = (*_CHANNELS, *_EXACT_CHANNELS)
+            self.wire = Wire(group, formats, dtype, self.device, channels)
 
     def _choose_codecs(
         self,
         codec: str | Codec,
         backward: str | Codec,
-        bounds: AdaptiveBounds | Bound | float | None,
+        bounds: BoundsArgument,
         bandwidth_gbps: float,
     ) -> None:
         """Make the codecs of both directions; refuse what cannot send the tables."""
-        self.layout.check(self.world_size)
-        names = CANDIDATES if codec == "auto" else (codec,)
-        candidates = tuple(make_codec(name, self.device) for name in names)
+        ids = CANDIDATES if codec == "auto" else (codec,)
+        candidates = tuple(make_codec(name, self.device) for name in ids)
         check_bound_is_used(codec, bounds)
-        policy = as_policy(bounds)
-        if isinstance(policy, AdaptiveBounds):
-            self.layout.check_named(policy.tight | policy.loose)
+        policy = as_policy(bounds, self.layout.names)
+        warn_of_wide_bounds(policy, self.layout.names)
         self.plan = CodecPlan(candidates, policy, bandwidth_gbps)
         self.backward_codec = make_backward("raw" if backward == "none" else backward, self.device)
+        self._exact = make_codec("raw", self.device)
         for one in (*candidates, self.backward_codec):
             one.check_supported(self.dtype)
 
+    def _terms(self) -> dict[str, object]:
+        """Return the arguments that all ranks must give alike, by name."""
+        return {
+            "owners": self.layout.owners,
+            "widths": self.layout.widths,
+            "names": self.layout.names,
+            **self.plan.terms(),
+            "backward": self.backward_codec,
+            "gradient_division": self.gradient_division,
+            "dtype": self.dtype,
+        }
+
     def close(self) -> None:
         """Leave the group of the exchange; it cannot be used any more."""
+        self._is_closed = True
         if self.wire is not None:
-            self.wire.close()
+            self.wire.group.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is not None and self.wire is not None:
+            self.wire.group.abort(error)
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed training needs, in the form that JSON can hold.
+
+        That is the iteration, the decay, and the codecs that ``"auto"`` chose, with the speeds it
+        measured; of this rank's tables alone, so every rank saves its own.
+        """
+        return {"iteration": self.iteration, **self.plan.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken, with bounds and codecs that it had then.
+
+        Raises:
+            SpecError: the state is of an exchange with another ``codec=``, or is none.
+        """
+        iteration = dict(state).get("iteration")
+        if type(iteration) is not int or iteration < 0:
+            raise SpecError("this is no saved state of such an exchange")
+        self.plan.load_state_dict(state)
+        self.iteration = iteration
 
     def reset_stats(self) -> ExchangeStats:
         """Return the statistics so far and start anew."""
@@ -127,9 +199,24 @@ class Exchange:
         return stats
 
     @contextmanager
+    def uncompressed(self) -> Iterator[None]:
+        """Send rows and gradients as they are inside the block, as in ``with exchange.uncompressed():``.
+
+        For evaluation: such exchanges are not counted, neither as iterations, which bounds decay with,
+        nor in ``stats``. All ranks must enter it alike.
+        """
+        before, self._compresses = self._compresses, False
+        try:
+            yield
+        finally:
+            self._compresses = before
+
+    @contextmanager
     def guarded(self) -> Iterator[None]:
         """Let no peer wait for this rank if it fails, and autocast change nothing that is sent."""
-        leaving = nullcontext() if self.wire is None else self.wire.left_on_error()
+        if self._is_closed:
+            raise ExchangeError("this exchange failed or was closed before; make a new one")
+        leaving = nullcontext() if self.wire is None else self.wire.group.abort_on_error()
         with leaving, torch.autocast(self.device.type, enabled=False):
             yield
 
@@ -192,15 +279,25 @@ class Exchange:
         splits: Sequence[Sequence[int]],
         num_rows: int | None,
     ) -> Pending:
-        self.plan.look(self.tables, rows, self.iteration)
+        sending = self._sending(rows)
         # of its own: backward needs them, when the caller's may hold the next batch
         own = [[int(count) for count in split] for split in splits]
-        slot = Passage(self, own, num_rows, self.iteration)
-        self.iteration += 1
-        self.stats.num_exchanges += 1
+        slot = Passage(self, own, num_rows, self._num_started, sending)
+        self._num_started += 1
         anchor = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled())
         start: Any = Start.apply
         return Pending(slot, start(slot, anchor, *rows))
+
+    def _sending(self, rows: Sequence[torch.Tensor]) -> Sending:
+        """Return how the exchange that begins now is encoded and counted."""
+        if not self._compresses:
+            exact = [self._exact] * len(rows)
+            return Sending(exact, self._exact, _EXACT_CHANNELS, ExchangeStats())
+        self.plan.look(self.tables, rows, self.iteration)
+        codecs = [self.plan.codec(table, self.iteration) for table in self.tables]
+        self.iteration += 1
+        self.stats.num_exchanges += 1
+        return Sending(codecs, self.backward_codec, _CHANNELS, self.stats)
 
     def _check_rows(self, rows: Sequence[torch.Tensor]) -> None:
         if len(rows) != len(self.tables):

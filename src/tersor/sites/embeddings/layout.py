@@ -15,10 +15,12 @@ class TableLayout:
     Attributes:
         owners: the rank of each table.
         widths: values per row of each table.
+        names: of the tables.
     """
 
     owners: tuple[int, ...]
     widths: tuple[int, ...]
+    names: tuple[str, ...]
 
     def of(self, rank: int) -> list[int]:
         """Return the tables of a rank, in order."""
@@ -30,18 +32,14 @@ class TableLayout:
             raise SpecError(
                 f"{len(self.owners)} tables need as many widths, not {len(self.widths)}"
             )
+        if len(self.owners) != len(self.names) or len(set(self.names)) != len(self.names):
+            raise SpecError(
+                f"{len(self.owners)} tables need as many names, all different, not {self.names}"
+            )
         if any(not 0 <= owner < world_size for owner in self.owners):
             raise SpecError(f"tables belong to ranks 0 to {world_size - 1}, not to {self.owners}")
         if any(type(width) is not int or width < 1 for width in self.widths):
             raise SpecError(f"rows must have at least one value, not {self.widths}")
-
-    def check_named(self, tables: Iterable[int]) -> None:
-        """Raise ``SpecError`` if a table that bounds name does not exist."""
-        beyond = sorted(table for table in tables if table >= len(self.owners))
-        if beyond:
-            raise SpecError(
-                f"bounds name table {beyond[0]}, but tables are numbered 0 to {len(self.owners) - 1}"
-            )
 
 
 def check_batches(batches: Sequence[int], num_rows: Iterable[int], world_size: int) -> None:

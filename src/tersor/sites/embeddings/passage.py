@@ -7,6 +7,7 @@ autograd does between ``Wait`` and ``Start``, backward.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,12 +15,30 @@ import torch
 from tersor.codecs.codec import Codec
 from tersor.container import decode_batch, encode_batch
 from tersor.errors import SpecError
-from tersor.sites.embeddings.stats import Stopwatch, Volume
+from tersor.sites.embeddings.group import Turn
+from tersor.sites.embeddings.stats import ExchangeStats, Stopwatch, Volume
 from tersor.sites.embeddings.wire import Transfer
 from tersor.types import TensorInfo
 
 if TYPE_CHECKING:
     from tersor.sites.embeddings.exchange import Exchange
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How one exchange sends its rows and gradients, and where that is counted.
+
+    Attributes:
+        codecs: of each own table.
+        backward: of all gradients.
+        channels: names of both directions, for ranks that are out of step.
+        stats: what counts it.
+    """
+
+    codecs: list[Codec]
+    backward: Codec
+    channels: tuple[str, str]
+    stats: ExchangeStats
 
 
 class Passage:
@@ -30,29 +49,30 @@ class Passage:
         exchange: Exchange,
         splits: Sequence[Sequence[int]],
         num_rows: int | None,
-        iteration: int,
+        number: int,
+        sending: Sending,
     ) -> None:
         """Remember what both directions need.
 
         Args:
-            exchange: whose tables and codecs are used.
+            exchange: whose tables are sent.
             splits: per own table, the rows that go to each rank.
             num_rows: of every table for this rank; None where only the owners know.
-            iteration: decides the bounds.
+            number: of this exchange, the same on all ranks.
+            sending: how rows and gradients are encoded.
         """
-        self.exchange, self.iteration = exchange, iteration
+        self.exchange, self.number, self.sending = exchange, number, sending
         self.splits, self.num_rows = splits, num_rows
         self.transfer: Transfer | None = None
         self.local: list[torch.Tensor] = []
 
     def start_forward(self, rows: Sequence[torch.Tensor]) -> None:
         """Encode rows and start to send them."""
-        exchange = self.exchange
-        codecs = [exchange.plan.codec(table, self.iteration) for table in exchange.tables]
+        exchange, codecs, stats = self.exchange, self.sending.codecs, self.sending.stats
         if exchange.wire is None:
-            self.local, sizes = self._round_trip(rows, codecs, exchange.stats.forward_times)
+            self.local, sizes = self._round_trip(rows, codecs, stats.forward_times)
             for table, x, size in zip(exchange.tables, rows, sizes, strict=True):
-                exchange.stats.tables.setdefault(table, Volume()).add(x.nbytes, size)
+                stats.tables.setdefault(table, Volume()).add(x.nbytes, size)
             return
         parts = [x.detach().split(list(s)) for x, s in zip(rows, self.splits, strict=True)]
         outgoing = [[part[rank] for part in parts] for rank in range(exchange.world_size)]
@@ -61,11 +81,15 @@ class Passage:
             for rank in range(exchange.world_size)
         ]
         self.transfer = exchange.wire.start(
-            outgoing, [codecs] * exchange.world_size, widths, exchange.stats.forward_times
+            outgoing,
+            [codecs] * exchange.world_size,
+            widths,
+            stats.forward_times,
+            Turn(self.sending.channels[0], self.number),
         )
         tables = exchange.tables * exchange.world_size
         for table, sent in zip(tables, self.transfer.sent, strict=True):
-            volume = exchange.stats.tables.setdefault(table, Volume())
+            volume = stats.tables.setdefault(table, Volume())
             volume.add(sent.original_nbytes, sent.encoded_nbytes)
 
     def wait_forward(self) -> list[torch.Tensor]:
@@ -110,14 +134,14 @@ class Passage:
 
     def start_backward(self, gradients: Sequence[torch.Tensor]) -> None:
         """Encode gradients and start to send them."""
-        exchange = self.exchange
-        layout, codec = exchange.layout, exchange.backward_codec
+        exchange, codec, stats = self.exchange, self.sending.backward, self.sending.stats
+        layout = exchange.layout
         if exchange.wire is None:
             self.local, sizes = self._round_trip(
-                gradients, [codec] * len(gradients), exchange.stats.backward_times
+                gradients, [codec] * len(gradients), stats.backward_times
             )
             for x, size in zip(gradients, sizes, strict=True):
-                exchange.stats.backward.add(x.nbytes, size)
+                stats.backward.add(x.nbytes, size)
             return
         peers = range(exchange.world_size)
         outgoing = [[gradients[table] for table in layout.of(rank)] for rank in peers]
@@ -125,11 +149,12 @@ class Passage:
         widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
         # as many as went out: the forward exchange has made sure of that
         rows = [[split[rank] for split in self.splits] for rank in peers]
+        turn = Turn(self.sending.channels[1], self.number)
         self.transfer = exchange.wire.start(
-            outgoing, codecs, widths, exchange.stats.backward_times, rows, codec
+            outgoing, codecs, widths, stats.backward_times, turn, rows, codec
         )
         for sent in self.transfer.sent:
-            exchange.stats.backward.add(sent.original_nbytes, sent.encoded_nbytes)
+            stats.backward.add(sent.original_nbytes, sent.encoded_nbytes)
 
     def wait_backward(self) -> list[torch.Tensor]:
         """Return the gradients of this rank's tables for all samples."""
@@ -137,7 +162,12 @@ class Passage:
             return self._taken()
         chunks = self.transfer.wait()
         self.transfer = None
-        return [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+        whole = [torch.cat(parts) for parts in zip(*chunks, strict=True)]
+        if self.exchange.gradient_division:
+            # after decoding: half precision would lose gradients that are divided before
+            for gradient in whole:
+                gradient.div_(self.exchange.world_size)
+        return whole
 
 
 class Start(torch.autograd.Function):

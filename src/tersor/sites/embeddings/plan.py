@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Final
+import sys
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -16,6 +18,13 @@ from tersor.errors import SpecError
 from tersor.policy import AdaptiveBounds, Choice, ClassBounds, Decay, choose
 from tersor.types import Bound
 
+BoundsArgument: TypeAlias = (
+    AdaptiveBounds | Mapping[int | str, Bound | float] | Bound | float | None
+)
+"""What ``bounds=`` of an exchange takes; see ``as_policy``."""
+_DEFAULT: Final = "default"
+_FINAL: Final = sys.maxsize
+"""An iteration at which every decay has ended."""
 _ANY_BOUND: Final = Bound.relative(0.03)
 _SAMPLE_ROWS: Final = 4096
 """Rows per table that codecs are tried on."""
@@ -62,7 +71,7 @@ def make_backward(spec: str | Codec, device: torch.device) -> Codec:
     return make_codec(spec, device)
 
 
-def check_bound_is_used(codec: str | Codec, bounds: AdaptiveBounds | Bound | float | None) -> None:
+def check_bound_is_used(codec: str | Codec, bounds: BoundsArgument) -> None:
     """Raise ``SpecError`` for a codec whose own bound the default ones would silently replace."""
     if bounds is None and isinstance(codec, BoundedCodec):
         own = codec.bound
@@ -73,22 +82,61 @@ def check_bound_is_used(codec: str | Codec, bounds: AdaptiveBounds | Bound | flo
         )
 
 
-def as_policy(bounds: AdaptiveBounds | Bound | float | None) -> Any:
-    """Return what gives each table its bound: a policy, one bound, or a relative one as a number.
+def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds | SameBound:
+    """Return what gives each table its bound, with all tables named by number.
 
-    None stands for the default classes without decay.
+    Args:
+        bounds: a policy; one bound for all tables, a relative one as a number; bounds by table, each
+            named by number or name, with ``"default"`` for all others; or None for the default
+            classes without decay.
+        names: of all tables, in order.
+
+    Raises:
+        SpecError: there is no such table, or one without a bound.
     """
-    if bounds is None:
-        return AdaptiveBounds(decay=Decay.off())
-    if isinstance(bounds, AdaptiveBounds):
-        return bounds
+    if isinstance(bounds, Mapping):
+        return AdaptiveBounds(tables=_bounds_of_all(bounds, names), decay=Decay.off())
     if isinstance(bounds, Bound):
-        return _OneBound(bounds)
-    return AdaptiveBounds(bounds=ClassBounds(bounds, bounds, bounds), decay=Decay.off())
+        return SameBound(bounds)
+    if isinstance(bounds, AdaptiveBounds):
+        return bounds.numbered(names)
+    classes = ClassBounds() if bounds is None else ClassBounds(bounds, bounds, bounds)
+    return AdaptiveBounds(bounds=classes, decay=Decay.off())
+
+
+def _bounds_of_all(bounds: Mapping[int | str, Any], names: Sequence[str]) -> dict[int | str, Bound]:
+    """Return the bound of every table by its number."""
+    if _DEFAULT in names:
+        raise SpecError(f"no table may be named {_DEFAULT!r}, which means all others in bounds=")
+    given = dict(AdaptiveBounds(tables=bounds).tables)
+    default = given.pop(_DEFAULT, None)
+    found = dict(AdaptiveBounds(tables=given).numbered(names).tables)
+    for number, name in enumerate(names):
+        if number in found:
+            continue
+        if default is None:
+            raise SpecError(
+                f"bounds= has none for table {name!r}; give it one, or {_DEFAULT!r} for all others"
+            )
+        found[number] = default
+    return found
+
+
+def warn_of_wide_bounds(policy: AdaptiveBounds | SameBound, names: Sequence[str]) -> None:
+    """Warn where a bound lets all values of a table become equal."""
+    for number, name in enumerate(names):
+        bound = policy.bound(number, _FINAL)
+        if bound.kind == "relative" and bound.value >= 1:
+            warnings.warn(
+                f"a relative bound of {bound.value:g} lets every value of table {name} be off by its "
+                f"whole range; 1 % of the range is 0.01",
+                stacklevel=4,
+            )
+            return
 
 
 @dataclass(frozen=True, slots=True)
-class _OneBound:
+class SameBound:
     """The same bound for every table and iteration."""
 
     value: Bound
@@ -96,6 +144,10 @@ class _OneBound:
     def bound(self, table: int, iteration: int) -> Bound:
         """See ``AdaptiveBounds.bound``."""
         del table, iteration
+        return self.value
+
+    def terms(self) -> object:
+        """See ``AdaptiveBounds.terms``."""
         return self.value
 
 
@@ -112,7 +164,7 @@ class CodecPlan:
     """
 
     candidates: tuple[Codec, ...]
-    bounds: AdaptiveBounds
+    bounds: AdaptiveBounds | SameBound
     bandwidth_gbps: float = 1.25
     every: int = 1000
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -128,19 +180,19 @@ class CodecPlan:
                 f"the bandwidth must be above 0 GB/s and finite, not {self.bandwidth_gbps}"
             )
 
-    def terms(self) -> str:
-        """Return what ranks must agree on, the same text for the same plan."""
-        bounds: Any = self.bounds
-        if isinstance(bounds, AdaptiveBounds):
-            # sets that are equal may still be written in different order
-            bounds = (sorted(bounds.tight), sorted(bounds.loose), bounds.bounds, bounds.decay)
-        return repr((self.candidates, bounds, float(self.bandwidth_gbps), self.every))
+    def terms(self) -> dict[str, object]:
+        """Return the arguments that ranks must agree on; equal ones have equal forms."""
+        return {
+            "codec": self.candidates,
+            "bounds": self.bounds.terms(),
+            "bandwidth_gbps": float(self.bandwidth_gbps),
+            "every": self.every,
+        }
 
     def codec(self, table: int, iteration: int) -> Codec:
         """Return the codec of a table with its bound at an iteration."""
         found = self.choices.get(table)
-        chosen = self.candidates[0] if found is None else self.candidates[_place(found)]
-        return self._bounded(chosen, table, iteration)
+        return self._bounded(self.candidates[found.best_index if found else 0], table, iteration)
 
     def _bounded(self, codec: Codec, table: int, iteration: int) -> Codec:
         if not isinstance(codec, BoundedCodec):
@@ -150,8 +202,10 @@ class CodecPlan:
     def look(self, tables: Sequence[int], rows: Sequence[torch.Tensor], iteration: int) -> None:
         """Measure the codecs on the tables whose turn it is.
 
-        All tables in the first iteration; then one at a time, so that each is seen every
-        ``every`` iterations or so and a look costs next to nothing.
+        All tables in the first iteration, speeds and ratios; then the ratios of one at a time, so
+        that each is seen every ``every`` iterations or so and a look costs next to nothing. Speeds
+        are not measured again: a run that is resumed with ``load_state_dict`` then chooses as it
+        would have without the interruption.
         """
         if len(self.candidates) < 2 or not tables:
             return
@@ -159,17 +213,51 @@ class CodecPlan:
             gap = max(1, self.every // len(tables))
             if iteration % gap:
                 return
-            chosen = [(iteration // gap) % len(tables)]
+            due = [(iteration // gap) % len(tables)]
         else:
-            chosen = list(range(len(tables)))
-        for k in chosen:
-            sample = rows[k].detach()[:_SAMPLE_ROWS]
-            if sample.numel():
-                table = tables[k]
-                codecs = [self._bounded(codec, table, iteration) for codec in self.candidates]
-                self.choices[table] = choose(sample, codecs, self.bandwidth_gbps)
+            due = list(range(len(tables)))
+        for k in due:
+            sample, table = rows[k].detach()[:_SAMPLE_ROWS], tables[k]
+            if not sample.numel():
+                continue
+            codecs = [self._bounded(codec, table, iteration) for codec in self.candidates]
+            known = self.choices.get(table)
+            self.choices[table] = (
+                choose(sample, codecs, self.bandwidth_gbps)
+                if known is None
+                else known.resized(sample, codecs)
+            )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the decay and the choices, in the form that JSON can hold."""
+        return {
+            "decay": asdict(self.bounds.decay) if isinstance(self.bounds, AdaptiveBounds) else None,
+            "codecs": [codec.codec_id for codec in self.candidates],
+            "choices": {str(table): choice.to_config() for table, choice in self.choices.items()},
+        }
 
-def _place(choice: Choice) -> int:
-    """Return which of the candidates was the best."""
-    return next(k for k, trial in enumerate(choice.trials) if trial is choice.best)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved decay and saved choices.
+
+        Raises:
+            SpecError: the state is of a plan with other codecs, or is none; nothing is changed.
+        """
+        try:
+            codecs, decay = list(state["codecs"]), state["decay"]
+            choices = {int(table): config for table, config in state["choices"].items()}
+            bounds = self.bounds
+            if isinstance(bounds, AdaptiveBounds) and decay is not None:
+                bounds = replace(bounds, decay=Decay(**decay))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise SpecError("this is no saved state of such an exchange") from error
+        own = [codec.codec_id for codec in self.candidates]
+        if codecs != own:
+            raise SpecError(
+                f"the saved state is of an exchange with codec {' or '.join(map(str, codecs))}, this "
+                f"one has {' or '.join(own)}; make it with the same codec="
+            )
+        self.choices = {
+            table: Choice.from_config(config, self.candidates, self.bandwidth_gbps)
+            for table, config in choices.items()
+        }
+        self.bounds = bounds

@@ -1,17 +1,14 @@
 """Chunks of rows between ranks: encoded, sizes first, then one collective for all payloads.
 
 What travels ahead of the payload, int64 per chunk: its bytes, its rows, and the number of its format.
-Nothing does where every rank can tell these, as it can for gradients that a codec of fixed size encodes.
+None of it does where every rank can tell these, as it can for gradients that a codec of fixed size encodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any, Final
-from weakref import WeakSet
+from typing import Final
 
 import torch
 import torch.distributed as dist
@@ -19,9 +16,9 @@ import torch.distributed as dist
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, check_payload_size, check_written
 from tersor.container import decode_payloads, encode_batch, frame_offsets
-from tersor.errors import CorruptDataError, ExchangeError, SpecError, TersorError
+from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.kept import on_device
-from tersor.sites.embeddings.agreement import gathered, tell_of_failure
+from tersor.sites.embeddings.group import InFlight, RankGroup, Turn
 from tersor.sites.embeddings.stats import Stopwatch
 from tersor.types import Bound, TensorInfo
 
@@ -36,14 +33,6 @@ def format_of(codec: Codec) -> Codec:
     return replace(codec, bound=_ANY_BOUND) if isinstance(codec, BoundedCodec) else codec
 
 
-def _timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> timedelta | None:
-    """Return how long a group waits for its ranks, which a new group does not take over."""
-    whole: Any = group or dist.group.WORLD
-    # torch has no public way to ask
-    options = getattr(whole._get_backend(device), "options", None)  # noqa: SLF001
-    return getattr(options, "_timeout", None)
-
-
 @dataclass(frozen=True, slots=True)
 class Sent:
     """One chunk as it went out: original and encoded bytes."""
@@ -55,8 +44,7 @@ class Sent:
 class Wire:
     """Moves lists of chunks between all ranks of a group of its own.
 
-    Every rank calls ``start`` in the same order. A rank that fails leaves the group, so that the
-    others fail too instead of waiting for it.
+    Every rank calls ``start`` in the same order.
     """
 
     def __init__(
@@ -65,6 +53,7 @@ class Wire:
         formats: Sequence[Codec],
         dtype: torch.dtype,
         device: torch.device,
+        channels: Sequence[str],
     ) -> None:
         """Make a group with the ranks of ``group`` (all of them if None); a collective call.
 
@@ -73,79 +62,15 @@ class Wire:
             formats: of every codec that any rank will send with; the same list on all ranks.
             dtype: of all chunks.
             device: of all chunks; a rank that sends none receives there too.
+            channels: what ``Turn.channel`` may be; the same list on all ranks.
 
         Raises:
             ExchangeError: a rank could not connect.
         """
-        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.formats = tuple(format_of(codec) for codec in formats)
         self.dtype, self.device = dtype, device
         self._numbers = {codec: number for number, codec in enumerate(self.formats)}
-        self._transfers: WeakSet[Transfer] = WeakSet()
-        self._group: Any = None
-        with self._explained("set-up"):
-            self._connect(group)
-
-    def _connect(self, group: dist.ProcessGroup | None) -> None:
-        """Join a new group, and return when every rank has.
-
-        A rank that left while another still connects would break its connecting.
-        """
-        try:
-            self._group = dist.new_group(
-                dist.get_process_group_ranks(group or dist.group.WORLD),
-                backend=dist.get_backend(group),
-                timeout=_timeout_of(group, self.device),
-            )
-        except RuntimeError:
-            tell_of_failure(group)
-            raise
-        with self.left_on_error():
-            for rank, is_connected in enumerate(gathered(True, group)):
-                if not is_connected:
-                    raise ExchangeError(f"rank {rank} could not connect; look at its error")
-
-    def close(self) -> None:
-        """Leave the group; what peers still wait for fails at once."""
-        group, self._group = self._group, None
-        for transfer in self._transfers:
-            transfer.take_work()
-        if group is not None and dist.is_initialized():
-            dist.destroy_process_group(group)
-
-    @contextmanager
-    def left_on_error(self) -> Iterator[None]:
-        """Leave the group on any error or interrupt, which stays what it is.
-
-        Also on one that the peers may be making too: a rank cannot know, and they may be waiting.
-        """
-        if self._group is None:
-            raise ExchangeError("this exchange failed or was closed before; make a new one")
-        try:
-            yield
-        except BaseException:
-            self.close()
-            raise
-
-    @contextmanager
-    def guarded(self, phase: str) -> Iterator[None]:
-        """Leave the group on any error, and say what the backend's error means."""
-        with self.left_on_error(), self._explained(phase):
-            yield
-
-    @contextmanager
-    def _explained(self, phase: str) -> Iterator[None]:
-        try:
-            yield
-        except TersorError:
-            raise
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            # frames of torch hold the group, and a group that is held stays connected
-            raise ExchangeError(
-                f"the {phase} of an embedding exchange failed on rank {self.rank}: a peer left, "
-                f"failed or timed out; look for the first error of any rank ({reason})"
-            ) from error.with_traceback(None)
+        self.group = RankGroup(group, device, channels)
 
     def start(
         self,
@@ -153,6 +78,7 @@ class Wire:
         codecs: Sequence[Sequence[Codec]],
         widths: Sequence[Sequence[int]],
         watch: Stopwatch,
+        turn: Turn,
         rows: Sequence[Sequence[int]] | None = None,
         agreed: Codec | None = None,
     ) -> Transfer:
@@ -163,55 +89,64 @@ class Wire:
             codecs: per destination, the codec of each chunk.
             widths: per source, the width of each chunk that will come.
             watch: counts the time of the phases.
+            turn: what all ranks must be at.
             rows: per source, the rows of each chunk that will come, where this rank knows them.
             agreed: the codec of all chunks of all ranks, where all of them know it and their ``rows``;
                 if it is of fixed size, nothing travels ahead of the payload, and no host waits.
 
         Raises:
-            ExchangeError: a peer failed.
+            ExchangeError: a peer failed, or is at another turn.
             CorruptDataError: a peer announced what cannot be.
             SpecError: too many bytes for one collective, or a codec that is wrong about its sizes.
         """
         chunks = [chunk for peer in outgoing for chunk in peer]
         used = [codec for peer in codecs for codec in peer]
+        lengths = [len(peer) for peer in outgoing]
         device = chunks[0].device if chunks else self.device
-        with self.guarded("encoding"), watch.phase("encode", device):
+        known = self._known_sizes(chunks, widths, rows, agreed)
+        with self.group.guarded("agreement on the step"):
+            totals = (None, None) if known is None else _totals(*known, lengths)
+            meeting = self.group.meet(turn, *totals)
+        with self.group.guarded("encoding"), watch.phase("encode", device):
             batch = encode_batch(chunks, used)
-        if agreed is not None and agreed.size_kind == "fixed" and rows is not None:
-            heads = self._known_heads(agreed, rows, widths)
-            sizes = [agreed.max_nbytes(tuple(chunk.shape), self.dtype) for chunk in chunks]
-            with self.left_on_error():
-                _check_fixed(agreed, batch.sizes, chunks)
-        else:
-            with self.guarded("exchange of sizes"), watch.phase("sizes", device):
+        if known is None:
+            with self.group.guarded("exchange of sizes"), watch.phase("sizes", device):
+                meeting.check()
                 sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
                 if rows is not None:
                     _check_rows(heads, rows)
-        with self.guarded("exchange of payloads"), watch.phase("payload", device):
-            send = _sums(sizes, [len(peer) for peer in outgoing])
-            receive = [int(frame_offsets([head.nbytes for head in peer])[-1]) for peer in heads]
+        else:
+            sizes, heads = known
+            with self.group.guarded("agreement on the step"), watch.phase("payload", device):
+                meeting.check()
+                _check_fixed(used, batch.sizes, chunks)
+        with self.group.guarded("exchange of payloads"), watch.phase("payload", device):
+            send, receive = _totals(sizes, heads, lengths)
             _check_total(send, receive)
             received = torch.empty(sum(receive), dtype=torch.uint8, device=device)
             # that of no chunks is on the CPU
             payload = batch.buffer[: sum(send)].to(device)
-            work = dist.all_to_all_single(
-                received, payload, receive, send, group=self._group, async_op=True
-            )
+            operation = self.group.all_to_all(received, payload, receive, send)
         sent = [Sent(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
-        transfer = Transfer(self, work, payload, received, heads, widths, sent, watch)
-        self._transfers.add(transfer)
-        return transfer
+        return Transfer(self, operation, payload, received, heads, widths, sent, watch)
 
-    def _known_heads(
-        self, codec: Codec, rows: Sequence[Sequence[int]], widths: Sequence[Sequence[int]]
-    ) -> list[list[Head]]:
-        """Return the heads of what will come, per source, as their senders would write them."""
+    def _known_sizes(
+        self,
+        chunks: Sequence[torch.Tensor],
+        widths: Sequence[Sequence[int]],
+        rows: Sequence[Sequence[int]] | None,
+        codec: Codec | None,
+    ) -> tuple[list[int], list[list[Head]]] | None:
+        """Return what ``_exchange_heads`` would, where no rank has to be asked for it; else None."""
+        if codec is None or codec.size_kind != "fixed" or rows is None:
+            return None
         number = self._numbers[format_of(codec)]
-        return [
+        heads = [
             [Head(codec.max_nbytes(shape, self.dtype), shape[0], number)
              for shape in zip(*peer, strict=True)]
             for peer in zip(rows, widths, strict=True)
         ]  # fmt: skip
+        return [codec.max_nbytes(tuple(chunk.shape), self.dtype) for chunk in chunks], heads
 
     def _exchange_heads(
         self,
@@ -229,7 +164,7 @@ class Wire:
         send = [_NUM_FIELDS * len(peer) for peer in outgoing]
         receive = [_NUM_FIELDS * len(peer) for peer in widths]
         came = torch.empty(sum(receive), dtype=torch.int64, device=device)
-        dist.all_to_all_single(came, sent, receive, send, group=self._group)
+        self.group.all_to_all(came, sent, receive, send).wait()
         # the one time that the host waits for a device
         numbers = torch.cat([sizes.to(device), came]).tolist()
         own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
@@ -263,12 +198,12 @@ class Head:
     format: int
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True)
 class Transfer:
     """Payloads on their way."""
 
     wire: Wire
-    work: Any
+    operation: InFlight
     payload: torch.Tensor
     received: torch.Tensor
     heads: list[list[Head]]
@@ -284,15 +219,11 @@ class Transfer:
             CorruptDataError: a peer sent bytes that are no payload.
         """
         device = self.received.device
-        with self.wire.guarded("exchange of payloads"), self.watch.phase("payload", device):
-            self.take_work().wait()
-        with self.wire.guarded("decoding"), self.watch.phase("decode", device):
+        group = self.wire.group
+        with group.guarded("exchange of payloads"), self.watch.phase("payload", device):
+            self.operation.wait()
+        with group.guarded("decoding"), self.watch.phase("decode", device):
             return self._decoded()
-
-    def take_work(self) -> Any:
-        """Give the work away: a work that is kept keeps the group connected and its peers waiting."""
-        work, self.work = self.work, None
-        return work
 
     def _decoded(self) -> list[list[torch.Tensor]]:
         payloads, infos, codecs = [], [], []
@@ -319,10 +250,12 @@ def _check_rows(heads: Sequence[Sequence[Head]], rows: Sequence[Sequence[int]]) 
                 )
 
 
-def _check_fixed(codec: Codec, sizes: torch.Tensor, chunks: Sequence[torch.Tensor]) -> None:
+def _check_fixed(
+    codecs: Sequence[Codec], sizes: torch.Tensor, chunks: Sequence[torch.Tensor]
+) -> None:
     """Refuse what a codec wrote otherwise than it says; on a device the encoder has looked."""
     if sizes.device.type == "cpu":
-        for chunk, size in zip(chunks, sizes.tolist(), strict=True):
+        for codec, chunk, size in zip(codecs, chunks, sizes.tolist(), strict=True):
             check_written(codec, size, tuple(chunk.shape), chunk.dtype)
 
 
@@ -333,13 +266,23 @@ def _check_size(payload: torch.Tensor, num_values: int, source: int) -> None:
         raise CorruptDataError(f"rank {source} sent too little: {error}") from error
 
 
-def _sums(sizes: Sequence[int], lengths: Sequence[int]) -> list[int]:
-    """Return the bytes of the frame for each peer, of as many payloads as ``lengths`` says."""
-    sums, start = [], 0
-    for length in lengths:
-        sums.append(int(frame_offsets(sizes[start : start + length])[-1]))
-        start += length
-    return sums
+def _totals(
+    sizes: Sequence[int], heads: Sequence[Sequence[Head]], lengths: Sequence[int]
+) -> tuple[list[int], list[int]]:
+    """Return the bytes of the frame for each peer, and of that from each.
+
+    Args:
+        sizes: of all payloads that go out, peer by peer.
+        heads: of what will come, per source.
+        lengths: how many payloads go to each peer.
+    """
+    rest = iter(sizes)
+    outgoing = [[next(rest) for _ in range(length)] for length in lengths]
+    incoming = [[head.nbytes for head in peer] for peer in heads]
+    send, receive = (
+        [int(frame_offsets(peer)[-1]) for peer in frames] for frames in (outgoing, incoming)
+    )
+    return send, receive
 
 
 def _check_total(*totals: Sequence[int]) -> None:

@@ -58,7 +58,7 @@ def bounds_from(environment: Mapping[str, str], given: AdaptiveBounds) -> Adapti
         decay["shape"] = found["DECAY_FUNC"].strip().lower()
         if decay["shape"] not in SHAPES:
             raise SpecError(f"DECAY_FUNC must be one of {', '.join(SHAPES)}")
-    tables = {
+    tables: dict[str, Any] = {
         name: _tables(variable, found[variable])
         for variable, name in (("TIGHTEN_EB_TABLES", "tight"), ("LOOSEN_EB_TABLES", "loose"))
         if variable in found

@@ -72,18 +72,19 @@ class DlrmRun:
         self.owners = place_tables(config.shape.num_rows, self.ranks.world_size)
         tables = [t for t, owner in enumerate(self.owners) if owner == self.ranks.rank]
         self.model = Dlrm(config.shape, tables, config.seed).to(self.device)
-        self.exchange = self._exchange(config.codec, config.backward)
-        self.plain_exchange = self._exchange("raw", "none")
+        self.exchange = self._exchange()
         self.optimizer = self._optimizer()
         self.step_number = 0
 
-    def _exchange(self, codec: str, backward: str) -> Exchange:
+    def _exchange(self) -> Exchange:
         return Exchange(
             self.owners,
             self.config.shape.dim,
             bounds=self.config.bounds,
-            codec=_codec(codec),
-            backward=backward,
+            codec=_codec(self.config.codec),
+            backward=self.config.backward,
+            # the losses of all ranks add up to that of the batch
+            gradient_division=False,
             bandwidth_gbps=self.config.bandwidth_gbps,
             device=self.device,
         )
@@ -97,9 +98,8 @@ class DlrmRun:
         return torch.optim.SGD(parameters, lr=rate)
 
     def close(self) -> None:
-        """Leave the groups of the exchanges."""
+        """Leave the group of the exchange."""
         self.exchange.close()
-        self.plain_exchange.close()
 
     def batch(self, step: int) -> ClickBatch:
         """Return the samples of all ranks at a step; a split that ends starts over."""
@@ -140,10 +140,10 @@ class DlrmRun:
     def evaluate(self, max_samples: int | None = None) -> ClickMetrics:
         """Judge the model on the test split, without compression; the same on every rank."""
         logits, labels = [], []
-        with torch.no_grad():
+        with torch.no_grad(), self.exchange.uncompressed():
             for batch in self._test_batches(max_samples):
                 own = self.ranks.share(len(batch))
-                logits.append(self._gathered(self.model(batch, self.plain_exchange, own)))
+                logits.append(self._gathered(self.model(batch, self.exchange, own)))
                 labels.append(batch.labels)
         return click_metrics(torch.cat(logits), torch.cat(labels))
 

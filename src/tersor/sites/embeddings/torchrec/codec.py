@@ -16,6 +16,7 @@ import torch
 
 from tersor.codecs.codec import Codec
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+from tersor.sites.embeddings.group import Turn
 from tersor.sites.embeddings.plan import CodecPlan
 from tersor.sites.embeddings.stats import ExchangeStats, Stopwatch, Volume
 from tersor.sites.embeddings.torchrec.route import Route, row_width
@@ -42,8 +43,9 @@ class Context:
 class VariableCodec(ABC):
     """One direction of an all-to-all of TorchRec."""
 
-    def __init__(self, route: Route, wire: Wire, stats: ExchangeStats) -> None:
-        self.route, self.wire, self.stats = route, wire, stats
+    def __init__(self, route: Route, wire: Wire, stats: ExchangeStats, channel: str) -> None:
+        self.route, self.wire, self.stats, self.channel = route, wire, stats, channel
+        self.num_started = 0
 
     @property
     def quantized_dtype(self) -> torch.dtype:
@@ -66,7 +68,7 @@ class VariableCodec(ABC):
         """Keep what is to be sent, and give TorchRec nothing to send."""
         if ctx is None or ctx.flat is not None or ctx.lengths:
             raise self._lost()
-        with self.wire.guarded("encoding"):
+        with self.wire.group.guarded("encoding"):
             self._check(input_tensor, ctx)
         ctx.flat = input_tensor.detach().reshape(-1)
         return input_tensor.new_zeros(0, dtype=torch.uint8)
@@ -114,7 +116,11 @@ class VariableCodec(ABC):
         rows = self.route.rows(receive)
         # sizes travel ahead even where all ranks know them: a peer that left is noticed then, and not
         # in TorchRec's own collective, which would wait for it
-        ctx.transfer = self.wire.start(outgoing, self._codecs(flat), widths, self._watch(), rows)
+        turn = Turn(self.channel, self.num_started)
+        self.num_started += 1
+        ctx.transfer = self.wire.start(
+            outgoing, self._codecs(flat), widths, self._watch(), turn, rows
+        )
         self._count(ctx.transfer.sent)
 
     def decode(self, input_grad: torch.Tensor, ctx: Context | None = None) -> torch.Tensor:
@@ -137,7 +143,7 @@ class VariableCodec(ABC):
 
     def _lost(self) -> BackendUnavailableError:
         """Leave the group, and return the error of a TorchRec that calls otherwise than expected."""
-        self.wire.close()
+        self.wire.group.close()
         return BackendUnavailableError(
             f"torchrec {metadata.version('torchrec')} calls its codecs in an order that tersor does "
             "not know; install torchrec 1.8, or give its sharders no codecs of tersor"
@@ -161,8 +167,10 @@ class ForwardCodec(VariableCodec):
 
     is_pooled = False
 
-    def __init__(self, route: Route, wire: Wire, stats: ExchangeStats, plan: CodecPlan) -> None:
-        super().__init__(route, wire, stats)
+    def __init__(
+        self, route: Route, wire: Wire, stats: ExchangeStats, channel: str, plan: CodecPlan
+    ) -> None:
+        super().__init__(route, wire, stats, channel)
         self.plan = plan
         self.iteration = 0
 
@@ -209,8 +217,10 @@ class PooledCodec(ForwardCodec):
 class BackwardCodec(VariableCodec):
     """Sends gradients, all with one codec."""
 
-    def __init__(self, route: Route, wire: Wire, stats: ExchangeStats, codec: Codec) -> None:
-        super().__init__(route, wire, stats)
+    def __init__(
+        self, route: Route, wire: Wire, stats: ExchangeStats, channel: str, codec: Codec
+    ) -> None:
+        super().__init__(route, wire, stats, channel)
         self.codec = codec
 
     def _codecs(self, flat: torch.Tensor) -> list[list[Codec]]:

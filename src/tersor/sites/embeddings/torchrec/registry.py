@@ -11,15 +11,16 @@ import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.policy import AdaptiveBounds
 from tersor.sites.embeddings.agreement import check_same_everywhere
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
+    BoundsArgument,
     CodecPlan,
     as_policy,
     check_bound_is_used,
     make_backward,
     make_codec,
+    warn_of_wide_bounds,
 )
 from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.sites.embeddings.torchrec.codec import (
@@ -35,8 +36,8 @@ from tersor.sites.embeddings.torchrec.route import (
     pooled_routes,
     sequence_routes,
 )
+from tersor.sites.embeddings.warmup import compile_kernels
 from tersor.sites.embeddings.wire import Wire
-from tersor.types import Bound
 
 _POOLED: Final = "POOLED_EMBEDDINGS_ALL_TO_ALL"
 _SEQUENCE: Final = "SEQUENCE_EMBEDDINGS_ALL_TO_ALL"
@@ -45,7 +46,7 @@ _SEQUENCE: Final = "SEQUENCE_EMBEDDINGS_ALL_TO_ALL"
 def torchrec_codecs(
     tables: Sequence[Any],
     *,
-    bounds: AdaptiveBounds | Bound | float | None = None,
+    bounds: BoundsArgument = None,
     codec: str | Codec = "rows",
     backward: str | Codec = "half",
     bandwidth_gbps: float = 1.25,
@@ -57,11 +58,13 @@ def torchrec_codecs(
     Call ``attach`` on them, on every rank, when the model is sharded.
 
     Args:
-        tables: the tables of the model: configurations or names; bounds count them from 0.
-        bounds: error bounds of looked-up rows: a policy, one bound for all tables, or a relative bound
-            as a number; the default classes without decay if None.
+        tables: the tables of the model: configurations or names; bounds name them, or count them
+            from 0.
+        bounds: error bounds of looked-up rows: a policy, one bound for all tables, a relative bound
+            as a number, or a dictionary of bounds by table number or name, with ``"default"`` for
+            those it leaves out; the default classes without decay if None.
         codec: of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by measured speed.
-            ``bounds`` go before the bound of a codec, which needs them.
+            ``bounds`` take precedence over the bound of a codec, which needs them.
         backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
             ``"group8"``, or any other id or codec. Bounded ones take their own bound.
         bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
@@ -76,9 +79,19 @@ def torchrec_codecs(
     names = CANDIDATES if codec == "auto" else (codec,)
     candidates = tuple(make_codec(name, device) for name in names)
     check_bound_is_used(codec, bounds)
-    plan = CodecPlan(candidates, as_policy(bounds), bandwidth_gbps)
+    table_names = _names_of(tables)
+    policy = as_policy(bounds, table_names)
+    warn_of_wide_bounds(policy, table_names)
+    plan = CodecPlan(candidates, policy, bandwidth_gbps)
     gradients = None if backward == "none" else make_backward(backward, device)
-    return TorchRecCodecs(tables, plan, gradients, device, dtype)
+    return TorchRecCodecs(table_names, plan, gradients, device, dtype)
+
+
+def _names_of(tables: Sequence[Any]) -> tuple[str, ...]:
+    names = tuple(str(getattr(table, "name", table)) for table in tables)
+    if len(set(names)) != len(names):
+        raise SpecError(f"tables need names of their own, not {', '.join(names)}")
+    return names
 
 
 class TorchRecCodecs(dict[str, Any]):
@@ -91,16 +104,14 @@ class TorchRecCodecs(dict[str, Any]):
 
     def __init__(
         self,
-        tables: Sequence[Any],
+        tables: tuple[str, ...],
         plan: CodecPlan,
         backward: Codec | None,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         """See ``torchrec_codecs``; ``backward`` None leaves gradients as they are."""
-        self.tables = tuple(str(getattr(table, "name", table)) for table in tables)
-        if len(set(self.tables)) != len(self.tables):
-            raise SpecError(f"tables need names of their own, not {', '.join(self.tables)}")
+        self.tables = tables
         for one in self._formats(plan, backward):
             one.check_supported(dtype)
         self.stats = ExchangeStats()
@@ -141,7 +152,7 @@ class TorchRecCodecs(dict[str, Any]):
     def close(self) -> None:
         """Leave the group of the exchanges; the model cannot be used any more."""
         if self._wire is not None:
-            self._wire.close()
+            self._wire.group.close()
 
     def attach(self, model: torch.nn.Module) -> None:
         """Tell the codecs which columns of which tables the ranks of a sharded model exchange.
@@ -166,13 +177,19 @@ class TorchRecCodecs(dict[str, Any]):
         for place, each in zip(places, blocks, strict=True):
             place.check(len(each))
         formats = self._formats(self._plan, self._backward)
-        own = repr((self.tables, blocks, self._plan.terms(), self._backward, str(self._dtype)))
-        check_same_everywhere(own, "codecs", None)
+        compile_kernels(formats, self._dtype, self._device)
+        terms = {
+            "tables": self.tables, "sharding": blocks, **self._plan.terms(),
+            "backward": self._backward, "dtype": self._dtype,
+        }  # fmt: skip
+        check_same_everywhere(terms, "codecs", None)
         self.close()
-        self._wire = Wire(None, formats, self._dtype, self._device)
+        channels = [(f"forward {k}", f"backward {k}") for k in range(len(places))]
+        every = [channel for pair in channels for channel in pair]
+        self._wire = Wire(None, formats, self._dtype, self._device, every)
         self._attached = []
-        for place, each in zip(places, blocks, strict=True):
-            pair = self._made(place.is_pooled, each, self._wire)
+        for place, each, names in zip(places, blocks, channels, strict=True):
+            pair = self._made(place.is_pooled, each, self._wire, names)
             self._attached += (pair.forward, pair.backward)
             for part in place.parts:
                 part._codecs = pair  # noqa: SLF001 - where TorchRec keeps what its sharder was given
@@ -189,22 +206,25 @@ class TorchRecCodecs(dict[str, Any]):
             if parts:
                 yield _Place(sharding, parts)
 
-    def _made(self, is_pooled: bool, blocks: list[Blocks], wire: Wire) -> Any:
+    def _made(
+        self, is_pooled: bool, blocks: list[Blocks], wire: Wire, channels: tuple[str, str]
+    ) -> Any:
         """Return the codecs of one all-to-all."""
         bounds = self._plan.bounds
         # a plan of its own: each all-to-all counts its own iterations
         plan = replace(self._plan, choices={})
-        forward: ForwardCodec
-        if is_pooled:
-            there, back = pooled_routes(blocks, wire.rank)
-            forward = PooledCodec(there, wire, self.stats, plan)
-        else:
-            there, back = sequence_routes(blocks, wire.rank, lambda t: bounds.bound(t, 0).value)
-            forward = ForwardCodec(there, wire, self.stats, plan)
+        rank = wire.group.rank
+        there, back = (
+            pooled_routes(blocks, rank)
+            if is_pooled
+            else sequence_routes(blocks, rank, lambda table: bounds.bound(table, 0).value)
+        )
+        kind = PooledCodec if is_pooled else ForwardCodec
+        forward = kind(there, wire, self.stats, channels[0], plan)
         backward = (
             PassThrough(self._dtype, self.stats)
             if self._backward is None
-            else BackwardCodec(back, wire, self.stats, self._backward)
+            else BackwardCodec(back, wire, self.stats, channels[1], self._backward)
         )
         return _pair(forward, backward)
 

@@ -1,0 +1,272 @@
+"""A process group that a failing rank leaves, and that notices a rank which is out of step.
+
+Collectives match by the order in which ranks enter them. A rank that skips one, or takes one twice, would
+hand its bytes to another exchange: gloo ends the process where they are too many, and decodes garbage where
+they fit. So every exchange begins with a message of fixed size, which says what the rank is about to do; it
+travels while rows are encoded, and nothing of variable size is sent before it was compared.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+from weakref import WeakSet
+
+import torch
+import torch.distributed as dist
+
+from tersor.errors import ExchangeError, TersorError
+from tersor.sites.embeddings.agreement import first_line, gathered, tell_of_failure
+
+_FAILURE: Final = "failure"
+_NUM_FIELDS: Final = 3
+"""Of the message that begins an exchange: channel, number, bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a rank is about to exchange; ranks that are in step agree on it.
+
+    Attributes:
+        channel: which of the channels that the group was made with.
+        number: of the exchange in that channel.
+    """
+
+    channel: str
+    number: int
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class InFlight:
+    """A collective that has begun.
+
+    It gives its work away when it is waited for or dropped: a work that is held keeps the group
+    connected, and the peers of a rank that left it waiting.
+    """
+
+    work: Any
+
+    def wait(self) -> None:
+        """Wait until it is done."""
+        work, self.work = self.work, None
+        work.wait()
+
+
+def _timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> timedelta | None:
+    """Return how long a group waits for its ranks, which a new group does not take over."""
+    whole: Any = group or dist.group.WORLD
+    # torch has no public way to ask
+    options = getattr(whole._get_backend(device), "options", None)  # noqa: SLF001
+    return getattr(options, "_timeout", None)
+
+
+def _takes_cpu_tensors(group: Any) -> bool:
+    try:
+        group._get_backend(torch.device("cpu"))  # noqa: SLF001 - as above
+    except RuntimeError:
+        return False
+    return True
+
+
+class RankGroup:
+    """The ranks of a process group, in a group of its own.
+
+    Every rank makes the same calls in the same order. A rank that fails leaves, so that the others
+    fail too instead of waiting for it, and tells them why.
+    """
+
+    def __init__(
+        self, group: dist.ProcessGroup | None, device: torch.device, channels: Sequence[str]
+    ) -> None:
+        """Make a group with the ranks of ``group`` (all of them if None); a collective call.
+
+        Args:
+            group: whose ranks take part.
+            device: of the tensors that are sent.
+            channels: names of what is exchanged; the same list on all ranks.
+
+        Raises:
+            ExchangeError: a rank could not connect.
+        """
+        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.channels = tuple(channels)
+        self._in_flight: WeakSet[InFlight] = WeakSet()
+        self._group: Any = None
+        self._control: Any = None
+        self._failures: Any = None
+        with self._explained("set-up"):
+            self._connect(group, device)
+
+    def _connect(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+        """Join the new groups, and return when every rank has.
+
+        A rank that left while another still connects would break its connecting.
+        """
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        timeout = _timeout_of(group, device)
+        try:
+            self._group = dist.new_group(ranks, backend=dist.get_backend(group), timeout=timeout)
+            # NCCL takes no CPU tensors, and the host must not wait for the device to compare turns
+            self._control = (
+                self._group
+                if _takes_cpu_tensors(self._group)
+                else dist.new_group(ranks, backend="gloo", timeout=timeout)
+            )
+        except RuntimeError:
+            tell_of_failure(group)
+            raise
+        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
+        self._failures = dist.distributed_c10d.PrefixStore(
+            f"tersor/{self._group.group_name}", store
+        )
+        with self.abort_on_error():
+            for rank, is_connected in enumerate(gathered(True, group)):
+                if not is_connected:
+                    raise ExchangeError(f"rank {rank} could not connect; look at its error")
+
+    def close(self) -> None:
+        """Leave the group; what peers still wait for fails at once."""
+        group, self._group = self._group, None
+        control, self._control = self._control, None
+        for operation in self._in_flight:
+            operation.work = None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+            if control is not group:
+                dist.destroy_process_group(control)
+
+    @contextmanager
+    def abort_on_error(self) -> Iterator[None]:
+        """Leave the group on any error or interrupt, which stays what it is, and tell the peers.
+
+        Also on one that the peers may be making too: a rank cannot know, and they may be waiting.
+        """
+        if self._group is None:
+            raise ExchangeError("this exchange failed or was closed before; make a new one")
+        try:
+            yield
+        except BaseException as error:
+            self.abort(error)
+            raise
+
+    def abort(self, error: BaseException) -> None:
+        """Tell the peers of an error of this rank, and leave the group."""
+        if self._group is not None and not isinstance(error, ExchangeError):
+            words = f"rank {self.rank} failed: {type(error).__name__}: {first_line(error)}"
+            if isinstance(error, Exception):
+                # before the tracebacks of all ranks, which tell the same at length
+                logging.getLogger("tersor").error("%s; this ends the exchange on all ranks", words)
+            with suppress(RuntimeError):
+                if self._failures is not None:
+                    self._failures.compare_set(_FAILURE, "", words)
+        self.close()
+
+    def _failure_of_peer(self) -> str | None:
+        """Return what a peer that failed said of it; None if none did, or it cannot be asked."""
+        with suppress(RuntimeError):
+            if self._failures is not None and self._failures.check([_FAILURE]):
+                return str(self._failures.get(_FAILURE), "utf-8")
+        return None
+
+    @contextmanager
+    def guarded(self, phase: str) -> Iterator[None]:
+        """Leave the group on any error, and say what the backend's error means."""
+        with self.abort_on_error(), self._explained(phase):
+            yield
+
+    @contextmanager
+    def _explained(self, phase: str) -> Iterator[None]:
+        try:
+            yield
+        except TersorError:
+            raise
+        except RuntimeError as error:
+            # frames of torch hold the group, and a group that is held stays connected
+            error.__traceback__ = None
+            words = self._failure_of_peer()
+            if words is not None:
+                raise ExchangeError(f"{words}; this ended the exchange on all ranks") from None
+            raise ExchangeError(
+                f"the {phase} of an embedding exchange failed on rank {self.rank}: a peer left, "
+                f"failed or timed out; look for the first error of any rank ({first_line(error)})"
+            ) from error
+
+    def all_to_all(
+        self,
+        received: torch.Tensor,
+        sent: torch.Tensor,
+        receive_counts: Sequence[int],
+        send_counts: Sequence[int],
+    ) -> InFlight:
+        """Start to move so many elements from and to each rank."""
+        return self._started(
+            dist.all_to_all_single(
+                received, sent, list(receive_counts), list(send_counts),
+                group=self._group, async_op=True,
+            )
+        )  # fmt: skip
+
+    def _started(self, work: Any) -> InFlight:
+        operation = InFlight(work)
+        self._in_flight.add(operation)
+        return operation
+
+    def meet(
+        self, turn: Turn, send_nbytes: Sequence[int] | None, receive_nbytes: Sequence[int] | None
+    ) -> Meeting:
+        """Start to compare with all ranks what each is about to exchange.
+
+        Args:
+            turn: of this rank.
+            send_nbytes: bytes for each rank, where they are known beforehand.
+            receive_nbytes: bytes from each rank, likewise.
+        """
+        unknown = [0] * self.world_size
+        channel = self.channels.index(turn.channel)
+        fields = [[channel, turn.number, nbytes] for nbytes in send_nbytes or unknown]
+        sent = torch.tensor(fields, dtype=torch.int64, device="cpu")
+        received = torch.empty_like(sent)
+        operation = self._started(
+            dist.all_to_all_single(received, sent, group=self._control, async_op=True)
+        )
+        return Meeting(self, turn, list(receive_nbytes or unknown), sent, received, operation)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """The comparison of all ranks' turns, on its way."""
+
+    group: RankGroup
+    turn: Turn
+    receive_nbytes: list[int]
+    sent: torch.Tensor
+    received: torch.Tensor
+    operation: InFlight
+
+    def check(self) -> None:
+        """Return when all ranks are at this turn.
+
+        Raises:
+            ExchangeError: a rank is at another one, or failed.
+        """
+        self.operation.wait()
+        own = self.turn
+        for rank, (channel, number, nbytes) in enumerate(self.received.tolist()):
+            names = self.group.channels
+            name = names[channel] if 0 <= channel < len(names) else f"unknown ({channel})"
+            if (name, number) != (own.channel, own.number):
+                raise ExchangeError(
+                    f"rank {rank} is at its {name} exchange {number}, rank {self.group.rank} at its "
+                    f"{own.channel} exchange {own.number}; all ranks must call start, wait and "
+                    "backward equally often and in the same order, also after a loss that is skipped"
+                )
+            if nbytes != self.receive_nbytes[rank]:
+                raise ExchangeError(
+                    f"rank {rank} sends {nbytes} bytes in its {name} exchange {number}, where rank "
+                    f"{self.group.rank} expects {self.receive_nbytes[rank]}; give all ranks the same "
+                    "batches"
+                )
