@@ -48,7 +48,7 @@ def exchanged(rank: int, options: dict[str, Any], steps: int = 2) -> dict[str, A
     return {
         "out": [y.detach() for y in out],
         "grad": [x.grad for x in rows],
-        "stats": exchange.stats.to_config(),
+        "stats": exchange.stats.to_dict(),
     }
 
 
@@ -274,7 +274,7 @@ def waits_twice(rank: int) -> tuple[torch.Tensor | None, int]:
     assert all(a is b is c for a, b, c in zip(first, again, pending.wait(), strict=True))
     exchange.close()
     assert len(pending.wait()) == 2
-    return rows.grad, exchange.stats.to_config()["backward"]["original_nbytes"]
+    return rows.grad, exchange.stats.to_dict()["backward"]["original_nbytes"]
 
 
 def test_rows_that_are_waited_for_again_are_the_same_and_go_back_once():

@@ -215,12 +215,12 @@ def evaluated(rank: int) -> dict[str, Any]:
     decay = AdaptiveBounds(decay=Decay("linear", 2.0, end=4))
     with Exchange([0, 1], 8, bounds=decay, gradient_division=False) as exchange:
         exchange([looked_up(4, seed=rank)])
-        before = exchange.stats.to_config(), exchange.iteration
+        before = exchange.stats.to_dict(), exchange.iteration
         rows = looked_up(4, seed=rank).requires_grad_()
         with exchange.uncompressed():
             out = exchange([rows])
         sum((0.1 * y).sum() for y in out).backward()
-        after = exchange.stats.to_config(), exchange.iteration
+        after = exchange.stats.to_dict(), exchange.iteration
         exchange([looked_up(4, seed=rank)])
     return {"out": [y.detach() for y in out], "grad": rows.grad, "same": before == after}
 

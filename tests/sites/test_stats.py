@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from tersor.errors import SpecError
-from tersor.sites.embeddings import Exchange, ExchangeStats
+from tersor.sites.embeddings import Exchange, ExchangeStats, Volume
+from tersor.sites.embeddings.stats import PHASES, Stopwatch
+from tests.sites.ranks import returned, run_ranks
 
 
 def counted() -> ExchangeStats:
@@ -20,8 +22,8 @@ def counted() -> ExchangeStats:
 
 def test_statistics_go_on_from_their_json_form():
     stats = counted()
-    again = ExchangeStats.from_config(json.loads(json.dumps(stats.to_config())))
-    assert again.to_config() == stats.to_config()
+    again = ExchangeStats.from_dict(json.loads(json.dumps(stats.to_dict())))
+    assert again.to_dict() == stats.to_dict()
     with again.forward_times.phase("encode", torch.device("cpu")):
         again.tables[1].add(1, 1)
     assert again.forward.original_nbytes == stats.forward.original_nbytes + 1
@@ -43,4 +45,59 @@ def test_statistics_go_on_from_their_json_form():
 )
 def test_what_are_no_statistics_is_refused(change):
     with pytest.raises(SpecError, match="no statistics of an exchange"):
-        ExchangeStats.from_config({**counted().to_config(), **change})
+        ExchangeStats.from_dict({**counted().to_dict(), **change})
+
+
+def test_statistics_as_text_are_a_table_of_both_directions():
+    lines = str(counted()).splitlines()
+    assert lines[0] == "3 exchanges"
+    assert lines[1].split() == (
+        [
+            "original",
+            "MiB",
+            "encoded",
+            "MiB",
+            "ratio",
+            "encode",
+            "ms",
+            "sizes",
+            "ms",
+            "payload",
+            "ms",
+            "decode",
+            "ms",
+        ]
+    )
+    assert [line.split()[0] for line in lines[2:]] == ["forward", "table", "table", "backward"]
+    ends = {len(line) for line in (lines[1], lines[2], lines[-1])}
+    assert len(ends) == 1
+    assert lines[2].split()[3] == "1.00"
+
+
+def test_statistics_of_ranks_add_up_bytes_and_take_the_slowest():
+    one, other = counted(), counted()
+    del other.tables[0]
+    other.tables[5] = Volume(100, 10)
+    other.backward_times = Stopwatch(dict.fromkeys(PHASES, 9.0))
+    total = ExchangeStats.merged([one, other])
+    assert total.num_exchanges == 3
+    assert total.tables == {
+        0: one.tables[0],
+        1: Volume(*(2 * n for n in (one.tables[1].original_nbytes, one.tables[1].encoded_nbytes))),
+        5: Volume(100, 10),
+    }
+    assert total.backward.original_nbytes == 2 * one.backward.original_nbytes
+    assert set(total.backward_times.read().values()) == {9.0}
+    forward = {name: max(x.forward_times.read()[name] for x in (one, other)) for name in PHASES}
+    assert total.forward_times.read() == forward
+
+
+def of_all_ranks(rank: int) -> tuple[int, int]:
+    with Exchange([0, 1, 1], 4, codec="raw") as exchange:
+        exchange([torch.ones(6, 4)] * (1 + rank))
+        total = exchange.stats_of_all_ranks()
+    return len(total.tables), total.forward.original_nbytes
+
+
+def test_ranks_see_what_all_of_them_sent():
+    assert returned(run_ranks(of_all_ranks, 2)) == [(3, 3 * 6 * 4 * 4)] * 2

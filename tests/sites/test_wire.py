@@ -27,11 +27,11 @@ def lied_to(rank: int, is_trained: bool) -> str:
     rows = torch.randn(6, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
     send = dist.all_to_all_single
 
-    def altered(out: Any, sent: Any, receive: Any, sizes: Any, **kwargs: Any) -> Any:
+    def altered(out: Any, sent: Any, *sizes: Any, **kwargs: Any) -> Any:
         if sent.dtype == torch.uint8:
             sent = sent.clone()
-            sent[: sizes[0] : 5] ^= 0x55
-        return send(out, sent, receive, sizes, **kwargs)
+            sent[: sizes[1][0] : 5] ^= 0x55
+        return send(out, sent, *sizes, **kwargs)
 
     if rank == 1:
         dist.all_to_all_single = altered

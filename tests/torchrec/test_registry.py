@@ -48,7 +48,7 @@ def planned(rank: int, backward: str) -> dict[str, Any]:
     for name, tables in (("first", TABLES), ("second", other)):
         rows = model.module[name](models.as_features(samples_of(tables, rank, 6)))
         rows.values().sum().backward()
-    stats = codecs.stats.to_config()
+    stats = codecs.stats.to_dict()
     codecs.close()
     return stats
 

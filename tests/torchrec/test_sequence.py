@@ -41,7 +41,7 @@ def looked_up(
                     for name, weight in sharded.model.named_parameters()
                     if weight.numel()
                 },
-                "stats": sharded.codecs.stats.to_config() if sharded.codecs else None,
+                "stats": sharded.codecs.stats.to_dict() if sharded.codecs else None,
             }
         )
         if sharded.codecs:

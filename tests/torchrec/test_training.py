@@ -58,7 +58,7 @@ def train(rank: int, options: dict[str, Any] | None) -> dict[str, Any]:
         loss.backward()
         dense.step()
         found.append(loss.item())
-    stats = None if codecs is None else codecs.stats.to_config()
+    stats = None if codecs is None else codecs.stats.to_dict()
     if codecs is not None:
         codecs.close()
     return {"losses": found, "stats": stats}

@@ -103,7 +103,7 @@ def test_the_statistics_of_a_resumed_run_are_those_of_the_whole(tmp_path):
     for _ in range(6):
         whole.step()
     first, second = stopped_and_resumed(tmp_path)
-    assert second.exchange.stats.to_config() == first.exchange.stats.to_config()
+    assert second.exchange.stats.to_dict() == first.exchange.stats.to_dict()
     for _ in range(3):
         second.step()
     assert sent(second) == sent(whole)

@@ -147,7 +147,7 @@ def _trained(
         show = stack.enter_context(screen.steps("training"))
         metrics = train(run, schedule, log, show)
         if is_first:
-            values = {"metrics": metrics.to_config(), "exchange": run.exchange.stats.to_config()}
+            values = {"metrics": metrics.to_config(), "exchange": run.exchange.stats.to_dict()}
             if schedule.dumps is not None:
                 screen.say(
                     f"{len(_dumps_in(schedule.dumps))} dumps of looked-up rows are in {schedule.dumps}"

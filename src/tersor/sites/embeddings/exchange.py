@@ -13,7 +13,11 @@ import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
 from tersor.errors import ExchangeError, SpecError
-from tersor.sites.embeddings.agreement import check_same_everywhere, tell_of_failure
+from tersor.sites.embeddings.agreement import (
+    check_same_everywhere,
+    gathered,
+    tell_of_failure,
+)
 from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
 from tersor.sites.embeddings.passage import Passage, Sending, Start, Wait
 from tersor.sites.embeddings.plan import (
@@ -114,6 +118,7 @@ class Exchange:
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
         self.stats = ExchangeStats()
+        self._parent = group
         self._num_started = 0
         self._compresses = True
         self._is_closed = False
@@ -197,6 +202,13 @@ class Exchange:
         """Return the statistics so far and start anew."""
         stats, self.stats = self.stats, ExchangeStats()
         return stats
+
+    def stats_of_all_ranks(self) -> ExchangeStats:
+        """Return the statistics of all ranks as one; a collective call. See ``ExchangeStats.merged``."""
+        if not self.is_distributed:
+            return self.stats
+        every = gathered(self.stats.to_dict(), self._parent)
+        return ExchangeStats.merged([ExchangeStats.from_dict(one) for one in every])
 
     @contextmanager
     def uncompressed(self) -> Iterator[None]:

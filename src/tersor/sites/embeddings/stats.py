@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -67,6 +67,12 @@ class Stopwatch:
             name, start, stop = self._open.pop(0)
             self._seconds[name] += start.elapsed_time(stop) / 1e3
 
+    @classmethod
+    def slowest(cls, every: Sequence[Stopwatch]) -> Stopwatch:
+        """Return the longest time of each phase, over the stopwatches of several ranks."""
+        read = [one.read() for one in every]
+        return cls({name: max((one[name] for one in read), default=0.0) for name in PHASES})
+
     def read(self) -> Mapping[str, float]:
         """Return the seconds of every phase; waits for what is still running."""
         for _, _, stop in self._open:
@@ -77,7 +83,9 @@ class Stopwatch:
 
 @dataclass(slots=True)
 class ExchangeStats:
-    """What this rank has sent since the statistics were last reset.
+    """What a rank, or all of them, have sent since the statistics were last reset.
+
+    As text it is a table: bytes before and after, their ratio, and milliseconds per exchange.
 
     Attributes:
         num_exchanges: forward exchanges.
@@ -101,12 +109,52 @@ class ExchangeStats:
             total.add(volume.original_nbytes, volume.encoded_nbytes)
         return total
 
-    def to_config(self) -> dict[str, Any]:
-        """Return the JSON form."""
+    def __str__(self) -> str:
+        names = ("", "original MiB", "encoded MiB", "ratio", *(f"{name} ms" for name in PHASES))
+        lines = [
+            names,
+            _line("forward", self.forward, self._milliseconds(self.forward_times)),
+            *(_line(f"  table {k}", volume) for k, volume in sorted(self.tables.items())),
+            _line("backward", self.backward, self._milliseconds(self.backward_times)),
+        ]
+        widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
+        rows = (
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
+            for line in lines
+        )
+        return "\n".join([f"{self.num_exchanges} exchanges", *(row.rstrip() for row in rows)])
+
+    def _milliseconds(self, times: Stopwatch) -> list[float]:
+        return [1e3 * times.read()[name] / max(1, self.num_exchanges) for name in PHASES]
+
+    @classmethod
+    def merged(cls, every: Sequence[ExchangeStats]) -> ExchangeStats:
+        """Return the statistics of several ranks as one.
+
+        Bytes are added up. Of seconds, each phase has those of the slowest rank, and so has the number
+        of exchanges, which ranks make together.
+        """
+        found = cls(num_exchanges=max((one.num_exchanges for one in every), default=0))
+        for one in every:
+            found.backward.add(one.backward.original_nbytes, one.backward.encoded_nbytes)
+            for table, volume in one.tables.items():
+                total = found.tables.setdefault(table, Volume())
+                total.add(volume.original_nbytes, volume.encoded_nbytes)
+        found.forward_times = Stopwatch.slowest([one.forward_times for one in every])
+        found.backward_times = Stopwatch.slowest([one.backward_times for one in every])
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form.
+
+        ``num_exchanges``; ``forward`` and ``backward``, each with ``original_nbytes``,
+        ``encoded_nbytes``, ``ratio`` and the ``seconds`` of ``encode``, ``sizes``, ``payload`` and
+        ``decode``; and ``tables``, by number as text, each ``[original bytes, encoded bytes]``.
+        """
         return {
             "num_exchanges": self.num_exchanges,
-            "forward": _as_config(self.forward, self.forward_times),
-            "backward": _as_config(self.backward, self.backward_times),
+            "forward": _direction(self.forward, self.forward_times),
+            "backward": _direction(self.backward, self.backward_times),
             "tables": {
                 str(table): [volume.original_nbytes, volume.encoded_nbytes]
                 for table, volume in sorted(self.tables.items())
@@ -114,19 +162,19 @@ class ExchangeStats:
         }
 
     @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> ExchangeStats:
+    def from_dict(cls, values: Mapping[str, Any]) -> ExchangeStats:
         """Return statistics that go on from their JSON form.
 
         Raises:
             SpecError: it is no such form.
         """
         try:
-            forward, backward = config["forward"], config["backward"]
+            forward, backward = values["forward"], values["backward"]
             return cls(
-                num_exchanges=_count(config["num_exchanges"]),
+                num_exchanges=_count(values["num_exchanges"]),
                 tables={
                     int(table): Volume(_count(original), _count(encoded))
-                    for table, (original, encoded) in config["tables"].items()
+                    for table, (original, encoded) in values["tables"].items()
                 },
                 backward=Volume(
                     _count(backward["original_nbytes"]), _count(backward["encoded_nbytes"])
@@ -144,7 +192,14 @@ def _count(value: Any) -> int:
     return value
 
 
-def _as_config(volume: Volume, times: Stopwatch) -> dict[str, Any]:
+def _line(name: str, volume: Volume, milliseconds: Sequence[float] = ()) -> list[str]:
+    """Return one row of the table that statistics are as text."""
+    shown = (volume.original_nbytes / 2**20, volume.encoded_nbytes / 2**20, volume.ratio)
+    blank = [""] * (len(PHASES) - len(milliseconds))
+    return [name, *(f"{value:,.2f}" for value in (*shown, *milliseconds)), *blank]
+
+
+def _direction(volume: Volume, times: Stopwatch) -> dict[str, Any]:
     return {
         "original_nbytes": volume.original_nbytes,
         "encoded_nbytes": volume.encoded_nbytes,

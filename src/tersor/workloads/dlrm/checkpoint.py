@@ -45,7 +45,7 @@ def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
     path.mkdir(parents=True, exist_ok=True)
     save(path / f"rank-{run.ranks.rank}.tsr", run.state(), codec="raw")
     with atomic_write(_stats_file(run, path)) as file:
-        file.write(json.dumps(run.exchange.stats.to_config()).encode())
+        file.write(json.dumps(run.exchange.stats.to_dict()).encode())
     _barrier(run)
     if run.ranks.rank == 0:
         facts = {
@@ -109,7 +109,7 @@ def _saved_stats(file: Path) -> ExchangeStats:
     if not file.exists():
         return ExchangeStats()
     try:
-        return ExchangeStats.from_config(json.loads(file.read_text(encoding="utf-8")))
+        return ExchangeStats.from_dict(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise CorruptDataError(
             f"{file} cannot be read; remove it, and the run goes on without what it has counted"

@@ -106,7 +106,7 @@ def compare(
             )
             metrics = train(run, schedule, log, progress)
         every: list[Any] = [None] * run.ranks.world_size
-        stats = run.exchange.stats.to_config()
+        stats = run.exchange.stats.to_dict()
         if run.ranks.world_size > 1:
             dist.all_gather_object(every, stats)
         else:

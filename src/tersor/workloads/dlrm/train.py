@@ -108,7 +108,7 @@ def train(
         if not is_told:
             log.metrics(run.step_number, metrics)
     if not is_told:
-        log.write(LAST_KIND, run.step_number, run.exchange.stats.to_config())
+        log.write(LAST_KIND, run.step_number, run.exchange.stats.to_dict())
     return metrics
 
 
