@@ -23,7 +23,7 @@ from tersor.bench.timing import clock_of
 from tersor.bench.trial import time_trials
 from tersor.codecs import registry
 from tersor.errors import SpecError, UnknownCodecError
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
 from tests.bench.dumps import MadeLookUps
 from tests.bench.planted import Exact, Idle, JustOver
 

@@ -15,7 +15,7 @@ from tersor.bench.suites import embeddings
 from tersor.bench.suites.embeddings import EmbeddingsConfig, run_embeddings
 from tersor.bench.suites.outcome import SuiteOutcome
 from tersor.errors import BackendUnavailableError, ExchangeError, SpecError
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
 from tersor.workloads.network import Bandwidth, Loopback, RankProcesses, opening
 from tersor.workloads.network.exchange_case import Bench
 from tersor.workloads.network.namespaces import (

@@ -397,3 +397,31 @@ def test_a_codec_object_may_send_under_bounds_by_table():
     rows = torch.randn(64, 8)
     limit = 0.01 * float(rows.max() - rows.min())
     assert_within_bound(rows, exchange([rows])[0].detach(), limit)
+
+
+def sampled(rank: int) -> AdaptiveBounds:
+    """Each rank knows one table; both know a third, which rank 1 finds crowded."""
+    few, many = looked_up(64), torch.randn(512, 8)
+    own = {"user": few} if rank == 0 else {"item": many}
+    num_rows = {"user": 50_000} if rank == 0 else {"item": 1_000}
+    crowded = torch.cat([torch.ones(1, 8), -torch.ones(1, 8), 1e-4 * many[:300]])
+    shared = crowded if rank == 1 else many
+    return AdaptiveBounds.from_sample(
+        {**own, "country": shared}, {**num_rows, "country": 1_000}, decay=Decay.off()
+    )
+
+
+def test_ranks_find_the_classes_of_all_tables_together():
+    for policy in returned(run_ranks(sampled, 2)):
+        assert policy.tight == {"user", "country"}
+        assert policy.table_class("item") == "base"
+
+
+def one_sample_is_empty(rank: int) -> None:
+    AdaptiveBounds.from_sample({rank: torch.ones(4 * rank, 8)})
+
+
+def test_a_rank_that_cannot_class_its_tables_keeps_nobody_waiting():
+    own, peer = run_ranks(one_sample_is_empty, 2)
+    assert "sample of table 0 is empty" in own.message
+    assert (peer.name, "rank 0 could not class its tables" in peer.message) == ("SpecError", True)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError, SpecError
-from tersor.policy import AdaptiveBounds, Decay
+from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
 from tersor.workloads.dlrm import train as training

@@ -9,7 +9,7 @@ from typing import Any, Final
 from tersor import planning
 from tersor.codecs import registry
 from tersor.errors import SpecError
-from tersor.policy import ClassBounds
+from tersor.sites.embeddings import ClassBounds
 from tersor.workloads.network.exchange_case import Contender
 
 CONTENDERS: Final = ("float32", "half", "int8", "4-bit", "rows", "rows+int8", "auto")

@@ -89,7 +89,7 @@ def _source(data: str, seed: int, samples: int, max_rows: int) -> ClickSource:
 def _config(
     source: ClickSource, steps: int | None, batch: int, rate: float, codec: str, backward: str
 ) -> DlrmConfig:
-    from tersor.policy import AdaptiveBounds, Decay
+    from tersor.sites.embeddings import AdaptiveBounds, Decay
     from tersor.workloads.dlrm.config import DlrmConfig
     from tersor.workloads.models.dlrm import DlrmShape
 

@@ -110,7 +110,7 @@ def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
 
 def _policy(options: dict[str, Any]) -> dict[str, Any]:
     """Return classes, bounds and decay."""
-    from tersor.policy import ClassBounds, Decay
+    from tersor.sites.embeddings import ClassBounds, Decay
 
     classes = options["--classes"] or "auto"
     if classes not in ("auto", "hand"):

@@ -67,7 +67,7 @@ def _trained(
     screen: Screen, steps: int, ranks: int, seed: int
 ) -> tuple[dict[str, Any], list[Any], float]:
     """Run both trainings; return their outcomes, the classes of the tables, and the best AUC."""
-    from tersor.policy import AdaptiveBounds, Decay
+    from tersor.sites.embeddings import AdaptiveBounds, Decay
     from tersor.workloads.data.synthetic import SyntheticClicks
     from tersor.workloads.dlrm import comparison
     from tersor.workloads.dlrm.config import DlrmConfig, uncompressed
@@ -139,7 +139,7 @@ _TABLE_HEAD: Final = ("table", "rows", "class", "final bound", "ratio", "why")
 
 
 def _tables(outcome: Any, classes: list[Any]) -> list[list[str]]:
-    from tersor.policy import ClassBounds
+    from tersor.sites.embeddings import ClassBounds
 
     bounds = ClassBounds()
     return [
@@ -182,7 +182,7 @@ def _values(
     import torch
 
     from tersor.bench import machine
-    from tersor.policy import ClassBounds
+    from tersor.sites.embeddings import ClassBounds
 
     runs = {}
     for name, one in outcomes.items():

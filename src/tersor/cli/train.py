@@ -20,7 +20,7 @@ from tersor.cli.screen import Screen, binary_size
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.policy import AdaptiveBounds
+    from tersor.sites.embeddings import AdaptiveBounds
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm.config import DlrmConfig
     from tersor.workloads.dlrm.run import DlrmRun
@@ -268,7 +268,7 @@ def _bounds(
     """Return the policy that environment and options ask for."""
     from dataclasses import replace
 
-    from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+    from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
     from tersor.workloads.dlrm.environment import bounds_from
 
     policy = bounds_from(os.environ, AdaptiveBounds(decay=Decay(end=max(1, steps // 5))))
@@ -295,7 +295,7 @@ def _classified(
     """Return the configuration with its bounds; classes are found unless any was given."""
     from dataclasses import replace
 
-    from tersor.policy import AdaptiveBounds
+    from tersor.sites.embeddings import AdaptiveBounds
     from tersor.workloads.dlrm.comparison import sample_classes
 
     if classes not in ("auto", "hand"):

@@ -8,7 +8,7 @@ from typing import Final
 from tersor.bench.goals.goal import Goal
 from tersor.bench.lookups.sums import OURS, Place, counted, facts_of, places
 from tersor.bench.rows import ResultRow
-from tersor.policy import ClassBounds
+from tersor.sites.embeddings import ClassBounds
 
 _MOSTLY_REPEATED: Final = 0.5
 """Share of repeated rows that the second, narrower goal asks for. It is our choice, made with results at

@@ -11,7 +11,7 @@ from tersor.bench.lookups.candidates import DEVICE_LOOKUP_CODECS, LOOKUP_CODECS,
 from tersor.bench.lookups.inputs import Cut
 from tersor.bench.peers import COPIES, peers_of
 from tersor.errors import SpecError
-from tersor.policy import ClassBounds, Decay
+from tersor.sites.embeddings import ClassBounds, Decay
 
 CODE_DTYPES: Final = {"int8": torch.int8, "int16": torch.int16, "auto": None}
 

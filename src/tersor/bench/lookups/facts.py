@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 from tersor.bench.row_checks import ask, is_count, is_number
 from tersor.errors import SpecError
-from tersor.policy.tables import CLASSES
+from tersor.sites.embeddings.classes import CLASSES
 
 ALL_CLASSES: Final = "all"
 _FROM_ONE: Final = ("width", "num_ranks", "num_slices", "num_iterations")

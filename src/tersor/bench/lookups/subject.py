@@ -14,8 +14,8 @@ from tersor.bench.subject import Copy, Subject, cache_nbytes, copies_needed
 from tersor.errors import SpecError
 from tersor.kernels.dedup import unique_rows
 from tersor.kernels.finite_range import finite_range
-from tersor.policy import AdaptiveBounds
 from tersor.raw_bytes import as_bytes
+from tersor.sites.embeddings import AdaptiveBounds
 from tersor.types import Bound
 
 _CONSTANT_SHARE: Final = 2.0**-7

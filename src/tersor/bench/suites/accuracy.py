@@ -11,7 +11,7 @@ import torch
 
 from tersor.bench import machine
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, Decay
+from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.workloads.data.clicks import ClickSource
 from tersor.workloads.dlrm.comparison import Outcome, compare, sample_classes
 from tersor.workloads.dlrm.config import DlrmConfig, uncompressed

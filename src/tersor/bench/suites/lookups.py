@@ -26,8 +26,8 @@ from tersor.bench.suites.outcome import SuiteOutcome, ignore
 from tersor.bench.timing import clock_of
 from tersor.bench.trial import Trial, TrialTimes, run_trial, time_trials
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.policy import AdaptiveBounds, classify
-from tersor.policy.tables import TableClass
+from tersor.sites.embeddings import AdaptiveBounds, classify
+from tersor.sites.embeddings.classes import TableClass
 
 SUITE: Final = "lookups"
 _STEP_ROUNDS: Final = 3

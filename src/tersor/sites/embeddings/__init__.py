@@ -1,6 +1,8 @@
 """Looked-up embedding rows between ranks: the compressed all-to-all of recommendation models."""
 
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.policy import Decay
+from tersor.sites.embeddings.bounds import AdaptiveBounds
+from tersor.sites.embeddings.classes import ClassBounds, Classification, TableStats, classify
 from tersor.sites.embeddings.exchange import Exchange, Pending
 from tersor.sites.embeddings.plan import CodecPlan
 from tersor.sites.embeddings.stats import ExchangeStats, Volume
@@ -8,10 +10,13 @@ from tersor.sites.embeddings.stats import ExchangeStats, Volume
 __all__ = [
     "AdaptiveBounds",
     "ClassBounds",
+    "Classification",
     "CodecPlan",
     "Decay",
     "Exchange",
     "ExchangeStats",
     "Pending",
+    "TableStats",
     "Volume",
+    "classify",
 ]

@@ -49,6 +49,34 @@ class Exchange:
     error of any kind ends it on every rank; they then make a new one. As a context manager it is
     closed at the end of the block, and an error inside the block ends it on every rank at once.
 
+    Making it is a collective call. It compiles the kernels that the exchange will use, where that was not
+    done on this machine before.
+
+    Args:
+        owners: the rank that owns each table.
+        widths: values per row, of all tables or of each.
+        names: of the tables, for bounds by name; their numbers if None.
+        bounds: error bounds of the forward direction: a policy, one bound for all tables, a
+            relative bound as a number, or a dictionary of bounds by table number or name, with
+            ``"default"`` for those it leaves out; the default classes without decay if None.
+        codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
+            measured speed. ``bounds`` take precedence over the bound of a codec, which needs them.
+        backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
+            or any other id or codec; one that keeps a bound must bring it.
+        gradient_division: divide the gradients of the rows by the number of ranks, as TorchRec
+            does. Right where the loss of each rank is the mean over its own samples and dense
+            gradients are averaged, as ``DistributedDataParallel`` does; turn it off where the
+            losses of all ranks add up to the loss of the batch.
+        bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
+        group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
+            rank: rows are encoded and decoded, and go nowhere.
+        device: where the tensors are.
+        dtype: of rows and gradients.
+
+    Raises:
+        SpecError: the arguments contradict each other, or those of another rank.
+        ExchangeError: a rank could not connect.
+
     Attributes:
         iteration: compressed exchanges so far, which bounds decay with.
         stats: what this rank has sent in them.
@@ -69,35 +97,7 @@ class Exchange:
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        """Agree with the other ranks on what will be sent; a collective call.
-
-        Compiles the kernels that it will use, where that was not done on this machine before.
-
-        Args:
-            owners: the rank that owns each table.
-            widths: values per row, of all tables or of each.
-            names: of the tables, for bounds by name; their numbers if None.
-            bounds: error bounds of the forward direction: a policy, one bound for all tables, a
-                relative bound as a number, or a dictionary of bounds by table number or name, with
-                ``"default"`` for those it leaves out; the default classes without decay if None.
-            codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
-                measured speed. ``bounds`` take precedence over the bound of a codec, which needs them.
-            backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
-                or any other id or codec; one that keeps a bound must bring it.
-            gradient_division: divide the gradients of the rows by the number of ranks, as TorchRec
-                does. Right where the loss of each rank is the mean over its own samples and dense
-                gradients are averaged, as ``DistributedDataParallel`` does; turn it off where the
-                losses of all ranks add up to the loss of the batch.
-            bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
-            group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
-                rank: rows are encoded and decoded, and go nowhere.
-            device: where the tensors are.
-            dtype: of rows and gradients.
-
-        Raises:
-            SpecError: the arguments contradict each other, or those of another rank.
-            ExchangeError: a rank could not connect.
-        """
+        """Agree with the other ranks on what will be sent; a collective call."""
         self.is_distributed = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank(group) if self.is_distributed else 0
         self.world_size = dist.get_world_size(group) if self.is_distributed else 1

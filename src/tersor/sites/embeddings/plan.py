@@ -15,7 +15,9 @@ from tersor.codecs import create, get
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, Choice, ClassBounds, Decay, choose
+from tersor.policy import Choice, Decay, choose
+from tersor.sites.embeddings.bounds import AdaptiveBounds
+from tersor.sites.embeddings.classes import ClassBounds
 from tersor.types import Bound
 
 BoundsArgument: TypeAlias = (

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tersor.policy import ClassBounds, Classification, classify
-from tersor.sites.embeddings import Volume
+from tersor.sites.embeddings import ClassBounds, Classification, Volume, classify
 from tersor.sites.embeddings.stats import PHASES
 from tersor.workloads.data.clicks import ClickSource
 from tersor.workloads.dlrm.config import DlrmConfig

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay
+from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
 from tersor.workloads.models.dlrm import PRESETS, DlrmShape
 
 OPTIMIZERS: Final = ("sgd", "adagrad")

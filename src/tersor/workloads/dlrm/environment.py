@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, ClassBounds
 from tersor.policy.decay import SHAPES
+from tersor.sites.embeddings import AdaptiveBounds, ClassBounds
 
 VARIABLES = {
     "TIGHTEN_EB_TABLES": "numbers of the tables with the tight bound",

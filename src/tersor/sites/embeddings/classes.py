@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
 import torch
 
@@ -68,14 +68,14 @@ class TableStats:
     """What decides the class of a table.
 
     Attributes:
-        table: its number.
+        table: its number or name.
         num_rows: rows of the table; where that is not known, distinct rows of the sample.
         num_distinct: distinct rows of the sample.
         kept: per class, the share of distinct rows that are still distinct when quantized with its
             bound ("homogenization": 1 is none).
     """
 
-    table: int
+    table: int | str
     num_rows: int
     num_distinct: int
     kept: dict[TableClass, float]
@@ -113,7 +113,7 @@ def _distinct_codes(rows: torch.Tensor, bound: float) -> int:
 
 
 def table_stats(
-    table: int, sample: torch.Tensor, bounds: ClassBounds, num_rows: int | None = None
+    table: int | str, sample: torch.Tensor, bounds: ClassBounds, num_rows: int | None = None
 ) -> TableStats:
     """Measure one table's looked-up rows, [..., width].
 
@@ -144,8 +144,8 @@ def _class_of(stats: TableStats) -> tuple[TableClass, str]:
 
 
 def classify(
-    samples: Sequence[torch.Tensor],
-    num_rows: Sequence[int] | None = None,
+    samples: Sequence[torch.Tensor] | Mapping[int | str, torch.Tensor],
+    num_rows: Sequence[int] | Mapping[int | str, int] | None = None,
     bounds: ClassBounds | None = None,
 ) -> list[Classification]:
     """Sort tables into classes from one batch of look-ups each.
@@ -154,23 +154,29 @@ def classify(
     the base bound would make equal (``MIN_KEPT_ROWS``); all others are base.
 
     Args:
-        samples: looked-up rows of each table, [..., width].
-        num_rows: rows of each table; if None, those of the sample are all that is known.
+        samples: looked-up rows, [..., width], of all tables, or of some by number or name.
+        num_rows: rows of each of these tables; if None, those of the sample are all that is known.
         bounds: of the classes.
 
     Raises:
-        SpecError: the lists differ in length, or a sample is empty.
+        SpecError: the two are of different tables, or a sample is empty.
 
     Example:
         >>> rows = torch.randn(3, 16)[torch.arange(64) % 3]
         >>> classify([rows], [3])[0].table_class
         'tight'
     """
-    if num_rows is not None and len(num_rows) != len(samples):
-        raise SpecError(f"{len(samples)} samples need as many row counts, not {len(num_rows)}")
+    by_table = _by_table(samples)
+    counts = dict.fromkeys(by_table) if num_rows is None else _by_table(num_rows)
+    if counts.keys() != by_table.keys():
+        raise SpecError(f"{len(by_table)} samples need as many row counts, not {len(counts)}")
     bounds = bounds or ClassBounds()
     found = []
-    for table, sample in enumerate(samples):
-        stats = table_stats(table, sample, bounds, None if num_rows is None else num_rows[table])
+    for table, sample in by_table.items():
+        stats = table_stats(table, sample, bounds, counts[table])
         found.append(Classification(stats, *_class_of(stats)))
     return found
+
+
+def _by_table(values: Sequence[Any] | Mapping[int | str, Any]) -> dict[int | str, Any]:
+    return dict(values if isinstance(values, Mapping) else enumerate(values))

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from tersor.errors import SpecError
 from tersor.policy.decay import Decay
-from tersor.policy.tables import ClassBounds, Classification, TableClass, classify
+from tersor.sites.embeddings.agreement import gathered, tell_of_failure
+from tersor.sites.embeddings.classes import ClassBounds, Classification, TableClass, classify
 from tersor.types import Bound
 
 
@@ -49,15 +51,40 @@ class AdaptiveBounds:
     @classmethod
     def from_sample(
         cls,
-        samples: Sequence[torch.Tensor],
-        num_rows: Sequence[int] | None = None,
+        samples: Sequence[torch.Tensor] | Mapping[int | str, torch.Tensor],
+        num_rows: Sequence[int] | Mapping[int | str, int] | None = None,
         *,
         bounds: ClassBounds | None = None,
         decay: Decay | None = None,
+        group: dist.ProcessGroup | None = None,
     ) -> AdaptiveBounds:
-        """Find the classes from one batch of look-ups per table; see ``tables.classify``."""
+        """Find the classes from one batch of look-ups per table; see ``classes.classify``.
+
+        Where ``torch.distributed`` is initialised this is a collective call: each rank gives the tables
+        that it owns, and all ranks get the classes of all tables. A table that several ranks give is
+        tight if one of them finds it so.
+
+        Args:
+            samples: looked-up rows by table number or name, or of all tables in order.
+            num_rows: rows of each of these tables, if they are known.
+            bounds: of the classes.
+            decay: of the bounds.
+            group: the ranks that take part, all if None.
+
+        Raises:
+            SpecError: a sample is empty or without its number of rows, on this rank or another.
+        """
         bounds = bounds or ClassBounds()
-        return cls.from_classes(classify(samples, num_rows, bounds), bounds=bounds, decay=decay)
+        is_distributed = dist.is_available() and dist.is_initialized()
+        try:
+            found = classify(samples, num_rows, bounds)
+        except Exception:
+            if is_distributed:
+                tell_of_failure(group)
+            raise
+        if is_distributed:
+            found = _of_all_ranks(found, group)
+        return cls.from_classes(found, bounds=bounds, decay=decay)
 
     @classmethod
     def from_classes(
@@ -116,16 +143,28 @@ class AdaptiveBounds:
             sorted(self.tight, key=str), sorted(self.loose, key=str), self.bounds, self.decay, by_table,
         )  # fmt: skip
 
-    def table_class(self, table: int) -> TableClass:
+    def table_class(self, table: int | str) -> TableClass:
         """Return the class of a table."""
         if table in self.tight:
             return "tight"
         return "loose" if table in self.loose else "base"
 
-    def bound(self, table: int, iteration: int) -> Bound:
+    def bound(self, table: int | str, iteration: int) -> Bound:
         """Return the bound for a table's look-ups at an iteration, counted from 0."""
         final = self.tables.get(table, Bound.relative(self.bounds.of(self.table_class(table))))
         return Bound(final.kind, final.value * self.decay.factor(iteration))
+
+
+def _of_all_ranks(
+    own: list[Classification], group: dist.ProcessGroup | None
+) -> list[Classification]:
+    """Return what every rank found, the tightest last, which then counts; a collective call."""
+    every = gathered(own, group)
+    for rank, found in enumerate(every):
+        if found is None:
+            raise SpecError(f"rank {rank} could not class its tables; look at its error")
+    merged = [one for found in every for one in found]
+    return sorted(merged, key=lambda one: one.table_class == "tight")
 
 
 def _is_table(table: object) -> bool:

@@ -6,8 +6,13 @@ import pytest
 import torch
 
 from tersor.errors import SpecError
-from tersor.policy import AdaptiveBounds, ClassBounds, Decay, classify
-from tersor.policy.tables import MAX_SMALL_ROWS, MIN_KEPT_ROWS, MIN_TIGHT_ROWS, table_stats
+from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay, classify
+from tersor.sites.embeddings.classes import (
+    MAX_SMALL_ROWS,
+    MIN_KEPT_ROWS,
+    MIN_TIGHT_ROWS,
+    table_stats,
+)
 from tersor.types import Bound
 
 
