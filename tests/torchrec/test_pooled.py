@@ -88,7 +88,7 @@ def test_the_identity_codec_is_the_plain_model(name):
             assert one["stats"]["forward"]["ratio"] == 1.0 == one["stats"]["backward"]["ratio"]
 
 
-POLICY = AdaptiveBounds(tight={0}, loose={2}, decay=Decay("linear", 2.0, 4))
+POLICY = AdaptiveBounds(tight={"table0"}, loose={1}, decay=Decay("linear", 2.0, 4))
 
 
 @pytest.mark.parametrize("name", ["uneven", "one owner", "columns"])
@@ -99,6 +99,7 @@ POLICY = AdaptiveBounds(tight={0}, loose={2}, decay=Decay("linear", 2.0, 4))
 )
 def test_every_table_keeps_its_bound(name, bounds, codec):
     tables = MODELS[name]
+    names = [f"table{table.number}" for table in tables]
     # so slow a network that "auto" does not leave small tables as they are
     options = {"bounds": bounds, "codec": codec, "backward": "none", "bandwidth_gbps": 1e-4}
     every = [None, options]
@@ -113,7 +114,8 @@ def test_every_table_keeps_its_bound(name, bounds, codec):
                 strict=True,
             ):
                 bound = (
-                    bounds.bound(table.number, 1) if isinstance(bounds, AdaptiveBounds)
+                    bounds.numbered(names).bound(table.number, 1)
+                    if isinstance(bounds, AdaptiveBounds)
                     else bounds if isinstance(bounds, Bound) else Bound.relative(bounds)
                 )  # fmt: skip
                 assert_within_bound(x, y, bound.resolve(float(x.min()), float(x.max())))
