@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
 from tersor.bench.planning import coding
 from tersor.bench.planning.coding import fit_kernels, fit_lookups
 from tersor.bench.planning.fit import fit_rows
+from tersor.bench.planning.tables import plan_cells
 from tersor.bench.timing import Percentiles
 from tersor.errors import SpecError
 from tersor.planning import Description, Line, OneWay, RatioCurve
@@ -92,6 +94,30 @@ def test_look_ups_tell_what_coding_costs_on_all_tables_together():
     # gradients as they are have none either
     plain = fit_rows(look_ups("rows")).profiles["rows"]
     assert (plain.forward.has_sizes, plain.backward.has_sizes) == (True, False)
+
+
+def test_a_codec_that_promises_no_bound_breaks_none_in_plans_from_look_ups_and_from_kernels():
+    # its errors are ten times the bounds of the tables, which it was never given
+    free = {"spec": {}, "worst_error": 10.0, "error_bound": None}
+    crude = look_ups("crude", **free)
+    beyond = [replace(row, lookups=replace(row.lookups, error_share=10.0)) for row in crude]
+    broken = look_ups("wrong", worst_error=10.0)
+    exact = look_ups("exact", **free | {"worst_error": 0.0})
+    from_look_ups = fit_rows([*look_ups("rows"), *beyond, *broken, *exact])
+    kernels = {"suite": "kernels", "input": "embeddings"}
+    from_kernels = fit_rows([
+        make_row(**kernels, codec="rows"),
+        make_row(**kernels, codec="crude", **free),
+        make_row(**kernels, codec="wrong", worst_error=10.0, error_bound=1.0),
+        make_row(**kernels, codec="exact", **free | {"worst_error": 0.0}),
+    ])  # fmt: skip
+    for fit in (from_look_ups, from_kernels):
+        model = planned(fit, batch_per_rank=1000)
+        said = {line[1]: line[-1] for line in plan_cells(model, 4)}
+        assert {name: words.removeprefix("best").strip(", ") for name, words in said.items()} == {
+            "float32": "", "rows": "", "crude": "promises no bound", "wrong": "broke its bound",
+            "exact": "",
+        }  # fmt: skip
 
 
 FIXED = ("half", "group8-device", "group4-graph", "group4-hadamard")

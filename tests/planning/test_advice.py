@@ -46,8 +46,12 @@ def test_where_nothing_pays_it_is_said_until_where_it_would():
 
 def test_the_best_of_those_that_keep_a_bound_is_named_beside_one_that_does_not():
     crude = profile("crude", 30.0, Line(), Line(), keeps_bound=None)
-    advice = advise(model(FAST, SMALL, crude), 8)
+    made = model(FAST, SMALL, crude)
+    advice = advise(made, 8)
     assert advice.best.name == "crude"
+    assert {line[1]: line[-1] for line in plan_cells(made, 8)} == {
+        "float32": "", "fast": "", "small": "", "crude": "best, promises no bound",
+    }  # fmt: skip
     assert advice.best_bounded.name == "small"
     assert "of those that keep a bound small is best" in advice.reason
     assert short_reason(advice).endswith(

@@ -64,8 +64,8 @@ class Profile:
         name: of it.
         forward: looked-up rows.
         backward: gradients.
-        keeps_bound: whether rows come back exactly or within a bound; None where there is no bound
-            to hold them against.
+        keeps_bound: whether rows come back exactly or within the bound that was promised; None where
+            none is promised.
     """
 
     name: str

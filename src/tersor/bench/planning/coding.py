@@ -8,7 +8,7 @@ predicted for gradients is that of look-ups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -177,7 +177,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
     return Fit(
         profiles=_profiles(
             {name: _lookup_coding(found, name) for name in names},
-            {name: all(p.overall(name).error_share <= 1 for p in found) for name in names},
+            {name: keep_bounds(_rows_of(found, name)) for name in names},
             backward,
         ),
         transport=Transport(),
@@ -219,6 +219,10 @@ def _warnings(found: Sequence[Place], every: Sequence[str], names: Sequence[str]
 def _is_whole(place: Place, name: str) -> bool:
     total = place.overall(name)
     return total.num_tables == len(place.tables) and total.is_predictable
+
+
+def _rows_of(found: Sequence[Place], name: str) -> Iterator[ResultRow]:
+    return (rows[name] for place in found for rows in place.tables.values())
 
 
 def _lookup_coding(found: Sequence[Place], name: str) -> OneWay:

@@ -113,13 +113,17 @@ def _cells(model: Model, found: Prediction, advice: Advice) -> list[str]:
         _milliseconds(found.step_s),
         "" if is_base else f"{base.step_s / found.step_s:.2f}",
         "" if is_base else break_even_words(_break_even(model, found)),
-        "best" if found.name == advice.best.name else _bound_words(model, found),
+        ", ".join(filter(None, (_best_word(found, advice), _bound_words(model, found)))),
     ]
+
+
+def _best_word(found: Prediction, advice: Advice) -> str:
+    return "best" if found.name == advice.best.name else ""
 
 
 def _bound_words(model: Model, found: Prediction) -> str:
     keeps = model.profiles[found.name].keeps_bound
-    return "" if keeps else "no bound" if keeps is None else "broke its bound"
+    return "" if keeps else "promises no bound" if keeps is None else "broke its bound"
 
 
 def _ratio(phases: Phases) -> str:
