@@ -114,6 +114,30 @@ def test_names_of_points_at_one_place_do_not_cover_each_other():
         assert all(abs(x - u) > 10 or abs(y - v) > 10 for u, v in spots[k + 1 :])
 
 
+def test_every_point_of_a_crowd_is_named_beside_it_or_by_a_number():
+    names = [f"flat-device-absolute-{k}" for k in range(30)]
+    points = [Point(name, 1 + k % 3 / 50, 1 + k / 200, "ours") for k, name in enumerate(names)]
+    points += [Point("far", 9, 9, "ours")]
+    root = ET.fromstring(scatter_chart("t", "x", "y", points))
+    shown = texts(root)
+    # a name stands beside its point, or a number does, and the key below says whose it is
+    key = {word.split()[0]: word.split(" ", 1)[1] for word in shown if re.match(r"\d+ flat", word)}
+    assert key
+    assert all(shown.count(number) == 1 for number in key)
+    assert set(re.findall(r"flat-device-absolute-\d+", " ".join(shown))) == set(names)
+    assert "far" in shown
+    spots = {t.text: (float(t.get("x")), float(t.get("y"))) for t in root.iter(f"{SVG}text")}
+    marks = {
+        group.find(f"{SVG}title").text.split(":")[0]: group.find(f"{SVG}circle")
+        for group in root.iter(f"{SVG}g")
+        if group.find(f"{SVG}title") is not None
+    }
+    for name in set(names) & set(shown):
+        # the baseline of a name that begins or ends at most 16 away, above or below
+        assert abs(spots[name][1] - float(marks[name].get("cy"))) <= 16 + 13
+    assert max(y for _, y in spots.values()) < float(root.get("height"))
+
+
 def test_bars_are_as_long_as_their_values():
     root = ET.fromstring(bar_chart("t", "ratio", [Bar("a", 10.0, "loose"), Bar("b", 20.0, "base")]))
     first, second = (

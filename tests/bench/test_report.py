@@ -136,6 +136,35 @@ def test_measured_speedups_are_times_of_float32_over_own_times(tmp_path) -> None
     assert "float32" not in found["step", "dlrm-small", 4, 2048]
 
 
+def test_exchanges_on_one_link_are_bars_and_not_one_column_of_a_line(tmp_path) -> None:
+    rows = [row for row in made.exchange_rows() if row.exchange.link == "1gbit"]
+    page = report_of(made.write_lines(tmp_path / "x.jsonl", rows))
+    figure = ET.fromstring(page.figures["x-speedup-step-dlrm-small-4-2048"].svg)
+    svg = "{http://www.w3.org/2000/svg}"
+    assert not list(figure.iter(f"{svg}polyline"))
+    told = [title.text for title in figure.iter(f"{svg}title")]
+    assert told == ["float32: 1", "rows: 2", "half: 2"]
+    words = {text.text for text in figure.iter(f"{svg}text")}
+    assert "times faster than float32" in words
+    assert "link of 1 Gbit/s" in figure.get("aria-label")
+
+
+def test_where_no_codec_pays_float32_is_as_fast_as_itself(tmp_path) -> None:
+    slow = {"encode_s": made.seconds(0.005), "decode_s": made.seconds(0.005)}
+    rows = [made.kernel_row(codec, **slow) for codec in ("flat", "rows")]
+    page = report_of(made.write_lines(tmp_path / "k.jsonl", rows)).render()
+    [table] = [
+        table
+        for name, table in Outline(page).tables.items()
+        if name.startswith("Predicted fastest codec")
+    ]
+    fastest = {line[0]: line for line in table[1:]}
+    # 0.84 GB/s each way, where 25 Gbit/s are 3.125 GB/s: 1 / (1 / 8 + 3.125 * 2 / 0.84)
+    _, _, name, gain, ratio, *speeds = fastest["25"]
+    assert (gain, ratio, speeds) == ("1.00", "1.0", ["", ""])
+    assert name == "float32 as it is (flat would reach 0.13)"
+
+
 def test_the_environment_and_the_commands_are_those_of_the_rows(every) -> None:
     text = every.render()
     for words in (

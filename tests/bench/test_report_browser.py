@@ -59,6 +59,19 @@ def test_it_renders_without_problems_and_never_scrolls_sideways(browser, page, w
     assert browser.run(wide)
 
 
+def test_no_column_of_a_quickstart_is_hidden_on_a_laptop(browser, tmp_path) -> None:
+    made.write_all(tmp_path)
+    target = tmp_path / "report.html"
+    runs = read_runs([str(tmp_path / "quickstart")])
+    target.write_text(build_report(runs, title="t").render(), encoding="utf-8")
+    browser.open(target, width=1280)
+    boxes = browser.run("""
+    Array.from(document.querySelectorAll(".scroll")).map((box) => [box.scrollWidth, box.clientWidth])
+    """)
+    assert len(boxes) >= 2
+    assert all(inner <= outer for inner, outer in boxes), boxes
+
+
 def test_dark_screens_get_light_text_in_figures_too(browser, page) -> None:
     colours = []
     for dark in (False, True):

@@ -81,14 +81,10 @@ def _add_best(page: Page, label: str, rows: Sequence[ResultRow], links: Links) -
     at = label if bounds[0] is None else f"{label}, relative bound {bounds[0]:g}"
     add_chooser(page, at, measured(rows, bounds[0], threads), links)
     lines = [
-        [
-            f"{link:g}", "" if bound is None else f"{bound:g}",
-            _named(one) if gain > 1 else f"float32 as it is ({_named(one)} would be slower)",
-            f"{gain:.2f}", f"{one.ratio:.1f}", _number(one.encode_gbps, 3), _number(one.decode_gbps, 3),
-        ]
+        [f"{link:g}", "" if bound is None else f"{bound:g}", *_fastest_cells(one, gain)]
         for bound in bounds
         for link, one, gain in best_codecs(measured(rows, bound, threads), links)
-    ]  # fmt: skip
+    ]
     head = (
         "link Gbit/s",
         "bound",
@@ -100,6 +96,14 @@ def _add_best(page: Page, label: str, rows: Sequence[ResultRow], links: Links) -
     )
     if lines:
         page.table("Predicted fastest codec by link: sending, encoding and decoding", head, lines)
+
+
+def _fastest_cells(one: Measured, gain: float) -> list[str]:
+    """Return what is fastest on a link: the best codec, or float32 where that would be slower."""
+    if gain <= 1:
+        return [f"float32 as it is ({_named(one)} would reach {gain:.2f})", "1.00", "1.0", "", ""]
+    speeds = (_number(gbps, 3) for gbps in (one.encode_gbps, one.decode_gbps))
+    return [_named(one), f"{gain:.2f}", f"{one.ratio:.1f}", *speeds]
 
 
 def rows_cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:

@@ -11,8 +11,9 @@ from tersor.bench.exchange_tables import exchange_cells
 from tersor.bench.exchange_times import ExchangeTimes
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.report.links import gbit_words
 from tersor.bench.rows import ResultRow
-from tersor.bench.svg import line_chart
+from tersor.bench.svg import Bar, bar_chart, line_chart
 from tersor.errors import SpecError
 from tersor.workloads.network.bandwidth import Bandwidth
 
@@ -119,15 +120,26 @@ def _figures(
     figures = []
     for (what, source, ranks, batch), lines in gains.items():
         named = f"{source}, {ranks} ranks, batch {batch:,}"
-        svg = line_chart(
-            f"Measured speed-up, {_WHAT.get(what, what)}: {named}", "link, Gbit/s", lines,
-            y_label="times faster than float32", log_x=True, log_y=True, level=(1.0, "float32"),
-        )  # fmt: skip
+        svg = _chart(f"Measured speed-up, {_WHAT.get(what, what)}: {named}", lines)
         caption = "Median of the slowest rank's times, encoding and decoding counted."
         name = slug(run, "speedup", what, source, str(ranks), str(batch))
         is_folded = batch != batches[len(batches) // 2] or what == "backward"
         figures.append(Figure(name, svg, caption, is_folded))
     return figures
+
+
+def _chart(title: str, lines: Mapping[str, list[tuple[float, float]]]) -> str:
+    """Draw gains over the bandwidth; those of a single link as bars."""
+    gained = f"times faster than {BASELINE}"
+    links = {link for points in lines.values() for link, _ in points}
+    if len(links) > 1:
+        return line_chart(
+            title, "link, Gbit/s", lines, y_label=gained, log_x=True, log_y=True,
+            level=(1.0, BASELINE),
+        )  # fmt: skip
+    bars = [Bar(codec, gain) for codec, points in lines.items() for _, gain in points]
+    [link] = links
+    return bar_chart(f"{title}, link of {gbit_words(link)}", gained, [Bar(BASELINE, 1.0), *bars])
 
 
 def _with_number(cells: Sequence[str]) -> list[str]:

@@ -1,15 +1,23 @@
-"""Where the names of points go, so that none covers another name or a point."""
+"""Where the names of points go, so that none covers another name or a point.
+
+A name stands right beside its point. Where there is no room for it, a number stands there, which takes
+less, and a key says whose it is; points that cover each other share one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import dist
 from typing import Final
 
 from tersor.bench.svg.style import text_width
 
 _HEIGHT: Final = 13.0
-_REACHES: Final = (7.0, 16.0, 27.0, 40.0)
+_NEAR: Final = (7.0, 16.0)
+_FAR: Final = (*_NEAR, 27.0, 40.0, 55.0, 70.0, 85.0)
+_COVERED: Final = 8.0
+"""Points closer than this cover each other."""
 _SIDES: Final = (
     (1, 0), (-1, 0), (0, -1), (0, 1), (1, -1), (-1, -1), (1, 1), (-1, 1),
 )  # fmt: skip
@@ -45,8 +53,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A name and where it begins; ``is_far`` asks for a line to its point."""
+    """A name, or the number that stands for it, and where it is; ``is_far`` asks for a line to its point."""
 
+    words: str
     box: Box
     is_far: bool
 
@@ -54,25 +63,37 @@ class Placed:
 def place_names(
     names: Sequence[str], places: Sequence[tuple[float, float]], area: Box
 ) -> list[Placed | None]:
-    """Return a place for each name, the first ones first; None where there is no room left.
+    """Return a place for each name, the first ones first; None where the area has no room at all.
 
     Example:
-        >>> placed = place_names(["a", "b"], [(50, 50), (50, 50)], Box(0, 0, 100, 100))
-        >>> placed[0].box.meets(placed[1].box)
-        False
+        >>> spots = [(9, 50), (9, 50)]
+        >>> [one.words for one in place_names(["a", "b" * 20], spots, Box(0, 0, 100, 100))]
+        ['a', '1']
     """
     taken = [Box(x - 4, y - 4, x + 4, y + 4) for x, y in places]
     found: list[Placed | None] = []
-    for name, (x, y) in zip(names, places, strict=True):
-        placed = _first_free(text_width(name, 12), x, y, area, taken)
-        found.append(placed)
-        if placed is not None:
-            taken.append(placed.box)
-    return found
+    for name, spot in zip(names, places, strict=True):
+        found.append(_placed(name, spot, area, taken, _NEAR))
+    numbered: list[tuple[tuple[float, float], Placed]] = []
+    for spot in (spot for spot, one in zip(places, found, strict=True) if one is None):
+        if all(dist(spot, other) >= _COVERED for other, _ in numbered):
+            placed = _placed(str(1 + len(numbered)), spot, area, taken, _FAR)
+            numbered += [] if placed is None else [(spot, placed)]
+    if not numbered:
+        return found
+    # the nearest number stands for a point that is covered, or whose own found no room
+    return [
+        one or min(numbered, key=lambda pair: dist(pair[0], spot))[1]
+        for spot, one in zip(places, found, strict=True)
+    ]
 
 
-def _first_free(width: float, x: float, y: float, area: Box, taken: list[Box]) -> Placed | None:
-    for reach in _REACHES:
+def _placed(
+    words: str, spot: tuple[float, float], area: Box, taken: list[Box], reaches: Sequence[float]
+) -> Placed | None:
+    """Return the nearest place for words, which is then taken."""
+    (x, y), width = spot, text_width(words, 12)
+    for reach in reaches:
         for across, down in _SIDES:
             # a diagonal leaves less room between the name and its point than a side does
             near = reach if across == 0 or down == 0 else reach * 0.7
@@ -80,5 +101,6 @@ def _first_free(width: float, x: float, y: float, area: Box, taken: list[Box]) -
             top = y + down * near + {1: 0.0, 0: -_HEIGHT / 2, -1: -_HEIGHT}[down]
             box = Box(left, top, left + width, top + _HEIGHT)
             if box.within(area) and not any(box.meets(other) for other in taken):
-                return Placed(box, reach > _REACHES[1])
+                taken.append(box)
+                return Placed(words, box, reach > _NEAR[0])
     return None

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tersor.bench.markup import escaped
-from tersor.bench.svg.frame import Axis, Entry, Frame, make_frame
+from tersor.bench.svg.frame import WIDTH, Axis, Entry, Frame, make_frame
 from tersor.bench.svg.lines import Points
-from tersor.bench.svg.placing import Box, place_names
+from tersor.bench.svg.placing import Box, Placed, place_names
 from tersor.bench.svg.scale import can_hold
-from tersor.bench.svg.style import Look, text
+from tersor.bench.svg.style import Look, text, text_width
+
+_KEY_PX: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,7 @@ def scatter_chart(
 ) -> str:
     """Return a chart of named points, and of lines such as a front; the first points are named first.
 
-    A name that finds no room is left out; a browser shows it when the pointer rests on the point.
+    A name that finds no room beside its point stands below, under a number that stands at the point.
     """
 
     def fits(x: float, y: float) -> bool:
@@ -67,23 +71,36 @@ def _draw_points(frame: Frame, points: Sequence[Point], looks: Mapping[str, Look
     places = [(frame.x.at(point.x), frame.y.at(point.y)) for point in points]
     area = Box(frame.x.start + 2, frame.y.end - 6, frame.x.end, frame.y.start)
     named = place_names([point.name for point in points], places, area)
-    for point, (x, y), found in zip(points, places, named, strict=True):
-        placed = found if point.name else None
+    marks = dict[Placed, list[str]]()
+    for point, (x, y), placed in zip(points, places, named, strict=True):
         look = looks[point.kind]
-        title = (
-            f"<title>{escaped(f'{point.name or point.kind}: {point.x:.4g}, {point.y:.4g}')}</title>"
-        )
-        parts = [look.group, title, look.marker(x, y)]
-        if placed is not None and placed.is_far:
-            end_x = min(max(x, placed.box.left), placed.box.right)
-            end_y = min(max(y, placed.box.top), placed.box.bottom)
-            parts.append(
-                f'<path d="M{x:.1f} {y:.1f}L{end_x:.1f} {end_y:.1f}" stroke="currentColor" '
-                'stroke-width="0.7"/>'
-            )
+        told = escaped(f"{point.name or point.kind}: {point.x:.4g}, {point.y:.4g}")
+        parts = [look.group, f"<title>{told}</title>", look.marker(x, y)]
+        if placed is not None and point.name:
+            marks.setdefault(placed, []).append(point.name)
+            parts += [_pointer(x, y, placed)] if placed.is_far else []
         frame.add(*parts, "</g>")
-        if placed is not None:
-            box = placed.box
-            # an outline in the colour of the paper, where a line passes behind the name
-            halo = {"paint_order": "stroke", "stroke": "#ffffff", "stroke_width": "3"}
-            frame.add(text(box.left, box.bottom - 2.5, point.name, "start", font_size="12", **halo))
+    for placed in marks:
+        box = placed.box
+        # an outline in the colour of the paper, where a line passes behind the name
+        halo = {"paint_order": "stroke", "stroke": "#ffffff", "stroke_width": "3"}
+        frame.add(text(box.left, box.bottom - 2.5, placed.words, "start", font_size="12", **halo))
+    key = [f"{one.words} {', '.join(own)}" for one, own in marks.items() if own != [one.words]]
+    _draw_key(frame, key)
+
+
+def _pointer(x: float, y: float, placed: Placed) -> str:
+    """Return a line from a point to its name."""
+    end_x = min(max(x, placed.box.left), placed.box.right)
+    end_y = min(max(y, placed.box.top), placed.box.bottom)
+    line = f"M{x:.1f} {y:.1f}L{end_x:.1f} {end_y:.1f}"
+    return f'<path d="{line}" stroke="currentColor" stroke-width="0.7"/>'
+
+
+def _draw_key(frame: Frame, key: Sequence[str]) -> None:
+    """Say below the axis whose the numbers are."""
+    width = int((WIDTH - 20) / text_width("0", _KEY_PX))
+    for words in key:
+        for line in textwrap.wrap(words, width, break_on_hyphens=False):
+            frame.add(text(10, frame.height + 10, line, "start", font_size=str(_KEY_PX)))
+            frame.height += 15
