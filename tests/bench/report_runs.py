@@ -156,6 +156,11 @@ def quickstart_result() -> dict[str, Any]:
     return {
         "runs": {"uncompressed": one(0.75, 1.0), "adaptive": one(0.7495, 20.0)}, "best_auc": 0.8,
         "tables": [table, {**table, "table": 1, "class": "base"}], "command": "tersor quickstart",
+        "links": {
+            "how": "Predicted.",
+            "steps": [{"gbit_s": 1.0, "uncompressed_s": 0.02, "adaptive_s": 0.01, "speedup": 2.0}],
+            "pays_up_to_gbit_s": 3.0,
+        },
         **ORIGIN,
     }  # fmt: skip
 

@@ -427,6 +427,28 @@ def test_an_empty_file_and_an_empty_folder_are_refused(tmp_path) -> None:
         read_runs([str(tmp_path / "empty.jsonl")])
 
 
+@pytest.mark.parametrize(
+    "links",
+    [[], {"steps": []}, {"how": "so", "steps": [{"gbit_s": "1"}], "pays_up_to_gbit_s": 1.0}],
+)
+def test_a_quickstart_with_strange_links_is_refused(links, tmp_path) -> None:
+    made.write_all(tmp_path)
+    file = tmp_path / "quickstart" / "result.json"
+    file.write_text(json.dumps({**made.quickstart_result(), "links": links}))
+    with pytest.raises(CorruptDataError, match="links"):
+        read_runs([str(tmp_path / "quickstart")])
+
+
+def test_axes_of_trainings_say_what_they_show(every) -> None:
+    shown = {"auc": "AUC", "logloss": "logloss", "training-loss": "loss"}
+    for kind, label in shown.items():
+        [figure] = [f for name, f in every.figures.items() if name.startswith(f"quickstart-{kind}")]
+        texts = [
+            text.text for text in ET.fromstring(figure.svg).iter() if text.tag.endswith("text")
+        ]
+        assert {label, "step"} <= set(texts), kind
+
+
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b", ".."])
 def test_a_quickstart_cannot_name_logs_outside_its_folder(name, tmp_path) -> None:
     result = made.quickstart_result()

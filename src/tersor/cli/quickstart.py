@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -55,9 +56,14 @@ def quickstart(
     outcomes, classes, best = _trained(screen, steps, ranks, seed)
     seconds = time.perf_counter() - begin
     values = _values(outcomes, classes, best, steps, ranks, seconds)
+    values["links"] = _links(outcomes, ranks)
     values["command"] = typed_command(context)
     target = _write(Path(folder), values, outcomes)
-    shown = [_summary_table(outcomes), _table_of_tables(outcomes[_SMALL], classes)]
+    shown: list[RenderableType] = [
+        _summary_table(outcomes),
+        *_shown_links(values["links"]),
+        _table_of_tables(outcomes[_SMALL], classes),
+    ]
     closing = f"Report: {target}  ({seconds:.0f} s in all)\n{_NEXT}"
     screen.result(values, Text(_sentence(outcomes)), *shown, Text(closing))
     return 0
@@ -214,6 +220,28 @@ def _values(
         "steps": steps, "ranks": ranks, "seconds": seconds, "best_auc": best, "runs": runs,
         "tables": tables, **machine.origin(torch.device("cpu")),
     }  # fmt: skip
+
+
+def _links(outcomes: dict[str, Any], ranks: int) -> dict[str, Any] | None:
+    """Return what a step would take on common links; None for one rank, which has no link."""
+    from tersor.bench.planning.trained import predicted_links
+
+    if ranks == 1:
+        return None
+    return predicted_links(outcomes[_PLAIN], outcomes[_SMALL], batch=_BATCH, num_ranks=ranks)
+
+
+def _shown_links(links: dict[str, Any] | None) -> list[RenderableType]:
+    from tersor.bench.planning.trained import LINKS_HEAD, links_cells, links_sentence
+
+    if links is None:
+        return [Text("One rank sends nothing, so no link is predicted for; --ranks 2 has one.")]
+    table = Table(title="A step on other links, predicted")
+    for name in LINKS_HEAD:
+        table.add_column(name, justify="right")
+    for line in links_cells(links):
+        table.add_row(*line)
+    return [Text(links_sentence(links)), table, Text(links["how"])]
 
 
 def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Path:

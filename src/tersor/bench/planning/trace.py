@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,21 @@ _Span = tuple[int, int, float]
 def computing_s(path: str | os.PathLike[str]) -> float:
     """Return the mean seconds of a step without its exchanges, from ``log.jsonl`` of a run.
 
+    See ``computing_of``.
+    """
+    return computing_of(_parsed(path), path)
+
+
+def computing_of(lines: Iterable[Any], path: str | os.PathLike[str]) -> float:
+    """Return the mean seconds of a step without its exchanges, from the lines of a run's log.
+
     A run may have been resumed: steps that were taken again count as they were last. The all-reduce
     of dense gradients is part of it. Compiling kernels in the first steps counts on both sides, and
     so not at all.
+
+    Args:
+        lines: of the log, in order.
+        path: what an error calls it.
 
     Raises:
         SpecError: the log holds no whole training, from its first step to its last, or steps that
@@ -27,7 +39,7 @@ def computing_s(path: str | os.PathLike[str]) -> float:
     """
     spans: list[_Span] = []
     position, end = 0, None
-    for line in _lines(path):
+    for line in _told(lines, path):
         kind, step = line["kind"], line["step"]
         if kind == "run":
             # it begins, or goes on from a checkpoint: later steps of a killed run are taken again
@@ -65,11 +77,18 @@ def samples_per_rank(path: str | os.PathLike[str]) -> float | None:
             return None
 
 
-def _lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
-    """Yield the lines that tell of steps and exchanges; ``seconds`` of a step, or of all exchanges."""
+def _parsed(path: str | os.PathLike[str]) -> Iterator[Any]:
     for number, text in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
         try:
-            values = json.loads(text)
+            yield json.loads(text)
+        except ValueError as error:
+            raise SpecError(f"line {number} of {path} is not of a training's log.jsonl") from error
+
+
+def _told(lines: Iterable[Any], path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+    """Yield the lines that tell of steps and exchanges; ``seconds`` of a step, or of all exchanges."""
+    for number, values in enumerate(lines, start=1):
+        try:
             kind = values["kind"]
             if kind not in ("run", "train", "exchange"):
                 continue

@@ -93,8 +93,24 @@ def check_result(result: Any) -> Mapping[str, Any]:
         ask("a table", is_fine, "one with num_rows and ratio")
     best = result.get("best_auc")
     ask("best_auc", best is None or is_number(best), "a number")
+    _check_links(result.get("links"))
     _check_origin(result)
     return result
+
+
+def _check_links(links: Any) -> None:
+    """Check predictions for links; results of earlier versions, and of one rank, have none."""
+    if links is None:
+        return
+    steps = links.get("steps") if isinstance(links, Mapping) else None
+    names = ("gbit_s", "uncompressed_s", "adaptive_s", "speedup")
+    are_fine = isinstance(steps, list) and all(
+        isinstance(step, Mapping) and all(is_number(step.get(name)) for name in names)
+        for step in steps
+    )
+    ask("links", are_fine and isinstance(links.get("how"), str), "predicted steps and how")
+    pays = links.get("pays_up_to_gbit_s")
+    ask("links", pays is None or is_number(pays), "with a number that they pay up to")
 
 
 def _check_origin(values: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.planning.trained import LINKS_HEAD, links_cells, links_sentence
 from tersor.bench.report.runs import AccuracyRun, TrainingRun
 from tersor.bench.row_checks import is_count
 from tersor.bench.svg import Bar, bar_chart, line_chart
@@ -186,15 +187,20 @@ def add_training(page: Page, run: TrainingRun) -> None:
         best = run.result.get("best_auc")
         if best is not None:
             page.text(f"The best AUC that any model can reach on this log is {best:.4f}.")
+        links = run.result.get("links")
+        if links is not None:
+            page.text(links_sentence(links))
+            page.table("A step on other links, predicted", LINKS_HEAD, links_cells(links))
+            page.text(links["how"])
     figures: list[Figure | None] = []
-    for kind, value, title in (
-        ("eval", "auc", "AUC on the test samples"),
-        ("eval", "logloss", "Logloss on the test samples"),
-        ("train", "loss", "Training loss"),
+    for kind, value, label, title in (
+        ("eval", "auc", "AUC", "AUC on the test samples"),
+        ("eval", "logloss", "logloss", "Logloss on the test samples"),
+        ("train", "loss", "loss", "Training loss"),
     ):
         curves = {name: _curve(log, kind, value) for name, log in run.logs.items()}
         if any(len(points) > 1 for points in curves.values()):
-            svg = line_chart(title, "step", curves, dashed=list(curves)[1:])
+            svg = line_chart(title, "step", curves, y_label=label, dashed=list(curves)[1:])
             figures.append(Figure(slug(run.name, title), svg, f"{title}, by step."))
     figures.append(_model_tables(run))
     page.show(*(figure for figure in figures if figure is not None))

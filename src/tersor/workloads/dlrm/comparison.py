@@ -77,6 +77,12 @@ def _merged(every: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[int, Volu
     return directions, dict(sorted(tables.items()))
 
 
+def _log_every(steps: int) -> int:
+    """Return how many steps lie between two lines of a log: each step is in one of about fifty."""
+    most = max(1, steps // 50)
+    return next(every for every in range(most, 0, -1) if steps % every == 0)
+
+
 def compare(
     rank: int,
     send: Send,
@@ -101,7 +107,7 @@ def compare(
             schedule = Schedule(
                 eval_every=eval_every,
                 eval_samples=eval_samples,
-                log_every=max(1, config.steps // 50),
+                log_every=_log_every(config.steps),
             )
             metrics = train(run, schedule, log, progress)
         every: list[Any] = [None] * run.ranks.world_size
