@@ -63,6 +63,41 @@ def test_the_clock_is_one_for_as_many_tensors_as_an_input_has(monkeypatch):
     assert asked == [True, False]
 
 
+def test_what_the_first_calls_compile_is_in_no_row(monkeypatch):
+    compiled, slow = set(), []
+
+    class Compiling(Exact):
+        """Takes an hour at its first encode and its first decode at each number of threads."""
+
+        def _compile(self, name):
+            key = (name, torch.get_num_threads())
+            slow.extend([3600.0] * (key not in compiled))
+            compiled.add(key)
+
+        def encode_payload(self, x, error_bound):
+            self._compile("encode")
+            return Exact.encode_payload(self, x, error_bound)
+
+        def decode_payload(self, payload, out):
+            self._compile("decode")
+            Exact.decode_payload(self, payload, out)
+
+    class Clock:
+        def seconds(self, task):
+            slow.clear()
+            task()
+            return 1.0 + sum(slow)
+
+    monkeypatch.setitem(registry._codecs, Exact.codec_id, Compiling)
+    monkeypatch.setattr(kernels, "clock_of", lambda *_, **__: Clock())
+    rows = run_kernels(small(threads=(1, 2), warmup=0)).rows
+    assert len(compiled) == 4
+    assert [(row.threads, row.encode_s.p80, row.decode_s.p80) for row in rows] == [
+        (1, 1.0, 1.0),
+        (2, 1.0, 1.0),
+    ]
+
+
 @pytest.mark.parametrize("codec", [JustOver, Idle])
 def test_no_speed_is_reported_for_a_codec_that_breaks_the_bound(codec):
     config = small(codecs=("test-exact", codec.codec_id))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +34,48 @@ def test_the_file_is_worked_on_by_the_threads_that_the_row_says(threads, tmp_pat
     assert row.threads == threads
     assert run_memory(config, done=frozenset({row.key})) is None
     assert len(reports) == 2
+
+
+WATCHED_CHILD = """
+import sys, time
+from numba.core.dispatcher import Dispatcher
+from tersor.bench import memory_child
+
+late, reads, load, clock = [], [], Dispatcher.compile, time.perf_counter
+
+def watched(self, signature):
+    # called where a kernel is compiled, and where it is loaded from the cache on disk
+    late.extend([self.py_func.__name__] * (len(reads) == 1))
+    return load(self, signature)
+
+def read():
+    reads.append(None)
+    return clock()
+
+Dispatcher.compile, memory_child.time.perf_counter = watched, read
+memory_child.main(sys.argv[1:])
+sys.exit(f"not warmed up: {late}" if late or len(reads) != 2 else 0)
+"""
+
+
+@pytest.mark.parametrize("codec", ["flat", "huffman"])
+def test_no_kernel_is_compiled_or_loaded_while_the_clock_runs(codec, tmp_path):
+    plain, packed, decoded = (str(tmp_path / name) for name in ("in.f32", "packed.tsr", "out.f32"))
+    memory._write_input(Path(plain), 2**23)
+    for direction, source, target in (("compress", plain, packed), ("decompress", packed, decoded)):
+        command = [
+            sys.executable,
+            "-c",
+            WATCHED_CHILD,
+            direction,
+            source,
+            target,
+            codec,
+            "0.01",
+            "2",
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_failing_child_is_one_sentence(tmp_path, monkeypatch):

@@ -23,6 +23,8 @@ from tersor.kernels.finite_range import finite_range
 from tersor.types import Bound, TensorInfo
 
 _NAME = "array"
+_WARM_UP_VALUES = 1 << 19
+"""2 MiB: enough for several threads, which have kernels of their own."""
 
 
 def _status_nbytes(field: str) -> int:
@@ -61,7 +63,7 @@ def _decompress(source: Path, target: Path) -> None:
 def _warm_up(directory: Path, codec_id: str, bound: Bound) -> None:
     """Compile kernels and fill pools, so that only what grows with the array is counted."""
     plain, packed = directory / "warm-up.f32", directory / "warm-up.tsr"
-    torch.linspace(0, 1, 4096).numpy().tofile(plain)
+    torch.randn(_WARM_UP_VALUES, generator=torch.Generator().manual_seed(0)).numpy().tofile(plain)
     _compress(plain, packed, codec_id, bound)
     _decompress(packed, plain)
     plain.unlink()
