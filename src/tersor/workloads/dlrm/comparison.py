@@ -7,10 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from tersor.sites.embeddings import ClassBounds, Classification, Volume, classify
-from tersor.sites.embeddings.stats import PHASES
 from tersor.workloads.data.clicks import ClickSource
 from tersor.workloads.dlrm.config import DlrmConfig
 from tersor.workloads.dlrm.log import RunLog
@@ -62,21 +60,6 @@ def sample_classes(
         return classify(model.look_up(batch.ids), config.shape.num_rows, bounds)
 
 
-def _merged(every: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[int, Volume]]:
-    """Return the directions and tables of all ranks together."""
-    directions = {}
-    for direction in ("forward", "backward"):
-        volume = Volume()
-        for one in every:
-            volume.add(one[direction]["original_nbytes"], one[direction]["encoded_nbytes"])
-        times = {name: max(one[direction]["seconds"][name] for one in every) for name in PHASES}
-        directions[direction] = (volume, times)
-    tables = {
-        int(table): Volume(*nbytes) for one in every for table, nbytes in one["tables"].items()
-    }
-    return directions, dict(sorted(tables.items()))
-
-
 def _log_every(steps: int) -> int:
     """Return how many steps lie between two lines of a log: each step is in one of about fifty."""
     most = max(1, steps // 50)
@@ -110,13 +93,12 @@ def compare(
                 log_every=_log_every(config.steps),
             )
             metrics = train(run, schedule, log, progress)
-        every: list[Any] = [None] * run.ranks.world_size
-        stats = run.exchange.stats.to_dict()
-        if run.ranks.world_size > 1:
-            dist.all_gather_object(every, stats)
-        else:
-            every = [stats]
+        stats = run.exchange.stats_of_all_ranks()
         run.close()
         if rank == 0:
-            directions, tables = _merged(every)
+            directions = {
+                "forward": (stats.forward, dict(stats.forward_times.read())),
+                "backward": (stats.backward, dict(stats.backward_times.read())),
+            }
+            tables = dict(sorted(stats.tables.items()))
             send(Outcome(name, metrics.to_config(), log.lines, config.steps, directions, tables))
