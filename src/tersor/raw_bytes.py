@@ -70,7 +70,11 @@ def as_bytes(x: torch.Tensor) -> torch.Tensor:
     if x.numel() == 0:
         # torch refuses to reinterpret an empty tensor whose stride is 0
         return torch.empty(0, dtype=torch.uint8, device=x.device)
-    return x.contiguous().view(-1).view(torch.uint8)
+    flat = x.contiguous().view(-1)
+    if flat.numel() == 1:
+        # torch calls a single value contiguous whatever its stride, and then refuses to reinterpret it
+        flat = flat.as_strided((1,), (1,))
+    return flat.view(torch.uint8)
 
 
 def as_padded_bytes(x: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.finite_range import finite_range
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize.grid import is_step
-from tersor.raw_bytes import padded
+from tersor.raw_bytes import as_bytes, padded
 from tersor.stages import payload as layout
 from tersor.stages.encoders.encoder import Encoder
 from tersor.types import Bound
@@ -112,7 +112,7 @@ class BoundedCodec(Codec):
         else:
             if opened.body.numel() != padded(out.nbytes) or opened.positions.numel():
                 raise CorruptDataError("exactly stored values have the wrong size")
-            out.view(-1).view(torch.uint8).copy_(opened.body[: out.nbytes])
+            as_bytes(out).copy_(opened.body[: out.nbytes])
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Header plus the tensor's own size: nothing is ever stored larger than exactly."""

@@ -39,7 +39,7 @@ class Raw(Codec):
         payload = checked_payload(payload)
         if payload.numel() != out.nbytes:
             raise CorruptDataError(f"{out.nbytes} raw bytes expected, {payload.numel()} present")
-        out.view(-1).view(torch.uint8).copy_(payload)
+        as_bytes(out).copy_(payload)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the tensor's own size."""
