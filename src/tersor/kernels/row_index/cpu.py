@@ -133,7 +133,7 @@ def _put_coded(index: Any, flags: Any, low: int, alphabet: int, target: Any) -> 
 
 
 @njit(nogil=True, cache=True)
-def _take_coded(data: Any, highs: Any) -> int:
+def _take_coded(data: Any, num_unique: int, highs: Any) -> int:
     """Read 0 for a new row, else 1 plus the high bits of its number; return bytes read, or 0."""
     code, alphabet = symbols_head(data)
     if alphabet == 0 or code != 0:
@@ -141,12 +141,26 @@ def _take_coded(data: Any, highs: Any) -> int:
     if alphabet <= NARROW:
         octets = np.empty(highs.size, dtype=np.uint8)
         nbytes = take_symbols(data, alphabet, octets)
-        highs[:] = octets
-    else:
-        symbols = np.empty(highs.size, dtype=np.int16)
-        nbytes = take_symbols(data, alphabet, symbols)
-        highs[:] = symbols
-    return nbytes
+        return nbytes if nbytes > 0 and _widen(octets, num_unique, highs) else 0
+    symbols = np.empty(highs.size, dtype=np.int16)
+    nbytes = take_symbols(data, alphabet, symbols)
+    return nbytes if nbytes > 0 and _widen(symbols, num_unique, highs) else 0
+
+
+@njit(nogil=True, cache=True)
+def _widen(symbols: Any, num_unique: int, highs: Any) -> bool:
+    """Copy the symbols if as many rows as stated are new.
+
+    Asked first: writing makes the system back ``highs`` with memory, which a few bytes of a damaged
+    file must not cause.
+    """
+    num_new = 0
+    for row in range(symbols.size):
+        num_new += 1 if symbols[row] == 0 else 0
+    if num_new != num_unique:
+        return False
+    highs[:] = symbols
+    return True
 
 
 @njit(nogil=True, cache=True)
@@ -168,7 +182,7 @@ def take_index(data: Any, highs: Any, refs: Any, index: Any) -> Any:
     rest = data[HEAD_NBYTES:]
     start = _fields_nbytes(num_rows, 1)
     if mode == _CODED:
-        start = _take_coded(rest, highs[:num_rows])
+        start = _take_coded(rest, num_unique, highs[:num_rows])
     elif rest.size >= start:
         read_fields(rest, 1, highs[:num_rows])
         for row in range(num_rows):

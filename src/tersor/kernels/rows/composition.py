@@ -171,16 +171,21 @@ def _decode_index(
     if mode == PACKED:
         new = unpack_fields(data, num_rows, 1) == 1
         start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_unique)
-        high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
+        symbols = None
     else:
         mapped, start = decode_mapped(data, num_rows, coder)
         nbits = low_nbits(ref_nbits(num_unique))
-        new = mapped.symbols == 0
-        high = mapped.symbols[~new].to(torch.int32) - 1
+        symbols = mapped.symbols
+        new = symbols == 0
         if mapped.low != 0 or mapped.escape_positions.numel():
             raise CorruptDataError("a row index uses codes that no writer uses")
-    if int(new.sum()) != num_unique:
+    # not sum, which makes eight bytes of each row first
+    if int(torch.count_nonzero(new)) != num_unique:
         raise CorruptDataError("a row index marks the wrong number of new rows")
+    if symbols is None:
+        high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
+    else:
+        high = symbols[~new].to(torch.int32) - 1
     refs = high << nbits | unpack_fields(data[start:], num_refs, nbits)
     if num_refs and not 0 <= int(refs.min()) <= int(refs.max()) < num_unique:
         raise CorruptDataError("a row index names a row that does not exist")
