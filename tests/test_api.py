@@ -41,6 +41,26 @@ def test_a_tensor_comes_back_with_its_dtype_and_shape():
         assert packed.ratio == x.nbytes / packed.nbytes
 
 
+@pytest.mark.parametrize("mask", [[True, False, False], False, np.ma.nomask])
+def test_a_masked_array_is_refused_wherever_arrays_enter(mask, tmp_path):
+    x = np.ma.masked_array(np.ones(3, np.float32), mask=mask)
+    packed = compress(np.ones(3, np.float32), BOUND)
+    with tersor.Writer(tmp_path / "whole.tsr") as writer:
+        for call in (
+            lambda: compress(x, BOUND),
+            lambda: compress(x, codec="raw"),
+            lambda: tersor.save(tmp_path / "x.tsr", {"x": x}, BOUND),
+            lambda: writer.add("x", x, create("raw")),
+            lambda: create("raw").encode(x),
+            lambda: tersor.encode_batch([x], [create("raw")]),
+            lambda: decompress(packed, out=x),
+        ):
+            error = assert_rejects(call, SpecError)
+            assert "mask" in str(error)
+            assert "filled" in str(error)
+    assert not (tmp_path / "x.tsr").exists()
+
+
 @pytest.mark.parametrize("dtype", ["<f4", ">f4", "<f8", ">f8", "<f2", ">f2"])
 def test_numpy_arrays_of_any_byte_order(dtype):
     x = values(8, 6).numpy().astype(dtype)

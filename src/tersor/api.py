@@ -12,7 +12,7 @@ import torch
 from tersor.codecs import Codec, Packed, create, get
 from tersor.container import Reader, Writer
 from tersor.errors import SpecError
-from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
+from tersor.types import FLOAT_DTYPES, Bound, TensorInfo, check_unmasked
 
 
 def resolve_codec(
@@ -47,6 +47,7 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
             "expected one torch tensor or numpy array, not a dict; write a dict of tensors to a "
             "file with tersor.save(path, {...})"
         )
+    check_unmasked(x)
     if not isinstance(x, np.ndarray):
         raise SpecError(f"expected a torch tensor or numpy array, not {type(x).__name__}")
     if x.itemsize == 0:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 
 from tersor.errors import CorruptDataError, SpecError
@@ -216,9 +217,18 @@ def _check_dtype(dtype: object) -> None:
         raise SpecError(f"a dtype must be one that can be stored, as torch.float32, not {dtype!r}")
 
 
+def check_unmasked(x: object) -> None:
+    """Raise ``SpecError`` for a masked array: nothing here has a place for a mask."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise SpecError(
+            "a masked array would lose its mask; fill it first, as in x.filled(0), or give x.data"
+        )
+
+
 def check_tensor(x: torch.Tensor) -> None:
     """Raise ``SpecError`` unless ``x`` is a dense tensor with values of a dtype that can be stored."""
     if not isinstance(x, torch.Tensor):
+        check_unmasked(x)
         raise SpecError(f"expected a torch tensor, not {type(x).__name__}; use torch.as_tensor")
     # the older kind of nested tensor says that it is dense, and has no shape to ask for
     if x.is_nested:

@@ -221,7 +221,8 @@ def _write(
         with Writer(output.stream) as writer:
             for source, codec in pairs:
                 before_nbytes = output.nbytes
-                array = _write_array(writer, source, codec, chunk_values, advance)
+                metadata = inputs.metadata if source is inputs.sources[0] else {}
+                array = _write_array(writer, source, codec, chunk_values, metadata, advance)
                 arrays.append(replace(array, encoded_nbytes=output.nbytes - before_nbytes))
         return output.nbytes, arrays
 
@@ -232,7 +233,12 @@ def _num_passes(codec: Codec) -> int:
 
 
 def _write_array(
-    writer: Writer, source: Source, codec: Codec, chunk_values: int, advance: Advance
+    writer: Writer,
+    source: Source,
+    codec: Codec,
+    chunk_values: int,
+    metadata: Mapping[str, str],
+    advance: Advance,
 ) -> _Written:
     plan = ChunkPlan(source.info.shape, chunk_values)
     error_bound = _error_bound(codec, source, plan, advance)
@@ -248,6 +254,7 @@ def _write_array(
         error_bound,
         _watched(source.chunks(plan), advance),
         chunk_values,
+        metadata=metadata,
         reason=reason,
     )
     return _Written(source.name, source.info, codec, error_bound, 0, len(plan), reason)

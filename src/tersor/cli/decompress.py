@@ -15,6 +15,7 @@ from tersor.cli.arrays.sinks import (
     Decoded,
     check_safetensors,
     member_names,
+    safetensors_metadata,
     write_npy,
     write_npz,
     write_pt,
@@ -30,6 +31,8 @@ from tersor.errors import SpecError
 from tersor.types import DTYPE_NAMES, FLOAT_DTYPES
 
 RAW: Final = "raw"
+_MAX_NAMED: Final = 3
+"""Keys of metadata named to people."""
 # each holds every value of those after it
 _WIDENINGS: Final = {
     torch.float32: (torch.float16, torch.bfloat16),
@@ -90,9 +93,12 @@ def decompress(
             screen.progress("decompressing", total_nbytes) as advance,
         ):
             arrays = [Decoded(reader, name, dtypes[name], advance) for name in names]
-            members = _write(form, arrays, opened)
+            metadata = safetensors_metadata(reader)
+            members = _write(form, arrays, metadata, opened)
     result = _result(file, target, form, arrays, members)
     screen.result(result)
+    if form != ".safetensors":
+        _say_left_out(screen, form, list(metadata))
     if not as_json:
         _say_summary(screen, result)
     return 0
@@ -167,7 +173,9 @@ def _check_form(form: str, dtypes: dict[str, torch.dtype]) -> None:
         check_safetensors(dtypes)
 
 
-def _write(form: str, arrays: list[Decoded], output: Output) -> dict[str, str]:
+def _write(
+    form: str, arrays: list[Decoded], metadata: dict[str, str], output: Output
+) -> dict[str, str]:
     """Write all arrays; return the names they got."""
     names = {array.name: array.name for array in arrays}
     if form == ".npz":
@@ -176,7 +184,7 @@ def _write(form: str, arrays: list[Decoded], output: Output) -> dict[str, str]:
     elif form == ".pt":
         write_pt(arrays, output.stream)
     elif form == ".safetensors":
-        write_safetensors(arrays, output)
+        write_safetensors(arrays, metadata, output)
     else:
         (array,) = arrays
         (write_raw if form == RAW else write_npy)(array, output.stream)
@@ -196,6 +204,16 @@ def _result(
             for array in arrays
         ],
     }
+
+
+def _say_left_out(screen: Screen, form: str, keys: list[str]) -> None:
+    """Tell which metadata of a ``.safetensors`` file another format has no place for."""
+    if keys:
+        shown = ", ".join(keys[:_MAX_NAMED]) + ", ..." * (len(keys) > _MAX_NAMED)
+        screen.say(
+            f"the metadata of the .safetensors file ({printable(shown)}) is left out: "
+            f"{form.removeprefix('.')} has no place for it; write to .safetensors to keep it"
+        )
 
 
 def _say_summary(screen: Screen, result: dict[str, Any]) -> None:

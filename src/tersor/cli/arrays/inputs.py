@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from tersor.cli.arrays.mapped import npy_source, raw_source
 from tersor.cli.arrays.source import Source
-from tersor.cli.arrays.state_dicts import pt_sources, safetensors_sources
+from tersor.cli.arrays.state_dicts import METADATA_PREFIX, pt_sources, safetensors_sources
 from tersor.cli.arrays.zipped import npz_sources
 from tersor.cli.streams import STANDARD, standard_input
 from tersor.errors import CorruptDataError, SpecError
@@ -37,11 +38,13 @@ class Inputs:
         sources: in file order.
         left_out: names of what is in the file and is no array.
         several: whether the format can hold more than one array.
+        metadata: for the first array, which keeps what a ``.safetensors`` file says about itself.
     """
 
     sources: list[Source]
     left_out: list[str] = field(default_factory=list)
     several: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
@@ -118,7 +121,10 @@ def stream_inputs(
 
 def _open_several(path: Path, suffix: str, stack: ExitStack) -> Inputs:
     if suffix == ".safetensors":
-        return Inputs(safetensors_sources(path), several=True)
+        sources, metadata = safetensors_sources(path)
+        left_out = [] if sources else [f"{key} (metadata)" for key in metadata]
+        kept = {f"{METADATA_PREFIX}{key}": text for key, text in metadata.items()}
+        return Inputs(sources, left_out, several=True, metadata=kept)
     if suffix in CHECKPOINT_SUFFIXES:
         return Inputs(*pt_sources(path), several=True)
     try:

@@ -12,7 +12,7 @@ import torch
 
 from tersor.chunks import ChunkPlan
 from tersor.cli.arrays.npy_header import numpy_dtype, write_npy_header
-from tersor.cli.arrays.state_dicts import load_safetensors
+from tersor.cli.arrays.state_dicts import METADATA_PREFIX, load_safetensors
 from tersor.cli.streams import Output
 from tersor.container import Reader
 from tersor.errors import SpecError
@@ -116,15 +116,27 @@ def check_safetensors(arrays: Mapping[str, torch.dtype]) -> None:
             raise SpecError(f".safetensors has no dtype for {name}; write to .pt") from error
 
 
-def write_safetensors(arrays: Collection[Decoded], output: Output) -> None:
+def safetensors_metadata(reader: Reader) -> dict[str, str]:
+    """Return what the ``.safetensors`` file that was compressed said about itself."""
+    first = next(iter(reader.arrays.values()), None)
+    return {
+        key.removeprefix(METADATA_PREFIX): text
+        for key, text in (first.metadata.items() if first is not None else ())
+        if key.startswith(METADATA_PREFIX)
+    }
+
+
+def write_safetensors(
+    arrays: Collection[Decoded], metadata: dict[str, str], output: Output
+) -> None:
     """Write a ``.safetensors`` file of arrays that ``check_safetensors`` has let through."""
     safetensors = load_safetensors()
     tensors = {array.name: array.whole() for array in arrays}
     if output.path is None:
-        output.stream.write(safetensors.torch.save(tensors))
+        output.stream.write(safetensors.torch.save(tensors, metadata or None))
     else:
         # into the temporary file itself: the bytes of all tensors are not copied once more
-        safetensors.torch.save_file(tensors, output.path)
+        safetensors.torch.save_file(tensors, output.path, metadata or None)
 
 
 def member_names(names: Collection[str]) -> dict[str, str]:

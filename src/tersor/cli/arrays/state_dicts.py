@@ -29,6 +29,10 @@ _DAMAGE_ERRORS: Final = (
     struct.error,
 )
 
+METADATA_PREFIX: Final = "safetensors."
+"""Begins the keys under which the first array of a ``.tsr`` file keeps the metadata of a
+``.safetensors`` file (docs/format.md)."""
+
 _Keys = tuple[Any, ...]
 
 
@@ -104,8 +108,8 @@ def _tensor_source(name: str, x: torch.Tensor) -> Source:
         raise SpecError(f"tensor {name!r}: {error}") from error
 
 
-def safetensors_sources(path: Path) -> list[Source]:
-    """Return the tensors of a ``.safetensors`` file.
+def safetensors_sources(path: Path) -> tuple[list[Source], dict[str, str]]:
+    """Return the tensors of a ``.safetensors`` file, and what it says about itself.
 
     Raises:
         BackendUnavailableError: the package safetensors is not installed.
@@ -117,7 +121,9 @@ def safetensors_sources(path: Path) -> list[Source]:
         pass
     try:
         with safetensors.safe_open(path, framework="pt", device="cpu") as file:
-            return [_tensor_source(name, file.get_tensor(name)) for name in file.keys()]  # noqa: SIM118
+            names = list(file.keys())
+            sources = [_tensor_source(name, file.get_tensor(name)) for name in names]
+            return sources, dict(file.metadata() or {})
     except safetensors.SafetensorError as error:
         raise CorruptDataError(f"'{path}' is not a .safetensors file: {error}") from error
 
