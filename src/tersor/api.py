@@ -146,6 +146,7 @@ def save(
     Raises:
         SpecError: the arguments cannot work together, or an entry is no tensor that can be stored;
             the sentence names it.
+        OSError: the file cannot be written; names ``path``.
     """
     if not isinstance(arrays, Mapping):
         raise SpecError(

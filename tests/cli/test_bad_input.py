@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import resource
 import sys
 import zipfile
 from pathlib import Path
@@ -165,6 +166,31 @@ def test_an_unreadable_file_is_one_sentence(tersor) -> None:
     assert "permission" in tersor.refused("compress", "good.npy", "--rel", "0.1")
 
 
+@pytest.mark.parametrize("output", ["o.pt", "o.safetensors", "o.npz", "o.npy"])
+def test_a_file_that_cannot_become_as_large_is_one_sentence(tersor, output) -> None:
+    # beyond what is held back before it is written
+    np.save("large.npy", np.zeros(2**18, np.float32))
+    tersor.ok("compress", "large.npy", "--codec", "raw", "-o", "large.tsr")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**12, before[1]))
+    try:
+        words = tersor.refused("decompress", "large.tsr", "-o", output, code=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "larger than this system allows" in words
+
+
+@pytest.mark.parametrize("output", ["loop.tsr", "loop.tsr/x.tsr"])
+def test_a_link_that_leads_to_itself_is_one_sentence(tersor, output) -> None:
+    Path("loop.tsr").symlink_to("loop.tsr")
+    words = tersor.refused("compress", "good.npy", "--rel", "0.1", "-o", output)
+    assert "loop.tsr" in words
+    assert ".tmp" not in words
+    if output == "loop.tsr":
+        assert "leads back to itself" in words
+        assert "leads back to itself" in tersor.refused("inspect", "loop.tsr")
+
+
 def test_a_folder_that_may_not_be_written_is_one_sentence(tersor, monkeypatch) -> None:
     def refuse(self, *arguments, **keywords):
         raise PermissionError(13, "Permission denied", str(self))
@@ -177,4 +203,6 @@ def test_a_folder_that_may_not_be_written_is_one_sentence(tersor, monkeypatch) -
             refuse(self) if "x" in mode else original_open(self, mode, *rest)
         ),
     )
-    assert "permission" in tersor.refused("compress", "good.npy", "--rel", "0.1")
+    words = tersor.refused("compress", "good.npy", "--rel", "0.1")
+    assert "permission" in words
+    assert "'good.npy.tsr'" in words

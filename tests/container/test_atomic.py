@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -150,6 +152,46 @@ def test_a_link_is_written_through(tmp_path):
         pass
     assert link.is_symlink()
     assert names_in(tmp_path / "folder") == ["x.tsr"]
+
+
+def test_a_link_that_leads_to_itself_is_an_error_of_the_system_that_names_it(tmp_path):
+    one, other = tmp_path / "one.tsr", tmp_path / "other.tsr"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    for path in (one, one / "x.tsr"):
+        with pytest.raises(OSError, match="symbolic links") as caught, atomic_write(path):
+            pass
+        assert caught.value.errno == errno.ELOOP
+        assert caught.value.filename == str(path)
+    assert names_in(tmp_path) == ["one.tsr", "other.tsr"]
+
+
+@pytest.mark.parametrize("operation", ["open", "copymode", "replace"])
+def test_an_error_names_the_file_that_was_asked_for(tmp_path, monkeypatch, operation):
+    path = tmp_path / "x.tsr"
+    path.write_bytes(b"old")
+
+    def refuse(*names, **options):
+        raise PermissionError(errno.EACCES, "Permission denied", *map(str, names[:1]))
+
+    with monkeypatch.context() as patch:
+        if operation == "copymode":
+            # of its two names, the temporary file is the second
+            patch.setattr(shutil, operation, lambda old, new: refuse(new))
+        else:
+            patch.setattr(Path, operation, refuse)
+        with pytest.raises(PermissionError) as caught, atomic_write(path) as file:
+            file.write(b"new")
+    assert caught.value.filename == str(path)
+    assert ".tmp" not in str(caught.value)
+    assert names_in(tmp_path) == ["x.tsr"]
+    assert path.read_bytes() == b"old"
+
+
+def test_an_error_about_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as caught, atomic_write(tmp_path / "x.tsr"):
+        (tmp_path / "missing").read_bytes()
+    assert caught.value.filename == str(tmp_path / "missing")
 
 
 def test_devices_and_folders_are_not_replaced(tmp_path):

@@ -70,6 +70,15 @@ def test_what_is_no_tensor_is_refused_with_the_way_to_one(x, raw):
         assert "torch.as_tensor" in str(assert_rejects(call, SpecError))
 
 
+@pytest.mark.parametrize("data", [b"", b"abc", dumps(compress(torch.ones(3), codec="raw"))])
+def test_a_stream_that_stands_behind_its_end_is_refused(data):
+    stream = io.BytesIO(data)
+    stream.seek(len(data) + 7)
+    error = assert_rejects(lambda: Reader(stream), SpecError)
+    assert f"stands at {len(data) + 7}" in str(error)
+    assert "seek" in str(error)
+
+
 @pytest.mark.parametrize("codec", ["raw", None, "class"])
 def test_what_is_no_codec_is_refused_with_the_way_to_one(codec, raw):
     codec = type(raw) if codec == "class" else codec

@@ -36,6 +36,7 @@ _PATH_SENTENCES: Final = {
     errno.ENOTDIR: "a part of {name} is not a folder; check the path",
     errno.EACCES: "{name} cannot be opened: permission denied; check its permissions and folder",
     errno.EPERM: "{name} cannot be opened: not permitted; check its permissions and folder",
+    errno.ELOOP: "{name} is a link that leads back to itself; remove it, or name another file",
     errno.ENAMETOOLONG: "{name} is too long for a file name; choose a shorter one",
 }
 _DEVICE_SENTENCES: Final = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -24,9 +25,13 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises:
         SpecError: ``path`` exists and is not a regular file.
+        OSError: the file cannot be written, as on a full disk or where ``path`` is a link that
+            leads back to itself; names ``path``, never the temporary file.
     """
     # a link is written through, as open() does
-    target = Path(path).resolve()
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
     if target.exists() and not target.is_file():
         raise SpecError(f"{path} is not a regular file; open it yourself and pass the stream")
     temporary = target.with_name(f".tersor-{secrets.token_hex(8)}.tmp")
@@ -38,8 +43,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename == str(temporary):
+            raise OSError(error.errno, error.strerror, os.fspath(path)) from None
         raise
     _sync_folder(target.parent)
 

@@ -55,7 +55,8 @@ class Reader:
         UnsupportedVersionError: written by a newer format or codec version.
         UnknownCodecError: an array needs a codec that is not installed.
 
-    Every such message begins with the path, if one was given.
+    Every such message begins with the path, if one was given. A stream that stands behind its end
+    raises ``SpecError``.
     """
 
     def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
@@ -67,7 +68,7 @@ class Reader:
             # a stream of others may be anything, such as one that decompresses a file
             self._is_own = isinstance(source, str | os.PathLike)
             self._file = self._open(source)
-            self._start = self._file.tell()
+            self._start = self._checked_start()
             self._entries = self._read_index()
             on_error.pop_all()
 
@@ -167,6 +168,15 @@ class Reader:
             source = cast("BinaryIO", spool)
         # every binary stream of the standard library has readinto, which BinaryIO leaves out
         return cast("io.BufferedIOBase", source)
+
+    def _checked_start(self) -> int:
+        start, end = self._file.tell(), self._file.seek(0, os.SEEK_END)
+        if start > end:
+            raise SpecError(
+                f"the stream stands at {start}, behind its end at {end}; seek to where the file "
+                "begins, as with stream.seek(0)"
+            )
+        return start
 
     def _read_index(self) -> dict[str, ArrayEntry]:
         file_nbytes = self._file.seek(0, os.SEEK_END) - self._start

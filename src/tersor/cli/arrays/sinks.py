@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -91,7 +92,13 @@ def write_npz(arrays: Mapping[str, Decoded], stream: BinaryIO) -> None:
 
 def write_pt(arrays: Collection[Decoded], stream: BinaryIO) -> None:
     """Write a state dict that ``torch.load`` reads with ``weights_only=True``."""
-    torch.save({array.name: array.whole() for array in arrays}, stream)
+    tensors = {array.name: array.whole() for array in arrays}
+    try:
+        torch.save(tensors, stream)
+    except RuntimeError as error:
+        # torch completes its archive also after a failed write, which fails once more
+        cause = error.__context__
+        raise (cause if isinstance(cause, OSError) else error) from None
 
 
 def check_safetensors(arrays: Mapping[str, torch.dtype]) -> None:
@@ -136,7 +143,16 @@ def write_safetensors(
         output.stream.write(safetensors.torch.save(tensors, metadata or None))
     else:
         # into the temporary file itself: the bytes of all tensors are not copied once more
-        safetensors.torch.save_file(tensors, output.path, metadata or None)
+        try:
+            safetensors.torch.save_file(tensors, output.path, metadata or None)
+        except safetensors.SafetensorError as error:
+            raise _system_error(error) from error
+
+
+def _system_error(error: Exception) -> Exception:
+    """Return what the system said, which safetensors has only in words; else ``error`` itself."""
+    number = re.search(r"\(os error (\d+)\)", str(error))
+    return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def member_names(names: Collection[str]) -> dict[str, str]:
