@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tersor.container import Reader, Writer
+from tersor.container.header import MAX_INDEX_NBYTES
 from tersor.errors import CorruptDataError, UnknownCodecError, UnsupportedVersionError
 from tests.container.signing import sign_again, take_apart
 
@@ -347,6 +348,25 @@ def test_a_codec_of_fixed_size_must_have_it(parts):
 def test_an_index_of_a_million_empty_lists_is_refused(parts):
     parts.raw_index = b'{"arrays":[' + b"[]," * 10**6 + b"[]]}"
     refused(parts, "exactly")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"[],", b"{},", b"[[[]]],", b'{"a":0},'],
+    ids=["lists", "objects", "nested", "members"],
+)
+def test_an_index_of_more_values_than_any_writer_makes_is_refused_unparsed(parts, value):
+    room = MAX_INDEX_NBYTES - 100
+    parts.raw_index = b'{"arrays":[' + value * (room // len(value)) + b"0]}"
+    data = parts.sign()
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptDataError, match="2\\*\\*22 values"):
+            Reader(io.BytesIO(data))
+        # its own bytes, four times: read, copied, joined for the checksum, and without escapes
+        assert tracemalloc.get_traced_memory()[1] < 5 * MAX_INDEX_NBYTES
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_file_that_shrinks_while_open_is_refused(small, tmp_path):

@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec, check_payload_size
-from tersor.container.header import SectionTable
+from tersor.container.header import MAX_INDEX_NBYTES, SectionTable
 from tersor.errors import CorruptDataError, UnknownCodecError, UnsupportedVersionError
 from tersor.types import TensorInfo
 
@@ -32,6 +33,12 @@ _KEYS: Final = {
     "reason",
     "metadata",
 }
+MAX_INDEX_MARKS: Final = 2**22
+"""Most values in an index, as ``num_marks`` counts them. Lists and objects take 30 times the memory
+of their JSON: 16 MiB of them took 728 MB."""
+_MARKS: Final = b",:[{"
+_QUOTE: Final = ord('"')
+_BLOCK_NBYTES: Final = 2**20
 _MAX_DEPTH: Final = 16
 _MAX_DIGITS: Final = 20
 """Enough for every 64-bit integer; longer ones only cost time."""
@@ -113,6 +120,34 @@ def join_index(arrays: Sequence[bytes]) -> bytes:
     return b'{"arrays":[' + b",".join(arrays) + b"]}"
 
 
+def num_marks(text: bytes) -> int:
+    """Count the characters ``, : [ {`` of a JSON text outside of its strings.
+
+    Every value but the outermost follows one of them, so a text has no more values than this and one.
+
+    Example:
+        >>> num_marks(b'{"a,b": [1, 2]}')
+        4
+    """
+    # every quote that is left begins or ends a string
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    is_mark = np.zeros(256, dtype=np.bool_)
+    is_mark[list(_MARKS)] = True
+    count, in_string = 0, 0
+    for start in range(0, len(plain), _BLOCK_NBYTES):
+        block = np.frombuffer(plain[start : start + _BLOCK_NBYTES], np.uint8)
+        # only the last bit of the number of quotes matters, so it may wrap around
+        quoted = (np.cumsum(block == _QUOTE, dtype=np.uint8) + np.uint8(in_string)) & 1
+        count += int(np.count_nonzero(is_mark[block] & (quoted == 0)))
+        in_string = int(quoted[-1])
+    return count
+
+
+def fits_index(nbytes: int, marks: int) -> bool:
+    """Say whether a reader takes an index of that many bytes and ``num_marks``."""
+    return nbytes <= MAX_INDEX_NBYTES and marks <= MAX_INDEX_MARKS
+
+
 def parse_index(index: bytes, sections: SectionTable) -> dict[str, ArrayEntry]:
     """Read the index and hand every array its sections, in file order.
 
@@ -121,6 +156,8 @@ def parse_index(index: bytes, sections: SectionTable) -> dict[str, ArrayEntry]:
         UnknownCodecError: an array's codec is not installed.
         UnsupportedVersionError: an array's codec is newer than this tersor.
     """
+    if not fits_index(len(index), num_marks(index)):
+        raise CorruptDataError("the index of the file has more than 16 MiB or 2**22 values")
     parsed = _parse_json(index)
     if not isinstance(parsed, dict) or set(parsed) != {"arrays"}:
         raise CorruptDataError("the index of the file must have exactly the key 'arrays'")

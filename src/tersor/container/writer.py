@@ -19,13 +19,12 @@ from tersor.codecs.registry import check_is_codec
 from tersor.container.atomic import atomic_write
 from tersor.container.header import (
     ALIGNMENT,
-    MAX_INDEX_NBYTES,
     Section,
     checksum_of,
     pack_end,
     pack_preamble,
 )
-from tersor.container.index import encode_array, join_index
+from tersor.container.index import encode_array, fits_index, join_index, num_marks
 from tersor.errors import SpecError
 from tersor.types import TensorInfo, checked_error_bound
 
@@ -60,6 +59,7 @@ class Writer:
         self._sections: list[Section] = []
         self._arrays: dict[str, bytes] = {}
         self._index_nbytes = len(join_index([]))
+        self._index_marks = num_marks(join_index([]))
         self._closed = False
         self._half_array: str | None = None
         self._write(pack_preamble())
@@ -216,13 +216,16 @@ class Writer:
         if name in self._arrays:
             raise SpecError(f"the file already has an array named {name!r}; choose another name")
         index_nbytes = self._index_nbytes + len(entry) + 1
-        if index_nbytes > MAX_INDEX_NBYTES:
-            raise SpecError("the index of one file is limited to 16 MiB; begin a second file")
+        index_marks = self._index_marks + num_marks(entry) + 1
+        if not fits_index(index_nbytes, index_marks):
+            raise SpecError(
+                "the index of one file is limited to 16 MiB and 2**22 values; begin a second file"
+            )
         self._half_array = name
         for payload in payloads:
             self._write_section(payload)
         self._arrays[name] = entry
-        self._index_nbytes = index_nbytes
+        self._index_nbytes, self._index_marks = index_nbytes, index_marks
         self._half_array = None
 
     def _write_section(self, payload: torch.Tensor) -> None:
