@@ -21,6 +21,7 @@ from tersor.container import (
 from tersor.errors import (
     BackendUnavailableError,
     CorruptDataError,
+    MemoryLimitError,
     SpecError,
     TersorError,
     UnknownCodecError,
@@ -39,6 +40,7 @@ __all__ = [
     "Codec",
     "CorruptDataError",
     "GraphCodec",
+    "MemoryLimitError",
     "Packed",
     "Reader",
     "SpecError",

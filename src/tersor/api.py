@@ -12,6 +12,7 @@ import torch
 from tersor.codecs import Codec, Packed, create, get
 from tersor.container import Reader, Writer
 from tersor.errors import SpecError
+from tersor.memory import check_fits, check_limit, reports_lack
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo, check_unmasked
 
 
@@ -64,6 +65,7 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
         raise SpecError(f"arrays of {x.dtype} cannot be compressed; convert to float32") from error
 
 
+@reports_lack
 def compress(
     x: torch.Tensor | np.ndarray[Any, Any],
     bound: Bound | None = None,
@@ -84,6 +86,7 @@ def compress(
     Raises:
         SpecError: the arguments cannot work together.
         BackendUnavailableError: the tensor's device or the codec needs a package that is missing.
+        MemoryLimitError: there is not enough memory.
 
     Example:
         >>> packed = compress(torch.linspace(0, 1, 1000), Bound.absolute(0.01))
@@ -95,25 +98,38 @@ def compress(
 
 
 @overload
-def decompress(packed: Packed, out: None = None) -> torch.Tensor: ...
-@overload
-def decompress(packed: Packed, out: torch.Tensor) -> torch.Tensor: ...
-@overload
-def decompress(packed: Packed, out: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]: ...
-
-
 def decompress(
-    packed: Packed, out: torch.Tensor | np.ndarray[Any, Any] | None = None
+    packed: Packed, out: None = None, *, max_nbytes: int | None = None
+) -> torch.Tensor: ...
+@overload
+def decompress(
+    packed: Packed, out: torch.Tensor, *, max_nbytes: int | None = None
+) -> torch.Tensor: ...
+@overload
+def decompress(
+    packed: Packed, out: np.ndarray[Any, Any], *, max_nbytes: int | None = None
+) -> np.ndarray[Any, Any]: ...
+
+
+@reports_lack
+def decompress(
+    packed: Packed,
+    out: torch.Tensor | np.ndarray[Any, Any] | None = None,
+    *,
+    max_nbytes: int | None = None,
 ) -> torch.Tensor | np.ndarray[Any, Any]:
     """Return the tensor, on the device of the payload, with its own dtype and shape.
 
     Args:
         packed: what ``compress`` returned.
         out: decode into this tensor or array (same shape and dtype) and return it.
+        max_nbytes: most bytes that a new tensor may take; by default, on the CPU, what is free.
 
     Raises:
         CorruptDataError: the payload was altered.
+        MemoryLimitError: the tensor is larger than ``max_nbytes``, and was not allocated.
     """
+    check_limit(max_nbytes)
     if not isinstance(packed, Packed):
         raise SpecError(f"expected what compress returned, not {type(packed).__name__}; use loads")
     if out is not None and not isinstance(out, torch.Tensor | np.ndarray):
@@ -127,9 +143,12 @@ def decompress(
             # torch cannot hold negative strides or foreign byte order, so it decoded into a copy
             out[...] = target.numpy()
         return out
+    if out is None and (max_nbytes is not None or packed.device.type == "cpu"):
+        check_fits(packed.info.nbytes, max_nbytes, "the tensor")
     return packed.codec.decode(packed, out)
 
 
+@reports_lack
 def save(
     path: str | os.PathLike[str],
     arrays: Mapping[str, torch.Tensor | np.ndarray[Any, Any]],
@@ -174,11 +193,20 @@ def _entry(name: str, x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
     return tensor
 
 
-def load(path: str | os.PathLike[str]) -> dict[str, torch.Tensor]:
+def load(path: str | os.PathLike[str], *, max_nbytes: int | None = None) -> dict[str, torch.Tensor]:
     """Read all arrays of a ``.tsr`` file into memory, on the CPU.
+
+    Args:
+        path: of the file.
+        max_nbytes: most bytes that all arrays together may take; by default what is free. A few
+            kilobytes of a file can mean many gigabytes of values.
 
     Raises:
         CorruptDataError: the file is damaged or not ours; the sentence names it.
+        MemoryLimitError: the arrays are larger than ``max_nbytes``; nothing is allocated then.
     """
-    with Reader(path) as reader:
+    with Reader(path, max_nbytes=max_nbytes) as reader:
+        nbytes = sum(entry.info.nbytes for entry in reader.arrays.values())
+        way_out = "read array by array with tersor.Reader, or "
+        check_fits(nbytes, max_nbytes, f"what '{path}' holds", way_out)
         return {name: reader.read(name) for name in reader.names}

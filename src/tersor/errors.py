@@ -17,6 +17,10 @@ class CorruptDataError(TersorError, ValueError):
     """Bytes that no tersor writer produces: truncated, altered, or never ours."""
 
 
+class MemoryLimitError(TersorError, MemoryError):
+    """More memory than a limit allows, which is noticed before it is taken, or than there is."""
+
+
 class UnsupportedVersionError(TersorError, ValueError):
     """Bytes written by a newer format or codec version than this tersor knows."""
 

@@ -20,10 +20,12 @@ from tersor.cli.options import (
     DtypeOption,
     ForceOption,
     JsonOption,
+    MaxMemoryOption,
     RelOption,
     ShapeOption,
     ThreadsOption,
     parse_bound,
+    parse_size,
     use_threads,
 )
 from tersor.cli.screen import Screen, binary_size, printable
@@ -90,6 +92,7 @@ def compress(
     dtype: DtypeOption = None,
     shape: ShapeOption = None,
     threads: ThreadsOption = None,
+    max_memory: MaxMemoryOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -108,7 +111,8 @@ def compress(
     target = output or (STANDARD if source == STANDARD else f"{source}.tsr")
     check_output(target, force=force, as_json=as_json)
     with ExitStack() as stack:
-        inputs = open_inputs(source, stack, parse_dtype(dtype), parse_shape(shape))
+        described = parse_dtype(dtype), parse_shape(shape)
+        inputs = open_inputs(source, stack, *described, parse_size(max_memory))
 
         def codec_for(found: Source) -> Codec:
             exact = found.info.dtype not in FLOAT_DTYPES and (inputs.several or codec == "auto")

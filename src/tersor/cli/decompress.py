@@ -22,15 +22,25 @@ from tersor.cli.arrays.sinks import (
     write_raw,
     write_safetensors,
 )
-from tersor.cli.options import ForceOption, JsonOption, ThreadsOption, use_threads
+from tersor.cli.options import (
+    ForceOption,
+    JsonOption,
+    MaxMemoryOption,
+    ThreadsOption,
+    parse_size,
+    use_threads,
+)
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, Output, check_output, open_output, standard_input
 from tersor.cli.wording import counted
 from tersor.container import Reader
 from tersor.errors import SpecError
+from tersor.memory import check_fits
 from tersor.types import DTYPE_NAMES, FLOAT_DTYPES
 
 RAW: Final = "raw"
+_WHOLE_FORMS: Final = (".pt", ".safetensors")
+"""Formats that are written from arrays in memory."""
 _MAX_NAMED: Final = 3
 """Keys of metadata named to people."""
 # each holds every value of those after it
@@ -40,33 +50,41 @@ _WIDENINGS: Final = {
 }
 
 
+_FileArgument = Annotated[
+    str, typer.Argument(metavar="FILE", help="A .tsr file, or - for standard input.")
+]
+_OutputOption = Annotated[
+    str | None,
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE",
+        help="Where to write; - for standard output. Its suffix says the format: .npy (one "
+        "array), .npz, .pt or .safetensors. Default: the name without .tsr.",
+    ),
+]
+_ArrayOption = Annotated[
+    str | None, typer.Option("--array", metavar="NAME", help="Write only this array.")
+]
+_RawOption = Annotated[
+    bool, typer.Option("--raw", help="Write the values of one array without any header.")
+]
+_DtypeOption = Annotated[
+    str | None,
+    typer.Option(
+        "--dtype", metavar="NAME", help="Convert floats to a wider dtype, as bf16 to f32."
+    ),
+]
+
+
 def decompress(
-    file: Annotated[
-        str, typer.Argument(metavar="FILE", help="A .tsr file, or - for standard input.")
-    ],
-    output: Annotated[
-        str | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Where to write; - for standard output. Its suffix says the format: .npy (one "
-            "array), .npz, .pt or .safetensors. Default: the name without .tsr.",
-        ),
-    ] = None,
-    array: Annotated[
-        str | None, typer.Option("--array", metavar="NAME", help="Write only this array.")
-    ] = None,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write the values of one array without any header.")
-    ] = False,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            "--dtype", metavar="NAME", help="Convert floats to a wider dtype, as bf16 to f32."
-        ),
-    ] = None,
+    file: _FileArgument,
+    output: _OutputOption = None,
+    array: _ArrayOption = None,
+    raw: _RawOption = False,
+    dtype: _DtypeOption = None,
     threads: ThreadsOption = None,
+    max_memory: MaxMemoryOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -77,14 +95,17 @@ def decompress(
     """
     screen = Screen(as_json=as_json)
     use_threads(threads)
+    max_nbytes = parse_size(max_memory)
     with ExitStack() as stack:
         source = standard_input(stack) if file == STANDARD else file
-        reader = stack.enter_context(Reader(source))
+        reader = stack.enter_context(Reader(source, max_nbytes=max_nbytes))
         names = _chosen(reader, array)
         target = output or _default_output(file, len(names), raw=raw)
         form = _form(target, len(names), raw=raw)
         dtypes = {name: _dtype(reader, name, parse_dtype(dtype)) for name in names}
         _check_form(form, dtypes)
+        if form in _WHOLE_FORMS:
+            _check_all_fit(file, reader, dtypes, max_nbytes)
         check_output(target, force=force, as_json=as_json)
         total_nbytes = sum(reader.arrays[name].info.nbytes for name in names)
         with (
@@ -171,6 +192,16 @@ def _check_form(form: str, dtypes: dict[str, torch.dtype]) -> None:
         member_names(dtypes)
     elif form == ".safetensors":
         check_safetensors(dtypes)
+
+
+def _check_all_fit(
+    file: str, reader: Reader, dtypes: dict[str, torch.dtype], max_nbytes: int | None
+) -> None:
+    """Refuse arrays that have no room in memory all at once."""
+    numels = ((reader.arrays[name].info.numel, dtype) for name, dtype in dtypes.items())
+    nbytes = sum(numel * dtype.itemsize for numel, dtype in numels)
+    way_out = "write to .npz, which takes a chunk at a time, or "
+    check_fits(nbytes, max_nbytes, f"what '{file}' holds", way_out)
 
 
 def _write(

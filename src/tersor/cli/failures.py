@@ -18,6 +18,7 @@ from tersor.errors import (
     TersorError,
     UnknownCodecError,
 )
+from tersor.memory import lacks_memory
 
 CHECK_FAILED: Final = 1
 WRONG_USAGE: Final = 2
@@ -30,6 +31,9 @@ OUTPUT_CLOSED: Final = 141
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 _USAGE_ERRORS: Final = (SpecError, UnknownCodecError, BackendUnavailableError)
+_NO_MEMORY: Final = (
+    "there is not enough memory; free some, or compress with a smaller --chunk-values"
+)
 _PATH_SENTENCES: Final = {
     errno.ENOENT: "there is no file or folder {name}; check the path",
     errno.EISDIR: "{name} is a folder; name a file",
@@ -67,8 +71,10 @@ def exit_code_of(call: Callable[[], int]) -> int:
         sentence, code = _tersor_failure(error)
     except OSError as error:
         sentence, code = _os_failure(error)
-    except MemoryError:
-        sentence, code = "there is not enough memory; try a smaller --chunk-values", CHECK_FAILED
+    except (MemoryError, RuntimeError) as error:
+        if not lacks_memory(error):
+            raise
+        sentence, code = _NO_MEMORY, CHECK_FAILED
     else:
         return code
     with suppress(BrokenPipeError):

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, MaxMemoryOption, parse_size
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, standard_input
 from tersor.cli.wording import bound_words, codec_words, shape_words
@@ -26,6 +26,7 @@ def inspect(
     chunks: Annotated[
         bool, typer.Option("--chunks", help="Show where each chunk lies and how small it got.")
     ] = False,
+    max_memory: MaxMemoryOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show names, shapes, codecs, bounds and ratios of a .tsr file.
@@ -35,7 +36,7 @@ def inspect(
     screen = Screen(as_json=as_json)
     with ExitStack() as stack:
         source = standard_input(stack) if file == STANDARD else file
-        reader = stack.enter_context(Reader(source))
+        reader = stack.enter_context(Reader(source, max_nbytes=parse_size(max_memory)))
         file_nbytes = Path(source).stat().st_size if isinstance(source, str) else source.seek(0, 2)
         entries = list(reader.arrays.values())
     original_nbytes = sum(entry.info.nbytes for entry in entries)

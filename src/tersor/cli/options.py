@@ -29,6 +29,14 @@ ThreadsOption = Annotated[
     typer.Option("--threads", metavar="N", help="Threads to use; default: as many as torch does."),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
+MaxMemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="Most memory for values at a time, as 512M or 4G; default: what the machine has free.",
+    ),
+]
 AbsOption = Annotated[
     float | None,
     typer.Option(
@@ -73,6 +81,21 @@ def parse_bound(absolute: float | None, relative: float | None) -> Bound | None:
     if absolute is not None:
         return Bound.absolute(absolute)
     return None if relative is None else Bound.relative(relative)
+
+
+def parse_size(text: str | None) -> int | None:
+    """Return the bytes that --max-memory asks for; raises ``SpecError`` for no size.
+
+    Example:
+        >>> parse_size("640"), parse_size("1.5M"), parse_size("4GiB")
+        (640, 1572864, 4294967296)
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise SpecError(f"--max-memory must be a size, as 512M or 4G, not {text!r}")
+    return int(float(match[1]) * 1024 ** ("KMGT".find(match[2].upper()) + 1 if match[2] else 0))
 
 
 def use_threads(count: int | None) -> None:

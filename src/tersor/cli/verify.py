@@ -21,10 +21,12 @@ from tersor.cli.options import (
     AbsOption,
     DtypeOption,
     JsonOption,
+    MaxMemoryOption,
     RelOption,
     ShapeOption,
     ThreadsOption,
     parse_bound,
+    parse_size,
     use_threads,
 )
 from tersor.cli.screen import Screen, binary_size, json_number, printable
@@ -52,6 +54,7 @@ def verify(
     dtype: DtypeOption = None,
     shape: ShapeOption = None,
     threads: ThreadsOption = None,
+    max_memory: MaxMemoryOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Recompute error, PSNR and ratio; exit with 1 when a bound is broken.
@@ -62,18 +65,18 @@ def verify(
     """
     screen = Screen(as_json=as_json)
     use_threads(threads)
-    bound = parse_bound(absolute, relative)
+    bound, max_nbytes = parse_bound(absolute, relative), parse_size(max_memory)
     with ExitStack() as stack, screen.compiling():
         if decoded is None:
             if bound is not None or dtype is not None or shape is not None:
                 raise SpecError("a bound is checked against the original: tersor verify A B")
-            return _verify_alone(screen, original, stack)
+            return _verify_alone(screen, original, stack, max_nbytes)
         if original == decoded == STANDARD:
             raise SpecError("only one of A and B can be standard input; name a file for the other")
         raw = (parse_dtype(dtype), parse_shape(shape))
         _check_raw_is_used(original, decoded, dtype)
-        first = open_inputs(original, stack, *_raw_for(original, raw))
-        second = _open_decoded(decoded, stack, _raw_for(decoded, raw))
+        first = open_inputs(original, stack, *_raw_for(original, raw), max_nbytes)
+        second = _open_decoded(decoded, stack, _raw_for(decoded, raw), max_nbytes)
         return _verify_pair(screen, first, second, bound)
 
 
@@ -122,11 +125,11 @@ class _Verdict:
         }
 
 
-def _verify_alone(screen: Screen, file: str, stack: ExitStack) -> int:
+def _verify_alone(screen: Screen, file: str, stack: ExitStack, max_nbytes: int | None) -> int:
     if Path(file).suffix.lower() in SUFFIXES:
         raise SpecError(f"name what to hold '{file}' against: tersor verify A B")
     source = standard_input(stack) if file == STANDARD else file
-    reader = stack.enter_context(Reader(source))
+    reader = stack.enter_context(Reader(source, max_nbytes=max_nbytes))
     nbytes = sum(entry.info.nbytes for entry in reader.arrays.values())
     num_chunks = 0
     with screen.progress("verifying", nbytes) as advance:
@@ -183,7 +186,7 @@ def _raw_for(name: str, raw: _Raw) -> _Raw:
     return (None, None) if _describes_itself(name) else raw
 
 
-def _open_decoded(name: str, stack: ExitStack, raw: _Raw) -> Inputs:
+def _open_decoded(name: str, stack: ExitStack, raw: _Raw, max_nbytes: int | None) -> Inputs:
     source: str | BinaryIO = name
     if name == STANDARD:
         source = standard_input(stack)
@@ -193,8 +196,8 @@ def _open_decoded(name: str, stack: ExitStack, raw: _Raw) -> Inputs:
         if not ours:
             return stream_inputs(source, *raw)
     elif not _is_tsr(name):
-        return open_inputs(name, stack, *raw)
-    reader = stack.enter_context(Reader(source))
+        return open_inputs(name, stack, *raw, max_nbytes)
+    reader = stack.enter_context(Reader(source, max_nbytes=max_nbytes))
     return Inputs([_TsrSource(reader, array) for array in reader.names], several=True)
 
 

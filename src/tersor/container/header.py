@@ -84,6 +84,11 @@ class SectionTable(Sequence[Section]):
         """Size of all sections without padding."""
         return int(self.rows[:, 1].sum())
 
+    @property
+    def largest_nbytes(self) -> int:
+        """Size of the largest section without padding; 0 if there is none."""
+        return int(self.rows[:, 1].max(initial=0))
+
 
 @dataclass(frozen=True, slots=True)
 class Trailer:

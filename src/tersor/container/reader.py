@@ -31,11 +31,19 @@ from tersor.container.header import (
 from tersor.container.index import ArrayEntry, parse_index
 from tersor.errors import (
     CorruptDataError,
+    MemoryLimitError,
     SpecError,
     UnknownCodecError,
     UnsupportedVersionError,
 )
+from tersor.memory import check_fits, check_limit, reports_lack
 
+_ABOUT_THE_FILE = (
+    CorruptDataError,
+    MemoryLimitError,
+    UnknownCodecError,
+    UnsupportedVersionError,
+)
 _CPU = torch.device("cpu")
 
 
@@ -49,17 +57,26 @@ class Reader:
     Args:
         source: a path; or a binary stream, read from its position to its end and not closed. A
             stream that cannot seek is first copied to an unnamed temporary file.
+        max_nbytes: most bytes that one call may take for values and encoded bytes; by default what
+            the machine has free. A few kilobytes of a file can mean many gigabytes of values. What
+            a codec works with comes on top, up to five times a chunk.
 
     Raises:
         CorruptDataError: not a tersor file, cut short, or altered.
         UnsupportedVersionError: written by a newer format or codec version.
         UnknownCodecError: an array needs a codec that is not installed.
 
+        MemoryLimitError: the table of the file is larger than ``max_nbytes``.
+
     Every such message begins with the path, if one was given. A stream that stands behind its end
     raises ``SpecError``.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | BinaryIO) -> None:
+    def __init__(
+        self, source: str | os.PathLike[str] | BinaryIO, *, max_nbytes: int | None = None
+    ) -> None:
+        check_limit(max_nbytes)
+        self._max_nbytes = max_nbytes
         self._lock = threading.Lock()
         self._stack = ExitStack()
         self._label = f"'{source}': " if isinstance(source, str | os.PathLike) else ""
@@ -92,33 +109,45 @@ class Reader:
         """What the index says about each array, by name, in file order."""
         return MappingProxyType(self._entries)
 
+    @reports_lack
     def read(self, name: str, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode one array into ``out`` (same shape and dtype, on the CPU) or into a new tensor.
 
         Raises:
             SpecError: no such array, or ``out`` does not fit.
             CorruptDataError: a chunk is damaged; ``out`` then holds only some of the values.
+            MemoryLimitError: the values are larger than ``max_nbytes``, and were not allocated.
         """
         entry = self._entry(name)
+        is_new = out is None or not out.is_contiguous()
+        nbytes = entry.sections.largest_nbytes + (entry.info.nbytes if is_new else 0)
+        way_out = "read it chunk by chunk with iter_chunks, or "
+        self._check_fits(nbytes, f"array {name!r}", way_out)
         target = checked_out(out, entry.info, _CPU)
         flat = target.view(-1)
         for index, chunk in enumerate(entry.plan):
             self._decode(entry, index, flat[chunk.start : chunk.stop].view(chunk.shape))
         return target if out is None else copy_if_strided(target, out)
 
+    @reports_lack
     def read_chunk(self, name: str, index: int) -> torch.Tensor:
         """Decode one chunk: values ``[start, stop)`` of ``arrays[name].plan[index]``.
 
         Raises:
             SpecError: no such array or chunk.
             CorruptDataError: the chunk is damaged.
+            MemoryLimitError: the chunk is larger than ``max_nbytes``, and was not allocated.
         """
         entry = self._entry(name)
         if not 0 <= index < len(entry.sections):
             raise SpecError(
                 f"array {name!r} has chunks 0 to {len(entry.sections) - 1}, there is no {index}"
             )
-        out = torch.empty(entry.plan[index].shape, dtype=entry.info.dtype, device="cpu")
+        chunk = entry.plan[index]
+        values_nbytes = (chunk.stop - chunk.start) * entry.info.dtype.itemsize
+        nbytes = values_nbytes + entry.sections[index].nbytes
+        self._check_fits(nbytes, f"chunk {index} of array {name!r}")
+        out = torch.empty(chunk.shape, dtype=entry.info.dtype, device="cpu")
         self._decode(entry, index, out)
         return out
 
@@ -126,15 +155,18 @@ class Reader:
         """Decode the chunks of one array in order, holding one at a time."""
         return (self.read_chunk(name, index) for index in range(len(self._entry(name).sections)))
 
+    @reports_lack
     def read_packed(self, name: str) -> Packed:
         """Return one array still compressed, with its checksums verified."""
         entry = self._entry(name)
+        self._check_fits(entry.nbytes, f"array {name!r}, compressed as it is,")
         with self._named():
             payloads = tuple(self._payload(entry, index) for index in range(len(entry.sections)))
         return Packed(
             entry.info, entry.codec, payloads, entry.chunk_values, entry.error_bound, entry.reason
         )
 
+    @reports_lack
     def verify(self) -> None:
         """Read every byte of the file once and compare all checksums; decodes nothing.
 
@@ -143,18 +175,23 @@ class Reader:
         """
         with self._named():
             for entry in self._entries.values():
+                self._check_fits(entry.sections.largest_nbytes, f"array {entry.name!r}")
                 for index in range(len(entry.sections)):
                     self._payload(entry, index)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Put the name of the file before the message of an error that is about its bytes."""
+        """Put the name of the file, once, before the message of an error that is about its bytes."""
         try:
             yield
-        except (CorruptDataError, UnsupportedVersionError, UnknownCodecError) as error:
-            if not self._label:
+        except _ABOUT_THE_FILE as error:
+            if str(error).startswith(self._label):
                 raise
             raise type(error)(f"{self._label}{error}") from error
+
+    def _check_fits(self, nbytes: int, what: str, way_out: str = "") -> None:
+        with self._named():
+            check_fits(nbytes, self._max_nbytes, what, way_out)
 
     def _open(self, source: str | os.PathLike[str] | BinaryIO) -> io.BufferedIOBase:
         if isinstance(source, str | os.PathLike):
@@ -187,6 +224,7 @@ class Reader:
         trailer = self._read_bytes(file_nbytes - TRAILER.size, TRAILER.size)
         parsed = parse_trailer(trailer, file_nbytes)
         table_nbytes = parsed.num_sections * SECTION.size
+        self._check_fits(table_nbytes + parsed.index_nbytes, "the table of the file")
         table = self._read_bytes(parsed.table_offset, table_nbytes)
         index = self._read_bytes(parsed.table_offset + table_nbytes, parsed.index_nbytes)
         check_end(preamble, table, index, trailer)

@@ -26,6 +26,7 @@ from tersor.container.header import (
 )
 from tersor.container.index import encode_array, fits_index, join_index, num_marks
 from tersor.errors import SpecError
+from tersor.memory import reports_lack
 from tersor.types import TensorInfo, checked_error_bound
 
 FILE_CHUNK_VALUES: Final = 2**22
@@ -99,6 +100,7 @@ class Writer:
             self._write(pack_end(self._offset, self._sections, index))
             self._stream.flush()
 
+    @reports_lack
     def add(
         self,
         name: str,
@@ -138,6 +140,7 @@ class Writer:
             reason=reason or why,
         )
 
+    @reports_lack
     def add_chunks(
         self,
         name: str,
@@ -184,6 +187,7 @@ class Writer:
         )
         self._add_payloads(name, entry, (codec.encode_chunk(x, error_bound) for x in checked))
 
+    @reports_lack
     def add_packed(
         self, name: str, packed: Packed, metadata: Mapping[str, str] | None = None
     ) -> None:

@@ -53,7 +53,11 @@ class Inputs:
 
 
 def open_inputs(
-    name: str, stack: ExitStack, dtype: torch.dtype | None, shape: tuple[int, ...] | None
+    name: str,
+    stack: ExitStack,
+    dtype: torch.dtype | None,
+    shape: tuple[int, ...] | None,
+    max_nbytes: int | None = None,
 ) -> Inputs:
     """Open a file or standard input (``-``); ``stack`` closes it.
 
@@ -62,6 +66,7 @@ def open_inputs(
         stack: keeps the file open as long as its sources are used.
         dtype: of raw values; None for formats that describe themselves.
         shape: of raw values; None for one axis.
+        max_nbytes: most memory for an array that cannot be read in chunks; None for what is free.
 
     Raises:
         SpecError: the format is unknown, or the file is not what was described.
@@ -89,7 +94,7 @@ def open_inputs(
             f"'{name}' is none of {', '.join(SUFFIXES)}; describe raw binary with --dtype f32 "
             "and --shape 100,200"
         )
-    return _open_several(path, suffix, stack)
+    return _open_several(path, suffix, stack, max_nbytes)
 
 
 def stream_inputs(
@@ -119,7 +124,7 @@ def stream_inputs(
     return Inputs([npy_source(_STANDARD_NAME, file, "standard input")])
 
 
-def _open_several(path: Path, suffix: str, stack: ExitStack) -> Inputs:
+def _open_several(path: Path, suffix: str, stack: ExitStack, max_nbytes: int | None) -> Inputs:
     if suffix == ".safetensors":
         sources, metadata = safetensors_sources(path)
         left_out = [] if sources else [f"{key} (metadata)" for key in metadata]
@@ -132,7 +137,7 @@ def _open_several(path: Path, suffix: str, stack: ExitStack) -> Inputs:
     # zipfile checks little itself: a damaged directory fails wherever its parts are used
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
         raise CorruptDataError(f"'{path}' is not a .npz archive: {error}") from error
-    return Inputs(*npz_sources(path, archive), several=True)
+    return Inputs(*npz_sources(path, archive, max_nbytes), several=True)
 
 
 def parse_dtype(text: str | None) -> torch.dtype | None:

@@ -11,6 +11,7 @@ import torch
 
 from tersor.cli.arrays.source import Source, TensorSource
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+from tersor.memory import lacks_memory
 
 # torch raises it for whatever weights_only refuses; taken from there because the module it
 # belongs to is banned from this package
@@ -80,6 +81,8 @@ def _load(path: Path) -> Any:
             "state_dict with torch.save(model.state_dict(), ...)"
         ) from error
     except _DAMAGE_ERRORS as error:
+        if lacks_memory(error):
+            raise
         raise CorruptDataError(f"'{path}' is not a checkpoint that torch can read") from error
 
 

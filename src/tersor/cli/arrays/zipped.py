@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import numpy as np
 import torch
 
 from tersor.chunks import Chunk, ChunkPlan
 from tersor.cli.arrays.npy_header import NpyHeader, read_npy_header
-from tersor.cli.arrays.source import Source, TensorSource
+from tersor.cli.arrays.source import Source
 from tersor.errors import CorruptDataError, SpecError
+from tersor.memory import check_fits
 
 _SUFFIX = ".npy"
 
@@ -59,6 +59,43 @@ class ZippedSource(Source):
         return values
 
 
+class ZippedFortranSource(ZippedSource):
+    """An array in an archive whose first axis varies fastest.
+
+    Its chunks are spread over the whole stream, which cannot be mapped: each pass reads all of it
+    into memory.
+    """
+
+    def __init__(
+        self,
+        archive: zipfile.ZipFile,
+        member: zipfile.ZipInfo,
+        header: NpyHeader,
+        label: str,
+        max_nbytes: int | None,
+    ) -> None:
+        super().__init__(archive, member, header, label)
+        self._max_nbytes = max_nbytes
+
+    def chunk(self, chunk: Chunk) -> torch.Tensor:
+        """See ``Source.chunk``."""
+        return self._whole()[chunk.start : chunk.stop].clone()
+
+    def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
+        """See ``Source.chunks``; all values are held until the last chunk was taken."""
+        values = self._whole()
+        return (values[chunk.start : chunk.stop] for chunk in plan)
+
+    def _whole(self) -> torch.Tensor:
+        """Return all values, flat, the last axis fastest."""
+        way_out = "save it with order='C', or "
+        # as it is stored, and reordered
+        check_fits(2 * self.info.nbytes, self._max_nbytes, self._label, way_out)
+        stored = super().chunk(Chunk(0, self.info.numel, self.info.shape))
+        ordered = stored.view(self.info.shape[::-1]).permute(*range(len(self.info.shape))[::-1])
+        return ordered.reshape(-1)
+
+
 @contextmanager
 def _member_stream(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str
@@ -74,8 +111,15 @@ def _member_stream(
         raise SpecError(f"{label} cannot be opened: {error}; save it anew with numpy") from error
 
 
-def npz_sources(path: Path, archive: zipfile.ZipFile) -> tuple[list[Source], list[str]]:
+def npz_sources(
+    path: Path, archive: zipfile.ZipFile, max_nbytes: int | None
+) -> tuple[list[Source], list[str]]:
     """Return the arrays of an archive, and the names of what is none.
+
+    Args:
+        path: of the archive, for errors.
+        archive: open.
+        max_nbytes: most memory for an array that must be read as a whole; None for what is free.
 
     Raises:
         CorruptDataError: a member is damaged.
@@ -85,13 +129,15 @@ def npz_sources(path: Path, archive: zipfile.ZipFile) -> tuple[list[Source], lis
     left_out: list[str] = []
     for member in archive.infolist():
         if member.filename.endswith(_SUFFIX):
-            sources.append(_npz_source(path, archive, member))
+            sources.append(_npz_source(path, archive, member, max_nbytes))
         else:
             left_out.append(f"{member.filename} (not an array)")
     return sources, left_out
 
 
-def _npz_source(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Source:
+def _npz_source(
+    path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, max_nbytes: int | None
+) -> Source:
     label = f"array {member.filename!r} of '{path}'"
     with _member_stream(archive, member, label) as stream:
         header = read_npy_header(stream, label)
@@ -100,12 +146,6 @@ def _npz_source(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
                 f"{label} has {member.file_size - header.nbytes} bytes of values, not the "
                 f"{header.info.nbytes} that its shape takes"
             )
-        if not header.fortran_order or len(header.info.shape) < 2:
-            return ZippedSource(archive, member, header, label)
-        # its chunks are spread over the whole stream, which cannot be mapped
-        stored = np.frombuffer(stream.read(header.info.nbytes), header.dtype)
-    if stored.nbytes != header.info.nbytes:
-        raise CorruptDataError(f"{label} is cut short")
-    ordered = np.ascontiguousarray(stored.reshape(header.info.shape, order="F"))
-    native = ordered.astype(header.dtype.newbyteorder("="), copy=False)
-    return TensorSource(member.filename.removesuffix(_SUFFIX), torch.from_numpy(native))
+    if header.fortran_order and len(header.info.shape) > 1:
+        return ZippedFortranSource(archive, member, header, label, max_nbytes)
+    return ZippedSource(archive, member, header, label)

@@ -1,0 +1,141 @@
+"""How much memory there is to take, and what is raised where it does not suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import wraps
+from pathlib import Path, PurePosixPath
+from typing import Final, ParamSpec, TypeVar
+
+import torch
+
+from tersor.errors import MemoryLimitError, SpecError, TersorError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_SMALL_NBYTES: Final = 2**26
+"""Up to this size nobody is asked what is free: asking takes longer than most tensors to decode."""
+
+# file with the limit, file with what is used, and the part of it that the kernel gives back
+_Files = tuple[str, str, str]
+_CGROUP_2: Final[_Files] = ("memory.max", "memory.current", "inactive_file")
+_CGROUP_1: Final[_Files] = (
+    "memory.limit_in_bytes",
+    "memory.usage_in_bytes",
+    "total_inactive_file",
+)
+
+
+def free_nbytes(root: Path = Path("/")) -> int | None:
+    """Return the main memory that this process can still take; None where the system does not say.
+
+    It is the least of what Linux calls available and what is left of the limits of the control
+    groups that the process is in, as containers and batch systems set them.
+
+    Args:
+        root: where ``proc`` and ``sys`` are.
+    """
+    available = _fields(root / "proc/meminfo").get("MemAvailable:")
+    found = [] if available is None else [available * 1024]
+    found += _left_of_groups(root)
+    return max(0, min(found)) if found else None
+
+
+def _left_of_groups(root: Path) -> Iterator[int]:
+    for line in _lines(root / "proc/self/cgroup"):
+        _, controllers, own = line.split(":", 2)
+        if not controllers:
+            mount, files = root / "sys/fs/cgroup", _CGROUP_2
+        elif "memory" in controllers.split(","):
+            mount, files = root / "sys/fs/cgroup/memory", _CGROUP_1
+        else:
+            continue
+        # a group has the limits of all above it; inside a container some of them are not shown
+        path = PurePosixPath(own.lstrip("/"))
+        for group in (path, *path.parents):
+            yield from _left_of(mount / group, files)
+
+
+def _left_of(group: Path, files: _Files) -> Iterator[int]:
+    limit, used, reclaimable = files
+    with suppress(OSError, ValueError):
+        # without a limit, the newer groups say "max" and the older ones almost 2**63
+        left = int((group / limit).read_text()) - int((group / used).read_text())
+        yield left + _fields(group / "memory.stat").get(reclaimable, 0)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+
+
+def _fields(path: Path) -> dict[str, int]:
+    """Return the numbers of a file whose lines begin with a name and a number."""
+    words = (line.split() for line in _lines(path))
+    return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdigit()}
+
+
+def check_limit(max_nbytes: int | None) -> None:
+    """Raise ``SpecError`` for a limit that is no number of bytes."""
+    if max_nbytes is not None and (type(max_nbytes) is not int or max_nbytes < 0):
+        raise SpecError(
+            f"max_nbytes must be a whole number of bytes, or None for what is free, not {max_nbytes!r}"
+        )
+
+
+def check_fits(nbytes: int, max_nbytes: int | None, what: str, way_out: str = "") -> None:
+    """Refuse to take memory beyond a limit, before it is allocated.
+
+    Args:
+        nbytes: to be taken.
+        max_nbytes: most that may be taken; None for what the machine has free.
+        what: needs the memory.
+        way_out: what else to do than to raise the limit.
+
+    Raises:
+        MemoryLimitError: it is more than the limit.
+    """
+    limit = max_nbytes
+    if limit is None:
+        limit = nbytes if nbytes <= _SMALL_NBYTES else free_nbytes()
+    if limit is None or nbytes <= limit:
+        return
+    allowed = f"the limit of {limit:,} bytes" if max_nbytes is not None else f"the {limit:,} free"
+    raise MemoryLimitError(
+        f"{what} takes {nbytes:,} bytes of memory, more than {allowed}; "
+        f"{way_out}allow more with max_nbytes (on the command line --max-memory)"
+    )
+
+
+def lacks_memory(error: BaseException) -> bool:
+    """Say whether Python, numpy, numba or torch found no memory, in main memory or on a GPU."""
+    if isinstance(error, TersorError):
+        return False
+    if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
+        return True
+    # torch has no class of its own for main memory
+    return "DefaultCPUAllocator" in str(error)
+
+
+def reports_lack(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Make a function raise ``MemoryLimitError`` where main memory ends.
+
+    What torch raises where a GPU's memory ends stays as it is: training loops wait for it.
+    """
+
+    @wraps(function)
+    def call(*arguments: _P.args, **options: _P.kwargs) -> _R:
+        try:
+            return function(*arguments, **options)
+        except (MemoryError, RuntimeError) as error:
+            if not lacks_memory(error) or isinstance(error, torch.cuda.OutOfMemoryError):
+                raise
+            raise MemoryLimitError(
+                "there is not enough memory; free some, or take less at a time, as with smaller chunks"
+            ) from error
+
+    return call
