@@ -1,4 +1,4 @@
-"""Group codecs with a base: differences encoded, and added to what is there."""
+"""Group codecs: the error they promise, and differences to a base encoded and added."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import torch
 
 from tersor.codecs import create
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.group.reference import SMALLEST_ABSMAX
+from tersor.kernels.hadamard.reference import hadamard as transformed
 from tersor.types import FLOAT_DTYPES
+from tests import data
 
 CODECS = [
     create("group4", group=128),
@@ -15,6 +18,65 @@ CODECS = [
     create("group8", group=64, hadamard=True),
     create("group4", group=10),
 ]
+
+
+def promised_errors(codec, x):
+    """Return what ``GroupCodec`` documents as the largest error of each value of the flat ``x``."""
+    groups = torch.zeros(codec.quantizer().num_groups(x.numel()) * codec.group)
+    groups[: x.numel()] = x.float().nan_to_num(0.0, 0.0, 0.0)
+    if codec.hadamard:
+        groups = transformed(groups)
+    largest = groups.view(-1, codec.group).double().abs().amax(1, keepdim=True)
+    largest = largest.expand(-1, codec.group).reshape(-1)[: x.numel()]
+    levels = 0.5 if codec.seed is None else 1.0
+    roundings = 2.0**-18 if codec.hadamard else 2.0**-20
+    error = largest * (levels / (2 ** (codec.nbits - 1) - 1) + roundings)
+    error = torch.where(largest < SMALLEST_ABSMAX, x.double().abs(), error)
+    return 2 * error if x.dtype.itemsize == 2 else error
+
+
+def adverse(dtype):
+    """Yield inputs whose levels lie at every distance from the values of ``dtype``."""
+    for name in ("noise", "gradients", "huge", "subnormal", "wide_range", "odd_size", "zeros"):
+        yield name, data.make(name, dtype).reshape(-1)
+    generator = torch.Generator().manual_seed(3)
+    for factor in torch.linspace(1, 2, 24).tolist():
+        yield f"{factor}", (factor * torch.randn(4096, generator=generator)).to(dtype)
+    spacing = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    for largest in (5, 60, 80, 100, 200, 250):
+        steps = torch.randint(-largest, largest + 1, (4096,), generator=generator)
+        yield f"{largest} smallest values", (steps.double() * spacing).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
+@pytest.mark.parametrize("hadamard", [False, True], ids=["plain", "hadamard"])
+@pytest.mark.parametrize("seed", [None, 7], ids=["nearest", "stochastic"])
+@pytest.mark.parametrize("codec_id", ["group8", "group4"])
+def test_the_error_is_what_the_docstring_says(codec_id, seed, hadamard, dtype):
+    codec = create(codec_id, group=64, seed=seed, hadamard=hadamard)
+    for name, x in adverse(dtype):
+        if name == "huge" and hadamard:
+            continue  # sums of 32 such values have no float32
+        promised = promised_errors(codec, x)
+        errors = (codec.decode(codec.encode(x)).double() - x.double()).abs()
+        # float64 beyond float32's range counts as not finite
+        counts = x.float().isfinite()
+        if hadamard:
+            counts &= x.double().abs() + promised <= torch.finfo(dtype).max
+        share = (errors / promised)[counts].nan_to_num(0.0).max() if counts.any() else 0.0
+        assert bool((errors <= promised)[counts].all()), f"{name}: {share} of what is promised"
+
+
+@pytest.mark.parametrize("nbits", [8, 4])
+def test_rounding_to_bfloat16_adds_to_a_stochastic_level(nbits):
+    """A promise of one level, whatever the dtype, would be broken."""
+    codec = create(f"group{nbits}", group=64, seed=7)
+    worst = 0.0
+    for _, x in adverse(torch.bfloat16):
+        errors = (codec.decode(codec.encode(x)).double() - x.double()).abs()
+        level = promised_errors(codec, x) / 2
+        worst = max(worst, float((errors / level).nan_to_num(0.0).max()))
+    assert 1.0 < worst < 2.0
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
