@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 import torch
 
@@ -14,8 +14,22 @@ from tersor.codecs.lists import ListEngine
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.kernels.threads import fork_safe
 from tersor.raw_bytes import empty
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
+
+_COMPUTING: Final = (
+    "resolve_bound",
+    "encode",
+    "encode_payload",
+    "encode_tensor",
+    "encode_tensors",
+    "decode",
+    "decode_payload",
+    "decode_payloads",
+    "decode_alone",
+)
+"""The methods of codecs that compute with tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +47,13 @@ class Codec(ABC):
     """False for a codec that only chooses another one; files never name it."""
     guarantee: ClassVar[str]
     """What the codec promises about the decoded values, in one line."""
+
+    def __init_subclass__(cls) -> None:
+        """Make the methods that a codec brings work in a forked child, whoever calls them."""
+        # a dataclass with slots is made twice, so this meets its own work
+        for name in _COMPUTING:
+            if name in vars(cls):
+                setattr(cls, name, fork_safe(vars(cls)[name]))
 
     @abstractmethod
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
@@ -63,6 +84,7 @@ class Codec(ABC):
         del x
         return None
 
+    @fork_safe
     def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
         """Encode a tensor of any size and layout; ``x`` is never changed.
 
@@ -81,6 +103,7 @@ class Codec(ABC):
         )
         return Packed(info, self, payloads, chunk_values, error_bound)
 
+    @fork_safe
     def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode into ``out`` (same shape, dtype and device) or into a new tensor.
 
@@ -127,6 +150,7 @@ class Codec(ABC):
         """Return what encodes lists of tensors on a GPU without waiting, and the bound to give it."""
         return None
 
+    @fork_safe
     def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         """Encode one contiguous chunk, padded to the least size a reader accepts.
 
@@ -180,6 +204,7 @@ class Codec(ABC):
         return cls(**spec)
 
 
+@fork_safe
 def materialised(x: torch.Tensor) -> torch.Tensor:
     """Return ``x`` without gradient, contiguous, and with lazy negation and conjugation done."""
     # most tensors are so already, and asking takes half the time of doing nothing four times over
@@ -253,6 +278,7 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
     return out if out.is_contiguous() else empty(info.shape, info.dtype, device)
 
 
+@fork_safe
 def copy_if_strided(target: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """Copy the decoded values into ``out`` where it could not be decoded into directly."""
     return out if target is out else out.copy_(target)

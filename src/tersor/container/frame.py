@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.threads import fork_safe
 
 FRAME_ALIGNMENT: Final = 8
 
@@ -37,6 +38,7 @@ def frame_offsets(sizes: Sequence[int] | torch.Tensor) -> torch.Tensor:
     return torch.cat([padded.new_zeros(1), padded.cumsum(0)])
 
 
+@fork_safe
 def pack_frame(payloads: Sequence[torch.Tensor]) -> torch.Tensor:
     """Copy the payloads into one new buffer on their device, in order.
 

@@ -7,22 +7,28 @@ Work started inside a part stays on that part's thread.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
+from functools import wraps
 from itertools import pairwise
-from threading import Lock
-from typing import Any, Final
+from threading import Lock, current_thread, main_thread
+from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
 
 _MIN_NBYTES_PER_THREAD: Final = 1 << 19
 """Below 512 KiB per thread, starting a task (about 30 us) costs more than it saves."""
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _pools: dict[int, ThreadPoolExecutor] = {}
 _lock = Lock()
 _inside: ContextVar[bool] = ContextVar("tersor_inside_part", default=False)
+_is_forked = False
+_kernel_threads: ContextVar[int | None] = ContextVar("tersor_kernel_threads", default=None)
+"""How many threads kernels may use while torch is kept to one."""
 
 
 def _pool(num_threads: int) -> ThreadPoolExecutor:
@@ -34,22 +40,61 @@ def _pool(num_threads: int) -> ThreadPoolExecutor:
         return _pools[num_threads]
 
 
-def _forget_pools() -> None:
-    """Start afresh in a forked child, which has none of its parent's threads."""
-    global _lock  # noqa: PLW0603 (the parent's lock may be held)
+def _start_afresh() -> None:
+    """Know that this is a forked child, which has none of its parent's threads."""
+    global _lock, _is_forked  # noqa: PLW0603 (the parent's lock may be held)
     _lock = Lock()
+    _is_forked = True
     _pools.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_pools)
+    os.register_at_fork(after_in_child=_start_afresh)
+
+
+def fork_safe(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Let ``function`` do without torch's own threads where it runs in a forked child.
+
+    They did not survive the fork, and GNU OpenMP, which most builds of torch use, would wait for them
+    for ever. Kernels keep their threads, and torch's number is what it was when the call returns.
+    Wrapping twice is wrapping once.
+    """
+    if getattr(function, "_is_fork_safe", False):
+        return function
+
+    @wraps(function)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        if not _is_forked:
+            return function(*args, **kwargs)
+        with _one_torch_thread():
+            return function(*args, **kwargs)
+
+    vars(guarded)["_is_fork_safe"] = True
+    return guarded
+
+
+@contextmanager
+def _one_torch_thread() -> Iterator[None]:
+    count = torch.get_num_threads()
+    # only the thread that a child starts with remembers threads of the parent
+    if count == 1 or current_thread() is not main_thread():
+        yield
+        return
+    token = _kernel_threads.set(count)
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(count)
+        _kernel_threads.reset(token)
 
 
 def num_parts(num_items: int, total_nbytes: int) -> int:
     """Return how many threads are worth starting; 1 inside a part that already has its thread."""
     if _inside.get():
         return 1
-    return max(1, min(torch.get_num_threads(), total_nbytes // _MIN_NBYTES_PER_THREAD, num_items))
+    num_threads = _kernel_threads.get() or torch.get_num_threads()
+    return max(1, min(num_threads, total_nbytes // _MIN_NBYTES_PER_THREAD, num_items))
 
 
 def split(num_items: int, item_nbytes: int) -> list[tuple[int, int]]:
