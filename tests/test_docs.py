@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tersor.codecs import registry
 from tests.arch.source_files import REPOSITORY
 
 PAGES = ("README.md", "CONTRIBUTING.md")
@@ -26,7 +27,9 @@ def _text(page: str) -> str:
 
 
 @pytest.mark.parametrize("page", EXAMPLE_PAGES)
-def test_the_examples_of_a_page_run(page) -> None:
+def test_the_examples_of_a_page_run(page, monkeypatch) -> None:
+    # what examples register is gone afterwards
+    monkeypatch.setattr(registry, "_codecs", dict(registry._codecs))
     examples = re.findall(r"^```python\n(.*?)^```", _text(page), re.DOTALL | re.MULTILINE)
     assert examples
     for example in examples:

@@ -19,7 +19,7 @@ LAYERS: Final = (
     ("stages",),
     ("codecs",),
     ("container",),
-    ("api", "ops", "__init__"),
+    ("api", "ops", "testing", "__init__"),
     ("policy", "planning"),
     ("sites",),
     ("workloads",),

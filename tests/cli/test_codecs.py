@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from tersor import Bound, codec_ids, create
 from tersor.codecs import get
+from tersor.testing.conformance import CHECKS
 
 
 def test_every_codec_is_listed_with_what_it_takes(tersor) -> None:
@@ -32,3 +33,17 @@ def test_people_see_a_table(tersor) -> None:
     for codec_id in codec_ids():
         assert codec_id in shown
     assert "numba" in shown
+
+
+def test_a_codec_is_checked_by_name(tersor) -> None:
+    shown = tersor.ok("codecs", "--check", "half").out
+    for name in (*CHECKS, "config goes through JSON"):
+        assert name in shown
+    assert "no" not in shown.split()
+    found = tersor.ok("codecs", "--check", "half", "--json").json
+    assert found["passed"]
+    assert all(check["passed"] for check in found["checks"])
+
+
+def test_only_what_exists_is_checked(tersor) -> None:
+    assert "unknown codec 'gzip'" in tersor.refused("codecs", "--check", "gzip")

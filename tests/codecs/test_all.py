@@ -12,10 +12,15 @@ import torch
 
 from tersor import Bound, Packed, codec_ids, compress, decompress, use_backend
 from tersor.chunks import ChunkPlan
-from tersor.codecs import Codec
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.scratch import scratch
+from tersor.testing import check_codec
+from tersor.testing.conformance import (
+    BOUNDS,
+    assert_promised,
+    assert_size,
+    decode_into_poison,
+    encode_twice,
+)
 from tersor.types import FLOAT_DTYPES, TensorInfo
 from tests import data
 from tests.checks import (
@@ -26,15 +31,6 @@ from tests.checks import (
 )
 from tests.codecs.variants import AUTO, BOUNDED, FIXED, PAYLOADS, build
 
-BOUNDS = (
-    Bound.relative(1e-1),
-    Bound.relative(1e-3),
-    Bound.relative(1e-6),
-    Bound.absolute(0.0),
-    Bound.absolute(1e-310),
-    Bound.absolute(0.1),
-    Bound.absolute(1e300),
-)
 FEW_BOUNDS = (Bound.relative(1e-3), Bound.absolute(0.1))
 DTYPES = pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=lambda t: str(t).removeprefix("torch."))
 
@@ -49,30 +45,14 @@ def named(*what: object) -> Iterator[None]:
         raise
 
 
-def encoded_twice(codec: Codec, x: torch.Tensor) -> Packed:
-    """Encode twice, with other bytes in the working memory; both must be equal."""
-    before = x.clone()
-    packed = codec.encode(x)
-    scratch(1 << 18)[:] = 0x5A
-    again = codec.encode(x)
-    assert_bits_equal(before, x)
-    for one, other in zip(packed.payloads, again.payloads, strict=True):
-        assert_bits_equal(one, other)
-    return packed
-
-
-def decoded_from_a_copy(packed: Packed) -> torch.Tensor:
-    """Decode from memory that ends where the payload does, into poisoned memory."""
-    copies = tuple(payload.clone() for payload in packed.payloads)
-    copy = Packed(packed.info, packed.codec, copies, packed.chunk_values, packed.error_bound)
-    out = torch.full(packed.info.shape, torch.nan, dtype=packed.info.dtype)
-    assert decompress(copy, out=out) is out
-    return out
-
-
 def test_every_registered_codec_has_a_variant():
     built = {build(name, Bound.absolute(1.0)).codec_id for name in (*PAYLOADS, *AUTO)}
     assert built == set(codec_ids())
+
+
+@pytest.mark.parametrize("variant", ["raw", "fp8-e5m2-7", "group8-64-seed", "flat-base", "rows"])
+def test_our_own_codecs_pass_the_check_for_plug_ins(variant):
+    check_codec(build(variant, Bound.relative(1e-3)))
 
 
 @DTYPES
@@ -80,15 +60,13 @@ def test_every_registered_codec_has_a_variant():
 def test_bound_holds(variant, dtype):
     bounds = FEW_BOUNDS if variant in AUTO else BOUNDS
     for name, x in data.inputs(dtype).items():
-        low, high = finite_range(x).tolist()
         for bound in bounds:
             with named(name, bound):
                 codec = build(variant, bound)
-                packed = encoded_twice(codec, x) if bound in FEW_BOUNDS else codec.encode(x)
-                promised = bound.resolve(low, high) if low <= high else packed.error_bound
-                assert packed.error_bound == promised
-                assert_within_bound(x, decoded_from_a_copy(packed), packed.error_bound)
-                assert packed.nbytes <= codec.max_nbytes(tuple(x.shape), dtype)
+                packed = encode_twice(codec, x) if bound in FEW_BOUNDS else codec.encode(x)
+                assert_promised(codec, packed, x)
+                assert_within_bound(x, decode_into_poison(packed), packed.error_bound)
+                assert_size(codec, packed)
 
 
 @DTYPES
@@ -98,9 +76,9 @@ def test_size_follows_from_the_shape(variant, dtype):
     assert codec.size_kind == "fixed"
     for name, x in data.inputs(dtype).items():
         with named(name):
-            packed = encoded_twice(codec, x)
-            assert packed.nbytes == codec.max_nbytes(tuple(x.shape), dtype)
-            decoded = decoded_from_a_copy(packed)
+            packed = encode_twice(codec, x)
+            assert_size(codec, packed)
+            decoded = decode_into_poison(packed)
             if variant == "raw":
                 assert_bits_equal(x, decoded)
             elif variant in ("half", "bf16"):
@@ -200,7 +178,7 @@ def test_chunks_keep_the_promise(variant, chunk_values):
     packed = codec.encode(x, chunk_values=chunk_values)
     plan = ChunkPlan(tuple(x.shape), chunk_values)
     assert len(packed.payloads) == len(plan) > 1
-    decoded = decoded_from_a_copy(packed)
+    decoded = decode_into_poison(packed)
     for chunk, payload in zip(plan, packed.payloads, strict=True):
         part = x.view(-1)[chunk.start : chunk.stop].view(chunk.shape)
         assert_bits_equal(payload, packed.codec.encode_chunk(part, packed.error_bound))

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tersor import Bound, codec_ids, compress, create, decompress
-from tersor.codecs import from_config, get, register, registry
+from tersor.codecs import Codec, from_config, get, register, registry
 from tersor.codecs.flat import Flat
 from tersor.codecs.raw import Raw
 from tersor.errors import SpecError, UnknownCodecError, UnsupportedVersionError
 from tests.checks import assert_rejects
+from tests.distributions import NEGATE, install
 
 BUILT_IN = [
     "ans",
@@ -37,36 +38,15 @@ BUILT_IN = [
 @pytest.fixture(autouse=True)
 def _same_registry_afterwards(monkeypatch):
     monkeypatch.setattr(registry, "_codecs", dict(registry._codecs))
+    registry._warn_of_taken_ids.cache_clear()
+    registry._warn.cache_clear()
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
-    """Install a distribution that offers the codecs ``negate`` and ``broken``."""
-    (tmp_path / "thirdparty_codec.py").write_text(
-        """
-from dataclasses import dataclass
-from typing import ClassVar
-from tersor.codecs.raw import Raw
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Negate(Raw):
-    codec_id: ClassVar[str] = "negate"
-    strength: int = 1
-
-    def encode_payload(self, x, error_bound):
-        return Raw.encode_payload(self, -x, error_bound)
-
-    def decode_payload(self, payload, out):
-        Raw.decode_payload(self, payload, out)
-        out.neg_()
-"""
-    )
-    info = tmp_path / "thirdparty_codec-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thirdparty-codec\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[tersor.codecs]\nnegate = thirdparty_codec:Negate\nother-name = thirdparty_codec:Negate\n"
-    )
+    """Install a distribution that offers the codec ``negate``, once under another name."""
+    offers = {"negate": "Negate", "other-name": "Negate"}
+    install(tmp_path, "thirdparty-codec", offers, NEGATE)
     monkeypatch.syspath_prepend(tmp_path)
     yield
     sys.modules.pop("thirdparty_codec", None)
@@ -102,6 +82,30 @@ def test_importing_a_codec_waits_until_it_is_asked_for(installed):
 
 def test_an_entry_point_under_another_name_is_unknown(installed):
     assert_rejects(lambda: create("other-name"), UnknownCodecError)
+
+
+def test_an_id_that_another_package_takes_too_is_warned_of_once(tmp_path, monkeypatch, caplog):
+    taken = NEGATE.replace('"negate"', '"flat"')
+    install(tmp_path, "taker", {"flat": "Negate"}, taken)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert get("flat") is Flat
+    assert get("flat") is Flat
+    (record,) = caplog.records
+    assert record.message == (
+        "codec 'flat' of package 'taker' cannot be used: its id is taken by "
+        "tersor.codecs.flat:Flat; update or uninstall 'taker'"
+    )
+    assert "taker" not in sys.modules
+
+
+def test_what_is_no_codec_is_not_registered():
+    class Unpromising(Raw):
+        codec_id: ClassVar[str] = "unpromising"
+        guarantee: ClassVar[str] = ""
+
+    for fault in (Unpromising, Codec, Raw(), 3):
+        assert_rejects(lambda fault=fault: register(fault), SpecError)
+    assert "unpromising" not in codec_ids()
 
 
 def test_an_id_is_taken_only_once():

@@ -2,40 +2,79 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
 from dataclasses import MISSING, fields
 from importlib import import_module, metadata
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import torch
+import typer
 from rich.table import Table
 from rich.text import Text
 
 from tersor import kernels
+from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption
 from tersor.cli.screen import Screen
-from tersor.codecs import Codec, codec_ids, get
+from tersor.codecs import Codec, create, get, usable_codecs
 from tersor.kernels.op import BACKENDS, Op
+from tersor.types import Bound
 
 _PACKAGES: Final = {"reference": "torch", "cpu": "numba", "gpu": "triton"}
+_CheckOption = Annotated[
+    str | None,
+    typer.Option(
+        "--check",
+        metavar="ID",
+        help="Check that one codec, with its default options, keeps what codecs promise; exit "
+        "code 1 if it does not.",
+    ),
+]
 
 
-def codecs(as_json: JsonOption = False) -> int:
+def codecs(check: _CheckOption = None, as_json: JsonOption = False) -> int:
     """List the codecs with their options and promises, and the kernel backends of this machine."""
     screen = Screen(as_json=as_json)
-    found = [get(codec_id) for codec_id in codec_ids()]
+    if check is not None:
+        return _check(screen, check)
+    found, problems = usable_codecs()
+    for problem in problems:
+        screen.say(f"tersor: {problem}")
     backends = [_backend(name) for name in BACKENDS]
-    values = {"codecs": [_values(codec) for codec in found], "backends": backends}
-    screen.result(values, _table(values["codecs"]), _backend_table(backends))
+    listed = [_values(codec) for codec in found]
+    values = {"codecs": listed, "unusable": problems, "backends": backends}
+    screen.result(values, _table(listed), _backend_table(backends))
     return 0
+
+
+def _check(screen: Screen, codec_id: str) -> int:
+    """Show which promises the codec keeps on adverse inputs, and return the exit code."""
+    # only here: no other verb needs the checks
+    from tersor.testing import run_checks
+
+    bound = {"bound": Bound.relative(1e-3)} if get(codec_id).takes_bound() else {}
+    with screen.compiling():
+        results = run_checks(create(codec_id, **bound))
+    checks = [{"name": r.name, "passed": r.passed, "problem": r.problem} for r in results]
+    passed = all(result.passed for result in results)
+    table = Table(title=f"Promises of codec {codec_id}")
+    for name in ("promise", "kept", "first problem"):
+        table.add_column(name, overflow="fold")
+    for result in results:
+        table.add_row(result.name, "yes" if result.passed else "no", Text(result.problem))
+    screen.result({"codec": codec_id, "passed": passed, "checks": checks}, table)
+    return 0 if passed else CHECK_FAILED
 
 
 def _values(codec: type[Codec]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for f in fields(codec):
         if f.name != "bound":
-            options[f.name] = None if f.default is MISSING else f.default
+            default = None if f.default is MISSING else f.default
+            # what JSON does not know, which a plug-in may have, is shown as text
+            options[f.name] = json.loads(json.dumps(default, default=str))
     return {
         "id": codec.codec_id,
         "version": codec.version,

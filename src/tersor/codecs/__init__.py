@@ -3,7 +3,7 @@
 from tersor.codecs import auto, cast, entropy, flat, group, lz, raw, rows
 from tersor.codecs.codec import Codec
 from tersor.codecs.packed import Packed
-from tersor.codecs.registry import codec_ids, create, from_config, get, register
+from tersor.codecs.registry import codec_ids, create, from_config, get, register, usable_codecs
 
 BUILT_IN = (auto, cast, entropy, flat, group, lz, raw, rows)
 """The modules whose import registers codecs."""
@@ -17,4 +17,5 @@ __all__ = [
     "from_config",
     "get",
     "register",
+    "usable_codecs",
 ]

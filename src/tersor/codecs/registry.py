@@ -1,57 +1,115 @@
-"""Codecs by name. Built-in codecs register by decorator, third-party ones by entry point.
-
-A package offers codecs with ``[project.entry-points."tersor.codecs"]``, one ``name =
-"module:Class"`` per codec; they are imported when first asked for.
-"""
+"""Codecs by name. Built-in codecs register by decorator, those of other packages by entry point."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoint
 from typing import Any, TypeVar
 
 import torch
 
+from tersor.codecs import plugins
 from tersor.codecs.codec import Codec
 from tersor.errors import SpecError, TersorError, UnknownCodecError, UnsupportedVersionError
 
+_log = logging.getLogger("tersor")
 _codecs: dict[str, type[Codec]] = {}
 _CodecType = TypeVar("_CodecType", bound=type[Codec])
 
 
 def register(codec: _CodecType) -> _CodecType:
-    """Class decorator: make the codec known under its ``codec_id``."""
+    """Class decorator: make the codec known under its ``codec_id``.
+
+    Raises:
+        SpecError: the id is taken by another class, or the class lacks what a codec must have.
+    """
+    fault = plugins.fault_of(codec)
+    if fault:
+        raise SpecError(f"{codec!r} cannot be registered as a codec: {fault}")
     known = _codecs.get(codec.codec_id)
-    if known is not None and _place(known) != _place(codec):
-        raise SpecError(f"codec id {codec.codec_id!r} is already taken by {_place(known)}")
+    if known is not None and plugins.place_of(known) != plugins.place_of(codec):
+        raise SpecError(
+            f"codec id {codec.codec_id!r} is already taken by {plugins.place_of(known)}"
+        )
     _codecs[codec.codec_id] = codec
     return codec
 
 
-def _place(codec: type[Codec]) -> str:
-    return f"{codec.__module__}.{codec.__qualname__}"
-
-
 def codec_ids() -> list[str]:
-    """Return the ids of all codecs that can be asked for, sorted."""
-    return sorted(_codecs.keys() | {point.name for point in entry_points(group="tersor.codecs")})
+    """Return the ids of all codecs that can be asked for, sorted; those of plug-ins are not tried."""
+    return sorted(_codecs.keys() | {point.name for point in plugins.offers()})
+
+
+def usable_codecs() -> tuple[list[type[Codec]], list[str]]:
+    """Import every plug-in; return the codecs by id, and a sentence for each that cannot be used."""
+    problems = [_adopt(point) for point in plugins.offers()]
+    return [_codecs[codec_id] for codec_id in sorted(_codecs)], [p for p in problems if p]
 
 
 def get(codec_id: str) -> type[Codec]:
     """Return the codec class registered under ``codec_id``.
 
+    A plug-in is imported when it is first asked for. One whose id is taken by another codec is
+    left out, which the logger ``tersor`` warns of once.
+
     Raises:
-        UnknownCodecError: there is none, whatever ``codec_id`` is.
+        UnknownCodecError: there is none, whatever ``codec_id`` is, or the plug-in that offers it
+            cannot be used; the sentence says why.
     """
     # a list or a dict cannot even be looked up
-    is_name = isinstance(codec_id, str)
-    if is_name and codec_id not in _codecs:
-        for point in entry_points(group="tersor.codecs", name=codec_id):
-            register(point.load())
-    if not is_name or codec_id not in _codecs:
-        raise UnknownCodecError(f"unknown codec {codec_id!r}; known are {', '.join(codec_ids())}")
+    if not isinstance(codec_id, str):
+        raise _unknown(codec_id)
+    if codec_id in _codecs:
+        _warn_of_taken_ids()
+        return _codecs[codec_id]
+    problems = [problem for point in plugins.offers(codec_id) if (problem := _adopt(point))]
+    if codec_id not in _codecs:
+        raise UnknownCodecError(problems[0]) if problems else _unknown(codec_id)
+    for problem in problems:
+        _warn(problem)
     return _codecs[codec_id]
+
+
+def _unknown(codec_id: object) -> UnknownCodecError:
+    return UnknownCodecError(f"unknown codec {codec_id!r}; known are {', '.join(codec_ids())}")
+
+
+def _adopt(point: EntryPoint) -> str:
+    """Register the codec of a plug-in, unless it is; return why it cannot be used, if so."""
+    taken = _taken(point)
+    if taken or point.name in _codecs:
+        return taken
+    codec, fault = plugins.load(point)
+    if fault:
+        return plugins.unusable(point, fault)
+    register(codec)
+    return ""
+
+
+def _taken(point: EntryPoint) -> str:
+    """Say that another class has the id of a plug-in; empty if none has."""
+    known = _codecs.get(point.name)
+    if known is None or plugins.place_of(known) == point.value:
+        return ""
+    return plugins.unusable(point, f"its id is taken by {plugins.place_of(known)}")
+
+
+@cache
+def _warn_of_taken_ids() -> None:
+    """Look once per process: going through the installed packages takes about 10 ms."""
+    for point in plugins.offers():
+        problem = _taken(point)
+        if problem:
+            _warn(problem)
+
+
+@cache
+def _warn(problem: str) -> None:
+    """Warn of a problem, once."""
+    _log.warning(problem)
 
 
 def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:

@@ -1,0 +1,250 @@
+"""The promises of ``tersor.Codec``, one check each, run over dtypes, bounds and adverse inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from tersor.codecs import Codec, Packed
+from tersor.codecs.plugins import Attempt
+from tersor.errors import CorruptDataError
+from tersor.kernels.finite_range import finite_range
+from tersor.kernels.scratch import scratch
+from tersor.raw_bytes import as_bytes
+from tersor.testing.asserts import (
+    assert_bits_equal,
+    assert_config_roundtrip,
+    assert_within_bound,
+    require,
+)
+from tersor.testing.inputs import inputs, integers
+from tersor.types import DTYPE_NAMES, FLOAT_DTYPES, Bound
+
+BOUNDS: Final = (
+    Bound.relative(1e-1),
+    Bound.relative(1e-3),
+    Bound.relative(1e-6),
+    Bound.absolute(0.0),
+    Bound.absolute(1e-310),
+    Bound.absolute(0.1),
+    Bound.absolute(1e300),
+)
+"""From one that allows nothing to one that allows everything."""
+
+_CHUNK_VALUES: Final = 100
+"""Values per chunk where a tensor is cut: inputs are a few thousand long."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One promise, and the first thing that was seen to break it; empty if nothing did."""
+
+    name: str
+    problem: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Say whether the promise was kept in all cases."""
+        return not self.problem
+
+
+def check_codec(codec: Codec) -> None:
+    """Fail unless ``codec`` keeps every promise of ``tersor.Codec``.
+
+    A codec that takes a bound is checked with ``BOUNDS`` too, besides its own. Its class must be
+    registered, as by ``tersor.register`` or an entry point.
+
+    Raises:
+        AssertionError: names each broken promise, with the first case that broke it.
+
+    Example:
+        >>> from tersor import create
+        >>> check_codec(create("raw"))
+    """
+    broken = [f"{result.name}: {result.problem}" for result in run_checks(codec) if result.problem]
+    require(not broken, "\n".join([f"codec {codec.codec_id!r} breaks its promises", *broken]))
+
+
+def run_checks(codec: Codec) -> list[CheckResult]:
+    """Run every check on ``codec``, whatever the earlier ones gave.
+
+    Example:
+        >>> from tersor import create
+        >>> [result.passed for result in run_checks(create("raw"))]
+        [True, True, True, True, True, True, True, True, True]
+    """
+    found = [CheckResult("config goes through JSON", _problem(assert_config_roundtrip, codec))]
+    for name, check in CHECKS.items():
+        variants = [codec, *_with_other_bounds(codec)] if check is _bounded else [codec]
+        problems = (
+            f"{_case(variant, label, x)}: {problem}"
+            for variant in variants
+            for label, x in _tensors(variant)
+            if (problem := _problem(check, variant, x))
+        )
+        found.append(CheckResult(name, next(problems, "")))
+    return found
+
+
+def encode_twice(codec: Codec, x: Tensor) -> Packed:
+    """Encode; fail unless a second time gives the same bytes and ``x`` is left as it was."""
+    before = x.clone()
+    packed = codec.encode(x)
+    # other bytes in the memory that kernels work in
+    scratch(1 << 18)[:] = 0x5A
+    again = codec.encode(x)
+    assert_bits_equal(before, x)
+    for one, other in zip(packed.payloads, again.payloads, strict=True):
+        assert_bits_equal(one, other)
+    return packed
+
+
+def assert_size(codec: Codec, packed: Packed) -> None:
+    """Fail unless the payload of a tensor in one chunk is as large as ``max_nbytes`` says."""
+    for payload in packed.payloads:
+        is_bytes = payload.dtype == torch.uint8 and payload.dim() == 1
+        require(is_bytes, f"a payload is {payload.dtype} of {payload.dim()} dimensions, not bytes")
+    most = codec.max_nbytes(packed.info.shape, packed.info.dtype)
+    wrote = f"{packed.nbytes} bytes written, max_nbytes says {most}"
+    require(packed.nbytes <= most, wrote)
+    if codec.size_kind == "fixed":
+        require(packed.nbytes == most, f"{wrote}, and size_kind that this is exact")
+
+
+def decode_into_poison(packed: Packed) -> Tensor:
+    """Decode from memory that ends where the payload does; fail unless all of ``out`` is written."""
+    copies = tuple(payload.clone() for payload in packed.payloads)
+    copy = replace(packed, payloads=copies)
+    found = []
+    for byte in (0xFF, 0x5A):
+        out = torch.empty(packed.info.shape, dtype=packed.info.dtype)
+        as_bytes(out).fill_(byte)
+        require(packed.codec.decode(copy, out) is out, "decode returns something else than out")
+        found.append(out)
+    assert_bits_equal(*found)
+    return found[0]
+
+
+def assert_promised(codec: Codec, packed: Packed, x: Tensor) -> None:
+    """Fail unless the error that ``packed`` promises is the bound that ``codec`` was given."""
+    promised = packed.error_bound
+    require(promised is not None, "resolve_bound promises no error")
+    low, high = finite_range(x).tolist()
+    if low <= high:
+        # every codec that takes a bound has a field of that name
+        bound: Bound = codec.bound  # type: ignore[attr-defined]
+        asked = bound.resolve(low, high)
+        require(promised == asked, f"the bound is {asked!r}, resolve_bound says {promised!r}")
+
+
+def _deterministic(codec: Codec, x: Tensor) -> None:
+    encode_twice(codec, x)
+
+
+def _sized(codec: Codec, x: Tensor) -> None:
+    assert_size(codec, codec.encode(x))
+
+
+def _filled(codec: Codec, x: Tensor) -> None:
+    decode_into_poison(codec.encode(x))
+
+
+def _bounded(codec: Codec, x: Tensor) -> None:
+    if not codec.takes_bound() or x.dtype not in FLOAT_DTYPES:
+        return
+    packed = codec.encode(x)
+    assert_promised(codec, packed, x)
+    assert_within_bound(x, codec.decode(packed), packed.error_bound or 0.0)
+
+
+def _keeps_what_is_not_finite(codec: Codec, x: Tensor) -> None:
+    if not x.dtype.is_floating_point:
+        return
+    decoded, wide = codec.decode(codec.encode(x)).double(), x.double()
+    require(bool(decoded[wide.isnan()].isnan().all()), "a NaN came back as a number")
+    require(not bool(decoded[wide.isinf()].isfinite().any()), "an infinity came back finite")
+
+
+def _any_layout(codec: Codec, x: Tensor) -> None:
+    plain = codec.encode(x.clone(memory_format=torch.contiguous_format))
+    for one, other in zip(plain.payloads, codec.encode(x).payloads, strict=True):
+        assert_bits_equal(one, other)
+    if x.dim() == 0 or x.numel() < 2:
+        return
+    room = torch.zeros((*x.shape, 2), dtype=x.dtype)
+    codec.decode(plain, room[..., 1])
+    assert_bits_equal(codec.decode(plain), room[..., 1])
+    require(not bool(as_bytes(room[..., 0]).any()), "decode wrote beside a strided out")
+
+
+def _in_chunks(codec: Codec, x: Tensor) -> None:
+    packed = codec.encode(x, chunk_values=_CHUNK_VALUES)
+    decoded = decode_into_poison(packed)
+    if codec.takes_bound() and x.dtype in FLOAT_DTYPES and packed.error_bound is not None:
+        assert_within_bound(x, decoded, packed.error_bound)
+
+
+def _refuses_other_bytes(codec: Codec, x: Tensor) -> None:
+    packed = codec.encode(x)
+    (payload,) = packed.payloads
+    extra = payload.new_full((9,), 7)
+    for wrong in (
+        payload[:0],
+        payload[:-1],
+        payload[: payload.numel() // 2],
+        torch.cat([payload, extra]),
+    ):
+        if wrong.numel() == payload.numel():
+            continue
+        refused = False
+        try:
+            codec.decode(replace(packed, payloads=(wrong.clone(),)))
+        except CorruptDataError:
+            refused = True
+        sizes = f"{wrong.numel()} bytes instead of {payload.numel()} are decoded"
+        is_fixed = packed.codec.size_kind == "fixed"
+        require(refused or not is_fixed, f"{sizes}; raise CorruptDataError")
+
+
+CHECKS: Final[dict[str, Callable[[Codec, Tensor], None]]] = {
+    "same bytes every time": _deterministic,
+    "size as max_nbytes says": _sized,
+    "decoding fills out": _filled,
+    "bound holds": _bounded,
+    "NaN and infinities stay": _keeps_what_is_not_finite,
+    "any layout": _any_layout,
+    "any chunk size": _in_chunks,
+    "other bytes are refused": _refuses_other_bytes,
+}
+
+
+def _with_other_bounds(codec: Codec) -> list[Codec]:
+    if not codec.takes_bound():
+        return []
+    return [replace(codec, bound=bound) for bound in BOUNDS]  # type: ignore[call-arg]
+
+
+def _tensors(codec: Codec) -> Iterator[tuple[str, Tensor]]:
+    for dtype in DTYPE_NAMES:
+        if codec.supports(dtype):
+            yield from (inputs(dtype) if dtype in FLOAT_DTYPES else integers(dtype)).items()
+
+
+def _case(codec: Codec, label: str, x: Tensor) -> str:
+    bound = f", {getattr(codec, 'bound', None)}" if codec.takes_bound() else ""
+    return f"{label} of {str(x.dtype).removeprefix('torch.')}{bound}"
+
+
+def _problem(check: Callable[..., None], *arguments: Any) -> str:
+    """Return what a check found, in one line; empty if nothing."""
+    with Attempt() as attempt:
+        check(*arguments)
+    if attempt.error is None:
+        return ""
+    if isinstance(attempt.error, AssertionError):
+        return " ".join(str(attempt.error).split())
+    return f"it raised {attempt.words}"

@@ -1,0 +1,264 @@
+"""Tensors that break promises: every kernel and codec must meet them, one named factory each.
+
+Each call makes new tensors, the same in every process. All are small, so that a matrix of
+operation, backend, bound and dtype over all of them stays quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import torch
+from torch import Tensor
+
+TIE_STEP: Final = 0.2
+"""Distance between levels for which ``ties`` holds exact ties: that of an absolute bound of 0.1."""
+
+Factory = Callable[[torch.dtype], Tensor]
+FACTORIES: Final[dict[str, Factory]] = {}
+
+
+def inputs(dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return every shared input in ``dtype`` by name."""
+    return {name: factory(dtype) for name, factory in FACTORIES.items()}
+
+
+def integers(dtype: torch.dtype) -> dict[str, Tensor]:
+    """Return inputs by name in a dtype that is no float of ``FLOAT_DTYPES``."""
+    values = torch.arange(-300, 300)
+    return {
+        "empty": torch.zeros(0, dtype=dtype),
+        "scalar": torch.tensor(1).to(dtype),
+        "zeros": torch.zeros(100, dtype=dtype),
+        "integers": values.to(dtype),
+        "transposed integers": values.view(20, 30).to(dtype).t(),
+    }
+
+
+def make(name: str, dtype: torch.dtype) -> Tensor:
+    """Return one shared input in ``dtype``; ``FACTORIES`` holds the names."""
+    return FACTORIES[name](dtype)
+
+
+def ties(step: float, dtype: torch.dtype) -> Tensor:
+    """Return ``(i + 0.5) * step`` for i in -64..63: each halfway between two levels."""
+    return ((torch.arange(-64, 64, dtype=torch.float64) + 0.5) * step).to(dtype)
+
+
+def _input(factory: Factory) -> Factory:
+    FACTORIES[factory.__name__.removeprefix("_")] = factory
+    return factory
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(20260714)
+
+
+def _normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=_generator())
+
+
+def _uniform(*shape: int) -> Tensor:
+    return torch.rand(*shape, dtype=torch.float64, generator=_generator())
+
+
+def _finite(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Cast without making infinities: what exceeds the dtype becomes its largest value."""
+    largest = torch.finfo(dtype).max
+    return values.clamp(-largest, largest).to(dtype)
+
+
+def _wave(*shape: int) -> Tensor:
+    """Return a sum of one slow sine per dimension."""
+    axes = torch.meshgrid(*(torch.linspace(0, 3, size) for size in shape), indexing="ij")
+    return sum((torch.sin(axis.double() * (i + 1)) for i, axis in enumerate(axes)), torch.zeros(()))
+
+
+@_input
+def _empty(dtype: torch.dtype) -> Tensor:
+    return torch.zeros(0, dtype=dtype)
+
+
+@_input
+def _empty_2d(dtype: torch.dtype) -> Tensor:
+    return torch.zeros(0, 5, dtype=dtype)
+
+
+@_input
+def _scalar(dtype: torch.dtype) -> Tensor:
+    return torch.tensor(-1.75, dtype=dtype)
+
+
+@_input
+def _one_element(dtype: torch.dtype) -> Tensor:
+    return torch.tensor([3.25], dtype=dtype)
+
+
+@_input
+def _one_nan(dtype: torch.dtype) -> Tensor:
+    return torch.tensor([float("nan")], dtype=dtype)
+
+
+@_input
+def _odd_size(dtype: torch.dtype) -> Tensor:
+    return _normal(1237).to(dtype)
+
+
+@_input
+def _block_plus_one(dtype: torch.dtype) -> Tensor:
+    return _normal(4097).to(dtype)
+
+
+@_input
+def _constant(dtype: torch.dtype) -> Tensor:
+    return torch.full((33, 31), 0.3, dtype=dtype)
+
+
+@_input
+def _zeros(dtype: torch.dtype) -> Tensor:
+    return torch.zeros(1000, dtype=dtype)
+
+
+@_input
+def _smooth_1d(dtype: torch.dtype) -> Tensor:
+    return _wave(3000).to(dtype)
+
+
+@_input
+def _smooth_2d(dtype: torch.dtype) -> Tensor:
+    return _wave(61, 47).to(dtype)
+
+
+@_input
+def _smooth_3d(dtype: torch.dtype) -> Tensor:
+    return _wave(13, 17, 19).to(dtype)
+
+
+@_input
+def _smooth_4d(dtype: torch.dtype) -> Tensor:
+    return _wave(3, 5, 7, 11).to(dtype)
+
+
+@_input
+def _noise(dtype: torch.dtype) -> Tensor:
+    return _normal(64, 64).to(dtype)
+
+
+@_input
+def _embedding_rows(dtype: torch.dtype) -> Tensor:
+    """Look-ups whose rows repeat as Zipf's law has it."""
+    table = _normal(500, 16) * 0.05
+    weights = 1.0 / torch.arange(1, 501, dtype=torch.float64) ** 1.1
+    return table[torch.multinomial(weights, 200, replacement=True, generator=_generator())].to(
+        dtype
+    )
+
+
+@_input
+def _relu_activations(dtype: torch.dtype) -> Tensor:
+    return _normal(4, 8, 10, 12).relu().to(dtype)
+
+
+@_input
+def _gradients(dtype: torch.dtype) -> Tensor:
+    return (_normal(48, 65) * 1e-3).to(dtype)
+
+
+@_input
+def _ties(dtype: torch.dtype) -> Tensor:
+    return ties(TIE_STEP, dtype)
+
+
+@_input
+def _ties_power_of_two(dtype: torch.dtype) -> Tensor:
+    """Ties that every dtype holds exactly; the levels are 0.25 apart."""
+    return ties(0.25, dtype)
+
+
+@_input
+def _grid(dtype: torch.dtype) -> Tensor:
+    """8-bit image values, k / 255."""
+    values = torch.randint(0, 256, (40, 50), generator=_generator())
+    return (values.double() / 255).to(dtype)
+
+
+@_input
+def _huge(dtype: torch.dtype) -> Tensor:
+    largest = torch.finfo(dtype).max
+    values = (0.9 + 0.1 * _uniform(500)) * largest
+    values[::2] *= -1
+    values[:2] = torch.tensor([largest, -largest], dtype=torch.float64)
+    return _finite(values, dtype)
+
+
+@_input
+def _subnormal(dtype: torch.dtype) -> Tensor:
+    info = torch.finfo(dtype)
+    values = ((_uniform(500) * 2 - 1) * info.smallest_normal).to(dtype)
+    values[0] = info.smallest_normal * info.eps
+    return values
+
+
+@_input
+def _signed_zeros(dtype: torch.dtype) -> Tensor:
+    return torch.tensor([0.0, -0.0] * 100, dtype=dtype)
+
+
+@_input
+def _nan_and_inf(dtype: torch.dtype) -> Tensor:
+    """Mostly ordinary values; every special one alone and in runs."""
+    values = _normal(2000)
+    values[[0, 77, 1999]] = float("nan")
+    values[[1, 500, 501]] = float("inf")
+    values[[2, 502, 1000]] = float("-inf")
+    values[640:720] = float("nan")
+    return values.to(dtype)
+
+
+@_input
+def _all_nan(dtype: torch.dtype) -> Tensor:
+    return torch.full((129,), float("nan"), dtype=dtype)
+
+
+@_input
+def _all_inf(dtype: torch.dtype) -> Tensor:
+    return torch.tensor([float("inf"), float("-inf")] * 40, dtype=dtype)
+
+
+@_input
+def _transposed(dtype: torch.dtype) -> Tensor:
+    return _normal(40, 30).to(dtype).t()
+
+
+@_input
+def _strided(dtype: torch.dtype) -> Tensor:
+    return _wave(60, 90).to(dtype)[5::2, ::3]
+
+
+@_input
+def _expanded(dtype: torch.dtype) -> Tensor:
+    return _normal(1, 64).to(dtype).expand(20, 64)
+
+
+@_input
+def _far_from_zero(dtype: torch.dtype) -> Tensor:
+    """A million plus or minus one, or as near to that as the dtype can tell apart."""
+    info = torch.finfo(dtype)
+    center = min(1e6, 0.9 * info.max)
+    spread = max(1.0, 8 * info.eps * center)
+    return _finite(center + spread * (_uniform(1500) * 2 - 1), dtype)
+
+
+@_input
+def _wide_range(dtype: torch.dtype) -> Tensor:
+    """Lognormal magnitudes over some thirty decades, both signs."""
+    values = torch.exp(10 * _normal(2000))
+    values[::2] *= -1
+    return _finite(values, dtype)
+
+
+@_input
+def _large_codes(dtype: torch.dtype) -> Tensor:
+    """Codes far outside a 12-bit alphabet, at any bound below 1."""
+    return ((_uniform(4999) * 2 - 1) * 30000).to(dtype)
