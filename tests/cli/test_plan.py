@@ -92,7 +92,7 @@ def test_rows_of_codecs_on_a_gpu_are_planned_with_too(tersor) -> None:
 
 def test_a_trace_of_another_batch_is_told(tersor) -> None:
     train = ("train", "dlrm", "--max-rows", "30", "--batch", "64", "--eval-samples", "64")
-    tersor.ok(*train, "--steps", "4", "--run", "run", "--log-every", "2")
+    tersor.ok(*train, "--steps", "4", "--run-dir", "run", "--log-every", "2")
     asked = ("plan", "--rows", "rows.jsonl", "--trace", "run/log.jsonl", "--ranks", "4,8")
     words = "computing is that of 64 samples per rank, and the plan has"
     assert f"{words} 128 to 256: " in tersor.ok(*asked, "--batch", "1024").err

@@ -16,7 +16,7 @@ SMALL = ("--max-rows", "30", "--batch", "64", "--eval-samples", "256", "--steps"
 
 
 def test_a_run_reports_what_it_learned_and_sent(tersor, tmp_path) -> None:
-    done = tersor.ok("train", "dlrm", "--json", *SMALL, "--run", str(tmp_path / "run")).json
+    done = tersor.ok("train", "dlrm", "--json", *SMALL, "--run-dir", str(tmp_path / "run")).json
     assert 0 < done["metrics"]["auc"] < 1
     assert done["exchange"]["forward"]["ratio"] > 2
     assert done["exchange"]["backward"]["ratio"] == 2.0
@@ -31,7 +31,7 @@ def test_people_see_a_table_and_the_best_auc(tersor) -> None:
 
 
 def test_a_run_goes_on_from_its_checkpoint(tersor, tmp_path) -> None:
-    options = (*SMALL, "--run", str(tmp_path), "--checkpoint-every", "2", "--decay-end", "2")
+    options = (*SMALL, "--run-dir", str(tmp_path), "--checkpoint-every", "2", "--decay-end", "2")
     first = tersor.ok("train", "dlrm", "--json", *options).json
     again = tersor("train", "dlrm", "--json", *options, "--resume")
     assert "resumed at step 4" in again.err
@@ -39,6 +39,27 @@ def test_a_run_goes_on_from_its_checkpoint(tersor, tmp_path) -> None:
     other = tersor("train", "dlrm", *options, "--resume", "--lr", "0.5")
     assert other.code == 2
     assert "learning_rate" in other.err
+
+
+def test_the_first_name_of_the_run_folder_still_works(tersor, tmp_path) -> None:
+    tersor.ok("train", "dlrm", "--json", *SMALL, "--run", "old")
+    first = (tmp_path / "old/log.jsonl").read_text().splitlines()[0]
+    assert "--run-dir old" in json.loads(first)["command"]
+
+
+def test_one_bound_is_that_of_all_classes(tersor, tmp_path) -> None:
+    one, three = ("0.001", "0.001,0.001,0.001")
+    sent = [
+        volumes(tersor.ok("train", "dlrm", "--json", *SMALL, "--bounds", bounds).json)
+        for bounds in (one, three)
+    ]
+    assert sent[0] == sent[1]
+
+
+def test_a_refused_log_leaves_nothing_behind(tersor, tmp_path) -> None:
+    (tmp_path / "notes.txt").write_text("no click log\n" * 3)
+    words = tersor.refused("train", "dlrm", *SMALL, "--data", "notes.txt", code=1)
+    assert "notes.txt" in words
 
 
 def volumes(done: Any) -> Any:
@@ -51,9 +72,9 @@ def volumes(done: Any) -> Any:
 
 def test_a_resumed_run_reports_what_the_whole_of_it_sent(tersor, tmp_path) -> None:
     run = ("train", "dlrm", "--json", *SMALL, "--decay-end", "2", "--checkpoint-every", "2")
-    whole = volumes(tersor.ok(*run, "--steps", "6", "--run", "whole").json)
-    tersor.ok(*run, "--run", "part")
-    longer = (*run, "--steps", "6", "--run", "part", "--resume")
+    whole = volumes(tersor.ok(*run, "--steps", "6", "--run-dir", "whole").json)
+    tersor.ok(*run, "--run-dir", "part")
+    longer = (*run, "--steps", "6", "--run-dir", "part", "--resume")
     assert volumes(tersor.ok(*longer).json) == whole
     log = (tmp_path / "part/log.jsonl").read_text()
     again = tersor.ok(*longer)
@@ -66,14 +87,15 @@ def test_a_resumed_run_reports_what_the_whole_of_it_sent(tersor, tmp_path) -> No
 
 
 def test_a_run_is_not_cut_short_by_resuming_it(tersor) -> None:
-    run = ("train", "dlrm", *SMALL, "--run", "run", "--checkpoint-every", "2")
+    run = ("train", "dlrm", *SMALL, "--run-dir", "run", "--checkpoint-every", "2")
     tersor.ok(*run)
     said = tersor.refused(*run, "--steps", "3", "--resume")
-    assert "is at step 4, past --steps 3; give --steps 4 or more, or another --run" in said
+    assert "is at step 4, past --steps 3; give --steps 4 or more, or another --run-dir" in said
 
 
 def test_a_checkpoint_of_an_earlier_tersor_tells_which_steps_are_counted(tersor, tmp_path) -> None:
-    run = ("train", "dlrm", *SMALL, "--decay-end", "2", "--run", "run", "--checkpoint-every", "2")
+    folder = ("--run-dir", "run", "--checkpoint-every", "2")
+    run = ("train", "dlrm", *SMALL, "--decay-end", "2", *folder)
     tersor.ok(*run, "--log-every", "2")
     for file in tmp_path.glob("run/checkpoints/*/rank-0.json"):
         file.unlink()
@@ -106,7 +128,7 @@ def interrupt_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 def test_an_interrupted_run_says_where_it_goes_on(tersor, monkeypatch) -> None:
     run = ("train", "dlrm", "--json", *SMALL, "--steps", "6", "--log-every", "1")
-    folder = ("--run", "run", "--checkpoint-every", "2")
+    folder = ("--run-dir", "run", "--checkpoint-every", "2")
     with monkeypatch.context() as patch:
         interrupt_at(patch, 1)
         done = tersor(*run)
@@ -204,7 +226,7 @@ def test_a_report_shows_each_step_of_a_resumed_run_once(tersor, tmp_path) -> Non
 
 
 def test_a_longer_run_says_how_to_keep_the_decay_it_began_with(tersor, tmp_path) -> None:
-    folder = ("--run", str(tmp_path), "--checkpoint-every", "2")
+    folder = ("--run-dir", str(tmp_path), "--checkpoint-every", "2")
     tersor.ok("train", "dlrm", "--json", *SMALL, "--steps", "10", *folder)
     longer = ("train", "dlrm", "--json", *SMALL, "--steps", "20", *folder, "--resume")
     other = tersor(*longer)
@@ -217,7 +239,7 @@ def test_a_longer_run_says_how_to_keep_the_decay_it_began_with(tersor, tmp_path)
 
 
 def test_a_folder_that_holds_a_run_is_not_written_to_again(tersor, tmp_path) -> None:
-    folder = ("--run", str(tmp_path / "run"))
+    folder = ("--run-dir", str(tmp_path / "run"))
     tersor.ok("train", "dlrm", "--json", *SMALL, *folder)
     log = (tmp_path / "run" / "log.jsonl").read_text()
     again = tersor("train", "dlrm", *SMALL, *folder)
@@ -227,7 +249,7 @@ def test_a_folder_that_holds_a_run_is_not_written_to_again(tersor, tmp_path) -> 
 
 
 def test_checkpoints_without_a_log_are_a_run_too(tersor, tmp_path) -> None:
-    run = ("train", "dlrm", *SMALL, "--run", "run", "--checkpoint-every", "2")
+    run = ("train", "dlrm", *SMALL, "--run-dir", "run", "--checkpoint-every", "2")
     tersor.ok(*run)
     (tmp_path / "run/log.jsonl").unlink()
     assert "run holds a run; go on with --resume" in tersor.refused(*run)
@@ -251,7 +273,7 @@ def test_looked_up_rows_are_dumped(tersor, tmp_path) -> None:
     assert again.code == 2
     assert "is not empty; dumps go to a folder of their own" in again.err
     # there is nothing to go on from
-    more = ("--run", str(tmp_path / "new"), "--resume")
+    more = ("--run-dir", str(tmp_path / "new"), "--resume")
     assert (
         "is not empty"
         in tersor("train", "dlrm", *SMALL, *more, "--dump-embeddings", str(folder)).err
@@ -285,14 +307,15 @@ def test_the_variables_of_the_published_scripts_are_read(tersor, monkeypatch) ->
         (("--preset", "huge"), "kaggle, terabyte, small"),
         (("--optimizer", "adam"), "sgd, adagrad"),
         (("--codec", "nope"), "nope"),
-        (("--bounds", "1,2"), "three growing numbers"),
-        (("--bounds", "0.3,0.2,0.1"), "three growing numbers"),
+        (("--bounds", "1,2"), "one number for all classes, or three growing ones"),
+        (("--bounds", "0"), "one number for all classes, or three growing ones"),
+        (("--bounds", "0.3,0.2,0.1"), "three growing ones"),
         (("--tight-tables", "a"), "table numbers"),
         (("--tight-tables", "99"), "numbered 0 to 25"),
         (("--classes", "some"), "auto or hand"),
         (("--device", "gpu"), "'cpu' or 'cuda'"),
         (("--decay", "fast"), "step, linear"),
-        (("--resume",), "--run"),
+        (("--resume",), "--run-dir"),
         (("--steps", "0"), "--steps must be at least 1, not 0"),
         (("--bandwidth", "10"), "as in 100gbit"),
         (("--data", "nowhere.txt"), "nowhere.txt"),

@@ -278,3 +278,71 @@ def test_other_files_in_the_folder_stay(tmp_path):
     open_clicks(path, cache=tmp_path / "elsewhere", progress=quiet)
     assert (source.cache.folder / "notes.txt").read_text() == "mine"
     assert not (tmp_path / "train.txt.clicks").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"no click log\n", b"no end", b"\x1f\x8b broken"])
+def test_a_refused_log_leaves_no_folder(tmp_path, text):
+    (tmp_path / "train.txt").write_bytes(text)
+    with pytest.raises((CorruptDataError, SpecError)):
+        open_clicks(tmp_path / "train.txt", progress=quiet)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.txt"]
+
+
+def test_a_log_refused_for_a_late_line_or_its_few_samples_leaves_no_folder(tmp_path, small_blocks):
+    path = make_log(400).write(tmp_path / "train.txt")
+    with path.open("ab") as file:
+        file.write(b"no sample\n")
+    with pytest.raises(CorruptDataError, match="401"):
+        prepare([path], ClickCache(tmp_path / "made"), quiet, None, 40)
+    few = make_log(3).write(tmp_path / "few.txt")
+    with pytest.raises(SpecError, match="too few"):
+        open_clicks(few, progress=quiet)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["few.txt", "train.txt"]
+
+
+def test_what_was_prepared_of_a_log_that_cannot_be_read_for_now_stays(
+    tmp_path, small_blocks, monkeypatch
+):
+    path, cache = make_log(400).write(tmp_path / "train.txt"), ClickCache(tmp_path / "made")
+    read = source_files._blocks
+
+    def failing(*args):
+        for number, lines in enumerate(read(*args)):
+            if number == 3:
+                raise OSError(5, "Input/output error")
+            yield lines
+
+    with monkeypatch.context() as patch:
+        patch.setattr(source_files, "_blocks", failing)
+        with pytest.raises(SpecError, match="Input/output error"):
+            prepare([path], cache, quiet, None, 40)
+    assert list(cache.folder.glob("*.values"))
+
+
+def test_files_of_others_survive_a_refused_log(tmp_path):
+    (tmp_path / "train.txt").write_bytes(b"no click log\n")
+    (tmp_path / "train.txt.clicks").mkdir()
+    (tmp_path / "train.txt.clicks/mine").write_text("mine")
+    with pytest.raises(CorruptDataError):
+        open_clicks(tmp_path / "train.txt", progress=quiet)
+    assert [path.name for path in (tmp_path / "train.txt.clicks").iterdir()] == ["mine"]
+
+
+def test_who_waits_for_a_log_that_is_refused_refuses_it_too(tmp_path):
+    (tmp_path / "train.txt").write_bytes(b"no click log\n")
+    cache = ClickCache(tmp_path / "train.txt.clicks")
+    waits, errors = threading.Event(), []
+
+    def refused():
+        with pytest.raises(CorruptDataError) as caught:
+            open_clicks(tmp_path / "train.txt", progress=lambda *_: waits.set())
+        errors.append(str(caught.value))
+
+    with cache.locked(quiet):
+        other = threading.Thread(target=refused)
+        other.start()
+        assert waits.wait(30)
+        cache.remove()
+    other.join()
+    assert "train.txt" in errors[0]
+    assert not cache.folder.exists()

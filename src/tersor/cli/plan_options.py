@@ -83,7 +83,7 @@ Compute = Annotated[
 Trace = Annotated[
     str | None,
     typer.Option(
-        "--trace", metavar="FILE", help="Computing from log.jsonl of tersor train dlrm --run."
+        "--trace", metavar="FILE", help="Computing from log.jsonl of tersor train dlrm --run-dir."
     ),
 ]
 AllReduce = Annotated[

@@ -20,7 +20,7 @@ from tersor.cli.screen import Screen, binary_size
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.sites.embeddings import AdaptiveBounds
+    from tersor.sites.embeddings import AdaptiveBounds, ClassBounds
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm.config import DlrmConfig
     from tersor.workloads.dlrm.run import DlrmRun
@@ -76,7 +76,7 @@ def dlrm(
 
     folder = None if run_folder is None else Path(run_folder)
     if (resume or checkpoint_every or tensorboard) and folder is None:
-        raise SpecError("--resume, --checkpoint-every and --tensorboard need --run DIR")
+        raise SpecError("--resume, --checkpoint-every and --tensorboard need --run-dir DIR")
     source = _open(data, max_rows, seed)
     config = _config(
         source, preset, steps, batch, rate, optimizer, seed, codec, backward, bandwidth
@@ -261,6 +261,20 @@ def _numbers(name: str, text: str) -> frozenset[int]:
     return frozenset(int(number) for number in re.findall(r"\d+", text))
 
 
+def _class_bounds(text: str) -> ClassBounds:
+    from tersor.sites.embeddings import ClassBounds
+
+    try:
+        values = [float(value) for value in text.split(",")]
+        tight, base, loose = values * 3 if len(values) == 1 else values
+        return ClassBounds(tight, base, loose)
+    except ValueError as error:
+        raise SpecError(
+            "--bounds takes one number for all classes, or three growing ones, as in 0.01,0.03,0.05, "
+            f"not {text!r}"
+        ) from error
+
+
 def _bounds(
     bounds: str | None, tight: str | None, loose: str | None, decay: str | None,
     magnitude: float | None, decay_end: int | None, steps: int,
@@ -268,18 +282,12 @@ def _bounds(
     """Return the policy that environment and options ask for."""
     from dataclasses import replace
 
-    from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
+    from tersor.sites.embeddings import AdaptiveBounds, Decay
     from tersor.workloads.dlrm.environment import bounds_from
 
     policy = bounds_from(os.environ, AdaptiveBounds(decay=Decay(end=max(1, steps // 5))))
     if bounds is not None:
-        try:
-            values = [float(value) for value in bounds.split(",")]
-            policy = replace(policy, bounds=ClassBounds(*values))
-        except (TypeError, ValueError) as error:
-            raise SpecError(
-                f"--bounds takes three growing numbers, as in 0.01,0.03,0.05, not {bounds!r}"
-            ) from error
+        policy = replace(policy, bounds=_class_bounds(bounds))
     if tight is not None:
         policy = replace(policy, tight=_numbers("--tight-tables", tight))
     if loose is not None:

@@ -32,7 +32,8 @@ Codec = Annotated[
 ]
 Backward = Annotated[str, _option("--backward", "Of gradients: none, half, group8, or another id.")]
 Bounds = Annotated[
-    str | None, _option("--bounds", "Relative bounds of tight, base and loose tables.", "T,B,L")
+    str | None,
+    _option("--bounds", "Relative bounds of tight, base and loose tables, or one of all.", "T,B,L"),
 ]
 Tight = Annotated[str | None, _option("--tight-tables", "Numbers of the tight tables.", "N,N,...")]
 Loose = Annotated[str | None, _option("--loose-tables", "Numbers of the loose tables.", "N,N,...")]
@@ -60,13 +61,22 @@ DecayEnd = Annotated[
 ]
 Bandwidth = Annotated[str, _option("--bandwidth", "Of the network, for --codec auto.", "RATE")]
 Device = Annotated[str, _option("--device", "cpu or cuda.")]
+# not --run alone: torchrun takes that for an abbreviation of its --run-path
 RunFolder = Annotated[
-    str | None, _option("--run", "Folder for the log, and for checkpoints.", "DIR")
+    str | None,
+    typer.Option(
+        "--run-dir",
+        "--run",
+        metavar="DIR",
+        help="Folder for the log, and for checkpoints; --run is the same, but not under torchrun.",
+    ),
 ]
 CheckpointEvery = Annotated[
     int, _option("--checkpoint-every", "Steps between checkpoints; 0 for none.", "N")
 ]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in --run.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from the last checkpoint in --run-dir.")
+]
 EvalEvery = Annotated[
     int, _option("--eval-every", "Steps between evaluations; 0 for one at the end.", "N")
 ]
@@ -81,5 +91,5 @@ DumpEvery = Annotated[
 ]
 LogEvery = Annotated[int, _option("--log-every", "Steps between lines about the loss.", "N")]
 Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write TensorBoard files to --run too.")
+    bool, typer.Option("--tensorboard", help="Write TensorBoard files to --run-dir too.")
 ]

@@ -40,7 +40,7 @@ class Decay:
         """Refuse what is no decay."""
         if self.shape not in SHAPES:
             raise SpecError(f"decay must be one of {', '.join(SHAPES)}, not {self.shape!r}")
-        if not 1 <= self.magnitude < math.inf:
+        if type(self.magnitude) not in (int, float) or not 1 <= self.magnitude < math.inf:
             raise SpecError(f"the magnitude of a decay must be at least 1, not {self.magnitude!r}")
         if type(self.end) is not int or self.end < 0:
             raise SpecError(f"a decay ends at an iteration of at least 0, not {self.end!r}")

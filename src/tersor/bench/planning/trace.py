@@ -55,7 +55,7 @@ def computing_of(lines: Iterable[Any], path: str | os.PathLike[str]) -> float:
     if end is None:
         raise SpecError(
             f"{path} is of a training that has not ended; go on with it by --resume, or make one with "
-            "tersor train dlrm --run DIR --log-every N, N a divisor of --steps"
+            "tersor train dlrm --run-dir DIR --log-every N, N a divisor of --steps"
         )
     _check_whole(path, spans, end)
     whole_s = sum((last - first) * seconds for first, last, seconds in spans)

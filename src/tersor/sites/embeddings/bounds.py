@@ -40,7 +40,16 @@ class AdaptiveBounds:
     tables: Mapping[int | str, Bound] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Take any collection of tables; refuse a table in two classes."""
+        """Take any collection of tables; refuse other types, and a table in two classes."""
+        if not isinstance(self.bounds, ClassBounds):
+            raise SpecError(
+                f"bounds must be ClassBounds(tight, base, loose), not {self.bounds!r}; a single "
+                "number for all tables is given to the exchange itself"
+            )
+        if not isinstance(self.decay, Decay):
+            raise SpecError(
+                f"decay must be a Decay, as in Decay('step', 2.0, 1000), not {self.decay!r}"
+            )
         for name in ("tight", "loose"):
             object.__setattr__(self, name, _tables(name, getattr(self, name)))
         object.__setattr__(self, "tables", _bounds_by_table(self.tables))
@@ -74,7 +83,7 @@ class AdaptiveBounds:
         Raises:
             SpecError: a sample is empty or without its number of rows, on this rank or another.
         """
-        bounds = bounds or ClassBounds()
+        bounds = ClassBounds() if bounds is None else bounds
         is_distributed = dist.is_available() and dist.is_initialized()
         try:
             found = classify(samples, num_rows, bounds)
@@ -99,8 +108,8 @@ class AdaptiveBounds:
         return cls(
             tight=frozenset(table for table, name in named.items() if name == "tight"),
             loose=frozenset(table for table, name in named.items() if name == "loose"),
-            bounds=bounds or ClassBounds(),
-            decay=decay or Decay(),
+            bounds=ClassBounds() if bounds is None else bounds,
+            decay=Decay() if decay is None else decay,
         )
 
     def numbered(self, names: Sequence[str]) -> AdaptiveBounds:
@@ -175,12 +184,12 @@ def _is_table(table: object) -> bool:
 def _tables(name: str, tables: Any) -> frozenset[int | str]:
     if isinstance(tables, str) or not isinstance(tables, Iterable):
         raise SpecError(f"{name} tables are a list of table numbers or names, not {tables!r}")
-    found = frozenset(tables)
+    found = list(tables)
     if not all(map(_is_table, found)):
         raise SpecError(
             f"{name} tables are numbered from 0, or named, not {sorted(map(str, found))}"
         )
-    return found
+    return frozenset(found)
 
 
 def _bounds_by_table(bounds: Any) -> dict[int | str, Bound]:

@@ -159,7 +159,8 @@ def classify(
         bounds: of the classes.
 
     Raises:
-        SpecError: the two are of different tables, or a sample is empty.
+        SpecError: the two are of different tables, a sample is empty, or ``bounds`` are of another
+            type.
 
     Example:
         >>> rows = torch.randn(3, 16)[torch.arange(64) % 3]
@@ -170,7 +171,9 @@ def classify(
     counts = dict.fromkeys(by_table) if num_rows is None else _by_table(num_rows)
     if counts.keys() != by_table.keys():
         raise SpecError(f"{len(by_table)} samples need as many row counts, not {len(counts)}")
-    bounds = bounds or ClassBounds()
+    bounds = ClassBounds() if bounds is None else bounds
+    if not isinstance(bounds, ClassBounds):
+        raise SpecError(f"bounds must be ClassBounds(tight, base, loose), not {bounds!r}")
     found = []
     for table, sample in by_table.items():
         stats = table_stats(table, sample, bounds, counts[table])

@@ -12,11 +12,12 @@ so that work that was killed is taken up where it stood.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -32,6 +33,7 @@ Stage = Literal["reading", "ranking", "ready"]
 _STAGES: Final = ("reading", "ranking", "ready")
 _FORMAT: Final = "tersor-clicks"
 _VERSION: Final = 1
+_LOCK: Final = "lock"
 _OWN_FILES: Final = (
     "clicks.json",
     "values.bin",
@@ -125,6 +127,13 @@ class ClickCache:
             for path in self.folder.glob(pattern):
                 path.unlink()
 
+    def remove(self) -> None:
+        """Remove every file of ours, and the folder unless others are in it; only while locked."""
+        self.clear()
+        (self.folder / _LOCK).unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
     def remove_leavings(self) -> None:
         """Remove the unfinished files of killed processes."""
         for path in self.folder.glob(".tersor-*"):
@@ -178,18 +187,30 @@ class ClickCache:
         """
         import fcntl
 
+        while True:
+            with self._lock_file() as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    progress("waiting for another process that prepares the samples", 0, 0)
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+                # who held it may have removed the folder
+                if self._is_lock_of_folder(lock):
+                    yield
+                    return
+
+    def _lock_file(self) -> BinaryIO:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = (self.folder / "lock").open("wb")
+            return (self.folder / _LOCK).open("wb")
         except OSError as error:
             raise SpecError(
                 f"samples cannot be prepared in {self.folder} ({error.strerror}); name another "
                 "folder with cache="
             ) from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress("waiting for another process that prepares the samples", 0, 0)
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+
+    def _is_lock_of_folder(self, lock: BinaryIO) -> bool:
+        try:
+            return os.path.samestat(os.fstat(lock.fileno()), (self.folder / _LOCK).stat())
+        except FileNotFoundError:
+            return False

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from tersor.errors import SpecError
+from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.data.click_cache import ClickCache, Manifest, Progress
 from tersor.workloads.data.clicks import NUM_TABLES
 from tersor.workloads.data.criteo_lines import parse_lines
@@ -44,6 +44,8 @@ def prepare(
     Raises:
         CorruptDataError: a line cannot be parsed, or a prepared file is damaged.
         SpecError: a file cannot be read or changes meanwhile, or the folder cannot be written.
+
+    A refused text leaves no folder behind.
     """
     check_max_rows(max_rows)
     wanted = Manifest(tuple(Fingerprint.of(path) for path in paths), max_rows)
@@ -79,6 +81,25 @@ class _Reading:
     def run(self, part_samples: int) -> Manifest:
         """Write the parts that are not there yet; return the manifest of the next stage."""
         self._take_up()
+        try:
+            self._read_files(part_samples)
+        except (CorruptDataError, SpecError) as error:
+            # parts are of use only where the same text may be read later
+            if not (self._parts and isinstance(error, SpecError) and _is_of_the_system(error)):
+                self._cache.remove()
+            raise
+        ranked = [counts.ranked() for counts in self._counts]
+        self._cache.save_vocabulary(ranked)
+        return replace(
+            self._manifest,
+            stage="ranking",
+            part_samples=tuple(part.num_samples for part in self._parts),
+            source_samples=tuple(self._num_samples(i) for i in range(len(self._paths))),
+            num_values=tuple(len(values) for values, _ in ranked),
+        )
+
+    def _read_files(self, part_samples: int) -> None:
+        """Write the missing parts of all files; refuse files that change meanwhile."""
         for source in range(self._parts[-1].source if self._parts else 0, len(self._paths)):
             self._read_file(source, part_samples)
         changed = [
@@ -90,15 +111,6 @@ class _Reading:
             raise SpecError(
                 f"{changed[0]} changed while it was read; open it again when it is done"
             )
-        ranked = [counts.ranked() for counts in self._counts]
-        self._cache.save_vocabulary(ranked)
-        return replace(
-            self._manifest,
-            stage="ranking",
-            part_samples=tuple(part.num_samples for part in self._parts),
-            source_samples=tuple(self._num_samples(i) for i in range(len(self._paths))),
-            num_values=tuple(len(values) for values, _ in ranked),
-        )
 
     def _num_samples(self, source: int) -> int:
         return sum(part.num_samples for part in self._parts if part.source == source)
@@ -142,6 +154,10 @@ class _Reading:
     def _count(self, samples: Samples) -> None:
         for table, counts in enumerate(self._counts):
             counts.add(samples.categories[:, table])
+
+
+def _is_of_the_system(error: Exception) -> bool:
+    return isinstance(error.__cause__, OSError)
 
 
 def _rank(cache: ClickCache, manifest: Manifest, progress: Progress) -> None:

@@ -44,4 +44,6 @@ def terminal_bar() -> Iterator[Told]:
     try:
         yield tell
     finally:
-        bar.stop()
+        # one that never started would still end with an empty line
+        if shown:
+            bar.stop()

@@ -91,7 +91,7 @@ def resume(run: DlrmRun, folder: Path) -> int:
     if facts.get("step", 0) > run.config.steps:
         raise SpecError(
             f"{path} is at step {facts['step']}, past --steps {run.config.steps}; give --steps "
-            f"{facts['step']} or more, or another --run"
+            f"{facts['step']} or more, or another --run-dir"
         )
     _refuse_another_run(run, path, facts)
     stats = _saved_stats(_stats_file(run, path))
