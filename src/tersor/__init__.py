@@ -1,5 +1,6 @@
 """Lossy tensor compression for deep-learning training, with a promised error."""
 
+import tersor._interrupt  # noqa: F401 - its hook must be there before torch is imported
 from tersor.api import compress, decompress, load, save
 from tersor.codecs import (
     Codec,

@@ -14,7 +14,7 @@ PACKAGE_NAME: Final = "tersor"
 
 # lowest first; a module imports its own row or one above it in this table
 LAYERS: Final = (
-    ("errors", "types", "chunks", "division", "memory", "raw_bytes"),
+    ("_interrupt", "errors", "types", "chunks", "division", "memory", "raw_bytes"),
     ("kernels",),
     ("stages",),
     ("codecs",),

@@ -42,10 +42,14 @@ def _local_rank(
     # loopback only: ranks of one machine must not be seen from outside
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
-    dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=_TIMEOUT
-    )
     try:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{store}",
+            rank=rank,
+            world_size=world_size,
+            timeout=_TIMEOUT,
+        )
         work(rank, pipe.send, **options)
     except KeyboardInterrupt:
         pass

@@ -1,0 +1,44 @@
+"""Ctrl-C outside the reach of the command's own handling: one sentence instead of a traceback.
+
+``python -m tersor`` and the script ``tersor`` import this package, and torch with it, before any code of
+the command runs, so only a hook that is set first thing hears of an interrupt there. Other programs
+that import tersor keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import PurePath
+from types import TracebackType
+from typing import Final
+
+EXIT_CODE: Final = 130
+NOTHING_LEFT: Final = "nothing half-written is left behind"
+
+
+def _is_command() -> bool:
+    """Return whether this process is the command, or one that the command has spawned."""
+    given = list(zip(sys.orig_argv, sys.orig_argv[1:], strict=False))
+    # a spawned process has the arguments of its parent
+    program = PurePath(sys.argv[0] if sys.argv else "")
+    return (
+        ("-m", "tersor") in given
+        or program.stem == "tersor"
+        or program.parts[-2:] == ("tersor", "__main__.py")
+    )
+
+
+def _end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    if not issubclass(kind, KeyboardInterrupt):
+        sys.__excepthook__(kind, error, trace)
+        return
+    # the process that spawned this one says it
+    if "--multiprocessing-fork" not in sys.orig_argv:
+        sys.stderr.write(f"tersor: interrupted; {NOTHING_LEFT}\n")
+    sys.stderr.flush()
+    os._exit(EXIT_CODE)
+
+
+if _is_command():
+    sys.excepthook = _end
