@@ -1,6 +1,6 @@
 """Lossy tensor compression for deep-learning training, with a promised error."""
 
-import tersor._interrupt  # noqa: F401 - its hook must be there before torch is imported
+import tersor._process  # noqa: F401 - first: torch takes seconds
 from tersor.api import compress, decompress, load, save
 from tersor.codecs import (
     Codec,

@@ -14,7 +14,7 @@ PACKAGE_NAME: Final = "tersor"
 
 # lowest first; a module imports its own row or one above it in this table
 LAYERS: Final = (
-    ("_interrupt", "errors", "types", "chunks", "division", "memory", "raw_bytes"),
+    ("_process", "errors", "types", "chunks", "division", "memory", "raw_bytes"),
     ("kernels",),
     ("stages",),
     ("codecs",),

@@ -131,6 +131,28 @@ def test_damaged_statistics_are_named_with_the_way_out(tmp_path, text):
         resume(DlrmRun(config(), SOURCE), tmp_path)
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "3", "null", "{}", '{"step": "3"}', '{"world_size": 1, "step": null}', "\xff"],
+)
+def test_a_damaged_mark_of_a_checkpoint_is_named_with_the_way_out(tmp_path, text):
+    stopped_and_resumed(tmp_path)
+    (file,) = tmp_path.glob("step-*/complete.json")
+    file.write_bytes(text.encode("latin-1"))
+    with pytest.raises(CorruptDataError, match=r"complete\.json cannot be read; remove .*step-"):
+        resume(DlrmRun(config(), SOURCE), tmp_path)
+
+
+@pytest.mark.parametrize("value", [[], None, {"bounds": 3}, {**config().to_config(), "bounds": 3}])
+def test_a_mark_with_damaged_options_is_of_another_run(tmp_path, value):
+    stopped_and_resumed(tmp_path)
+    (file,) = tmp_path.glob("step-*/complete.json")
+    facts = json.loads(file.read_text())
+    file.write_text(json.dumps({**facts, "config": value}))
+    with pytest.raises((SpecError, CorruptDataError), match=r"step-000000003"):
+        resume(DlrmRun(config(), SOURCE), tmp_path)
+
+
 def test_a_run_past_its_last_step_is_refused(tmp_path):
     stopped_and_resumed(tmp_path)
     with pytest.raises(SpecError, match="at step 3, past --steps 2; give --steps 3 or more"):
@@ -301,7 +323,16 @@ def test_the_uncompressed_run_is_the_same_but_for_its_codecs():
     [
         (lambda: config(batch=0), "cannot be trained"),
         (lambda: config(optimizer="adam"), "sgd, adagrad"),
+        (lambda: config(batch="64"), "batch must be a whole number, not '64'"),
+        (lambda: config(steps=1.5), "steps must be a whole number, not 1.5"),
+        (lambda: config(seed=None), "seed must be a whole number, not None"),
         (lambda: config(learning_rate=0.0), "above 0"),
+        (lambda: config(learning_rate="fast"), "learning_rate must be a number, not 'fast'"),
+        (lambda: config(bandwidth_gbps="10gbit"), "bandwidth_gbps must be a number"),
+        (lambda: config(codec=None), "codec must be the id of a codec, not None"),
+        (lambda: config(backward=None), "backward must be the id of a codec, not None"),
+        (lambda: config(bounds=(0.01, 0.02, 0.03)), "bounds must be AdaptiveBounds"),
+        (lambda: config(shape=(1, 2)), "shape must be a DlrmShape"),
         (lambda: DlrmShape((), 4, (), ()), "needs tables"),
         (lambda: DlrmRun(config(shape=DlrmShape((1,) * 26, 4, (), ())), SOURCE), "too few rows"),
         (lambda: DlrmRun(config(batch=4096), SOURCE).step(), "fewer than a batch"),

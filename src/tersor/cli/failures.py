@@ -11,7 +11,7 @@ from typing import Final
 
 import typer
 
-from tersor import _interrupt
+from tersor import _process
 from tersor.errors import (
     BackendUnavailableError,
     CorruptDataError,
@@ -23,7 +23,7 @@ from tersor.memory import lacks_memory
 
 CHECK_FAILED: Final = 1
 WRONG_USAGE: Final = 2
-INTERRUPTED: Final = _interrupt.EXIT_CODE
+INTERRUPTED: Final = _process.INTERRUPTED
 OUTPUT_CLOSED: Final = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
@@ -64,7 +64,7 @@ def exit_code_of(call: Callable[[], int]) -> int:
         _discard_stdout()
         return OUTPUT_CLOSED
     except (KeyboardInterrupt, typer.Abort) as error:
-        left = str(error) or _interrupt.NOTHING_LEFT
+        left = str(error) or _process.NOTHING_LEFT
         sentence, code = f"interrupted; {left}", INTERRUPTED
     except _UsageError as error:
         sentence, code = _usage_sentence(error), WRONG_USAGE

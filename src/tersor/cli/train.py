@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tersor.sites.embeddings import AdaptiveBounds, ClassBounds
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm.config import DlrmConfig
-    from tersor.workloads.dlrm.run import DlrmRun
+    from tersor.workloads.dlrm.run import DlrmRun, Ranks
     from tersor.workloads.dlrm.train import Schedule
 
 app = typer.Typer(help="Train a model with compression in the loop.")
@@ -88,9 +88,6 @@ def dlrm(
         checkpoints=None if folder is None or not checkpoint_every else folder / "checkpoints",
         dump_every=dump_every if dumps else 0, dumps=Path(dumps) if dumps else None,
     )  # fmt: skip
-    if folder is not None and not resume:
-        _refuse_old_run(folder)
-    _refuse_old_dumps(schedule, folder if resume else None)
     place = _Place(device, folder, resume, tensorboard, classes, typed_command(context))
     return _trained(Screen(as_json=as_json), config, policy, source, schedule, place)
 
@@ -119,7 +116,7 @@ def _trained(
 
     from tersor.bench.machine import origin
     from tersor.workloads.dlrm.log import RunLog
-    from tersor.workloads.dlrm.run import DlrmRun
+    from tersor.workloads.dlrm.run import DlrmRun, Ranks
     from tersor.workloads.dlrm.train import train
     from tersor.workloads.ranks import joined
 
@@ -128,6 +125,7 @@ def _trained(
     with ExitStack() as stack:
         stack.enter_context(_saying_what_is_kept(place.folder))
         stack.enter_context(joined(device))
+        _enter_folder(stack, Ranks.current(), schedule, place)
         stack.enter_context(screen.compiling())
         run = DlrmRun(_classified(config, policy, source, place.classes), source, device)
         stack.callback(run.close)
@@ -143,7 +141,8 @@ def _trained(
                 "source": source.name, "config": run.config.to_config(),
                 "ranks": run.ranks.world_size, **origin(device),
             }  # fmt: skip
-            log.write("run", run.step_number, {"command": place.command, **facts})
+            origins = {"command": place.command, "run_id": run.run_id}
+            log.write("run", run.step_number, {**origins, **facts})
         show = stack.enter_context(screen.steps("training"))
         metrics = train(run, schedule, log, show)
         if is_first:
@@ -154,6 +153,27 @@ def _trained(
                 )
             screen.result(values, _result(run, metrics), Text(_closing(source)))
     return 0
+
+
+def _enter_folder(stack: ExitStack, ranks: Ranks, schedule: Schedule, place: _Place) -> None:
+    """Keep others out of the run's folder, and refuse what must not be written over."""
+    from tersor.workloads.dlrm.checkpoint import remove_leavings
+    from tersor.workloads.dlrm.run_folder import held
+
+    # together: none sees then what another has written already
+    ranks.together(lambda: _refuse_what_is_there(schedule, place))
+    if place.folder is None:
+        return
+    writes_checkpoints = schedule.checkpoints is not None or place.resume
+    stack.enter_context(held(place.folder, ranks, shared=writes_checkpoints))
+    checkpoints = place.folder / "checkpoints"
+    ranks.together(lambda: remove_leavings(checkpoints) if ranks.rank == 0 else None)
+
+
+def _refuse_what_is_there(schedule: Schedule, place: _Place) -> None:
+    if place.folder is not None and not place.resume:
+        _refuse_old_run(place.folder)
+    _refuse_old_dumps(schedule, place.folder if place.resume else None)
 
 
 @contextmanager
@@ -196,10 +216,7 @@ def _refuse_old_run(folder: Path) -> None:
 
 
 def _refuse_old_dumps(schedule: Schedule, resumed: Path | None) -> None:
-    """Raise ``SpecError`` for a folder with files, unless a run goes on there.
-
-    Before ranks meet: none sees then what another has dumped.
-    """
+    """Raise ``SpecError`` for a folder with files, unless a run goes on there."""
     from tersor.workloads.dlrm.checkpoint import complete_checkpoints
 
     goes_on = resumed is not None and complete_checkpoints(resumed / "checkpoints")

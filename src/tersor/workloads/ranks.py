@@ -1,10 +1,15 @@
-"""Processes that train together: under torchrun, alone, or started here."""
+"""Processes that train together: under torchrun, alone, or started here.
+
+A rank ends when it cannot go on with the others: where a peer is gone, and where torchrun is, which would
+have ended it.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,9 +20,12 @@ from typing import Any, Final
 import torch
 import torch.distributed as dist
 
-from tersor.errors import ExchangeError, SpecError
+from tersor._process import PARENT
+from tersor.errors import ExchangeError, SpecError, TersorError
 
 _TIMEOUT: Final = timedelta(minutes=10)
+_WATCH_S: Final = 1.0
+"""Seconds between two looks whether torchrun is still there."""
 
 
 @contextmanager
@@ -28,12 +36,59 @@ def joined(device: torch.device) -> Iterator[None]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    with _ending_with_torchrun(), _lost_peers_explained():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+        try:
+            yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+@contextmanager
+def _ending_with_torchrun() -> Iterator[None]:
+    """End this process when torchrun is gone: it would train on, and write where the next run does.
+
+    By a thread, as a rank may be waiting for a peer; files are written whole or not at all.
+    """
+    if not dist.is_torchelastic_launched():
+        yield
+        return
+    is_done = threading.Event()
+
+    def watch() -> None:
+        while os.getppid() == PARENT:
+            if is_done.wait(_WATCH_S):
+                return
+        # not through sys.stderr, whose lock the main thread may hold
+        os.write(2, b"tersor: torchrun is gone, and this rank ends with it; start it again\n")
+        os._exit(1)
+
+    thread = threading.Thread(target=watch, name="tersor-torchrun", daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        is_done.set()
+        thread.join()
+
+
+@contextmanager
+def _lost_peers_explained() -> Iterator[None]:
+    """Turn what a backend raises when a peer is gone into one sentence."""
+    try:
+        yield
+    except TersorError:
+        raise
+    except RuntimeError as error:
+        # gloo has no class of its own for it
+        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise ExchangeError(
+            f"rank {os.environ['RANK']} lost the others: one of them left, failed or timed out; look "
+            f"for the first error of any rank ({reason})"
+        ) from error
 
 
 def _local_rank(

@@ -1,13 +1,22 @@
-"""Checkpoints of a run: a folder per step, a file per rank, complete or not there."""
+"""Checkpoints of a run: a folder per step, two files per rank, complete or not there.
+
+``complete.json`` appears last and makes a checkpoint one. Every save has a random id, which stands there
+and in the files of each rank: files of another save, or of another run, are never taken for its own.
+"""
 
 from __future__ import annotations
 
 import json
+import re
+import secrets
 import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import torch.distributed as dist
+import torch
+import xxhash
 
 from tersor.api import load, save
 from tersor.container import atomic_write
@@ -16,13 +25,9 @@ from tersor.sites.embeddings import ExchangeStats
 from tersor.workloads.dlrm.run import DlrmRun
 
 _COMPLETE: Final = "complete.json"
+_SAVE_ID: Final = "save_id"
 _KEPT: Final = 2
 """Complete checkpoints that stay: the last, and the one before it."""
-
-
-def _barrier(run: DlrmRun) -> None:
-    if run.ranks.world_size > 1:
-        dist.barrier()
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
@@ -36,23 +41,31 @@ def last_step(folder: Path) -> int | None:
     return int(found[-1].name.removeprefix("step-")) if found else None
 
 
+def remove_leavings(folder: Path) -> None:
+    """Remove what killed runs left unfinished; only where no other process writes."""
+    for path in folder.glob("step-*"):
+        if re.fullmatch(r"step-\d{9}", path.name) and not (path / _COMPLETE).exists():
+            shutil.rmtree(path)
+    for path in folder.glob("step-*/.tersor-*.tmp"):
+        path.unlink()
+
+
 def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
     """Write the state and statistics of all ranks, exactly; a collective call.
 
     Returns the new checkpoint.
     """
     path = folder / f"step-{run.step_number:09d}"
-    path.mkdir(parents=True, exist_ok=True)
-    save(path / f"rank-{run.ranks.rank}.tsr", run.state(), codec="raw")
-    with atomic_write(_stats_file(run, path)) as file:
-        file.write(json.dumps(run.exchange.stats.to_dict()).encode())
-    _barrier(run)
+    save_id = str(run.ranks.gathered(secrets.token_hex(8))[0])
+    run.ranks.together(lambda: _save_rank(run, path, save_id))
     if run.ranks.rank == 0:
         facts = {
             "step": run.step_number,
             "world_size": run.ranks.world_size,
             "config": run.config.to_config(),
             "source": run.source.name,
+            "run_id": run.run_id,
+            _SAVE_ID: save_id,
         }
         with atomic_write(path / _COMPLETE) as file:
             file.write(json.dumps(facts, sort_keys=True).encode())
@@ -60,68 +73,175 @@ def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
             # first the mark, so that no one takes a half-deleted one for complete
             (old / _COMPLETE).unlink()
             shutil.rmtree(old)
-    _barrier(run)
+    run.ranks.gathered(None)
     return path
+
+
+def _save_rank(run: DlrmRun, path: Path, save_id: str) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    marked = {
+        **run.state(),
+        _SAVE_ID: torch.tensor(list(bytes.fromhex(save_id)), dtype=torch.uint8),
+    }
+    save(_state_file(run, path), marked, codec="raw")
+    counted = {
+        "run_id": run.run_id,
+        _SAVE_ID: save_id,
+        "stats": run.exchange.stats.to_dict(),
+    }
+    # not among the tensors of the state: that is the same for equal runs, and times are not
+    with atomic_write(_stats_file(run, path)) as file:
+        file.write(json.dumps(counted).encode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The checkpoint that a rank would go on from.
+
+    Attributes:
+        path: where it is.
+        facts: what ``complete.json`` says.
+        digest: of the bytes of that file.
+    """
+
+    path: Path
+    facts: dict[str, Any]
+    digest: str
+
+    def __str__(self) -> str:
+        run = self.facts.get("run_id", "without an id")
+        return f"step {self.facts['step']} of run {run}, complete.json {self.digest}"
 
 
 def resume(run: DlrmRun, folder: Path) -> int:
     """Continue from the last complete checkpoint; return its step, 0 if there is none.
 
-    Statistics go on from the checkpoint too. One written before checkpoints held them leaves them
-    at zero, so that ``num_exchanges`` stays behind ``step_number``.
+    A collective call: all ranks go on from the same checkpoint, or none does. Statistics go on from
+    the checkpoint too. One written before checkpoints held them leaves them at zero, so that
+    ``num_exchanges`` stays behind ``step_number``.
 
     Raises:
-        SpecError: the checkpoint is of another run, or past this run's last step.
-        CorruptDataError: a file is damaged.
+        SpecError: the checkpoint is of another run, or past this run's last step, or ranks see
+            different ones.
+        CorruptDataError: a file is damaged, or of another checkpoint.
     """
+    seen = run.ranks.together(lambda: _last(folder))
+    _refuse_disagreement(folder, run.ranks.gathered("none" if seen is None else str(seen)))
+    if seen is None:
+        return 0
+    run.ranks.together(lambda: _load_rank(run, seen))
+    return run.step_number
+
+
+def _last(folder: Path) -> _Seen | None:
     found = complete_checkpoints(folder)
     if not found:
-        return 0
+        return None
     path = found[-1]
     try:
-        facts = json.loads((path / _COMPLETE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CorruptDataError(f"{path / _COMPLETE} cannot be read; remove {path}") from error
-    if facts.get("world_size") != run.ranks.world_size:
+        data = (path / _COMPLETE).read_bytes()
+        facts = json.loads(data)
+        types = [type(facts[name]) for name in ("step", "world_size", "config")]
+    except (OSError, LookupError, TypeError, ValueError) as error:
+        raise _unreadable(path) from error
+    if types != [int, int, dict]:
+        raise _unreadable(path)
+    return _Seen(path, facts, xxhash.xxh3_64_hexdigest(data))
+
+
+def _unreadable(path: Path) -> CorruptDataError:
+    return CorruptDataError(f"{path / _COMPLETE} cannot be read; remove {path}")
+
+
+def _refuse_disagreement(folder: Path, every: Sequence[str]) -> None:
+    if len(set(every)) == 1:
+        return
+    told = []
+    for one in dict.fromkeys(every):
+        ranks = [str(rank) for rank, other in enumerate(every) if other == one]
+        what = f"rank {ranks[0]} sees" if len(ranks) == 1 else f"ranks {', '.join(ranks)} see"
+        told.append(f"{what} {one}")
+    raise SpecError(
+        f"ranks do not see the same checkpoint in {folder} ({'; '.join(told)}); name one folder on a "
+        "disk that all ranks share"
+    )
+
+
+def _load_rank(run: DlrmRun, seen: _Seen) -> None:
+    """Take up the files of this rank, where they are of a checkpoint that the run can go on from."""
+    path, facts = seen.path, seen.facts
+    if facts["world_size"] != run.ranks.world_size:
         raise SpecError(
-            f"{path} was written by {facts.get('world_size')} ranks, this run has "
+            f"{path} was written by {facts['world_size']} ranks, this run has "
             f"{run.ranks.world_size}; start as many, or another run"
         )
     # before other options: the end of a decay follows from --steps unless it is given
-    if facts.get("step", 0) > run.config.steps:
+    if facts["step"] > run.config.steps:
         raise SpecError(
             f"{path} is at step {facts['step']}, past --steps {run.config.steps}; give --steps "
             f"{facts['step']} or more, or another --run-dir"
         )
     _refuse_another_run(run, path, facts)
-    stats = _saved_stats(_stats_file(run, path))
-    run.load_state(load(path / f"rank-{run.ranks.rank}.tsr"))
+    save_id = facts.get(_SAVE_ID)
+    state = _saved_state(_state_file(run, path), save_id)
+    stats = _saved_stats(_stats_file(run, path), save_id)
+    run.load_state(state)
     run.exchange.stats = stats
-    return run.step_number
+    run.run_id = str(facts.get("run_id", run.run_id))
+
+
+def _state_file(run: DlrmRun, path: Path) -> Path:
+    return path / f"rank-{run.ranks.rank}.tsr"
 
 
 def _stats_file(run: DlrmRun, path: Path) -> Path:
-    # not among the tensors of the state: that is the same for equal runs, and times are not
     return path / f"rank-{run.ranks.rank}.json"
 
 
-def _saved_stats(file: Path) -> ExchangeStats:
+def _saved_state(file: Path, save_id: str | None) -> dict[str, torch.Tensor]:
+    """Return the state of a rank; ``save_id`` is None in checkpoints of before there were any."""
+    try:
+        state = load(file)
+    except OSError as error:
+        raise CorruptDataError(
+            f"{file} cannot be read ({error.strerror}); remove {file.parent}, and the run goes on from "
+            "an earlier checkpoint"
+        ) from error
+    mark = state.pop(_SAVE_ID, None)
+    _check_save_id(file, save_id, None if mark is None else bytes(mark.tolist()).hex())
+    return state
+
+
+def _saved_stats(file: Path, save_id: str | None) -> ExchangeStats:
+    """Return the statistics of a rank; none where there is no file."""
     if not file.exists():
         return ExchangeStats()
     try:
-        return ExchangeStats.from_dict(json.loads(file.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
+        counted = json.loads(file.read_text(encoding="utf-8"))
+        # the first checkpoints with statistics held nothing else
+        stats = ExchangeStats.from_dict(counted.get("stats", counted))
+    except (OSError, AttributeError, ValueError) as error:
         raise CorruptDataError(
             f"{file} cannot be read; remove it, and the run goes on without what it has counted"
         ) from error
+    _check_save_id(file, save_id, counted.get(_SAVE_ID))
+    return stats
+
+
+def _check_save_id(file: Path, wanted: str | None, found: str | None) -> None:
+    if found != wanted:
+        raise CorruptDataError(
+            f"{file} is of another save than the {_COMPLETE} beside it; remove {file.parent}, and the "
+            "run goes on from an earlier checkpoint"
+        )
 
 
 def _refuse_another_run(run: DlrmRun, path: Path, facts: dict[str, Any]) -> None:
     # a run may go on for longer than it was first told
-    ours, theirs = _json(run.config.to_config()), dict(facts.get("config", {}))
+    ours, theirs = _json(run.config.to_config()), facts["config"]
     differing = [name for name in ours if name != "steps" and ours[name] != theirs.get(name)]
     if differing == ["bounds"]:
-        end = theirs.get("bounds", {}).get("decay", {}).get("end")
+        end = _decay_end(theirs.get("bounds"))
         decay = {**ours["bounds"]["decay"], "end": end}
         if {**ours["bounds"], "decay": decay} == theirs.get("bounds"):
             raise SpecError(
@@ -133,6 +253,13 @@ def _refuse_another_run(run: DlrmRun, path: Path, facts: dict[str, Any]) -> None
         raise SpecError(
             f"{path} is of a run with another {what}; give the same options, or another folder"
         )
+
+
+def _decay_end(bounds: Any) -> Any:
+    try:
+        return bounds["decay"]["end"]
+    except (LookupError, TypeError):
+        return None
 
 
 def _json(value: Any) -> Any:

@@ -42,12 +42,28 @@ class DlrmConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
+        self._check_types()
         if self.batch < 1 or self.steps < 0:
             raise SpecError(f"{self.steps} steps of {self.batch} samples cannot be trained")
         if self.optimizer not in OPTIMIZERS:
             raise SpecError(f"optimizer must be one of {', '.join(OPTIMIZERS)}")
         if not self.learning_rate > 0:
             raise SpecError(f"the learning rate must be above 0, not {self.learning_rate}")
+
+    def _check_types(self) -> None:
+        """Refuse a value of another type here, and not in the midst of a training."""
+        kinds: tuple[tuple[Any, str, tuple[str, ...]], ...] = (
+            (int, "a whole number", ("batch", "steps", "seed")),
+            (int | float, "a number", ("learning_rate", "bandwidth_gbps")),
+            (str, "the id of a codec", ("codec", "backward")),
+            (DlrmShape, "a DlrmShape", ("shape",)),
+            (AdaptiveBounds, "AdaptiveBounds", ("bounds",)),
+        )
+        for kind, words, names in kinds:
+            for name in names:
+                value = getattr(self, name)
+                if isinstance(value, bool) or not isinstance(value, kind):
+                    raise SpecError(f"{name} must be {words}, not {value!r}")
 
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form; equal runs have equal forms."""

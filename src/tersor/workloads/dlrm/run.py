@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from tersor.codecs import Codec
-from tersor.errors import SpecError
+from tersor.errors import SpecError, TersorError
 from tersor.sites.embeddings import Exchange
 from tersor.types import Bound
 from tersor.workloads.data.clicks import ClickBatch, ClickSource
@@ -20,6 +21,7 @@ from tersor.workloads.models.dlrm import Dlrm, place_tables
 from tersor.workloads.sz3 import Sz3
 
 _EVAL_BATCH: Final = 8192
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,31 @@ class Ranks:
             return cls(dist.get_rank(), dist.get_world_size())
         return cls(0, 1)
 
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in order; a collective call."""
+        if self.world_size == 1:
+            return [value]
+        every: list[Any] = [None] * self.world_size
+        dist.all_gather_object(every, value)
+        return every
+
+    def together(self, task: Callable[[], T]) -> T:
+        """Do a task on every rank and return what it gave here; a collective call.
+
+        Raises:
+            SpecError: it failed on another rank; says which, and why. Where it failed here, the
+                error is its own.
+        """
+        try:
+            result = task()
+        except (TersorError, OSError) as error:
+            self.gathered(str(error))
+            raise
+        for rank, failure in enumerate(self.gathered(None)):
+            if failure is not None:
+                raise SpecError(f"rank {rank} cannot go on: {failure}")
+        return result
+
     def share(self, total: int) -> slice:
         """Return this rank's part of ``total`` samples, which all ranks share evenly."""
         each = total // self.world_size
@@ -47,6 +74,9 @@ class DlrmRun:
 
     The loss is the mean over the batch of all ranks, so that the same run on any number of ranks
     takes the same steps up to rounding.
+
+    Attributes:
+        run_id: random, the same on all ranks; a run that goes on from a checkpoint keeps its id.
     """
 
     def __init__(
@@ -75,6 +105,7 @@ class DlrmRun:
         self.exchange = self._exchange()
         self.optimizer = self._optimizer()
         self.step_number = 0
+        self.run_id = str(self.ranks.gathered(secrets.token_hex(8))[0])
 
     def _exchange(self) -> Exchange:
         return Exchange(

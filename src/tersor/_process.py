@@ -1,8 +1,8 @@
-"""Ctrl-C outside the reach of the command's own handling: one sentence instead of a traceback.
+"""What a process must know and set before torch is imported, which takes seconds.
 
-``python -m tersor`` and the script ``tersor`` import this package, and torch with it, before any code of
-the command runs, so only a hook that is set first thing hears of an interrupt there. Other programs
-that import tersor keep theirs.
+Who started it: by then that may be gone. And what becomes of Ctrl-C: ``python -m tersor`` and the script
+``tersor`` import this package, and torch with it, before any code of the command runs, so only a hook that
+is set first thing hears of an interrupt there. Other programs that import tersor keep theirs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from pathlib import PurePath
 from types import TracebackType
 from typing import Final
 
-EXIT_CODE: Final = 130
+PARENT: Final = os.getppid()
+INTERRUPTED: Final = 130
+"""Exit code after Ctrl-C."""
 NOTHING_LEFT: Final = "nothing half-written is left behind"
 
 
@@ -37,7 +39,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if "--multiprocessing-fork" not in sys.orig_argv:
         sys.stderr.write(f"tersor: interrupted; {NOTHING_LEFT}\n")
     sys.stderr.flush()
-    os._exit(EXIT_CODE)
+    os._exit(INTERRUPTED)
 
 
 if _is_command():
