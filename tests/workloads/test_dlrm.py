@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 
+from tersor.api import load, save
 from tersor.errors import CorruptDataError, SpecError
+from tersor.policy import Choice
 from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
@@ -129,6 +132,54 @@ def test_damaged_statistics_are_named_with_the_way_out(tmp_path, text):
     file.write_text(text)
     with pytest.raises(CorruptDataError, match=r"rank-0\.json .*; remove it, and the run goes on"):
         resume(DlrmRun(config(), SOURCE), tmp_path)
+
+
+def preferring(choice: Choice, best: int) -> Choice:
+    """Return a choice as another machine would have made it, which finds one of the codecs fast."""
+    speeds = [1e6 if k == best else 1e-6 for k in range(len(choice.trials))]
+    trials = [
+        replace(trial, encode_gbps=speed, decode_gbps=speed)
+        for trial, speed in zip(choice.trials, speeds, strict=True)
+    ]
+    return Choice.of(trials, choice.bandwidth_gbps)
+
+
+def test_one_checkpoint_resumed_three_times_goes_on_with_the_codecs_it_chose(tmp_path):
+    whole = DlrmRun(config(codec="auto"), SOURCE)
+    for _ in range(3):
+        whole.step()
+    plan = whole.exchange.plan
+    for table, choice in plan.choices.items():
+        plan.choices[table] = preferring(choice, table % len(choice.trials))
+    chosen = whole.exchange.state_dict()["choices"]
+    assert {choice.best_index for choice in plan.choices.values()} == {0, 1, 2, 3}
+    save_checkpoint(whole, tmp_path)
+    for _ in range(3):
+        whole.step()
+    for _ in range(3):
+        again = DlrmRun(config(codec="auto"), SOURCE)
+        assert resume(again, tmp_path) == 3
+        assert again.exchange.state_dict()["choices"] == chosen
+        for _ in range(3):
+            again.step()
+        assert sent(again) == sent(whole)
+        for name, value in whole.state().items():
+            assert_bits_equal(again.state()[name], value)
+
+
+def test_a_checkpoint_of_before_it_held_choices_and_bounds_by_table_still_resumes(tmp_path):
+    first, _ = stopped_and_resumed(tmp_path)
+    (path,) = tmp_path.glob("step-*")
+    facts = json.loads((path / "complete.json").read_text())
+    assert set(facts["config"]["bounds"]) == {"tight", "loose", "bounds", "decay"}
+    state = load(path / "rank-0.tsr")
+    del state["exchange"]
+    save(path / "rank-0.tsr", state | {"iteration": torch.tensor(3)}, codec="raw")
+    again = DlrmRun(config(), SOURCE)
+    assert resume(again, tmp_path) == 3
+    assert again.exchange.iteration == 3
+    for name, value in first.state().items():
+        assert_bits_equal(again.state()[name], value)
 
 
 @pytest.mark.parametrize(

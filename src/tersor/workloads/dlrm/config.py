@@ -70,6 +70,9 @@ class DlrmConfig:
         values = asdict(self)
         values["bounds"]["tight"] = sorted(self.bounds.tight)
         values["bounds"]["loose"] = sorted(self.bounds.loose)
+        # as it was before tables could have bounds of their own
+        if not self.bounds.tables:
+            del values["bounds"]["tables"]
         return values
 
 

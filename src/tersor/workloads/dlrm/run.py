@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -201,7 +202,8 @@ class DlrmRun:
             for name, value in self.optimizer.state.get(parameter, {}).items():
                 found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
         found["step"] = torch.tensor(self.step_number)
-        found["iteration"] = torch.tensor(self.exchange.iteration)
+        exchange = json.dumps(self.exchange.state_dict(), sort_keys=True)
+        found["exchange"] = torch.tensor(list(exchange.encode()), dtype=torch.uint8)
         return {name: value.detach() for name, value in found.items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -225,7 +227,11 @@ class DlrmRun:
             if values:
                 self.optimizer.state[parameter].update(values)
         self.step_number = int(state["step"])
-        self.exchange.iteration = int(state["iteration"])
+        if "exchange" in state:
+            self.exchange.load_state_dict(json.loads(bytes(state["exchange"].tolist())))
+        else:
+            # a checkpoint of before it held more of the exchange
+            self.exchange.iteration = int(state["iteration"])
 
 
 def _codec(name: str) -> str | Codec:
