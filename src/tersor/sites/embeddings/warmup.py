@@ -31,6 +31,6 @@ def compile_kernels(codecs: Iterable[Codec], dtype: torch.dtype, device: torch.d
         # one row, one table, and a list of several take kernels of their own
         for tensors in ([repeated], [repeated, distinct, distinct[:1]]):
             used = [codec] * len(tensors)
-            batch = encode_batch(tensors, used)
+            batch = encode_batch(tensors, used).trimmed()
             payloads = split_frame(batch.buffer, batch.sizes.tolist())
             decode_payloads(payloads, [TensorInfo.of(x) for x in tensors], used)
