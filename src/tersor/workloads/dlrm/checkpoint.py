@@ -58,22 +58,7 @@ def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
     path = folder / f"step-{run.step_number:09d}"
     save_id = str(run.ranks.gathered(secrets.token_hex(8))[0])
     run.ranks.together(lambda: _save_rank(run, path, save_id))
-    if run.ranks.rank == 0:
-        facts = {
-            "step": run.step_number,
-            "world_size": run.ranks.world_size,
-            "config": run.config.to_config(),
-            "source": run.source.name,
-            "run_id": run.run_id,
-            _SAVE_ID: save_id,
-        }
-        with atomic_write(path / _COMPLETE) as file:
-            file.write(json.dumps(facts, sort_keys=True).encode())
-        for old in complete_checkpoints(folder)[:-_KEPT]:
-            # first the mark, so that no one takes a half-deleted one for complete
-            (old / _COMPLETE).unlink()
-            shutil.rmtree(old)
-    run.ranks.gathered(None)
+    run.ranks.together(lambda: _mark_complete(run, path, save_id))
     return path
 
 
@@ -92,6 +77,26 @@ def _save_rank(run: DlrmRun, path: Path, save_id: str) -> None:
     # not among the tensors of the state: that is the same for equal runs, and times are not
     with atomic_write(_stats_file(run, path)) as file:
         file.write(json.dumps(counted).encode())
+
+
+def _mark_complete(run: DlrmRun, path: Path, save_id: str) -> None:
+    """Make a checkpoint the last one, and remove those that are too many; rank 0 does it."""
+    if run.ranks.rank:
+        return
+    facts = {
+        "step": run.step_number,
+        "world_size": run.ranks.world_size,
+        "config": run.config.to_config(),
+        "source": run.source.name,
+        "run_id": run.run_id,
+        _SAVE_ID: save_id,
+    }
+    with atomic_write(path / _COMPLETE) as file:
+        file.write(json.dumps(facts, sort_keys=True).encode())
+    for old in complete_checkpoints(path.parent)[:-_KEPT]:
+        # first the mark, so that no one takes a half-deleted one for complete
+        (old / _COMPLETE).unlink()
+        shutil.rmtree(old)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from tersor.workloads.models.dlrm import Dlrm, place_tables
 from tersor.workloads.sz3 import Sz3
 
 _EVAL_BATCH: Final = 8192
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Ranks:
         dist.all_gather_object(every, value)
         return every
 
-    def together(self, task: Callable[[], T]) -> T:
+    def together(self, task: Callable[[], _T]) -> _T:
         """Do a task on every rank and return what it gave here; a collective call.
 
         Raises:
