@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -117,3 +118,28 @@ def test_the_warning_is_seen_without_any_logging_set_up() -> None:
     )
     assert done.stderr == f"{compiling.COMPILING}\n"
     assert done.stdout == ""
+
+
+def test_seconds_of_numba_are_counted_once_it_is_listened_to() -> None:
+    compiling.log_first_compile()
+    double = _fresh()
+    before = compiling.compile_seconds()
+    double(1)
+    spent = compiling.compile_seconds() - before
+    double(1)
+    assert spent > 0
+    assert compiling.compile_seconds() == before + spent
+
+
+def test_seconds_of_triton_are_counted_and_other_listeners_stay(monkeypatch) -> None:
+    knobs = pytest.importorskip("triton").knobs
+    from tersor.kernels.compiling import gpu
+
+    heard = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **facts: heard.append(facts))
+    gpu.count_compiles.__wrapped__()
+    before = compiling.compile_seconds()
+    times = SimpleNamespace(total=2_000_000)
+    knobs.compilation.listener(src=None, times=times, cache_hit=False)
+    assert compiling.compile_seconds() == before + 2.0
+    assert heard == [{"src": None, "times": times, "cache_hit": False}]

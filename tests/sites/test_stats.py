@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels import compiling
 from tersor.sites.embeddings import Exchange, ExchangeStats, Volume
 from tersor.sites.embeddings.stats import PHASES, Stopwatch
 from tests.sites.ranks import returned, run_ranks
@@ -101,3 +102,21 @@ def of_all_ranks(rank: int) -> tuple[int, int]:
 
 def test_ranks_see_what_all_of_them_sent():
     assert returned(run_ranks(of_all_ranks, 2)) == [(3, 3 * 6 * 4 * 4)] * 2
+
+
+def test_what_is_compiled_in_a_phase_is_not_counted():
+    watch = Stopwatch()
+    with watch.phase("encode", torch.device("cpu")):
+        compiling.add_compile_seconds(10.0)
+    assert watch.read()["encode"] == 0.0
+    with watch.phase("encode", torch.device("cpu")):
+        pass
+    assert 0.0 < watch.read()["encode"] < 1.0
+
+
+@pytest.mark.gpu
+def test_what_is_compiled_while_a_device_waits_is_not_counted():
+    watch = Stopwatch()
+    with watch.phase("encode", torch.device("cuda")):
+        compiling.add_compile_seconds(10.0)
+    assert watch.read()["encode"] == 0.0

@@ -76,6 +76,8 @@ class Op:
         try:
             if backend == "cpu":
                 compiling.log_first_compile()
+            elif backend == "gpu":
+                compiling.count_triton_compiles()
             loaded = getattr(import_module(module), function)
         except ImportError as error:
             package = _PACKAGES.get(backend)

@@ -28,7 +28,7 @@ def log_first_compile() -> None:
 
     Python prints a warning that no handler takes, so a user sees why the first call pauses. The
     second call and every later one do nothing, and nothing is logged inside ``on_compile``, whose
-    callback tells it already.
+    callback tells it already. From then on ``compile_seconds`` counts.
     """
     if find_spec("numba") is not None:
         from tersor.kernels.compiling.cpu import log_first_compile as log_first_numba_compile
@@ -36,4 +36,34 @@ def log_first_compile() -> None:
         log_first_numba_compile()
 
 
-__all__ = ["COMPILING", "log_first_compile", "on_compile"]
+def count_triton_compiles() -> None:
+    """Let ``compile_seconds`` count what Triton compiles from now on; later calls do nothing."""
+    from tersor.kernels.compiling.gpu import count_compiles
+
+    count_compiles()
+
+
+def compile_seconds() -> float:
+    """Return the seconds that this process has spent compiling kernels.
+
+    Whoever times a call takes the growth of this off it: what is compiled once says nothing of the
+    next call. Compilations that overlap count once with numba, and each with Triton.
+    """
+    return _spent_s[0]
+
+
+def add_compile_seconds(seconds: float) -> None:
+    """Count seconds of a compilation; for those who listen to the compilers."""
+    _spent_s[0] += seconds
+
+
+_spent_s: Final = [0.0]
+
+__all__ = [
+    "COMPILING",
+    "add_compile_seconds",
+    "compile_seconds",
+    "count_triton_compiles",
+    "log_first_compile",
+    "on_compile",
+]

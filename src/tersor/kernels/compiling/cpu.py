@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from numba.core import event
 
-from tersor.kernels.compiling import COMPILING
+from tersor.kernels.compiling import COMPILING, add_compile_seconds
 
 _KIND: Final = "numba:compile"
 _telling: Final[list[event.Listener]] = []
@@ -37,6 +38,19 @@ class _Edges(event.Listener):  # type: ignore[misc]
             self._num_running -= 1
             if self._num_running == 0:
                 self._callback(False)
+
+
+class _Clock:
+    """Counts the seconds between the edges of compilations."""
+
+    def __init__(self) -> None:
+        self._begin = 0.0
+
+    def __call__(self, active: bool) -> None:
+        if active:
+            self._begin = time.perf_counter()
+        else:
+            add_compile_seconds(time.perf_counter() - self._begin)
 
 
 class _FirstOnly(event.Listener):  # type: ignore[misc]
@@ -71,3 +85,4 @@ def on_compile(callback: Callable[[bool], None]) -> Iterator[None]:
 def log_first_compile() -> None:
     """See ``tersor.kernels.compiling.log_first_compile``."""
     event.register(_KIND, _FirstOnly())
+    event.register(_KIND, _Edges(_Clock()))

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.compiling import compile_seconds
 
 PHASES: Final = ("encode", "sizes", "payload", "decode")
 DIRECTIONS: Final = ("forward", "backward")
@@ -37,35 +38,42 @@ class Volume:
 class Stopwatch:
     """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read.
 
+    What this process compiles meanwhile is not counted: it happens once.
+
     ``seconds`` of every phase are what it goes on from; it begins at zero if None.
     """
 
     def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
         begun = dict.fromkeys(PHASES, 0.0) if seconds is None else seconds
         self._seconds = {name: float(begun[name]) for name in PHASES}
-        self._open: list[tuple[str, Any, Any]] = []
+        self._open: list[tuple[str, Any, Any, float]] = []
 
     @contextmanager
     def phase(self, name: str, device: torch.device) -> Iterator[None]:
         """Count what happens inside, on the host or on the current stream of a CUDA device."""
+        compiled_s = compile_seconds()
         if device.type != "cuda":
             begin = time.perf_counter()
             yield
-            self._seconds[name] += time.perf_counter() - begin
+            self._add(name, time.perf_counter() - begin, compile_seconds() - compiled_s)
             return
         start: Any = torch.cuda.Event(enable_timing=True)
         stop: Any = torch.cuda.Event(enable_timing=True)
         start.record()
         yield
         stop.record()
-        self._open.append((name, start, stop))
+        self._open.append((name, start, stop, compile_seconds() - compiled_s))
         self._settle()
+
+    def _add(self, name: str, seconds: float, compiled_s: float) -> None:
+        self._seconds[name] += max(0.0, seconds - compiled_s)
 
     def _settle(self) -> None:
         """Add up the events that are over, so that no list grows."""
         while self._open and self._open[0][2].query():
-            name, start, stop = self._open.pop(0)
-            self._seconds[name] += start.elapsed_time(stop) / 1e3
+            name, start, stop, compiled_s = self._open.pop(0)
+            # the device waits while the host compiles
+            self._add(name, start.elapsed_time(stop) / 1e3, compiled_s)
 
     @classmethod
     def slowest(cls, every: Sequence[Stopwatch]) -> Stopwatch:
@@ -75,7 +83,7 @@ class Stopwatch:
 
     def read(self) -> Mapping[str, float]:
         """Return the seconds of every phase; waits for what is still running."""
-        for _, _, stop in self._open:
+        for _, _, stop, _ in self._open:
             stop.synchronize()
         self._settle()
         return dict(self._seconds)
