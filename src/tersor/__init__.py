@@ -28,7 +28,7 @@ from tersor.errors import (
     UnknownCodecError,
     UnsupportedVersionError,
 )
-from tersor.kernels.op import use_backend
+from tersor.kernels.runtime.op import use_backend
 from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
 

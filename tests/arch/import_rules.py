@@ -26,14 +26,19 @@ LAYERS: Final = (
     ("bench",),
     ("cli", "__main__"),
 )
+# the families of kernels, in the same order
+FAMILIES: Final = (
+    "runtime", "quantize", "transform", "predict", "pack", "entropy", "rows", "group", "payload",
+    "batch",
+)  # fmt: skip
 RANKS: Final = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 
 # where a package may be imported, as patterns of the path inside the package
 HOMES: Final = {
     "torch.distributed": ("sites/*", "workloads/*"),
-    "triton": ("kernels/*/gpu.py",),
-    "numba": ("kernels/*/cpu.py",),
-    "llvmlite": ("kernels/*/cpu.py",),
+    "triton": ("kernels/*/gpu.py", "kernels/*/gpu/*"),
+    "numba": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
+    "llvmlite": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
     "matplotlib": ("bench/*",),
     "torchrec": ("sites/embeddings/torchrec/*",),
 }
@@ -52,6 +57,9 @@ def _check(source: SourceFile) -> Iterator[str]:
         return
     # several names from one module on one line are one import
     seen = {(line, _ruled_name(name)) for line, name in _imported_names(source)}
+    if first == "kernels" and _family(source.path) not in (*FAMILIES, "__init__.py"):
+        yield f"{source.path}: is in no family; give it one in import_rules.FAMILIES"
+        return
     for line, name in sorted(seen):
         where = f"{source.path}:{line}"
         if name.startswith(f"{PACKAGE_NAME}."):
@@ -66,10 +74,18 @@ def _check_layer(path: Path, target: list[str], where: str) -> Iterator[str]:
         yield f"{where}: {PACKAGE_NAME}.{target[0]} is in no layer"
     elif RANKS[target[0]] > RANKS[own]:
         yield f"{where}: {own} is below {target[0]} and must not import it"
+    elif own == "kernels" == target[0] and len(target) > 1 and target[1] in FAMILIES:
+        family = _family(path)
+        if family in FAMILIES and FAMILIES.index(target[1]) > FAMILIES.index(family):
+            yield f"{where}: family {family} is below {target[1]} and must not import it"
     elif own == "sites" == target[0] and len(target) > 1 and len(path.parts) > 1:
         site = path.parts[1].removesuffix(".py")
         if site not in ("__init__", target[1]):
             yield f"{where}: site {site!r} must not import site {target[1]!r}"
+
+
+def _family(path: Path) -> str:
+    return path.parts[1]
 
 
 def _ruled_name(name: str) -> str:
@@ -78,7 +94,7 @@ def _ruled_name(name: str) -> str:
     if parts[0] == PACKAGE_NAME:
         # `from tersor import Bound` reaches the package's top module
         top = parts[1] if len(parts) > 1 and parts[1] in RANKS else "__init__"
-        return ".".join([PACKAGE_NAME, top, *parts[2 : 3 if top == "sites" else 2]])
+        return ".".join([PACKAGE_NAME, top, *parts[2 : 3 if top in ("sites", "kernels") else 2]])
     return next((package for package in HOMES if f"{name}.".startswith(f"{package}.")), parts[0])
 
 

@@ -19,6 +19,7 @@ FAULTS = {
     "np.load": ("x.py", "np.load(path, allow_pickle=True)"),
     "division in triton": ("kernels/pack/gpu.py", "scaled = x / step"),
     "division in place": ("kernels/pack/gpu.py", "x /= step"),
+    "division in a folder": ("kernels/pack/gpu/tile.py", "scaled = x / step"),
     "no concept": ("codecs/utils.py", ""),
     "no concept, folder": ("common/x.py", ""),
     "todo": ("x.py", "# TODO: later"),

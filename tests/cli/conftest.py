@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tersor.cli import main
-from tersor.kernels.compiling import COMPILING
+from tersor.kernels.runtime.compile_notice import COMPILING
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ import torch
 
 from tersor.codecs import Codec
 from tersor.errors import CorruptDataError
-from tersor.kernels import threads
-from tersor.kernels.op import use_backend
+from tersor.kernels.runtime import threads
+from tersor.kernels.runtime.op import use_backend
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.codecs.guard_pages import GuardedMemory
 from tests.codecs.lies import SHAPE, lies

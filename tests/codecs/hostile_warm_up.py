@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tersor.kernels import threads
+from tersor.kernels.runtime import threads
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.codecs.hostile import originals
 from tests.codecs.variants import PAYLOADS, build

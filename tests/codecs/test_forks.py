@@ -14,7 +14,7 @@ import torch
 
 from tersor import Bound, Reader, Writer, decode_batch, encode_batch
 from tersor.errors import SpecError
-from tersor.kernels import threads
+from tersor.kernels.runtime import threads
 from tersor.types import FLOAT_DTYPES, TensorInfo
 from tests import guards
 from tests.codecs.variants import AUTO, PAYLOADS, build

@@ -8,7 +8,7 @@ import torch
 from tersor.codecs import create
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.group.reference import SMALLEST_ABSMAX
-from tersor.kernels.hadamard.reference import hadamard as transformed
+from tersor.kernels.transform.reference import hadamard as transformed
 from tersor.types import FLOAT_DTYPES
 from tests import data
 

@@ -8,7 +8,7 @@ import torch
 from tersor import Batch, Bound, TensorInfo, create, decode_batch, encode_batch
 from tersor.container import begin_decode_batch
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels import threads
+from tersor.kernels.runtime import threads
 from tests import data
 from tests.checks import assert_bits_equal, assert_rejects, assert_within_bound
 from tests.codecs.variants import FIXED, PAYLOADS, build

@@ -14,7 +14,7 @@ from tersor import Batch, Bound, TensorInfo, create, decode_batch, encode_batch
 from tersor.codecs.raw import Raw
 from tersor.container import begin_decode_batch, decode_payloads, encode_payloads
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.op import use_backend
+from tersor.kernels.runtime.op import use_backend
 from tests import data
 from tests.checks import assert_bits_equal
 from tests.triton_device import DEVICE, MARKS

@@ -8,7 +8,7 @@ import torch
 from tersor import Bound, TensorInfo
 from tersor.container import decode_payloads, encode_payloads
 from tersor.errors import CorruptDataError
-from tersor.kernels import runs, threads
+from tersor.kernels.runtime import cpu_runs, threads
 from tests import data
 from tests.checks import assert_bits_equal, assert_rejects
 from tests.codecs.variants import build
@@ -107,7 +107,7 @@ def test_common_slices_share_a_buffer_and_leave_others_alone(variant, monkeypatc
 @pytest.mark.parametrize("variant", ["flat", "rows"])
 def test_long_lists_are_cut_into_runs(variant, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    monkeypatch.setattr(runs, "_RUN_NBYTES", 3 * common(0).nbytes)
+    monkeypatch.setattr(cpu_runs, "_RUN_NBYTES", 3 * common(0).nbytes)
     tensors = [common(0) for _ in range(10)]
     payloads = encode_payloads(tensors, [build(variant, BOUNDS[0])] * 10)
     assert len({payload.untyped_storage().data_ptr() for payload in payloads}) == 4

@@ -20,8 +20,8 @@ import sys
 import time
 
 from tersor.container import header, index, reader
-from tersor.kernels.rows import composition
-from tersor.kernels.symbols import body
+from tersor.kernels.entropy.symbols import body
+from tersor.kernels.rows import compose
 from tersor.stages import payload
 from tests.fuzz.mutation import Choices, mutate, read_or_refuse, seed_files
 
@@ -58,7 +58,7 @@ def main() -> None:
     import atheris
 
     # only the readers: instrumenting all that torch brings takes longer than the fuzzing
-    for module in (header, index, reader, payload, body, composition):
+    for module in (header, index, reader, payload, body, compose):
         for name, function in vars(module).items():
             if inspect.isfunction(function) and function.__module__ == module.__name__:
                 setattr(module, name, atheris.instrument_func(function))

@@ -14,20 +14,20 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from tersor.kernels.bitfields import pack_fields
-from tersor.kernels.bitpack import pack, quantize_pack
-from tersor.kernels.cast import scaled_cast
-from tersor.kernels.delta import delta_pack
-from tersor.kernels.huffman import huffman_encode
-from tersor.kernels.op import Op
+from tersor.kernels.entropy.huffman import huffman_encode
+from tersor.kernels.entropy.rans import rans_encode
+from tersor.kernels.entropy.rans import reference as rans
+from tersor.kernels.entropy.symbols import Symbols
+from tersor.kernels.entropy.symbols import reference as symbols
+from tersor.kernels.entropy.symbols.alphabet import Window
+from tersor.kernels.group.cast import scaled_cast
+from tersor.kernels.pack.blocks import pack, quantize_pack
+from tersor.kernels.pack.delta import delta_pack
+from tersor.kernels.pack.fields import pack_fields
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize import reference as quantize
-from tersor.kernels.rans import rans_encode
-from tersor.kernels.rans import reference as rans
 from tersor.kernels.rows import encode_rows
-from tersor.kernels.symbols import Symbols
-from tersor.kernels.symbols import reference as symbols
-from tersor.kernels.symbols.alphabet import Window
+from tersor.kernels.runtime.op import Op
 from tersor.types import FLOAT_DTYPES, Bound
 from tests import data
 

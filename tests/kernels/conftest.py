@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from tersor.kernels import threads
+from tersor.kernels.runtime import threads
 
 
 @pytest.fixture

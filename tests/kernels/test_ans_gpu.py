@@ -13,20 +13,18 @@ from torch import Tensor
 
 from tersor.codecs.entropy import Ans
 from tersor.errors import CorruptDataError
-from tersor.kernels.finite_range import reference as finite_range
-from tersor.kernels.op import use_backend
 from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize import Grid
+from tersor.kernels.quantize import range_reference as finite_range
 from tersor.kernels.quantize import reference as quantize
+from tersor.kernels.runtime.op import use_backend
 from tersor.types import FLOAT_DTYPES, Bound
 from tests import data
 from tests.checks import assert_bits_equal, assert_rejects
 
 pytest.importorskip("triton")
-from tersor.kernels.ans import gpu as ans
-from tersor.kernels.ans_decode import gpu as ans_decode
-from tersor.kernels.ans_plan import gpu as ans_plan
-from tersor.kernels.rans_list import gpu as rans_list
+from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan
+from tersor.kernels.entropy.rans.gpu import encode_streams as rans_list
 from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting

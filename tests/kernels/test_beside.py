@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.kernels.beside import beside
+from tersor.kernels.runtime.side_stream import beside
 
 ROUNDS = 50
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.bitfields import pack_fields, unpack_fields
-from tersor.kernels.machine import cpu as machine
+from tersor.kernels.pack.fields import pack_fields, unpack_fields
+from tersor.kernels.runtime.cpu import intrinsics as machine
 from tests.checks import assert_rejects
 from tests.kernels.oracle import bits_of, number
 
@@ -86,7 +86,7 @@ if sys.argv[1] == "portable":
     features = llvm.get_host_cpu_features()
     features["bmi2"] = False
     llvm.get_host_cpu_features = lambda: features
-from tersor.kernels.machine import cpu as machine
+from tersor.kernels.runtime.cpu import intrinsics as machine
 if sys.argv[1] == "portable":
     assert not machine.HAS_BMI2
     assert machine.squeeze_bytes is machine.squeeze_bytes_portable
@@ -97,7 +97,7 @@ print(digest_of_packing())
 
 def digest_of_packing() -> str:
     """Pack and unpack codes of every width; return a digest of all bytes."""
-    from tersor.kernels.bitpack.cpu import pack, unpack
+    from tersor.kernels.pack.blocks.cpu import pack, unpack
 
     digest = hashlib.sha256()
     generator = torch.Generator().manual_seed(GENERATOR_SEED)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.bitpack import pack, unpack
-from tersor.kernels.bitpack.layout import BitpackLayout
+from tersor.kernels.pack.blocks import pack, unpack
+from tersor.kernels.pack.blocks.layout import BitpackLayout
 from tests.checks import assert_rejects
 from tests.kernels.oracle import bits_of, integers, number, padded
 

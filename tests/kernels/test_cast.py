@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.kernels.cast import scaled_cast, scaled_uncast
+from tersor.kernels.group.cast import scaled_cast, scaled_uncast
 
 # significant bits, and the smallest normal number relative to the largest number
 FORMATS = {

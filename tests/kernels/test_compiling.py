@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tersor.kernels import compiling
+from tersor.kernels.runtime import compile_notice
 from tests.arch.source_files import REPOSITORY
 
 numba = pytest.importorskip("numba")
@@ -28,7 +28,7 @@ def _fresh():
 def test_a_compilation_is_reported_from_begin_to_end() -> None:
     seen = []
     double = _fresh()
-    with compiling.on_compile(seen.append):
+    with compile_notice.on_compile(seen.append):
         assert double(2) == 4
         assert seen == [True, False]
         # compiled already
@@ -46,7 +46,7 @@ def test_nested_compilations_count_as_one() -> None:
         return inner(x) + inner(x)
 
     seen = []
-    with compiling.on_compile(seen.append):
+    with compile_notice.on_compile(seen.append):
         assert outer(1) == 4
     assert seen == [True, False]
 
@@ -57,23 +57,23 @@ def test_a_failed_compilation_ends_too() -> None:
         return x + "text"
 
     seen = []
-    with compiling.on_compile(seen.append), pytest.raises(numba.TypingError):
+    with compile_notice.on_compile(seen.append), pytest.raises(numba.TypingError):
         wrong(1)
     assert seen == [True, False]
 
 
 def test_without_numba_nothing_is_reported(monkeypatch) -> None:
-    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    monkeypatch.setattr(compile_notice, "find_spec", lambda name: None)
     seen = []
-    with compiling.on_compile(seen.append):
+    with compile_notice.on_compile(seen.append):
         _fresh()(1)
-    compiling.log_first_compile()
+    compile_notice.log_first_compile()
     assert seen == []
 
 
 @contextmanager
 def _first_only():
-    from tersor.kernels.compiling import cpu
+    from tersor.kernels.runtime.cpu import compile_events as cpu
 
     listener = cpu._FirstOnly()
     cpu.event.register("numba:compile", listener)
@@ -89,12 +89,12 @@ def test_a_library_user_gets_one_warning(caplog) -> None:
         _fresh()(1)
     assert [record.name for record in caplog.records] == ["tersor"]
     assert caplog.records[0].levelno == logging.WARNING
-    assert caplog.records[0].message == compiling.COMPILING
+    assert caplog.records[0].message == compile_notice.COMPILING
 
 
 def test_nothing_is_logged_where_a_callback_tells_it(caplog) -> None:
     with _first_only():
-        with compiling.on_compile(lambda active: None):
+        with compile_notice.on_compile(lambda active: None):
             _fresh()(1)
         assert caplog.records == []
         _fresh()(1)
@@ -105,7 +105,7 @@ def test_the_warning_is_seen_without_any_logging_set_up() -> None:
     script = (
         "import numba, sys\n"
         "from tersor.kernels import compiling\n"
-        "compiling.log_first_compile()\n"
+        "compile_notice.log_first_compile()\n"
         "numba.njit(lambda x: x + x)(1)\n"
         "numba.njit(lambda x: x + x)(1.0)\n"
     )
@@ -116,30 +116,30 @@ def test_the_warning_is_seen_without_any_logging_set_up() -> None:
         text=True,
         check=True,
     )
-    assert done.stderr == f"{compiling.COMPILING}\n"
+    assert done.stderr == f"{compile_notice.COMPILING}\n"
     assert done.stdout == ""
 
 
 def test_seconds_of_numba_are_counted_once_it_is_listened_to() -> None:
-    compiling.log_first_compile()
+    compile_notice.log_first_compile()
     double = _fresh()
-    before = compiling.compile_seconds()
+    before = compile_notice.compile_seconds()
     double(1)
-    spent = compiling.compile_seconds() - before
+    spent = compile_notice.compile_seconds() - before
     double(1)
     assert spent > 0
-    assert compiling.compile_seconds() == before + spent
+    assert compile_notice.compile_seconds() == before + spent
 
 
 def test_seconds_of_triton_are_counted_and_other_listeners_stay(monkeypatch) -> None:
     knobs = pytest.importorskip("triton").knobs
-    from tersor.kernels.compiling import gpu
+    from tersor.kernels.runtime.gpu import compile_events as gpu
 
     heard = []
     monkeypatch.setattr(knobs.compilation, "listener", lambda **facts: heard.append(facts))
     gpu.count_compiles.__wrapped__()
-    before = compiling.compile_seconds()
+    before = compile_notice.compile_seconds()
     times = SimpleNamespace(total=2_000_000)
     knobs.compilation.listener(src=None, times=times, cache_hit=False)
-    assert compiling.compile_seconds() == before + 2.0
+    assert compile_notice.compile_seconds() == before + 2.0
     assert heard == [{"src": None, "times": times, "cache_hit": False}]

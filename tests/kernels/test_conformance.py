@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import tersor.kernels
-from tersor.kernels import threads
-from tersor.kernels.op import Op, use_backend
+from tersor.kernels.runtime import threads
+from tersor.kernels.runtime.op import Op, use_backend
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 from tests.kernels import group_cases, slice_cases

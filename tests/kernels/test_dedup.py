@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from tersor.kernels.dedup import cpu as dedup
-from tersor.kernels.dedup import unique_rows
+from tersor.kernels.rows.dedup import cpu as dedup
+from tersor.kernels.rows.dedup import unique_rows
 
 
 def by_dictionary(rows: torch.Tensor) -> tuple[list[int], list[int]]:

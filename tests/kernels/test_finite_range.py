@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import finite_range
 from tersor.types import FLOAT_DTYPES
 from tests import data
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tersor.codecs.codec import Codec
 from tersor.codecs.registry import create
-from tersor.kernels.op import use_backend
+from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tests.checks import assert_bits_equal
 from tests.triton_device import DEVICE, MARKS

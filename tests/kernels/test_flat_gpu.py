@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tersor.codecs.flat import Flat
 from tersor.errors import CorruptDataError
-from tersor.kernels.op import use_backend
+from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tersor.types import Bound
 from tests import data
@@ -21,8 +21,8 @@ from tests.checks import assert_bits_equal
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
-from tersor.kernels.flat import gpu as flat
-from tersor.kernels.flat_small import gpu as flat_small
+from tersor.kernels.batch.gpu import flat
+from tersor.kernels.batch.gpu import flat_short as flat_small
 
 pytestmark = MARKS
 

@@ -15,7 +15,7 @@ from tersor.kernels.group import (
     group_quantize,
     group_transform_quantize,
 )
-from tersor.kernels.hadamard import hadamard
+from tersor.kernels.transform import hadamard
 from tersor.types import FLOAT_DTYPES
 
 TOP = {4: 7, 8: 127}

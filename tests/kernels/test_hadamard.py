@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tersor.kernels.hadamard import hadamard
+from tersor.kernels.transform import hadamard
 
 
 def sylvester(order: int) -> torch.Tensor:

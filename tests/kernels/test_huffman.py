@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.huffman import huffman_decode, huffman_encode
-from tersor.kernels.huffman.layout import canonical_codes, code_lengths, max_length
+from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
+from tersor.kernels.entropy.huffman.layout import canonical_codes, code_lengths, max_length
 from tests.checks import assert_rejects
 from tests.kernels.oracle import bits_of, integers, padded
 

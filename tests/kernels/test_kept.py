@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels import kept as module
-from tersor.kernels.kept import kept, on_device
+from tersor.kernels.runtime import device_cache as module
+from tersor.kernels.runtime.device_cache import kept, on_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

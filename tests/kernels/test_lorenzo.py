@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 import torch
 
-from tersor.kernels.lorenzo import lorenzo_residual, lorenzo_restore
+from tersor.kernels.predict import lorenzo_residual, lorenzo_restore
 
 SHAPES = ((7,), (5, 6), (3, 4, 5), (2, 3, 4, 5), (1, 9), (9, 1), (2, 1, 3))
 

@@ -6,7 +6,7 @@ import numba
 import pytest
 from numba.core import caching
 
-from tersor.kernels.machine.cpu import njit
+from tersor.kernels.runtime.cpu.intrinsics import njit
 
 
 def twice(x: int) -> int:

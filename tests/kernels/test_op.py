@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.op import Op, backend_for, use_backend
+from tersor.kernels.quantize import finite_range
+from tersor.kernels.runtime.op import Op, backend_for, use_backend
 from tests.checks import assert_rejects
 
 
@@ -33,7 +33,7 @@ def test_unknown_backends_are_refused(monkeypatch):
 
 
 def test_a_missing_kernel_says_the_way_out():
-    op = Op("shrink", {"reference": "tersor.kernels.finite_range.reference:finite_range"})
+    op = Op("shrink", {"reference": "tersor.kernels.quantize.reference:finite_range"})
     error = assert_rejects(lambda: op(torch.zeros(3)), BackendUnavailableError)
     assert "TERSOR_KERNELS=reference" in str(error)
     error = assert_rejects(
@@ -48,7 +48,7 @@ def test_a_missing_package_is_named(monkeypatch):
     def without_numba(name):
         raise ImportError("No module named 'numba'", name="numba")
 
-    monkeypatch.setattr("tersor.kernels.op.import_module", without_numba)
+    monkeypatch.setattr("tersor.kernels.runtime.op.import_module", without_numba)
     error = assert_rejects(lambda: op(torch.zeros(3)), BackendUnavailableError)
     assert "numba" in str(error)
 

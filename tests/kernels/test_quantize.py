@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize, grid
-from tersor.kernels.quantize import cpu as quantize_cpu
+from tersor.kernels.quantize.cpu import quantize as quantize_cpu
 from tersor.kernels.quantize.grid import is_step
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_within_bound

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.rans import rans_decode, rans_encode
-from tersor.kernels.rans.layout import RansLayout, normalized_frequencies, prob_bits
+from tersor.kernels.entropy.rans import rans_decode, rans_encode
+from tersor.kernels.entropy.rans.layout import RansLayout, normalized_frequencies, prob_bits
 from tests.checks import assert_rejects
 from tests.kernels.oracle import integers, padded
 

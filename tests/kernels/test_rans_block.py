@@ -12,7 +12,7 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from tersor.kernels.rans_block.gpu import _copy_words, _copying
+from tersor.kernels.entropy.rans.gpu.block import _copy_words, _copying
 from tests.triton_device import DEVICE, MARKS
 
 pytestmark = MARKS

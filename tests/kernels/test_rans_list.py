@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.rans import reference
+from tersor.kernels.entropy.rans import reference
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
-from tersor.kernels.histogram.gpu import num_counts
-from tersor.kernels.rans_list import gpu as rans_list
-from tersor.kernels.rans_list_decode import gpu as rans_list_decode
+from tersor.kernels.entropy.rans.gpu import decode_streams as rans_list_decode
+from tersor.kernels.entropy.rans.gpu import encode_streams as rans_list
+from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 
 pytestmark = MARKS
 

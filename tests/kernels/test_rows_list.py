@@ -13,16 +13,16 @@ from torch import Tensor
 
 from tersor.codecs.rows import Rows
 from tersor.errors import CorruptDataError
-from tersor.kernels.op import use_backend
+from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.checks import assert_bits_equal, assert_within_bound
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
-from tersor.kernels.rows_list.gpu import encode_rows_list
-from tersor.kernels.rows_list_decode.gpu import decode_rows_list
-from tersor.kernels.rows_plan import gpu as rows_plan
+from tersor.kernels.batch.gpu import rows_plan
+from tersor.kernels.batch.gpu.rows import encode_rows_list
+from tersor.kernels.batch.gpu.rows_decode import decode_rows_list
 
 pytestmark = MARKS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.kernels.symbols import map_symbols, unmap_symbols
-from tersor.kernels.symbols.alphabet import Window
+from tersor.kernels.entropy.symbols import map_symbols, unmap_symbols
+from tersor.kernels.entropy.symbols.alphabet import Window
 
 
 def decoded(mapped) -> list[int]:

@@ -10,8 +10,8 @@ import threading
 import pytest
 import torch
 
-from tersor.kernels import threads
-from tersor.kernels.op import backend_for, use_backend
+from tersor.kernels.runtime import threads
+from tersor.kernels.runtime.op import backend_for, use_backend
 
 
 def test_parts_cover_everything_once(use_threads):

@@ -362,7 +362,7 @@ def test_an_exchange_with_a_peer_that_died_is_our_error():
 COMPILED_LATE = """
 import torch
 from tersor import Bound, create
-from tersor.kernels.compiling import on_compile
+from tersor.kernels.runtime.compile_notice import on_compile
 from tersor.sites.embeddings import Exchange
 
 import sys

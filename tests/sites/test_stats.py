@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels import compiling
+from tersor.kernels.runtime import compile_notice
 from tersor.sites.embeddings import Exchange, ExchangeStats, Volume
 from tersor.sites.embeddings.stats import PHASES, Stopwatch
 from tests.sites.ranks import returned, run_ranks
@@ -107,7 +107,7 @@ def test_ranks_see_what_all_of_them_sent():
 def test_what_is_compiled_in_a_phase_is_not_counted():
     watch = Stopwatch()
     with watch.phase("encode", torch.device("cpu")):
-        compiling.add_compile_seconds(10.0)
+        compile_notice.add_compile_seconds(10.0)
     assert watch.read()["encode"] == 0.0
     with watch.phase("encode", torch.device("cpu")):
         pass
@@ -118,5 +118,5 @@ def test_what_is_compiled_in_a_phase_is_not_counted():
 def test_what_is_compiled_while_a_device_waits_is_not_counted():
     watch = Stopwatch()
     with watch.phase("encode", torch.device("cuda")):
-        compiling.add_compile_seconds(10.0)
+        compile_notice.add_compile_seconds(10.0)
     assert watch.read()["encode"] == 0.0

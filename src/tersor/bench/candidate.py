@@ -11,8 +11,8 @@ import torch
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
 from tersor.container import decode_payloads, encode_payloads
-from tersor.kernels.huffman import huffman_decode, huffman_encode
-from tersor.kernels.symbols.alphabet import NARROW
+from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
+from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.types import Bound, TensorInfo
 
 

@@ -110,7 +110,7 @@ def _dtype_of(
 
 def _kernels() -> Any:
     try:
-        from tersor.kernels.code_list import gpu
+        from tersor.kernels.quantize.gpu import code_list as gpu
     except ImportError as error:
         raise BackendUnavailableError(f"quantizing lists needs triton: {error}") from error
     return gpu

@@ -8,8 +8,7 @@ from typing import Final
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
+from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize, finite_range
 
 _BLOCK_VALUES: Final = 1 << 17
 _OUTLIER_NBYTES: Final = 8 + 4

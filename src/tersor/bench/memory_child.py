@@ -19,7 +19,7 @@ import torch
 from tersor.chunks import ChunkPlan
 from tersor.codecs import registry
 from tersor.container import FILE_CHUNK_VALUES, Reader, Writer
-from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import finite_range
 from tersor.types import Bound, TensorInfo
 
 _NAME = "array"

@@ -12,7 +12,7 @@ import torch
 
 from tersor.bench import codes as quantized
 from tersor.bench.inputs import BenchInput
-from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import finite_range
 from tersor.types import Bound
 
 _MIN_CACHES: Final = 3

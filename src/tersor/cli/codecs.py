@@ -19,7 +19,7 @@ from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption
 from tersor.cli.screen import Screen
 from tersor.codecs import Codec, create, get, usable_codecs
-from tersor.kernels.op import BACKENDS, Op
+from tersor.kernels.runtime.op import BACKENDS, Op
 from tersor.types import Bound
 
 _PACKAGES: Final = {"reference": "torch", "cpu": "numba", "gpu": "triton"}

@@ -35,7 +35,7 @@ from tersor.codecs import Codec, create, get, registry
 from tersor.codecs.auto import Auto
 from tersor.container import FILE_CHUNK_VALUES, Writer
 from tersor.errors import SpecError
-from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import finite_range
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 
 Advance = Callable[[int], None]

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.status import Status
 
-from tersor.kernels.compiling import COMPILING, on_compile
+from tersor.kernels.runtime.compile_notice import COMPILING, on_compile
 
 _LARGE_NBYTES: Final = 32 * 2**20
 """Smaller inputs are done before a progress bar could be read."""

@@ -12,8 +12,7 @@ import torch
 from tersor.codecs.codec import Codec, check_num_values, checked_payload, pad_payload
 from tersor.codecs.lists import decode_each, encode_each, runs_on_gpu
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.quantize import Grid
+from tersor.kernels.quantize import Grid, finite_range
 from tersor.kernels.quantize.grid import is_step
 from tersor.raw_bytes import as_bytes, padded
 from tersor.stages import payload as layout

@@ -13,8 +13,8 @@ from tersor.codecs.fixed_lists import CastEngine, ScaledCastEngine
 from tersor.codecs.lists import NO_BOUND, ListEngine
 from tersor.codecs.registry import register
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.cast import scaled_cast, scaled_uncast
-from tersor.kernels.cast.layout import payload_nbytes
+from tersor.kernels.group.cast import scaled_cast, scaled_uncast
+from tersor.kernels.group.cast.layout import payload_nbytes
 from tersor.raw_bytes import as_bytes, empty
 from tersor.types import Bound
 

@@ -14,7 +14,7 @@ from tersor.codecs.lists import ListEngine
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
-from tersor.kernels.threads import fork_safe
+from tersor.kernels.runtime.threads import fork_safe
 from tersor.raw_bytes import empty
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 

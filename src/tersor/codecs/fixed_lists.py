@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from tersor.codecs.lists import EncodedList, FixedEngine
-from tersor.kernels.cast import layout as cast_layout
 from tersor.kernels.group import layout as group_layout
-from tersor.kernels.op import Op
+from tersor.kernels.group.cast import layout as cast_layout
+from tersor.kernels.runtime.op import Op
 from tersor.types import Bound
 
-_CASTS = "tersor.kernels.cast_list.gpu"
-_GROUPS = "tersor.kernels.group_list.gpu"
+_CASTS = "tersor.kernels.batch.gpu.cast"
+_GROUPS = "tersor.kernels.batch.gpu.group"
 _encode_casts = Op("encode_casts", {"gpu": f"{_CASTS}:encode_casts"})
 _decode_casts = Op("decode_casts", {"gpu": f"{_CASTS}:decode_casts"})
 _encode_scaled_casts = Op("encode_scaled_casts", {"gpu": f"{_CASTS}:encode_scaled_casts"})

@@ -11,7 +11,7 @@ import torch
 from tersor.codecs.bounded import Coded, StreamCodec
 from tersor.codecs.lists import FlatEngine, ListEngine
 from tersor.codecs.registry import register
-from tersor.kernels.slices import pack_slices, unpack_slices
+from tersor.kernels.batch import pack_slices, unpack_slices
 from tersor.stages import payload as layout
 from tersor.stages.encoders.bitpack import BitpackEncoder
 from tersor.types import Bound

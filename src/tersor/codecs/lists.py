@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from tersor.kernels.kept import uploaded
-from tersor.kernels.op import Op, backend_for
+from tersor.kernels.runtime.device_cache import uploaded
+from tersor.kernels.runtime.op import Op, backend_for
 from tersor.raw_bytes import padded
 from tersor.types import Bound
 
 if TYPE_CHECKING:
     from tersor.codecs.codec import Codec
 
-_encode_flat = Op("encode_flat", {"gpu": "tersor.kernels.flat.gpu:encode_flat"})
-_decode_flat = Op("decode_flat", {"gpu": "tersor.kernels.flat.gpu:decode_flat"})
-_encode_ans = Op("encode_ans", {"gpu": "tersor.kernels.ans.gpu:encode_ans"})
-_decode_ans = Op("decode_ans", {"gpu": "tersor.kernels.ans_decode.gpu:decode_ans"})
+_encode_flat = Op("encode_flat", {"gpu": "tersor.kernels.batch.gpu.flat:encode_flat"})
+_decode_flat = Op("decode_flat", {"gpu": "tersor.kernels.batch.gpu.flat:decode_flat"})
+_encode_ans = Op("encode_ans", {"gpu": "tersor.kernels.batch.gpu.ans:encode_ans"})
+_decode_ans = Op("decode_ans", {"gpu": "tersor.kernels.batch.gpu.ans_decode:decode_ans"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,17 @@ from tersor.codecs.bounded import BoundedCodec, Coded, check_all_read
 from tersor.codecs.lists import EncodedList, ListEngine
 from tersor.codecs.registry import register
 from tersor.errors import SpecError
-from tersor.kernels.op import Op
-from tersor.kernels.rows import decode_row_slices, decode_rows, encode_row_slices
+from tersor.kernels.batch import decode_row_slices, encode_row_slices
+from tersor.kernels.rows import decode_rows
+from tersor.kernels.runtime.op import Op
 from tersor.stages import payload as layout
 from tersor.types import Bound
 
-_encode_rows_list = Op("encode_rows_list", {"gpu": "tersor.kernels.rows_list.gpu:encode_rows_list"})
+_encode_rows_list = Op(
+    "encode_rows_list", {"gpu": "tersor.kernels.batch.gpu.rows:encode_rows_list"}
+)
 _decode_rows_list = Op(
-    "decode_rows_list", {"gpu": "tersor.kernels.rows_list_decode.gpu:decode_rows_list"}
+    "decode_rows_list", {"gpu": "tersor.kernels.batch.gpu.rows_decode:decode_rows_list"}
 )
 
 

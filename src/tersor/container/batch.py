@@ -25,8 +25,8 @@ from tersor.codecs.registry import check_is_codec
 from tersor.container.device_batch import Decoding, begin_decode, encode_frame
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels import threads
-from tersor.kernels.runs import cut
+from tersor.kernels.runtime import threads
+from tersor.kernels.runtime.cpu_runs import cut
 from tersor.types import TensorInfo, check_tensor
 
 

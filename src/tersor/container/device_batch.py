@@ -11,13 +11,13 @@ from tersor.codecs.codec import Codec, check_written
 from tersor.codecs.lists import EncodedList, encode_group, grouped
 from tersor.container.frame import frame_offsets, pack_frame
 from tersor.errors import CorruptDataError
-from tersor.kernels.kept import on_device
-from tersor.kernels.op import Op
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.op import Op
 from tersor.raw_bytes import padded
 
-_frame_places = Op("frame_places", {"gpu": "tersor.kernels.frame.gpu:frame_places"})
-_join_frame = Op("join_frame", {"gpu": "tersor.kernels.frame.gpu:join_frame"})
+_frame_places = Op("frame_places", {"gpu": "tersor.kernels.payload.gpu.frame:frame_places"})
+_join_frame = Op("join_frame", {"gpu": "tersor.kernels.payload.gpu.frame:join_frame"})
 
 
 def _inverse(places: Sequence[int]) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from typing import Final
 import torch
 
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.threads import fork_safe
+from tersor.kernels.runtime.threads import fork_safe
 
 FRAME_ALIGNMENT: Final = 8
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from tersor.codecs import Codec, Packed
 from tersor.codecs.plugins import Attempt
 from tersor.errors import CorruptDataError
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.scratch import scratch
+from tersor.kernels.quantize import finite_range
+from tersor.kernels.runtime.scratch import scratch
 from tersor.raw_bytes import as_bytes
 from tersor.testing.asserts import (
     assert_bits_equal,

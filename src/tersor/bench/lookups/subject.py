@@ -12,8 +12,8 @@ from tersor.bench import codes as quantized
 from tersor.bench.lookups.inputs import Cut, LookUp
 from tersor.bench.subject import Copy, Subject, cache_nbytes, copies_needed
 from tersor.errors import SpecError
-from tersor.kernels.dedup import unique_rows
-from tersor.kernels.finite_range import finite_range
+from tersor.kernels.quantize import finite_range
+from tersor.kernels.rows.dedup import unique_rows
 from tersor.raw_bytes import as_bytes
 from tersor.sites.embeddings import AdaptiveBounds
 from tersor.types import Bound

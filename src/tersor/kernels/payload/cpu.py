@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from tersor.kernels.machine.cpu import njit
 from tersor.kernels.payload.layout import CODED, HEADER
+from tersor.kernels.runtime.cpu.intrinsics import njit
 
 HEADER_NBYTES = HEADER.size
 

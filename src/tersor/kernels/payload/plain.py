@@ -12,12 +12,9 @@ import torch
 
 from tersor.errors import CorruptDataError
 from tersor.kernels.payload.layout import CODED, HEADER, exact_nbytes
+from tersor.kernels.quantize.encoded import Encoded
 from tersor.kernels.quantize.grid import is_step
 from tersor.raw_bytes import from_struct
-
-Encoded = tuple[float, torch.Tensor, torch.Tensor, torch.Tensor]
-"""Step of the grid; bytes of room for a header and the body; positions (int64) and values of the
-outliers."""
 
 
 def seal_if_plain(x: torch.Tensor, encoded: Encoded | None) -> torch.Tensor | Encoded | None:

@@ -11,9 +11,8 @@ import torch
 
 from tersor.codecs.rows import row_shape
 from tersor.errors import SpecError
-from tersor.kernels.dedup import unique_rows
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.quantize import Grid, bounded_quantize
+from tersor.kernels.quantize import Grid, bounded_quantize, finite_range
+from tersor.kernels.rows.dedup import unique_rows
 from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
 

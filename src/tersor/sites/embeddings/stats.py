@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.compiling import compile_seconds
+from tersor.kernels.runtime.compile_notice import compile_seconds
 
 PHASES: Final = ("encode", "sizes", "payload", "decode")
 DIRECTIONS: Final = ("forward", "backward")

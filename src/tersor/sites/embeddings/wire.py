@@ -17,7 +17,7 @@ from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, check_payload_size, check_written
 from tersor.container import decode_payloads, encode_batch, frame_offsets
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.kept import on_device
+from tersor.kernels.runtime.device_cache import on_device
 from tersor.sites.embeddings.group import InFlight, RankGroup, Turn
 from tersor.sites.embeddings.stats import Stopwatch
 from tersor.types import Bound, TensorInfo

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.bitpack import pack, quantize_pack, unpack, unpack_dequantize
-from tersor.kernels.bitpack.layout import BitpackLayout
-from tersor.kernels.delta import delta_pack, delta_unpack
+from tersor.kernels.pack.blocks import pack, quantize_pack, unpack, unpack_dequantize
+from tersor.kernels.pack.blocks.layout import BitpackLayout
+from tersor.kernels.pack.delta import delta_pack, delta_unpack
 from tersor.kernels.quantize import Grid
 from tersor.stages.encoders.encoder import Encoder
 from tersor.stages.predictors import lorenzo

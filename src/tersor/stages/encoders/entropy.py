@@ -8,21 +8,20 @@ from dataclasses import dataclass, replace
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.finite_range import finite_range
-from tersor.kernels.huffman import huffman_decode, huffman_encode
-from tersor.kernels.huffman.layout import HuffmanLayout
-from tersor.kernels.quantize import Grid, bounded_quantize
-from tersor.kernels.rans import rans_decode, rans_decode_dequantize, rans_encode
-from tersor.kernels.rans.layout import RansLayout, prob_bits
-from tersor.kernels.symbols import (
+from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
+from tersor.kernels.entropy.huffman.layout import HuffmanLayout
+from tersor.kernels.entropy.rans import rans_decode, rans_decode_dequantize, rans_encode
+from tersor.kernels.entropy.rans.layout import RansLayout, prob_bits
+from tersor.kernels.entropy.symbols import (
     Symbols,
     dequantize_symbols,
     map_symbols,
     quantize_symbols,
     unmap_symbols,
 )
-from tersor.kernels.symbols import body as body_layout
-from tersor.kernels.symbols.alphabet import ESCAPE_NBYTES, NARROW, WIDE, Window
+from tersor.kernels.entropy.symbols import body as body_layout
+from tersor.kernels.entropy.symbols.alphabet import ESCAPE_NBYTES, NARROW, WIDE, Window
+from tersor.kernels.quantize import Grid, bounded_quantize, finite_range
 from tersor.stages.encoders.encoder import Encoder
 
 

@@ -25,7 +25,7 @@ import torch
 
 from tersor.division import ceil_div
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
-from tersor.kernels import threads
+from tersor.kernels.runtime import threads
 from tersor.raw_bytes import padded, read_struct
 from tersor.stages.encoders.encoder import Encoder
 

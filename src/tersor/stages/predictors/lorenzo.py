@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tersor.kernels.lorenzo import lorenzo_residual, lorenzo_restore
+from tersor.kernels.predict import lorenzo_residual, lorenzo_restore
 
 
 def is_flat(num_axes: int, dims: int) -> bool:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
-from tersor.kernels.hadamard import hadamard
-from tersor.kernels.hadamard.reference import ORDER
+from tersor.kernels.transform import hadamard
+from tersor.kernels.transform.reference import ORDER
 
 __all__ = ["ORDER", "forward", "inverse"]
 

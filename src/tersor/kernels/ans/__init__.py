@@ -1,1 +1,0 @@
-"""Payloads of the codec ``ans`` for a list of tensors."""

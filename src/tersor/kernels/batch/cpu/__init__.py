@@ -1,0 +1,1 @@
+"""Payloads of lists of small tensors in numba."""

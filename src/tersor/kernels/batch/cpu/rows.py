@@ -1,0 +1,250 @@
+"""Rows in numba: one kernel call for many tensors in the common case.
+
+Small tensors are the rule in an exchange of embeddings, and a composition of operations would
+spend more time between its kernels than in them. What is not common (outliers, escapes, wide
+alphabets, odd widths, rANS) goes through the composition, which writes the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tersor.kernels.batch.compose import decode_row_slice, encode_row_slice
+from tersor.kernels.entropy.symbols.alphabet import NARROW
+from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
+from tersor.kernels.quantize.cpu.finite_range import INFINITIES, range_if_finite
+from tersor.kernels.quantize.cpu.quantize import Promise, fit_grid, quantize_bytes
+from tersor.kernels.quantize.encoded import Encoded
+from tersor.kernels.quantize.grid import limits_of
+from tersor.kernels.rows.compose import Coder
+from tersor.kernels.rows.cpu.index import (
+    put_index,
+    put_symbols,
+    symbols_head,
+    take_index,
+    take_symbols,
+)
+from tersor.kernels.rows.dedup.cpu import distinct_rows
+from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, written_by
+from tersor.types import Bound
+
+
+@njit(nogil=True, cache=True)
+def _gather(values: Any, width: int, first: Any, rows: Any) -> Any:
+    """Return the rows ``first`` back to back: whole arrays vectorise where single rows do not."""
+    if first.size * width == values.size:
+        return values
+    for k in range(first.size):
+        source = values[first[k] * width : first[k] * width + width]
+        target = rows[k * width : k * width + width]
+        for j in range(width):
+            target[j] = source[j]
+    return rows[: first.size * width]
+
+
+@njit(nogil=True, cache=True)
+def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
+    """Merge rows with equal symbols in place; return how many are left."""
+    num_distinct = first.size
+    again = np.empty(num_distinct, dtype=np.int32)
+    kept = np.empty(num_distinct, dtype=np.int64)
+    count = distinct_rows(words, hashes, again, kept)
+    if count < num_distinct:
+        for k in range(count):
+            first[k] = first[kept[k]]
+            for j in range(words.shape[1]):
+                words[k, j] = words[kept[k], j]
+        for row in range(index.size):
+            index[row] = again[index[row]]
+    return count
+
+
+@njit(nogil=True, cache=True)
+def _encode_slice(
+    values: Any, width: int, promise: Any, infinities: Any, buffers: Any, target: Any
+) -> Any:
+    """Write the body of one matrix; return its size, 0 if it is not common, and the step."""
+    hashes, indices, firsts, refs, flags, rows, octets = buffers
+    num_rows = values.size // width
+    index = indices[:num_rows]
+    words = values.view(np.uint64).reshape(num_rows, width * values.itemsize // 8)
+    count = distinct_rows(words, hashes, index, firsts)
+    distinct = _gather(values, width, firsts[:count], rows)
+    low, high = range_if_finite(distinct, infinities)
+    grid = fit_grid(low, high, promise, values)
+    step, inverse, _ = grid
+    if step == 0 or not max(abs(low), abs(high)) * inverse < promise.radius:
+        return 0, np.float64(step)
+    # rounding keeps order, so the range's ends have the extreme codes
+    smallest = np.int32(np.rint(low * inverse))
+    alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
+    if alphabet > NARROW:
+        return 0, np.float64(step)
+    symbols = octets[: distinct.size]
+    if not quantize_bytes(distinct, grid, smallest, symbols):
+        return 0, np.float64(step)
+    symbol_words = symbols.view(np.uint64).reshape(count, width // 8)
+    count = _merge(symbol_words, hashes, index, firsts[:count])
+    nbytes = put_index(index, firsts[:count], refs, flags, target)
+    nbytes += put_symbols(symbols[: count * width], smallest, alphabet, target[nbytes:])
+    return nbytes, np.float64(step)
+
+
+@njit(nogil=True, cache=True)
+def _encode_kernel(
+    addresses: Any,
+    shapes: Any,
+    like: Any,
+    promise: Any,
+    infinities: Any,
+    target: Any,
+    sizes: Any,
+) -> None:
+    """Write the payloads of all common slices that get smaller; others get size 0."""
+    most_rows, most_values = _largest(shapes)
+    buffers = (
+        np.empty(most_rows, dtype=np.uint64),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int64),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_values, dtype=like.dtype),
+        np.empty(most_values, dtype=np.uint8),
+    )
+    place = 0
+    for k in range(addresses.size):
+        values = array_at(addresses[k], shapes[k, 0] * shapes[k, 1], like)
+        payload = target[place:]
+        body = payload[HEADER_NBYTES:]
+        nbytes, step = _encode_slice(values, shapes[k, 1], promise, infinities, buffers, body)
+        if 0 < nbytes < values.size * values.itemsize:
+            put_header(step, nbytes, payload)
+            sizes[k] = HEADER_NBYTES + nbytes
+            place += sizes[k]
+
+
+@njit(nogil=True, cache=True)
+def _largest(shapes: Any) -> Any:
+    """Return the most rows and the most values of any matrix."""
+    most_rows, most_values = np.int64(0), np.int64(0)
+    for k in range(len(shapes)):
+        most_rows = max(most_rows, shapes[k, 0])
+        most_values = max(most_values, shapes[k, 0] * shapes[k, 1])
+    return most_rows, most_values
+
+
+def _max_nbytes(num_rows: int, width: int) -> int:
+    """Return room for the worst case: 14 bits per row for the index, 11 per value, and tables."""
+    chunks = num_rows * (width + 1) // 8192 + 2
+    return 4096 + 2 * num_rows + num_rows // 4 + num_rows * width * 11 // 8 + 16 * chunks
+
+
+def _is_common(x: torch.Tensor) -> bool:
+    # rows of whole 64-bit words, also after quantizing to bytes
+    return x.dtype in INFINITIES and x.shape[1] % 8 == 0
+
+
+def encode_row_slices(
+    xs: Sequence[torch.Tensor], bound: Bound, coder: Coder = "huffman"
+) -> list[torch.Tensor | Encoded | None]:
+    """See ``reference.encode_row_slices``."""
+    encoded: dict[int, torch.Tensor] = {}
+    common = [k for k, x in enumerate(xs if coder == "huffman" else ()) if _is_common(x)]
+    for run in cut(xs, common):
+        shapes = [tuple(xs[k].shape) for k in run]
+        dtype = xs[run[0]].dtype
+        payloads = written_by(
+            _encode_kernel,
+            sum(_max_nbytes(*shape) for shape in shapes),
+            len(run),
+            addresses_of([xs[k] for k in run]),
+            np.array(shapes),
+            EMPTY[dtype],
+            Promise.of(bound, limits_of(dtype)),
+            INFINITIES[dtype],
+        )
+        encoded |= {k: payload for k, payload in zip(run, payloads, strict=True) if len(payload)}
+    return [
+        encoded[k] if k in encoded else encode_row_slice(x, bound, coder) for k, x in enumerate(xs)
+    ]
+
+
+@njit(nogil=True, cache=True)
+def _decode_slice(body: Any, step: Any, width: int, buffers: Any, out: Any) -> bool:
+    """Decode one matrix; return False if its body is malformed or not common."""
+    indices, highs, refs, rows, octets = buffers
+    index = indices[: out.size // width]
+    count, start = take_index(body, highs, refs, index)
+    if count == 0:
+        return False
+    low, alphabet = symbols_head(body[start:])
+    if alphabet == 0 or alphabet > NARROW:
+        return False
+    symbols = octets[: count * width]
+    nbytes = take_symbols(body[start:], alphabet, symbols)
+    if nbytes == 0 or start + nbytes != body.size:
+        return False
+    distinct = rows[: count * width]
+    for i in range(distinct.size):
+        distinct[i] = out.dtype.type(np.int32(np.int32(symbols[i]) + low)) * step
+    for row in range(index.size):
+        number = np.int64(index[row])
+        source = distinct[number * width : number * width + width]
+        target = out[row * width : row * width + width]
+        for j in range(width):
+            target[j] = source[j]
+    return True
+
+
+@njit(nogil=True, cache=True)
+def _decode_kernel(
+    payloads: Any, sizes: Any, outs: Any, shapes: Any, like: Any, promise: Any, decoded: Any
+) -> None:
+    """Decode all plain payloads, given by addresses and sizes, that are common."""
+    most_rows, most_values = _largest(shapes)
+    buffers = (
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_rows, dtype=np.int32),
+        np.empty(most_values, dtype=like.dtype),
+        np.empty(most_values, dtype=np.uint8),
+    )
+    for k in range(payloads.size):
+        payload = array_at(payloads[k], sizes[k], decoded.view(np.uint8))
+        out = array_at(outs[k], shapes[k, 0] * shapes[k, 1], like)
+        step = plain_step(payload, promise, like)
+        if step > 0:
+            body = payload[HEADER_NBYTES:]
+            decoded[k] = _decode_slice(body, like.dtype.type(step), shapes[k, 1], buffers, out)
+
+
+def decode_row_slices(
+    payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], coder: Coder = "huffman"
+) -> list[bool]:
+    """See ``reference.decode_row_slices``."""
+    decoded = [False] * len(outs)
+    listed = outs if coder == "huffman" else ()
+    common = [k for k, out in enumerate(listed) if out.dtype in INFINITIES and out.numel()]
+    for run in cut(outs, common):
+        dtype = outs[run[0]].dtype
+        done = np.zeros(len(run), dtype=np.bool_)
+        _decode_kernel(
+            addresses_of([payloads[k] for k in run]),
+            np.array([payloads[k].numel() for k in run]),
+            addresses_of([outs[k] for k in run]),
+            np.array([outs[k].shape for k in run]),
+            EMPTY[dtype],
+            Promise.of(Bound.absolute(0.0), limits_of(dtype)),
+            done,
+        )
+        for k, was_done in zip(run, done.tolist(), strict=True):
+            decoded[k] = was_done
+    return [
+        was_done or decode_row_slice(payload, out, coder)
+        for was_done, payload, out in zip(decoded, payloads, outs, strict=True)
+    ]

@@ -1,0 +1,1 @@
+"""Payloads of lists of tensors in Triton, without waiting for the device."""

@@ -1,0 +1,162 @@
+"""What the payloads of ``ans`` for a list of tensors are to be, in Triton.
+
+First the alphabets, which the coder needs; then, when it has said how long its bodies are, how and
+where each payload is stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.entropy.symbols import body as symbols_body
+from tersor.kernels.entropy.symbols.alphabet import NARROW
+from tersor.kernels.payload.gpu.plan import NUM_FIELDS, decide, put_plan
+from tersor.kernels.quantize.gpu.finite_range import load_range
+from tersor.kernels.quantize.gpu.quantize import KINDS
+from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
+
+_LOOKED_AT: Final = 2048
+"""Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
+_NARROW = tl.constexpr(NARROW)
+HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
+LARGEST_CODE = tl.constexpr((1 << 31) - 1)
+SMALLEST_CODE = tl.constexpr(-(1 << 31))
+
+
+@dataclass(frozen=True, slots=True)
+class Quantized:
+    """What is known of the tiles of quantized tensors, and then of the tensors.
+
+    Attributes:
+        extents: int32 [2 * tiles], the smallest and the largest code of each.
+        missing: int64 [tiles], ``values without a code << 32 | values that are not finite``; turned
+            into running sums over the tiles of each tensor that has any.
+        totals: int64 [2 * tensors], the sum of ``missing`` over each, then how many of its tiles
+            surely have two different finite values.
+        counts: int64 [tensors], symbols to code of each.
+        alphabets: int32 [tensors].
+        lows: int32 [tensors], the smallest code.
+    """
+
+    extents: torch.Tensor
+    missing: torch.Tensor
+    totals: torch.Tensor
+    counts: torch.Tensor
+    alphabets: torch.Tensor
+    lows: torch.Tensor
+
+
+@triton.jit
+def codes_vary(low, high, missed):
+    """Say whether values surely vary whose codes reach from ``low`` to ``high``."""
+    return (low < high) & (missed == 0)
+
+
+@triton.jit
+def _alphabet_kernel(
+    extents, missing, totals, first_tiles, counts, grids, coded, alphabets, lows, status,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid."""
+    k, num_tensors = tl.program_id(0), tl.num_programs(0)
+    last = tl.load(first_tiles + k + 1)
+    smallest = tl.full([LANES], LARGEST_CODE, tl.int32)
+    largest = tl.full([LANES], SMALLEST_CODE, tl.int32)
+    without, varying = tl.zeros([LANES], dtype=tl.int64), tl.zeros([LANES], dtype=tl.int64)
+    for start in range(tl.load(first_tiles + k), last, LANES):
+        tile = start + tl.arange(0, LANES)
+        inside = tile < last
+        low = tl.load(extents + 2 * tile, mask=inside, other=LARGEST_CODE)
+        high = tl.load(extents + 2 * tile + 1, mask=inside, other=SMALLEST_CODE)
+        both = tl.load(missing + tile, mask=inside, other=0)
+        smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
+        without += both
+        varying += codes_vary(low, high, both >> 32).to(tl.int64)
+    low, high, both = tl.min(smallest, axis=0), tl.max(largest, axis=0), tl.sum(without, axis=0)
+    tl.store(totals + k, both)
+    tl.store(totals + num_tensors + k, tl.sum(varying, axis=0))
+    count = tl.load(counts + k)
+    has_grid = (count > 0) & (tl.load(grids + 3 * k) > 0)
+    size = high.to(tl.int64) - low + 1
+    is_coded = has_grid & (size <= _NARROW)
+    tl.store(coded + k, tl.where(is_coded, count, 0))
+    tl.store(alphabets + k, tl.where(is_coded, size, 0).to(tl.int32))
+    tl.store(lows + k, low)
+    is_wide = has_grid & (size > _NARROW)
+    tl.store(status + k, is_wide.to(tl.int32))
+    tl.store(grids + 3 * k, tl.zeros((), grids.dtype.element_ty), mask=is_wide)
+    if both > 0:
+        sum_tiles(missing, first_tiles, k, LANES)
+
+
+@triton.jit(do_not_specialize=["num_tensors"])
+def _plan_kernel(
+    counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, KIND: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """One program decides mode, size and place of every payload, in order."""
+    end = tl.zeros([1], dtype=tl.int64)
+    for start in range(0, num_tensors, LANES):
+        k = start + tl.arange(0, LANES)
+        inside = k < num_tensors
+        count = tl.load(counts + k, mask=inside, other=0)
+        body = tl.load(body_nbytes + k, mask=inside, other=0) + HEAD_NBYTES
+        both = tl.load(totals + k, mask=inside, other=0)
+        varying = tl.load(totals + num_tensors + k, mask=inside, other=0)
+        low, high = load_range(keys, k, inside, KIND)
+        step = tl.load(grids + 3 * k, mask=inside, other=0.0).to(tl.float64)
+        is_uniform = (varying == 0) & (low == high)
+        decided = decide(count, body, both >> 32, both & 0xFFFFFFFF, step, is_uniform, low, KIND)
+        end = put_plan(plan, sizes, k, inside, decided, end)
+
+
+def decide_alphabets(
+    tiles: TileTable, quantized: Quantized, grids: torch.Tensor, status: torch.Tensor
+) -> None:
+    """Complete what is known of the tensors from what is known of their tiles.
+
+    Args:
+        tiles: of the list.
+        quantized: extents and missing values are there; the rest is written.
+        grids: ``grids.gpu.grid_table``; a step becomes 0 where the codes span more than 256.
+        status: int32 [tensors], 1 there, else 0; written.
+    """
+    _alphabet_kernel[(status.numel(),)](
+        quantized.extents, quantized.missing, quantized.totals, tiles.first_tiles, tiles.counts,
+        grids, quantized.counts, quantized.alphabets, quantized.lows, status, LANES=_LOOKED_AT,
+        num_warps=8,
+    )  # fmt: skip
+
+
+def plan_payloads(
+    tiles: TileTable,
+    quantized: Quantized,
+    body_nbytes: torch.Tensor,
+    keys: torch.Tensor,
+    grids: torch.Tensor,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the plan, int64 [tensors, NUM_FIELDS], and the payload sizes, int64.
+
+    Args:
+        tiles: of the list.
+        quantized: complete.
+        body_nbytes: int64 [tensors], what the coder's bodies take.
+        keys: finite range of each tensor whose values do not surely vary, as ``finite_range.gpu``
+            keeps it.
+        grids: those of ``decide_alphabets``.
+        dtype: of the tensors.
+    """
+    num_tensors, device = tiles.counts.numel(), tiles.counts.device
+    plan = torch.empty((num_tensors, NUM_FIELDS.value), dtype=torch.int64, device=device)
+    sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
+    _plan_kernel[(1,)](
+        tiles.counts, quantized.totals, body_nbytes, keys, grids, num_tensors, plan, sizes,
+        KIND=KINDS[dtype], LANES=256, num_warps=8, enable_fp_fusion=False,
+    )  # fmt: skip
+    return plan, sizes

@@ -1,0 +1,211 @@
+"""Narrower floats of a list of tensors in Triton: each program does one tile of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.group.cast.gpu import cast_groups, tile_of, uncast_groups
+from tersor.kernels.group.cast.layout import payload_nbytes
+from tersor.kernels.payload.gpu.fixed_size import (
+    PAYLOAD_ALIGNMENT,
+    common_alignment,
+    element_type,
+    fixed_frame,
+    given_payload,
+    new_payload,
+    own_tile,
+    typed,
+)
+from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+from tersor.kernels.transform.gpu import load_values, store_values
+
+_TILE: Final = 2048
+
+
+@triton.jit
+def _convert(x, y, mask):
+    """Convert the values at ``x`` to what ``y`` holds; the mask may be None."""
+    if x.dtype == y.dtype:
+        tl.store(y, tl.load(x, mask=mask), mask=mask)
+    else:
+        store_values(y, load_values(x, None, 0, mask, None), mask, False, False)
+
+
+@triton.jit
+def _convert_tile(x, y, tile, count, TILE: tl.constexpr):
+    """Convert those of ``count`` values that lie in a tile."""
+    place = tl.arange(0, TILE)
+    x, y, count = x + tile * TILE, y + tile * TILE, count - tile * TILE
+    # only the last tile pays for a mask, which keeps loads and stores from being wide
+    if count >= TILE:
+        _convert(x + place, y + place, None)
+    else:
+        _convert(x + place, y + place, place < count)
+
+
+@triton.jit(do_not_specialize=["out"])
+def _cast_kernel(
+    starts, counts, first_tiles, owners, offsets, out, sizes, TYPE: tl.constexpr,
+    TARGET: tl.constexpr, ALIGNMENT: tl.constexpr, PAYLOAD_ALIGNMENT: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One program casts a tile of one tensor to 16 bits."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    payload = new_payload(out, offsets, sizes, k, tile, 2 * count)
+    x = typed(tl.load(starts + k), TYPE, ALIGNMENT)
+    _convert_tile(x, typed(payload, TARGET, PAYLOAD_ALIGNMENT), tile, count, TILE)
+
+
+@triton.jit(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+def _uncast_kernel(
+    buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
+    SOURCE: tl.constexpr, ALIGNMENT: tl.constexpr, PAYLOAD_ALIGNMENT: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One program widens a tile of one tensor; a payload of a wrong size is not read."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, 2 * count)
+    y = typed(tl.load(targets + k), TYPE, ALIGNMENT)
+    count = tl.where(is_whole, count, 0)
+    _convert_tile(typed(payload, SOURCE, PAYLOAD_ALIGNMENT), y, tile, count, TILE)
+
+
+def encode_casts(
+    xs: Sequence[torch.Tensor], target: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cast contiguous tensors of one dtype and device to a 16-bit float, without waiting.
+
+    A NaN has the quiet bit alone, unless the tensor is of that dtype already.
+
+    Returns:
+        buffer: uint8, payloads back to back, each padded with zeros to 8 bytes.
+        sizes: int64 [len(xs)], bytes of each payload.
+    """
+    device, numels = xs[0].device, tuple(x.numel() for x in xs)
+    frame = fixed_frame([2 * numel for numel in numels], device)
+    tiles = tile_table(numels, _TILE, device)
+    with torch.cuda.device_of(xs[0]):
+        _cast_kernel[(tiles.num_tiles,)](
+            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
+            frame.buffer, frame.sizes, TYPE=element_type(xs[0].dtype, device),
+            TARGET=element_type(target, device),
+            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
+            PAYLOAD_ALIGNMENT=common_alignment(frame.starts), TILE=_TILE,
+        )  # fmt: skip
+    return frame.buffer, frame.sizes
+
+
+def decode_casts(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    source: torch.dtype,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Widen payloads into contiguous tensors of one dtype and device, without waiting.
+
+    Arguments and result are those of ``group_list.gpu.decode_groups``; ``source`` is what payloads
+    hold.
+    """
+    device = buffer.device
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    tiles = tile_table(tuple(out.numel() for out in outs), _TILE, device)
+    with torch.cuda.device_of(buffer):
+        _uncast_kernel[(tiles.num_tiles,)](
+            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
+            tiles.owners, status, TYPE=element_type(outs[0].dtype, device),
+            SOURCE=element_type(source, device),
+            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
+            PAYLOAD_ALIGNMENT=PAYLOAD_ALIGNMENT, TILE=_TILE,
+        )  # fmt: skip
+    return status
+
+
+@triton.jit(do_not_specialize=["out"])
+def _scaled_cast_kernel(
+    starts, counts, first_tiles, owners, offsets, out, sizes, GROUP: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNMENT: tl.constexpr, TOP: tl.constexpr, IS_E4M3: tl.constexpr,
+    GROUPS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One program casts ``GROUPS`` groups of one tensor to 8 bits."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    scales_nbytes = 4 * ((count + GROUP - 1) // GROUP)
+    payload = new_payload(out, offsets, sizes, k, tile, scales_nbytes + count)
+    scales, x = payload.to(tl.pointer_type(tl.float32)), typed(tl.load(starts + k), TYPE, ALIGNMENT)
+    data = payload + scales_nbytes
+    cast_groups(x, count, scales, data, tile, GROUP, TOP, IS_E4M3, GROUPS, CHUNK)
+
+
+@triton.jit(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+def _scaled_uncast_kernel(
+    buffer, offsets, sizes, targets, counts, first_tiles, owners, status, GROUP: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNMENT: tl.constexpr, IS_E4M3: tl.constexpr, GROUPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One program widens ``GROUPS`` groups of one tensor; a payload of a wrong size is not read."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    scales_nbytes = 4 * ((count + GROUP - 1) // GROUP)
+    nbytes = scales_nbytes + count
+    payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
+    scales, y = (
+        payload.to(tl.pointer_type(tl.float32)),
+        typed(tl.load(targets + k), TYPE, ALIGNMENT),
+    )
+    count = tl.where(is_whole, count, 0)
+    data = payload + scales_nbytes
+    uncast_groups(data, scales, y, count, tile, GROUP, IS_E4M3, GROUPS, CHUNK)
+
+
+def encode_scaled_casts(
+    xs: Sequence[torch.Tensor], target: torch.dtype, group: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cast contiguous tensors of one dtype and device to an 8-bit float with a scale per group.
+
+    Result as of ``encode_casts``; ``group`` is at most ``cast.layout.TILE``.
+    """
+    device, numels = xs[0].device, tuple(x.numel() for x in xs)
+    frame = fixed_frame([payload_nbytes(numel, group) for numel in numels], device)
+    groups, chunk = tile_of(group)
+    tiles = tile_table(numels, groups * group, device)
+    with torch.cuda.device_of(xs[0]):
+        _scaled_cast_kernel[(tiles.num_tiles,)](
+            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
+            frame.buffer, frame.sizes, GROUP=group, TYPE=element_type(xs[0].dtype, device),
+            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), TOP=torch.finfo(target).max,
+            IS_E4M3=target == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+    return frame.buffer, frame.sizes
+
+
+def decode_scaled_casts(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    source: torch.dtype,
+    group: int,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Widen payloads of ``encode_scaled_casts``; see ``decode_casts``."""
+    device = buffer.device
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    groups, chunk = tile_of(group)
+    tiles = tile_table(tuple(out.numel() for out in outs), groups * group, device)
+    with torch.cuda.device_of(buffer):
+        _scaled_uncast_kernel[(tiles.num_tiles,)](
+            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
+            tiles.owners, status, GROUP=group, TYPE=element_type(outs[0].dtype, device),
+            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
+            IS_E4M3=source == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
+            enable_fp_fusion=False,
+        )  # fmt: skip
+    return status

@@ -1,0 +1,242 @@
+"""Flat payloads of a list of small tensors in Triton, in two launches.
+
+Programs that need the range of a tensor, or the sizes of all payloads before their own, find these
+themselves: to look at a few thousand values takes less than another launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.pack.blocks.gpu.pack_tile import pack_tile
+from tersor.kernels.pack.blocks.gpu.tile import (
+    PLACE_WORDS,
+    SCAN_VALUES,
+    SLOT_NBYTES,
+    TILE,
+    place_tiles,
+    slot_of,
+)
+from tersor.kernels.payload.gpu.plan import (
+    BODY,
+    CODED,
+    HEADER_NBYTES,
+    MODE,
+    NUM_FIELDS,
+    OFFSET,
+    OUTLIERS,
+    SIZE,
+    STEP,
+    close_payload,
+    decide,
+)
+from tersor.kernels.payload.gpu.uncoded import finish_tiles, load_grid
+from tersor.kernels.quantize.gpu.grids import grid_dtype, grid_of
+from tersor.kernels.quantize.gpu.quantize import F64, KINDS, load_values
+from tersor.kernels.quantize.grid import TILE as TILE_VALUES
+from tersor.kernels.runtime.gpu.tiles import padded, tile_table
+
+_MAX_TILES: Final = 8
+"""Tiles of the largest tensor that counts as small."""
+
+_MAX_TENSORS: Final = 512
+"""Each program of the second launch looks at all tensors before its own."""
+
+_LANES: Final = 256
+"""Tensors that such a program looks at at a time."""
+
+_SLOT_NBYTES = tl.constexpr(SLOT_NBYTES)
+
+
+def are_small(numels: Sequence[int]) -> bool:
+    """Say whether a list is so small that launches take longer than the work."""
+    return len(numels) <= _MAX_TENSORS and max(numels) <= _MAX_TILES * TILE_VALUES
+
+
+@triton.jit
+def _range_of(address, count, KIND: tl.constexpr, ALIGNED: tl.constexpr, PART: tl.constexpr):
+    """Return the finite range of a tensor as float64; low > high if no value is finite."""
+    place = tl.arange(0, PART)
+    compute: tl.constexpr = tl.float64 if KIND == F64 else tl.float32
+    least = tl.full([PART], float("inf"), compute)
+    most = tl.full([PART], float("-inf"), compute)
+    for start in range(0, count, PART):
+        nan = float("nan")
+        if start + PART <= count:
+            values = load_values(address, start + place, count, nan, KIND, ALIGNED, True)
+        else:
+            values = load_values(address, start + place, count, nan, KIND, ALIGNED, False)
+        finite = tl.abs(values) < float("inf")
+        least = tl.minimum(least, tl.where(finite, values, float("inf")))
+        most = tl.maximum(most, tl.where(finite, values, float("-inf")))
+    # a negative zero becomes positive
+    low = tl.min(least, axis=0).to(tl.float64) + 0.0
+    return low, tl.max(most, axis=0).to(tl.float64) + 0.0
+
+
+@triton.jit(do_not_specialize=["num_tiles"])
+def _pack_kernel(
+    starts, counts, first_tiles, owners, bounds, grids, ranges, slots, widths, stats, num_tiles,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """One program finds the grid of a tensor, and packs one of its tiles into its slot.
+
+    The first one also stores the grid and the range.
+    """
+    tile = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + tile)
+    local, count, address = (
+        tile - tl.load(first_tiles + k),
+        tl.load(counts + k),
+        tl.load(starts + k),
+    )
+    low, high = _range_of(address, count, KIND, ALIGNED, PART)
+    is_relative = tl.load(bounds + 2 * k + 1) > 0
+    step, inverse, checked = grid_of(tl.load(bounds + 2 * k), is_relative, low, high, KIND)
+    if local == 0:
+        tl.store(grids + 3 * k, step)
+        tl.store(grids + 3 * k + 1, inverse)
+        tl.store(grids + 3 * k + 2, checked)
+        tl.store(ranges + 2 * k, low)
+        tl.store(ranges + 2 * k + 1, high)
+    base = local * TILE
+    nwords, outliers, _ = pack_tile(
+        address, base, count, (step, inverse, checked), slot_of(slots, tile),
+        widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK,
+    )  # fmt: skip
+    specials = 0
+    # what is not finite is an outlier
+    if outliers > 0:
+        position = base + tl.arange(0, TILE)
+        values = load_values(address, position, count, 0.0, KIND, ALIGNED, False)
+        specials = tl.sum((~(tl.abs(values) < float("inf"))).to(tl.int32), axis=0)
+    tl.store(stats + tile, nwords.to(tl.int64))
+    tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
+
+
+@triton.jit
+def _plan_own(
+    k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row,
+    KIND: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Decide how tensor ``k`` is stored, and where: behind all before it, decided likewise."""
+    offset = tl.zeros([1], dtype=tl.int64)
+    for start in range(0, k + 1, LANES):
+        j = start + tl.arange(0, LANES)
+        inside = j <= k
+        first = tl.load(first_tiles + j, mask=inside, other=0)
+        last = tl.load(first_tiles + j + 1, mask=inside, other=0)
+        words, both = tl.zeros([LANES], dtype=tl.int64), tl.zeros([LANES], dtype=tl.int64)
+        for t in range(max_tiles):
+            here = inside & (first + t < last)
+            words += tl.load(stats + first + t, mask=here, other=0)
+            both += tl.load(stats + num_tiles + first + t, mask=here, other=0)
+        low = tl.load(ranges + 2 * j, mask=inside, other=0.0)
+        is_uniform = low == tl.load(ranges + 2 * j + 1, mask=inside, other=0.0)
+        body = tl.load(fixed_nbytes + j, mask=inside, other=0) + padded(4 * words)
+        step = tl.load(grids + 3 * j, mask=inside, other=0.0).to(tl.float64)
+        count = tl.load(counts + j, mask=inside, other=0)
+        mode, body, extra, number, size = decide(
+            count, body, both >> 32, both & 0xFFFFFFFF, step, is_uniform, low, KIND
+        )
+        own = j == k
+        fields = row + tl.zeros([LANES], dtype=tl.int32)
+        tl.store(fields + MODE, mode, mask=own)
+        tl.store(fields + BODY, body, mask=own)
+        tl.store(fields + OUTLIERS, extra, mask=own)
+        tl.store(fields + STEP, number, mask=own)
+        tl.store(fields + SIZE, size, mask=own)
+        offset += tl.sum(tl.where(j < k, padded(size), 0), axis=0)
+    tl.store(row + OFFSET + tl.arange(0, 1), offset)
+
+
+@triton.jit
+def _sum_tiles(stats, num_tiles, first, count, ends, TILES: tl.constexpr):
+    """Store the running sums over the words and outliers of ``count`` tiles, one after the other."""
+    t = tl.arange(0, TILES)
+    words = tl.load(stats + first + t, mask=t < count, other=0)
+    both = tl.load(stats + num_tiles + first + t, mask=t < count, other=0)
+    tl.store(ends + t, tl.cumsum(words, axis=0), mask=t < count)
+    both_ends = tl.cumsum(both, axis=0) + tl.sum(words, axis=0)
+    tl.store(ends + count + t, both_ends, mask=t < count)
+
+
+# parts of one memory: to compile for each alignment that they may have would gain nothing
+@triton.jit(do_not_specialize=["num_tiles", "max_tiles", "ends", "plan", "sizes"])
+def _place_kernel(
+    starts, counts, first_tiles, grids, ranges, fixed_nbytes, slots, widths, stats, num_tiles,
+    max_tiles, ends, plan, sizes, out, KIND: tl.constexpr, BLOCK: tl.constexpr,
+    LANES: tl.constexpr, TILES: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """One program decides where the payload of one tensor goes, and writes it."""
+    k = tl.program_id(0).to(tl.int64)
+    row = plan + k * NUM_FIELDS
+    first = tl.load(first_tiles + k)
+    count, last = tl.load(counts + k), tl.load(first_tiles + k + 1) - first
+    ends += 2 * first
+    _plan_own(
+        k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row, KIND,
+        LANES,
+    )  # fmt: skip
+    _sum_tiles(stats, num_tiles, first, last, ends, TILES)
+    # every thread reads what others have stored
+    tl.debug_barrier()
+    tl.store(sizes + k, tl.load(row + SIZE))
+    payload = out + tl.load(row + OFFSET)
+    if tl.load(row + MODE) == CODED:
+        place_tiles(
+            payload + HEADER_NBYTES, count, 0, last, 0, last, ends, slots + first * _SLOT_NBYTES,
+            widths + first * (TILE // BLOCK), BLOCK, TILES, PART,
+        )  # fmt: skip
+    finish_tiles(
+        payload, row, tl.load(starts + k), count, 0, last, ends, last, load_grid(grids, k), KIND,
+        TILE, SCAN_VALUES,
+    )  # fmt: skip
+    close_payload(payload, count, row, KIND)
+
+
+def encode_small(
+    numels: tuple[int, ...], starts: torch.Tensor, bounds: torch.Tensor, fixed_nbytes: torch.Tensor,
+    dtype: torch.dtype, aligned: bool, block: int, out: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
+    """Write the payloads of tensors that ``are_small`` to ``out``; return their sizes.
+
+    Args:
+        numels: values of each tensor.
+        starts: ``tensor_list.gpu.addresses`` of them.
+        bounds: ``tensor_list.gpu.bound_table``.
+        fixed_nbytes: bytes of each coded body before its words.
+        dtype: of the tensors.
+        aligned: whether every start is a multiple of 16 bytes.
+        block: codes per block.
+        out: uint8 with room for the largest payloads.
+    """
+    device, num_tensors = out.device, len(numels)
+    tiles = tile_table(numels, TILE_VALUES, device)
+    num_tiles = tiles.num_tiles
+    slots = torch.empty(num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
+    widths = torch.empty(num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
+    grids = torch.empty(3 * num_tensors, dtype=grid_dtype(dtype), device=device)
+    ranges = torch.empty(2 * num_tensors, dtype=torch.float64, device=device)
+    parts = (2 * num_tiles, 2 * num_tiles, NUM_FIELDS.value * num_tensors, num_tensors)
+    numbers = torch.empty(sum(parts), dtype=torch.int64, device=device)
+    stats, ends, plan, sizes = numbers.split_with_sizes(parts)
+    with torch.cuda.device_of(out):
+        _pack_kernel[(num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, tiles.owners, bounds, grids, ranges, slots,
+            widths, stats, num_tiles, KIND=KINDS[dtype], ALIGNED=aligned, BLOCK=block,
+            PART=TILE_VALUES, num_warps=1, enable_fp_fusion=False,
+        )  # fmt: skip
+        _place_kernel[(num_tensors,)](
+            starts, tiles.counts, tiles.first_tiles, grids, ranges, fixed_nbytes, slots, widths,
+            stats, num_tiles, ceil_div(max(numels), TILE_VALUES), ends, plan, sizes, out,
+            KIND=KINDS[dtype], BLOCK=block, LANES=_LANES, TILES=_MAX_TILES, PART=PLACE_WORDS,
+            num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+    return sizes

@@ -1,0 +1,151 @@
+"""Groups of a list of tensors in Triton: each program does one tile of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.group.gpu.generic import seed_words
+from tersor.kernels.group.gpu.tile import (
+    dequantize_tile,
+    num_rows_of,
+    num_values_of,
+    num_warps_of,
+    quantize_tile,
+)
+from tersor.kernels.group.layout import payload_nbytes
+from tersor.kernels.payload.gpu.fixed_size import (
+    PAYLOAD_ALIGNMENT,
+    common_alignment,
+    element_type,
+    fixed_frame,
+    given_payload,
+    new_payload,
+    own_tile,
+    typed,
+)
+from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+
+
+@triton.jit(do_not_specialize=["out", "low", "high"])
+def _quantize_kernel(
+    starts, counts, first_tiles, owners, offsets, out, sizes, low, high, TYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr, DATA_ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
+    STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes the groups that ``ROWS`` lower rows of one tensor belong to."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    num_groups = (count + GROUP - 1) // GROUP
+    payload = new_payload(
+        out, offsets, sizes, k, tile, num_groups * (4 + GROUP * NBITS // 8)
+    )  # fmt: skip
+    scales = payload.to(tl.pointer_type(tl.float32))
+    data = typed(payload + 4 * num_groups, tl.int32, DATA_ALIGNMENT)
+    x = typed(tl.load(starts + k), TYPE, ALIGNMENT)
+    quantize_tile(
+        x, None, count, (scales, data, num_groups), tile, (low, high), NBITS, STOCHASTIC, HADAMARD,
+        GROUP, ROWS,
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+def _dequantize_kernel(
+    buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr, DATA_ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
+    HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program decodes the groups that ``ROWS`` lower rows of one tensor belong to.
+
+    A payload of a wrong size is not read, and nothing is written for it.
+    """
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    num_groups = (count + GROUP - 1) // GROUP
+    payload, is_whole = given_payload(
+        buffer, offsets, sizes, status, k, tile, num_groups * (4 + GROUP * NBITS // 8)
+    )
+    scales = payload.to(tl.pointer_type(tl.float32))
+    data = typed(payload + 4 * num_groups, tl.int32, DATA_ALIGNMENT)
+    out = typed(tl.load(targets + k), TYPE, ALIGNMENT)
+    num_groups, count = tl.where(is_whole, num_groups, 0), tl.where(is_whole, count, 0)
+    dequantize_tile(
+        (data, 0, scales, 0, 1), num_groups, out, count, tile, NBITS, HADAMARD, False, GROUP, ROWS
+    )
+
+
+def encode_groups(
+    xs: Sequence[torch.Tensor], nbits: int, group: int, seed: int | None, hadamard: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Args:
+        xs: what to encode.
+        nbits: 8 or 4.
+        group: values per scale; ``group.layout.is_held_whole``.
+        seed: see ``group.reference.group_quantize``; positions count from each tensor's start.
+        hadamard: transform every 32 values first.
+
+    Returns:
+        buffer: uint8, payloads back to back, each padded with zeros to 8 bytes.
+        sizes: int64 [len(xs)], bytes of each payload.
+    """
+    device, numels = xs[0].device, tuple(x.numel() for x in xs)
+    frame = fixed_frame([payload_nbytes(numel, nbits, group) for numel in numels], device)
+    tiles = tile_table(numels, num_values_of(group), device)
+    num_groups = (ceil_div(numel, group) for numel in numels)
+    data = [start + 4 * count for start, count in zip(frame.starts, num_groups, strict=True)]
+    with torch.cuda.device_of(xs[0]):
+        _quantize_kernel[(tiles.num_tiles,)](
+            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
+            frame.buffer, frame.sizes, *seed_words(seed), TYPE=element_type(xs[0].dtype, device),
+            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
+            DATA_ALIGNMENT=common_alignment(data), NBITS=nbits, STOCHASTIC=seed is not None,
+            HADAMARD=hadamard, GROUP=group, ROWS=num_rows_of(group),
+            num_warps=num_warps_of(group), enable_fp_fusion=False,
+        )  # fmt: skip
+    return frame.buffer, frame.sizes
+
+
+def decode_groups(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    nbits: int,
+    group: int,
+    hadamard: bool,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Decode payloads into contiguous tensors of one dtype and device, without waiting.
+
+    Args:
+        buffer: uint8 with all payloads, each at an address that is a multiple of 8.
+        offsets: int64 [len(outs)], where each starts; see ``flat.gpu.decode_flat``.
+        sizes: int64 [len(outs)], bytes of each that may be read.
+        outs: what to write.
+        nbits: 8 or 4.
+        group: values per scale; ``group.layout.is_held_whole``.
+        hadamard: undo the transform.
+        status: what to write the result to; new memory by default.
+
+    Returns:
+        int32 [len(outs)]: 0, or not 0 where a payload has a wrong size; its tensor is not written.
+    """
+    device, numels = buffer.device, tuple(out.numel() for out in outs)
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    tiles = tile_table(numels, num_values_of(group), device)
+    scales_nbytes = (4 * ceil_div(numel, group) for numel in numels)
+    with torch.cuda.device_of(buffer):
+        _dequantize_kernel[(tiles.num_tiles,)](
+            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
+            tiles.owners, status, TYPE=element_type(outs[0].dtype, device),
+            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
+            DATA_ALIGNMENT=common_alignment([PAYLOAD_ALIGNMENT, *scales_nbytes]), NBITS=nbits,
+            HADAMARD=hadamard, GROUP=group, ROWS=num_rows_of(group),
+            num_warps=num_warps_of(group), enable_fp_fusion=False,
+        )  # fmt: skip
+    return status

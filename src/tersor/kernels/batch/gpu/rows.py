@@ -1,0 +1,404 @@
+"""Rows payloads of a list of matrices in Triton, entropy-coded by rANS, without a wait.
+
+Encoding reads every value once: rows are numbered by their values, the distinct ones are quantized
+to bytes, numbered again by these, and entropy-coded together with the index. How many rows there
+are after each step only the device knows, so programs share as many as there turn out to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, place_payloads, plan_payloads
+from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, encode_streams, place_streams
+from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
+from tersor.kernels.payload.layout import exact_nbytes
+from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
+from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
+from tersor.kernels.quantize.gpu.grids import find_grid, grid_dtype, store_grid
+from tersor.kernels.quantize.gpu.quantize import KINDS, load_values, quantize_values
+from tersor.kernels.rows.dedup.gpu import (
+    SUMMED,
+    Ranges,
+    RowNumbers,
+    clear,
+    count_slots,
+    find_slots,
+    num_extremes,
+    num_list_slots,
+    number_slots,
+)
+from tersor.kernels.rows.gpu.index import (
+    ABOVE,
+    BELOW,
+    BIAS,
+    MARK_WORDS,
+    Decisions,
+    SplitIndex,
+    decide,
+    split_index,
+)
+from tersor.kernels.rows.gpu.matrices import MatrixList, matrix_list, shapes_of
+from tersor.kernels.rows.gpu.row_words import Words
+from tersor.kernels.runtime.device_cache import kept
+from tersor.kernels.runtime.gpu.tiles import (
+    addresses,
+    are_aligned,
+    bound_table,
+    sum_tiles,
+    tile_table,
+)
+from tersor.kernels.runtime.workspace import Layout
+from tersor.types import Bound
+
+_TILE_VALUES: Final = 2048
+_FAR = tl.constexpr((1 << 31) - 1)
+"""In place of the code of a value that has none: no alphabet reaches so far."""
+
+
+@triton.jit
+def _tile_places(tile, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return the rows and columns of a tile of a matrix of ``count`` rows, and which columns exist.
+
+    Beyond the end stands the last row again: a mask would cut wide loads and stores into pieces.
+    """
+    num_columns = (width + COLUMNS - 1) // COLUMNS
+    row = tile // num_columns * ROWS + tl.arange(0, ROWS)
+    column = tile % num_columns * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.minimum(row, count - 1)
+    return row, column, (column < width)[None, :] & (row >= 0)[:, None]
+
+
+@triton.jit
+def _num_tiles(count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    return (count + ROWS - 1) // ROWS * ((width + COLUMNS - 1) // COLUMNS)
+
+
+@triton.jit
+def _quantize_kernel(
+    members, starts, numels, first_rows, first, counts, width, grids, code_starts, codes, extents,
+    KIND: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Program (m, p) quantizes every p-th tile of the distinct rows of one matrix.
+
+    Codes are stored modulo 256. ``WHOLE`` says that the columns divide the width. Where there is no
+    grid, every finite value has the code 0.
+    """
+    k = tl.load(members + tl.program_id(0))
+    count, address, numel = tl.load(counts + k), tl.load(starts + k), tl.load(numels + k)
+    step, inverse = tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1)
+    bound = tl.load(grids + 3 * k + 2)
+    first += tl.load(first_rows + k)
+    codes += tl.load(code_starts + k)
+    smallest = tl.full([ROWS, COLUMNS], _FAR, tl.int32)
+    largest = tl.full([ROWS, COLUMNS], -_FAR, tl.int32)
+    num_tiles = _num_tiles(count, width, ROWS, COLUMNS)
+    for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
+        number, column, known = _tile_places(tile, count, width, ROWS, COLUMNS)
+        position = tl.load(first + number)[:, None] * width + column[None, :]
+        places = codes + (number[:, None] * width + column[None, :])
+        if not WHOLE:
+            position = tl.where(known, position, numel)
+        values = load_values(address, position, numel, 0.0, KIND, ALIGNED, WHOLE)
+        found, holds = quantize_values(values, step, inverse, bound, KIND)
+        holds = tl.where(step > 0, holds, tl.abs(values) < float("inf"))
+        lower, upper = tl.where(holds, found, -_FAR), tl.where(holds, found, _FAR)
+        octets = (found & 255).to(tl.uint8)
+        if WHOLE:
+            smallest, largest = tl.minimum(smallest, lower), tl.maximum(largest, upper)
+            tl.store(tl.multiple_of(places, (1, 4)) if ALIGNED else places, octets)
+        else:
+            smallest = tl.where(known, tl.minimum(smallest, lower), smallest)
+            largest = tl.where(known, tl.maximum(largest, upper), largest)
+            tl.store(places, octets, mask=known)
+    low = tl.min(tl.min(smallest, axis=1), axis=0)
+    high = tl.max(tl.max(largest, axis=1), axis=0)
+    if low <= high:
+        tl.atomic_max(extents + 2 * k + BELOW, -low.to(tl.int64) + BIAS, sem="relaxed")
+        tl.atomic_max(extents + 2 * k + ABOVE, high.to(tl.int64) + BIAS, sem="relaxed")
+
+
+@triton.jit
+def _keep_kernel(
+    members, unique, first_rows, first, code_starts, row_words, codes, kept, TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Program (m, p) copies every p-th tile of the code rows of one matrix that are kept."""
+    k = tl.load(members + tl.program_id(0))
+    count, start = tl.load(unique + k), tl.load(code_starts + k)
+    first += tl.load(first_rows + k)
+    source = (codes + start).to(tl.pointer_type(TYPE))
+    target = (kept + start).to(tl.pointer_type(TYPE))
+    num_tiles = _num_tiles(count, row_words, ROWS, COLUMNS)
+    for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
+        number, column, known = _tile_places(tile, count, row_words, ROWS, COLUMNS)
+        row = tl.load(first + number)
+        sources = source + (row[:, None] * row_words + column[None, :])
+        targets = target + (number[:, None] * row_words + column[None, :])
+        if ALIGNED:
+            sources, targets = tl.multiple_of(sources, (1, 16)), tl.multiple_of(targets, (1, 16))
+        tl.store(targets, tl.load(sources, mask=known, other=0), mask=known)
+
+
+@triton.jit
+def _grid_kernel(
+    first_tiles, ends, num_distinct, keys, bounds, grids, KIND: tl.constexpr, LANES: tl.constexpr
+):
+    """One program adds up the distinct rows of one matrix, and computes its grid."""
+    k = tl.program_id(0)
+    tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
+    exists = k >= 0
+    store_grid(grids, k, find_grid(keys, bounds, k, exists, KIND), exists)
+
+
+@dataclass(frozen=True, slots=True)
+class _Workspace:
+    """All memory of a call besides the payloads.
+
+    Attributes:
+        zeroed: int64, what must be 0 at first: ``extents``, ``keys`` and ``counts``.
+        slots: int32, of both hash tables.
+        extremes: float32; see ``dedup.gpu.Ranges``.
+        places: int32 [num_rows]; see ``dedup.gpu.RowNumbers``.
+        first: int64 [num_rows].
+        ends: int64 [num_tiles].
+        num_distinct: int64.
+        again_places: int32 [num_rows]; these four are of the rows' codes.
+        again_first: int64 [num_rows].
+        again_ends: int64 [num_tiles].
+        num_kept: int64.
+        marks: int32; see ``index_list.gpu.SplitIndex``.
+        refs: int32 [num_rows].
+        unique: int64; see ``index_list.gpu.Decisions``.
+        stream_counts: int64 [2 * num_matrices].
+        alphabets: int32 [2 * num_matrices].
+        rotations: int32 [2 * num_matrices].
+        lows: int32.
+        grids: [num_matrices, 3]; see ``grids.gpu``.
+        codes: uint8 of the distinct rows, modulo 256.
+        symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
+        plan: int64; see ``rows_plan.gpu``.
+        targets: int64 [2 * num_matrices].
+    """
+
+    zeroed: torch.Tensor
+    slots: torch.Tensor
+    extremes: torch.Tensor
+    places: torch.Tensor
+    first: torch.Tensor
+    ends: torch.Tensor
+    num_distinct: torch.Tensor
+    again_places: torch.Tensor
+    again_first: torch.Tensor
+    again_ends: torch.Tensor
+    num_kept: torch.Tensor
+    marks: torch.Tensor
+    refs: torch.Tensor
+    unique: torch.Tensor
+    stream_counts: torch.Tensor
+    alphabets: torch.Tensor
+    rotations: torch.Tensor
+    lows: torch.Tensor
+    grids: torch.Tensor
+    codes: torch.Tensor
+    symbols: torch.Tensor
+    plan: torch.Tensor
+    targets: torch.Tensor
+
+
+@kept
+def _layout(
+    shapes: tuple[tuple[int, int], ...], dtype: torch.dtype, device: torch.device
+) -> Layout:
+    matrices = matrix_list(shapes, device)
+    rows, num, num_rows = matrices.rows, len(matrices), matrices.num_rows
+    num_tiles = rows.tiles.num_tiles
+    numbers = (
+        (torch.int32, num_rows),
+        (torch.int64, num_rows),
+        (torch.int64, num_tiles),
+        (torch.int64, num),
+    )
+    return Layout.of(
+        (
+            (torch.int64, 4 * num + num_counts(num, num)),
+            (torch.int32, 2 * num_list_slots(rows)),
+            (torch.float32, num_extremes(rows)),
+            *numbers,
+            *numbers,
+            (torch.int32, num_tiles * MARK_WORDS),
+            (torch.int32, num_rows),
+            (torch.int64, num),
+            (torch.int64, 2 * num),
+            (torch.int32, 2 * num),
+            (torch.int32, 2 * num),
+            (torch.int32, num),
+            (grid_dtype(dtype), 3 * num),
+            (torch.uint8, matrices.codes_nbytes),
+            (torch.uint8, matrices.nbytes),
+            (torch.int64, num * PLAN_COLUMNS),
+            (torch.int64, 2 * num),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """One call: what is encoded, and what becomes of it step by step.
+
+    Attributes:
+        matrices: their shapes.
+        xs: contiguous, of one dtype.
+        starts: int64, their addresses.
+        room: working memory.
+        extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
+        keys: finite ranges, as ``finite_range.gpu`` keeps them.
+        counts: int64, of the symbols of all streams.
+        by_value: numbers of the rows.
+        by_code: numbers of the distinct rows by their codes.
+    """
+
+    matrices: MatrixList
+    xs: Sequence[torch.Tensor]
+    starts: torch.Tensor
+    room: _Workspace
+    extents: torch.Tensor
+    keys: torch.Tensor
+    counts: torch.Tensor
+    by_value: RowNumbers
+    by_code: RowNumbers
+
+    @classmethod
+    def of(cls, xs: Sequence[torch.Tensor]) -> _Task:
+        """Allocate and clear the working memory."""
+        device, dtype, num = xs[0].device, xs[0].dtype, len(xs)
+        shapes = shapes_of(xs)
+        matrices = matrix_list(shapes, device)
+        room = _Workspace(*_layout(shapes, dtype, device).carve(device))
+        clear(room.slots, room.zeroed)
+        extents, keys, counts = room.zeroed.split_with_sizes(
+            [2 * num, 2 * num, room.zeroed.numel() - 4 * num]
+        )
+        slots, again = room.slots.chunk(2)
+        return cls(
+            matrices, xs, addresses(xs, device), room, extents, keys.view(key_dtype(dtype)), counts,
+            RowNumbers(slots, room.places, room.first, room.ends, room.num_distinct),
+            RowNumbers(
+                again, room.again_places, room.again_first, room.again_ends, room.num_kept
+            ),
+        )  # fmt: skip
+
+
+def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
+    """Number equal rows, find the ranges of all values, and compute the grids."""
+    rows, numbers, dtype = task.matrices.rows, task.by_value, task.xs[0].dtype
+    counts = rows.tiles.counts
+    # a single row is not looked at, and float64 values do not fit the words
+    ranges = None
+    if dtype != torch.float64 and 1 not in rows.nums_rows:
+        ranges = Ranges(task.keys, task.room.extremes, dtype)
+    else:
+        tiles = tile_table(task.matrices.capacities, RANGE_TILE, counts.device)
+        fold_ranges(task.starts, tiles, task.keys, dtype, are_aligned(task.xs))
+    for group in task.matrices.groups:
+        pointers = [x.data_ptr() for x, num in zip(task.xs, group.nums_rows, strict=True) if num]
+        words = Words.of(group.width * dtype.itemsize, pointers)
+        find_slots(
+            rows, group.tiles, words, task.starts, 0, counts, numbers.slots, numbers.places, ranges
+        )
+    count_slots(rows, counts, numbers, ranges)
+    _grid_kernel[(len(task.matrices),)](
+        rows.tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, task.room.grids,
+        KIND=KINDS[dtype], LANES=SUMMED, enable_fp_fusion=False,
+    )  # fmt: skip
+    number_slots(rows, counts, numbers)
+
+
+def _quantize(task: _Task) -> None:
+    """Quantize the distinct rows and find those with equal codes."""
+    matrices, by_value, codes = task.matrices, task.by_value, task.room.codes
+    rows = matrices.rows
+    kind, aligned = KINDS[task.xs[0].dtype], are_aligned(task.xs)
+    for group in matrices.groups:
+        num_rows, columns = group.tile(_TILE_VALUES, group.width)
+        whole = group.width % columns == 0
+        _quantize_kernel[group.grid(num_rows, columns, group.width)](
+            group.members, task.starts, matrices.numels, rows.first_rows, by_value.first,
+            by_value.counts, group.width, task.room.grids, matrices.starts, codes, task.extents,
+            KIND=kind, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
+            COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+        words = Words.of(group.width, [codes.data_ptr()])
+        find_slots(
+            rows, group.tiles, words, matrices.starts, codes.data_ptr(), by_value.counts,
+            task.by_code.slots, task.by_code.places,
+        )  # fmt: skip
+    count_slots(rows, by_value.counts, task.by_code)
+
+
+def _keep(task: _Task) -> None:
+    """Copy the codes of the rows that are kept, back to back from each matrix's start on."""
+    matrices, codes, symbols = task.matrices, task.room.codes, task.room.symbols
+    types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
+    for group in matrices.groups:
+        words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
+        num_rows, columns = group.tile(_TILE_VALUES, words.row_words)
+        _keep_kernel[group.grid(num_rows, columns, words.row_words)](
+            group.members, task.room.unique, matrices.rows.first_rows, task.by_code.first,
+            matrices.starts, words.row_words, codes, symbols, TYPE=types[words.dtype],
+            ALIGNED=words.aligned, ROWS=num_rows, COLUMNS=columns, num_warps=4,
+        )  # fmt: skip
+
+
+def _code(task: _Task) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Entropy-code and write all payloads; see ``encode_rows_list``."""
+    matrices, room, dtype = task.matrices, task.room, task.xs[0].dtype
+    decisions = Decisions(
+        room.unique, room.stream_counts, room.alphabets, room.rotations, room.lows
+    )
+    index = SplitIndex(room.marks, room.refs)
+    decide(matrices, task.by_code, task.extents, room.grids, decisions)
+    number_slots(matrices.rows, task.by_value.counts, task.by_code)
+    split_index(matrices, task.by_value, task.by_code, decisions, index, room.symbols)
+    _keep(task)
+    streams = Streams(
+        room.symbols, matrices.starts, decisions.counts, matrices.symbols, decisions.alphabets,
+        decisions.rotations, len(matrices),
+    )  # fmt: skip
+    encoded = encode_streams(streams, task.counts)
+    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in matrices.capacities)
+    out = torch.empty(capacity, dtype=torch.uint8, device=room.symbols.device)
+    sizes, status = plan_payloads(
+        matrices, decisions.unique, encoded.nbytes, task.extents, task.keys, room.grids, out, dtype,
+        room.plan, room.targets,
+    )  # fmt: skip
+    place_payloads(matrices, decisions, index, task.starts, room.plan, out, dtype)
+    place_streams(streams, encoded, room.targets)
+    return out, sizes, status
+
+
+def encode_rows_list(
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Encode contiguous matrices of one dtype and device into one buffer, without waiting.
+
+    Outliers and more than 256 different codes are beyond it: such a matrix is stored exactly.
+
+    Returns:
+        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
+        sizes: int64 [len(xs)], bytes of each payload.
+        status: int32 [len(xs)], 1 where the codec ``rows`` itself may have a smaller payload.
+    """
+    with torch.cuda.device_of(xs[0]):
+        task = _Task.of(xs)
+        limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
+        _number_by_value(task, bound_table(limits, xs[0].device))
+        _quantize(task)
+        return _code(task)

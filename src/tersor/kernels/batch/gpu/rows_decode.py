@@ -1,0 +1,267 @@
+"""Decoding of the rows payloads of a list of matrices in Triton, without a wait.
+
+Heads are read first, then the indices and the symbols of the distinct rows are decoded side by side,
+then one pass gathers the values of all rows. What the bytes say is checked before it is relied on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.batch.gpu.rows_open import (
+    BODY,
+    FORM,
+    LOW,
+    MALFORMED,
+    MODE,
+    NBITS,
+    NUM_COLUMNS,
+    NUMBER,
+    PLAN_COLUMNS,
+    REFS,
+    UNIQUE,
+    open_payloads,
+)
+from tersor.kernels.batch.gpu.rows_plan import CODED_INDEX, ROWS_HEAD
+from tersor.kernels.entropy.rans.gpu.decode_streams import (
+    Bodies,
+    decode_bytes,
+    decode_shorts,
+    open_bodies,
+)
+from tersor.kernels.pack.fields.gpu import take_fields
+from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, copy_values
+from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, as_float, store_values
+from tersor.kernels.rows.dedup.gpu import NUMBERED, SUMMED, member_tiles
+from tersor.kernels.rows.gpu.index import fields_nbytes
+from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
+from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, before_tile, sum_tiles
+from tersor.kernels.runtime.side_stream import beside
+from tersor.kernels.runtime.workspace import Layout
+
+_TILE_VALUES: Final = 4096
+
+
+@triton.jit
+def _load_highs(plan_row, symbols, row, inside):
+    """Return 0 for a new row, else one more than the high bits of its number."""
+    if tl.load(plan_row + FORM) == CODED_INDEX:
+        high = tl.load(symbols + row, mask=inside, other=0).to(tl.int32)
+    else:
+        address = tl.load(plan_row + BODY) + ROWS_HEAD
+        marks = address.to(tl.pointer_type(tl.int32))
+        word = tl.load(marks + (row >> 5), mask=inside, other=0)
+        high = 1 - ((word >> (row & 31)) & 1)
+    return high
+
+
+@triton.jit(do_not_specialize=["num_matrices"])
+def _count_kernel(
+    num_rows, first_tiles, owners, plan, starts, num_matrices, symbols, num_new, TILE: tl.constexpr
+):
+    """One program counts the new rows of a tile."""
+    tile = tl.program_id(0)
+    k = tl.load(owners + tile)
+    plan_row = plan + k * NUM_COLUMNS
+    found = tl.full((), 0, tl.int32)
+    if tl.load(plan_row + MODE) == CODED:
+        row = (tile - tl.load(first_tiles + k)).to(tl.int32) * TILE + tl.arange(0, TILE)
+        inside = row < tl.load(num_rows + k)
+        own = index_symbols(symbols, starts, num_matrices, k)
+        high = _load_highs(plan_row, own, row, inside)
+        found = tl.sum((inside & (high == 0)).to(tl.int32), axis=0)
+    tl.store(num_new + tile, found.to(tl.int64))
+
+
+@triton.jit
+def _sum_kernel(first_tiles, ends, LANES: tl.constexpr):
+    """One program adds up the new rows of one matrix."""
+    sum_tiles(ends, first_tiles, tl.program_id(0), LANES)
+
+
+@triton.jit(do_not_specialize=["num_matrices"])
+def _join_kernel(
+    num_rows, first_tiles, owners, first_rows, plan, starts, num_matrices, symbols, ends, rooms,
+    nbytes, index, status, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program puts the numbers of a tile of rows together; impossible ones become 0.
+
+    Were there too many new rows, a number would be too large; too few, a reference would be missing.
+    """
+    tile = tl.program_id(0)
+    k = tl.load(owners + tile)
+    plan_row = plan + k * NUM_COLUMNS
+    if tl.load(plan_row + MODE) == CODED:
+        begin, rows = tl.load(first_tiles + k), tl.load(num_rows + k)
+        row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
+        inside = row < rows
+        own = index_symbols(symbols, starts, num_matrices, k)
+        high = _load_highs(plan_row, own, row, inside)
+        is_new = inside & (high == 0)
+        before = before_tile(ends, begin, tile).to(tl.int32)
+        end = before + tl.cumsum(is_new.to(tl.int32), axis=0)
+        unique, nbits = tl.load(plan_row + UNIQUE), tl.load(plan_row + NBITS).to(tl.int32)
+        num_refs, place = rows - unique, row - end
+        known = inside & ~is_new & (place < num_refs)
+        packed = tl.load(plan_row + REFS).to(tl.pointer_type(tl.int32))
+        num_words = fields_nbytes(num_refs, nbits) // 4
+        bit = place.to(tl.int64) * nbits
+        low = take_fields(packed, num_words, bit, nbits, known & (nbits > 0))
+        number = tl.where(is_new, end - 1, ((high - 1) << nbits) | low)
+        wrong = inside & ((number < 0) | (number >= unique) | ~(is_new | known))
+        at = tl.load(first_rows + k) + row
+        tl.store(index + at, tl.where(wrong, 0, number), mask=inside)
+        if tl.max(wrong.to(tl.int32), axis=0) > 0:
+            tl.atomic_or(status + k, MALFORMED)
+        if (tile == begin) & (tl.load(rooms + k) != tl.load(nbytes + k)):
+            tl.atomic_or(status + k, MALFORMED)
+
+
+@triton.jit
+def _put_plain(plan_row, mode, address, begin, end, KIND: tl.constexpr, LANES: tl.constexpr):
+    """Write the values from ``begin`` to ``end`` of a matrix that is constant or stored exactly."""
+    if mode == EXACT:
+        copy_values(tl.load(plan_row + BODY), address, begin, end, KIND)
+    elif mode == CONSTANT:
+        number = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
+        values = as_compute(tl.zeros([LANES], dtype=tl.float64) + number, KIND)
+        for start in range(begin, end, LANES):
+            position = start + tl.arange(0, LANES)
+            store_values(address, position, values, end, KIND, False, False)
+
+
+@triton.jit
+def _gather_kernel(
+    targets, numels, num_rows, first_tiles, owners, first_rows, width, plan, starts, symbols,
+    index, KIND: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """One program writes ``ROWS`` rows of ``COLUMNS`` columns, from the distinct rows' symbols.
+
+    ``WHOLE`` says that the columns divide the width. Rows of a matrix that is not coded are written
+    by the programs of the first columns.
+    """
+    tile = tl.program_id(0)
+    k = tl.load(owners + tile)
+    plan_row = plan + k * NUM_COLUMNS
+    mode, address = tl.load(plan_row + MODE), tl.load(targets + k)
+    first_row, count = (tile - tl.load(first_tiles + k)) * ROWS, tl.load(num_rows + k)
+    if mode == CODED:
+        numel = tl.load(numels + k)
+        # beyond the end the last row is written again: a mask would cut wide stores into pieces
+        row = tl.minimum(first_row + tl.arange(0, ROWS), count - 1)
+        column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+        number = tl.load(index + tl.load(first_rows + k) + row).to(tl.int64)
+        source = symbols + tl.load(starts + k)
+        places = source + (number[:, None] * width + column[None, :])
+        position = row[:, None] * width + column[None, :]
+        if ALIGNED:
+            # not 16: a thread is to load as many symbols as it stores float32 values
+            places = tl.multiple_of(places, (1, 4))
+        if WHOLE:
+            found = tl.load(places)
+        else:
+            known = (column < width)[None, :] & (row >= 0)[:, None]
+            found = tl.load(places, mask=known, other=0)
+            position = tl.where(known, position, numel)
+        code = found.to(tl.int32) + tl.load(plan_row + LOW).to(tl.int32)
+        step = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
+        values = as_float(code, KIND) * as_compute(step, KIND)
+        store_values(address, position, values, numel, KIND, ALIGNED, WHOLE)
+    elif tl.program_id(1) == 0:
+        end = tl.minimum(first_row + ROWS, count) * width
+        _put_plain(plan_row, mode, address, first_row * width, end, KIND, 512)
+
+
+@lru_cache(maxsize=64)
+def _layout(num: int, num_rows: int, num_tiles: int, symbols_nbytes: int) -> Layout:
+    return Layout.of(
+        (
+            (torch.int64, num * PLAN_COLUMNS),
+            (torch.int64, 2 * num),
+            (torch.int64, 2 * num),
+            (torch.int64, 2 * num),
+            (torch.int32, 2 * num),
+            (torch.uint8, symbols_nbytes),
+            (torch.int64, num_tiles),
+            (torch.int32, num_rows),
+        )
+    )
+
+
+def _join_index(
+    matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, rooms: torch.Tensor,
+    nbytes: torch.Tensor, ends: torch.Tensor, index: torch.Tensor, status: torch.Tensor,
+) -> None:  # fmt: skip
+    """Put the distinct row of each row into ``index``; compare the sizes of the rows' bodies."""
+    tiles, num = matrices.rows.tiles, len(matrices)
+    shape = tiles.counts, tiles.first_tiles, tiles.owners
+    held = plan, matrices.starts, num, symbols, ends
+    _count_kernel[(tiles.num_tiles,)](*shape, *held, TILE=NUMBERED)
+    _sum_kernel[(num,)](tiles.first_tiles, ends, LANES=SUMMED)
+    _join_kernel[(tiles.num_tiles,)](
+        *shape, matrices.rows.first_rows, *held, rooms, nbytes, index, status, TILE=NUMBERED
+    )
+
+
+def _gather(
+    matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, index: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+) -> None:  # fmt: skip
+    """Write the values of all rows of all matrices."""
+    rows, dtype, aligned = matrices.rows, outs[0].dtype, are_aligned(outs)
+    targets = addresses(outs, plan.device)
+    for group in matrices.groups:
+        num_rows, columns = group.tile(_TILE_VALUES, group.width)
+        whole = group.width % columns == 0
+        tiles = member_tiles(group.nums_rows, num_rows, plan.device)
+        _gather_kernel[(tiles.num_tiles, ceil_div(group.width, columns))](
+            targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
+            rows.first_rows, group.width, plan, matrices.starts, symbols, index,
+            KIND=KINDS[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,
+            ROWS=num_rows, COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
+        )  # fmt: skip
+
+
+def decode_rows_list(
+    buffer: torch.Tensor, offsets: torch.Tensor, sizes: torch.Tensor, outs: Sequence[torch.Tensor]
+) -> torch.Tensor:
+    """Decode payloads into contiguous matrices of one dtype and device, without waiting.
+
+    Args:
+        buffer: uint8 with all payloads, each at an address that is a multiple of 8.
+        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
+            that lies elsewhere, the difference of their addresses. Trusted.
+        sizes: int64 [len(outs)], bytes of each. Trusted.
+        outs: what to write.
+
+    Returns:
+        int32 [len(outs)]: 0; or, where the matrix is undefined, 1 if its payload is malformed, 2 if
+        that has outliers, escapes or a wide alphabet, and must be decoded by the codec itself.
+    """
+    device, num = buffer.device, len(outs)
+    matrices = matrix_list(shapes_of(outs), device)
+    num_tiles = matrices.rows.tiles.num_tiles
+    plan, bodies, rooms, counts, alphabets, symbols, ends, index = _layout(
+        num, matrices.num_rows, num_tiles, matrices.nbytes
+    ).carve(device)
+    status = torch.empty(num, dtype=torch.int32, device=device)
+    streams = Bodies(bodies, rooms, counts, alphabets, matrices.symbols, num)
+    with torch.cuda.device_of(buffer):
+        open_payloads(matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, status)
+        opened = open_bodies(streams, status)
+        # chains of dependent steps, neither of which keeps a GPU busy
+        with beside(device) as index_chain:
+            decode_bytes(opened, symbols, matrices.starts, status)
+            with index_chain:
+                decode_shorts(opened, symbols, matrices.starts, status)
+                _join_index(matrices, plan, symbols, rooms, opened.nbytes, ends, index, status)
+        _gather(matrices, plan, symbols, index, outs)
+    return status

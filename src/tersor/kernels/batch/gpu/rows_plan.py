@@ -1,0 +1,253 @@
+"""Sizes, places and headers of the payloads of a list of matrices in Triton.
+
+The plan has one row per matrix: the columns of ``payload.gpu``, and some more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.entropy.symbols import body
+from tersor.kernels.payload.gpu.plan import (
+    BODY,
+    CODED,
+    CONSTANT,
+    EXACT,
+    HEADER_NBYTES,
+    MODE,
+    NUM_FIELDS,
+    OFFSET,
+    OUTLIERS,
+    SIZE,
+    STEP,
+    close_payload,
+    copy_values,
+)
+from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.kernels.quantize.gpu.finite_range import load_range
+from tersor.kernels.quantize.gpu.quantize import KINDS
+from tersor.kernels.rows import layout
+from tersor.kernels.rows.gpu.index import (
+    ABOVE,
+    BELOW,
+    BIAS,
+    FIELDS,
+    MARK_WORDS,
+    Decisions,
+    SplitIndex,
+    fields_nbytes,
+    low_nbits,
+    put_marks,
+    put_refs,
+    ref_nbits,
+)
+from tersor.kernels.rows.gpu.matrices import MatrixList, programs_each
+from tersor.kernels.runtime.gpu.tiles import padded
+
+_LEAST_LOG2 = tl.constexpr(MAX_VALUES_PER_BYTE_LOG2)
+ROWS_HEAD = tl.constexpr(layout.HEADER.size)
+SYMBOLS_HEAD = tl.constexpr(body.HEADER.size)
+PACKED_INDEX, CODED_INDEX = tl.constexpr(layout.PACKED), tl.constexpr(layout.CODED)
+_INDEX, _REFS, _ROWS, _NUM_COLUMNS = (tl.constexpr(NUM_FIELDS.value + k) for k in range(4))
+"""More columns of a plan: the form of the index, and where in the payload its references and the
+distinct rows start."""
+PLAN_COLUMNS: Final = _NUM_COLUMNS.value
+_LANES: Final = 128
+"""Matrices that are handled at once."""
+_COPIED: Final = 1 << 14
+"""Values that a program copies at least, where a matrix is stored exactly."""
+
+
+@triton.jit
+def _index_sizes(num_rows, num_unique, coded_nbytes):
+    """Return the form of the index, and its bytes without and with the references.
+
+    ``coded_nbytes`` is the size of the coded symbols; 0 if they were not worth coding.
+    """
+    num_refs = num_rows - num_unique
+    nbits = ref_nbits(num_unique)
+    marks_nbytes = fields_nbytes(num_rows, 1)
+    symbols_nbytes = coded_nbytes + SYMBOLS_HEAD
+    packed_nbytes = marks_nbytes + fields_nbytes(num_refs, nbits)
+    both_nbytes = symbols_nbytes + fields_nbytes(num_refs, low_nbits(nbits))
+    is_coded = (coded_nbytes > 0) & (both_nbytes < packed_nbytes)
+    first_nbytes = tl.where(is_coded, symbols_nbytes, marks_nbytes)
+    return is_coded, first_nbytes, tl.where(is_coded, both_nbytes, packed_nbytes)
+
+
+@triton.jit(do_not_specialize=["num_matrices"])
+def _plan_kernel(
+    numels, num_rows, unique, nbytes, codes, keys, grids, num_matrices, out, plan, sizes, status,
+    targets, KIND: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One program decides mode, size and place of every payload, in order."""
+    value_nbytes: tl.constexpr = KIND & ~1
+    end = tl.zeros([1], dtype=tl.int64)
+    for start in range(0, num_matrices, LANES):
+        k = start + tl.arange(0, LANES)
+        inside = k < num_matrices
+        count = tl.load(numels + k, mask=inside, other=0)
+        rows = tl.load(num_rows + k, mask=inside, other=0)
+        num_unique = tl.load(unique + k, mask=inside, other=0)
+        coded_nbytes = tl.load(nbytes + num_matrices + k, mask=inside, other=0)
+        is_coded_index, first_nbytes, both_nbytes = _index_sizes(rows, num_unique, coded_nbytes)
+        rows_start = both_nbytes + (HEADER_NBYTES + ROWS_HEAD)
+        coded = rows_start + SYMBOLS_HEAD + tl.load(nbytes + k, mask=inside, other=0)
+        exact = padded(count * value_nbytes) + HEADER_NBYTES
+        is_coded = (num_unique > 0) & (coded < exact)
+        low, high = load_range(keys, k, inside, KIND)
+        step = tl.load(grids + 3 * k, mask=inside, other=0.0)
+        below = tl.load(codes + 2 * k + BELOW, mask=inside, other=0)
+        above = tl.load(codes + 2 * k + ABOVE, mask=inside, other=0)
+        # all codes are 0 where there is no grid, and no value that is not finite has a code
+        is_known = (num_unique > 0) | ((step == 0) & (above == BIAS) & (below == BIAS))
+        is_constant = ~is_coded & (count > 0) & (low == high) & is_known
+        size = tl.where(is_coded, coded, tl.where(is_constant, HEADER_NBYTES, exact))
+        size = tl.maximum(size, count >> _LEAST_LOG2)
+        # exact storage is what the codec would choose, unless it knows more than we do
+        could_be_coded = (step > 0) & (num_unique == 0)
+        could_be_constant = (step == 0) & (low == high) & ~is_known
+        is_larger = (count > 0) & (could_be_coded | could_be_constant)
+        room = tl.where(inside, padded(size), 0)
+        offset = tl.cumsum(room, axis=0) - room + end
+        row = plan + k * _NUM_COLUMNS
+        mode = tl.where(is_coded, CODED, tl.where(is_constant, CONSTANT, EXACT))
+        tl.store(row + MODE, mode.to(tl.int64), mask=inside)
+        tl.store(row + OFFSET, offset, mask=inside)
+        used = tl.where(is_coded, coded, tl.where(is_constant, HEADER_NBYTES, exact))
+        tl.store(row + BODY, used - HEADER_NBYTES, mask=inside)
+        tl.store(row + OUTLIERS, used * 0, mask=inside)
+        number = tl.where(is_coded, step.to(tl.float64), tl.where(is_constant, low, 0.0))
+        tl.store(row + STEP, number.to(tl.int64, bitcast=True), mask=inside)
+        tl.store(row + SIZE, size, mask=inside)
+        tl.store(row + _INDEX, is_coded_index.to(tl.int64), mask=inside)
+        tl.store(row + _REFS, first_nbytes + (HEADER_NBYTES + ROWS_HEAD), mask=inside)
+        tl.store(row + _ROWS, rows_start, mask=inside)
+        tl.store(sizes + k, size, mask=inside)
+        tl.store(status + k, is_larger.to(tl.int32), mask=inside)
+        address = out.to(tl.int64) + offset
+        at = address + rows_start + SYMBOLS_HEAD
+        tl.store(targets + k, tl.where(is_coded, at, 0), mask=inside)
+        at = address + HEADER_NBYTES + ROWS_HEAD + SYMBOLS_HEAD
+        at = tl.where(is_coded & is_coded_index, at, 0)
+        tl.store(targets + num_matrices + k, at, mask=inside)
+        end += tl.sum(room, axis=0)
+
+
+@triton.jit
+def _put_symbols_head(target, low, alphabet):
+    """Write the head of a symbol body without escapes at ``target`` (uint8, 8-byte aligned)."""
+    words = target.to(tl.pointer_type(tl.int64))
+    tl.store(words, (low.to(tl.int64) & 0xFFFFFFFF) | (alphabet.to(tl.int64) << 32))
+    tl.store(words + 1, tl.full((), 0, tl.int64))
+
+
+@triton.jit
+def _place_kernel(
+    starts, numels, num_rows, first_rows, first_tiles, plan, unique, alphabets, lows, marks, refs,
+    out, KIND: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """Program (k, p) writes the p-th share of payload k, except for the coded symbols."""
+    k, p, num_parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
+    row = plan + k * _NUM_COLUMNS
+    mode, count = tl.load(row + MODE), tl.load(numels + k)
+    payload = out + tl.load(row + OFFSET)
+    if mode == CODED:
+        num_unique, rows = tl.load(unique + k), tl.load(num_rows + k)
+        nbits = ref_nbits(num_unique.to(tl.int32))
+        index = payload + (HEADER_NBYTES + ROWS_HEAD)
+        is_coded_index = tl.load(row + _INDEX) == CODED_INDEX
+        if is_coded_index:
+            nbits = low_nbits(nbits)
+        else:
+            source = marks + tl.load(first_tiles + k) * TILE_WORDS
+            target = index.to(tl.pointer_type(tl.int32))
+            put_marks(target, source, rows, p, num_parts, LANES)
+        target = (payload + tl.load(row + _REFS)).to(tl.pointer_type(tl.int32))
+        source = refs + tl.load(first_rows + k)
+        put_refs(target, source, rows - num_unique, nbits, p, num_parts)
+        if p == 0:
+            form = tl.where(is_coded_index, 1 | (nbits << 8), 0).to(tl.int64)
+            head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
+            tl.store(head, num_unique | (form << 32))
+            if is_coded_index:
+                alphabet = tl.load(alphabets + tl.num_programs(0) + k)
+                _put_symbols_head(index, alphabet * 0, alphabet)
+            rows_head = payload + tl.load(row + _ROWS)
+            _put_symbols_head(rows_head, tl.load(lows + k), tl.load(alphabets + k))
+    elif mode == EXACT:
+        source, target = tl.load(starts + k), (payload + HEADER_NBYTES).to(tl.int64)
+        share = (count + num_parts - 1) // num_parts
+        begin = tl.minimum(p * share, count)
+        copy_values(source, target, begin, tl.minimum(begin + share, count), KIND)
+    if p == num_parts - 1:
+        close_payload(payload, count, row, KIND)
+
+
+def plan_payloads(
+    matrices: MatrixList,
+    unique: torch.Tensor,
+    nbytes: torch.Tensor,
+    codes: torch.Tensor,
+    keys: torch.Tensor,
+    grids: torch.Tensor,
+    out: torch.Tensor,
+    dtype: torch.dtype,
+    plan: torch.Tensor,
+    targets: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Decide sizes and places of all payloads in ``out``, without waiting.
+
+    Args:
+        matrices: of the list.
+        unique: int64, distinct rows; 0 where the matrix cannot be coded here.
+        nbytes: int64 [2 * num_matrices], sizes of the coded streams of ``index_list.gpu.Decisions``.
+        codes: what is known of the codes; see ``index_list.gpu``.
+        keys: finite ranges, as ``finite_range.gpu`` keeps them.
+        grids: of ``grids.gpu``.
+        out: the buffer.
+        dtype: of the values.
+        plan: int64 [num_matrices * PLAN_COLUMNS], for ``place_payloads``; written.
+        targets: int64 [2 * num_matrices], the address of each coded stream, or 0; written.
+
+    Returns:
+        sizes: int64, bytes of each payload.
+        status: int32, 1 where the matrix is stored exactly because it has a form that only the
+            codec itself knows.
+    """
+    num = len(matrices)
+    results = torch.empty(num + (num + 1) // 2, dtype=torch.int64, device=out.device)
+    sizes, status = results[:num], results[num:].view(torch.int32)[:num]
+    _plan_kernel[(1,)](
+        matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, out,
+        plan, sizes, status, targets, KIND=KINDS[dtype], LANES=_LANES, enable_fp_fusion=False,
+    )  # fmt: skip
+    return sizes, status
+
+
+def place_payloads(
+    matrices: MatrixList,
+    decisions: Decisions,
+    index: SplitIndex,
+    starts: torch.Tensor,
+    plan: torch.Tensor,
+    out: torch.Tensor,
+    dtype: torch.dtype,
+) -> None:
+    """Write all payloads to their places in ``out``, except for the coded symbols.
+
+    ``starts`` are the addresses of the matrices, whose values are copied where they stay exact.
+    """
+    tiles, largest = matrices.rows.tiles, max(matrices.capacities)
+    num_runs = ceil_div(max(matrices.rows.nums_rows), FIELDS.value)
+    num_shares = max(num_runs, ceil_div(largest, _COPIED))
+    _place_kernel[(len(matrices), programs_each(len(matrices), num_shares))](
+        starts, matrices.numels, tiles.counts, matrices.rows.first_rows, tiles.first_tiles, plan,
+        decisions.unique, decisions.alphabets, decisions.lows, index.marks, index.refs, out,
+        KIND=KINDS[dtype], TILE_WORDS=MARK_WORDS, LANES=256, num_warps=4,
+    )  # fmt: skip

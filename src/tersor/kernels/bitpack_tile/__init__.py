@@ -1,1 +1,0 @@
-"""Device functions that pack and unpack tiles of 1024 codes, for every kernel that does so."""

@@ -1,1 +1,0 @@
-"""Narrower floats of a list of tensors in one launch."""

@@ -1,0 +1,1 @@
+"""Lossless coding of codes as symbols: alphabets, Huffman, rANS."""

@@ -1,0 +1,1 @@
+"""Huffman coding in numba."""

@@ -1,0 +1,1 @@
+"""rANS in Triton: one stream, and many streams of a list."""

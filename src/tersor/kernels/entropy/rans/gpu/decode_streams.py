@@ -1,0 +1,323 @@
+"""Decoding of rANS of several streams in Triton: two or three launches whatever their number, no wait.
+
+Tables are made first, for all streams; those of bytes and those of int16 are then decoded by launches
+of their own, which may run side by side. See ``kernels/rans_list`` for encoding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.entropy.rans import layout
+from tersor.kernels.entropy.rans.gpu.block import BYTES, SHORTS, decode_part
+from tersor.kernels.entropy.rans.gpu.encode_streams import (
+    STATES_NBYTES,
+    Blocks,
+    block_table,
+    body_parts,
+    num_programs_of,
+    own_block,
+)
+from tersor.kernels.entropy.rans.gpu.table import (
+    SLOTS,
+    bits_of_alphabet,
+    num_slot_words,
+    slots_start,
+    store_slots,
+)
+from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
+from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
+from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute
+from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.gpu.tiles import padded
+from tersor.kernels.runtime.workspace import Layout
+
+WIDE_NBITS: Final = WIDE.bit_length() - 1
+_WORTH_SHARING = tl.constexpr(1024)
+"""Symbols of a block from which on the time to copy a wide table to shared memory pays."""
+_NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
+_WIDE_PARTS = tl.constexpr((1 << layout.WIDE_BITS) // SLOTS)
+"""Programs that fill a decoding table."""
+_GOOD, _USED, _SYMBOL, _NUM_FACTS = (tl.constexpr(k) for k in range(4))
+"""What is known of a body before its blocks are decoded, int32: 1 if it has symbols and its head is
+well formed; used symbols; the largest of them."""
+
+
+@triton.jit
+def read_head(body, room, count, capacity, alphabet, IS_WIDE: tl.constexpr, NBITS: tl.constexpr):
+    """Look at what comes before the states of a body, which has ``room`` bytes.
+
+    Returns:
+        frequencies, 2**NBITS of them; how many are not 0; whether the rest can be relied on; the
+        size of the body; whether all that was looked at is well formed.
+    """
+    num_blocks, offsets_start, states_start = body_parts(count, alphabet)
+    possible = (count > 0) & (count <= capacity)
+    possible = possible & (alphabet > 0) & (alphabet <= (1 << NBITS)) & (room >= states_start)
+    symbol = tl.arange(0, 1 << NBITS)
+    stored = body.to(tl.pointer_type(tl.int16)) + symbol
+    found = tl.load(stored, mask=possible & (symbol < alphabet), other=0).to(tl.int32) & 0xFFFF
+    offsets = (body + offsets_start).to(tl.pointer_type(tl.uint32))
+    num_words = tl.load(offsets + num_blocks, mask=possible, other=0).to(tl.int64)
+    used = tl.sum((found > 0).to(tl.int32), axis=0)
+    size = states_start + tl.where(used > 1, STATES_NBYTES * num_blocks, 0) + padded(2 * num_words)
+    scale = tl.full((), 1, tl.int32) << bits_of_alphabet(alphabet, IS_WIDE)
+    good = possible & (tl.sum(found, axis=0) == scale) & (size <= room)
+    return found, used, possible, size, good
+
+
+@triton.jit
+def wide_body_nbytes(body, room, count, alphabet, NBITS: tl.constexpr):
+    """Return the size of the body of a stream of int16; 0 if it is absent or its head malformed.
+
+    ``NBITS`` is ``WIDE_NBITS``.
+    """
+    _, _, _, size, good = read_head(body, room, count, count, alphabet, True, NBITS)
+    return tl.where(good, size, 0)
+
+
+@triton.jit
+def _fill_slots(
+    k, p, bodies, rooms, counts, capacities, alphabets, slots, facts, nbytes, status, num_narrow,
+    num_states, IS_WIDE: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """Fill the p-th ``SLOTS`` slots of stream k; the first program also checks its head."""
+    count, alphabet = tl.load(counts + k), tl.load(alphabets + k)
+    found, used, possible, size, good = read_head(
+        tl.load(bodies + k), tl.load(rooms + k), count, tl.load(capacities + k), alphabet, IS_WIDE,
+        NBITS,
+    )  # fmt: skip
+    scale = tl.full((), 1, tl.int32) << bits_of_alphabet(alphabet, IS_WIDE)
+    if possible & (p * SLOTS < scale):
+        table = slots + slots_start(k, num_narrow)
+        store_slots(table, found, p * SLOTS, alphabet, IS_WIDE, NBITS, SLOTS)
+    if p == 0:
+        tl.store(facts + k * _NUM_FACTS + _GOOD, good.to(tl.int32))
+        tl.store(facts + k * _NUM_FACTS + _USED, used)
+        only = tl.max(tl.where(found > 0, tl.arange(0, 1 << NBITS), 0), axis=0)
+        tl.store(facts + k * _NUM_FACTS + _SYMBOL, only)
+        tl.store(nbytes + k, tl.where(good, size, 0))
+        if (count != 0) & (good == 0):
+            tl.atomic_or(status + k % num_states, 1)
+
+
+@triton.jit(do_not_specialize=["num_narrow", "num_states"])
+def _slots_kernel(
+    bodies, rooms, counts, capacities, alphabets, slots, facts, nbytes, status, num_narrow,
+    num_states, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, NARROW_NBITS: tl.constexpr,
+    WIDE_NBITS: tl.constexpr, SLOTS: tl.constexpr,
+):  # fmt: skip
+    """One program fills ``SLOTS`` slots of one stream."""
+    program = tl.program_id(0).to(tl.int64)
+    num_programs = num_narrow.to(tl.int64) * _NARROW_PARTS
+    if HAS_NARROW and program < num_programs:
+        _fill_slots(
+            program // _NARROW_PARTS, program % _NARROW_PARTS, bodies, rooms, counts,
+            capacities, alphabets, slots, facts, nbytes, status, num_narrow, num_states, False,
+            NARROW_NBITS, SLOTS,
+        )  # fmt: skip
+    if HAS_WIDE and program >= num_programs:
+        program -= num_programs
+        _fill_slots(
+            num_narrow + program // _WIDE_PARTS, program % _WIDE_PARTS, bodies, rooms, counts,
+            capacities, alphabets, slots, facts, nbytes, status, num_narrow, num_states, True,
+            WIDE_NBITS, SLOTS,
+        )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["num_narrow", "num_states"])
+def _decode_kernel(
+    bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
+    status, num_narrow, num_states, IS_WIDE: tl.constexpr, KIND: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """One program, of one warp, decodes one block, if the head of its body is well formed.
+
+    ``KIND`` is what symbols become.
+    """
+    program = tl.load(order + tl.program_id(0)).to(tl.int64)
+    k, count, b, block, size = own_block(program, counts, firsts, owners)
+    facts += k * _NUM_FACTS
+    if (size > 0) & (tl.load(facts + _GOOD) > 0):
+        alphabet, place = tl.load(alphabets + k), tl.load(places + k)
+        num_blocks, offsets_start, states_start = body_parts(count, alphabet)
+        num_words_room = (tl.load(rooms + k) - states_start - STATES_NBYTES * num_blocks) // 2
+        body = tl.load(bodies + k).to(tl.pointer_type(tl.uint8))
+        used, only = tl.load(facts + _USED), tl.load(facts + _SYMBOL)
+        table = slots + slots_start(k, num_narrow)
+        good = size > 0
+        # always so: without this branch ptxas lets what the next step waits for wait for a store, and
+        # 109 M symbols take 260 us instead of 210
+        if IS_WIDE or k < num_narrow:
+            if KIND > 0:
+                target = place + b * block * (KIND & ~1)
+                low, step = tl.load(lows + k), as_compute(tl.load(steps + k), KIND)
+            else:
+                target = out.to(tl.int64) + place + b * block * -KIND
+                low, step = 0, 0.0
+            is_shared = size >= _WORTH_SHARING
+            good = decode_part(
+                body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
+                only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
+                IS_WIDE, KIND, PTX,
+            )  # fmt: skip
+        if not good:
+            tl.atomic_or(status + k % num_states, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bodies:
+    """Bodies of several streams, and what is known of them, on the device.
+
+    Attributes:
+        addresses: int64 [streams], multiples of 8.
+        rooms: int64 [streams], bytes that may be read from each address on.
+        counts: int64 [streams], symbols of each; 0 if it is absent. Not trusted.
+        alphabets: int32 [streams]. Not trusted.
+        capacities: the most symbols of each.
+        num_narrow: how many streams, the first ones, have at most 256 symbols and become bytes or
+            values; the others become int16.
+    """
+
+    addresses: torch.Tensor
+    rooms: torch.Tensor
+    counts: torch.Tensor
+    alphabets: torch.Tensor
+    capacities: tuple[int, ...]
+    num_narrow: int
+
+
+@lru_cache(maxsize=64)
+def _decoding_layout(num_streams: int, num_narrow: int) -> Layout:
+    return Layout.of(
+        (
+            (torch.int32, num_slot_words(num_narrow, num_streams - num_narrow)),
+            (torch.int32, num_streams * _NUM_FACTS.value),
+            (torch.int64, num_streams),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenBodies:
+    """Bodies whose heads were read and whose decoding tables were made.
+
+    Attributes:
+        bodies: what was opened.
+        nbytes: int64 [streams], size of each body; 0 where it is absent or its head malformed.
+        slots: int32, the decoding tables of all streams.
+        facts: int32 [streams, 3], what is known of each.
+        blocks: which program works for which stream.
+        orders: int32, the programs of streams of bytes, and those of int16.
+    """
+
+    bodies: Bodies
+    nbytes: torch.Tensor
+    slots: torch.Tensor
+    facts: torch.Tensor
+    blocks: Blocks
+    orders: tuple[torch.Tensor, torch.Tensor]
+
+
+@kept
+def _orders(
+    capacities: tuple[int, ...], num_narrow: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the programs of streams of bytes and those of int16, first blocks first.
+
+    Streams are often shorter than they may be: programs without a block come last.
+    """
+    narrow: list[tuple[int, int]] = []
+    wide: list[tuple[int, int]] = []
+    first = 0
+    for k, capacity in enumerate(capacities):
+        num_programs = num_programs_of(capacity)
+        (narrow if k < num_narrow else wide).extend((b, first + b) for b in range(num_programs))
+        first += num_programs
+    return (
+        uploaded([program for _, program in sorted(narrow)], torch.int32, device),
+        uploaded([program for _, program in sorted(wide)], torch.int32, device),
+    )
+
+
+def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
+    """Read the heads of bodies.
+
+    Of stream ``k``, bit 0 of entry ``k % len(status)`` of ``status``, int32, is set where the head of
+    its body is malformed, or later the body. What is decoded from it is then undefined.
+    """
+    device, num_streams, num_narrow = status.device, len(bodies.capacities), bodies.num_narrow
+    blocks = block_table(bodies.capacities, device)
+    slots, facts, nbytes = _decoding_layout(num_streams, num_narrow).carve(device)
+    num_wide = num_streams - num_narrow
+    _slots_kernel[(num_narrow * _NARROW_PARTS.value + num_wide * _WIDE_PARTS.value,)](
+        bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets, slots,
+        facts, nbytes, status, num_narrow, status.numel(), HAS_NARROW=num_narrow > 0,
+        HAS_WIDE=num_wide > 0, NARROW_NBITS=NARROW.bit_length() - 1, WIDE_NBITS=WIDE_NBITS,
+        SLOTS=SLOTS,
+    )  # fmt: skip
+    orders = _orders(bodies.capacities, num_narrow, device)
+    return OpenBodies(bodies, nbytes, slots, facts, blocks, orders)
+
+
+def _decode(
+    opened: OpenBodies, status: torch.Tensor, is_wide: bool, kind: Any, **where: torch.Tensor
+) -> None:
+    bodies, blocks, order = opened.bodies, opened.blocks, opened.orders[is_wide]
+    if order.numel() == 0:
+        return
+    _decode_kernel[(order.numel(),)](
+        bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
+        blocks.owners, order, opened.slots, opened.facts, status=status,
+        num_narrow=bodies.num_narrow, num_states=status.numel(), IS_WIDE=is_wide, KIND=kind,
+        PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False, **where,
+    )  # fmt: skip
+
+
+def decode_bytes(
+    opened: OpenBodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
+) -> None:
+    """Decode the streams of bytes.
+
+    Args:
+        opened: what to decode.
+        out: uint8, memory with room for as many symbols as the capacities say.
+        starts: int64 [streams], the byte at which the symbols of each begin. Trusted.
+        status: that of ``open_bodies``.
+    """
+    _decode(opened, status, False, BYTES, out=out, places=starts, lows=status, steps=status)
+
+
+def decode_shorts(
+    opened: OpenBodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
+) -> None:
+    """Decode the streams of int16; takes what ``decode_bytes`` does."""
+    _decode(opened, status, True, SHORTS, out=out, places=starts, lows=status, steps=status)
+
+
+def decode_values(
+    opened: OpenBodies,
+    targets: torch.Tensor,
+    lows: torch.Tensor,
+    steps: torch.Tensor,
+    dtype: torch.dtype,
+    status: torch.Tensor,
+) -> None:
+    """Decode the streams of bytes to values.
+
+    Args:
+        opened: what to decode.
+        targets: int64 [streams], addresses of values of ``dtype``, of which there is room for as
+            many as the capacity says.
+        lows: int32 [streams], the code of symbol 0.
+        steps: float64 [streams], what codes are multiplied by.
+        dtype: of the values.
+        status: that of ``open_bodies``.
+    """
+    where = {"out": status, "places": targets, "lows": lows, "steps": steps}
+    _decode(opened, status, False, KINDS[dtype], **where)

@@ -1,0 +1,279 @@
+"""rANS of several streams in Triton: a few launches whatever their number, and no wait.
+
+A stream gets as many programs as its capacity can need; those without a block leave at once. Bodies
+are those of ``kernels/rans``. Streams of bytes and of int16 share launches, the former come first:
+``rows`` has both, and neither keeps all of a GPU busy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.entropy.rans import layout
+from tersor.kernels.entropy.rans.gpu.block import COPIED, LANES, encode_block, place_block
+from tersor.kernels.entropy.rans.gpu.table import bits_of_alphabet, encoding_tables
+from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, stream_counts, table_start
+from tersor.kernels.runtime.device_cache import kept, sent, uploaded
+from tersor.kernels.runtime.gpu.tiles import padded
+from tersor.kernels.runtime.workspace import Layout
+
+STATES_NBYTES = tl.constexpr(4 * layout.LANES)
+(_LARGE, _LARGE_BLOCK), (_MEDIUM, _MEDIUM_BLOCK), (_, _SMALL_BLOCK) = (
+    (tl.constexpr(least), tl.constexpr(block)) for least, block in layout.BLOCKS
+)
+_SUMMED: Final = 1024
+"""Blocks whose words one step of a running sum adds up: more steps take longer than larger ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Symbols of several streams in one memory; sizes and alphabets lie on the device.
+
+    Attributes:
+        symbols: uint8, the memory: a byte per symbol in the first ``num_narrow`` streams, an int16
+            in the others, whose alphabets may have up to 4096 symbols.
+        starts: int64 [streams], the byte at which each stream begins.
+        counts: int64 [streams], symbols of each; 0 if it is absent, then its body has 0 bytes.
+        capacities: the most symbols of each, for which there is room.
+        alphabets: int32 [streams].
+        rotations: int32 [streams]; the symbol of a byte is ``byte - rotation`` modulo 256, so that
+            codes can be stored before the smallest of them is known. 0 for int16.
+        num_narrow: how many streams are of bytes.
+    """
+
+    symbols: torch.Tensor
+    starts: torch.Tensor
+    counts: torch.Tensor
+    capacities: tuple[int, ...]
+    alphabets: torch.Tensor
+    rotations: torch.Tensor
+    num_narrow: int
+
+    @property
+    def num_wide(self) -> int:
+        """How many streams are of int16."""
+        return len(self.capacities) - self.num_narrow
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedStreams:
+    """Coded blocks, not yet in their places.
+
+    Attributes:
+        nbytes: int64 [streams], size of each body, a multiple of 8.
+        frequencies: int16, the tables of all streams.
+        used: int32 [streams], symbols that occur in each.
+        words: int16; those of a block of ``n`` symbols end ``n`` places behind where they would
+            start if a symbol took one place, counted from the stream's start.
+        states: int32 [blocks, 32].
+        ends: int64 [blocks], words of a stream up to the end of each block.
+        blocks: which stream a program works for.
+    """
+
+    nbytes: torch.Tensor
+    frequencies: torch.Tensor
+    used: torch.Tensor
+    words: torch.Tensor
+    states: torch.Tensor
+    ends: torch.Tensor
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Which stream a program works for.
+
+    Attributes:
+        capacities: int64 [streams].
+        firsts: int64 [streams], the first program of each.
+        owners: int32 [num_programs], the stream of each.
+        num_programs: of all streams.
+    """
+
+    capacities: torch.Tensor
+    firsts: torch.Tensor
+    owners: torch.Tensor
+    num_programs: int
+
+
+def _most_blocks(capacity: int) -> int:
+    """Return the most blocks that a stream of at most ``capacity`` symbols can have."""
+    # the last count before blocks double makes more of them than that count plus one
+    counts = [capacity, *(least - 1 for least, _ in layout.BLOCKS if 0 < least <= capacity)]
+    return max(ceil_div(count, layout.block_symbols(count)) for count in counts)
+
+
+def num_programs_of(capacity: int) -> int:
+    """Return the programs of a stream of at most ``capacity`` symbols."""
+    return max(1, _most_blocks(capacity))
+
+
+@kept
+def block_table(capacities: tuple[int, ...], device: torch.device) -> Blocks:
+    """Return the programs of streams with at most so many symbols."""
+    programs = [num_programs_of(capacity) for capacity in capacities]
+    firsts = list(accumulate(programs, initial=0))
+    streams = torch.arange(len(programs), dtype=torch.int32, device="cpu")
+    owners = streams.repeat_interleave(torch.tensor(programs, device="cpu"))
+    return Blocks(
+        uploaded(capacities, torch.int64, device),
+        uploaded(firsts[:-1], torch.int64, device),
+        sent(owners, device),
+        firsts[-1],
+    )
+
+
+@triton.jit
+def _block_of(count):
+    """Return the symbols per block of a stream of ``count`` symbols."""
+    small = tl.where(count >= _MEDIUM, _MEDIUM_BLOCK, _SMALL_BLOCK)
+    return tl.where(count >= _LARGE, _LARGE_BLOCK, small)
+
+
+@triton.jit
+def body_parts(count, alphabet):
+    """Return number of blocks, and where offsets and states of a body start."""
+    block = _block_of(count)
+    num_blocks = (count + block - 1) // block
+    offsets_start = padded(2 * alphabet.to(tl.int64))
+    return num_blocks, offsets_start, offsets_start + padded(4 * (num_blocks + 1))
+
+
+@triton.jit
+def own_block(program, counts, firsts, owners):
+    """Return the stream of a program, its count, the program's block, block size, symbols in it.
+
+    Not more than 0 symbols say that there is no such block.
+    """
+    k = tl.load(owners + program).to(tl.int64)
+    count = tl.load(counts + k)
+    block = _block_of(count)
+    b = program - tl.load(firsts + k)
+    return k, count, b, block, tl.minimum(count - b * block, block).to(tl.int32)
+
+
+@triton.jit(do_not_specialize=["num_narrow"])
+def _encode_kernel(
+    symbols, starts, counts, firsts, owners, alphabets, entries, used, words, states, ends,
+    num_narrow, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, PTX: tl.constexpr,
+):  # fmt: skip
+    """One program, of one warp, encodes one block; its words end where its symbols end."""
+    # backwards: the symbols that were counted last are still in the cache
+    program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    k, _, b, block, size = own_block(program, counts, firsts, owners)
+    num_words = tl.full((), 0, tl.int32)
+    if (size > 0) & (tl.load(used + k) > 1):
+        alphabet, start = tl.load(alphabets + k), tl.load(starts + k)
+        table = entries + table_start(k, num_narrow)
+        end = words + start + b * block + size
+        x = tl.zeros([LANES], dtype=tl.uint32)
+        if HAS_NARROW and k < num_narrow:
+            bits = bits_of_alphabet(alphabet, False)
+            source = symbols + start + b * block
+            x, num_words = encode_block(source, size, table, end, bits, False, PTX)
+        if HAS_WIDE and k >= num_narrow:
+            bits = bits_of_alphabet(alphabet, True)
+            source = (symbols + start).to(tl.pointer_type(tl.int16)) + b * block
+            x, num_words = encode_block(source, size, table, end, bits, True, PTX)
+        lane = tl.arange(0, LANES)
+        tl.store(states + program * LANES + lane, x.to(tl.int32, bitcast=True))
+    tl.store(ends + program, num_words.to(tl.int64))
+
+
+@triton.jit
+def _sum_kernel(counts, alphabets, used, firsts, ends, nbytes, LANES: tl.constexpr):
+    """One program adds up the words of one stream and computes the size of its body."""
+    k = tl.program_id(0).to(tl.int64)
+    count, first = tl.load(counts + k), tl.load(firsts + k)
+    num_blocks, _, states_start = body_parts(count, tl.load(alphabets + k))
+    total = tl.full((), 0, tl.int64)
+    for start in range(0, num_blocks, LANES):
+        b = start + tl.arange(0, LANES)
+        found = tl.load(ends + first + b, mask=b < num_blocks, other=0)
+        tl.store(ends + first + b, total + tl.cumsum(found, axis=0), mask=b < num_blocks)
+        total += tl.sum(found, axis=0)
+    states_nbytes = tl.where(tl.load(used + k) > 1, STATES_NBYTES * num_blocks, 0)
+    size = states_start + states_nbytes + padded(2 * total)
+    tl.store(nbytes + k, tl.where(count > 0, size, 0))
+
+
+@lru_cache(maxsize=64)
+def _encoding_layout(num_streams: int, num_table: int, num_words: int, num_blocks: int) -> Layout:
+    return Layout.of(
+        (
+            (torch.int64, num_streams),
+            (torch.int16, num_table),
+            (torch.int64, num_table),
+            (torch.int32, num_streams),
+            (torch.int16, num_words),
+            (torch.int32, num_blocks * layout.LANES),
+            (torch.int64, num_blocks),
+        )
+    )
+
+
+def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
+    """Code every block of every stream, each with the frequencies of its own symbols.
+
+    ``counts`` is int64 [num_counts()] of ``histogram.gpu``, zeroed: working memory.
+    """
+    symbols, num_narrow, num_streams = streams.symbols, streams.num_narrow, len(streams.capacities)
+    device = symbols.device
+    blocks = block_table(streams.capacities, device)
+    nbytes, frequencies, entries, used, words, states, ends = _encoding_layout(
+        num_streams, counts.numel(), symbols.numel(), blocks.num_programs
+    ).carve(device)
+    stream_counts(symbols, streams.starts, streams.counts, streams.capacities, num_narrow, counts)
+    encoding_tables(
+        counts, streams.alphabets, streams.rotations, num_narrow, frequencies, entries, used
+    )
+    _encode_kernel[(blocks.num_programs,)](
+        symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
+        entries, used, words, states, ends, num_narrow, HAS_NARROW=num_narrow > 0,
+        HAS_WIDE=streams.num_wide > 0, PTX=has_ptx(symbols), num_warps=1,
+    )  # fmt: skip
+    _sum_kernel[(num_streams,)](
+        streams.counts, streams.alphabets, used, blocks.firsts, ends, nbytes, LANES=_SUMMED
+    )
+    return EncodedStreams(nbytes, frequencies, used, words, states, ends, blocks)
+
+
+@triton.jit(do_not_specialize=["num_narrow"])
+def _place_kernel(
+    targets, starts, counts, firsts, owners, alphabets, frequencies, used, words, states, ends,
+    num_narrow, COPIED: tl.constexpr,
+):  # fmt: skip
+    """One program moves one block to its place in the body of its stream."""
+    program = tl.program_id(0).to(tl.int64)
+    k, count, b, block, size = own_block(program, counts, firsts, owners)
+    target = tl.load(targets + k)
+    if (size > 0) & (target != 0):
+        num_blocks, offsets_start, states_start = body_parts(count, tl.load(alphabets + k))
+        states_nbytes = tl.where(tl.load(used + k) > 1, STATES_NBYTES * num_blocks, 0)
+        start = tl.load(ends + program - 1, mask=b > 0, other=0)
+        end = tl.load(ends + program)
+        source = words + tl.load(starts + k) + b * block + size - (end - start)
+        place_block(
+            target.to(tl.pointer_type(tl.uint8)), b, num_blocks, start, end, source,
+            states + program * LANES, frequencies + table_start(k, num_narrow),
+            (offsets_start // 2).to(tl.int32), offsets_start, states_start,
+            states_start + states_nbytes, COPIED,
+        )  # fmt: skip
+
+
+def place_streams(streams: Streams, encoded: EncodedStreams, targets: torch.Tensor) -> None:
+    """Write the bodies to addresses, int64 [streams], multiples of 8; 0 leaves a body unwritten."""
+    blocks = encoded.blocks
+    _place_kernel[(blocks.num_programs,)](
+        targets, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
+        encoded.frequencies, encoded.used, encoded.words, encoded.states, encoded.ends,
+        streams.num_narrow, COPIED=COPIED,
+    )  # fmt: skip

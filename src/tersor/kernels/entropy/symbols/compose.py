@@ -1,0 +1,30 @@
+"""Quantization straight to symbols and back, as the compositions that define the answer."""
+
+from __future__ import annotations
+
+import torch
+
+from tersor.kernels.entropy.symbols import reference as symbols
+from tersor.kernels.entropy.symbols.alphabet import Symbols
+from tersor.kernels.quantize import Grid
+from tersor.kernels.quantize import reference as quantize
+
+
+def quantize_symbols(
+    x: torch.Tensor, grid: Grid, low: float, high: float
+) -> tuple[Symbols, torch.Tensor]:
+    """Return the mapped codes of ``x`` and the positions of the outliers.
+
+    ``low`` and ``high`` are the finite range of ``x``; a faster twin may use them to know the
+    alphabet before it sees the codes.
+    """
+    del low, high
+    codes, positions = quantize.bounded_quantize(x, grid)
+    return symbols.map_symbols(codes), positions
+
+
+def dequantize_symbols(
+    mapped: torch.Tensor, other: Symbols, step: float, out: torch.Tensor
+) -> None:
+    """Write the values of the symbols ``mapped`` into the contiguous ``out``."""
+    quantize.bounded_dequantize(symbols.unmap_symbols(mapped, other), step, out)

@@ -1,0 +1,1 @@
+"""Symbols and their histograms in Triton."""

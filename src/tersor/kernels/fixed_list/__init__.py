@@ -1,1 +1,0 @@
-"""Payloads of a list whose sizes follow from the shapes, so that each has its place beforehand."""

@@ -1,1 +1,0 @@
-"""Payloads of codec ``flat`` for a whole list of tensors, on the device and without waiting."""

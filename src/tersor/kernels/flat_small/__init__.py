@@ -1,1 +1,0 @@
-"""Flat payloads of a list of small tensors in two launches."""

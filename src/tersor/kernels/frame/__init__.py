@@ -1,1 +1,0 @@
-"""Frames of payloads whose sizes only the device knows."""

@@ -1,1 +1,0 @@
-"""The quantization grids of a list of tensors, computed where their ranges are."""

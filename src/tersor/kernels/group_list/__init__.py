@@ -1,1 +1,0 @@
-"""Groups of a list of tensors in one launch."""

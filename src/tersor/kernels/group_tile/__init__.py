@@ -1,1 +1,0 @@
-"""Tiles of whole groups on the GPU, from values to fields and back."""

@@ -1,1 +1,0 @@
-"""Values of every float dtype as the float32 that groups are made of, and back."""

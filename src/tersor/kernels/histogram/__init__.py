@@ -1,1 +1,0 @@
-"""Counting symbols on a GPU, for the tables of the entropy coders."""

@@ -1,1 +1,0 @@
-"""The index of de-duplicated rows of lists of matrices."""

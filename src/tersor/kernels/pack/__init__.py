@@ -1,0 +1,1 @@
+"""Integer codes at fixed lengths: one width per list, or per block of codes."""

@@ -1,0 +1,1 @@
+"""Blocks of codes in Triton, tile by tile."""

@@ -1,0 +1,220 @@
+"""Packing of a tile in Triton: quantized, and packed into words that ``bitpack_tile`` copies.
+
+A tile of 1024 codes is work of one warp. A lane has 32 neighbours, whose fields fill whole words
+whatever their width is, so that no lane needs to know what another one stores.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from tersor.kernels.quantize.gpu.quantize import (
+    F64,
+    I32,
+    load_values,
+    quantize_fields,
+    quantize_values,
+)
+
+_LANES = tl.constexpr(32)
+_LARGEST_FAST = tl.constexpr((1 << 22) - 1)
+"""The largest field that ``quantize_fields`` gets right."""
+
+
+@triton.jit
+def zigzag(codes):
+    """Return codes as unsigned fields: 0, -1, 1, -2 become 0, 1, 2, 3."""
+    return ((codes << 1) ^ (codes >> 31)).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def bit_length(values):
+    """Return the number of bits of each uint32, without the instruction not every device has."""
+    length = (values > 0).to(tl.int32)
+    for k in tl.static_range(4, -1, -1):
+        large = values >= (1 << (1 << k))
+        length += tl.where(large, 1 << k, 0)
+        values = tl.where(large, values >> (1 << k), values)
+    return length
+
+
+@triton.jit
+def _either(a, b):
+    return a | b
+
+
+@triton.jit
+def _both(a, b):
+    return a & b
+
+
+@triton.jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _lane_union(fields):
+    """Return the bits set in any of a lane's [8, 32, 4] fields."""
+    return tl.reduce(tl.reduce(fields, 2, _either), 0, _either)
+
+
+@triton.jit
+def _put(pieces, nbits, words, held, num_held):
+    """Append ``nbits`` bits, at most 32, to each lane's stream; store a word where one is full.
+
+    Returns where the next word goes, the bits that wait for it, below 2**32, and how many.
+    """
+    held |= pieces.to(tl.uint64) << num_held.to(tl.uint64)
+    num_held += nbits
+    is_full = num_held >= 32
+    tl.store(words, held.to(tl.uint32), mask=is_full)
+    held = tl.where(is_full, held >> 32, held)
+    return words + is_full.to(tl.int32), held, num_held - tl.where(is_full, 32, 0)
+
+
+@triton.jit
+def _by_fours(pieces):
+    """Return the first and the second four of eight pieces per lane, each as a 4-tuple."""
+    even, odd = tl.split(tl.reshape(tl.permute(pieces, (1, 0)), [_LANES, 4, 2]))
+    p04, p26 = tl.split(tl.reshape(even, [_LANES, 2, 2]))
+    p15, p37 = tl.split(tl.reshape(odd, [_LANES, 2, 2]))
+    p0, p4 = tl.split(p04)
+    p1, p5 = tl.split(p15)
+    p2, p6 = tl.split(p26)
+    p3, p7 = tl.split(p37)
+    return (p0, p1, p2, p3), (p4, p5, p6, p7)
+
+
+@triton.jit
+def _store_small(fields, width, words):
+    """Store each lane's fields of up to 8 bits as ``width`` words."""
+    shift = tl.arange(0, 4)[None, None, :] * width[None, :, None]
+    first, second = _by_fours(tl.reduce(fields << shift.to(tl.uint32), 2, _either))
+    held = tl.zeros([_LANES], dtype=tl.uint64)
+    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    for k in tl.static_range(4):
+        words, held, num_held = _put(first[k], 4 * width, words, held, num_held)
+    for k in tl.static_range(4):
+        words, held, num_held = _put(second[k], 4 * width, words, held, num_held)
+
+
+@triton.jit
+def _store_medium(fields, width, words):
+    """Store each lane's fields of up to 16 bits as ``width`` words."""
+    shift = tl.arange(0, 2)[None, None, None, :] * width[None, :, None, None]
+    pairs = tl.reshape(fields, [8, _LANES, 2, 2]) << shift.to(tl.uint32)
+    left, right = tl.split(tl.reduce(pairs, 3, _either))
+    l0, l1 = _by_fours(left)
+    r0, r1 = _by_fours(right)
+    held = tl.zeros([_LANES], dtype=tl.uint64)
+    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    for k in tl.static_range(4):
+        words, held, num_held = _put(l0[k], 2 * width, words, held, num_held)
+        words, held, num_held = _put(r0[k], 2 * width, words, held, num_held)
+    for k in tl.static_range(4):
+        words, held, num_held = _put(l1[k], 2 * width, words, held, num_held)
+        words, held, num_held = _put(r1[k], 2 * width, words, held, num_held)
+
+
+@triton.jit
+def _put_fours(a, b, c, d, width, words, held, num_held):
+    """Append four fields of up to 32 bits for each of four chunks."""
+    for k in tl.static_range(4):
+        words, held, num_held = _put(a[k], width, words, held, num_held)
+        words, held, num_held = _put(b[k], width, words, held, num_held)
+        words, held, num_held = _put(c[k], width, words, held, num_held)
+        words, held, num_held = _put(d[k], width, words, held, num_held)
+    return words, held, num_held
+
+
+@triton.jit
+def _store_any(fields, width, words):
+    """Store each lane's fields of up to 32 bits as ``width`` words."""
+    even, odd = tl.split(tl.reshape(fields, [8, _LANES, 2, 2]))
+    a, c = tl.split(even)
+    b, d = tl.split(odd)
+    a0, a1 = _by_fours(a)
+    b0, b1 = _by_fours(b)
+    c0, c1 = _by_fours(c)
+    d0, d1 = _by_fours(d)
+    held = tl.zeros([_LANES], dtype=tl.uint64)
+    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    words, held, num_held = _put_fours(a0, b0, c0, d0, width, words, held, num_held)
+    _put_fours(a1, b1, c1, d1, width, words, held, num_held)
+
+
+@triton.jit
+def _load_tile(address, base, limit, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return a tile as [8, 32, 4]: every four of a lane's 32 neighbours; 0 from ``limit`` on."""
+    fours = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, _LANES)[None, :, None] * 32
+    position = base + fours + tl.arange(0, 4)[None, None, :]
+    if base + 32 * _LANES <= limit:
+        values = load_values(address, position, limit, 0.0, KIND, ALIGNED, True)
+    else:
+        values = load_values(address, position, limit, 0.0, KIND, ALIGNED, False)
+    return values
+
+
+@triton.jit
+def _exact_fields(address, base, limit, grid, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the fields of a tile of any values, outliers as 0, and how many outliers it has."""
+    values = _load_tile(address, base, limit, KIND, ALIGNED)
+    codes, holds = quantize_values(values, grid[0], grid[1], grid[2], KIND)
+    return zigzag(codes), tl.sum((~holds).to(tl.int32), axis=None)
+
+
+@triton.jit
+def _fields_of(address, base, limit, grid, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the fields of a tile and how many outliers it has.
+
+    As if there were neither outliers nor codes of more than 22 bits, if that turns out to be right:
+    to look once per lane instead of at every value saves a third of the instructions. If not, the
+    values are loaded again, since to hold them would take 32 registers.
+    """
+    is_fast: tl.constexpr = (KIND != F64) & (KIND != I32)
+    if is_fast:
+        values = _load_tile(address, base, limit, KIND, ALIGNED)
+        fields, error = quantize_fields(values, grid[0], grid[1], KIND)
+        wrong = ~(tl.reduce(tl.reduce(error, 2, _larger), 0, _larger) <= grid[2])
+        wrong |= _lane_union(fields) > _LARGEST_FAST
+        outliers = tl.sum(wrong.to(tl.int32), axis=0)
+        if outliers > 0:
+            fields, outliers = _exact_fields(address, base, limit, grid, KIND, ALIGNED)
+    else:
+        fields, outliers = _exact_fields(address, base, limit, grid, KIND, ALIGNED)
+    return fields, outliers
+
+
+@triton.jit
+def pack_tile(
+    address, base, limit, grid, slot, widths, KIND: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Quantize and pack the 1024 values from ``base`` on into the words at ``slot``.
+
+    Values from ``limit`` on count as 0. Returns the tile's words, its outliers, and whether its
+    codes differ; what the blocks' widths are goes to ``widths``.
+    """
+    fields, outliers = _fields_of(address, base, limit, grid, KIND, ALIGNED)
+    union = _lane_union(fields)
+    common = tl.reduce(tl.reduce(tl.reduce(fields, 2, _both), 0, _both), 0, _both)
+    differs = (tl.reduce(union, 0, _either) != common).to(tl.int32)
+    width = bit_length(union)
+    lane = tl.arange(0, _LANES)
+    if BLOCK == 64:
+        pairs = tl.max(tl.reshape(width, [_LANES // 2, 2]), axis=1)
+        width = tl.reshape(tl.broadcast_to(pairs[:, None], [_LANES // 2, 2]), [_LANES])
+        tl.store(widths + lane // 2, width.to(tl.uint8), mask=lane % 2 == 0)
+    else:
+        tl.store(widths + lane, width.to(tl.uint8))
+    words = slot + (tl.cumsum(width, axis=0) - width)
+    most = tl.max(width, axis=0)
+    if most <= 8:
+        _store_small(fields, width, words)
+    elif most <= 16:
+        _store_medium(fields, width, words)
+    else:
+        _store_any(fields, width, words)
+    return tl.sum(width, axis=0), outliers, differs

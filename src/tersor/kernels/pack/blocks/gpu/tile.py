@@ -1,0 +1,189 @@
+"""Packing and unpacking of tiles in Triton; the kernels that use it know where the tiles are.
+
+A tile of 1024 codes is packed into a slot of worst-case size; its words are copied to where they
+belong once that is known.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from tersor.kernels.pack.blocks.layout import TAIL_NBYTES
+from tersor.kernels.quantize.gpu.quantize import dequantize_values, store_values
+from tersor.kernels.quantize.grid import TILE as _TILE
+from tersor.kernels.runtime.gpu.tiles import padded, store_zeros, tile_end
+
+TILE = tl.constexpr(_TILE)
+SLOT_NBYTES: Final = 4 * _TILE
+"""Room for one tile's words, were every field 32 bits wide."""
+
+_INTERPRETED: Final = triton.knobs.runtime.interpret
+# Triton's interpreter takes as long for a small part of a tile as for a large one
+SCAN_VALUES = tl.constexpr(_TILE if _INTERPRETED else 128)
+"""Values of a tile that are looked at once more at a time."""
+
+PACK_RUN: Final = 4
+PLACE_RUN: Final = 16
+UNPACK_RUN: Final = 4
+"""Tiles that one program packs, puts in place, or unpacks."""
+
+PLACE_WORDS: Final = 64
+"""Words of each tile that a program puts in place at a time."""
+
+_SLOT_NBYTES = tl.constexpr(SLOT_NBYTES)
+_TAIL = tl.constexpr(TAIL_NBYTES)
+
+
+@triton.jit
+def unzigzag(fields):
+    """Return the int32 codes of ``zigzag``'s fields."""
+    return (fields >> 1).to(tl.int32, bitcast=True) ^ -(fields & 1).to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def slot_of(slots, tile):
+    """Return where the words of a tile lie."""
+    return (slots + tile * _SLOT_NBYTES).to(tl.pointer_type(tl.uint32))
+
+
+@triton.jit
+def _place_words(words, start, num_words, tile, slots, RUN: tl.constexpr, PART: tl.constexpr):
+    """Copy the words of a run of tiles from their slots; ``start`` says where each goes."""
+    source = slot_of(slots, tile + tl.arange(0, RUN))[:, None]
+    target = words + start[:, None]
+    for first in range(0, tl.max(num_words, axis=0), PART):
+        index = first + tl.arange(0, PART)[None, :]
+        inside = index < num_words[:, None]
+        tl.store(target + index, tl.load(source + index, mask=inside, other=0), mask=inside)
+
+
+@triton.jit
+def place_tiles(
+    body, count, tile, stop, first, last, ends, slots, widths, BLOCK: tl.constexpr,
+    RUN: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Put offsets, widths and words of tiles ``[tile, stop)`` into a packed body.
+
+    The body has ``count`` codes in tiles ``[first, last)``; ``ends`` is the running sum over the
+    words of all tiles. There are at most ``RUN`` to put, ``PART`` words of each at a time.
+    """
+    blocks: tl.constexpr = TILE // BLOCK
+    num_tiles, num_blocks = last - first, (count + BLOCK - 1) // BLOCK
+    widths_start = padded(4 * (num_tiles + 1))
+    words_start = widths_start + padded(num_blocks)
+    origin = tile_end(ends, first)
+    j = tile + tl.arange(0, RUN)
+    before = tl.load(ends + j - 1, mask=(j > 0) & (j < stop), other=0) - origin
+    num_words = tl.load(ends + j, mask=j < stop, other=0) - origin - before
+    offsets = body.to(tl.pointer_type(tl.int32))
+    tl.store(offsets + (j - first), before.to(tl.int32), mask=j < stop)
+    b = (tile - first) * blocks + tl.arange(0, RUN * blocks)
+    width = tl.load(widths + first * blocks + b, mask=b < num_blocks, other=0)
+    tl.store(body + widths_start + b, width, mask=b < num_blocks)
+    words = (body + words_start).to(tl.pointer_type(tl.uint32))
+    num_words = tl.where(j < stop, num_words, 0)
+    _place_words(words, before, num_words, tile, slots, RUN, PART)
+    if stop == last:
+        total = tile_end(ends, last) - origin
+        tl.store(offsets + num_tiles, total.to(tl.int32))
+        offsets_end = 4 * (num_tiles + 1)
+        store_zeros(body + offsets_end, widths_start - offsets_end, 8)
+        store_zeros(body + widths_start + num_blocks, padded(num_blocks) - num_blocks, 8)
+        store_zeros(body + words_start + 4 * total, padded(4 * total) - 4 * total + _TAIL, 32)
+
+
+@triton.jit
+def _load_pair(words, place):
+    """Return the word at ``place`` and the one after it as one uint64."""
+    low = tl.load(words + place).to(tl.uint64)
+    return low | (tl.load(words + place + 1).to(tl.uint64) << 32)
+
+
+@triton.jit
+def unpack_up_to_8(words, width, start, BLOCK: tl.constexpr):
+    """Return uint32 fields [blocks, BLOCK] of up to 8 bits each from word ``start[b]`` on.
+
+    They are read by fours: two words hold them wherever they begin.
+    """
+    bit = tl.arange(0, BLOCK // 4)[None, :] * (4 * width)[:, None]
+    pair = _load_pair(words, start[:, None] + (bit >> 5))
+    window = (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32)
+    shift = tl.arange(0, 4)[None, None, :] * width[:, None, None]
+    mask = ((1 << width) - 1).to(tl.uint32)
+    fields = (window[:, :, None] >> shift.to(tl.uint32)) & mask[:, None, None]
+    return tl.reshape(fields, [width.shape[0], BLOCK])
+
+
+@triton.jit
+def unpack_up_to_32(words, width, start, BLOCK: tl.constexpr):
+    """Return uint32 fields [blocks, BLOCK] of any width from word ``start[b]`` on.
+
+    Both functions read one word more than the fields take.
+    """
+    bit = tl.arange(0, BLOCK)[None, :] * width[:, None]
+    pair = _load_pair(words, start[:, None] + (bit >> 5))
+    mask = tl.where(width >= 32, -1, (1 << (width & 31)) - 1).to(tl.uint32, bitcast=True)
+    return (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32) & mask[:, None]
+
+
+@triton.jit
+def _unpack_tile(
+    words, widths, num_blocks, usable, step, address, base, count, KIND: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Decode one tile whose widths are known to fit; all are taken as 0 if it is not usable."""
+    whole = base + TILE <= count
+    done = 0
+    for part in range(0, TILE // BLOCK, ROWS):
+        b = part + tl.arange(0, ROWS)
+        width = tl.load(widths + b, mask=(b < num_blocks) & usable, other=0).to(tl.int32)
+        block_words = width * (BLOCK // 32)
+        start = tl.cumsum(block_words, axis=0) - block_words + done
+        if tl.max(width, axis=0) <= 8:
+            codes = unzigzag(unpack_up_to_8(words, width, start, BLOCK))
+            values = dequantize_values(codes, step, KIND, True)
+        else:
+            codes = unzigzag(unpack_up_to_32(words, width, start, BLOCK))
+            values = dequantize_values(codes, step, KIND, False)
+        position = base + b[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+        if whole:
+            store_values(address, position, values, count, KIND, ALIGNED, True)
+        else:
+            store_values(address, position, values, count, KIND, ALIGNED, False)
+        done += tl.sum(block_words, axis=0)
+
+
+@triton.jit
+def decode_tile(
+    body, body_nbytes, count, local, num_tiles, step, address, status, KIND: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Decode one tile of a packed body whose fixed parts are known to be present.
+
+    Sets ``status`` if the tile's widths and offsets contradict each other or ``body_nbytes``.
+    """
+    blocks: tl.constexpr = TILE // BLOCK
+    num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
+    widths_start = padded(4 * (num_tiles + 1))
+    words_start = widths_start + padded((count + BLOCK - 1) // BLOCK)
+    offsets = body.to(tl.pointer_type(tl.uint32)) + local
+    first = tl.load(offsets).to(tl.int64)
+    nwords = tl.load(offsets + 1).to(tl.int64) - first
+    widths = body + widths_start + local * blocks
+    b = tl.arange(0, blocks)
+    width = tl.load(widths + b, mask=b < num_blocks, other=0).to(tl.int32)
+    good = (tl.max(width, axis=0) <= 32) & (tl.sum(width, axis=0) * (BLOCK // 32) == nwords)
+    good = good & (4 * (first + nwords) <= body_nbytes - words_start - _TAIL)
+    good = good & ((local > 0) | (first == 0))
+    body_end = words_start + padded(4 * (first + nwords)) + _TAIL
+    good = good & ((local < num_tiles - 1) | (body_end == body_nbytes))
+    if not good:
+        tl.atomic_or(status, 1)
+    words = (body + words_start).to(tl.pointer_type(tl.uint32)) + tl.where(good, first, 0)
+    _unpack_tile(
+        words, widths, num_blocks, good, step, address, local * TILE, count, KIND, ALIGNED, BLOCK,
+        ROWS,
+    )  # fmt: skip

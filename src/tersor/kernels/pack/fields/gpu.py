@@ -1,0 +1,105 @@
+"""Contiguous bit fields in Triton."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.errors import CorruptDataError
+from tersor.kernels.pack.fields.reference import fields_nbytes
+
+_WORDS: Final = 1024
+"""Words that a program packs at most; also the fields that it unpacks."""
+
+
+@triton.jit
+def pack_words(
+    values, count, packed, num_words, width, run, FIELDS: tl.constexpr, WORDS: tl.constexpr
+):
+    """Pack the ``run``-th ``FIELDS`` values into whole words, of which ``WORDS`` must be enough.
+
+    Each word gathers the fields it holds. ``width`` is at least 1; what lies beyond ``count`` is 0.
+    """
+    first = run * FIELDS
+    word = tl.arange(0, WORDS)
+    at = run * width * (FIELDS // 32) + word
+    inside = (word < width * (FIELDS // 32)) & (at < num_words)
+    index = (word * 32) // width
+    shift = index * width - word * 32
+    fields_mask = (1 << width) - 1
+    bits = tl.zeros([WORDS], tl.uint32)
+    for _ in range(31 // width + 2):
+        known = inside & (shift < 32) & (first + index < count)
+        field = (tl.load(values + first + index, mask=known, other=0) & fields_mask).to(tl.uint32)
+        left = tl.minimum(tl.maximum(shift, 0), 31).to(tl.uint32)
+        right = tl.maximum(-shift, 0).to(tl.uint32)
+        bits |= (field << left) >> right
+        index += 1
+        shift += width
+    tl.store(packed + at, bits.to(tl.int32, bitcast=True), mask=inside)
+
+
+@triton.jit
+def take_fields(packed, num_words, bit, width, inside):
+    """Return the fields of ``width`` bits that start at each ``bit``, in words at ``packed``."""
+    at = bit >> 5
+    low = tl.load(packed + at, mask=inside, other=0).to(tl.uint32, bitcast=True)
+    more = inside & (at + 1 < num_words)
+    high = tl.load(packed + at + 1, mask=more, other=0).to(tl.uint32, bitcast=True)
+    shift = (bit & 31).to(tl.uint32)
+    # in two steps: a shift by 32 is undefined
+    joined = (low >> shift) | ((high << 1) << (31 - shift))
+    return joined.to(tl.int32, bitcast=True) & ((1 << width) - 1)
+
+
+@triton.jit
+def _pack_kernel(
+    values, count, packed, num_words, width, FIELDS: tl.constexpr, WORDS: tl.constexpr
+):
+    """One program packs ``FIELDS`` values."""
+    run = tl.program_id(0).to(tl.int64)
+    pack_words(values, count, packed, num_words, width, run, FIELDS, WORDS)
+
+
+@triton.jit
+def _unpack_kernel(packed, num_words, values, count, width, FIELDS: tl.constexpr):
+    """One program unpacks ``FIELDS`` values."""
+    field = tl.program_id(0).to(tl.int64) * FIELDS + tl.arange(0, FIELDS)
+    inside = field < count
+    found = take_fields(packed, num_words, field * width, width, inside)
+    tl.store(values + field, found, mask=inside)
+
+
+def pack_fields(values: torch.Tensor, width: int) -> torch.Tensor:
+    """See ``reference.pack_fields``."""
+    count = values.numel()
+    packed = torch.empty(fields_nbytes(count, width), dtype=torch.uint8, device=values.device)
+    if packed.numel() == 0:
+        return packed
+    words = packed.view(torch.int32)
+    blocks = 1 << ((_WORDS // width).bit_length() - 1)
+    launch: Any = _pack_kernel[(ceil_div(count, 32 * blocks),)]
+    with torch.cuda.device_of(values):
+        launch(values, count, words, words.numel(), width, FIELDS=32 * blocks, WORDS=_WORDS)
+    return packed
+
+
+def unpack_fields(packed: torch.Tensor, count: int, width: int) -> torch.Tensor:
+    """See ``reference.unpack_fields``."""
+    nbytes = fields_nbytes(count, width)
+    if packed.numel() < nbytes:
+        raise CorruptDataError("packed fields are truncated")
+    if nbytes == 0:
+        return torch.zeros(count, dtype=torch.int32, device=packed.device)
+    values = torch.empty(count, dtype=torch.int32, device=packed.device)
+    used = packed[:nbytes]
+    if (used.storage_offset() | used.data_ptr()) % 4:
+        used = used.clone()
+    launch: Any = _unpack_kernel[(ceil_div(count, _WORDS),)]
+    with torch.cuda.device_of(packed):
+        launch(used.view(torch.int32), nbytes // 4, values, count, width, FIELDS=_WORDS)
+    return values

@@ -1,1 +1,0 @@
-"""Packing of tiles of 1024 values on a GPU."""

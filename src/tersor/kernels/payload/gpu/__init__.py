@@ -1,0 +1,1 @@
+"""Headers, modes and outliers of payloads in Triton."""

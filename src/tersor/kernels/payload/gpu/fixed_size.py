@@ -1,0 +1,105 @@
+"""Lists whose payloads have sizes that the shapes decide, in Triton: one launch does all tensors.
+
+The host knows every place beforehand. A program looks up which tensor its tile belongs to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.tiles import padded as padded_on_device
+from tersor.kernels.runtime.gpu.tiles import store_zeros
+from tersor.raw_bytes import padded
+
+PAYLOAD_ALIGNMENT: Final = 8
+"""Every payload starts at a multiple of this many bytes."""
+
+WIDEST: Final = 16
+"""Bytes of the widest load, which needs an address that is a multiple of it."""
+
+_TYPES: Final = {
+    torch.float32: tl.float32,
+    torch.float64: tl.float64,
+    torch.float16: tl.float16,
+    torch.bfloat16: tl.bfloat16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FixedFrame:
+    """New memory for payloads of known sizes.
+
+    Attributes:
+        buffer: uint8, not written yet.
+        offsets: int64 on the device, where each payload starts.
+        sizes: int64 on the device, not written yet.
+        starts: the offsets, on the host.
+    """
+
+    buffer: torch.Tensor
+    offsets: torch.Tensor
+    sizes: torch.Tensor
+    starts: tuple[int, ...]
+
+
+def fixed_frame(sizes: Sequence[int], device: torch.device) -> FixedFrame:
+    """Return room for payloads of so many bytes."""
+    ends = tuple(accumulate((padded(size) for size in sizes), initial=0))
+    buffer = torch.empty(ends[-1], dtype=torch.uint8, device=device)
+    noted = torch.empty(len(sizes), dtype=torch.int64, device=device)
+    return FixedFrame(buffer, on_device(ends[:-1], device), noted, ends[:-1])
+
+
+def common_alignment(places: Sequence[int]) -> int:
+    """Return the largest power of two up to ``WIDEST`` that divides all of them."""
+    return math.gcd(WIDEST, *places)
+
+
+def element_type(dtype: torch.dtype, device: torch.device) -> Any:
+    """Return how a kernel sees values; Triton's interpreter would cut bfloat16 off, not round it."""
+    return tl.int16 if dtype == torch.bfloat16 and device.type == "cpu" else _TYPES[dtype]
+
+
+@triton.jit
+def own_tile(counts, first_tiles, owners):
+    """Return the program's tensor, the tile that it has of it, and the tensor's values."""
+    tile = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + tile)
+    return k, tile - tl.load(first_tiles + k), tl.load(counts + k)
+
+
+@triton.jit
+def typed(place, TYPE: tl.constexpr, ALIGNMENT: tl.constexpr):
+    """Return an address or a pointer as one to ``TYPE``, known to be a multiple of ``ALIGNMENT``."""
+    return tl.multiple_of(place.to(tl.pointer_type(TYPE)), ALIGNMENT)
+
+
+@triton.jit
+def new_payload(out, offsets, sizes, k, tile, nbytes):
+    """Return where payload ``k`` goes; its first tile notes its size and closes it with zeros."""
+    payload = out + tl.load(offsets + k)
+    if tile == 0:
+        tl.store(sizes + k, nbytes)
+        store_zeros(payload + nbytes, padded_on_device(nbytes) - nbytes, 8)
+    return payload
+
+
+@triton.jit
+def given_payload(buffer, offsets, sizes, status, k, tile, nbytes):
+    """Return where payload ``k`` starts, and whether it has the ``nbytes`` bytes that it must have.
+
+    The first tile notes in ``status`` whether it has.
+    """
+    is_whole = tl.load(sizes + k) == nbytes
+    if tile == 0:
+        tl.store(status + k, (~is_whole).to(tl.int32))
+    return buffer + tl.load(offsets + k), is_whole

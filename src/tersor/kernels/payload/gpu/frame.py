@@ -1,0 +1,99 @@
+"""Where the payloads of a frame lie, and frames put together, in Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.tiles import padded
+
+
+@triton.jit(do_not_specialize=["num_payloads", "room"])
+def _offsets_kernel(
+    sizes, least, num_payloads, room, offsets, checked, status, LANES: tl.constexpr
+):
+    """One program adds up sizes; all become 0 if one is impossible or they do not fit."""
+    total = tl.zeros([1], dtype=tl.int64)
+    wrong = tl.zeros([1], dtype=tl.int32)
+    for start in range(0, num_payloads, LANES):
+        k = start + tl.arange(0, LANES)
+        size = tl.load(sizes + k, mask=k < num_payloads, other=0)
+        smallest = tl.load(least + k, mask=k < num_payloads, other=0)
+        possible = (size >= smallest) & (size <= room)
+        wrong += tl.sum((~possible).to(tl.int32), axis=0)
+        # so that no sum can overflow
+        total += tl.sum(tl.where(possible, padded(size), 0), axis=0)
+    good = (wrong == 0) & (total <= room)
+    end = tl.zeros([1], dtype=tl.int64)
+    for start in range(0, num_payloads, LANES):
+        k = start + tl.arange(0, LANES)
+        size = tl.load(sizes + k, mask=k < num_payloads, other=0)
+        size = tl.where(good, size, 0)
+        taken = padded(size)
+        tl.store(offsets + k, tl.cumsum(taken, axis=0) - taken + end, mask=k < num_payloads)
+        tl.store(checked + k, size, mask=k < num_payloads)
+        tl.store(status + 1 + k, tl.zeros([LANES], dtype=tl.int32), mask=k < num_payloads)
+        end += tl.sum(taken, axis=0)
+    tl.store(status + tl.arange(0, 1), (~good).to(tl.int32))
+
+
+@triton.jit(do_not_specialize=["frame"])
+def _copy_kernel(sources, sizes, offsets, frame, LANES: tl.constexpr):
+    """Program (k, p) copies every p-th run of the words of payload k."""
+    k = tl.program_id(0)
+    source = tl.load(sources + k).to(tl.pointer_type(tl.int64))
+    target = (frame + tl.load(offsets + k)).to(tl.pointer_type(tl.int64))
+    num_words = padded(tl.load(sizes + k)) // 8
+    stride = tl.num_programs(1) * LANES
+    for start in range(tl.program_id(1) * LANES, num_words, stride):
+        i = start + tl.arange(0, LANES)
+        word = tl.load(source + i, mask=i < num_words, other=0)
+        tl.store(target + i, word, mask=i < num_words)
+
+
+def frame_places(
+    sizes: torch.Tensor, least_nbytes: Sequence[int], room_nbytes: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Say where the payloads of a frame lie, without waiting.
+
+    Args:
+        sizes: int64 on the device; not trusted.
+        least_nbytes: the smallest possible size of each.
+        room_nbytes: bytes of the frame.
+
+    Returns:
+        offsets: int64, where each starts.
+        checked: int64, the sizes; all 0 if one is impossible, or if the frame cannot hold them.
+        status: int32 [1 + len(sizes)], first 0 if the sizes are possible, then zeros.
+    """
+    sizes = sizes.contiguous()
+    offsets, checked = torch.empty_like(sizes), torch.empty_like(sizes)
+    status = torch.empty(1 + sizes.numel(), dtype=torch.int32, device=sizes.device)
+    with torch.cuda.device_of(sizes):
+        _offsets_kernel[(1,)](
+            sizes, on_device(tuple(least_nbytes), sizes.device), sizes.numel(), room_nbytes,
+            offsets, checked, status, LANES=256,
+        )  # fmt: skip
+    return offsets, checked, status
+
+
+def join_frame(sources: torch.Tensor, sizes: torch.Tensor, rooms: Sequence[int]) -> torch.Tensor:
+    """Copy payloads into one new frame of worst-case size, without waiting.
+
+    Args:
+        sources: int64 on the device, the address of each, a multiple of 8; zeros follow each up to
+            a multiple of 8 bytes.
+        sizes: int64 on the device, bytes of each.
+        rooms: the most bytes each can have, each a multiple of 8.
+    """
+    room_nbytes = sum(rooms)
+    frame = torch.empty(room_nbytes, dtype=torch.uint8, device=sizes.device)
+    offsets, _, _ = frame_places(sizes, [0] * len(rooms), room_nbytes)
+    programs = max(1, min(64, max(rooms, default=0) >> 16))
+    with torch.cuda.device_of(sizes):
+        _copy_kernel[(len(rooms), programs)](sources, sizes, offsets, frame, LANES=1024)
+    return frame

@@ -1,0 +1,72 @@
+"""Tiles that are not plainly coded, in Triton: their range, their outliers, their exact values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import triton
+import triton.language as tl
+
+from tersor.kernels.payload.gpu.plan import (
+    CODED,
+    CONSTANT,
+    HEADER_NBYTES,
+    MODE,
+    OUTLIERS,
+    copy_values,
+    place_outliers,
+)
+from tersor.kernels.quantize.gpu.finite_range import fold_range
+from tersor.kernels.quantize.gpu.quantize import load_values
+
+_WARPS: Final = 4224
+"""Of all programs for what is not coded together: as many programs of one warp as an H200 holds."""
+
+
+def programs_per_tensor(numels: Sequence[int], tile: int, num_warps: int) -> int:
+    """Return the programs, of ``num_warps``, for those tiles of a tensor that are not plainly coded."""
+    return max(1, min(_WARPS // (num_warps * len(numels)), max(numels) // tile))
+
+
+@triton.jit
+def load_grid(grids, k):
+    """Return step, inverse and checked bound of tensor ``k``."""
+    return tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1), tl.load(grids + 3 * k + 2)
+
+
+@triton.jit
+def examine_tile(address, limit, keys, KIND: tl.constexpr, PART: tl.constexpr):
+    """Fold ``limit`` values into their tensor's range; return how many of them are not finite."""
+    specials = 0
+    for part in range(0, limit, PART):
+        position = part + tl.arange(0, PART)
+        values = load_values(address, position, limit, float("nan"), KIND, False, False)
+        fold_range(values, keys, KIND)
+        special = (position < limit) & ~(tl.abs(values) < float("inf"))
+        specials += tl.sum(special.to(tl.int32), axis=0)
+    return specials
+
+
+@triton.jit
+def finish_tiles(
+    payload, row, address, count, first, last, ends, num_tiles, grid, KIND: tl.constexpr,
+    TILE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Store the exact values, or the outliers, of every so many tiles of ``[first, last)``.
+
+    Every so many as there are programs along axis 1. Apart from the kernels that code, which need
+    fewer registers without this: tensors that are not coded and tiles with outliers are rare.
+    """
+    mode = tl.load(row + MODE)
+    is_exact = (mode != CODED) & (mode != CONSTANT)
+    if is_exact | (tl.load(row + OUTLIERS) > 0):
+        for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
+            if is_exact:
+                begin, end = (tile - first) * TILE, tl.minimum((tile + 1 - first) * TILE, count)
+                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
+            else:
+                place_outliers(
+                    payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
+                    KIND, TILE, PART,
+                )  # fmt: skip

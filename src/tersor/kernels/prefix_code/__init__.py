@@ -1,1 +1,0 @@
-"""Building prefix codes: lengths, canonical codes and decoding tables for ``huffman``."""

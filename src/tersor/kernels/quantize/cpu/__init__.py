@@ -1,0 +1,1 @@
+"""Ranges and quantization in numba."""

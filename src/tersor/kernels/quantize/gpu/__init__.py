@@ -1,0 +1,1 @@
+"""Ranges, grids and quantization in Triton."""

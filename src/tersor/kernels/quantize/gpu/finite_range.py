@@ -1,0 +1,121 @@
+"""Finite range in Triton: one pass, combined by atomics on integers that sort like the values.
+
+A range is kept as two unsigned keys, of the largest value and of the negated smallest one, so that
+zeroed memory holds no value and both are combined by maximum.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.quantize.gpu.quantize import F64, KINDS, load_values
+from tersor.kernels.runtime.gpu.tiles import TileTable, addresses, are_aligned, tile_table
+
+TILE = 8192
+"""Values per program."""
+
+
+@triton.jit
+def _key(value, KIND: tl.constexpr):
+    """Return an unsigned integer that sorts like the finite value and is not 0."""
+    if KIND == F64:
+        bits = value.to(tl.int64, bitcast=True)
+        return (bits ^ ((bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))).to(tl.uint64, bitcast=True)
+    bits = value.to(tl.int32, bitcast=True)
+    return (bits ^ ((bits >> 31) | (-0x7FFFFFFF - 1))).to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def _value(key, KIND: tl.constexpr):
+    """Return the float64 value of a key; a negative zero becomes positive."""
+    if KIND == F64:
+        bits = key.to(tl.int64, bitcast=True)
+        bits = bits ^ (~(bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))
+        return bits.to(tl.float64, bitcast=True) + 0.0
+    bits = key.to(tl.int32, bitcast=True)
+    bits = bits ^ (~(bits >> 31) | (-0x7FFFFFFF - 1))
+    return bits.to(tl.float32, bitcast=True).to(tl.float64) + 0.0
+
+
+@triton.jit
+def fold_range(values, keys, KIND: tl.constexpr):
+    """Fold the finite ones of ``values`` into the two keys at ``keys``."""
+    finite = tl.abs(values) < float("inf")
+    low = tl.min(tl.where(finite, values, float("inf")), axis=None)
+    high = tl.max(tl.where(finite, values, float("-inf")), axis=None)
+    pointer = keys.to(tl.pointer_type(tl.uint64 if KIND == F64 else tl.uint32))
+    if low <= high:
+        tl.atomic_max(pointer, _key(high, KIND), sem="relaxed")
+        tl.atomic_max(pointer + 1, _key(-low, KIND), sem="relaxed")
+
+
+@triton.jit
+def load_range(keys, k, inside, KIND: tl.constexpr):
+    """Return low and high of tensors ``k`` as float64; low > high if no value was finite."""
+    pointer = keys.to(tl.pointer_type(tl.uint64 if KIND == F64 else tl.uint32)) + 2 * k
+    high_key = tl.load(pointer, mask=inside, other=0)
+    low_key = tl.load(pointer + 1, mask=inside, other=0)
+    high = tl.where(high_key > 0, _value(high_key, KIND), float("-inf"))
+    return tl.where(low_key > 0, 0.0 - _value(low_key, KIND), float("inf")), high
+
+
+@triton.jit
+def _range_kernel(
+    starts, counts, first_tiles, owners, keys, KIND: tl.constexpr, ALIGNED: tl.constexpr,
+    TILE: tl.constexpr,
+):  # fmt: skip
+    """One program folds ``TILE`` values of one tensor into its two keys."""
+    tile = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + tile)
+    base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
+    address, nan = tl.load(starts + k), float("nan")
+    position = base + tl.arange(0, TILE)
+    # what lies outside is loaded as NaN, which is not finite and so not counted
+    if base + TILE <= count:
+        values = load_values(address, position, count, nan, KIND, ALIGNED, True)
+    else:
+        values = load_values(address, position, count, nan, KIND, ALIGNED, False)
+    fold_range(values, keys + 2 * k, KIND)
+
+
+@triton.jit
+def _read_kernel(keys, out, KIND: tl.constexpr):
+    low, high = load_range(keys, 0, True, KIND)
+    tl.store(out, low)
+    tl.store(out + 1, high)
+
+
+def key_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of memory that holds keys of values of ``dtype``."""
+    return torch.int64 if dtype == torch.float64 else torch.int32
+
+
+def fold_ranges(
+    starts: torch.Tensor, tiles: TileTable, keys: torch.Tensor, dtype: torch.dtype, aligned: bool
+) -> None:
+    """Fold a list of tensors of one dtype into their keys, zeroed before, [num_tensors, 2].
+
+    Args:
+        starts: ``tensor_list.gpu.addresses`` of the tensors.
+        tiles: their table for tiles of ``TILE`` values.
+        keys: of ``key_dtype(dtype)``.
+        dtype: of the tensors.
+        aligned: whether every start is a multiple of 16 bytes.
+    """
+    _range_kernel[(tiles.num_tiles,)](
+        starts, tiles.counts, tiles.first_tiles, tiles.owners, keys, KIND=KINDS[dtype],
+        ALIGNED=aligned, TILE=TILE, num_warps=4,
+    )  # fmt: skip
+
+
+def finite_range(x: torch.Tensor) -> torch.Tensor:
+    """See ``reference.finite_range``."""
+    keys = torch.zeros(2, dtype=key_dtype(x.dtype), device=x.device)
+    flat = x.contiguous()
+    tiles = tile_table((x.numel(),), TILE, x.device)
+    fold_ranges(addresses([flat], x.device), tiles, keys, x.dtype, are_aligned([flat]))
+    ends = torch.empty(2, dtype=torch.float64, device=x.device)
+    _read_kernel[(1,)](keys, ends, KIND=KINDS[x.dtype])
+    return ends

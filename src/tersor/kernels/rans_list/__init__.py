@@ -1,1 +1,0 @@
-"""Interleaved rANS of several streams at once, whose sizes only the device knows."""

@@ -1,1 +1,0 @@
-"""Decoding of rANS of several streams at once."""

@@ -1,1 +1,0 @@
-"""The index of de-duplicated rows, and entropy-coded symbols, inside a kernel."""

@@ -1,1 +1,0 @@
-"""Rows as words: loaded, hashed and compared inside a kernel."""

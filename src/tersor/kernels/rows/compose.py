@@ -1,0 +1,192 @@
+"""Rows as a composition of smaller operations; these choose their own backend."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from tersor.errors import CorruptDataError
+from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
+from tersor.kernels.entropy.rans import rans_decode, rans_encode
+from tersor.kernels.entropy.symbols import Symbols, body, dequantize_symbols, quantize_symbols
+from tersor.kernels.entropy.symbols.alphabet import NARROW
+from tersor.kernels.pack.fields import pack_fields, unpack_fields
+from tersor.kernels.pack.fields.reference import fields_nbytes
+from tersor.kernels.quantize import Grid, finite_range
+from tersor.kernels.quantize.encoded import Encoded
+from tersor.kernels.rows.dedup import unique_rows
+from tersor.kernels.rows.layout import (
+    CODED,
+    HEADER,
+    PACKED,
+    index_alphabet,
+    low_nbits,
+    ref_nbits,
+    worth_coding,
+)
+from tersor.raw_bytes import as_bytes, from_struct, read_struct
+from tersor.types import Bound
+
+Coder = Literal["huffman", "ans"]
+
+
+def encode_mapped(mapped: Symbols, coder: Coder) -> torch.Tensor:
+    """Return the entropy-coded body of symbols."""
+    encode = huffman_encode if coder == "huffman" else rans_encode
+    return body.join(mapped, encode(mapped.symbols, mapped.alphabet))
+
+
+def decode_mapped(data: torch.Tensor, num_codes: int, coder: Coder) -> tuple[Symbols, int]:
+    """Return the symbols of an entropy-coded body and the bytes read."""
+    mapped, coded, start = body.split(data, num_codes)
+    decode = huffman_decode if coder == "huffman" else rans_decode
+    symbols, nbytes = decode(coded, num_codes, mapped.alphabet)
+    return replace(mapped, symbols=symbols), start + nbytes
+
+
+def _distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    row_nbytes = rows.shape[1] * rows.element_size()
+    index, first = unique_rows(as_bytes(rows).view(rows.shape[0], row_nbytes))
+    return index, first
+
+
+def encode_rows(
+    x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
+) -> Encoded | None:
+    """Encode a matrix row by row, repeated rows once. Layout: ``rows/layout.py``.
+
+    Rows are equal if all their bits are; where no value is an outlier or escapes the alphabet,
+    rows with equal codes count as equal too.
+
+    Args:
+        x: float [num_rows, width], both at least 1.
+        bound: absolute, or relative to the range of ``x``.
+        coder: entropy coder of rows and index.
+        lead: bytes of room, of any content, before the body.
+
+    Returns:
+        Step of the grid; body; positions of the outliers in the distinct rows (int64); outliers.
+        None if no grid can keep the bound.
+    """
+    index, first = _distinct(x)
+    distinct = x if first.numel() == x.shape[0] else x[first]
+    low, high = finite_range(distinct).tolist()
+    grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
+    if grid is None:
+        return None
+    mapped, positions = quantize_symbols(distinct, grid, low, high)
+    if positions.numel() == 0 and mapped.escape_positions.numel() == 0:
+        codes = mapped.symbols.view(-1, x.shape[1])
+        again, kept = _distinct(codes)
+        if kept.numel() < first.numel():
+            mapped = replace(mapped, symbols=codes[kept].view(-1))
+            index, first = again[index.long()], first[kept]
+    head, packed_index = _encode_index(index, first, coder)
+    room = head.new_zeros(lead)
+    data = torch.cat([room, head, packed_index, encode_mapped(mapped, coder)])
+    return grid.step, data, positions, distinct.reshape(-1)[positions]
+
+
+def _encode_index(
+    index: torch.Tensor, first: torch.Tensor, coder: Coder
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the header and the smaller of the packed and the coded index."""
+    num_unique = first.numel()
+    new = torch.zeros(index.numel(), dtype=torch.bool, device=index.device)
+    new[first] = True
+    refs = index[~new]
+    nbits = ref_nbits(num_unique)
+    low = low_nbits(nbits)
+    alphabet = index_alphabet(num_unique, low)
+    packed_nbytes = fields_nbytes(index.numel(), 1) + fields_nbytes(refs.numel(), nbits)
+    if worth_coding(refs.numel(), nbits, alphabet):
+        coded = encode_mapped(_index_symbols(index, new, low, alphabet), coder)
+        if coded.numel() + fields_nbytes(refs.numel(), low) < packed_nbytes:
+            header = HEADER.pack(num_unique, CODED, low)
+            data = torch.cat([coded, pack_fields(refs & ((1 << low) - 1), low)])
+            return from_struct(header, index.device), data
+    header = HEADER.pack(num_unique, PACKED, 0)
+    data = torch.cat([pack_fields(new.to(torch.int32), 1), pack_fields(refs, nbits)])
+    return from_struct(header, index.device), data
+
+
+def _index_symbols(index: torch.Tensor, new: torch.Tensor, low: int, alphabet: int) -> Symbols:
+    symbols = torch.where(new, 0, 1 + (index >> low))
+    symbols = symbols.to(torch.uint8 if alphabet <= NARROW else torch.int16)
+    none = torch.empty(0, dtype=torch.int64, device=index.device)
+    return Symbols(symbols, 0, alphabet, none, none.to(torch.int32))
+
+
+def read_head(data: torch.Tensor, num_rows: int) -> tuple[int, int]:
+    """Return the number of distinct rows and the mode of the index.
+
+    Raises:
+        CorruptDataError: a matrix of ``num_rows`` rows has no such index.
+    """
+    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
+    expected_low = low_nbits(ref_nbits(num_unique)) if mode == CODED else 0
+    if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
+        raise CorruptDataError("coded rows have an impossible index")
+    return num_unique, mode
+
+
+def decode_rows(
+    data: torch.Tensor,
+    step: float,
+    positions: torch.Tensor,
+    values: torch.Tensor,
+    out: torch.Tensor,
+    coder: Coder = "huffman",
+) -> int:
+    """Decode into the contiguous matrix ``out`` and return the number of body bytes read.
+
+    Raises:
+        CorruptDataError: the body is not what ``encode_rows`` writes.
+    """
+    num_rows, width = out.shape
+    num_unique, mode = read_head(data, num_rows)
+    index, index_nbytes = _decode_index(data[HEADER.size :], mode, num_rows, num_unique, coder)
+    start = HEADER.size + index_nbytes
+    mapped, nbytes = decode_mapped(data[start:], num_unique * width, coder)
+    if positions.numel() and int(positions.max()) >= num_unique * width:
+        raise CorruptDataError("an outlier lies outside the distinct rows")
+    all_new = num_unique == num_rows
+    distinct = out if all_new else out.new_empty(num_unique, width)
+    dequantize_symbols(mapped.symbols, mapped, step, distinct)
+    distinct.view(-1)[positions] = values
+    if not all_new:
+        torch.index_select(distinct, 0, index, out=out)
+    return start + nbytes
+
+
+def _decode_index(
+    data: torch.Tensor, mode: int, num_rows: int, num_unique: int, coder: Coder
+) -> tuple[torch.Tensor, int]:
+    """Return the int64 number of each row and the bytes read."""
+    num_refs = num_rows - num_unique
+    if mode == PACKED:
+        new = unpack_fields(data, num_rows, 1) == 1
+        start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_unique)
+        symbols = None
+    else:
+        mapped, start = decode_mapped(data, num_rows, coder)
+        nbits = low_nbits(ref_nbits(num_unique))
+        symbols = mapped.symbols
+        new = symbols == 0
+        if mapped.low != 0 or mapped.escape_positions.numel():
+            raise CorruptDataError("a row index uses codes that no writer uses")
+    # not sum, which makes eight bytes of each row first
+    if int(torch.count_nonzero(new)) != num_unique:
+        raise CorruptDataError("a row index marks the wrong number of new rows")
+    if symbols is None:
+        high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
+    else:
+        high = symbols[~new].to(torch.int32) - 1
+    refs = high << nbits | unpack_fields(data[start:], num_refs, nbits)
+    if num_refs and not 0 <= int(refs.min()) <= int(refs.max()) < num_unique:
+        raise CorruptDataError("a row index names a row that does not exist")
+    index = new.to(torch.int64).cumsum(0) - 1
+    index[~new] = refs.to(torch.int64)
+    return index, start + fields_nbytes(num_refs, nbits)

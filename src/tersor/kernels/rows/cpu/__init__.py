@@ -1,0 +1,1 @@
+"""The index of distinct rows in numba."""

@@ -1,0 +1,140 @@
+"""Tables on the device that let one launch work on the rows of many matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.rows.dedup.gpu import ROWS, RowList, member_tiles, row_list
+from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.gpu.tiles import TileTable
+
+_PROGRAMS: Final = 2112
+"""Programs that share the tiles of all matrices: 16 for each of an H200's 132 multiprocessors."""
+_MAX_COLUMNS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class WidthGroup:
+    """The matrices of one width.
+
+    Attributes:
+        width: values per row.
+        nums_rows: rows of every matrix of the list, 0 for those of another width.
+        members: int64, which matrices of the list these are.
+        num_members: how many.
+        tiles: of ``dedup.gpu.ROWS`` rows.
+    """
+
+    width: int
+    nums_rows: tuple[int, ...]
+    members: torch.Tensor
+    num_members: int
+    tiles: TileTable
+
+    def tile(self, num_values: int, width: int) -> tuple[int, int]:
+        """Return rows and columns, powers of two, of a tile of ``num_values`` values or fewer.
+
+        ``width`` is how many values a row has, or how many words.
+        """
+        columns = min(_MAX_COLUMNS, num_values, triton.next_power_of_2(width))
+        most_rows = triton.next_power_of_2(max(self.nums_rows))
+        return min(num_values // columns, most_rows), columns
+
+    def grid(self, rows: int, columns: int, width: int) -> tuple[int, int]:
+        """Return a grid of programs that share the tiles of each matrix."""
+        num_tiles = ceil_div(max(self.nums_rows), rows) * ceil_div(width, columns)
+        return self.num_members, programs_each(self.num_members, num_tiles)
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixList:
+    """The shapes of a list of matrices; empty ones count as having no rows.
+
+    Attributes:
+        numels: int64, values of each.
+        widths: int64, values per row of each.
+        rows: how their rows share memory.
+        capacities: values of each, on the host.
+        starts: int64 [2 * num_matrices], the first byte of each in memory for one byte per value,
+            then the first byte of each in memory for an int16 per row behind it: multiples of 16.
+        codes_nbytes: size of the first part of that memory.
+        nbytes: size of all of it.
+        symbols: the most symbols of each part of that memory, which is also a stream of symbols.
+        groups: by width, without empty matrices.
+    """
+
+    numels: torch.Tensor
+    widths: torch.Tensor
+    rows: RowList
+    capacities: tuple[int, ...]
+    starts: torch.Tensor
+    codes_nbytes: int
+    nbytes: int
+    symbols: tuple[int, ...]
+    groups: tuple[WidthGroup, ...]
+
+    def __len__(self) -> int:
+        """Return the number of matrices."""
+        return len(self.capacities)
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows of all matrices."""
+        return sum(self.rows.nums_rows)
+
+
+@triton.jit
+def index_symbols(memory, starts, num_matrices, k):
+    """Return where the int16 of matrix ``k`` lie in ``MatrixList.starts``'s memory, uint8."""
+    return (memory + tl.load(starts + num_matrices + k)).to(tl.pointer_type(tl.int16))
+
+
+def programs_each(num_tensors: int, num_tiles: int) -> int:
+    """Return how many programs share the tiles, at most ``num_tiles``, of each tensor."""
+    return max(1, min(num_tiles, _PROGRAMS // num_tensors))
+
+
+def _starts(sizes: Iterable[int], unit: int) -> list[int]:
+    """Return running sums of sizes, each rounded up to a multiple of ``unit``, then the total."""
+    return list(accumulate((ceil_div(size, unit) * unit for size in sizes), initial=0))
+
+
+@kept
+def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> MatrixList:
+    """Return the tables of contiguous matrices of these shapes."""
+    numels = tuple(num_rows * width for num_rows, width in shapes)
+    nums_rows = tuple(num_rows if width else 0 for num_rows, width in shapes)
+    groups = []
+    for width in sorted({width for (_, width), numel in zip(shapes, numels, strict=True) if numel}):
+        members = [k for k, numel in enumerate(numels) if numel and shapes[k][1] == width]
+        chosen = tuple(
+            num_rows if shapes[k][1] == width else 0 for k, num_rows in enumerate(nums_rows)
+        )
+        table = uploaded(members, torch.int64, device)
+        tiles = member_tiles(chosen, ROWS, device)
+        groups.append(WidthGroup(width, chosen, table, len(members), tiles))
+    starts = _starts([*numels, *(2 * num_rows for num_rows in nums_rows)], 16)
+    return MatrixList(
+        uploaded(numels, torch.int64, device),
+        uploaded([width for _, width in shapes], torch.int64, device),
+        row_list(nums_rows, device),
+        numels,
+        uploaded(starts[:-1], torch.int64, device),
+        starts[len(shapes)],
+        starts[-1],
+        (*numels, *nums_rows),
+        tuple(groups),
+    )
+
+
+def shapes_of(matrices: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
+    """Return the rows and the width of each matrix."""
+    return tuple((matrix.shape[0], matrix.shape[1]) for matrix in matrices)

@@ -1,1 +1,0 @@
-"""The heads of the payloads of lists of matrices, read on the device."""

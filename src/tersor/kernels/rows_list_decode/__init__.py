@@ -1,1 +1,0 @@
-"""The codec ``rows`` with rANS for lists of matrices: decoding, without waiting."""

@@ -1,1 +1,0 @@
-"""Sizes, places and headers of the payloads of lists of matrices."""

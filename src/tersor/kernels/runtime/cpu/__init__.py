@@ -1,0 +1,1 @@
+"""Numba's compiler and its intrinsics."""

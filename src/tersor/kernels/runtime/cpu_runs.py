@@ -1,0 +1,57 @@
+"""Lists of CPU tensors cut into runs, each of which one kernel call handles.
+
+Between two calls from Python a thread waits for the interpreter, and so does every other thread;
+for tensors of 512 KiB that took half of the encoding time and made two threads as slow as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tersor.kernels.runtime.scratch import scratch
+
+_RUN_NBYTES: Final = 1 << 23
+"""What the payloads of a run take stays in the second-level cache until it is copied out."""
+
+
+EMPTY: Final[Mapping[torch.dtype, Any]] = {
+    torch.float32: np.empty(0, dtype=np.float32),
+    torch.float64: np.empty(0, dtype=np.float64),
+}
+"""What tells a kernel the dtype of the values at an address."""
+
+
+def cut(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> Iterator[list[int]]:
+    """Cut places in a list of tensors into runs of one dtype and about 8 MiB."""
+    run: list[int] = []
+    nbytes = 0
+    for k in places:
+        nbytes += tensors[k].nbytes
+        if run and (nbytes > _RUN_NBYTES or tensors[k].dtype != tensors[run[0]].dtype):
+            yield run
+            run, nbytes = [], tensors[k].nbytes
+        run.append(k)
+    if run:
+        yield run
+
+
+def addresses_of(tensors: Sequence[torch.Tensor]) -> Any:
+    """Return where each tensor's values start, uint64; the tensors must outlive its use."""
+    return np.array([x.data_ptr() for x in tensors], dtype=np.uint64)
+
+
+def written_by(
+    kernel: Callable[..., None], max_nbytes: int, num_parts: int, *arguments: Any
+) -> list[torch.Tensor]:
+    """Call ``kernel(*arguments, target, sizes)`` and return the parts it wrote back to back.
+
+    Parts are views of one new buffer. ``target`` has ``max_nbytes`` bytes; ``sizes``, int64, says
+    how long each part is.
+    """
+    target, sizes = scratch(max_nbytes), np.zeros(num_parts, dtype=np.int64)
+    kernel(*arguments, target, sizes)
+    return list(torch.from_numpy(target[: sizes.sum()].copy()).split(sizes.tolist()))

@@ -1,0 +1,1 @@
+"""Triton's compiler, and tiles of many tensors."""

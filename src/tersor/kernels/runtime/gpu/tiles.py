@@ -1,0 +1,99 @@
+"""Tables on the device that let one launch work on many tensors.
+
+Tables of shapes are kept, so that in a training loop, where shapes repeat, nothing but addresses
+travels to the device; where addresses repeat too (a replayed CUDA graph), nothing at all does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.runtime.device_cache import kept, on_device, sent, uploaded
+
+
+@dataclass(frozen=True, slots=True)
+class TileTable:
+    """Which tensor each tile belongs to.
+
+    Attributes:
+        counts: int64 [num_tensors], values per tensor.
+        first_tiles: int64 [num_tensors + 1], then the number of tiles.
+        owners: int32 [num_tiles], the tensor of each tile.
+        num_tiles: of all tensors; a tensor without values has one tile, so that its header has a
+            program to write it.
+    """
+
+    counts: torch.Tensor
+    first_tiles: torch.Tensor
+    owners: torch.Tensor
+    num_tiles: int
+
+
+@kept
+def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
+    """Return the table of tensors with ``numels`` values, cut into tiles of ``tile`` values."""
+    counts = torch.tensor(numels, dtype=torch.int64, device="cpu")
+    num_tiles = ((counts + (tile - 1)) // tile).clamp(min=1)
+    first_tiles = torch.cat([num_tiles.new_zeros(1), num_tiles.cumsum(0)])
+    owners = torch.arange(len(numels), dtype=torch.int32, device="cpu").repeat_interleave(num_tiles)
+    total = int(first_tiles[-1])
+    return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
+
+
+@triton.jit
+def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
+    """Turn the numbers of the tiles of tensor ``k`` into running sums; return the last of them."""
+    end = tl.load(first_tiles + k + 1)
+    total = tl.full((), 0, tl.int64)
+    for start in range(tl.load(first_tiles + k), end, LANES):
+        tile = start + tl.arange(0, LANES)
+        found = tl.load(numbers + tile, mask=tile < end, other=0)
+        tl.store(numbers + tile, total + tl.cumsum(found, axis=0), mask=tile < end)
+        total += tl.sum(found, axis=0)
+    return total
+
+
+@triton.jit
+def before_tile(ends, begin, tile):
+    """Return the running sum before ``tile`` of a tensor whose first tile is ``begin``."""
+    return tl.load(ends + tile - 1, mask=tile > begin, other=0)
+
+
+def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
+    """Return where each tensor's values start, int64 [num_tensors]."""
+    return on_device(tuple(x.data_ptr() for x in tensors), device)
+
+
+@kept
+def bound_table(bounds: tuple[tuple[float, bool], ...], device: torch.device) -> torch.Tensor:
+    """Return float64 [num_tensors, 2]: the bound's value, and 1 where it is relative."""
+    return uploaded(bounds, torch.float64, device)
+
+
+def are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
+    """Say whether every tensor starts at a multiple of 16 bytes, so that loads can be wide."""
+    return all(x.data_ptr() % 16 == 0 for x in tensors)
+
+
+@triton.jit
+def padded(nbytes):
+    """Round up to a multiple of 8."""
+    return (nbytes + 7) // 8 * 8
+
+
+@triton.jit
+def tile_end(ends, tile):
+    """Return the running sum up to but not including ``tile`` (which may be a tensor)."""
+    return tl.load(ends + tile - 1, mask=tile > 0, other=0)
+
+
+@triton.jit
+def store_zeros(target, count, LIMIT: tl.constexpr):
+    """Write ``count`` zero bytes, fewer than the constant ``LIMIT``."""
+    k = tl.arange(0, LIMIT)
+    tl.store(target + k, tl.zeros([LIMIT], dtype=tl.uint8), mask=k < count)

@@ -1,0 +1,96 @@
+"""Choosing the implementation of a kernel: by the tensor's device, or as the user forces it.
+
+Every operation has a ``reference`` (plain torch, defines the answer) and faster twins that give
+the same bits. Nothing falls back silently: a missing package raises ``BackendUnavailableError``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Final
+
+import torch
+
+from tersor.errors import BackendUnavailableError, SpecError
+from tersor.kernels.runtime import compile_notice
+
+BACKENDS: Final = ("reference", "cpu", "gpu")
+_PACKAGES: Final = {"cpu": "numba", "gpu": "triton"}
+_forced: ContextVar[str | None] = ContextVar("tersor_backend", default=None)
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run every kernel inside the block on the named backend, whatever the tensor's device.
+
+    The environment variable ``TERSOR_KERNELS`` does the same for a whole process.
+    """
+    token = _forced.set(_known(name))
+    try:
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def _known(name: str) -> str:
+    if name not in BACKENDS:
+        raise SpecError(f"unknown kernel backend {name!r}; choose one of {', '.join(BACKENDS)}")
+    return name
+
+
+def backend_for(device: torch.device) -> str:
+    """Return the backend that runs kernels on tensors of ``device``."""
+    forced = _forced.get() or os.environ.get("TERSOR_KERNELS")
+    if forced:
+        return _known(forced)
+    return {"cpu": "cpu", "cuda": "gpu"}.get(device.type, device.type)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation and where its implementations live, as ``"module:function"``.
+
+    Calling the op picks the backend by the device of its first argument, a tensor or a list of
+    tensors on one device.
+    """
+
+    name: str
+    targets: dict[str, str]
+    _loaded: dict[str, Callable[..., Any]] = field(default_factory=dict, compare=False, repr=False)
+
+    def implementation(self, backend: str) -> Callable[..., Any]:
+        """Import and return one implementation; raises ``BackendUnavailableError``."""
+        if backend in self._loaded:
+            return self._loaded[backend]
+        if backend not in self.targets:
+            raise BackendUnavailableError(
+                f"{self.name} has no {backend} kernel; move the tensor to the CPU, "
+                "or set TERSOR_KERNELS=reference to run the slow version on purpose"
+            )
+        module, function = self.targets[backend].split(":")
+        try:
+            if backend == "cpu":
+                compile_notice.log_first_compile()
+            elif backend == "gpu":
+                compile_notice.count_triton_compiles()
+            loaded = getattr(import_module(module), function)
+        except ImportError as error:
+            package = _PACKAGES.get(backend)
+            if package is None or package not in str(error):
+                raise
+            raise BackendUnavailableError(
+                f"{self.name} on this device needs {package}, which cannot be imported; install "
+                "it, or set TERSOR_KERNELS=reference to run the slow version on purpose"
+            ) from error
+        self._loaded[backend] = loaded
+        return loaded  # type: ignore[no-any-return]
+
+    def __call__(self, x: torch.Tensor | Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        """Run the operation on ``x``'s device; an empty list counts as on the CPU."""
+        first = x if isinstance(x, torch.Tensor) else next(iter(x), torch.empty(0, device="cpu"))
+        return self.implementation(backend_for(first.device))(x, *args, **kwargs)
