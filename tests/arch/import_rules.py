@@ -20,6 +20,7 @@ LAYERS: Final = (
     ("codecs",),
     ("container",),
     ("api", "ops", "testing", "__init__"),
+    ("comm",),
     ("policy", "planning"),
     ("sites",),
     ("workloads",),
@@ -35,7 +36,7 @@ RANKS: Final = {name: rank for rank, names in enumerate(LAYERS) for name in name
 
 # where a package may be imported, as patterns of the path inside the package
 HOMES: Final = {
-    "torch.distributed": ("sites/*", "workloads/*"),
+    "torch.distributed": ("comm/*", "sites/*", "workloads/*"),
     "triton": ("kernels/*/gpu.py", "kernels/*/gpu/*"),
     "numba": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
     "llvmlite": ("kernels/*/cpu.py", "kernels/*/cpu/*"),

@@ -111,7 +111,7 @@ def test_an_exchange_goes_on_from_its_saved_state(monkeypatch):
         rows = [looked_up(seed=step), torch.randn(512, 8)]
         for one in (first, second):
             # 1000 iterations later every table was looked at again
-            one.plan.look(one.tables, rows, step)
+            one.plan.remeasure_if_due(one.tables, rows, step)
         assert [first.plan.codec(t, step) for t in (0, 1)] == [
             second.plan.codec(t, step) for t in (0, 1)
         ]

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
+from tersor.comm import PHASES, Stopwatch
 from tersor.errors import SpecError
 from tersor.kernels.runtime import compile_notice
 from tersor.sites.embeddings import Exchange, ExchangeStats, Volume
-from tersor.sites.embeddings.stats import PHASES, Stopwatch
 from tests.sites.ranks import returned, run_ranks
 
 

@@ -130,7 +130,7 @@ def cannot_connect(rank: int) -> tuple[str, str, float]:
 def test_a_rank_that_cannot_connect_says_so_and_keeps_nobody_waiting():
     peer, own = returned(run_ranks(cannot_connect, 2))
     assert (own[0], peer[0]) == ("ExchangeError", "ExchangeError")
-    assert "set-up of an embedding exchange failed on rank 1" in own[1]
+    assert "set-up of an exchange failed on rank 1" in own[1]
     assert "connectFullMesh" in own[1]
     assert "rank 1 could not connect" in peer[1]
     assert max(own[2], peer[2]) < AT_ONCE_S

@@ -1,11 +1,12 @@
 """Looked-up embedding rows between ranks: the compressed all-to-all of recommendation models."""
 
+from tersor.comm import Volume
 from tersor.policy import Decay
 from tersor.sites.embeddings.bounds import AdaptiveBounds
 from tersor.sites.embeddings.classes import ClassBounds, Classification, TableStats, classify
 from tersor.sites.embeddings.exchange import Exchange, Pending
 from tersor.sites.embeddings.plan import CodecPlan
-from tersor.sites.embeddings.stats import ExchangeStats, Volume
+from tersor.sites.embeddings.stats import ExchangeStats
 
 __all__ = [
     "AdaptiveBounds",

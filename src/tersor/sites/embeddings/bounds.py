@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tersor.comm.agreement import announce_failure, gathered
 from tersor.errors import SpecError
 from tersor.policy.decay import Decay
-from tersor.sites.embeddings.agreement import gathered, tell_of_failure
 from tersor.sites.embeddings.classes import ClassBounds, Classification, TableClass, classify
 from tersor.types import Bound
 
@@ -89,7 +89,7 @@ class AdaptiveBounds:
             found = classify(samples, num_rows, bounds)
         except Exception:
             if is_distributed:
-                tell_of_failure(group)
+                announce_failure(group)
             raise
         if is_distributed:
             found = _of_all_ranks(found, group)

@@ -12,14 +12,14 @@ import torch
 import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
-from tersor.errors import ExchangeError, SpecError
-from tersor.sites.embeddings.agreement import (
+from tersor.comm.agreement import (
+    announce_failure,
     check_same_everywhere,
     gathered,
-    tell_of_failure,
 )
+from tersor.comm.all_to_all import AllToAll
+from tersor.errors import ExchangeError, SpecError
 from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
-from tersor.sites.embeddings.passage import Passage, Sending, Start, Wait
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
     BoundsArgument,
@@ -30,9 +30,9 @@ from tersor.sites.embeddings.plan import (
     make_codec,
     warn_of_wide_bounds,
 )
+from tersor.sites.embeddings.round import ExchangeRound, Sending, Start, Wait
 from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.sites.embeddings.warmup import compile_kernels
-from tersor.sites.embeddings.wire import Wire
 
 _CHANNELS: Final = ("forward", "backward")
 _EXACT_CHANNELS: Final = ("uncompressed forward", "uncompressed backward")
@@ -113,7 +113,7 @@ class Exchange:
             compile_kernels(formats, self.dtype, self.device)
         except Exception:
             if self.is_distributed:
-                tell_of_failure(group)
+                announce_failure(group)
             raise
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
@@ -122,11 +122,11 @@ class Exchange:
         self._num_started = 0
         self._compresses = True
         self._is_closed = False
-        self.wire: Wire | None = None
+        self.wire: AllToAll | None = None
         if self.is_distributed:
             check_same_everywhere(self._terms(), "exchange", group)
             channels = (*_CHANNELS, *_EXACT_CHANNELS)
-            self.wire = Wire(group, formats, dtype, self.device, channels)
+            self.wire = AllToAll(group, formats, dtype, self.device, channels)
 
     def _choose_codecs(
         self,
@@ -294,7 +294,7 @@ class Exchange:
         sending = self._sending(rows)
         # of its own: backward needs them, when the caller's may hold the next batch
         own = [[int(count) for count in split] for split in splits]
-        slot = Passage(self, own, num_rows, self._num_started, sending)
+        slot = ExchangeRound(self, own, num_rows, self._num_started, sending)
         self._num_started += 1
         anchor = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled())
         start: Any = Start.apply
@@ -305,7 +305,7 @@ class Exchange:
         if not self._compresses:
             exact = [self._exact] * len(rows)
             return Sending(exact, self._exact, _EXACT_CHANNELS, ExchangeStats())
-        self.plan.look(self.tables, rows, self.iteration)
+        self.plan.remeasure_if_due(self.tables, rows, self.iteration)
         codecs = [self.plan.codec(table, self.iteration) for table in self.tables]
         self.iteration += 1
         self.stats.num_exchanges += 1
@@ -335,7 +335,7 @@ class Exchange:
 class Pending:
     """Rows on their way."""
 
-    _slot: Passage
+    _slot: ExchangeRound
     _token: torch.Tensor
     _rows: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 

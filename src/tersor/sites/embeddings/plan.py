@@ -201,7 +201,9 @@ class CodecPlan:
             return codec
         return replace(codec, bound=self.bounds.bound(table, iteration))
 
-    def look(self, tables: Sequence[int], rows: Sequence[torch.Tensor], iteration: int) -> None:
+    def remeasure_if_due(
+        self, tables: Sequence[int], rows: Sequence[torch.Tensor], iteration: int
+    ) -> None:
         """Measure the codecs on the tables whose turn it is.
 
         All tables in the first iteration, speeds and ratios; then the ratios of one at a time, so

@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
+from tersor.comm import Stopwatch
 from tersor.sites.embeddings import AdaptiveBounds, Decay, Exchange, classify
-from tersor.sites.embeddings.stats import Stopwatch
 from tersor.types import bound_share
 from tersor.workloads.data.clicks import ClickBatch
 from tersor.workloads.data.opening import open_clicks

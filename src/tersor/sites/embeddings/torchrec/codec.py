@@ -2,7 +2,7 @@
 
 TorchRec asks a codec to encode, asks it for the size of every peer's part, sends what was encoded, and
 asks it to decode. It takes sizes to follow from shapes. So its own collective stays empty: every size is
-0, and what is encoded travels beside it through a ``Wire``. What TorchRec asks sizes for tells who gets
+0, and what is encoded travels beside it through a ``AllToAll``. What TorchRec asks sizes for tells who gets
 how much, so that uneven batches and sequences work too.
 """
 
@@ -15,12 +15,13 @@ from importlib import metadata
 import torch
 
 from tersor.codecs.codec import Codec
+from tersor.comm import Stopwatch, Volume
+from tersor.comm.all_to_all import AllToAll, ChunkVolume, Transfer
+from tersor.comm.group import Turn
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
-from tersor.sites.embeddings.group import Turn
 from tersor.sites.embeddings.plan import CodecPlan
-from tersor.sites.embeddings.stats import ExchangeStats, Stopwatch, Volume
+from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.sites.embeddings.torchrec.route import Route, row_width
-from tersor.sites.embeddings.wire import Sent, Transfer, Wire
 
 
 class Context:
@@ -43,7 +44,7 @@ class Context:
 class VariableCodec(ABC):
     """One direction of an all-to-all of TorchRec."""
 
-    def __init__(self, route: Route, wire: Wire, stats: ExchangeStats, channel: str) -> None:
+    def __init__(self, route: Route, wire: AllToAll, stats: ExchangeStats, channel: str) -> None:
         self.route, self.wire, self.stats, self.channel = route, wire, stats, channel
         self.num_started = 0
 
@@ -158,7 +159,7 @@ class VariableCodec(ABC):
         """Return what counts the time."""
 
     @abstractmethod
-    def _count(self, sent: Sequence[Sent]) -> None:
+    def _count(self, sent: Sequence[ChunkVolume]) -> None:
         """Count what went out."""
 
 
@@ -168,7 +169,7 @@ class ForwardCodec(VariableCodec):
     is_pooled = False
 
     def __init__(
-        self, route: Route, wire: Wire, stats: ExchangeStats, channel: str, plan: CodecPlan
+        self, route: Route, wire: AllToAll, stats: ExchangeStats, channel: str, plan: CodecPlan
     ) -> None:
         super().__init__(route, wire, stats, channel)
         self.plan = plan
@@ -180,14 +181,14 @@ class ForwardCodec(VariableCodec):
             columns = flat.view(-1, row_width(own)).split([block.width for block in own], 1)
             # of a table with several features, the last one speaks for all
             rows = dict(zip([block.table for block in own], columns, strict=True))
-            self.plan.look(list(rows), list(rows.values()), self.iteration)
+            self.plan.remeasure_if_due(list(rows), list(rows.values()), self.iteration)
         chosen = [self.plan.codec(block.table, self.iteration) for block in own]
         return [chosen] * self.route.world_size
 
     def _watch(self) -> Stopwatch:
         return self.stats.forward_times
 
-    def _count(self, sent: Sequence[Sent]) -> None:
+    def _count(self, sent: Sequence[ChunkVolume]) -> None:
         self.iteration += 1
         self.stats.num_exchanges += 1
         blocks = (block for peer in self.route.outgoing for block in peer)
@@ -218,7 +219,7 @@ class BackwardCodec(VariableCodec):
     """Sends gradients, all with one codec."""
 
     def __init__(
-        self, route: Route, wire: Wire, stats: ExchangeStats, channel: str, codec: Codec
+        self, route: Route, wire: AllToAll, stats: ExchangeStats, channel: str, codec: Codec
     ) -> None:
         super().__init__(route, wire, stats, channel)
         self.codec = codec
@@ -230,7 +231,7 @@ class BackwardCodec(VariableCodec):
     def _watch(self) -> Stopwatch:
         return self.stats.backward_times
 
-    def _count(self, sent: Sequence[Sent]) -> None:
+    def _count(self, sent: Sequence[ChunkVolume]) -> None:
         for one in sent:
             self.stats.backward.add(one.original_nbytes, one.encoded_nbytes)
 

@@ -10,8 +10,9 @@ import torch
 import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
+from tersor.comm.agreement import check_same_everywhere
+from tersor.comm.all_to_all import AllToAll
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.sites.embeddings.agreement import check_same_everywhere
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
     BoundsArgument,
@@ -37,7 +38,6 @@ from tersor.sites.embeddings.torchrec.route import (
     sequence_routes,
 )
 from tersor.sites.embeddings.warmup import compile_kernels
-from tersor.sites.embeddings.wire import Wire
 
 _POOLED: Final = "POOLED_EMBEDDINGS_ALL_TO_ALL"
 _SEQUENCE: Final = "SEQUENCE_EMBEDDINGS_ALL_TO_ALL"
@@ -116,7 +116,7 @@ class TorchRecCodecs(dict[str, Any]):
             one.check_supported(dtype)
         self.stats = ExchangeStats()
         self._plan, self._backward, self._device, self._dtype = plan, backward, device, dtype
-        self._wire: Wire | None = None
+        self._wire: AllToAll | None = None
         self._attached: list[Any] = []
         super().__init__(
             {
@@ -186,7 +186,7 @@ class TorchRecCodecs(dict[str, Any]):
         self.close()
         channels = [(f"forward {k}", f"backward {k}") for k in range(len(places))]
         every = [channel for pair in channels for channel in pair]
-        self._wire = Wire(None, formats, self._dtype, self._device, every)
+        self._wire = AllToAll(None, formats, self._dtype, self._device, every)
         self._attached = []
         for place, each, names in zip(places, blocks, channels, strict=True):
             pair = self._made(place.is_pooled, each, self._wire, names)
@@ -207,7 +207,7 @@ class TorchRecCodecs(dict[str, Any]):
                 yield _Place(sharding, parts)
 
     def _made(
-        self, is_pooled: bool, blocks: list[Blocks], wire: Wire, channels: tuple[str, str]
+        self, is_pooled: bool, blocks: list[Blocks], wire: AllToAll, channels: tuple[str, str]
     ) -> Any:
         """Return the codecs of one all-to-all."""
         bounds = self._plan.bounds

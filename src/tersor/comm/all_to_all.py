@@ -15,11 +15,11 @@ import torch.distributed as dist
 
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, check_payload_size, check_written
+from tersor.comm.counters import Stopwatch
+from tersor.comm.group import InFlight, RankGroup, Turn
 from tersor.container import decode_payloads, encode_batch, frame_offsets
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.runtime.device_cache import on_device
-from tersor.sites.embeddings.group import InFlight, RankGroup, Turn
-from tersor.sites.embeddings.stats import Stopwatch
 from tersor.types import Bound, TensorInfo
 
 _NUM_FIELDS: Final = 3
@@ -34,14 +34,14 @@ def format_of(codec: Codec) -> Codec:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class ChunkVolume:
     """One chunk as it went out: original and encoded bytes."""
 
     original_nbytes: int
     encoded_nbytes: int
 
 
-class Wire:
+class AllToAll:
     """Moves lists of chunks between all ranks of a group of its own.
 
     Every rank calls ``start`` in the same order.
@@ -80,7 +80,7 @@ class Wire:
         watch: Stopwatch,
         turn: Turn,
         rows: Sequence[Sequence[int]] | None = None,
-        agreed: Codec | None = None,
+        fixed_codec: Codec | None = None,
     ) -> Transfer:
         """Encode chunks and start to send them.
 
@@ -91,7 +91,7 @@ class Wire:
             watch: counts the time of the phases.
             turn: what all ranks must be at.
             rows: per source, the rows of each chunk that will come, where this rank knows them.
-            agreed: the codec of all chunks of all ranks, where all of them know it and their ``rows``;
+            fixed_codec: the codec of all chunks of all ranks, where all of them know it and their ``rows``;
                 if it is of fixed size, nothing travels ahead of the payload, and no host waits.
 
         Raises:
@@ -103,22 +103,22 @@ class Wire:
         used = [codec for peer in codecs for codec in peer]
         lengths = [len(peer) for peer in outgoing]
         device = chunks[0].device if chunks else self.device
-        known = self._known_sizes(chunks, widths, rows, agreed)
+        known = self._known_sizes(chunks, widths, rows, fixed_codec)
         with self.group.guarded("agreement on the step"):
             totals = (None, None) if known is None else _totals(*known, lengths)
-            meeting = self.group.meet(turn, *totals)
+            comparison = self.group.compare_turns(turn, *totals)
         with self.group.guarded("encoding"), watch.phase("encode", device):
             batch = encode_batch(chunks, used)
         if known is None:
             with self.group.guarded("exchange of sizes"), watch.phase("sizes", device):
-                meeting.check()
+                comparison.check()
                 sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
                 if rows is not None:
                     _check_rows(heads, rows)
         else:
             sizes, heads = known
             with self.group.guarded("agreement on the step"), watch.phase("payload", device):
-                meeting.check()
+                comparison.check()
                 _check_fixed(used, batch.sizes, chunks)
         with self.group.guarded("exchange of payloads"), watch.phase("payload", device):
             send, receive = _totals(sizes, heads, lengths)
@@ -127,7 +127,7 @@ class Wire:
             # that of no chunks is on the CPU
             payload = batch.buffer[: sum(send)].to(device)
             operation = self.group.all_to_all(received, payload, receive, send)
-        sent = [Sent(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
+        sent = [ChunkVolume(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
         return Transfer(self, operation, payload, received, heads, widths, sent, watch)
 
     def _known_sizes(
@@ -136,13 +136,13 @@ class Wire:
         widths: Sequence[Sequence[int]],
         rows: Sequence[Sequence[int]] | None,
         codec: Codec | None,
-    ) -> tuple[list[int], list[list[Head]]] | None:
+    ) -> tuple[list[int], list[list[ChunkHeader]]] | None:
         """Return what ``_exchange_heads`` would, where no rank has to be asked for it; else None."""
         if codec is None or codec.size_kind != "fixed" or rows is None:
             return None
         number = self._numbers[format_of(codec)]
         heads = [
-            [Head(codec.max_nbytes(shape, self.dtype), shape[0], number)
+            [ChunkHeader(codec.max_nbytes(shape, self.dtype), shape[0], number)
              for shape in zip(*peer, strict=True)]
             for peer in zip(rows, widths, strict=True)
         ]  # fmt: skip
@@ -155,7 +155,7 @@ class Wire:
         sizes: torch.Tensor,
         widths: Sequence[Sequence[int]],
         device: torch.device,
-    ) -> tuple[list[int], list[list[Head]]]:
+    ) -> tuple[list[int], list[list[ChunkHeader]]]:
         """Return the sizes of what goes out, and the heads of what will come, per source."""
         rows = tuple(chunk.shape[0] for peer in outgoing for chunk in peer)
         formats = tuple(self._numbers[format_of(codec)] for codec in codecs)
@@ -169,13 +169,13 @@ class Wire:
         numbers = torch.cat([sizes.to(device), came]).tolist()
         own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
         heads = [
-            [self._checked(Head(next(rest), next(rest), next(rest)), source, width)
+            [self._checked(ChunkHeader(next(rest), next(rest), next(rest)), source, width)
              for width in peer]
             for source, peer in enumerate(widths)
         ]  # fmt: skip
         return own, heads
 
-    def _checked(self, head: Head, source: int, width: int) -> Head:
+    def _checked(self, head: ChunkHeader, source: int, width: int) -> ChunkHeader:
         """Refuse a head that no sender writes, before anything is allocated for it."""
         possible = 0 <= head.format < len(self.formats) and head.rows >= 0 and head.nbytes >= 0
         if possible and head.rows * width < 2**40:
@@ -190,7 +190,7 @@ class Wire:
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class ChunkHeader:
     """What is announced of a chunk."""
 
     nbytes: int
@@ -202,13 +202,13 @@ class Head:
 class Transfer:
     """Payloads on their way."""
 
-    wire: Wire
+    wire: AllToAll
     operation: InFlight
     payload: torch.Tensor
     received: torch.Tensor
-    heads: list[list[Head]]
+    heads: list[list[ChunkHeader]]
     widths: Sequence[Sequence[int]]
-    sent: list[Sent]
+    sent: list[ChunkVolume]
     watch: Stopwatch
 
     def wait(self) -> list[list[torch.Tensor]]:
@@ -241,7 +241,7 @@ class Transfer:
         return [[next(chunks) for _ in heads] for heads in self.heads]
 
 
-def _check_rows(heads: Sequence[Sequence[Head]], rows: Sequence[Sequence[int]]) -> None:
+def _check_rows(heads: Sequence[Sequence[ChunkHeader]], rows: Sequence[Sequence[int]]) -> None:
     for source, (peer, wanted) in enumerate(zip(heads, rows, strict=True)):
         for head, expected in zip(peer, wanted, strict=True):
             if head.rows != expected:
@@ -267,7 +267,7 @@ def _check_size(payload: torch.Tensor, num_values: int, source: int) -> None:
 
 
 def _totals(
-    sizes: Sequence[int], heads: Sequence[Sequence[Head]], lengths: Sequence[int]
+    sizes: Sequence[int], heads: Sequence[Sequence[ChunkHeader]], lengths: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return the bytes of the frame for each peer, and of that from each.
 

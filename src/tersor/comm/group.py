@@ -19,8 +19,8 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from tersor.comm.agreement import announce_failure, first_line, gathered
 from tersor.errors import ExchangeError, TersorError
-from tersor.sites.embeddings.agreement import first_line, gathered, tell_of_failure
 
 _FAILURE: Final = "failure"
 _NUM_FIELDS: Final = 3
@@ -117,7 +117,7 @@ class RankGroup:
                 else dist.new_group(ranks, backend="gloo", timeout=timeout)
             )
         except RuntimeError:
-            tell_of_failure(group)
+            announce_failure(group)
             raise
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
         self._failures = dist.distributed_c10d.PrefixStore(
@@ -191,7 +191,7 @@ class RankGroup:
             if words is not None:
                 raise ExchangeError(f"{words}; this ended the exchange on all ranks") from None
             raise ExchangeError(
-                f"the {phase} of an embedding exchange failed on rank {self.rank}: a peer left, "
+                f"the {phase} of an exchange failed on rank {self.rank}: a peer left, "
                 f"failed or timed out; look for the first error of any rank ({first_line(error)})"
             ) from error
 
@@ -215,9 +215,9 @@ class RankGroup:
         self._in_flight.add(operation)
         return operation
 
-    def meet(
+    def compare_turns(
         self, turn: Turn, send_nbytes: Sequence[int] | None, receive_nbytes: Sequence[int] | None
-    ) -> Meeting:
+    ) -> TurnComparison:
         """Start to compare with all ranks what each is about to exchange.
 
         Args:
@@ -233,11 +233,13 @@ class RankGroup:
         operation = self._started(
             dist.all_to_all_single(received, sent, group=self._control, async_op=True)
         )
-        return Meeting(self, turn, list(receive_nbytes or unknown), sent, received, operation)
+        return TurnComparison(
+            self, turn, list(receive_nbytes or unknown), sent, received, operation
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class TurnComparison:
     """The comparison of all ranks' turns, on its way."""
 
     group: RankGroup

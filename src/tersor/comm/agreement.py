@@ -20,7 +20,7 @@ def check_same_everywhere(
     """Raise ``SpecError`` unless all ranks give the same arguments; a collective call.
 
     The sentence names the first argument that differs. A rank that has none to give calls
-    ``tell_of_failure`` instead.
+    ``announce_failure`` instead.
 
     Raises:
         SpecError: a rank differs, or could not make its arguments.
@@ -44,7 +44,7 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
-def tell_of_failure(group: dist.ProcessGroup | None) -> None:
+def announce_failure(group: dist.ProcessGroup | None) -> None:
     """Let the ranks know that wait to hear of this one, or fail alike; a collective call."""
     # an error of the group would hide the one that is told of
     with suppress(ExchangeError):

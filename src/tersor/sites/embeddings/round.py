@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tersor.codecs.codec import Codec
+from tersor.comm import Stopwatch, Volume
+from tersor.comm.all_to_all import Transfer
+from tersor.comm.group import Turn
 from tersor.container import decode_batch, encode_batch
 from tersor.errors import SpecError
-from tersor.sites.embeddings.group import Turn
-from tersor.sites.embeddings.stats import ExchangeStats, Stopwatch, Volume
-from tersor.sites.embeddings.wire import Transfer
+from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.types import TensorInfo
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Sending:
     stats: ExchangeStats
 
 
-class Passage:
+class ExchangeRound:
     """One exchange in both directions, held by the two nodes of the graph."""
 
     def __init__(
@@ -174,7 +175,9 @@ class Start(torch.autograd.Function):
     """Starts the forward exchange; ends the backward one."""
 
     @staticmethod
-    def forward(ctx: Any, slot: Passage, anchor: torch.Tensor, *rows: torch.Tensor) -> torch.Tensor:
+    def forward(
+        ctx: Any, slot: ExchangeRound, anchor: torch.Tensor, *rows: torch.Tensor
+    ) -> torch.Tensor:
         """Return a token that ``Wait`` takes; ``anchor`` makes a rank without tables part of backward."""
         ctx.slot = slot
         slot.start_forward(rows)
@@ -191,7 +194,7 @@ class Wait(torch.autograd.Function):
     """Ends the forward exchange; starts the backward one."""
 
     @staticmethod
-    def forward(ctx: Any, slot: Passage, token: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, slot: ExchangeRound, token: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the rows of all tables."""
         ctx.slot = slot
         ctx.save_for_backward(token)

@@ -1,0 +1,88 @@
+"""What collectives moved and how long their phases took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from tersor.kernels.runtime.compile_notice import compile_seconds
+
+PHASES: Final = ("encode", "sizes", "payload", "decode")
+"""Of one collective of encoded tensors, in order."""
+
+
+@dataclass(slots=True)
+class Volume:
+    """Bytes before and after encoding."""
+
+    original_nbytes: int = 0
+    encoded_nbytes: int = 0
+
+    @property
+    def ratio(self) -> float:
+        """Original over encoded bytes; 1 where nothing was moved."""
+        return self.original_nbytes / self.encoded_nbytes if self.encoded_nbytes else 1.0
+
+    def add(self, original_nbytes: int, encoded_nbytes: int) -> None:
+        """Count one chunk."""
+        self.original_nbytes += original_nbytes
+        self.encoded_nbytes += encoded_nbytes
+
+
+class Stopwatch:
+    """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read.
+
+    What this process compiles meanwhile is not counted: it happens once.
+
+    ``seconds`` of every phase are what it goes on from; it begins at zero if None.
+    """
+
+    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
+        begun = dict.fromkeys(PHASES, 0.0) if seconds is None else seconds
+        self._seconds = {name: float(begun[name]) for name in PHASES}
+        self._open: list[tuple[str, Any, Any, float]] = []
+
+    @contextmanager
+    def phase(self, name: str, device: torch.device) -> Iterator[None]:
+        """Count what happens inside, on the host or on the current stream of a CUDA device."""
+        compiled_s = compile_seconds()
+        if device.type != "cuda":
+            begin = time.perf_counter()
+            yield
+            self._add(name, time.perf_counter() - begin, compile_seconds() - compiled_s)
+            return
+        start: Any = torch.cuda.Event(enable_timing=True)
+        stop: Any = torch.cuda.Event(enable_timing=True)
+        start.record()
+        yield
+        stop.record()
+        self._open.append((name, start, stop, compile_seconds() - compiled_s))
+        self._settle()
+
+    def _add(self, name: str, seconds: float, compiled_s: float) -> None:
+        self._seconds[name] += max(0.0, seconds - compiled_s)
+
+    def _settle(self) -> None:
+        """Add up the events that are over, so that no list grows."""
+        while self._open and self._open[0][2].query():
+            name, start, stop, compiled_s = self._open.pop(0)
+            # the device waits while the host compiles
+            self._add(name, start.elapsed_time(stop) / 1e3, compiled_s)
+
+    @classmethod
+    def slowest(cls, every: Sequence[Stopwatch]) -> Stopwatch:
+        """Return the longest time of each phase, over the stopwatches of several ranks."""
+        read = [one.read() for one in every]
+        return cls({name: max((one[name] for one in read), default=0.0) for name in PHASES})
+
+    def read(self) -> Mapping[str, float]:
+        """Return the seconds of every phase; waits for what is still running."""
+        for _, _, stop, _ in self._open:
+            stop.synchronize()
+        self._settle()
+        return dict(self._seconds)
