@@ -14,7 +14,6 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from tests.arch.source_files import REPOSITORY
 from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
 from tests.interpreter import look_types_up_once, patch_once_per_launch
 
@@ -66,16 +65,7 @@ def _no_leaks() -> Iterator[None]:
 
 
 def pytest_sessionstart() -> None:
-    """Drop compiled kernels older than any kernel source, and speed up Triton's interpreter.
-
-    numba looks only at the file that defines a function, not at those it calls or takes constants
-    from, and would run yesterday's code.
-    """
-    kernels = REPOSITORY / "src" / "tersor" / "kernels"
-    newest = max(path.stat().st_mtime for path in kernels.rglob("*.py"))
-    for compiled in kernels.rglob("*.nb[ci]"):
-        if compiled.stat().st_mtime < newest:
-            compiled.unlink(missing_ok=True)
+    """Speed up Triton's interpreter."""
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
         patch_once_per_launch()
         look_types_up_once()

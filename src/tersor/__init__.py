@@ -22,6 +22,7 @@ from tersor.container import (
 from tersor.errors import (
     BackendUnavailableError,
     CorruptDataError,
+    ExchangeError,
     MemoryLimitError,
     SpecError,
     TersorError,
@@ -40,6 +41,7 @@ __all__ = [
     "Bound",
     "Codec",
     "CorruptDataError",
+    "ExchangeError",
     "GraphCodec",
     "MemoryLimitError",
     "Packed",

@@ -104,7 +104,7 @@ def test_nothing_is_logged_where_a_callback_tells_it(caplog) -> None:
 def test_the_warning_is_seen_without_any_logging_set_up() -> None:
     script = (
         "import numba, sys\n"
-        "from tersor.kernels import compiling\n"
+        "from tersor.kernels.runtime import compile_notice\n"
         "compile_notice.log_first_compile()\n"
         "numba.njit(lambda x: x + x)(1)\n"
         "numba.njit(lambda x: x + x)(1.0)\n"
@@ -121,7 +121,7 @@ def test_the_warning_is_seen_without_any_logging_set_up() -> None:
 
 
 def test_seconds_of_numba_are_counted_once_it_is_listened_to() -> None:
-    compile_notice.log_first_compile()
+    compile_notice.count_numba_compiles()
     double = _fresh()
     before = compile_notice.compile_seconds()
     double(1)

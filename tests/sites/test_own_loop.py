@@ -133,6 +133,17 @@ def test_a_decay_is_part_of_the_state():
         ({}, "no saved state"),
         ({"iteration": -1}, "no saved state"),
         ({"iteration": 3}, "no saved state"),
+        (None, "no saved state"),
+        ([1, 2], "no saved state"),
+        (
+            {
+                "iteration": 3,
+                "codecs": ["rows"],
+                "decay": None,
+                "choices": {"7": [{"ratio": 2.0, "encode_gbps": 1.0, "decode_gbps": 1.0}]},
+            },
+            "table 7, which this rank does not own",
+        ),
         ({"iteration": 3, "codecs": ["flat"], "choices": {}, "decay": None}, "codec flat, this"),
         ({"iteration": 3, "codecs": ["rows"], "choices": [], "decay": None}, "no saved state"),
         (
@@ -207,6 +218,7 @@ def test_the_first_line_of_a_failed_job_says_which_rank_failed_and_why(tmp_path)
     assert lines[0].startswith("rank 1 failed: SpecError: rows of table 1 must be")
     # a rank that hears of it names it too
     told = [line for line in lines if "ExchangeError: " in line]
+    assert told
     assert all("rank 1 failed: SpecError" in line for line in told)
 
 
@@ -231,6 +243,48 @@ def test_evaluation_is_exact_and_not_counted():
             assert_bits_equal(y, looked_up(4, seed=table)[2 * rank : 2 * rank + 2])
         assert_bits_equal(one["grad"], torch.full((4, 8), 0.1))
         assert one["same"]
+
+
+def resumed_at_different_iterations(rank: int) -> None:
+    with Exchange([0, 1], 8, bounds=0.03) as exchange:
+        exchange.load_state_dict({**exchange.state_dict(), "iteration": 90 * rank})
+        exchange([looked_up(4)])
+
+
+def test_ranks_that_were_resumed_at_different_iterations_hear_of_it():
+    for one in run_ranks(resumed_at_different_iterations, 2):
+        assert one.name == "ExchangeError"
+        assert "(iteration 0)" in one.message
+        assert "(iteration 90)" in one.message
+
+
+def ends_early(rank: int) -> str:
+    """Rank 1 ends its program in the block, as a finished one does."""
+    found = ""
+    try:
+        with Exchange([0, 1], 8, bounds=0.03) as exchange:
+            if rank == 1:
+                sys.exit(0)
+            exchange([looked_up(4)])
+    except (SystemExit, ExchangeError) as error:
+        found = str(error)
+    wait_for_all(rank)
+    return found
+
+
+def test_a_rank_that_ends_well_is_not_said_to_have_failed():
+    peer, _ = returned(run_ranks(ends_early, 2))
+    assert "rank 1 closed its exchange; this ended the" in peer
+
+
+def owners_differ(rank: int) -> None:
+    Exchange([*[0] * 119, rank], 8)
+
+
+def test_long_arguments_are_shown_where_they_differ():
+    for one in run_ranks(owners_differ, 2):
+        assert "0, 0, 0)," in one.message
+        assert "0, 0, 1);" in one.message
 
 
 def one_rank_evaluates(rank: int) -> None:
@@ -415,6 +469,20 @@ def test_ranks_find_the_classes_of_all_tables_together():
     for policy in returned(run_ranks(sampled, 2)):
         assert policy.tight == {"user", "country"}
         assert policy.table_class("item") == "base"
+
+
+def samples_as_lists(rank: int, num_rows: list[int] | None) -> None:
+    AdaptiveBounds.from_sample([torch.randn(64, 8)] * 2, num_rows and [n + rank for n in num_rows])
+
+
+@pytest.mark.parametrize(
+    ("num_rows", "words"),
+    [(None, "which tables their samples are of"), ([5000, 5000], "5000 rows on one rank and 5001")],
+)
+def test_lists_of_different_tables_are_not_taken_for_the_same(num_rows, words):
+    for one in run_ranks(samples_as_lists, 2, num_rows):
+        assert one.name == "SpecError"
+        assert words in one.message
 
 
 def one_sample_is_empty(rank: int) -> None:

@@ -51,7 +51,7 @@ def test_what_are_no_statistics_is_refused(change):
 
 def test_statistics_as_text_are_a_table_of_both_directions():
     lines = str(counted()).splitlines()
-    assert lines[0] == "3 exchanges"
+    assert lines[0] == "3 exchanges: MiB of all, ms of one on average"
     assert lines[1].split() == (
         [
             "original",
@@ -91,6 +91,13 @@ def test_statistics_of_ranks_add_up_bytes_and_take_the_slowest():
     assert set(total.backward_times.read().values()) == {9.0}
     forward = {name: max(x.forward_times.read()[name] for x in (one, other)) for name in PHASES}
     assert total.forward_times.read() == forward
+
+
+def test_statistics_of_one_process_are_a_copy():
+    exchange = Exchange([0], 4, codec="raw")
+    total = exchange.stats_of_all_ranks()
+    exchange([torch.ones(6, 4)])
+    assert (total.num_exchanges, exchange.stats_of_all_ranks().num_exchanges) == (0, 1)
 
 
 def of_all_ranks(rank: int) -> tuple[int, int]:

@@ -34,14 +34,32 @@ def check_same_everywhere(
     for rank, other in enumerate(every):
         for name, value in every[0].items():
             if other.get(name) != value:
+                first, their = _where_they_differ(value, str(other.get(name)))
                 raise SpecError(
-                    f"rank 0 made its {what} with {name}={_shortened(value)}, rank {rank} with "
-                    f"{name}={_shortened(str(other.get(name)))}; give all ranks the same {name}"
+                    f"rank 0 made its {what} with {name}={first}, rank {rank} with {name}={their}; give "
+                    f"all ranks the same {name}"
                 )
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
+def _where_they_differ(one: str, other: str) -> tuple[str, str]:
+    """Return two texts that differ, cut around the first place where they do.
+
+    Example:
+        >>> _where_they_differ("1" * 300 + "23", "1" * 300 + "45")[0][-7:]
+        '1111123'
+    """
+    num_equal = next(
+        (k for k, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+    is_long = max(len(one), len(other)) > _SHOWN_CHARS
+    start = max(0, num_equal - _SHOWN_CHARS // 2) if is_long else 0
+    parts = []
+    for text in (one, other):
+        part = text[start : start + _SHOWN_CHARS]
+        ends = "..." if start else "", "..." if start + _SHOWN_CHARS < len(text) else ""
+        parts.append(f"{ends[0]}{part}{ends[1]}")
+    return parts[0], parts[1]
 
 
 def announce_failure(group: dist.ProcessGroup | None) -> None:

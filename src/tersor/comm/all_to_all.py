@@ -92,7 +92,8 @@ class AllToAll:
             turn: what all ranks must be at.
             rows: per source, the rows of each chunk that will come, where this rank knows them.
             fixed_codec: the codec of all chunks of all ranks, where all of them know it and their ``rows``;
-                if it is of fixed size, nothing travels ahead of the payload, and no host waits.
+                if it is of fixed size, no sizes travel: the host waits for the turns of the
+                ranks, and not for its device.
 
         Raises:
             ExchangeError: a peer failed, or is at another turn.

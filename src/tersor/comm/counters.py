@@ -37,7 +37,8 @@ class Volume:
 class Stopwatch:
     """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read.
 
-    What this process compiles meanwhile is not counted: it happens once.
+    What this process compiles meanwhile is not counted: it happens once. Waiting for a peer that
+    compiles is; exchanges therefore compile what they can foresee when they are made.
 
     ``seconds`` of every phase are what it goes on from; it begins at zero if None.
     """

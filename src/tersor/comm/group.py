@@ -23,8 +23,7 @@ from tersor.comm.agreement import announce_failure, first_line, gathered
 from tersor.errors import ExchangeError, TersorError
 
 _FAILURE: Final = "failure"
-_NUM_FIELDS: Final = 3
-"""Of the message that begins an exchange: channel, number, bytes."""
+_LEFT: Final = "left"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +32,16 @@ class Turn:
 
     Attributes:
         channel: which of the channels that the group was made with.
-        number: of the exchange in that channel.
+        number: of the exchange, counted since the group was made.
+        iteration: of the training; ranks that were resumed at different ones are out of step too.
     """
 
     channel: str
     number: int
+    iteration: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.channel} exchange {self.number} (iteration {self.iteration})"
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -129,7 +133,9 @@ class RankGroup:
                     raise ExchangeError(f"rank {rank} could not connect; look at its error")
 
     def close(self) -> None:
-        """Leave the group; what peers still wait for fails at once."""
+        """Leave the group; what peers still wait for fails at once, and says that this rank left."""
+        if self._group is not None:
+            self._say(_LEFT, f"rank {self.rank} closed its exchange")
         group, self._group = self._group, None
         control, self._control = self._control, None
         for operation in self._in_flight:
@@ -160,16 +166,21 @@ class RankGroup:
             if isinstance(error, Exception):
                 # before the tracebacks of all ranks, which tell the same at length
                 logging.getLogger("tersor").error("%s; this ends the exchange on all ranks", words)
-            with suppress(RuntimeError):
-                if self._failures is not None:
-                    self._failures.compare_set(_FAILURE, "", words)
+            self._say(_FAILURE, words)
         self.close()
 
-    def _failure_of_peer(self) -> str | None:
-        """Return what a peer that failed said of it; None if none did, or it cannot be asked."""
+    def _say(self, key: str, words: str) -> None:
+        """Leave word for peers that will find this rank gone; the first word under a key stays."""
         with suppress(RuntimeError):
-            if self._failures is not None and self._failures.check([_FAILURE]):
-                return str(self._failures.get(_FAILURE), "utf-8")
+            if self._failures is not None:
+                self._failures.compare_set(key, "", words)
+
+    def _failure_of_peer(self) -> str | None:
+        """Return what the first peer that failed, or else left, said; None if it cannot be told."""
+        with suppress(RuntimeError):
+            for key in (_FAILURE, _LEFT):
+                if self._failures is not None and self._failures.check([key]):
+                    return str(self._failures.get(key), "utf-8")
         return None
 
     @contextmanager
@@ -189,7 +200,9 @@ class RankGroup:
             error.__traceback__ = None
             words = self._failure_of_peer()
             if words is not None:
-                raise ExchangeError(f"{words}; this ended the exchange on all ranks") from None
+                raise ExchangeError(
+                    f"{words}; this ended the {phase} on rank {self.rank}"
+                ) from None
             raise ExchangeError(
                 f"the {phase} of an exchange failed on rank {self.rank}: a peer left, "
                 f"failed or timed out; look for the first error of any rank ({first_line(error)})"
@@ -227,7 +240,8 @@ class RankGroup:
         """
         unknown = [0] * self.world_size
         channel = self.channels.index(turn.channel)
-        fields = [[channel, turn.number, nbytes] for nbytes in send_nbytes or unknown]
+        own = [channel, turn.number, turn.iteration]
+        fields = [[*own, nbytes] for nbytes in send_nbytes or unknown]
         sent = torch.tensor(fields, dtype=torch.int64, device="cpu")
         received = torch.empty_like(sent)
         operation = self._started(
@@ -256,19 +270,18 @@ class TurnComparison:
             ExchangeError: a rank is at another one, or failed.
         """
         self.operation.wait()
-        own = self.turn
-        for rank, (channel, number, nbytes) in enumerate(self.received.tolist()):
-            names = self.group.channels
+        names = self.group.channels
+        for rank, (channel, number, iteration, nbytes) in enumerate(self.received.tolist()):
             name = names[channel] if 0 <= channel < len(names) else f"unknown ({channel})"
-            if (name, number) != (own.channel, own.number):
+            turn = Turn(name, number, iteration)
+            if turn != self.turn:
                 raise ExchangeError(
-                    f"rank {rank} is at its {name} exchange {number}, rank {self.group.rank} at its "
-                    f"{own.channel} exchange {own.number}; all ranks must call start, wait and "
-                    "backward equally often and in the same order, also after a loss that is skipped"
+                    f"rank {rank} is at its {turn}, rank {self.group.rank} at its {self.turn}; all "
+                    "ranks must call start, wait and backward equally often and in the same order, "
+                    "also after a loss that is skipped, and load states of the same iteration"
                 )
             if nbytes != self.receive_nbytes[rank]:
                 raise ExchangeError(
-                    f"rank {rank} sends {nbytes} bytes in its {name} exchange {number}, where rank "
-                    f"{self.group.rank} expects {self.receive_nbytes[rank]}; give all ranks the same "
-                    "batches"
+                    f"rank {rank} sends {nbytes} bytes in its {turn}, where rank {self.group.rank} "
+                    f"expects {self.receive_nbytes[rank]}; give all ranks the same batches"
                 )

@@ -28,7 +28,7 @@ def log_first_compile() -> None:
 
     Python prints a warning that no handler takes, so a user sees why the first call pauses. The
     second call and every later one do nothing, and nothing is logged inside ``on_compile``, whose
-    callback tells it already. From then on ``compile_seconds`` counts.
+    callback tells it already.
     """
     if find_spec("numba") is not None:
         from tersor.kernels.runtime.cpu.compile_events import (
@@ -36,6 +36,14 @@ def log_first_compile() -> None:
         )
 
         log_first_numba_compile()
+
+
+def count_numba_compiles() -> None:
+    """Let ``compile_seconds`` count what numba compiles from now on; later calls do nothing."""
+    if find_spec("numba") is not None:
+        from tersor.kernels.runtime.cpu.compile_events import count_compiles
+
+        count_compiles()
 
 
 def count_triton_compiles() -> None:
@@ -65,6 +73,7 @@ __all__ = [
     "COMPILING",
     "add_compile_seconds",
     "compile_seconds",
+    "count_numba_compiles",
     "count_triton_compiles",
     "log_first_compile",
     "on_compile",

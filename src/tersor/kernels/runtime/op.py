@@ -76,6 +76,7 @@ class Op:
         try:
             if backend == "cpu":
                 compile_notice.log_first_compile()
+                compile_notice.count_numba_compiles()
             elif backend == "gpu":
                 compile_notice.count_triton_compiles()
             loaded = getattr(import_module(module), function)

@@ -55,7 +55,9 @@ class AdaptiveBounds:
         object.__setattr__(self, "tables", _bounds_by_table(self.tables))
         both = self.tight & self.loose
         if both:
-            raise SpecError(f"table {min(both)} is both tight and loose; leave it in one list")
+            raise SpecError(
+                f"table {min(both, key=str)} is both tight and loose; leave it in one list"
+            )
 
     @classmethod
     def from_sample(
@@ -86,13 +88,14 @@ class AdaptiveBounds:
         bounds = ClassBounds() if bounds is None else bounds
         is_distributed = dist.is_available() and dist.is_initialized()
         try:
+            _check_tables_are_known(samples, num_rows, is_distributed)
             found = classify(samples, num_rows, bounds)
         except Exception:
             if is_distributed:
                 announce_failure(group)
             raise
         if is_distributed:
-            found = _of_all_ranks(found, group)
+            found = _of_all_ranks(found, group, has_sizes=num_rows is not None)
         return cls.from_classes(found, bounds=bounds, decay=decay)
 
     @classmethod
@@ -129,6 +132,8 @@ class AdaptiveBounds:
                 known = f"tables are numbered 0 to {len(names) - 1}"
                 if any(name != str(k) for k, name in enumerate(names)):
                     known += f" and named {', '.join(names)}"
+                elif isinstance(table, str):
+                    known += "; give names= to name them"
                 raise SpecError(f"bounds name table {table!r}, but {known}")
             return found
 
@@ -147,10 +152,16 @@ class AdaptiveBounds:
 
     def terms(self) -> object:
         """Return what ranks must agree on; equal bounds have equal forms, whatever their order."""
-        by_table = sorted(self.tables.items(), key=str)
-        return (
-            sorted(self.tight, key=str), sorted(self.loose, key=str), self.bounds, self.decay, by_table,
-        )  # fmt: skip
+        parts = {
+            "tight": sorted(self.tight, key=str),
+            "loose": sorted(self.loose, key=str),
+            "classes": (self.bounds.tight, self.bounds.base, self.bounds.loose),
+            "decay": (self.decay.shape, self.decay.magnitude, self.decay.end),
+            "tables": {
+                table: bound.to_config() for table, bound in sorted(self.tables.items(), key=str)
+            },
+        }
+        return {name: part for name, part in parts.items() if part}
 
     def table_class(self, table: int | str) -> TableClass:
         """Return the class of a table."""
@@ -164,15 +175,34 @@ class AdaptiveBounds:
         return Bound(final.kind, final.value * self.decay.factor(iteration))
 
 
+def _check_tables_are_known(samples: object, num_rows: object, is_distributed: bool) -> None:
+    if is_distributed and num_rows is None and not isinstance(samples, Mapping):
+        raise SpecError(
+            "several ranks must say which tables their samples are of: give a dictionary by table "
+            "number or name, or the num_rows of all tables"
+        )
+
+
 def _of_all_ranks(
-    own: list[Classification], group: dist.ProcessGroup | None
+    own: list[Classification], group: dist.ProcessGroup | None, has_sizes: bool
 ) -> list[Classification]:
-    """Return what every rank found, the tightest last, which then counts; a collective call."""
+    """Return what every rank found, the tightest last, which then counts; a collective call.
+
+    ``has_sizes`` says that the numbers of rows are those of the tables: ranks must agree on them.
+    """
     every = gathered(own, group)
     for rank, found in enumerate(every):
         if found is None:
             raise SpecError(f"rank {rank} could not class its tables; look at its error")
     merged = [one for found in every for one in found]
+    sizes: dict[int | str, int] = {}
+    for one in merged if has_sizes else ():
+        table, num_rows = one.stats.table, one.stats.num_rows
+        if sizes.setdefault(table, num_rows) != num_rows:
+            raise SpecError(
+                f"table {table!r} has {sizes[table]} rows on one rank and {num_rows} on another; give "
+                "the tables that this rank owns as a dictionary by number or name"
+            )
     return sorted(merged, key=lambda one: one.table_class == "tight")
 
 

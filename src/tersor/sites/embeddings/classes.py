@@ -169,7 +169,9 @@ def classify(
     by_table = _by_table(samples)
     counts = dict.fromkeys(by_table) if num_rows is None else _by_table(num_rows)
     if counts.keys() != by_table.keys():
-        raise SpecError(f"{len(by_table)} samples need as many row counts, not {len(counts)}")
+        raise SpecError(
+            f"samples are of tables {list(by_table)}, row counts of {list(counts)}; give both of the same"
+        )
     bounds = ClassBounds() if bounds is None else bounds
     if not isinstance(bounds, ClassBounds):
         raise SpecError(f"bounds must be ClassBounds(tight, base, loose), not {bounds!r}")

@@ -140,7 +140,7 @@ class Exchange:
         candidates = tuple(make_codec(name, self.device) for name in ids)
         check_bound_is_used(codec, bounds)
         policy = as_policy(bounds, self.layout.names)
-        warn_of_wide_bounds(policy, self.layout.names)
+        warn_of_wide_bounds(policy, self.layout.names, stacklevel=3)
         self.plan = CodecPlan(candidates, policy, bandwidth_gbps)
         self.backward_codec = make_backward("raw" if backward == "none" else backward, self.device)
         self._exact = make_codec("raw", self.device)
@@ -174,7 +174,8 @@ class Exchange:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if error is not None and self.wire is not None:
+        ends_well = isinstance(error, SystemExit) and not error.code
+        if error is not None and not ends_well and self.wire is not None:
             self.wire.group.abort(error)
         self.close()
 
@@ -192,10 +193,11 @@ class Exchange:
         Raises:
             SpecError: the state is of an exchange with another ``codec=``, or is none.
         """
-        iteration = dict(state).get("iteration")
+        given: object = state
+        iteration = given.get("iteration") if isinstance(given, Mapping) else None
         if type(iteration) is not int or iteration < 0:
             raise SpecError("this is no saved state of such an exchange")
-        self.plan.load_state_dict(state)
+        self.plan.load_state_dict(state, self.tables)
         self.iteration = iteration
 
     def reset_stats(self) -> ExchangeStats:
@@ -205,9 +207,8 @@ class Exchange:
 
     def stats_of_all_ranks(self) -> ExchangeStats:
         """Return the statistics of all ranks as one; a collective call. See ``ExchangeStats.merged``."""
-        if not self.is_distributed:
-            return self.stats
-        every = gathered(self.stats.to_dict(), self._parent)
+        own = self.stats.to_dict()
+        every = gathered(own, self._parent) if self.is_distributed else [own]
         return ExchangeStats.merged([ExchangeStats.from_dict(one) for one in every])
 
     @contextmanager
@@ -291,10 +292,10 @@ class Exchange:
         splits: Sequence[Sequence[int]],
         num_rows: int | None,
     ) -> Pending:
-        sending = self._sending(rows)
+        iteration, sending = self.iteration, self._sending(rows)
         # of its own: backward needs them, when the caller's may hold the next batch
         own = [[int(count) for count in split] for split in splits]
-        slot = ExchangeRound(self, own, num_rows, self._num_started, sending)
+        slot = ExchangeRound(self, own, num_rows, (self._num_started, iteration), sending)
         self._num_started += 1
         anchor = torch.zeros((), device=self.device, requires_grad=torch.is_grad_enabled())
         start: Any = Start.apply

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
@@ -124,15 +124,17 @@ def _bounds_of_all(bounds: Mapping[int | str, Any], names: Sequence[str]) -> dic
     return found
 
 
-def warn_of_wide_bounds(policy: AdaptiveBounds | SameBound, names: Sequence[str]) -> None:
-    """Warn where a bound lets all values of a table become equal."""
+def warn_of_wide_bounds(
+    policy: AdaptiveBounds | SameBound, names: Sequence[str], stacklevel: int
+) -> None:
+    """Warn where a bound lets every value of a table be off by its whole range."""
     for number, name in enumerate(names):
         bound = policy.bound(number, _FINAL)
         if bound.kind == "relative" and bound.value >= 1:
             warnings.warn(
                 f"a relative bound of {bound.value:g} lets every value of table {name} be off by its "
                 f"whole range; 1 % of the range is 0.01",
-                stacklevel=4,
+                stacklevel=stacklevel + 1,
             )
             return
 
@@ -151,6 +153,11 @@ class SameBound:
     def terms(self) -> object:
         """See ``AdaptiveBounds.terms``."""
         return self.value
+
+
+def _shown(codec: Codec) -> dict[str, Any]:
+    """Return a codec's spec without its bound, which is that of the table and iteration."""
+    return {name: value for name, value in codec.to_config().items() if name != "bound"}
 
 
 @dataclass(slots=True)
@@ -185,7 +192,7 @@ class CodecPlan:
     def terms(self) -> dict[str, object]:
         """Return the arguments that ranks must agree on; equal ones have equal forms."""
         return {
-            "codec": self.candidates,
+            "codec": [_shown(codec) for codec in self.candidates],
             "bounds": self.bounds.terms(),
             "bandwidth_gbps": float(self.bandwidth_gbps),
             "every": self.every,
@@ -240,11 +247,12 @@ class CodecPlan:
             "choices": {str(table): choice.to_config() for table, choice in self.choices.items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved decay and saved choices.
+    def load_state_dict(self, state: Mapping[str, Any], tables: Collection[int]) -> None:
+        """Go on with a saved decay and the saved choices of ``tables``, those of this rank.
 
         Raises:
-            SpecError: the state is of a plan with other codecs, or is none; nothing is changed.
+            SpecError: the state is of a plan with other codecs or tables, or is none; nothing is
+                changed.
         """
         try:
             codecs, decay = list(state["codecs"]), state["decay"]
@@ -259,6 +267,12 @@ class CodecPlan:
             raise SpecError(
                 f"the saved state is of an exchange with codec {' or '.join(map(str, codecs))}, this "
                 f"one has {' or '.join(own)}; make it with the same codec="
+            )
+        others = sorted(choices.keys() - set(tables))
+        if others:
+            raise SpecError(
+                f"the saved state is of table {others[0]}, which this rank does not own; every rank "
+                "saves its own state and loads it"
             )
         self.choices = {
             table: Choice.from_config(config, self.candidates, self.bandwidth_gbps)

@@ -50,7 +50,7 @@ class ExchangeRound:
         exchange: Exchange,
         splits: Sequence[Sequence[int]],
         num_rows: int | None,
-        number: int,
+        place: tuple[int, int],
         sending: Sending,
     ) -> None:
         """Remember what both directions need.
@@ -59,10 +59,10 @@ class ExchangeRound:
             exchange: whose tables are sent.
             splits: per own table, the rows that go to each rank.
             num_rows: of every table for this rank; None where only the owners know.
-            number: of this exchange, the same on all ranks.
+            place: number of this exchange and its iteration, the same on all ranks.
             sending: how rows and gradients are encoded.
         """
-        self.exchange, self.number, self.sending = exchange, number, sending
+        self.exchange, self.place, self.sending = exchange, place, sending
         self.splits, self.num_rows = splits, num_rows
         self.transfer: Transfer | None = None
         self.local: list[torch.Tensor] = []
@@ -86,7 +86,7 @@ class ExchangeRound:
             [codecs] * exchange.world_size,
             widths,
             stats.forward_times,
-            Turn(self.sending.channels[0], self.number),
+            Turn(self.sending.channels[0], *self.place),
         )
         tables = exchange.tables * exchange.world_size
         for table, sent in zip(tables, self.transfer.sent, strict=True):
@@ -150,7 +150,7 @@ class ExchangeRound:
         widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
         # as many as went out: the forward exchange has made sure of that
         rows = [[split[rank] for split in self.splits] for rank in peers]
-        turn = Turn(self.sending.channels[1], self.number)
+        turn = Turn(self.sending.channels[1], *self.place)
         self.transfer = exchange.wire.start(
             outgoing, codecs, widths, stats.backward_times, turn, rows, codec
         )

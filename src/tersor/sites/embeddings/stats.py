@@ -16,7 +16,8 @@ DIRECTIONS: Final = ("forward", "backward")
 class ExchangeStats:
     """What a rank, or all of them, have sent since the statistics were last reset.
 
-    As text it is a table: bytes before and after, their ratio, and milliseconds per exchange.
+    As text it is a table: bytes of all exchanges before and after, what a rank keeps for itself included,
+    their ratio, and milliseconds per exchange.
 
     Attributes:
         num_exchanges: forward exchanges.
@@ -53,7 +54,8 @@ class ExchangeStats:
             "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])])
             for line in lines
         )
-        return "\n".join([f"{self.num_exchanges} exchanges", *(row.rstrip() for row in rows)])
+        title = f"{self.num_exchanges} exchanges: MiB of all, ms of one on average"
+        return "\n".join([title, *(row.rstrip() for row in rows)])
 
     def _milliseconds(self, times: Stopwatch) -> list[float]:
         return [1e3 * times.read()[name] / max(1, self.num_exchanges) for name in PHASES]

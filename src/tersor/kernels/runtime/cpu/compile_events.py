@@ -85,4 +85,9 @@ def on_compile(callback: Callable[[bool], None]) -> Iterator[None]:
 def log_first_compile() -> None:
     """See ``tersor.kernels.runtime.compile_notice.log_first_compile``."""
     event.register(_KIND, _FirstOnly())
+
+
+@cache
+def count_compiles() -> None:
+    """See ``tersor.kernels.runtime.compile_notice.count_numba_compiles``."""
     event.register(_KIND, _Edges(_Clock()))

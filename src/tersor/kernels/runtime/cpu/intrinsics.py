@@ -7,34 +7,63 @@ Whoever uses them has checked the address range first.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
 
 import llvmlite.binding as llvm
 import numba
+import xxhash
 from llvmlite import ir
 from numba import carray, types
 from numba.core import cgutils
+from numba.core.caching import IndexDataCacheFile
 from numba.extending import intrinsic
 
+_KERNELS: Final = Path(__file__).parents[2]
 HAS_BMI2 = bool(dict(llvm.get_host_cpu_features()).get("bmi2"))
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return ``numba.njit`` with these options.
+    """Return ``numba.njit`` with these options, and a cache that is of these very sources.
 
-    Where neither the package's folder nor the user's home can be written to, as in some containers, kernels
+    numba looks only at the file that defines a function, not at those it calls or takes constants from:
+    after an update it would run yesterday's code, or fail to load it. Where neither the package's folder nor the user's home can be written to, as in some containers, kernels
     are compiled anew in every process instead of failing.
     """
 
     def compiled(function: Callable[..., Any]) -> Any:
         try:
-            return numba.njit(**options)(function)
+            return _cached_for_these_sources(numba.njit(**options)(function))
         except RuntimeError as error:
             if "cannot cache" not in str(error):
                 raise
             return numba.njit(**{**options, "cache": False})(function)
 
     return compiled
+
+
+def _cached_for_these_sources(dispatcher: Any) -> Any:
+    """Give a dispatcher an index file whose name has the digest of all kernels."""
+    # numba has no public way to name it; one without these attributes is left as it is
+    own: Any = getattr(dispatcher, "_cache", None)
+    if hasattr(own, "_cache_file") and hasattr(own, "_impl"):
+        implementation = own._impl  # noqa: SLF001
+        own._cache_file = IndexDataCacheFile(  # noqa: SLF001
+            cache_path=implementation.locator.get_cache_path(),
+            filename_base=f"{implementation.filename_base}-{sources_digest()}",
+            source_stamp=implementation.locator.get_source_stamp(),
+        )
+    return dispatcher
+
+
+@cache
+def sources_digest() -> str:
+    """Return a digest of the sources of all kernels, 16 hexadecimal digits."""
+    found = xxhash.xxh3_64()
+    for path in sorted(_KERNELS.rglob("*.py")):
+        found.update(path.read_bytes())
+    return str(found.hexdigest())
 
 
 @intrinsic

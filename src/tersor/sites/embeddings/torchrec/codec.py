@@ -9,8 +9,9 @@ how much, so that uneven batches and sequences work too.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
+from typing import Any
 
 import torch
 
@@ -117,7 +118,7 @@ class VariableCodec(ABC):
         rows = self.route.rows(receive)
         # sizes travel ahead even where all ranks know them: a peer that left is noticed then, and not
         # in TorchRec's own collective, which would wait for it
-        turn = Turn(self.channel, self.num_started)
+        turn = Turn(self.channel, self.num_started, self._iteration())
         self.num_started += 1
         ctx.transfer = self.wire.start(
             outgoing, self._codecs(flat), widths, self._watch(), turn, rows
@@ -154,6 +155,10 @@ class VariableCodec(ABC):
     def _codecs(self, flat: torch.Tensor) -> list[list[Codec]]:
         """Return the codec of every chunk, per destination."""
 
+    def _iteration(self) -> int:
+        """Return the iteration that bounds decay with; 0 for what has none."""
+        return 0
+
     @abstractmethod
     def _watch(self) -> Stopwatch:
         """Return what counts the time."""
@@ -175,6 +180,15 @@ class ForwardCodec(VariableCodec):
         self.plan = plan
         self.iteration = 0
 
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with a saved iteration and saved choices; see ``CodecPlan.load_state_dict``."""
+        given: object = state
+        iteration = given.get("iteration") if isinstance(given, Mapping) else None
+        if type(iteration) is not int or iteration < 0:
+            raise SpecError("this is no saved state of such an exchange")
+        self.plan.load_state_dict(state, {block.table for block in self.route.outgoing[0]})
+        self.iteration = iteration
+
     def _codecs(self, flat: torch.Tensor) -> list[list[Codec]]:
         own = self.route.outgoing[0]
         if len(self.plan.candidates) > 1 and own:
@@ -184,6 +198,9 @@ class ForwardCodec(VariableCodec):
             self.plan.remeasure_if_due(list(rows), list(rows.values()), self.iteration)
         chosen = [self.plan.codec(block.table, self.iteration) for block in own]
         return [chosen] * self.route.world_size
+
+    def _iteration(self) -> int:
+        return self.iteration
 
     def _watch(self) -> Stopwatch:
         return self.stats.forward_times

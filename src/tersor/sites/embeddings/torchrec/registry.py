@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -81,7 +81,7 @@ def torchrec_codecs(
     check_bound_is_used(codec, bounds)
     table_names = _names_of(tables)
     policy = as_policy(bounds, table_names)
-    warn_of_wide_bounds(policy, table_names)
+    warn_of_wide_bounds(policy, table_names, stacklevel=2)
     plan = CodecPlan(candidates, policy, bandwidth_gbps)
     gradients = None if backward == "none" else make_backward(backward, device)
     return TorchRecCodecs(table_names, plan, gradients, device, dtype)
@@ -141,6 +141,31 @@ class TorchRecCodecs(dict[str, Any]):
 
     def _forward(self) -> Iterator[ForwardCodec]:
         return (one for one in self._attached if isinstance(one, ForwardCodec))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a resumed training needs, in the form that JSON can hold; see ``Exchange``.
+
+        Of this rank's part of the attached model: every rank saves its own.
+        """
+        return {
+            "all_to_alls": [
+                {"iteration": one.iteration, **one.plan.state_dict()} for one in self._forward()
+            ]
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where ``state_dict`` was taken; to be called after ``attach``.
+
+        Raises:
+            SpecError: the state is of another model or other codecs, or is none.
+        """
+        given: object = state
+        saved = given.get("all_to_alls") if isinstance(given, Mapping) else None
+        every = list(self._forward())
+        if not isinstance(saved, list) or len(saved) != len(every):
+            raise SpecError("this is no saved state of the codecs of this model; attach it first")
+        for one, values in zip(every, saved, strict=True):
+            one.load_state_dict(values)
 
     def reset_stats(self) -> ExchangeStats:
         """Return the statistics so far and start anew."""
