@@ -57,6 +57,15 @@ def test_more_than_the_limit_is_one_sentence(tersor, line) -> None:
     tersor.ok(*line.replace("79999", "80000").replace(" 100", " 1000").split())
 
 
+def test_compress_reads_no_more_than_a_chunk_that_fits(tersor) -> None:
+    np.save("x.npy", np.arange(10_000, dtype=np.float32))
+    words = tersor.refused("compress", "x.npy", "--codec", "raw", "--max-memory", "79999", code=1)
+    assert "--chunk-values" in words
+    assert not Path("x.npy.tsr").exists()
+    small = ("--chunk-values", "100", "--max-memory", "800")
+    tersor.ok("compress", "x.npy", "--codec", "raw", *small)
+
+
 @pytest.mark.parametrize("size", ["", "4X", "-1", "1e9", "G"])
 def test_what_is_no_size_is_refused(tersor, many, size) -> None:
     words = tersor.refused("inspect", "x.npy.tsr", "--max-memory", size)

@@ -36,6 +36,7 @@ from tersor.codecs.auto import Auto
 from tersor.container import FILE_CHUNK_VALUES, Writer
 from tersor.errors import SpecError
 from tersor.kernels.quantize import finite_range
+from tersor.memory import check_fits
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 
 Advance = Callable[[int], None]
@@ -112,7 +113,9 @@ def compress(
     check_output(target, force=force, as_json=as_json)
     with ExitStack() as stack:
         described = parse_dtype(dtype), parse_shape(shape)
-        inputs = open_inputs(source, stack, *described, parse_size(max_memory))
+        limit = parse_size(max_memory)
+        inputs = open_inputs(source, stack, *described, limit)
+        _check_chunks_fit(inputs, chunk_values, limit)
 
         def codec_for(found: Source) -> Codec:
             exact = found.info.dtype not in FLOAT_DTYPES and (inputs.several or codec == "auto")
@@ -133,6 +136,16 @@ def compress(
     if not as_json:
         _say_summary(screen, values, arrays)
     return 0
+
+
+def _check_chunks_fit(inputs: Inputs, chunk_values: int, max_nbytes: int | None) -> None:
+    """Raise ``MemoryLimitError`` if the values and the bytes of one chunk are more than the limit."""
+    for found in inputs.sources:
+        if found.is_read_whole:
+            continue
+        chunk_nbytes = min(found.info.numel, chunk_values) * found.info.dtype.itemsize
+        way_out = "write smaller chunks with --chunk-values, or "
+        check_fits(2 * chunk_nbytes, max_nbytes, f"a chunk of {found.name}", way_out)
 
 
 @dataclass(frozen=True, slots=True)

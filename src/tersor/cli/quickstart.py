@@ -26,6 +26,7 @@ _PLAIN, _SMALL = "uncompressed", "adaptive"
 _NEXT: Final = """What to try next:
   tersor train dlrm --help         longer runs, your own Criteo logs, other codecs and bounds
   tersor quickstart --steps 1000   the same with more data
+  tersor plan --help               what to expect on your own cluster and link
   docs/embeddings.md               the exchange in your own model, in a few lines"""
 
 

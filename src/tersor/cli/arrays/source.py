@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import ClassVar
 
 import torch
 
@@ -19,7 +20,10 @@ class Source(ABC):
     Attributes:
         name: of the array in its file, or the file's own.
         info: shape and dtype.
+        is_read_whole: whether no chunk can be read alone; it then minds the limit of memory itself.
     """
+
+    is_read_whole: ClassVar[bool] = False
 
     def __init__(self, name: str, info: TensorInfo) -> None:
         self.name = name

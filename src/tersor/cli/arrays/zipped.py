@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, ClassVar, cast
 
 import torch
 
@@ -65,6 +65,8 @@ class ZippedFortranSource(ZippedSource):
     Its chunks are spread over the whole stream, which cannot be mapped: each pass reads all of it
     into memory.
     """
+
+    is_read_whole: ClassVar[bool] = True
 
     def __init__(
         self,
