@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -119,3 +120,31 @@ def test_a_bound_that_would_be_replaced_is_refused():
 def test_two_tables_of_one_name_are_refused():
     with pytest.raises(SpecError, match="names of their own"):
         torchrec_codecs(["a", "a"])
+
+
+def saved_and_loaded(rank: int) -> dict[str, Any]:
+    """Train two steps with measured codecs, and go on in a second model from the saved state."""
+    from tests.torchrec import models
+
+    options = {"bounds": AdaptiveBounds(decay=Decay("linear", 2.0, 9)), "codec": "auto"}
+    features = models.as_features(samples_of(TABLES, rank, 64))
+    first = models.make(TABLES, options)
+    for _ in range(2):
+        first.model(features)
+    state = json.loads(json.dumps(first.codecs.state_dict()))
+    second = models.make(TABLES, options)
+    second.codecs.load_state_dict(state)
+    with pytest.raises(SpecError, match="no saved state of the codecs"):
+        second.codecs.load_state_dict({"all_to_alls": []})
+    found = {"states": (state, second.codecs.state_dict()), "iteration": second.codecs.iteration}
+    for one in (first, second):
+        one.codecs.close()
+    return found
+
+
+def test_codecs_go_on_from_their_saved_state():
+    for found in returned(run_ranks(saved_and_loaded, 2)):
+        before, after = found["states"]
+        assert before == after
+        assert found["iteration"] == 2
+        assert any(one["choices"] for one in before["all_to_alls"])
