@@ -31,7 +31,7 @@ AVAILABLE = {"proc/meminfo": f"MemTotal:  9 kB\nMemAvailable:  {8 * 2**20} kB\nH
     [
         ({}, None),
         (AVAILABLE, 8 * GIB),
-        # a group without a limit, in one that has 4 GiB: 3 used, of which 1 is a cache
+        # a group without a limit, in one that has 4 GiB: 3 used, of which 2 are a cache
         (
             AVAILABLE
             | {
@@ -40,9 +40,9 @@ AVAILABLE = {"proc/meminfo": f"MemTotal:  9 kB\nMemAvailable:  {8 * 2**20} kB\nH
                 "sys/fs/cgroup/a/b/memory.current": "7\n",
                 "sys/fs/cgroup/a/memory.max": f"{4 * GIB}\n",
                 "sys/fs/cgroup/a/memory.current": f"{3 * GIB}\n",
-                "sys/fs/cgroup/a/memory.stat": f"anon 5\ninactive_file {GIB}\n",
+                "sys/fs/cgroup/a/memory.stat": f"anon 5\ninactive_file {GIB}\nactive_file {GIB}\n",
             },
-            2 * GIB,
+            3 * GIB,
         ),
         # the older groups; inside a container only the root is shown
         (
@@ -50,7 +50,10 @@ AVAILABLE = {"proc/meminfo": f"MemTotal:  9 kB\nMemAvailable:  {8 * 2**20} kB\nH
             | {
                 "proc/self/cgroup": "5:cpu:/x\n4:hugetlb,memory:/docker/abc\n0::/\n",
                 "sys/fs/cgroup/memory/memory.limit_in_bytes": f"{GIB}\n",
-                "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB // 4}\n",
+                "sys/fs/cgroup/memory/memory.usage_in_bytes": f"{GIB // 2}\n",
+                "sys/fs/cgroup/memory/memory.stat": (
+                    f"active_file 7\ntotal_inactive_file {GIB // 8}\ntotal_active_file {GIB // 8}\n"
+                ),
             },
             3 * GIB // 4,
         ),

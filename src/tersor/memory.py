@@ -18,13 +18,14 @@ _R = TypeVar("_R")
 _SMALL_NBYTES: Final = 2**26
 """Up to this size nobody is asked what is free: asking takes longer than most tensors to decode."""
 
-# file with the limit, file with what is used, and the part of it that the kernel gives back
-_Files = tuple[str, str, str]
-_CGROUP_2: Final[_Files] = ("memory.max", "memory.current", "inactive_file")
+# file with the limit, file with what is used, and the parts of it that the kernel gives back: page
+# cache, whether it was read once or more often
+_Files = tuple[str, str, tuple[str, str]]
+_CGROUP_2: Final[_Files] = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _CGROUP_1: Final[_Files] = (
     "memory.limit_in_bytes",
     "memory.usage_in_bytes",
-    "total_inactive_file",
+    ("total_inactive_file", "total_active_file"),
 )
 
 
@@ -63,7 +64,8 @@ def _left_of(group: Path, files: _Files) -> Iterator[int]:
     with suppress(OSError, ValueError):
         # without a limit, the newer groups say "max" and the older ones almost 2**63
         left = int((group / limit).read_text()) - int((group / used).read_text())
-        yield left + _fields(group / "memory.stat").get(reclaimable, 0)
+        parts = _fields(group / "memory.stat")
+        yield left + sum(parts.get(name, 0) for name in reclaimable)
 
 
 def _lines(path: Path) -> list[str]:
