@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from tersor.bench.planning.trace import computing_s
 from tersor.errors import SpecError
-from tersor.workloads.dlrm import DlrmRun
+from tersor.workloads.dlrm import DlrmRun, run_folder
 
 SMALL = ("--max-rows", "30", "--batch", "64", "--eval-samples", "256", "--steps", "4")
 
@@ -246,6 +247,26 @@ def test_a_folder_that_holds_a_run_is_not_written_to_again(tersor, tmp_path) -> 
     assert again.code == 2
     assert "go on with --resume, or name another folder" in again.err
     assert (tmp_path / "run" / "log.jsonl").read_text() == log
+
+
+def test_a_run_that_ends_while_the_next_waits_for_its_folder_is_kept(
+    tersor, tmp_path, monkeypatch
+) -> None:
+    first = ExitStack()
+
+    def end_first(_: float) -> None:
+        (tmp_path / "log.jsonl").write_text("first\n")
+        first.close()
+
+    (tmp_path / "checkpoints/step-000000001").mkdir(parents=True)
+    with first:
+        first.enter_context(run_folder._locked(tmp_path, 0, "first"))
+        monkeypatch.setattr(run_folder.time, "sleep", end_first)
+        second = tersor("train", "dlrm", *SMALL, "--run-dir", str(tmp_path))
+    assert second.code == 2
+    assert "holds a run; go on with --resume" in second.err
+    assert (tmp_path / "log.jsonl").read_text() == "first\n"
+    assert (tmp_path / "checkpoints/step-000000001").exists()
 
 
 def test_checkpoints_without_a_log_are_a_run_too(tersor, tmp_path) -> None:

@@ -166,13 +166,14 @@ def _enter_folder(stack: ExitStack, ranks: Ranks, schedule: Schedule, place: _Pl
         return
     writes_checkpoints = schedule.checkpoints is not None or place.resume
     stack.enter_context(held(place.folder, ranks, shared=writes_checkpoints))
+    # again: the run that this one waited for may have written a log and ended
+    ranks.together(lambda: _refuse_old_run(place))
     checkpoints = place.folder / "checkpoints"
     ranks.together(lambda: remove_leavings(checkpoints) if ranks.rank == 0 else None)
 
 
 def _refuse_what_is_there(schedule: Schedule, place: _Place) -> None:
-    if place.folder is not None and not place.resume:
-        _refuse_old_run(place.folder)
+    _refuse_old_run(place)
     _refuse_old_dumps(schedule, place.folder if place.resume else None)
 
 
@@ -207,10 +208,13 @@ def _resume(screen: Screen, run: DlrmRun, folder: Path) -> None:
         )
 
 
-def _refuse_old_run(folder: Path) -> None:
-    """Raise ``SpecError`` for a folder with the log or the checkpoints of a run."""
+def _refuse_old_run(place: _Place) -> None:
+    """Raise ``SpecError`` for a folder with the log or the checkpoints of a run, unless it goes on."""
     from tersor.workloads.dlrm.checkpoint import complete_checkpoints
 
+    folder = place.folder
+    if folder is None or place.resume:
+        return
     if (folder / "log.jsonl").exists() or complete_checkpoints(folder / "checkpoints"):
         raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
 
