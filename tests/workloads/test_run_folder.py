@@ -14,7 +14,13 @@ import torch
 from tersor.api import load, save
 from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.dlrm import DlrmRun, Ranks, run_folder
-from tersor.workloads.dlrm.checkpoint import remove_leavings, resume, save_checkpoint
+from tersor.workloads.dlrm.checkpoint import (
+    complete_checkpoints,
+    last_step,
+    remove_leavings,
+    resume,
+    save_checkpoint,
+)
 from tersor.workloads.dlrm.run_folder import held
 from tests.arch.source_files import REPOSITORY
 from tests.sites.ranks import Failure, returned, run_ranks
@@ -237,3 +243,16 @@ def test_what_killed_runs_left_goes_and_nothing_else(tmp_path):
     remove_leavings(tmp_path)
     left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["step-000000001/complete.json", "step-000000001/rank-0.tsr", "step-notes/mine"]
+
+
+def test_a_folder_of_someone_else_is_no_checkpoint(tmp_path):
+    saved(0, str(tmp_path), 1)
+    for name in ("step-notes", "step-12"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "complete.json").write_text("{}")
+    (tmp_path / "step-notes/.tersor-1.tmp").write_text("")
+    assert complete_checkpoints(tmp_path) == [tmp_path / "step-000000001"]
+    assert last_step(tmp_path) == 1
+    assert resume(DlrmRun(config(), SOURCE), tmp_path) == 1
+    remove_leavings(tmp_path)
+    assert (tmp_path / "step-notes/.tersor-1.tmp").exists()

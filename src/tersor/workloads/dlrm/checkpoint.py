@@ -24,6 +24,7 @@ from tersor.errors import CorruptDataError, SpecError
 from tersor.sites.embeddings import ExchangeStats
 from tersor.workloads.dlrm.run import DlrmRun
 
+_NAME: Final = re.compile(r"step-(\d{9,})")
 _COMPLETE: Final = "complete.json"
 _SAVE_ID: Final = "save_id"
 _KEPT: Final = 2
@@ -32,22 +33,32 @@ _KEPT: Final = 2
 
 def complete_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints in a folder, oldest first."""
-    return sorted(path.parent for path in folder.glob(f"step-*/{_COMPLETE}"))
+    return [path for _, path in _numbered(folder) if (path / _COMPLETE).exists()]
+
+
+def _numbered(folder: Path) -> list[tuple[int, Path]]:
+    """Return step and path of all checkpoints in a folder, complete or not, oldest first.
+
+    Folders with other names are not ours, and stay as they are.
+    """
+    found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("step-*"))
+    return sorted((int(match[1]), path) for match, path in found if match)
 
 
 def last_step(folder: Path) -> int | None:
     """Return the step of the last complete checkpoint in a folder; None if there is none."""
-    found = complete_checkpoints(folder)
-    return int(found[-1].name.removeprefix("step-")) if found else None
+    steps = [step for step, path in _numbered(folder) if (path / _COMPLETE).exists()]
+    return steps[-1] if steps else None
 
 
 def remove_leavings(folder: Path) -> None:
     """Remove what killed runs left unfinished; only where no other process writes."""
-    for path in folder.glob("step-*"):
-        if re.fullmatch(r"step-\d{9}", path.name) and not (path / _COMPLETE).exists():
+    for _, path in _numbered(folder):
+        if not (path / _COMPLETE).exists():
             shutil.rmtree(path)
-    for path in folder.glob("step-*/.tersor-*.tmp"):
-        path.unlink()
+            continue
+        for unfinished in path.glob(".tersor-*.tmp"):
+            unfinished.unlink()
 
 
 def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
