@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from tersor._process import PARENT
+from tersor.comm.agreement import first_line
 from tersor.errors import ExchangeError, SpecError, TersorError
 
 _TIMEOUT: Final = timedelta(minutes=10)
@@ -36,8 +37,10 @@ def joined(device: torch.device) -> Iterator[None]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    with _ending_with_torchrun(), _lost_peers_explained():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
+    rank = int(os.environ["RANK"])
+    with _ending_with_torchrun(), lost_peers_explained(rank, dist.DistError):
+        with lost_peers_explained(rank):
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=_TIMEOUT)
         try:
             yield
         finally:
@@ -74,20 +77,25 @@ def _ending_with_torchrun() -> Iterator[None]:
 
 
 @contextmanager
-def _lost_peers_explained() -> Iterator[None]:
-    """Turn what a backend raises when a peer is gone into one sentence."""
+def lost_peers_explained(rank: int, raised: type[RuntimeError] = RuntimeError) -> Iterator[None]:
+    """Turn what a backend raises when a peer is gone into one sentence.
+
+    Args:
+        rank: of this process.
+        raised: by the backend. gloo has no class of its own, so that by default the block may hold
+            nothing but a call of the backend.
+
+    Raises:
+        ExchangeError: the block raised such an error.
+    """
     try:
         yield
     except TersorError:
         raise
-    except RuntimeError as error:
-        # gloo has no class of its own for it
-        if not isinstance(error, dist.DistError) and "gloo" not in str(error):
-            raise
-        reason = str(error).splitlines()[0]
+    except raised as error:
         raise ExchangeError(
-            f"rank {os.environ['RANK']} lost the others: one of them left, failed or timed out; look "
-            f"for the first error of any rank ({reason})"
+            f"rank {rank} lost the others: one of them left, failed or timed out; look for the first "
+            f"error of any rank ({first_line(error)})"
         ) from error
 
 

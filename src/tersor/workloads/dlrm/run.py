@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -12,13 +13,16 @@ import torch
 import torch.distributed as dist
 
 from tersor.codecs import Codec
-from tersor.errors import SpecError, TersorError
+from tersor.comm import gathered
+from tersor.comm.agreement import first_line
+from tersor.errors import ExchangeError, SpecError, TersorError
 from tersor.sites.embeddings import Exchange
 from tersor.types import Bound
 from tersor.workloads.data.clicks import ClickBatch, ClickSource
 from tersor.workloads.dlrm.config import DlrmConfig
 from tersor.workloads.metrics import ClickMetrics, click_metrics
 from tersor.workloads.models.dlrm import Dlrm, place_tables
+from tersor.workloads.ranks import lost_peers_explained
 from tersor.workloads.sz3 import Sz3
 
 _EVAL_BATCH: Final = 8192
@@ -27,7 +31,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among all of them."""
+    """This process among all of them.
+
+    Where a peer is gone or does not come in time, collective calls raise ``ExchangeError``.
+    """
 
     rank: int
     world_size: int
@@ -41,11 +48,7 @@ class Ranks:
 
     def gathered(self, value: Any) -> list[Any]:
         """Return the values of all ranks, in order; a collective call."""
-        if self.world_size == 1:
-            return [value]
-        every: list[Any] = [None] * self.world_size
-        dist.all_gather_object(every, value)
-        return every
+        return [value] if self.world_size == 1 else gathered(value, None)
 
     def together(self, task: Callable[[], _T]) -> _T:
         """Do a task on every rank and return what it gave here; a collective call.
@@ -56,18 +59,43 @@ class Ranks:
         """
         try:
             result = task()
-        except (TersorError, OSError) as error:
-            self.gathered(str(error))
+        except Exception as error:
+            # an error of the group would hide the one that is told of
+            with suppress(ExchangeError):
+                self.gathered(_words_of(error))
             raise
         for rank, failure in enumerate(self.gathered(None)):
             if failure is not None:
                 raise SpecError(f"rank {rank} cannot go on: {failure}")
         return result
 
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """Add up the tensors of all ranks, in place; a collective call."""
+        if self.world_size > 1:
+            with lost_peers_explained(self.rank):
+                dist.all_reduce(tensor)
+
+    def concatenated(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the tensors of all ranks, of one shape, in order; a collective call."""
+        if self.world_size == 1:
+            return own
+        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        with lost_peers_explained(self.rank):
+            dist.all_gather(parts, own.contiguous())
+        return torch.cat(parts)
+
     def share(self, total: int) -> slice:
         """Return this rank's part of ``total`` samples, which all ranks share evenly."""
         each = total // self.world_size
         return slice(self.rank * each, (self.rank + 1) * each)
+
+
+def _words_of(error: Exception) -> str:
+    """Return what peers are told: the class too, where the message was not written for users."""
+    if isinstance(error, TersorError | OSError):
+        return str(error)
+    name, line = type(error).__name__, first_line(error)
+    return line if line == name else f"{name}: {line}"
 
 
 class DlrmRun:
@@ -163,7 +191,7 @@ class DlrmRun:
             return
         gradients = [p.grad for p in self.model.dense_parameters() if p.grad is not None]
         flat = torch.cat([gradient.view(-1) for gradient in gradients])
-        dist.all_reduce(flat)
+        self.ranks.add_up(flat)
         for gradient, part in zip(
             gradients, flat.split([g.numel() for g in gradients]), strict=True
         ):
@@ -175,7 +203,7 @@ class DlrmRun:
         with torch.no_grad(), self.exchange.uncompressed():
             for batch in self._test_batches(max_samples):
                 own = self.ranks.share(len(batch))
-                logits.append(self._gathered(self.model(batch, self.exchange, own)))
+                logits.append(self.ranks.concatenated(self.model(batch, self.exchange, own)))
                 labels.append(batch.labels)
         return click_metrics(torch.cat(logits), torch.cat(labels))
 
@@ -186,14 +214,6 @@ class DlrmRun:
         size = _EVAL_BATCH - _EVAL_BATCH % self.ranks.world_size
         for start in range(0, total, size):
             yield self.source.read("test", start, min(size, total - start)).to(self.device)
-
-    def _gathered(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the logits of all ranks, in order."""
-        if self.ranks.world_size == 1:
-            return own
-        parts = [torch.empty_like(own) for _ in range(self.ranks.world_size)]
-        dist.all_gather(parts, own.contiguous())
-        return torch.cat(parts)
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return all that a resumed run needs, by name."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
 from tersor.container import atomic_write
 from tersor.errors import SpecError
@@ -113,10 +112,8 @@ def train(
 
 
 def _mean_of_ranks(run: DlrmRun, value: float) -> float:
-    if run.ranks.world_size == 1:
-        return value
     total = torch.tensor([value], dtype=torch.float64, device=run.device)
-    dist.all_reduce(total)
+    run.ranks.add_up(total)
     return float(total) / run.ranks.world_size
 
 
