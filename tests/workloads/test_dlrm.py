@@ -13,6 +13,7 @@ import torch
 
 from tersor.api import load, save
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.runtime.compile_notice import add_compile_seconds
 from tersor.policy import Choice
 from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
@@ -285,6 +286,31 @@ def test_the_time_of_a_step_is_that_of_steps_alone(tmp_path, monkeypatch):
     lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
     found = [line["step_s"] for line in lines if line["kind"] == "train"]
     assert found == [1.25, 1.25]
+
+
+def test_the_time_of_a_step_has_no_compiling_in_it(tmp_path, monkeypatch):
+    clock = [0.0]
+
+    def compiling(seconds, others, call):
+        def slow(*args, **options):
+            result = call(*args, **options)
+            clock[0] += seconds + others
+            add_compile_seconds(seconds)
+            return result
+
+        return slow
+
+    monkeypatch.setattr(training.time, "perf_counter", lambda: clock[0])
+    run = DlrmRun(config(steps=4), SOURCE)
+    for name, seconds, others in (
+        ("batch", 2.0, 0.25), ("step", 64.0, 1.0), ("evaluate", 256.0, 16.0),
+    ):  # fmt: skip
+        monkeypatch.setattr(run, name, compiling(seconds, others, getattr(run, name)))
+    with RunLog(tmp_path) as log:
+        train(run, Schedule(log_every=2, eval_every=1), log)
+    lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    found = [line["step_s"] for line in lines if line["kind"] == "train"]
+    assert found == pytest.approx([1.25, 1.25])
 
 
 def test_training_logs_dumps_and_learns(tmp_path):

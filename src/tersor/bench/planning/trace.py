@@ -26,8 +26,8 @@ def computing_of(lines: Iterable[Any], path: str | os.PathLike[str]) -> float:
     """Return the mean seconds of a step without its exchanges, from the lines of a run's log.
 
     A run may have been resumed: steps that were taken again count as they were last. The all-reduce
-    of dense gradients is part of it. Compiling kernels in the first steps counts on both sides, and
-    so not at all.
+    of dense gradients is part of it. Compiling kernels is not: neither the steps nor the exchanges of
+    a log have it in their times.
 
     Args:
         lines: of the log, in order.
