@@ -65,7 +65,6 @@ class Reader:
         CorruptDataError: not a tersor file, cut short, or altered.
         UnsupportedVersionError: written by a newer format or codec version.
         UnknownCodecError: an array needs a codec that is not installed.
-
         MemoryLimitError: the table of the file is larger than ``max_nbytes``.
 
     Every such message begins with the path, if one was given. A stream that stands behind its end
