@@ -282,7 +282,7 @@ class Exchange:
         for table, x, split in zip(self.tables, rows, counts, strict=True):
             if len(split) != self.world_size or min(split) < 0 or sum(split) != x.shape[0]:
                 raise SpecError(
-                    f"counts of table {table} must be {self.world_size} numbers that add up to its "
+                    f"counts of table {self.layout.names[table]} must be {self.world_size} numbers that add up to its "
                     f"{x.shape[0]} rows, not {list(split)}"
                 )
 
@@ -319,11 +319,12 @@ class Exchange:
             width = self.layout.widths[table]
             if x.dim() != 2 or x.shape[1] != width or x.dtype != self.dtype:
                 raise SpecError(
-                    f"rows of table {table} must be {self.dtype} of shape [batch, {width}], "
-                    f"not {x.dtype} of shape {tuple(x.shape)}"
+                    f"rows of table {self.layout.names[table]} must be {self.dtype} of shape "
+                    f"[batch, {width}], not {x.dtype} of shape {tuple(x.shape)}"
                 )
             if x.device.type != self.device.type:
-                raise SpecError(f"rows of table {table} must be on {self.device}, not {x.device}")
+                name = self.layout.names[table]
+                raise SpecError(f"rows of table {name} must be on {self.device}, not {x.device}")
 
     def __call__(
         self, rows: Sequence[torch.Tensor], batches: Sequence[int] | None = None

@@ -102,8 +102,16 @@ def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds | 
         return SameBound(bounds)
     if isinstance(bounds, AdaptiveBounds):
         return bounds.numbered(names)
-    classes = ClassBounds() if bounds is None else ClassBounds(bounds, bounds, bounds)
-    return AdaptiveBounds(bounds=classes, decay=Decay.off())
+    if bounds is None:
+        return AdaptiveBounds(decay=Decay.off())
+    given: object = bounds
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if not is_number or not 0 < bounds < math.inf:
+        raise SpecError(
+            "bounds= takes a number above 0, a Bound, AdaptiveBounds or bounds by table; a relative "
+            f"bound must be above 0 and finite, not {bounds!r}"
+        )
+    return AdaptiveBounds(bounds=ClassBounds(bounds, bounds, bounds), decay=Decay.off())
 
 
 def _bounds_of_all(bounds: Mapping[int | str, Any], names: Sequence[str]) -> dict[int | str, Bound]:
