@@ -98,6 +98,33 @@ def test_an_id_that_another_package_takes_too_is_warned_of_once(tmp_path, monkey
     assert "taker" not in sys.modules
 
 
+@pytest.mark.parametrize("value", ["Negate", "Negate [fast]", "Inside.Negate"])
+def test_a_class_that_its_package_imports_from_elsewhere_keeps_its_id(
+    value, tmp_path, monkeypatch, caplog
+):
+    (tmp_path / "defining.py").write_text(NEGATE, encoding="utf-8")
+    source = "from defining import Negate\nclass Inside:\n    Negate = Negate\n"
+    install(tmp_path, "passing", {"negate": value}, source)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "defining", raising=False)
+    monkeypatch.delitem(sys.modules, "passing", raising=False)
+    for _ in range(2):
+        found, problems = registry.usable_codecs()
+        assert not problems
+        assert get("negate") in found
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("value", ["Negate [fast]", "", "Negate]"])
+def test_an_entry_point_of_any_form_is_compared_with_the_codec_that_has_its_id(
+    value, tmp_path, monkeypatch
+):
+    install(tmp_path, "taker", {"flat": value}, NEGATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    _, (problem,) = registry.usable_codecs()
+    assert "its id is taken by tersor.codecs.flat:Flat" in problem
+
+
 def test_what_is_no_codec_is_not_registered():
     class Unpromising(Raw):
         codec_id: ClassVar[str] = "unpromising"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from types import FunctionType
 from typing import Any, ClassVar, Final, Literal, Self
 
 import torch
@@ -48,12 +49,14 @@ class Codec(ABC):
     guarantee: ClassVar[str]
     """What the codec promises about the decoded values, in one line."""
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make the methods that a codec brings work in a forked child, whoever calls them."""
-        # a dataclass with slots is made twice, so this meets its own work
+        # a dataclass with slots is made twice: super() alone would mean the first Codec, and the
+        # loop meets its own work
+        super(Codec, cls).__init_subclass__(**kwargs)
         for name in _COMPUTING:
             if name in vars(cls):
-                setattr(cls, name, fork_safe(vars(cls)[name]))
+                setattr(cls, name, _fork_safe_member(vars(cls)[name]))
 
     @abstractmethod
     def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
@@ -202,6 +205,15 @@ class Codec(ABC):
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)
+
+
+def _fork_safe_member(member: Any) -> Any:
+    """Return a function, static method or class method made fork-safe; anything else as it is."""
+    if isinstance(member, staticmethod):
+        return staticmethod(fork_safe(member.__func__))
+    if isinstance(member, classmethod):
+        return classmethod(fork_safe(member.__func__))
+    return fork_safe(member) if isinstance(member, FunctionType) else member
 
 
 @fork_safe

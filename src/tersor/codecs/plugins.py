@@ -8,6 +8,7 @@ asked for.
 from __future__ import annotations
 
 import inspect
+import sys
 from importlib.metadata import EntryPoint, entry_points
 from types import TracebackType
 from typing import Any, Final, Self
@@ -65,6 +66,19 @@ def package_of(point: EntryPoint) -> str:
 def place_of(codec: type[Codec]) -> str:
     """Return where a codec class is defined, written as in an entry point."""
     return f"{codec.__module__}:{codec.__qualname__}"
+
+
+def names(point: EntryPoint, codec: type[Codec]) -> bool:
+    """Say whether an entry point names that class, also from a module that only imports it.
+
+    This imports no module: one that is not imported yet is taken to define what it names.
+    """
+    # what is written in an entry point may have no module at all
+    with Attempt():
+        if place_of(codec) == f"{point.module}:{point.attr}":
+            return True
+        return point.module in sys.modules and place_of(point.load()) == place_of(codec)
+    return False
 
 
 def unusable(point: EntryPoint, why: str) -> str:

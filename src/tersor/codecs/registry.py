@@ -92,7 +92,7 @@ def _adopt(point: EntryPoint) -> str:
 def _taken(point: EntryPoint) -> str:
     """Say that another class has the id of a plug-in; empty if none has."""
     known = _codecs.get(point.name)
-    if known is None or plugins.place_of(known) == point.value:
+    if known is None or plugins.names(point, known):
         return ""
     return plugins.unusable(point, f"its id is taken by {plugins.place_of(known)}")
 
