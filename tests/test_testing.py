@@ -118,6 +118,31 @@ class FallsOverBytes(Honest):
         out.view(-1).copy_(payload.clone().view(torch.float32))
 
 
+class ReadsNothingAsZeros(ReadsAnything):
+    size_kind: ClassVar[Literal["fixed", "bounded"]] = "bounded"
+
+
+class DecodesNan(Raw):
+    codec_id: ClassVar[str] = "test-nan"
+
+    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        Raw.decode_payload(self, payload, out)
+        if out.dtype.is_floating_point or out.dtype.is_complex:
+            out.fill_(torch.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeedsSlack(Honest):
+    def __post_init__(self) -> None:
+        if self.bound == Bound.absolute(0.0):
+            raise ValueError("the bound must be positive")
+
+
+class DoesNotKnowDtypes(Honest):
+    def supports(self, dtype: torch.dtype) -> bool:
+        return {torch.float32: True}[dtype]
+
+
 class ForgetsItsBound(Honest):
     def to_config(self) -> dict[str, Any]:
         return {**Honest.to_config(self), "bound": BOUND.to_config()}
@@ -141,6 +166,9 @@ FAULTS = {
     Stumbles: ("size as max_nbytes says", "empty of float32, Bound"),
     ReadsAnything: ("other bytes are refused", "raise CorruptDataError"),
     FallsOverBytes: ("other bytes are refused", "it raised RuntimeError"),
+    ReadsNothingAsZeros: ("other bytes are refused", "0 bytes instead of 4 are decoded"),
+    NeedsSlack: ("bound holds", "it raised ValueError: the bound must be positive"),
+    DoesNotKnowDtypes: ("any layout", "it raised KeyError"),
     ForgetsItsBound: ("config goes through JSON", "came back as"),
     NeedsTuples: ("config goes through JSON", "it raised TypeError"),
 }
@@ -164,6 +192,11 @@ def test_each_planted_fault_is_named(fault, monkeypatch) -> None:
         check_codec(codec)
     (problem,) = [line for line in str(caught.value).splitlines() if line.startswith(f"{name}: ")]
     assert words in problem
+
+
+def test_a_codec_that_decodes_only_nan_fails_on_finite_values(monkeypatch) -> None:
+    with pytest.raises(AssertionError, match=r"small values stay finite: .* came back as NaN or"):
+        check_codec(registered(monkeypatch, DecodesNan)())
 
 
 def test_a_codec_is_only_asked_for_the_dtypes_it_claims(monkeypatch) -> None:

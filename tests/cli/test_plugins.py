@@ -43,6 +43,14 @@ class Lying(Mine):
         out.nan_to_num_()
 """
 )
+WARY = (
+    LYING.replace('"lying"', '"wary"').replace("out.nan_to_num_()", "")
+    + """
+    def __post_init__(self):
+        if self.bound == Bound.absolute(0.0):
+            raise ValueError("the bound must be positive")
+"""
+)
 BROKEN = {
     "raising": (
         "Mine",
@@ -64,11 +72,14 @@ BROKEN = {
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """Return a folder with one package per fault, and two good ones that offer the same id."""
+    """Return a folder with one package per fault, and good ones, of which two offer the same id."""
     folder = tmp_path_factory.mktemp("site")
     for codec_id, (name, source, _) in BROKEN.items():
         install(folder, f"pkg-{codec_id}", {codec_id: name}, source)
     install(folder, "pkg-lying", {"lying": "Lying"}, LYING)
+    install(folder, "pkg-wary", {"wary": "Lying"}, WARY)
+    (folder / "pkg_inside.py").write_text(CODEC.format(id="passed-on"), encoding="utf-8")
+    install(folder, "pkg-passing", {"passed-on": "Mine"}, "from pkg_inside import Mine")
     install(folder, "pkg-good", {"negate": "Negate"}, NEGATE)
     install(folder, "pkg-later", {"negate": "Negate"}, NEGATE)
     return folder
@@ -89,7 +100,7 @@ def test_each_unusable_codec_is_one_line_and_the_others_are_listed(tmp_path, sit
     done = tersor(tmp_path, site, "codecs", "--json")
     assert done.returncode == 0, done.stderr
     listed = {codec["id"] for codec in json.loads(done.stdout)["codecs"]}
-    assert {"raw", "flat", "negate"} <= listed
+    assert {"raw", "flat", "negate", "passed-on"} <= listed
     assert not listed & (BROKEN.keys() - {"flat"})
     lines = done.stderr.splitlines()
     assert len(lines) == len(BROKEN) + 1
@@ -103,11 +114,12 @@ def test_each_unusable_codec_is_one_line_and_the_others_are_listed(tmp_path, sit
 def test_files_are_written_and_read_beside_broken_packages(tmp_path, site):
     x = np.arange(600, dtype=np.float32)
     np.save(tmp_path / "x.npy", x)
-    for codec in ("raw", "negate"):
+    for codec in ("raw", "negate", "passed-on"):
         written = tersor(tmp_path, site, "compress", "x.npy", "--codec", codec, "--force")
         assert written.returncode == 0, written.stderr
         # an id that is taken is told whatever was asked for, as it may be meant
         assert "'pkg-flat'" in written.stderr
+        assert "'pkg-passing'" not in written.stderr
         read = tersor(tmp_path, site, "decompress", "x.npy.tsr", "-o", "y.npy", "--force")
         assert read.returncode == 0, read.stderr
         assert np.array_equal(np.load(tmp_path / "y.npy"), x)
@@ -132,3 +144,10 @@ def test_a_codec_that_loses_nan_fails_its_check(tmp_path, site):
     failed = {check["name"] for check in found["checks"] if not check["passed"]}
     assert {"bound holds", "NaN and infinities stay"} <= failed
     assert all(check["passed"] == (not check["problem"]) for check in found["checks"])
+
+
+def test_a_codec_that_refuses_a_bound_fails_its_check_in_one_line(tmp_path, site):
+    done = tersor(tmp_path, site, "codecs", "--check", "wary", "--json")
+    assert done.returncode == 1, done.stderr
+    problems = {check["name"]: check["problem"] for check in json.loads(done.stdout)["checks"]}
+    assert "it raised ValueError: the bound must be positive" in problems["bound holds"]
