@@ -36,14 +36,5 @@ decode_row_slices = Op(
         "gpu": "tersor.kernels.batch.compose:decode_row_slices",
     },
 )
-decode_rows_list = Op(
-    "decode_rows_list", {"gpu": "tersor.kernels.batch.gpu.rows_decode:decode_rows_list"}
-)
-encode_scaled_casts = Op(
-    "encode_scaled_casts", {"gpu": "tersor.kernels.batch.gpu.cast:encode_scaled_casts"}
-)
-decode_scaled_casts = Op(
-    "decode_scaled_casts", {"gpu": "tersor.kernels.batch.gpu.cast:decode_scaled_casts"}
-)
 
 __all__ = ["decode_row_slices", "encode_row_slices", "pack_slices", "unpack_slices"]
