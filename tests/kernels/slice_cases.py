@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tersor.kernels.batch import pack_slices
-from tersor.kernels.rows import encode_row_slices
+from tersor.kernels.batch import encode_row_slices, pack_slices
 from tersor.types import Bound
 from tests.kernels.cases import CASES, Out, case, encodings, float_inputs
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import pytest
 import torch
 
-import tersor.kernels
+from tersor.kernels import operations
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.op import Op, use_backend
 from tersor.types import FLOAT_DTYPES
@@ -29,17 +27,7 @@ MAX_INTERPRETED_VALUES = 1100
 MAX_INTERPRETED_CASES = 16
 
 
-def all_ops() -> dict[str, Op]:
-    """Every ``Op`` of the kernels package, found by importing all its packages."""
-    found = {}
-    for module in pkgutil.walk_packages(tersor.kernels.__path__, "tersor.kernels."):
-        if module.ispkg:
-            members = vars(import_module(module.name)).values()
-            found |= {member.name: member for member in members if isinstance(member, Op)}
-    return found
-
-
-OPS = all_ops()
+OPS = operations()
 CASES = group_cases.CASES | slice_cases.CASES
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import pkgutil
 from dataclasses import MISSING, fields
-from importlib import import_module, metadata
+from importlib import metadata
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
@@ -14,12 +13,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor import kernels
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption
 from tersor.cli.screen import Screen
 from tersor.codecs import Codec, create, get, usable_codecs
-from tersor.kernels.runtime.op import BACKENDS, Op
+from tersor.kernels import operations
+from tersor.kernels.runtime.op import BACKENDS
 from tersor.types import Bound
 
 _PACKAGES: Final = {"reference": "torch", "cpu": "numba", "gpu": "triton"}
@@ -87,8 +86,8 @@ def _values(codec: type[Codec]) -> dict[str, Any]:
 
 def _backend(name: str) -> dict[str, Any]:
     """Say whether a kernel backend runs here, and which operations it has."""
-    operations = {op.name: op.targets for op in _operations()}
-    ready = sorted(op for op, targets in operations.items() if name in targets)
+    every = operations()
+    ready = sorted(op for op, found in every.items() if name in found.targets)
     package = _PACKAGES[name]
     installed = find_spec(package) is not None
     why = ""
@@ -105,19 +104,8 @@ def _backend(name: str) -> dict[str, Any]:
         "available": not why,
         "why_not": why,
         "operations": ready,
-        "num_operations": len(operations),
+        "num_operations": len(every),
     }
-
-
-def _operations() -> list[Op]:
-    """Return every kernel operation of the package."""
-    found: dict[str, Op] = {}
-    for module in pkgutil.iter_modules(kernels.__path__, f"{kernels.__name__}."):
-        if module.ispkg:
-            for value in vars(import_module(module.name)).values():
-                if isinstance(value, Op):
-                    found[value.name] = value
-    return list(found.values())
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:
