@@ -199,14 +199,15 @@ def _is_constant(value, KIND: tl.constexpr):
     finite = tl.abs(value) < float("inf")
     if KIND == F64:
         return finite
-    if KIND == F32:
+    elif KIND == F32:
         return finite & (tl.abs(single) < float("inf")) & (single.to(tl.float64) == value)
-    if KIND == F16:
+    elif KIND == F16:
         half = single.to(tl.float16)
         return finite & (tl.abs(half) < float("inf")) & (half.to(tl.float64) == value)
-    bits = single.to(tl.int32, bitcast=True)
-    exact = (single.to(tl.float64) == value) & ((bits & 0xFFFF) == 0)
-    return finite & exact & ((bits & 0x7FFFFFFF) < 0x7F800000)
+    else:
+        bits = single.to(tl.int32, bitcast=True)
+        exact = (single.to(tl.float64) == value) & ((bits & 0xFFFF) == 0)
+        return finite & exact & ((bits & 0x7FFFFFFF) < 0x7F800000)
 
 
 @triton.jit

@@ -23,8 +23,9 @@ def _key(value, KIND: tl.constexpr):
     if KIND == F64:
         bits = value.to(tl.int64, bitcast=True)
         return (bits ^ ((bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))).to(tl.uint64, bitcast=True)
-    bits = value.to(tl.int32, bitcast=True)
-    return (bits ^ ((bits >> 31) | (-0x7FFFFFFF - 1))).to(tl.uint32, bitcast=True)
+    else:
+        bits = value.to(tl.int32, bitcast=True)
+        return (bits ^ ((bits >> 31) | (-0x7FFFFFFF - 1))).to(tl.uint32, bitcast=True)
 
 
 @triton.jit
@@ -34,9 +35,10 @@ def _value(key, KIND: tl.constexpr):
         bits = key.to(tl.int64, bitcast=True)
         bits = bits ^ (~(bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))
         return bits.to(tl.float64, bitcast=True) + 0.0
-    bits = key.to(tl.int32, bitcast=True)
-    bits = bits ^ (~(bits >> 31) | (-0x7FFFFFFF - 1))
-    return bits.to(tl.float32, bitcast=True).to(tl.float64) + 0.0
+    else:
+        bits = key.to(tl.int32, bitcast=True)
+        bits = bits ^ (~(bits >> 31) | (-0x7FFFFFFF - 1))
+        return bits.to(tl.float32, bitcast=True).to(tl.float64) + 0.0
 
 
 @triton.jit

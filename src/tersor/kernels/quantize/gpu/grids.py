@@ -30,10 +30,11 @@ def _at_most(value, KIND: tl.constexpr):
     """Round a float64 that is not negative down to the compute dtype."""
     if KIND == F64:
         return value
-    rounded = value.to(tl.float32)
-    bits = rounded.to(tl.int32, bitcast=True)
-    below = tl.where(rounded.to(tl.float64) > value, bits - 1, bits)
-    return below.to(tl.float32, bitcast=True)
+    else:
+        rounded = value.to(tl.float32)
+        bits = rounded.to(tl.int32, bitcast=True)
+        below = tl.where(rounded.to(tl.float64) > value, bits - 1, bits)
+        return below.to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -55,7 +55,8 @@ def _load(pointer, position, count, fill, ALIGNED: tl.constexpr, WHOLE: tl.const
     places = _places(pointer, position, ALIGNED)
     if WHOLE:
         return tl.load(places)
-    return tl.load(places, mask=position < count, other=fill)
+    else:
+        return tl.load(places, mask=position < count, other=fill)
 
 
 @triton.jit
@@ -73,19 +74,20 @@ def load_values(
     if KIND == F64:
         pointer = address.to(tl.pointer_type(tl.float64))
         return _load(pointer, position, count, fill, ALIGNED, WHOLE)
-    if KIND == F32:
+    elif KIND == F32:
         pointer = address.to(tl.pointer_type(tl.float32))
         return _load(pointer, position, count, fill, ALIGNED, WHOLE)
-    if KIND == F16:
+    elif KIND == F16:
         pointer = address.to(tl.pointer_type(tl.float16))
         return _load(pointer, position, count, fill, ALIGNED, WHOLE).to(tl.float32)
-    if KIND == I32:
+    elif KIND == I32:
         pointer = address.to(tl.pointer_type(tl.int32))
         return _load(pointer, position, count, 0, ALIGNED, WHOLE)
-    pointer = address.to(tl.pointer_type(tl.int16))
-    bits = _load(pointer, position, count, 0, ALIGNED, WHOLE)
-    values = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-    return values if WHOLE else tl.where(position < count, values, fill)
+    else:
+        pointer = address.to(tl.pointer_type(tl.int16))
+        bits = _load(pointer, position, count, 0, ALIGNED, WHOLE)
+        values = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
+        return values if WHOLE else tl.where(position < count, values, fill)
 
 
 @triton.jit
@@ -150,7 +152,8 @@ def quantize_values(values, step, inverse, bound, KIND: tl.constexpr):
     """Return int32 codes and whether each decodes to within the bound; codes are 0 where not."""
     if KIND == I32:
         return values, values * 0 == 0
-    return _quantize_floats(values, step, inverse, bound, KIND)
+    else:
+        return _quantize_floats(values, step, inverse, bound, KIND)
 
 
 @triton.jit
@@ -194,7 +197,8 @@ def as_float(codes, KIND: tl.constexpr):
     """Return small int32 codes, below 2**22, in the compute dtype, by the same trick backwards."""
     if KIND == F64:
         return codes.to(tl.float64)
-    return (codes + SHIFT).to(tl.float32, bitcast=True) - _F32_MAGIC
+    else:
+        return (codes + SHIFT).to(tl.float32, bitcast=True) - _F32_MAGIC
 
 
 @triton.jit
@@ -202,9 +206,10 @@ def dequantize_values(codes, step, KIND: tl.constexpr, SMALL: tl.constexpr):
     """Return what ``store_values`` takes; ``SMALL`` says that all codes are below 2**22."""
     if KIND == I32:
         return codes
-    if SMALL:
+    elif SMALL:
         return as_float(codes, KIND) * step
-    return codes.to(step.dtype) * step
+    else:
+        return codes.to(step.dtype) * step
 
 
 @triton.jit

@@ -64,13 +64,14 @@ def _load_words(
     known = (column < num_words)[None, :] & (row >= 0)[:, None]
     if FULL:
         return tl.load(places)
-    if KIND == NO_VALUES:
+    elif KIND == NO_VALUES:
         return tl.load(places, mask=known, other=0)
-    if KIND == F32:
+    elif KIND == F32:
         return tl.load(places, mask=known, other=0x7FC00000)
-    if rows.dtype.element_ty == tl.int32:
+    elif rows.dtype.element_ty == tl.int32:
         return tl.load(places, mask=known, other=0x7FC07FC0)
-    return tl.load(places, mask=known, other=0x7FC0)
+    else:
+        return tl.load(places, mask=known, other=0x7FC0)
 
 
 @triton.jit
@@ -92,7 +93,8 @@ def _half_values(bits, KIND: tl.constexpr):
     """Return the 16-bit floats in the lower halves of int32 in float32."""
     if KIND == F16:
         return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
-    return (bits << 16).to(tl.float32, bitcast=True)
+    else:
+        return (bits << 16).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -154,7 +154,8 @@ def _lanes_below_0(values, lane_bit, PTX: tl.constexpr):
         return tl.inline_asm_elementwise(
             _VOTE_BELOW_0, "=r,r", [values], dtype=tl.uint32, is_pure=False, pack=1
         )
-    return tl.sum(tl.where(values < 0, lane_bit, 0), axis=0)
+    else:
+        return tl.sum(tl.where(values < 0, lane_bit, 0), axis=0)
 
 
 @triton.jit

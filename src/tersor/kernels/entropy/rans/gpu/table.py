@@ -44,7 +44,8 @@ def bits_of_alphabet(alphabet, IS_WIDE: tl.constexpr):
     """Return the precision of the frequencies; ``IS_WIDE`` says that symbols are held in int16."""
     if IS_WIDE:
         return tl.where(alphabet <= _NARROW, _NARROW_BITS, _WIDE_BITS).to(tl.uint32)
-    return tl.full((), _NARROW_BITS, tl.uint32)
+    else:
+        return tl.full((), _NARROW_BITS, tl.uint32)
 
 
 @triton.jit

@@ -48,7 +48,8 @@ def _load_grid(grid, KIND: tl.constexpr):
     """Return step, inverse and bound; codes have no use for them."""
     if KIND == I32:
         return 0.0, 0.0, 0.0
-    return tl.load(grid), tl.load(grid + 1), tl.load(grid + 2)
+    else:
+        return tl.load(grid), tl.load(grid + 1), tl.load(grid + 2)
 
 
 @triton.jit(do_not_specialize=["address", "count", "num_tiles"])
