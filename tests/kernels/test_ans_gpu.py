@@ -16,7 +16,6 @@ from tersor.errors import CorruptDataError
 from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize import reference as quantize
-from tersor.kernels.quantize import reference as quantize_reference
 from tersor.kernels.runtime.op import use_backend
 from tersor.types import FLOAT_DTYPES, Bound
 from tests import data
@@ -113,7 +112,7 @@ def spans_too_much(x: Tensor, bound: Bound) -> bool:
     """Say whether the codes of ``x`` need more than 256 symbols."""
     if x.numel() == 0:
         return False
-    low, high = quantize_reference.finite_range(x).tolist()
+    low, high = quantize.finite_range(x).tolist()
     relative = bound.resolve(low, high) if low <= high else 0.0
     grid = Grid.for_bound(relative if bound.kind == "relative" else bound.value, x.dtype)
     if grid is None:

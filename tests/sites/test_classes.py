@@ -104,7 +104,7 @@ def test_a_policy_from_a_sample_has_the_classes_and_bounds():
         (lambda: AdaptiveBounds.from_sample([torch.ones(2, 4)], bounds=0.1), "be ClassBounds"),
         (lambda: classify([torch.ones(2, 4)], bounds=(0.1, 0.2, 0.3)), "must be ClassBounds"),
         (lambda: classify([torch.empty(0, 4)]), "empty"),
-        (lambda: classify([torch.ones(2, 4)], [1, 2]), "as many"),
+        (lambda: classify([torch.ones(2, 4)], [1, 2]), "give both of the same"),
     ],
 )
 def test_wrong_classes_are_refused(make, word):

@@ -90,7 +90,7 @@ def raising(exchange: Exchange, error: BaseException) -> None:
     def look(*_: Any) -> None:
         raise error
 
-    exchange.plan = type("Broken", (), {"look": look})()
+    exchange.plan = type("Broken", (), {"remeasure_if_due": look})()
     exchange(zeros(4))
 
 
