@@ -135,7 +135,7 @@ def saved_and_loaded(rank: int) -> dict[str, Any]:
     second = models.make(TABLES, options)
     second.codecs.load_state_dict(state)
     with pytest.raises(SpecError, match="no saved state of the codecs"):
-        second.codecs.load_state_dict({"all_to_alls": []})
+        second.codecs.load_state_dict({"collectives": []})
     found = {"states": (state, second.codecs.state_dict()), "iteration": second.codecs.iteration}
     for one in (first, second):
         one.codecs.close()
@@ -147,4 +147,4 @@ def test_codecs_go_on_from_their_saved_state():
         before, after = found["states"]
         assert before == after
         assert found["iteration"] == 2
-        assert any(one["choices"] for one in before["all_to_alls"])
+        assert any(one["choices"] for one in before["collectives"])

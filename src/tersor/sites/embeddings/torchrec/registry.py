@@ -148,7 +148,7 @@ class TorchRecCodecs(dict[str, Any]):
         Of this rank's part of the attached model: every rank saves its own.
         """
         return {
-            "all_to_alls": [
+            "collectives": [
                 {"iteration": one.iteration, **one.plan.state_dict()} for one in self._forward()
             ]
         }
@@ -160,7 +160,7 @@ class TorchRecCodecs(dict[str, Any]):
             SpecError: the state is of another model or other codecs, or is none.
         """
         given: object = state
-        saved = given.get("all_to_alls") if isinstance(given, Mapping) else None
+        saved = given.get("collectives") if isinstance(given, Mapping) else None
         every = list(self._forward())
         if not isinstance(saved, list) or len(saved) != len(every):
             raise SpecError("this is no saved state of the codecs of this model; attach it first")
