@@ -400,6 +400,8 @@ def test_the_argument_that_differs_is_named(options, words):
 
 
 def peer_died_before(rank: int) -> None:
+    # a rank that dies while its peer still connects breaks that, which is torch's to say
+    wait_for_all(rank)
     if rank == 1:
         os._exit(1)
     time.sleep(1.0)
