@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -88,3 +89,25 @@ def test_ranks_that_go_back_in_another_order_hear_of_it():
     for message in returned(run_ranks(other_order, NUM_RANKS)):
         assert "backward exchange 0" in message
         assert "backward exchange 1" in message
+
+
+def dies_silently(rank: int) -> str:
+    """Rank 1 dies; what ranks 0 and 2 then do must not be taken for the cause."""
+    exchange = Exchange([0, 1, 2], 8, bounds=0.03)
+    wait_for_all(rank, "connected")
+    if rank == 1:
+        os._exit(1)
+    try:
+        for _ in range(3):
+            exchange([torch.ones(6, 8)])
+    except ExchangeError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_leave_because_another_died_are_not_named_as_the_cause():
+    first, gone, last = run_ranks(dies_silently, NUM_RANKS)
+    assert gone is None
+    for message in (first, last):
+        assert "a peer left, failed or timed out" in message
+        assert "closed its exchange" not in message

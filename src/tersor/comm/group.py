@@ -136,6 +136,9 @@ class RankGroup:
         """Leave the group; what peers still wait for fails at once, and says that this rank left."""
         if self._group is not None:
             self._say(_LEFT, f"rank {self.rank} closed its exchange")
+        self._leave()
+
+    def _leave(self) -> None:
         group, self._group = self._group, None
         control, self._control = self._control, None
         for operation in self._in_flight:
@@ -167,7 +170,7 @@ class RankGroup:
                 # before the tracebacks of all ranks, which tell the same at length
                 logging.getLogger("tersor").error("%s; this ends the exchange on all ranks", words)
             self._say(_FAILURE, words)
-        self.close()
+        self._leave()
 
     def _say(self, key: str, words: str) -> None:
         """Leave word for peers that will find this rank gone; the first word under a key stays."""
