@@ -131,7 +131,7 @@ def test_a_decay_is_part_of_the_state():
     ("state", "words"),
     [
         ({}, "no saved state"),
-        ({"iteration": -1}, "no saved state"),
+        ({"iteration": -1, "codecs": ["rows"], "choices": {}, "decay": None}, "from 0, not -1"),
         ({"iteration": 3}, "no saved state"),
         (None, "no saved state"),
         ([1, 2], "no saved state"),

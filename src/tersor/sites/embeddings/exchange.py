@@ -185,7 +185,7 @@ class Exchange:
         That is the iteration, the decay, and the codecs that ``"auto"`` chose, with the speeds it
         measured; of this rank's tables alone, so every rank saves its own.
         """
-        return {"iteration": self.iteration, **self.plan.state_dict()}
+        return self.plan.state_dict(self.iteration)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state_dict`` was taken, with bounds and codecs that it had then.
@@ -193,12 +193,7 @@ class Exchange:
         Raises:
             SpecError: the state is of an exchange with another ``codec=``, or is none.
         """
-        given: object = state
-        iteration = given.get("iteration") if isinstance(given, Mapping) else None
-        if type(iteration) is not int or iteration < 0:
-            raise SpecError("this is no saved state of such an exchange")
-        self.plan.load_state_dict(state, self.tables)
-        self.iteration = iteration
+        self.iteration = self.plan.load_state_dict(state, self.tables)
 
     def reset_stats(self) -> ExchangeStats:
         """Return the statistics so far and start anew."""

@@ -247,22 +247,26 @@ class CodecPlan:
                 else known.resized(sample, codecs)
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the decay and the choices, in the form that JSON can hold."""
+    def state_dict(self, iteration: int) -> dict[str, Any]:
+        """Return the iteration, the decay and the choices, in the form that JSON can hold."""
         return {
+            "iteration": iteration,
             "decay": asdict(self.bounds.decay) if isinstance(self.bounds, AdaptiveBounds) else None,
             "codecs": [codec.codec_id for codec in self.candidates],
             "choices": {str(table): choice.to_config() for table, choice in self.choices.items()},
         }
 
-    def load_state_dict(self, state: Mapping[str, Any], tables: Collection[int]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], tables: Collection[int]) -> int:
         """Go on with a saved decay and the saved choices of ``tables``, those of this rank.
+
+        Returns the saved iteration.
 
         Raises:
             SpecError: the state is of a plan with other codecs or tables, or is none; nothing is
                 changed.
         """
         try:
+            iteration = state["iteration"]
             codecs, decay = list(state["codecs"]), state["decay"]
             choices = {int(table): config for table, config in state["choices"].items()}
             bounds = self.bounds
@@ -270,6 +274,8 @@ class CodecPlan:
                 bounds = replace(bounds, decay=Decay(**decay))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SpecError("this is no saved state of such an exchange") from error
+        if type(iteration) is not int or iteration < 0:
+            raise SpecError(f"a saved iteration is a number from 0, not {iteration!r}")
         own = [codec.codec_id for codec in self.candidates]
         if codecs != own:
             raise SpecError(
@@ -287,3 +293,4 @@ class CodecPlan:
             for table, config in choices.items()
         }
         self.bounds = bounds
+        return iteration

@@ -182,12 +182,8 @@ class ForwardCodec(VariableCodec):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved iteration and saved choices; see ``CodecPlan.load_state_dict``."""
-        given: object = state
-        iteration = given.get("iteration") if isinstance(given, Mapping) else None
-        if type(iteration) is not int or iteration < 0:
-            raise SpecError("this is no saved state of such an exchange")
-        self.plan.load_state_dict(state, {block.table for block in self.route.outgoing[0]})
-        self.iteration = iteration
+        tables = {block.table for block in self.route.outgoing[0]}
+        self.iteration = self.plan.load_state_dict(state, tables)
 
     def _codecs(self, flat: torch.Tensor) -> list[list[Codec]]:
         own = self.route.outgoing[0]

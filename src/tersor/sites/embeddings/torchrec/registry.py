@@ -147,11 +147,7 @@ class TorchRecCodecs(dict[str, Any]):
 
         Of this rank's part of the attached model: every rank saves its own.
         """
-        return {
-            "collectives": [
-                {"iteration": one.iteration, **one.plan.state_dict()} for one in self._forward()
-            ]
-        }
+        return {"collectives": [one.plan.state_dict(one.iteration) for one in self._forward()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where ``state_dict`` was taken; to be called after ``attach``.
