@@ -3,7 +3,12 @@
 Knows no site. Read ``group.py`` first, then ``all_to_all.py``.
 """
 
-from tersor.comm.agreement import announce_failure, check_same_everywhere, gathered
+from tersor.comm.agreement import (
+    check_same_everywhere,
+    failure_announced,
+    gathered,
+    is_distributed,
+)
 from tersor.comm.all_to_all import AllToAll, ChunkVolume, Transfer
 from tersor.comm.counters import PHASES, Stopwatch, Volume
 from tersor.comm.group import RankGroup, Turn
@@ -17,7 +22,8 @@ __all__ = [
     "Transfer",
     "Turn",
     "Volume",
-    "announce_failure",
     "check_same_everywhere",
+    "failure_announced",
     "gathered",
+    "is_distributed",
 ]

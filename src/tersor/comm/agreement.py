@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import torch.distributed as dist
@@ -19,8 +19,8 @@ def check_same_everywhere(
 ) -> None:
     """Raise ``SpecError`` unless all ranks give the same arguments; a collective call.
 
-    The sentence names the first argument that differs. A rank that has none to give calls
-    ``announce_failure`` instead.
+    The sentence names the first argument that differs. A rank that makes its arguments does so
+    inside ``failure_announced``.
 
     Raises:
         SpecError: a rank differs, or could not make its arguments.
@@ -62,11 +62,26 @@ def _where_they_differ(one: str, other: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def announce_failure(group: dist.ProcessGroup | None) -> None:
-    """Let the ranks know that wait to hear of this one, or fail alike; a collective call."""
-    # an error of the group would hide the one that is told of
-    with suppress(ExchangeError):
-        gathered(None, group)
+@contextmanager
+def failure_announced(group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Announce an error inside the block to the ranks that wait to hear of this one, and raise it.
+
+    They wait in ``gathered``, which gives them None for this rank. Without ``torch.distributed`` nobody
+    waits.
+    """
+    try:
+        yield
+    except Exception:
+        if is_distributed():
+            # an error of the group would hide the one that is announced
+            with suppress(ExchangeError):
+                gathered(None, group)
+        raise
+
+
+def is_distributed() -> bool:
+    """True where ``torch.distributed`` has been initialised."""
+    return dist.is_available() and dist.is_initialized()
 
 
 def gathered(value: Any, group: dist.ProcessGroup | None) -> list[Any]:

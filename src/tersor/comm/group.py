@@ -19,7 +19,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-from tersor.comm.agreement import announce_failure, first_line, gathered
+from tersor.comm.agreement import failure_announced, first_line, gathered
 from tersor.errors import ExchangeError, TersorError
 
 _FAILURE: Final = "failure"
@@ -112,7 +112,7 @@ class RankGroup:
         """
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         timeout = _timeout_of(group, device)
-        try:
+        with failure_announced(group):
             self._group = dist.new_group(ranks, backend=dist.get_backend(group), timeout=timeout)
             # NCCL takes no CPU tensors, and the host must not wait for the device to compare turns
             self._control = (
@@ -120,9 +120,6 @@ class RankGroup:
                 if _takes_cpu_tensors(self._group)
                 else dist.new_group(ranks, backend="gloo", timeout=timeout)
             )
-        except RuntimeError:
-            announce_failure(group)
-            raise
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
         self._failures = dist.distributed_c10d.PrefixStore(
             f"tersor/{self._group.group_name}", store

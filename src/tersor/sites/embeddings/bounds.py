@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tersor.comm.agreement import announce_failure, gathered
+from tersor.comm import failure_announced, gathered, is_distributed
 from tersor.errors import SpecError
 from tersor.policy.decay import Decay
 from tersor.sites.embeddings.classes import ClassBounds, Classification, TableClass, classify
@@ -86,15 +86,10 @@ class AdaptiveBounds:
             SpecError: a sample is empty or without its number of rows, on this rank or another.
         """
         bounds = ClassBounds() if bounds is None else bounds
-        is_distributed = dist.is_available() and dist.is_initialized()
-        try:
-            _check_tables_are_known(samples, num_rows, is_distributed)
+        with failure_announced(group):
+            _check_tables_are_known(samples, num_rows)
             found = classify(samples, num_rows, bounds)
-        except Exception:
-            if is_distributed:
-                announce_failure(group)
-            raise
-        if is_distributed:
+        if is_distributed():
             found = _of_all_ranks(found, group, has_sizes=num_rows is not None)
         return cls.from_classes(found, bounds=bounds, decay=decay)
 
@@ -175,8 +170,8 @@ class AdaptiveBounds:
         return Bound(final.kind, final.value * self.decay.factor(iteration))
 
 
-def _check_tables_are_known(samples: object, num_rows: object, is_distributed: bool) -> None:
-    if is_distributed and num_rows is None and not isinstance(samples, Mapping):
+def _check_tables_are_known(samples: object, num_rows: object) -> None:
+    if is_distributed() and num_rows is None and not isinstance(samples, Mapping):
         raise SpecError(
             "several ranks must say which tables their samples are of: give a dictionary by table "
             "number or name, or the num_rows of all tables"

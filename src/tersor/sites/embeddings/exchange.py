@@ -13,9 +13,10 @@ import torch.distributed as dist
 
 from tersor.codecs.codec import Codec
 from tersor.comm.agreement import (
-    announce_failure,
     check_same_everywhere,
+    failure_announced,
     gathered,
+    is_distributed,
 )
 from tersor.comm.all_to_all import AllToAll
 from tersor.errors import ExchangeError, SpecError
@@ -98,10 +99,10 @@ class Exchange:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         """Agree with the other ranks on what will be sent; a collective call."""
-        self.is_distributed = dist.is_available() and dist.is_initialized()
+        self.is_distributed = is_distributed()
         self.rank = dist.get_rank(group) if self.is_distributed else 0
         self.world_size = dist.get_world_size(group) if self.is_distributed else 1
-        try:
+        with failure_announced(group):
             self.device, self.dtype = torch.device(device), dtype
             each = [widths] * len(owners) if isinstance(widths, int) else list(widths)
             named = range(len(owners)) if names is None else names
@@ -111,10 +112,6 @@ class Exchange:
             self.gradient_division = bool(gradient_division)
             formats = (*self.plan.candidates, self.backward_codec, self._exact)
             compile_kernels(formats, self.dtype, self.device)
-        except Exception:
-            if self.is_distributed:
-                announce_failure(group)
-            raise
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
         self.stats = ExchangeStats()

@@ -2,7 +2,7 @@
 
 TorchRec asks a codec to encode, asks it for the size of every peer's part, sends what was encoded, and
 asks it to decode. It takes sizes to follow from shapes. So its own collective stays empty: every size is
-0, and what is encoded travels beside it through a ``AllToAll``. What TorchRec asks sizes for tells who gets
+0, and what is encoded travels beside it through an ``AllToAll``. What TorchRec asks sizes for tells who gets
 how much, so that uneven batches and sequences work too.
 """
 
