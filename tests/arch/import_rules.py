@@ -32,7 +32,20 @@ FAMILIES: Final = (
     "runtime", "quantize", "transform", "predict", "pack", "entropy", "rows", "group", "payload",
     "batch",
 )  # fmt: skip
+# the folders of measurements, in the same order; those of one site never import another site's
+BENCH_SITES: Final = ("kernels", "embeddings", "shards", "activations", "inputs", "fields")
+BENCH_LAYERS: Final = (
+    ("core",),
+    ("svg", "plots", "html"),
+    ("peers",),
+    BENCH_SITES,
+    ("__init__", "goals", "page", "report"),
+)
+BENCH_RANKS: Final = {name: rank for rank, names in enumerate(BENCH_LAYERS) for name in names}
 RANKS: Final = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+
+_BY_FOLDER: Final = ("kernels", "sites", "bench")
+"""Layers whose folders have rules of their own."""
 
 # where a package may be imported, as patterns of the path inside the package
 HOMES: Final = {
@@ -61,6 +74,9 @@ def _check(source: SourceFile) -> Iterator[str]:
     if first == "kernels" and _family(source.path) not in (*FAMILIES, "__init__.py"):
         yield f"{source.path}: is in no family; give it one in import_rules.FAMILIES"
         return
+    if first == "bench" and _bench_part(source.path) not in BENCH_RANKS:
+        yield f"{source.path}: is in no folder of measurements that import_rules.BENCH_LAYERS has"
+        return
     for line, name in sorted(seen):
         where = f"{source.path}:{line}"
         if name.startswith(f"{PACKAGE_NAME}."):
@@ -79,14 +95,27 @@ def _check_layer(path: Path, target: list[str], where: str) -> Iterator[str]:
         family = _family(path)
         if family in FAMILIES and FAMILIES.index(target[1]) > FAMILIES.index(family):
             yield f"{where}: family {family} is below {target[1]} and must not import it"
+    elif own == "bench" == target[0] and len(target) > 1:
+        yield from _check_bench(_bench_part(path), target[1], where)
     elif own == "sites" == target[0] and len(target) > 1 and len(path.parts) > 1:
         site = path.parts[1].removesuffix(".py")
         if site not in ("__init__", target[1]):
             yield f"{where}: site {site!r} must not import site {target[1]!r}"
 
 
+def _check_bench(own: str, target: str, where: str) -> Iterator[str]:
+    if own in BENCH_SITES and target in BENCH_SITES and own != target:
+        yield f"{where}: measurements of {own!r} must not import those of {target!r}"
+    elif BENCH_RANKS.get(target, 0) > BENCH_RANKS[own]:
+        yield f"{where}: bench/{own} is below bench/{target} and must not import it"
+
+
 def _family(path: Path) -> str:
     return path.parts[1]
+
+
+def _bench_part(path: Path) -> str:
+    return path.parts[1].removesuffix(".py")
 
 
 def _ruled_name(name: str) -> str:
@@ -95,7 +124,7 @@ def _ruled_name(name: str) -> str:
     if parts[0] == PACKAGE_NAME:
         # `from tersor import Bound` reaches the package's top module
         top = parts[1] if len(parts) > 1 and parts[1] in RANKS else "__init__"
-        return ".".join([PACKAGE_NAME, top, *parts[2 : 3 if top in ("sites", "kernels") else 2]])
+        return ".".join([PACKAGE_NAME, top, *parts[2 : 3 if top in _BY_FOLDER else 2]])
     return next((package for package in HOMES if f"{name}.".startswith(f"{package}.")), parts[0])
 
 

@@ -1,1 +1,1 @@
-"""Rules about the source itself, each with a twin that plants a fault and expects it found."""
+"""Measurements: rows, tables, goals, figures and pages made from them."""

@@ -7,7 +7,7 @@ import pytest
 from tersor.bench.peers import PEERS, load_peer
 from tersor.bench.peers import nvcomp as adapter
 from tersor.errors import BackendUnavailableError
-from tests.bench import fake_nvcomp
+from tests.bench.peers import fake_nvcomp
 
 # blosc2 sets an environment variable when it is imported; here it is no test's leak
 for name in PEERS:

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tersor.bench.exchange_times import ExchangeTimes
-from tersor.bench.lookups.facts import LookupFacts
-from tersor.bench.rows import ResultRow
-from tersor.bench.timing import Percentiles
+from tersor.bench.core.exchange_times import ExchangeTimes
+from tersor.bench.core.lookup_facts import LookupFacts
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.timing import Percentiles
 
 ORIGIN: dict[str, Any] = {
     "versions": {"python": "3.11.7", "torch": "2.13.0"},

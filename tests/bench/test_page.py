@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from tersor.bench.core.rows import RowFile
 from tersor.bench.page import filled, main
-from tersor.bench.rows import RowFile
 from tersor.errors import SpecError
 from tests.arch.source_files import REPOSITORY
-from tests.bench.test_device_goals import on_cuda
+from tests.bench.kernels.test_device_goals import on_cuda
 
 PAGE = """# Title
 

@@ -12,13 +12,13 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tersor.bench.html import Page
+from tersor.bench.kernels.config import KernelsConfig
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.report.codec_figures import pareto_front
 from tersor.bench.report.commands import remake
 from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
-from tersor.bench.suites.kernels_config import KernelsConfig
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
 from tests.bench import report_runs as made

@@ -10,8 +10,8 @@ from tersor.cli.bench import show_rows
 from tersor.cli.screen import Screen
 from tersor.codecs import registry
 from tersor.errors import BackendUnavailableError
+from tests.bench.core.test_rows import make_row
 from tests.bench.planted import JustOver
-from tests.bench.test_rows import make_row
 
 SMALL = ("bench", "kernels", "--smoke", "--inputs", "gradients", "--bounds", "0.01")
 

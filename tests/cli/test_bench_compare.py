@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench.test_compare import steady_row, times
+from tests.bench.core.test_compare import steady_row, times
 
 
 @pytest.fixture

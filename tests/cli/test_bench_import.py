@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tersor.bench.rows import read_rows
-from tests.bench.log_samples import GPULZ, NVCOMP, SAMPLES, logged
+from tersor.bench.core.rows import read_rows
+from tests.bench.peers.log_samples import GPULZ, NVCOMP, SAMPLES, logged
 
 IMPORT = ("bench", "import-log")
 

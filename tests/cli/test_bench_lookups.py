@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from tersor.bench.embeddings.lookups import suite
 from tersor.bench.peers import PEERS, load_peer
-from tersor.bench.suites import lookups as suite
 from tersor.cli.app import command
 from tersor.cli.arrays.dumps import FolderLookUps
 from tersor.errors import BackendUnavailableError

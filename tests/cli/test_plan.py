@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tersor.bench.core.rows import RowFile, read_rows
+from tersor.bench.embeddings.planning.check import check
 from tersor.bench.page import filled
-from tersor.bench.planning.check import check
-from tersor.bench.rows import RowFile, read_rows
 from tersor.errors import SpecError
 from tersor.planning import Description
 from tersor.planning.cluster import KEYS
 from tests.arch.source_files import REPOSITORY
+from tests.bench.embeddings.planning.test_planning import ROWS
 from tests.bench.report_runs import lookup_rows
-from tests.bench.test_planning import ROWS
 
 RESULTS = REPOSITORY / "results"
 PAGE = (REPOSITORY / "docs" / "plan.md").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tersor.bench.planning.trace import computing_s
+from tersor.bench.embeddings.planning.trace import computing_s
 from tersor.errors import SpecError
 from tersor.workloads.dlrm import DlrmRun, run_folder
 

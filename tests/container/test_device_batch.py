@@ -291,7 +291,7 @@ def test_memory_does_not_grow_over_ten_thousand_calls():
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ENGINES)
 def test_the_number_of_launches_does_not_grow_with_the_list(name):
-    from tersor.bench.footprint import count_launches
+    from tersor.bench.core.footprint import count_launches
 
     counts = []
     for num_tables in (2, 40):

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.bench.planning.tables import plan_cells, short_reason
+from tersor.bench.embeddings.planning.tables import plan_cells, short_reason
 from tersor.planning import Line, Transport, advise, parse_sweep, turns
 from tests.planning.made import FAST, GBIT, SMALL, model, profile
 

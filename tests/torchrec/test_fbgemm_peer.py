@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.bench.inputs import make_input
+from tersor.bench.core.inputs import make_input
+from tersor.bench.core.subject import Subject
+from tersor.bench.core.trial import run_trial
 from tersor.bench.peers import load_peer
-from tersor.bench.subject import Subject
-from tersor.bench.trial import run_trial
 
 
 @pytest.mark.parametrize("made", ["embeddings", "gradients", "activations", "field"])

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tersor.bench.planning.trace import computing_of
+from tersor.bench.embeddings.planning.trace import computing_of
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm.comparison import Outcome, compare
 from tersor.workloads.dlrm.config import DlrmConfig, uncompressed

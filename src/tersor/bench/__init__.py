@@ -1,1 +1,1 @@
-"""Measurements: inputs, timing, result rows, peers, suites and the tables made from them."""
+"""Measurements: what all share in ``core``, peers, a folder per site, and the report on them."""

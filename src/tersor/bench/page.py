@@ -21,13 +21,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tersor.bench.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
+from tersor.bench.core.rows import ResultRow, read_rows
+from tersor.bench.core.tables import DEVICE_COLUMNS, device_cells
+from tersor.bench.embeddings.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
+from tersor.bench.embeddings.lookups.sums import places
+from tersor.bench.embeddings.lookups.tables import (
+    encoder_cells,
+    encoder_columns,
+    table_cells,
+    table_columns,
+)
+from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.goals import evaluate_goals
-from tersor.bench.lookups.sums import places
-from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
-from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
-from tersor.bench.rows import ResultRow, read_rows
-from tersor.bench.tables import DEVICE_COLUMNS, device_cells
 from tersor.errors import SpecError
 from tersor.workloads.network import Bandwidth
 

@@ -16,7 +16,7 @@ from tersor.cli.screen import Screen, json_number
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.suites.accuracy import Interval, Pair
+    from tersor.bench.embeddings.accuracy import Interval, Pair
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm.config import DlrmConfig
 
@@ -54,7 +54,7 @@ def accuracy(
 
     Both directions are compressed. Prints each pair, the mean differences and their 95 % intervals.
     """
-    from tersor.bench.suites.accuracy import run_accuracy
+    from tersor.bench.embeddings.accuracy import run_accuracy
 
     if seeds < 1:
         raise SpecError(f"--seeds must be at least 1, not {seeds}")
@@ -108,7 +108,7 @@ def _config(
 
 
 def _changes(pairs: list[Pair]) -> dict[str, Interval]:
-    from tersor.bench.suites.accuracy import Interval
+    from tersor.bench.embeddings.accuracy import Interval
 
     return {
         "auc_change": Interval.of([pair.auc_change for pair in pairs]),

@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 from rich.text import Text
 
-from tersor.bench.rows import ResultRow, RowFile
+from tersor.bench.core.rows import ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import (
     JsonOption,
@@ -27,7 +27,7 @@ from tersor.codecs import registry
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.suites.kernels_config import KernelsConfig
+    from tersor.bench.kernels.config import KernelsConfig
 
 app = typer.Typer(help="Measure codecs and peers; one table, one JSON row per measurement.")
 
@@ -85,7 +85,7 @@ def kernels(
 
     Exits with 1 when a codec broke its bound: its speed is then not reported.
     """
-    from tersor.bench.suites.kernels import run_kernels
+    from tersor.bench.kernels.suite import run_kernels
 
     screen = Screen(as_json=as_json)
     config = _kernels_config(device, smoke, inputs, codecs, peers, bounds, threads, rounds)
@@ -125,7 +125,7 @@ def memory(
     as_json: JsonOption = False,
 ) -> int:
     """Extra memory to compress and decompress a 4 GiB file (16 MiB with --smoke); Linux only."""
-    from tersor.bench.suites.memory import SMOKE_FILE_NBYTES, MemoryConfig, run_memory
+    from tersor.bench.kernels.memory import SMOKE_FILE_NBYTES, MemoryConfig, run_memory
 
     screen = Screen(as_json=as_json)
     use_threads(threads)
@@ -191,7 +191,7 @@ def _kernels_config(
     threads: str,
     rounds: int | None,
 ) -> KernelsConfig:
-    from tersor.bench.suites.kernels_config import KernelsConfig
+    from tersor.bench.kernels.config import KernelsConfig
 
     check_device(device)
     asked: dict[str, Any] = {"threads": numbers_of(threads, "--threads", int)}
@@ -224,9 +224,9 @@ def show_rows(
 
     Unless it ``judges``, one line stands in place of the goals: a smoke run would miss most of them.
     """
-    from tersor.bench.exchange_tables import exchange_table
+    from tersor.bench.core.tables import device_table, goals_table, kernels_table
+    from tersor.bench.embeddings.exchange_tables import exchange_table
     from tersor.bench.goals import evaluate_goals
-    from tersor.bench.tables import device_table, goals_table, kernels_table
 
     goals = evaluate_goals(rows) if judges else []
     values = {

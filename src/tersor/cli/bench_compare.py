@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tersor.bench.compare import NOISE_PERCENT
+from tersor.bench.core.compare import NOISE_PERCENT
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.compare import Comparison
+    from tersor.bench.core.compare import Comparison
 
 
 def compare(
@@ -50,14 +50,14 @@ def compare(
     Rows match by everything but version and commit. A time has changed where the intervals from the
     20th to the 80th percentile do not meet and the medians are further apart than --noise.
     """
-    from tersor.bench.compare import compare_rows
-    from tersor.bench.compare_tables import (
+    from tersor.bench.core.compare import compare_rows
+    from tersor.bench.core.compare_tables import (
         comparison_sentence,
         comparison_table,
         comparison_values,
         lonely_sentences,
     )
-    from tersor.bench.rows import read_rows
+    from tersor.bench.core.rows import read_rows
 
     if fail_on_slower is not None and not (0 <= fail_on_slower < math.inf):
         raise SpecError(f"--fail-on-slower takes a percentage from 0 on, not {fail_on_slower:g}")

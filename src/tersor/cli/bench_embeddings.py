@@ -183,8 +183,8 @@ def _refuse(options: dict[str, Any], what: str) -> None:
 def _measure_exchanges(
     screen: Screen, preset: str, exchanges: str | None, shared: dict[str, Any]
 ) -> int:
-    from tersor.bench.contenders import CONTENDERS
-    from tersor.bench.suites.embeddings import EmbeddingsConfig, run_embeddings
+    from tersor.bench.embeddings.contenders import CONTENDERS
+    from tersor.bench.embeddings.suite import EmbeddingsConfig, run_embeddings
     from tersor.workloads.network import Bandwidth
 
     config = EmbeddingsConfig(

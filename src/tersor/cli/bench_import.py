@@ -16,8 +16,8 @@ from tersor.cli.screen import Screen
 from tersor.errors import CorruptDataError
 
 if TYPE_CHECKING:
-    from tersor.bench.logs import ParsedLog
-    from tersor.bench.rows import ResultRow
+    from tersor.bench.core.rows import ResultRow
+    from tersor.bench.peers.logs import ParsedLog
 
 
 ValueOption = Annotated[
@@ -70,8 +70,8 @@ def import_log(
     A log may hold one run or many, each after the command that made it. Nothing is written unless the
     whole log could be read.
     """
-    from tersor.bench.logs import parse_log
-    from tersor.bench.logs.rows import LogFacts, rows_from_runs
+    from tersor.bench.peers.logs import parse_log
+    from tersor.bench.peers.logs.rows import LogFacts, rows_from_runs
 
     screen = Screen(as_json=as_json)
     name = Path(log).name

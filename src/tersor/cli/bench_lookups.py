@@ -13,8 +13,8 @@ from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.lookups.config import LookupsConfig
-    from tersor.bench.lookups.inputs import LookUps
+    from tersor.bench.embeddings.lookups.config import LookupsConfig
+    from tersor.bench.embeddings.lookups.inputs import LookUps
 
 _SMOKE_BATCH = 256
 
@@ -38,8 +38,8 @@ def measure_lookups(
     Raises:
         SpecError: the dumps or the options make no sense.
     """
-    from tersor.bench.lookups.tables import lookup_summary, lookup_tables
-    from tersor.bench.suites.lookups import run_lookups
+    from tersor.bench.embeddings.lookups.suite import run_lookups
+    from tersor.bench.embeddings.lookups.tables import lookup_summary, lookup_tables
     from tersor.planning import bandwidth_words, parse_bandwidth
 
     # nothing is throttled here, so that any bandwidth will do
@@ -70,7 +70,7 @@ def measure_lookups(
 
 
 def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> LookUps:
-    from tersor.bench.lookups.inputs import SyntheticLookUps
+    from tersor.bench.embeddings.lookups.inputs import SyntheticLookUps
     from tersor.cli.arrays.dumps import FolderLookUps
 
     if synthetic and folder is not None:
@@ -85,8 +85,8 @@ def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> Lo
 
 
 def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
-    from tersor.bench.lookups.config import LookupsConfig
-    from tersor.bench.lookups.inputs import Cut
+    from tersor.bench.embeddings.lookups.config import LookupsConfig
+    from tersor.bench.embeddings.lookups.inputs import Cut
 
     device = options["--device"] or "cpu"
     check_device(device)

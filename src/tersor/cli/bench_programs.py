@@ -19,7 +19,7 @@ from tersor.cli.options import JsonOption, check_device, names_of, numbers_of, t
 from tersor.cli.screen import Screen
 
 if TYPE_CHECKING:
-    from tersor.bench.suites.programs import ProgramsOutcome
+    from tersor.bench.kernels.programs import ProgramsOutcome
 
 
 def programs(
@@ -56,8 +56,8 @@ def programs(
 
     Exits with 1 when every run failed, or when all programs named by --programs are missing.
     """
-    from tersor.bench.suites.programs import ProgramsConfig, run_programs
-    from tersor.bench.tables import device_table, kernels_table
+    from tersor.bench.core.tables import device_table, kernels_table
+    from tersor.bench.kernels.programs import ProgramsConfig, run_programs
 
     check_device(device)
     screen = Screen(as_json=as_json)

@@ -18,7 +18,7 @@ from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.planning.fitted import Fit
+    from tersor.bench.embeddings.planning.fitted import Fit
     from tersor.planning import Advice, Description, Model, Workload
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
@@ -106,7 +106,7 @@ def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) ->
 
 
 def _description(cluster: str | None, trace: str | None, options: Mapping[str, Any]) -> Description:
-    from tersor.bench.planning.trace import computing_s
+    from tersor.bench.embeddings.planning.trace import computing_s
     from tersor.planning import Description, read_cluster_file
 
     given = {name: value for name, value in options.items() if value is not None}
@@ -129,7 +129,7 @@ def _compare_batches(
     screen: Screen, trace: str | None, workload: Workload, ranks: Sequence[int]
 ) -> None:
     """Say that a trace is of other batches than the plan: computing is taken as it is."""
-    from tersor.bench.planning.trace import samples_per_rank
+    from tersor.bench.embeddings.planning.trace import samples_per_rank
 
     traced = None if trace is None else samples_per_rank(trace)
     planned = {workload.rows_per_slice(number) for number in ranks}
@@ -142,8 +142,8 @@ def _compare_batches(
 
 
 def _fit(paths: Sequence[str], codecs: str | None, **chosen: Any) -> Fit:
-    from tersor.bench.planning.fit import fit_rows
-    from tersor.bench.rows import read_rows
+    from tersor.bench.core.rows import read_rows
+    from tersor.bench.embeddings.planning.fit import fit_rows
 
     names = None if codecs is None else [n.strip() for n in codecs.split(",") if n.strip()]
     rows = [row for path in paths for row in read_rows(path)]
@@ -159,7 +159,7 @@ def _show(
     plot: str | None,
     output: str | None,
 ) -> None:
-    from tersor.bench.planning import tables
+    from tersor.bench.embeddings.planning import tables
     from tersor.planning import advise, parse_sweep, turns
 
     def lines_of(model: Model, number: int) -> list[dict[str, Any]]:
@@ -222,8 +222,8 @@ def _write_lines(path: str | None, lines: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _check(screen: Screen, path: str, hold_out: str, model: str | None, output: str | None) -> int:
-    from tersor.bench.planning.check import check, check_table
-    from tersor.bench.rows import read_rows
+    from tersor.bench.core.rows import read_rows
+    from tersor.bench.embeddings.planning.check import check, check_table
 
     found = check((row for row in read_rows(path) if model in (None, row.input)), hold_out)
     points = [point.to_config() for point in found.points]

@@ -188,7 +188,7 @@ def _values(
     """Return the result as JSON."""
     import torch
 
-    from tersor.bench import machine
+    from tersor.bench.core import machine
     from tersor.sites.embeddings import ClassBounds
 
     runs = {}
@@ -225,7 +225,7 @@ def _values(
 
 def _links(outcomes: dict[str, Any], ranks: int) -> dict[str, Any] | None:
     """Return what a step would take on common links; None for one rank, which has no link."""
-    from tersor.bench.planning.trained import predicted_links
+    from tersor.bench.embeddings.planning.trained import predicted_links
 
     if ranks == 1:
         return None
@@ -233,7 +233,7 @@ def _links(outcomes: dict[str, Any], ranks: int) -> dict[str, Any] | None:
 
 
 def _shown_links(links: dict[str, Any] | None) -> list[RenderableType]:
-    from tersor.bench.planning.trained import LINKS_HEAD, links_cells, links_sentence
+    from tersor.bench.embeddings.planning.trained import LINKS_HEAD, links_cells, links_sentence
 
     if links is None:
         return [Text("One rank sends nothing, so no link is predicted for; --ranks 2 has one.")]

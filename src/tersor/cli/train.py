@@ -114,7 +114,7 @@ def _trained(
 ) -> int:
     import torch
 
-    from tersor.bench.machine import origin
+    from tersor.bench.core.machine import origin
     from tersor.workloads.dlrm.log import RunLog
     from tersor.workloads.dlrm.run import DlrmRun, Ranks
     from tersor.workloads.dlrm.train import train

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 
 
 @dataclass(frozen=True, slots=True)

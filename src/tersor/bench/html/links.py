@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 
 
 class Way(NamedTuple):

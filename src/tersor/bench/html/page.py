@@ -9,9 +9,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Final, Self
 
+from tersor.bench.core.markup import escaped
 from tersor.bench.html.figure import Figure, slug
 from tersor.bench.html.links import Way, link_chooser
-from tersor.bench.markup import escaped
 
 GENERATOR: Final = '<meta name="generator" content="tersor">'
 """Stands in every page, so that a command can tell its own from a file it must not overwrite."""

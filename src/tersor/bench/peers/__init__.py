@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tersor.errors import BackendUnavailableError, SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.candidate import Candidate
+    from tersor.bench.core.candidate import Candidate
 
 _HERE: Final = "tersor.bench.peers"
 PEERS: Final[Mapping[str, str]] = {

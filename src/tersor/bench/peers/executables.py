@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import torch
 
-from tersor.bench.logs import FORMATS, ProgramRun, nothing_found, scan
-from tersor.bench.roundtrip import worst_error
-from tersor.bench.subject import Copy, Subject
-from tersor.bench.timing import HostClock, Percentiles
+from tersor.bench.core.roundtrip import worst_error
+from tersor.bench.core.subject import Copy, Subject
+from tersor.bench.core.timing import HostClock, Percentiles
+from tersor.bench.peers.logs import FORMATS, ProgramRun, nothing_found, scan
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.types import bound_share
 

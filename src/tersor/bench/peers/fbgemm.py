@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.machine import package_version
+from tersor.bench.core.machine import package_version
 from tersor.bench.peers.peer import Peer
 
 _DISTRIBUTIONS: Final = ("fbgemm-gpu-cpu", "fbgemm-gpu")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
-from tersor.bench.graphs import Replays
+from tersor.bench.core.graphs import Replays
 from tersor.bench.peers.peer import Peer
 
 

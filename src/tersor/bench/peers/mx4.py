@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.candidate import Candidate
+from tersor.bench.core.candidate import Candidate
 
 _BLOCK: Final = 32
 _LEVELS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)

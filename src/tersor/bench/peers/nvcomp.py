@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.candidate import ListCandidate
-from tersor.bench.code_lists import ListQuantizer, QuantizedList
-from tersor.bench.machine import package_version
+from tersor.bench.core.candidate import ListCandidate
+from tersor.bench.core.machine import package_version
+from tersor.bench.peers.code_lists import ListQuantizer, QuantizedList
 from tersor.errors import BackendUnavailableError
 
 _DISTRIBUTIONS: Final = ("nvidia-nvcomp-cu13", "nvidia-nvcomp-cu12")

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from tersor.bench import codes
-from tersor.bench.candidate import Candidate
-from tersor.bench.codes import Codes
-from tersor.bench.machine import package_version
+from tersor.bench.core import codes
+from tersor.bench.core.candidate import Candidate
+from tersor.bench.core.codes import Codes
+from tersor.bench.core.machine import package_version
 
 
 class Peer(Candidate):

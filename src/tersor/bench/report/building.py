@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.html import Page
 from tersor.bench.report.codec_rows import add_codec_rows, codec_sentence
 from tersor.bench.report.commands import remake
@@ -19,7 +20,6 @@ from tersor.bench.report.trainings import (
     add_training,
     training_sentence,
 )
-from tersor.bench.rows import ResultRow
 
 
 def build_report(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tersor.bench.row_checks import ask, is_count, is_number
+from tersor.bench.core.row_checks import ask, is_count, is_number
 from tersor.errors import SpecError
 
 _MOST_S: Final = 2.0**63

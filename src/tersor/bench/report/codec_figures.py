@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.html import Figure
 from tersor.bench.html.figure import slug
 from tersor.bench.report.measured import Measured, bounds_of, main_threads, measured
-from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
 
 CODING: Final = ("encode", "decode")

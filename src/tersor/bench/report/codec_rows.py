@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.html import Page
 from tersor.bench.report.codec_figures import codec_figures
 from tersor.bench.report.links import Links, add_chooser, best_codecs
@@ -16,7 +17,6 @@ from tersor.bench.report.measured import (
     main_threads,
     measured,
 )
-from tersor.bench.rows import ResultRow
 
 _HEAD_FIRST: Final = ("codec", "by", "ratio")
 

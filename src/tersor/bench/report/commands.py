@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from tersor.bench.ceiling import CEILING
-from tersor.bench.lookups.inputs import SYNTHETIC
+from tersor.bench.core.ceiling import CEILING
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.embeddings.lookups.inputs import SYNTHETIC
 from tersor.bench.peers import COPIES
 from tersor.bench.peers.executables import EXECUTABLES
 from tersor.bench.report.origin import run_parts
 from tersor.bench.report.runs import AccuracyRun, PlanRun, Run, TrainingRun
-from tersor.bench.rows import ResultRow
 
 _COPIES: Final = COPIES | {CEILING}
 _MADE_UP: Final = re.compile(rf"{SYNTHETIC}(?:-dim(\d+))?-[0-9a-f]+")
@@ -107,7 +107,7 @@ def _bounds(rows: Sequence[ResultRow]) -> list[str]:
 
 def _chosen(rows: Sequence[ResultRow]) -> list[str]:
     """Return the options that name codecs and peers, where not all were measured."""
-    from tersor.bench.suites.kernels_config import KernelsConfig
+    from tersor.bench.kernels.config import KernelsConfig
 
     usual = KernelsConfig.for_device(rows[0].device)
     # those of codes alone come with the codec they are a part of
@@ -120,8 +120,8 @@ def _chosen(rows: Sequence[ResultRow]) -> list[str]:
 
 def _are_usual(bounds: Mapping[str, set[float]], device: str) -> bool:
     """Whether each input has the bounds that the benchmark takes unless told otherwise."""
-    from tersor.bench.device_inputs import device_bounds_of
-    from tersor.bench.inputs import bounds_of
+    from tersor.bench.core.inputs import bounds_of
+    from tersor.bench.kernels.device_inputs import device_bounds_of
     from tersor.errors import SpecError
 
     usual = device_bounds_of if device == "cuda" else bounds_of

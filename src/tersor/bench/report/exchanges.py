@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.bench.contenders import BASELINE, BOUNDED
-from tersor.bench.exchange_tables import exchange_cells
-from tersor.bench.exchange_times import ExchangeTimes
+from tersor.bench.core.exchange_times import ExchangeTimes
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.embeddings.contenders import BASELINE, BOUNDED
+from tersor.bench.embeddings.exchange_tables import exchange_cells
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
 from tersor.bench.report.links import gbit_words
-from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, bar_chart, line_chart
 from tersor.errors import SpecError
 from tersor.workloads.network.bandwidth import Bandwidth

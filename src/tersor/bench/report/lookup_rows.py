@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.embeddings.lookups.sums import Place, places
+from tersor.bench.embeddings.lookups.tables import (
+    encoder_cells,
+    encoder_columns,
+    table_cells,
+    table_columns,
+)
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
-from tersor.bench.lookups.sums import Place, places
-from tersor.bench.lookups.tables import encoder_cells, encoder_columns, table_cells, table_columns
 from tersor.bench.report.codec_figures import CODING, front_figure, links_figure
 from tersor.bench.report.codec_rows import rows_cells
 from tersor.bench.report.links import Links, add_chooser, gbit_words
 from tersor.bench.report.measured import Measured
-from tersor.bench.rows import ResultRow
 from tersor.bench.svg import Bar, bar_chart
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.bench.ceiling import CEILING
+from tersor.bench.core.ceiling import CEILING
+from tersor.bench.core.rows import ResultRow, latest
 from tersor.bench.peers import COPIES
-from tersor.bench.rows import ResultRow, latest
 from tersor.policy.choice import predicted_speedup
 
 _GBIT_PER_GB: Final = 8.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.report.runs import AccuracyRun, PlanRun, RowsRun, Run
-from tersor.bench.rows import ResultRow
 
 _MACHINE: Final = {
     "cpu": "processor",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from tersor.bench.embeddings.planning.check import CHECK_COLUMNS, TOLERANCE
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
-from tersor.bench.planning.check import CHECK_COLUMNS, TOLERANCE
 from tersor.bench.report.runs import PlanRun
 from tersor.bench.svg import Point, scatter_chart
 

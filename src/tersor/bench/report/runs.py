@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from tersor.bench.core.row_checks import text_of
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.report.checking import (
     check_line,
     check_pair,
     check_prediction,
     check_result,
 )
-from tersor.bench.row_checks import text_of
-from tersor.bench.rows import ResultRow
 from tersor.errors import CorruptDataError, SpecError
 
 RESULT: Final = "result.json"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from tersor.bench.core.row_checks import is_count
+from tersor.bench.embeddings.planning.trained import LINKS_HEAD, links_cells, links_sentence
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
-from tersor.bench.planning.trained import LINKS_HEAD, links_cells, links_sentence
 from tersor.bench.report.runs import AccuracyRun, TrainingRun
-from tersor.bench.row_checks import is_count
 from tersor.bench.svg import Bar, bar_chart, line_chart
 
 Points = list[tuple[float, float]]
@@ -23,7 +23,7 @@ _SUMMARY_HEAD: Final = (
 
 def accuracy_sentence(run: AccuracyRun) -> str:
     """Return how the AUC changed, with its interval."""
-    from tersor.bench.suites.accuracy import Interval
+    from tersor.bench.embeddings.accuracy import Interval
 
     pairs = run.pairs
     change = Interval.of(
@@ -109,7 +109,7 @@ def _mean_curve(pairs: Sequence[Mapping[str, Any]], name: str, column: int) -> P
 
 def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, list[float]]:
     """Return the mean change at each step, and the half-width of its interval."""
-    from tersor.bench.suites.accuracy import Interval
+    from tersor.bench.embeddings.accuracy import Interval
 
     plain, small = (_by_step(pairs, name, column) for name in (_PLAIN, _SMALL))
     points, widths = [], []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 from tersor.bench.svg.frame import WIDTH, Entry, legend_parts, svg_file, title_lines, title_parts
 from tersor.bench.svg.scale import Scale, can_hold, number_label, widest
 from tersor.bench.svg.style import GRID, MUTED, Look, text, text_width

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 from tersor.bench.svg.scale import Scale, number_label, widest
 from tersor.bench.svg.style import FONT_PX, GRID, MUTED, Look, text, text_width
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 from tersor.bench.svg.frame import Axis, Entry, Frame, make_frame
 from tersor.bench.svg.scale import can_hold
 from tersor.bench.svg.style import Look

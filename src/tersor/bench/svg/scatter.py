@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 from tersor.bench.svg.frame import WIDTH, Axis, Entry, Frame, make_frame
 from tersor.bench.svg.lines import Points
 from tersor.bench.svg.placing import Box, Placed, place_names

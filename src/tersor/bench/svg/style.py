@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.bench.markup import escaped
+from tersor.bench.core.markup import escaped
 
 COLOURS: Final = (
     "#0060b0", "#c2410c", "#14804a", "#8b3fb3", "#8a6100", "#00787f", "#b3206c", "#5a5a5a",

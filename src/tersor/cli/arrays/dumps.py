@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.lookups.inputs import LookUp, LookUps, checked_look_ups
+from tersor.bench.embeddings.lookups.inputs import LookUp, LookUps, checked_look_ups
 from tersor.chunks import Chunk
 from tersor.cli.arrays.inputs import SUFFIXES, Inputs, open_inputs
 from tersor.cli.arrays.source import Source

@@ -1,0 +1,1 @@
+"""What the measurements of every site use: timing, machines, result rows and their comparison."""

@@ -1,0 +1,62 @@
+"""How fast a device copies its own memory: what all other speeds there are held against."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from tersor.bench.core import machine
+from tersor.bench.core.rows import COPY_NBYTES, ResultRow
+from tersor.bench.core.timing import Clock, measure
+from tersor.errors import TersorError
+
+CEILING: Final = "copy-ceiling"
+
+
+class Ceiling:
+    """A copy of ``nbytes`` bytes; calling it copies once."""
+
+    def __init__(self, device: torch.device, nbytes: int = COPY_NBYTES) -> None:
+        """Allocate both sides and copy once, to see that it works."""
+        self._source = torch.arange(nbytes // 4, dtype=torch.int32, device=device)
+        self._target = torch.zeros_like(self._source)
+        self()
+        if not torch.equal(self._source, self._target):
+            raise TersorError("a copy on the device changed the values; nothing can be timed there")
+
+    def __call__(self) -> None:
+        """Copy once."""
+        self._target.copy_(self._source)
+
+    def row(self, *, rounds: int, warmup: int, clock: Clock | None = None) -> ResultRow:
+        """Time the copy alone and make a row of it."""
+        device = self._source.device
+        seconds = measure(self, device=device, rounds=rounds, warmup=warmup, clock=clock)
+        return ResultRow(
+            suite="kernels",
+            codec=CEILING,
+            version=torch.__version__,
+            spec={},
+            input="copy",
+            device=device.type,
+            num_values=self._source.numel(),
+            original_nbytes=self._source.nbytes,
+            encoded_nbytes=self._source.nbytes,
+            worst_error=None,
+            error_bound=None,
+            encode_s=seconds,
+            decode_s=seconds,
+            memcpy_s=seconds,
+            copy_s=seconds,
+            peer=True,
+            note="reads and writes every byte once",
+            git_commit=machine.git_commit(),
+            versions=machine.versions(),
+            machine=machine.machine(device),
+        )
+
+
+def ceiling_of(device: torch.device) -> Ceiling | None:
+    """Return the copy to hold speeds on ``device`` against; None on the CPU: memcpy is a peer."""
+    return Ceiling(device) if device.type == "cuda" else None

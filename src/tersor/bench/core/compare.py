@@ -1,0 +1,344 @@
+"""Two sets of result rows held against each other.
+
+A time counts as changed only where noise cannot explain it: the intervals from the 20th to the 80th
+percentile do not meet, and the medians are further apart than a margin. Sizes and errors do not
+depend on the machine, so every change of theirs counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Final, Literal
+
+from tersor.bench.core.rows import ResultRow, latest
+from tersor.bench.core.timing import Percentiles
+from tersor.errors import SpecError
+
+Verdict = Literal["faster", "slower", "same"]
+SizeVerdict = Literal["smaller", "larger", "same"]
+ErrorVerdict = Literal["bound broken", "bound held again", "larger", "smaller", "same"]
+
+_Times = tuple[str, Percentiles, Percentiles]
+
+NOISE_PERCENT: Final = 5.0
+"""Medians nearer than this are the same. In results/2026-11-kernels-cpu.jsonl the intervals of two
+copies of the same bytes in the same rounds do not meet in 6 of 100 pairs; in 3 of 100 they do not and
+the medians are more than 5 % apart."""
+
+_DRIFT_PERCENT: Final = 10.0
+_SAME_DATA: Final = 1e-9
+"""Relative difference of entropies that another order of summing can make."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeChange:
+    """One time of a row before and after.
+
+    Attributes:
+        name: what was timed: ``"encode"``, ``"decode"``, ``"exchange"`` or ``"step"``.
+        before: in seconds, or as multiples of the copy's time.
+        after: in the same unit.
+        verdict: what can be said in spite of noise.
+    """
+
+    name: str
+    before: Percentiles
+    after: Percentiles
+    verdict: Verdict
+
+    @classmethod
+    def of(
+        cls, name: str, before: Percentiles, after: Percentiles, noise_percent: float
+    ) -> TimeChange:
+        """Judge two times.
+
+        Example:
+            >>> quick, slow = Percentiles(0.9, 1.0, 1.1), Percentiles(1.3, 1.5, 1.6)
+            >>> change = TimeChange.of("encode", quick, slow, noise_percent=5)
+            >>> change.verdict, change.slowdown_percent
+            ('slower', 50.0)
+        """
+        margin = 1 + noise_percent / 100
+        apart = max(before.p50, after.p50) > margin * min(before.p50, after.p50)
+        if not apart or _overlap(before, after):
+            return cls(name, before, after, "same")
+        return cls(name, before, after, "slower" if after.p50 > before.p50 else "faster")
+
+    @property
+    def speed(self) -> float:
+        """How many times as fast as before, by the medians."""
+        return self.before.p50 / max(self.after.p50, 1e-12)
+
+    @property
+    def slowdown_percent(self) -> float:
+        """By how much longer it takes, by the medians; negative where it is faster."""
+        return 100 * (self.after.p50 / max(self.before.p50, 1e-12) - 1)
+
+    @property
+    def overlap(self) -> bool:
+        """Whether the intervals from the 20th to the 80th percentile meet."""
+        return _overlap(self.before, self.after)
+
+    @property
+    def has_spread(self) -> bool:
+        """Whether both sides are more than a single figure."""
+        return all(times.p20 < times.p80 for times in (self.before, self.after))
+
+
+def _overlap(one: Percentiles, other: Percentiles) -> bool:
+    return one.p20 <= other.p80 and other.p20 <= one.p80
+
+
+@dataclass(frozen=True, slots=True)
+class RowPair:
+    """One measurement before and after.
+
+    Attributes:
+        before: the row of the first file.
+        after: that of the second.
+        times: what was timed in both; none where times were to be divided by a copy's, and a row
+            has no copy.
+    """
+
+    before: ResultRow
+    after: ResultRow
+    times: tuple[TimeChange, ...]
+
+    @property
+    def size(self) -> SizeVerdict:
+        """What became of the encoded size; exact."""
+        if self.after.encoded_nbytes == self.before.encoded_nbytes:
+            return "same"
+        return "larger" if self.after.encoded_nbytes > self.before.encoded_nbytes else "smaller"
+
+    @property
+    def error(self) -> ErrorVerdict:
+        """What became of the worst error; exact."""
+        if (self.before.bound_held, self.after.bound_held) == (True, False):
+            return "bound broken"
+        if (self.before.bound_held, self.after.bound_held) == (False, True):
+            return "bound held again"
+        before, after = self.before.worst_error, self.after.worst_error
+        if before is None or after is None or before == after:
+            return "same"
+        return "larger" if after > before else "smaller"
+
+    @property
+    def same_data(self) -> bool:
+        """Whether nothing shows that the inputs differ under one name."""
+        pairs = (
+            (self.before.entropy_bits, self.after.entropy_bits),
+            (self.before.distinct_rows, self.after.distinct_rows),
+            (self.before.original_nbytes, self.after.original_nbytes),
+        )
+        return all(
+            a is None or b is None or math.isclose(a, b, rel_tol=_SAME_DATA) for a, b in pairs
+        )
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything but noise differs."""
+        return (self.size, self.error) != ("same", "same") or any(
+            change.verdict != "same" for change in self.times
+        )
+
+    @property
+    def importance(self) -> tuple[int, float]:
+        """Sorts what a reader must see first to the front: losses before gains, large ones first."""
+        verdicts = {change.verdict for change in self.times}
+        sizes = self.after.encoded_nbytes / max(1, self.before.encoded_nbytes)
+        ranks = (
+            self.error == "bound broken",
+            "slower" in verdicts,
+            self.size == "larger" or self.error == "larger",
+            "faster" in verdicts,
+            self.size == "smaller" or self.error in ("smaller", "bound held again"),
+        )
+        rank = ranks.index(True) if True in ranks else len(ranks)
+        factors = [change.speed for change in self.times if change.verdict != "same"]
+        largest = max((abs(math.log(max(f, 1e-12))) for f in [*factors, sizes]), default=0.0)
+        return rank, -largest
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All measurements of two files.
+
+    Attributes:
+        pairs: those in both, the most important first.
+        only_before: rows without a counterpart after.
+        only_after: rows without a counterpart before.
+        warnings: sentences on what makes the comparison less than it seems.
+    """
+
+    pairs: Sequence[RowPair]
+    only_before: Sequence[ResultRow]
+    only_after: Sequence[ResultRow]
+    warnings: Sequence[str]
+
+    def count(self, verdict: Verdict) -> int:
+        """Return the number of times with that verdict."""
+        return sum(change.verdict == verdict for pair in self.pairs for change in pair.times)
+
+    def slower_than(self, percent: float) -> list[tuple[RowPair, TimeChange]]:
+        """Return what is slower beyond noise and by more than ``percent``."""
+        return [
+            (pair, change)
+            for pair in self.pairs
+            for change in pair.times
+            if change.verdict == "slower" and change.slowdown_percent > percent
+        ]
+
+
+def compare_rows(
+    before: Sequence[ResultRow],
+    after: Sequence[ResultRow],
+    *,
+    names: tuple[str, str] = ("A", "B"),
+    noise_percent: float = NOISE_PERCENT,
+    per_copy: bool = False,
+) -> Comparison:
+    """Match rows by everything but version and commit, and judge each pair.
+
+    Args:
+        before: rows of the first file; of several answers to one question the last counts.
+        after: rows of the second.
+        names: of the two files, for the warnings.
+        noise_percent: medians nearer than this are the same.
+        per_copy: divide times by those of the copy in the same rounds; pairs of which a row has no
+            copy are then judged by size and error alone.
+
+    Raises:
+        SpecError: the files have no measurement in common, none of them has a copy to divide by, or
+            the margin is negative.
+    """
+    if not noise_percent >= 0:
+        raise SpecError(f"the margin for noise is a percentage from 0 on, not {noise_percent:g}")
+    olds = {row.question: row for row in latest(before)}
+    news = {row.question: row for row in latest(after)}
+    make = partial(_pair, noise_percent=noise_percent, per_copy=per_copy)
+    pairs = [make(row, news[question]) for question, row in olds.items() if question in news]
+    if not pairs:
+        raise SpecError(
+            f"{names[0]} and {names[1]} have no measurement in common; compare runs of one suite "
+            "with the same inputs, bounds, threads and codecs"
+        )
+    if per_copy and not any(pair.times for pair in pairs):
+        raise SpecError(
+            f"no measurement in both {names[0]} and {names[1]} has a copy to divide by; leave out "
+            "--per-copy"
+        )
+    repeated = [len(before) - len(olds), len(after) - len(news)]
+    return Comparison(
+        pairs=sorted(pairs, key=lambda pair: pair.importance),
+        only_before=[row for question, row in olds.items() if question not in news],
+        only_after=[row for question, row in news.items() if question not in olds],
+        warnings=_warnings(pairs, (olds, news), repeated, names, per_copy=per_copy),
+    )
+
+
+def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy: bool) -> RowPair:
+    times = _times(before, after)
+    if per_copy:
+        times = _per_copy(times, before.memcpy_s, after.memcpy_s)
+    changes = tuple(TimeChange.of(name, old, new, noise_percent) for name, old, new in times)
+    return RowPair(before, after, changes)
+
+
+def _times(before: ResultRow, after: ResultRow) -> list[_Times]:
+    times = [
+        ("encode", before.encode_s, after.encode_s),
+        ("decode", before.decode_s, after.decode_s),
+    ]
+    if before.exchange is not None and after.exchange is not None:
+        times += [
+            ("exchange", before.exchange.exchange_s, after.exchange.exchange_s),
+            ("step", before.exchange.step_s, after.exchange.step_s),
+        ]
+    return times
+
+
+def _per_copy(
+    times: Sequence[_Times], before: Percentiles | None, after: Percentiles | None
+) -> list[_Times]:
+    """Return times as multiples of their copy's; none where a copy is missing.
+
+    Seconds would stand beside multiples there, and show the machine that the copy takes out.
+    """
+    if before is None or after is None:
+        return []
+    return [(name, _quotient(old, before), _quotient(new, after)) for name, old, new in times]
+
+
+def _quotient(times: Percentiles, copy: Percentiles) -> Percentiles:
+    """Divide two spreads so that the result holds every quotient of their middle parts."""
+    least = 1e-12
+    return Percentiles(
+        times.p20 / max(copy.p80, least),
+        times.p50 / max(copy.p50, least),
+        times.p80 / max(copy.p20, least),
+    )
+
+
+def _warnings(
+    pairs: Sequence[RowPair],
+    rows: tuple[Mapping[str, ResultRow], Mapping[str, ResultRow]],
+    repeated: Sequence[int],
+    names: tuple[str, str],
+    *,
+    per_copy: bool,
+) -> list[str]:
+    found = [
+        f"rows of {name} that a later one replaces: {count}"
+        for name, count in zip(names, repeated, strict=True)
+        if count
+    ]
+    machines = [" and ".join(sorted({_machine(r) for r in side.values()})) for side in rows]
+    if machines[0] != machines[1]:
+        found.append(
+            f"{names[0]} is from {machines[0]}, {names[1]} from {machines[1]}: "
+            "their times differ for that reason too"
+        )
+    threads = [sorted({row.threads for row in side.values()}) for side in rows]
+    if threads[0] != threads[1]:
+        counts = [", ".join(map(str, some)) for some in threads]
+        found.append(
+            f"numbers of threads are {counts[0]} in {names[0]} and {counts[1]} in {names[1]}; "
+            "only equal numbers are compared"
+        )
+    foreign = sum(not pair.same_data for pair in pairs)
+    if foreign:
+        found.append(f"measured on other data of the same name: {foreign} of {len(pairs)} pairs")
+    lone = sum(not change.has_spread for pair in pairs for change in pair.times)
+    if lone:
+        found.append(f"times that are single figures, whose noise is unknown: {lone}")
+    untimed = sum(not pair.times for pair in pairs)
+    if untimed:
+        found.append(
+            f"no copy to divide by, so that times are left out: {untimed} of {len(pairs)} pairs"
+        )
+    drift = 1.0 if per_copy else _drift(pairs)
+    if abs(math.log(drift)) > math.log1p(_DRIFT_PERCENT / 100):
+        found.append(
+            f"copying the same bytes took {drift:.2f} times as long in {names[1]}: "
+            "the machine itself changed, and --per-copy takes that out"
+        )
+    return found
+
+
+def _drift(pairs: Sequence[RowPair]) -> float:
+    """Return how many times as long the copies took, by the median of the pairs."""
+    copies = [(pair.before.memcpy_s, pair.after.memcpy_s) for pair in pairs]
+    quotients = [b.p50 / max(a.p50, 1e-12) for a, b in copies if a is not None and b is not None]
+    return max(median(quotients), 1e-12) if quotients else 1.0
+
+
+def _machine(row: ResultRow) -> str:
+    facts = row.machine
+    cores = f", {facts['cores']} cores" if "cores" in facts else ""
+    cpu = f"{facts.get('cpu', 'an unknown machine')}{cores}"
+    return str(facts["gpu"]) if "gpu" in facts else cpu

@@ -1,0 +1,72 @@
+"""One goal, and the result rows it is judged from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from tersor.bench.core.rows import ResultRow, latest
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One goal and what was measured.
+
+    Attributes:
+        name: what is asked, in words.
+        target: least value that meets it.
+        measured: the deciding value; None if the rows do not hold it.
+        detail: which rows decided.
+    """
+
+    name: str
+    target: float
+    measured: float | None
+    detail: str
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the goal is met; None if it was not measured."""
+        return None if self.measured is None else self.measured >= self.target
+
+
+_Place = tuple[str, bool, str, int, float | None, int, str, str]
+
+
+class Book:
+    """Result rows by what was measured."""
+
+    def __init__(self, rows: Sequence[ResultRow]) -> None:
+        """Index the rows; of one measured again, be it by another build, the later one counts."""
+        self.rows = latest(rows)
+        self._places = {self._place(row): row for row in self.rows}
+
+    @staticmethod
+    def _place(row: ResultRow) -> _Place:
+        kind = (row.codec, row.peer, row.input, row.num_values)
+        return (*kind, row.relative_bound, row.threads, row.device, row.git_commit)
+
+    def ours(self, codec: str, threads: int = 1) -> list[ResultRow]:
+        """Return our rows of one codec."""
+        return [r for r in self.rows if r.codec == codec and not r.peer and r.threads == threads]
+
+    def counterpart(
+        self, row: ResultRow, codec: str, *, peer: bool, threads: int = 1
+    ) -> ResultRow | None:
+        """Return the row of another codec on the same input, size, bound and device, of the same build."""
+        place = (
+            codec, peer, row.input, row.num_values, row.relative_bound, threads, row.device,
+            row.git_commit,
+        )  # fmt: skip
+        return self._places.get(place)
+
+
+def worst(name: str, target: float, values: list[tuple[float, ResultRow]]) -> Goal:
+    """Judge a goal by the smallest of several values, each with the row it comes from."""
+    if not values:
+        return Goal(name, target, None, "no such rows")
+    value, row = min(values, key=lambda pair: pair[0])
+    at = row.input if row.relative_bound is None else f"{row.input} {row.relative_bound:g}"
+    middle = median(value for value, _ in values)
+    return Goal(name, target, value, f"worst of {len(values)}: {at}; median {middle:.3g}")

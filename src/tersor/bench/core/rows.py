@@ -1,0 +1,328 @@
+"""One measurement as one JSON line, the same for every suite.
+
+A row says what was measured (codec, spec, input), on what (machine, versions, commit), how well it
+compressed and how fast. Files only grow: a row is on disk before the next one is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tersor.bench.core.exchange_times import ExchangeTimes
+from tersor.bench.core.lookup_facts import LookupFacts
+from tersor.bench.core.row_checks import check_values, text_of
+from tersor.bench.core.timing import Percentiles
+from tersor.errors import CorruptDataError, SpecError
+
+SCHEMA: Final = 1
+"""Raised when a field changes its meaning; new fields with a default do not need it."""
+
+COPY_NBYTES: Final = 2**30
+"""Bytes that a copy reads, and writes again, to find how fast the device's memory is."""
+
+_PERCENTILE_FIELDS: Final = ("encode_s", "decode_s", "memcpy_s", "copy_s")
+_DERIVED: Final = (
+    "ratio", "encode_gbps", "decode_gbps", "memcpy_gbps", "ceiling_gbps", "bound_held",
+)  # fmt: skip
+_KEY_FIELDS: Final = (
+    "suite", "codec", "version", "spec", "input", "device", "num_values", "threads", "repeat",
+    "group", "git_commit",
+)  # fmt: skip
+_BEGINNING: Final = '{"schema": '
+"""Of every row: a line that was cut short is one of ours."""
+_BUILD_FIELDS: Final = ("version", "git_commit")
+
+
+def latest(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return one row per question: of those that were measured again, be it by another build, the last."""
+    return list({row.question: row for row in rows}.values())
+
+
+def times_of(row: ResultRow) -> ExchangeTimes:
+    """Return the times of a row that is known to have them."""
+    if row.exchange is None:
+        raise TypeError("only rows of exchanges come here")
+    return row.exchange
+
+
+def row_key(**values: Any) -> str:
+    """Return the key of a row from its identifying fields, before anything is measured.
+
+    Raises:
+        SpecError: a field of the key is missing, or a value is not part of it.
+    """
+    if set(values) != set(_KEY_FIELDS):
+        odd = min(set(values) ^ set(_KEY_FIELDS))
+        raise SpecError(f"a row's key is made of {', '.join(_KEY_FIELDS)}; see {odd!r}")
+    return json.dumps([values[name] for name in _KEY_FIELDS], sort_keys=True)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResultRow:
+    """One codec or peer measured on one input.
+
+    Attributes:
+        suite: the benchmark, such as ``"kernels"``.
+        codec: codec id, the name of one of its variants (``spec`` says how it is set), or the
+            peer's name where ``peer`` is true.
+        version: codec version, or the peer's package version.
+        spec: options, JSON-ready; a relative bound stands here as ``{"relative": r}``.
+        input: name of the input.
+        device: ``"cpu"`` or ``"cuda"``.
+        num_values: values in the whole input.
+        original_nbytes: uncompressed bytes of the whole input.
+        encoded_nbytes: compressed bytes of the whole input.
+        worst_error: largest absolute error, of the slice where it is largest relative to that
+            slice's bound; None where nothing lossy was done.
+        error_bound: the absolute bound promised for that slice; None if none was promised.
+        encode_s: seconds to encode the timed part of the input.
+        decode_s: seconds to decode it, into existing memory where the library can.
+        memcpy_s: seconds to copy the timed part once with one thread, measured in turn with this
+            row's own times.
+        threads: threads the codec could use.
+        sampled_fraction: share of the original bytes that was timed; ratio and error always cover
+            the whole input.
+        repeat: how often the data was repeated to fill the input; copies flatter LZ and rows.
+        peer: whether this is another project's codec.
+        entropy_bits: order-0 entropy of the quantized values in bits per value, each slice with its
+            own histogram.
+        distinct_rows: share of distinct rows per slice, for inputs made of rows.
+        peak_extra_nbytes: most memory held beyond what the process had before, where measured.
+        num_launches: kernels started on the device by one ``"encode"`` and one ``"decode"``.
+        workspace_nbytes: most device memory taken by the first ``"encode"`` and ``"decode"`` beyond
+            the tensors given to them; what encoding returns is part of it.
+        copy_s: seconds to copy ``COPY_NBYTES`` on the device, in the same rounds.
+        group: table, layer, or direction and network that the row is about, when an input has several.
+        exchange: times of an exchange between ranks beyond encoding and decoding, of which these two
+            are then a part.
+        lookups: what is known of the look-ups of a table or a step, where the row is about those.
+        note: what a reader must know to compare this row.
+        command: what was typed to measure it; empty where Python was asked.
+    """
+
+    suite: str
+    codec: str
+    version: str
+    spec: Mapping[str, Any]
+    input: str
+    device: str
+    num_values: int
+    original_nbytes: int
+    encoded_nbytes: int
+    worst_error: float | None
+    error_bound: float | None
+    encode_s: Percentiles
+    decode_s: Percentiles
+    memcpy_s: Percentiles | None = None
+    threads: int = 1
+    sampled_fraction: float = 1.0
+    repeat: int = 1
+    peer: bool = False
+    entropy_bits: float | None = None
+    distinct_rows: float | None = None
+    peak_extra_nbytes: int | None = None
+    num_launches: Mapping[str, int] | None = None
+    workspace_nbytes: Mapping[str, int] | None = None
+    copy_s: Percentiles | None = None
+    group: str | None = None
+    exchange: ExchangeTimes | None = None
+    lookups: LookupFacts | None = None
+    note: str = ""
+    command: str = ""
+    git_commit: str = "unknown"
+    versions: Mapping[str, str] = field(default_factory=dict)
+    machine: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """Original size over encoded size of the whole input."""
+        return self.original_nbytes / max(1, self.encoded_nbytes)
+
+    @property
+    def encode_gbps(self) -> float:
+        """Raw bytes encoded per second, in 1e9 bytes, by the median time."""
+        return self._gbps(self.encode_s)
+
+    @property
+    def decode_gbps(self) -> float:
+        """Raw bytes decoded per second, in 1e9 bytes, by the median time."""
+        return self._gbps(self.decode_s)
+
+    @property
+    def memcpy_gbps(self) -> float | None:
+        """Speed of copying the same bytes in the same rounds."""
+        return None if self.memcpy_s is None else self._gbps(self.memcpy_s)
+
+    @property
+    def ceiling_gbps(self) -> float | None:
+        """Bytes read and written per second by the device's copy, in 1e9 bytes."""
+        return None if self.copy_s is None else 2 * COPY_NBYTES / max(self.copy_s.p50, 1e-12) / 1e9
+
+    def moved_gbps(self, seconds: Percentiles) -> float:
+        """Return what must be read and written at least, floats and encoded, per second."""
+        moved_nbytes = (self.original_nbytes + self.encoded_nbytes) * self.sampled_fraction
+        return moved_nbytes / max(seconds.p50, 1e-12) / 1e9
+
+    @property
+    def bound_held(self) -> bool | None:
+        """Whether the worst error is within the bound; None if no bound was promised."""
+        if self.error_bound is None or self.worst_error is None:
+            return None
+        return self.worst_error <= self.error_bound
+
+    @property
+    def relative_bound(self) -> float | None:
+        """The relative bound asked for, if there was one."""
+        bound = self.spec.get("bound")
+        return bound.get("relative") if isinstance(bound, Mapping) else None
+
+    @property
+    def key(self) -> str:
+        """What makes two rows the same measurement; results and versions are not part of it."""
+        return row_key(**{name: getattr(self, name) for name in _KEY_FIELDS})
+
+    @property
+    def question(self) -> str:
+        """The key without version and commit: rows of two builds that answer the same question."""
+        names = [name for name in _KEY_FIELDS if name not in _BUILD_FIELDS]
+        return json.dumps([getattr(self, name) for name in names], sort_keys=True)
+
+    def _gbps(self, seconds: Percentiles) -> float:
+        return self.original_nbytes * self.sampled_fraction / max(seconds.p50, 1e-12) / 1e9
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form; ratio and speeds are written too, for readers of the file."""
+        config: dict[str, Any] = {"schema": SCHEMA}
+        for f in fields(self):
+            value = getattr(self, f.name)
+            is_nested = isinstance(value, Percentiles | ExchangeTimes | LookupFacts)
+            config[f.name] = value.to_config() if is_nested else value
+        config |= {name: getattr(self, name) for name in _DERIVED}
+        return config
+
+    @classmethod
+    def from_config(cls, config: Any) -> Self:
+        """Rebuild a row.
+
+        Raises:
+            SpecError: a key is unknown or missing, the schema is another, or a value is not what it
+                must be.
+        """
+        if not isinstance(config, Mapping) or config.get("schema") != SCHEMA:
+            raise SpecError(f"a result row must be an object with schema {SCHEMA}")
+        values = {k: v for k, v in config.items() if k != "schema" and k not in _DERIVED}
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise SpecError(f"a result row has no field {min(unknown)!r}")
+        for name in _PERCENTILE_FIELDS:
+            if values.get(name) is not None:
+                values[name] = Percentiles.from_config(values[name])
+        if values.get("exchange") is not None:
+            values["exchange"] = ExchangeTimes.from_config(values["exchange"])
+        if values.get("lookups") is not None:
+            values["lookups"] = LookupFacts.from_config(values["lookups"])
+        try:
+            row = cls(**values)
+        except TypeError as error:
+            raise SpecError(f"incomplete result row: {error}") from error
+        check_values(row)
+        return row
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
+    """Read a result file. A last line cut short by an interrupt is left out.
+
+    Raises:
+        CorruptDataError: the file is not text, or a complete line is not a result row.
+        SpecError: its first line says that it is a file of another kind.
+    """
+    rows = []
+    for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
+        if not line.endswith("\n"):
+            if number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
+                raise _other_kind(path)
+            break
+        try:
+            config = json.loads(line)
+            is_other = number == 1 and isinstance(config, dict) and "schema" not in config
+            if not is_other:
+                rows.append(ResultRow.from_config(config))
+        except (json.JSONDecodeError, SpecError) as error:
+            raise CorruptDataError(
+                f"line {number} of {path} is not a result row: {error}"
+            ) from error
+        except RecursionError as error:
+            raise CorruptDataError(f"line {number} of {path} is nested too deeply") from error
+        if is_other:
+            raise _other_kind(path)
+    return rows
+
+
+def _other_kind(path: str | os.PathLike[str]) -> SpecError:
+    return SpecError(f"{path} holds no result rows; name a file that tersor bench wrote")
+
+
+class RowFile:
+    """A result file open for appending, with the rows it already held.
+
+    Every appended row is flushed to the disk before ``append`` returns. Use as a context manager.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
+        """Open ``path``; unless ``resume`` is set, a file with rows in it is refused."""
+        self.path = Path(path)
+        self._is_new = not self.path.exists()
+        self.rows: list[ResultRow] = [] if self._is_new else read_rows(self.path)
+        if self.rows and not resume:
+            raise SpecError(
+                f"{self.path} already holds result rows ({len(self.rows)}); "
+                "go on with --resume, or choose another file"
+            )
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = self.path.open("ab")
+        self._drop_torn_line()
+
+    def _drop_torn_line(self) -> None:
+        data = self.path.read_bytes()
+        whole_nbytes = data.rfind(b"\n") + 1
+        if whole_nbytes != len(data):
+            self._file.truncate(whole_nbytes)
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Keys of the rows present: what a resumed run need not measure again."""
+        return frozenset(row.key for row in self.rows)
+
+    def append(self, row: ResultRow) -> None:
+        """Write one row and wait until it is on the disk; ``SpecError`` if it could not be read again."""
+        check_values(row)
+        line = json.dumps(row.to_config(), allow_nan=False) + "\n"
+        self._file.write(line.encode())
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.rows.append(row)
+
+    def close(self) -> None:
+        """Close the file; further appends fail. One that is new and got no row is removed."""
+        self._file.close()
+        if self._is_new and not self.rows:
+            self.path.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        """Return the file itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the file; an exception passes through."""
+        self.close()

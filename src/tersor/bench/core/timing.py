@@ -1,0 +1,185 @@
+"""The one way benchmarks measure time: warm-up, interleaved rounds, percentiles."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+
+from tersor.errors import SpecError
+
+Task = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Percentiles:
+    """The 20th, 50th and 80th percentile of the measured seconds per call."""
+
+    p20: float
+    p50: float
+    p80: float
+
+    @classmethod
+    def of(cls, seconds: list[float]) -> Percentiles:
+        """Summarise the times of the rounds; there must be at least one."""
+        p20, p50, p80 = np.percentile(seconds, (20, 50, 80))
+        return cls(float(p20), float(p50), float(p80))
+
+    def to_config(self) -> dict[str, float]:
+        """Return the JSON form."""
+        return {"p20": self.p20, "p50": self.p50, "p80": self.p80}
+
+    @classmethod
+    def from_config(cls, config: Any) -> Percentiles:
+        """Rebuild from the JSON form; anything unexpected raises ``SpecError``."""
+        if not isinstance(config, Mapping) or set(config) != {"p20", "p50", "p80"}:
+            raise SpecError("percentiles must have exactly 'p20', 'p50' and 'p80'")
+        return cls(**config)
+
+
+class Clock(Protocol):
+    """Takes the time of one call; freeing the call's result is not counted."""
+
+    def seconds(self, task: Task) -> float:
+        """Run ``task`` and return the seconds it took."""
+
+
+class HostClock:
+    """The host's own clock, for work that is done when the call returns."""
+
+    def seconds(self, task: Task) -> float:
+        """See ``Clock.seconds``."""
+        begin = time.perf_counter()
+        result = task()
+        seconds = time.perf_counter() - begin
+        del result
+        return seconds
+
+
+_LONG_LEAD_READS: Final = 160
+"""Keeps an H200 busy for 9 ms before a call on many tensors: queueing them takes the host 1 to 3 ms, and a
+training step, in which the host runs ahead, would not see them."""
+
+
+class CudaClock:
+    """Events on the current stream, with the L2 cache emptied first.
+
+    Before the first event the device reads memory several times as large as its L2 cache, over and
+    over (7.7 GB on an H200, 1.8 ms at its copy speed): what the task needs is then not in the
+    cache, and the host can queue ahead for as long. So the host's time to launch counts only where
+    the device waits for it, as in a training step, and all of it counts after a point where the
+    host waits for the device.
+    """
+
+    _LEAD_CACHES: Final = 4
+
+    def __init__(self, device: torch.device, lead_reads: int = 32) -> None:
+        """Allocate what is read before each call, ``lead_reads`` times."""
+        self._lead_reads = lead_reads
+        cache_nbytes = torch.cuda.get_device_properties(device).L2_cache_size
+        num_values = max(1, self._LEAD_CACHES * cache_nbytes // 4)
+        self._lead = torch.zeros(num_values, dtype=torch.float32, device=device)
+
+    def seconds(self, task: Task) -> float:
+        """See ``Clock.seconds``."""
+        start: Any = torch.cuda.Event(enable_timing=True)
+        stop: Any = torch.cuda.Event(enable_timing=True)
+        for _ in range(self._lead_reads):
+            self._lead.sum()
+        start.record()
+        result = task()
+        stop.record()
+        stop.synchronize()
+        del result
+        return float(start.elapsed_time(stop)) / 1e3
+
+
+def clock_of(device: torch.device, *, has_many_tensors: bool = False) -> Clock:
+    """Return the clock for calls on tensors of ``device``."""
+    if device.type != "cuda":
+        return HostClock()
+    return CudaClock(device, _LONG_LEAD_READS) if has_many_tensors else CudaClock(device)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def measure_interleaved(
+    tasks: Mapping[str, Task],
+    *,
+    device: torch.device,
+    warmup: int = 1,
+    rounds: int = 7,
+    clock: Clock | None = None,
+) -> dict[str, Percentiles]:
+    """Time several tasks in turn, round after round.
+
+    A machine that slows down for some seconds then slows all tasks alike, so quotients of the
+    results mean something even where the absolute times do not.
+
+    Args:
+        tasks: called in this order in every round.
+        device: where the tasks compute.
+        warmup: rounds that are run but not counted.
+        rounds: rounds that are counted, at least 1.
+        clock: what takes the times; by default the device's own.
+
+    Returns:
+        Seconds per call, under the names of the tasks.
+    """
+    if rounds < 1 or warmup < 0:
+        raise SpecError(f"rounds must be at least 1 and warmup at least 0, not {rounds}, {warmup}")
+    clock = clock or clock_of(device)
+    seconds: dict[str, list[float]] = {name: [] for name in tasks}
+    with _no_garbage_collection():
+        for _ in range(warmup):
+            for task in tasks.values():
+                clock.seconds(task)
+        for _ in range(rounds):
+            for name, task in tasks.items():
+                seconds[name].append(clock.seconds(task))
+    return {name: Percentiles.of(times) for name, times in seconds.items()}
+
+
+def measure(
+    task: Task,
+    *,
+    device: torch.device,
+    warmup: int = 1,
+    rounds: int = 7,
+    clock: Clock | None = None,
+) -> Percentiles:
+    """Time one task alone; see ``measure_interleaved``."""
+    times = measure_interleaved(
+        {"": task}, device=device, warmup=warmup, rounds=rounds, clock=clock
+    )
+    return times[""]
+
+
+@contextmanager
+def own_stream(device: torch.device) -> Iterator[None]:
+    """Work on a stream that is not the default one.
+
+    A library that is given the default stream's number, 0, may take it for no stream at all.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = torch.cuda.Stream(device)
+    with torch.cuda.stream(stream):
+        yield

@@ -1,0 +1,262 @@
+"""One candidate on one subject: checked first, then ready to be timed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import cycle, islice
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from tersor.bench.core.candidate import Candidate
+from tersor.bench.core.footprint import count_launches, peak_memory
+from tersor.bench.core.roundtrip import worst_error
+from tersor.bench.core.subject import Copy, Subject
+from tersor.bench.core.timing import Clock, Percentiles, Task, measure_interleaved
+from tersor.types import bound_share
+
+SAMPLE_EVERY: Final = 7
+"""Slow peers are timed on every 7th slice: 7 and the 26 embedding tables have no common factor, so
+the sample meets tables of all sizes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One copy of what a candidate is given, and what it made of it.
+
+    Attributes:
+        xs: the slices, or their codes.
+        outs: where they are decoded to.
+        encoded: all slices, encoded.
+    """
+
+    xs: Sequence[torch.Tensor]
+    outs: Sequence[torch.Tensor]
+    encoded: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A candidate that was run once over the whole subject.
+
+    Attributes:
+        places: the copies of the subject, used in turn.
+        worst_error: of the slice that comes closest to breaking its bound, or the largest of all
+            where no bound was given.
+        error_bound: the absolute bound of that slice.
+        error_share: largest error over its slice's bound, promised or not; infinite where a slice
+            has no bound and an error.
+        workspace_nbytes: device memory that the first encode and the first decode took.
+    """
+
+    candidate: Candidate
+    threads: int
+    places: Sequence[Place]
+    error_bounds: Sequence[float]
+    worst_error: float
+    error_bound: float | None
+    error_share: float
+    workspace_nbytes: Mapping[str, int] | None = None
+
+    @property
+    def broken(self) -> bool:
+        """Whether an error above the bound was found, or any error of a copy."""
+        if self.error_bound is None:
+            return self.candidate.exact and self.worst_error > 0
+        return bound_share(self.worst_error, self.error_bound) > 1
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it broke a promise that we answer for: of ours, of what got our codes, or of a copy."""
+        candidate = self.candidate
+        return self.broken and (not candidate.peer or candidate.on_codes or candidate.exact)
+
+    @property
+    def failure(self) -> str | None:
+        """Why no speed may be reported, in words; a peer's broken bound is shown in its row."""
+        if self.is_refused:
+            promised = 0.0 if self.error_bound is None else self.error_bound
+            return f"refused: error {self.worst_error:.9g} where {promised:.9g} was promised"
+        if math.isinf(self.worst_error):
+            return "left out: it lost values, or made NaN or infinities of them"
+        return None
+
+    @property
+    def encoded_nbytes(self) -> int:
+        """Bytes of all encoded slices."""
+        return self.candidate.total_nbytes(self.places[0].encoded)
+
+    @property
+    def _stride(self) -> int:
+        return SAMPLE_EVERY if self.candidate.slow else 1
+
+    @property
+    def sampled_fraction(self) -> float:
+        """Share of the bytes that the tasks work on."""
+        xs = self.places[0].xs
+        return sum(x.nbytes for x in xs[:: self._stride]) / max(1, sum(x.nbytes for x in xs))
+
+    def encode(self, place: Place) -> Any:
+        """Encode the timed slices of one copy."""
+        xs, error_bounds = place.xs[:: self._stride], self.error_bounds[:: self._stride]
+        with _threads(self.threads):
+            return self.candidate.encode_all(xs, error_bounds)
+
+    def decode(self, place: Place) -> Sequence[torch.Tensor]:
+        """Decode the timed slices of one copy."""
+        encoded = place.encoded[:: self._stride] if self.candidate.slow else place.encoded
+        with _threads(self.threads):
+            return self.candidate.decode_all(encoded, place.outs[:: self._stride])
+
+    def copy(self, place: Place) -> None:
+        """Copy the timed slices of one copy with one thread."""
+        pairs = zip(place.xs[:: self._stride], place.outs[:: self._stride], strict=True)
+        for x, out in pairs:
+            if x.device.type == "cpu":
+                np.copyto(out.numpy(), x.numpy())
+            else:
+                out.copy_(x)
+
+    def tasks(self) -> dict[str, Task]:
+        """Return a copy, an encode and a decode; each takes the next of the places every time.
+
+        They start at different places, so that none finds in the cache what the last one left.
+        """
+        calls = (self.copy, self.encode, self.decode)
+        turns = [_in_turn(self.places, first) for first in range(len(calls))]
+        return {
+            call.__name__: partial(_call_next, call, turn)
+            for call, turn in zip(calls, turns, strict=True)
+        }
+
+
+def _in_turn(places: Sequence[Place], first: int) -> Iterator[Place]:
+    return islice(cycle(places), first % len(places), None)
+
+
+def _call_next(call: Callable[[Place], object], turn: Iterator[Place]) -> object:
+    return call(next(turn))
+
+
+def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
+    """Encode and decode every copy of the subject once and find the worst error."""
+    error_bounds = subject.error_bounds
+    if candidate.on_codes:
+        error_bounds = [0.0] * len(subject.codes)
+    places, errors = [], [0.0] * len(error_bounds)
+    workspace: dict[str, int] = {}
+    for copy in subject.copies:
+        place, decoded, taken = _run_place(candidate, copy, error_bounds, threads)
+        found = [worst_error(x, y) for x, y in zip(place.xs, decoded, strict=True)]
+        errors = [max(pair) for pair in zip(errors, found, strict=True)]
+        workspace = workspace or taken
+        places.append(place)
+    pairs = zip(errors, error_bounds, strict=True)
+    worst, bound = max(pairs, key=lambda pair: bound_share(*pair))
+    share = bound_share(worst, bound)
+    if not candidate.bounded:
+        return Trial(
+            candidate, threads, places, error_bounds, max(errors), None, share, workspace or None
+        )
+    return Trial(candidate, threads, places, error_bounds, worst, bound, share, workspace or None)
+
+
+def _run_place(
+    candidate: Candidate, copy: Copy, error_bounds: Sequence[float], threads: int
+) -> tuple[Place, Sequence[torch.Tensor], dict[str, int]]:
+    """Encode and decode one copy; return what came out and the device memory that it took."""
+    xs, outs = copy.slices, copy.outs
+    if candidate.on_codes:
+        xs = [candidate.prepare(one) for one in copy.codes]
+        outs = [torch.zeros_like(x) for x in xs]
+    else:
+        # the memory holds what the last candidate decoded: one that writes nothing must not pass
+        for out in outs:
+            out.fill_(torch.nan)
+    device = xs[0].device
+    with _threads(threads):
+        with peak_memory(device) as encoding:
+            encoded = candidate.encode_all(xs, error_bounds)
+        with peak_memory(device) as decoding:
+            decoded = candidate.decode_all(encoded, outs)
+    taken: dict[str, int] = {}
+    if candidate.uses_torch_memory and encoding.nbytes is not None and decoding.nbytes is not None:
+        taken = {"encode": encoding.nbytes, "decode": decoding.nbytes}
+    return Place(xs, outs, encoded), decoded, taken
+
+
+@dataclass(frozen=True, slots=True)
+class TrialTimes:
+    """Seconds per pass over the timed slices, and of the device's copy in the same rounds."""
+
+    encode_s: Percentiles
+    decode_s: Percentiles
+    memcpy_s: Percentiles
+    copy_s: Percentiles | None
+
+
+def time_trials(
+    trials: Sequence[Trial],
+    *,
+    device: torch.device,
+    rounds: int,
+    warmup: int = 1,
+    ceiling: Task | None = None,
+    clock: Clock | None = None,
+) -> list[TrialTimes]:
+    """Time all trials in turn, each right after a copy of the same slices.
+
+    Args:
+        trials: checked already.
+        device: where they ran.
+        rounds: timed rounds.
+        warmup: rounds before those.
+        ceiling: a copy that shows how fast the device's memory is, timed once per round.
+        clock: what takes the times; by default the device's own.
+    """
+    tasks: dict[str, Task] = {} if ceiling is None else {"ceiling": ceiling}
+    for index, trial in enumerate(trials):
+        tasks |= {f"{index} {name}": task for name, task in trial.tasks().items()}
+    times = measure_interleaved(tasks, device=device, rounds=rounds, warmup=warmup, clock=clock)
+    return [
+        TrialTimes(
+            encode_s=times[f"{index} encode"],
+            decode_s=times[f"{index} decode"],
+            memcpy_s=times[f"{index} copy"],
+            copy_s=times.get("ceiling"),
+        )
+        for index in range(len(trials))
+    ]
+
+
+def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str, int] | None]:
+    """Return the kernels that one encode and one decode of each start.
+
+    None where the profiler saw nothing: it loses what some libraries do.
+    """
+    tasks: dict[str, Task] = {}
+    for index, trial in enumerate(trials):
+        tasks[f"{index} encode"] = partial(trial.encode, trial.places[0])
+        tasks[f"{index} decode"] = partial(trial.decode, trial.places[0])
+    counts = count_launches(tasks, device)
+    found: list[dict[str, int] | None] = []
+    for index in range(len(trials)):
+        keys = {name: f"{index} {name}" for name in ("encode", "decode")}
+        seen = all(key in counts for key in keys.values())
+        found.append({name: counts[key] for name, key in keys.items()} if seen else None)
+    return found
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

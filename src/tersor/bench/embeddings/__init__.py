@@ -1,0 +1,1 @@
+"""Embeddings: exchanges between ranks, look-ups, accuracy and predicted times, and their goals."""

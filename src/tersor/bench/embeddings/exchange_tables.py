@@ -1,0 +1,106 @@
+"""Rows of exchanges between ranks, both directions of a contender together, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rich.table import Table
+
+from tersor.bench.core.exchange_times import ExchangeTimes
+from tersor.bench.core.rows import ResultRow, times_of
+from tersor.bench.embeddings.contenders import BASELINE
+
+EXCHANGE_COLUMNS: Final = (
+    "link", "batch", "exchange", "ratio", "forward ms", "x float32", "ratio", "backward ms",
+    "x float32", "step ms", "x float32",
+)  # fmt: skip
+"""What a table shows; ``docs/embeddings.md`` says what the columns mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePair:
+    """Both directions of one contender, and those of the baseline beside it if it was measured."""
+
+    forward: ResultRow
+    backward: ResultRow
+    baseline: ExchangePair | None
+
+    @property
+    def times(self) -> ExchangeTimes:
+        """Those of the forward direction; link, batch and whole steps are of both."""
+        return times_of(self.forward)
+
+    def speedups(self) -> tuple[float, float, float] | None:
+        """Return how many times faster than the baseline: forward, backward, whole step."""
+        other = self.baseline
+        if other is None:
+            return None
+        pairs = ((self.forward, other.forward), (self.backward, other.backward))
+        forward, backward = (
+            times_of(theirs).exchange_s.p50 / times_of(ours).exchange_s.p50
+            for ours, theirs in pairs
+        )
+        return forward, backward, other.times.step_s.p50 / self.times.step_s.p50
+
+
+def exchange_pairs(rows: Iterable[ResultRow]) -> Iterator[ExchangePair]:
+    """Yield the contenders in their order; of two equal measurements the later one counts."""
+    places: dict[tuple[str, str, int], dict[str, dict[str, ResultRow]]] = {}
+    for row in rows:
+        if row.exchange is not None:
+            times = row.exchange
+            names = places.setdefault((row.input, times.place, times.batch), {})
+            names.setdefault(row.codec, {})[times.direction] = row
+    for names in places.values():
+        both = {name: found for name, found in names.items() if len(found) == 2}
+        baseline = ExchangePair(**both[BASELINE], baseline=None) if BASELINE in both else None
+        for found in both.values():
+            yield ExchangePair(**found, baseline=baseline)
+
+
+def exchange_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
+    """Return what stands under ``EXCHANGE_COLUMNS``, a line per contender, link and batch."""
+    return [_cells(pair) for pair in exchange_pairs(rows)]
+
+
+def _cells(pair: ExchangePair) -> list[str]:
+    speedups = None if pair.forward.codec == BASELINE else pair.speedups()
+    gains = ["", "", ""] if speedups is None else [f"{gain:.2f}" for gain in speedups]
+    times = pair.times
+    return [
+        times.link or times.network,
+        f"{times.batch:,}",
+        pair.forward.codec,
+        f"{pair.forward.ratio:.1f}",
+        _milliseconds(pair.forward),
+        gains[0],
+        f"{pair.backward.ratio:.1f}",
+        _milliseconds(pair.backward),
+        gains[1],
+        f"{times.step_s.p50 * 1e3:.0f}",
+        gains[2],
+    ]
+
+
+def _milliseconds(row: ResultRow) -> str:
+    """Return the whole, and in brackets encode, sizes, payload and decode."""
+    times = times_of(row)
+    phases = (row.encode_s, times.sizes_s, times.payload_s, row.decode_s)
+    parts = " + ".join(f"{seconds.p50 * 1e3:.1f}" for seconds in phases)
+    return f"{times.exchange_s.p50 * 1e3:.1f} ({parts})"
+
+
+def exchange_table(rows: Iterable[ResultRow]) -> Table:
+    """Show ratio and time of every contender in both directions, and of whole steps."""
+    table = Table(title="Exchanges between ranks; in brackets encode + sizes + payload + decode")
+    for name in EXCHANGE_COLUMNS:
+        table.add_column(name, justify="left" if name in ("link", "exchange") else "right")
+    previous = None
+    for cells in exchange_cells(rows):
+        if previous not in (None, cells[:2]):
+            table.add_section()
+        previous = cells[:2]
+        table.add_row(*cells)
+    return table

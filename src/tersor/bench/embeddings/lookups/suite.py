@@ -1,0 +1,303 @@
+"""The ``lookups`` suite: every encoder on dumped look-ups, table by table and step by step.
+
+Look-ups are cut into the slices that an exchange sends, each with the bound of its table and
+iteration. No speed is reported before the round trip was checked in this process, and all encoders of
+one table, or of one step, run in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+
+from tersor.bench.core import machine
+from tersor.bench.core.candidate import Candidate
+from tersor.bench.core.lookup_facts import ALL_CLASSES, LookupFacts
+from tersor.bench.core.outcome import SuiteOutcome, ignore
+from tersor.bench.core.rows import ResultRow, row_key
+from tersor.bench.core.timing import clock_of, own_stream
+from tersor.bench.core.trial import Trial, TrialTimes, run_trial, time_trials
+from tersor.bench.embeddings.lookups.candidates import make_lookup_candidate
+from tersor.bench.embeddings.lookups.config import CODE_DTYPES, LookupsConfig
+from tersor.bench.embeddings.lookups.inputs import Cut, LookUp, LookUps, named_tables
+from tersor.bench.embeddings.lookups.subject import LookupSubject, step_subject, table_subject
+from tersor.bench.peers import load_peers
+from tersor.errors import BackendUnavailableError, SpecError
+from tersor.sites.embeddings import AdaptiveBounds, classify
+from tersor.sites.embeddings.classes import TableClass
+
+SUITE: Final = "lookups"
+_STEP_ROUNDS: Final = 3
+"""Rounds of a whole step for each of a table: there is one step, and it decides."""
+
+
+def run_lookups(
+    config: LookupsConfig,
+    look_ups: LookUps,
+    *,
+    done: frozenset[str] = frozenset(),
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    on_table: Callable[[int, int, str], None] = ignore,
+) -> SuiteOutcome:
+    """Measure everything in ``config`` on all tables.
+
+    Args:
+        config: the plan.
+        look_ups: dumped or made up.
+        done: keys of rows that exist already (``RowFile.keys``) and are not measured again.
+        on_row: called with each finished row; write it to disk here.
+        on_note: called with one sentence for each thing left out or refused.
+        on_table: called with (finished tables, all tables, label) before each table starts.
+
+    Raises:
+        SpecError: dumps cannot be measured as asked, or codes do not fit their dtype.
+    """
+    outcome = SuiteOutcome()
+    tables = list(look_ups.tables)[: config.max_tables]
+    with own_stream(torch.device(config.device)):
+        suite = _Suite(config, look_ups, outcome, done, on_row, on_note)
+        # every table is looked at before the first is measured, so that nothing is found too late
+        on_table(0, len(tables), "reading the dumps")
+        suite.look(tables)
+        for index, table in enumerate(tables):
+            on_table(index, len(tables), f"table {table}")
+            suite.measure(suite.table(table))
+        if config.steps:
+            on_table(len(tables), len(tables), "all tables of a step")
+            suite.measure(suite.step(tables))
+    on_table(len(tables), len(tables), "done")
+    return outcome
+
+
+class _Suite:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        config: LookupsConfig,
+        look_ups: LookUps,
+        outcome: SuiteOutcome,
+        done: frozenset[str],
+        on_row: Callable[[ResultRow], None],
+        on_note: Callable[[str], None],
+    ) -> None:
+        self.config, self.look_ups, self.outcome = config, look_ups, outcome
+        self.done, self.on_row, self.on_note = done, on_row, on_note
+        self.device = torch.device(config.device)
+        self.input = f"{look_ups.name}-{look_ups.digest()}"
+        self.peers, absent = load_peers(config.peers, config.device)
+        for peer in self.peers:
+            peer.code_dtype = CODE_DTYPES[config.code_dtype]
+        for sentence in absent:
+            self._note(sentence)
+
+    def _note(self, sentence: str) -> None:
+        """Say something once."""
+        if sentence not in self.outcome.notes:
+            self.outcome.notes.append(sentence)
+            self.on_note(sentence)
+
+    def look(self, tables: list[int]) -> None:
+        """Find the classes of the tables, and refuse what cannot be measured."""
+        config = self.config
+        tight, loose = set(config.tight), set(config.loose)
+        if not (config.by_hand or tight or loose):
+            classes = self._classes(tables)
+            tight = {table for table, name in classes.items() if name == "tight"}
+            loose = {table for table, name in classes.items() if name == "loose"}
+        self.policy = AdaptiveBounds(
+            frozenset(tight), frozenset(loose), bounds=config.bounds, decay=config.decay
+        )
+        self._check_named()
+        sizes = []
+        for table in tables:
+            wanted = self._wanted(table)
+            self._subject(table, wanted, config.cut)
+            sizes += [len(one.rows) for one in wanted]
+        num_left_out = sum(map(config.cut.num_left_out, sizes))
+        if num_left_out:
+            num_rows = sum(sizes) * config.cut.repeat
+            self._note(
+                f"batches of {config.cut.batch} leave out {num_left_out:,} of {num_rows:,} rows, which "
+                "make no whole batch; a --batch that divides every look-up counts all"
+            )
+
+    def _check_named(self) -> None:
+        """Refuse classes of tables that the dumps do not have: a wrong number would go unseen."""
+        there = set(self.look_ups.tables)
+        named = self.policy.tight | self.policy.loose
+        others = {table for table in named if isinstance(table, int)} - there
+        if others:
+            raise SpecError(
+                f"classes name {named_tables(others)}, but {self.look_ups.name} has "
+                f"{named_tables(there)}; correct --tight-tables and --loose-tables"
+            )
+
+    def _classes(self, tables: list[int]) -> dict[int, TableClass]:
+        """Class the tables by the rows of their first look-up, as a training does."""
+        known = self.look_ups.num_rows
+        unknown = [table for table in tables if table not in known]
+        if unknown:
+            some = named_tables(unknown) if len(unknown) < len(tables) else "their tables"
+            verb = "is" if some.startswith("table ") else "are"
+            self._note(
+                f"the dumps do not say how large {some} {verb}, so that classes follow from the "
+                "distinct rows alone there; name large tables with --tight-tables"
+            )
+        found = {}
+        for table in tables:
+            sizes = [known[table]] if table in known else None
+            sample = [self.look_ups.read(table)[0].rows]
+            found[table] = classify(sample, sizes, self.config.bounds)[0].table_class
+        return found
+
+    def table(self, table: int) -> LookupSubject:
+        """Return all look-ups of a table."""
+        return self._subject(table, self._wanted(table), self.config.cut)
+
+    def step(self, tables: list[int]) -> LookupSubject:
+        """Return all tables in the first batch of the last look-up: what one step exchanges."""
+        cut = self.config.cut
+
+        def last(table: int) -> LookupSubject:
+            found = self._wanted(table)[-1]
+            batch = LookUp(found.iteration, cut.first_batch(found.rows))
+            return self._subject(table, [batch], Cut(cut.num_ranks))
+
+        return step_subject(last(table) for table in tables)
+
+    def _wanted(self, table: int) -> list[LookUp]:
+        found, first = self.look_ups.read(table), self.config.first_iteration
+        wanted = [one for one in found if one.iteration >= first]
+        if not wanted:
+            raise SpecError(
+                f"the last look-up of table {table} is at iteration {found[-1].iteration}, before "
+                f"{first}; choose an earlier --from-iteration"
+            )
+        return wanted[: self.config.max_iterations]
+
+    def _subject(self, table: int, look_ups: list[LookUp], cut: Cut) -> LookupSubject:
+        dtype = CODE_DTYPES[self.config.code_dtype]
+        return table_subject(table, look_ups, cut, self.policy, dtype, self.device)
+
+    def measure(self, made: LookupSubject) -> None:
+        """Check and time all encoders on the look-ups of one table or one step."""
+        wanted = []
+        for candidate in self._candidates(made):
+            identity = self._identity(candidate, made)
+            if row_key(**identity) not in self.done:
+                wanted.append((candidate, identity))
+        checked = []
+        for candidate, identity in wanted:
+            try:
+                trial = run_trial(candidate, made.subject, threads=1)
+            except (BackendUnavailableError, torch.OutOfMemoryError) as error:
+                self._note(
+                    f"{candidate.name} is left out of {made.subject.name}: "
+                    f"{str(error).splitlines()[0]}"
+                )
+                continue
+            if not self._refused(trial, made):
+                checked.append((trial, identity))
+        is_step = made.table is None
+        times = time_trials(
+            [trial for trial, _ in checked],
+            device=self.device,
+            rounds=self.config.rounds * (_STEP_ROUNDS if is_step else 1),
+            warmup=self.config.warmup,
+            clock=clock_of(self.device, has_many_tensors=is_step),
+        )
+        for (trial, identity), seconds in zip(checked, times, strict=True):
+            row = self._row(trial, made, identity, seconds)
+            self.outcome.rows.append(row)
+            self.on_row(row)
+
+    def _candidates(self, made: LookupSubject) -> list[Candidate]:
+        ours: list[Candidate] = []
+        for name in self.config.codecs:
+            try:
+                ours.append(make_lookup_candidate(name, made.relative_bounds, made.widths))
+            except BackendUnavailableError as error:
+                self._note(f"{name} is left out: {error}")
+        return [*ours, *self.peers]
+
+    def _identity(self, candidate: Candidate, made: LookupSubject) -> dict[str, Any]:
+        spec = candidate.options()
+        if candidate.bounded or candidate.on_codes:
+            spec = {**made.bound_config(self.policy), **spec}
+        if candidate.quantized_by_us or candidate.on_codes:
+            spec["code_dtype"] = self.config.code_dtype
+        return {
+            "suite": SUITE,
+            "codec": candidate.name,
+            "version": candidate.version,
+            "spec": spec,
+            "input": self.input,
+            "device": self.config.device,
+            "num_values": made.num_values,
+            "threads": 1,
+            "repeat": self.config.cut.repeat,
+            "group": self._group(made),
+            "git_commit": machine.git_commit(),
+        }
+
+    def _group(self, made: LookupSubject) -> str:
+        num_ranks, num_rows = self.config.cut.num_ranks, len(made.subject.slices[0])
+        # "1 ranks" is what rows of one rank have always had, and rows are compared by these words
+        words = f"{made.subject.name}, {num_ranks} ranks, slices of {num_rows} rows"
+        return ", ".join(filter(None, (words, self.config.setting)))
+
+    def _refused(self, trial: Trial, made: LookupSubject) -> bool:
+        """Say whether no row may be made."""
+        sentence = self.outcome.judge(trial, made.subject.name)
+        if sentence is not None:
+            self._note(sentence)
+        return sentence is not None
+
+    def _row(
+        self, trial: Trial, made: LookupSubject, identity: dict[str, Any], times: TrialTimes
+    ) -> ResultRow:
+        on_codes = trial.candidate.on_codes
+        return ResultRow(
+            **identity,
+            original_nbytes=made.subject.nbytes,
+            encoded_nbytes=trial.encoded_nbytes,
+            worst_error=None if on_codes else trial.worst_error,
+            error_bound=None if on_codes else trial.error_bound,
+            encode_s=times.encode_s,
+            decode_s=times.decode_s,
+            memcpy_s=None if on_codes else times.memcpy_s,
+            sampled_fraction=trial.sampled_fraction,
+            peer=trial.candidate.peer,
+            entropy_bits=made.subject.entropy_bits,
+            distinct_rows=made.subject.distinct_rows,
+            workspace_nbytes=trial.workspace_nbytes,
+            lookups=self._facts(trial, made),
+            note=self._row_note(trial.candidate),
+            versions=machine.versions(),
+            machine=machine.machine(self.device),
+        )
+
+    def _facts(self, trial: Trial, made: LookupSubject) -> LookupFacts:
+        return LookupFacts(
+            table=made.table,
+            table_class=ALL_CLASSES if made.table is None else self.policy.table_class(made.table),
+            num_rows=made.num_rows,
+            width=max(made.widths),
+            num_ranks=self.config.cut.num_ranks,
+            num_slices=len(made.relative_bounds),
+            num_iterations=made.num_iterations,
+            num_distinct=made.num_distinct,
+            num_distinct_codes=made.num_distinct_codes,
+            error_share=0.0 if trial.candidate.on_codes else trial.error_share,
+            setting=self.config.setting,
+            num_tables=len(self.look_ups.tables),
+        )
+
+    def _row_note(self, candidate: Candidate) -> str:
+        repeat = self.config.cut.repeat
+        copies = [] if repeat == 1 else [f"rows repeated {repeat} times, which flatters copies"]
+        return "; ".join([*copies, *([candidate.note] if candidate.note else [])])

@@ -1,0 +1,263 @@
+"""Rows about look-ups put together: per encoder, per table, and the best of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+from tersor.bench.core.lookup_facts import LookupFacts
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.peers.mx4 import Mx4
+from tersor.policy import predicted_speedup
+
+PLAIN_LZ: Final = ("lz4", "nvcomp-lz4")
+PLAIN_HUFFMAN: Final = ("huffman", "zstd-huffman")
+"""LZ and Huffman coding of quantized codes, ours and others', without looking for equal rows."""
+OURS: Final = ("rows", "rows-ans", "rows-device")
+
+
+def facts_of(row: ResultRow) -> LookupFacts:
+    """Return what a row says of its table."""
+    if row.lookups is None:
+        raise TypeError("only rows about look-ups come here")
+    return row.lookups
+
+
+def label(row: ResultRow) -> str:
+    """Return the name of an encoder; ours and a peer may share one."""
+    return f"{row.codec} (peer)" if row.peer else row.codec
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "table"), counted(26, "table")
+        ('1 table', '26 tables')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+@dataclass(slots=True)
+class Sum:
+    """Bytes and seconds of one encoder, or of a choice of encoders, over several tables.
+
+    Attributes:
+        num_tables: how many.
+        original_nbytes: of float32.
+        encoded_nbytes: what they became.
+        encode_s: median seconds, of all slices.
+        decode_s: the same for decoding.
+        error_share: the largest worst error over its bound.
+        is_end_to_end: whether encoding starts from float32, not from codes.
+        has_speed: whether its times are known and mean anything: those of MX4 are plain torch's, not a
+            kernel's.
+        is_sampled: whether a time is from a sample of the slices, and counted for all of them.
+        has_broken: whether a promised bound was broken.
+    """
+
+    num_tables: int = 0
+    original_nbytes: int = 0
+    encoded_nbytes: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    error_share: float = 0.0
+    is_end_to_end: bool = True
+    has_speed: bool = True
+    is_sampled: bool = False
+    has_broken: bool = False
+
+    def add(self, row: ResultRow, timed: ResultRow | None) -> None:
+        """Count one table, at the speed of ``timed``: the same row, or one of all tables together.
+
+        None says that its speed is not known.
+        """
+        self.num_tables += 1
+        self.original_nbytes += row.original_nbytes
+        self.encoded_nbytes += row.encoded_nbytes
+        if timed is not None:
+            share = row.original_nbytes / max(1.0, timed.original_nbytes * timed.sampled_fraction)
+            self.encode_s += timed.encode_s.p50 * share
+            self.decode_s += timed.decode_s.p50 * share
+            self.is_sampled = self.is_sampled or timed.sampled_fraction < 1
+        self.error_share = max(self.error_share, facts_of(row).error_share)
+        self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
+        self.has_speed = self.has_speed and timed is not None and row.codec != Mx4.name
+        self.has_broken = self.has_broken or row.bound_held is False
+
+    @property
+    def ratio(self) -> float:
+        """All original bytes over all encoded ones: a volume ratio, no mean of ratios."""
+        return self.original_nbytes / max(1, self.encoded_nbytes)
+
+    @property
+    def encode_gbps(self) -> float:
+        """Original bytes per second, in 1e9 bytes."""
+        return self.original_nbytes / max(self.encode_s, 1e-12) / 1e9
+
+    @property
+    def decode_gbps(self) -> float:
+        """Original bytes per second, in 1e9 bytes."""
+        return self.original_nbytes / max(self.decode_s, 1e-12) / 1e9
+
+    def speedup(self, bandwidth_gbps: float) -> float:
+        """Return the predicted speed-up of sending, over float32 as it is."""
+        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbps)
+
+    @property
+    def pays_up_to_gbps(self) -> float:
+        """Bandwidth above which float32 as it is would be sent faster; 0 where it always is."""
+        seconds_per_gb = 1 / self.encode_gbps + 1 / self.decode_gbps
+        return max(0.0, 1 - 1 / self.ratio) / seconds_per_gb
+
+    @property
+    def is_predictable(self) -> bool:
+        """Whether a speed-up can be told from its times: from float32, and at a speed of its own."""
+        return self.is_end_to_end and self.has_speed
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether an exchange could use it: its speed-up is known, and it keeps every bound."""
+        return self.is_predictable and self.error_share <= 1
+
+
+@dataclass(slots=True)
+class Place:
+    """All rows of one dump, cut, setting and device.
+
+    Attributes:
+        input: name of the dump.
+        device: where it was measured.
+        num_ranks: destinations.
+        repeat: how often rows were repeated.
+        setting: what was asked for in words, where it is not the default.
+        tables: rows by table and then by the name of the encoder.
+        steps: rows of all tables of a step in one call, by the name of the encoder.
+    """
+
+    input: str
+    device: str
+    num_ranks: int
+    repeat: int
+    setting: str
+    tables: dict[int, dict[str, ResultRow]] = field(default_factory=dict)
+    steps: dict[str, ResultRow] = field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """The dump, the cut and the setting, for a title."""
+        setting = f", {self.setting}" if self.setting else ""
+        copies = "" if self.repeat == 1 else f", rows REPEATED {self.repeat} times"
+        some = f", {self.tables_words}" if len(self.tables) < self.num_tables else ""
+        ranks = counted(self.num_ranks, "rank")
+        return f"{self.input}, {ranks}, {self.device}{setting}{copies}{some}"
+
+    @property
+    def num_tables(self) -> int:
+        """Tables of the dump, as far as rows tell: of an interrupted run not all were measured."""
+        told = (facts_of(row).num_tables for rows in self.tables.values() for row in rows.values())
+        return max(len(self.tables), *told)
+
+    @property
+    def tables_words(self) -> str:
+        """How many tables were measured, and of how many, where some are missing."""
+        some = f"{len(self.tables)} of " if len(self.tables) < self.num_tables else ""
+        return f"{some}{counted(self.num_tables, 'table')}"
+
+    @property
+    def encoders(self) -> list[str]:
+        """Names of the encoders, in the order they were measured."""
+        return list(dict.fromkeys(name for rows in self.tables.values() for name in rows))
+
+    def sum_of(self, rows: Iterable[ResultRow]) -> Sum:
+        """Add up rows of different tables."""
+        total = Sum()
+        for row in rows:
+            total.add(row, self._timed(row))
+        return total
+
+    def _timed(self, row: ResultRow) -> ResultRow | None:
+        """Return the row whose speed is that of a table's row, if there is one.
+
+        Where whole steps were measured in one call, that is the step of the same encoder: a table
+        alone is mostly launches on a GPU, and is not compared with what is not.
+        """
+        return self.steps.get(label(row)) if self.steps else row
+
+    def overall(self, encoder: str) -> Sum:
+        """Add up one encoder over the tables it was measured on."""
+        return self.sum_of(rows[encoder] for rows in self.tables.values() if encoder in rows)
+
+    def best(
+        self, table: int, bandwidth_gbps: float, *, ours_only: bool = False
+    ) -> ResultRow | None:
+        """Return the row with the largest predicted speed-up on a table.
+
+        None where float32 as it is would be faster than any.
+        """
+        usable = [
+            (self.sum_of([row]).speedup(bandwidth_gbps), row)
+            for row in self.tables[table].values()
+            if self.sum_of([row]).is_usable and not (ours_only and row.peer)
+        ]
+        speedup, row = max(usable, key=lambda pair: pair[0], default=(0.0, None))
+        return row if speedup > 1 else None
+
+    def chosen(self, bandwidth_gbps: float) -> Sum:
+        """Add up the best of ours per table; a table without one is sent as it is, in no time."""
+        total = Sum()
+        for table, rows in self.tables.items():
+            row = self.best(table, bandwidth_gbps, ours_only=True)
+            if row is not None:
+                total.add(row, self._timed(row))
+            else:
+                nbytes = next(iter(rows.values())).original_nbytes
+                total.num_tables += 1
+                total.original_nbytes += nbytes
+                total.encoded_nbytes += nbytes
+        return total
+
+    def ratios(self, table: int) -> tuple[float | None, float | None, float | None]:
+        """Return the ratios of our rows codec, plain LZ and plain Huffman, each the best of its kind.
+
+        None for a kind that was not measured.
+        """
+
+        def best(is_kind: Callable[[ResultRow], bool]) -> float | None:
+            found = (row.ratio for row in self.tables[table].values() if is_kind(row))
+            return max(found, default=None)
+
+        return (
+            best(lambda row: row.codec in OURS and not row.peer),
+            best(lambda row: row.codec in PLAIN_LZ),
+            best(lambda row: row.codec in PLAIN_HUFFMAN),
+        )
+
+    def gain(self, table: int) -> float | None:
+        """Return how many times the better of plain LZ and plain Huffman our rows codec reaches.
+
+        None where one of the three was not measured.
+        """
+        ours, lz, huffman = self.ratios(table)
+        return None if ours is None or lz is None or huffman is None else ours / max(lz, huffman)
+
+
+def places(rows: Iterable[ResultRow]) -> list[Place]:
+    """Sort rows about look-ups; of two equal measurements the later one counts, others are left out.
+
+    So are steps of which no table was measured.
+    """
+    found: dict[tuple[str, str, int, int, str], Place] = {}
+    for row in rows:
+        if row.lookups is not None:
+            facts = row.lookups
+            key = (row.input, row.device, facts.num_ranks, row.repeat, facts.setting)
+            place = found.setdefault(key, Place(*key))
+            if facts.table is None:
+                place.steps[label(row)] = row
+            else:
+                place.tables.setdefault(facts.table, {})[label(row)] = row
+    for place in found.values():
+        place.tables = dict(sorted(place.tables.items()))
+    return [place for place in found.values() if place.tables]

@@ -1,0 +1,237 @@
+"""The costs of codecs and of a machine, fitted to result rows.
+
+Rows of exchanges between ranks (suite ``embeddings``) tell everything; for those of codecs alone see
+``coding``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from statistics import median
+
+from tersor.bench.core.exchange_times import DIRECTIONS
+from tersor.bench.core.rows import ResultRow, latest, times_of
+from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, keep_bounds
+from tersor.bench.embeddings.planning.fitted import Fit
+from tersor.errors import SpecError
+from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport, parse_bandwidth
+from tersor.planning.curves import nonnegative_fit
+
+
+def plannable(rows: Iterable[ResultRow]) -> list[ResultRow]:
+    """Return the rows of exchanges on throttled links whose codec does not depend on the link."""
+    return [
+        row
+        for row in rows
+        if row.exchange is not None and row.exchange.link is not None and row.codec != "auto"
+    ]
+
+
+def fit_rows(
+    rows: Iterable[ResultRow],
+    *,
+    codecs: Sequence[str] | None = None,
+    model: str | None = None,
+    bound: float | None = None,
+    backward: str = BASELINE,
+    setting: str = "",
+) -> Fit:
+    """Fit rows of exchanges where there are any, else those of look-ups, else of the suite ``kernels``.
+
+    Of rows that answer the same question the last one counts; the source then says so.
+
+    Args:
+        rows: of result files.
+        codecs: names to keep, beside the baseline; None for all.
+        model: whose exchanges or look-ups are taken, of several.
+        bound: see ``fit_kernels``.
+        backward: see ``coding``.
+        setting: see ``fit_lookups``.
+
+    Raises:
+        SpecError: the rows do not tell enough, hold no such name, or are not those that an argument
+            is for.
+    """
+    given = list(rows)
+    rows = latest(given)
+    if setting and not any(row.lookups is not None for row in rows):
+        raise SpecError("--setting is for rows of look-ups")
+    exchanged = [row.input for row in rows if row.exchange is not None]
+    inputs = sorted(set(exchanged or (row.input for row in rows if row.lookups is not None)))
+    if model is not None and inputs and model not in inputs:
+        raise SpecError(f"no row is of {model!r}; these are of {', '.join(inputs)}")
+    if any(row.exchange is not None for row in rows):
+        if bound is not None or backward != BASELINE:
+            raise SpecError("--bound and --backward are for rows of codecs; these are of exchanges")
+        fit = fit_exchanges(row for row in rows if model in (None, row.input))
+    elif any(row.lookups is not None for row in rows):
+        if bound is not None:
+            raise SpecError(
+                "--bound is for rows of the kernels suite; look-ups have a bound per table"
+            )
+        fit = fit_lookups(
+            (row for row in rows if model in (None, row.input)), backward=backward, setting=setting
+        )
+    else:
+        if model is not None:
+            raise SpecError("--input is for rows of exchanges and look-ups; these are of codecs")
+        fit = fit_kernels(rows, bound=bound, backward=backward)
+    fit = replace(fit, source=f"{fit.source}{_left_out(rows)}")
+    if len(rows) < len(given):
+        words = "of rows that answer the same question the last one counts"
+        fit = replace(fit, source=f"{fit.source}; {words}")
+    if codecs is None:
+        return fit
+    for name in codecs:
+        if name not in fit.profiles:
+            raise SpecError(f"the rows hold {', '.join(fit.profiles)}, but no {name!r}")
+    kept = {name: one for name, one in fit.profiles.items() if name in (BASELINE, *codecs)}
+    return replace(fit, profiles=kept)
+
+
+def _left_out(rows: Sequence[ResultRow]) -> str:
+    """Say how many rows are of other kinds than those that a plan is made from."""
+    kinds = {
+        "exchanges": [row for row in rows if row.exchange is not None],
+        "look-ups": [row for row in rows if row.lookups is not None],
+        "codecs": [row for row in rows if row.exchange is None and row.lookups is None],
+    }
+    _, *others = (f"{len(own)} rows of {kind}" for kind, own in kinds.items() if own)
+    return f"; {' and '.join(others)} are left out" if others else ""
+
+
+def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
+    """Fit all costs to rows of exchanges on throttled links.
+
+    Raises:
+        SpecError: there are none, of several models, or not of both directions.
+    """
+    rows = plannable(rows)
+    if not rows:
+        raise SpecError(
+            "these rows hold no exchange on a throttled link; make some with tersor bench embeddings"
+        )
+    if len({row.input for row in rows}) > 1:
+        names = ", ".join(sorted({row.input for row in rows}))
+        raise SpecError(f"these rows are of several models ({names}); choose one with --input")
+    profiles = {name: _profile(name, rows) for name in dict.fromkeys(row.codec for row in rows)}
+    compute, allreduce_nbytes = _fit_steps(rows)
+    first = rows[0]
+    links = ", ".join(dict.fromkeys(times_of(row).link or "" for row in rows))
+    ranks = ", ".join(str(n) for n in sorted({times_of(row).num_ranks for row in rows}))
+    batches = ", ".join(f"{b:,}" for b in sorted({times_of(row).batch for row in rows}))
+    return Fit(
+        profiles=profiles,
+        transport=_fit_transport(rows),
+        sample_nbytes=first.original_nbytes / times_of(first).batch,
+        compute=compute,
+        allreduce_nbytes=allreduce_nbytes,
+        source=f"fitted to {len(rows)} rows of {first.input}: {ranks} ranks, links of {links}, batches "
+        f"of {batches}",
+        measured_nbytes=_ends(_own_nbytes(row) for row in rows),
+    )
+
+
+def _ends(values: Iterable[float]) -> tuple[float, float]:
+    found = sorted(values)
+    return found[0], found[-1]
+
+
+def _own_nbytes(row: ResultRow) -> float:
+    """Return the original bytes of one rank."""
+    return row.original_nbytes / times_of(row).num_ranks
+
+
+def _sent_nbytes(row: ResultRow) -> float:
+    """Return the encoded bytes that one rank sends to others."""
+    ranks = times_of(row).num_ranks
+    return row.encoded_nbytes / ranks * (ranks - 1) / ranks
+
+
+def _bits_per_s(row: ResultRow) -> float:
+    return parse_bandwidth(times_of(row).link or "")
+
+
+def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
+    ways: dict[str, OneWay] = {}
+    for direction in DIRECTIONS:
+        own = [r for r in rows if r.codec == name and times_of(r).direction == direction]
+        if not own:
+            raise SpecError(f"the rows of {name} have no {direction} direction")
+        ratios = {times_of(r).batch / times_of(r).num_ranks: r.ratio for r in own}
+        ways[direction] = OneWay(
+            encode=Line.fit((_own_nbytes(r), r.encode_s.p50) for r in own),
+            decode=Line.fit((_own_nbytes(r), r.decode_s.p50) for r in own),
+            ratio=RatioCurve.of(ratios),
+            has_sizes=any(times_of(r).sizes_s.p50 > 0 for r in own),
+        )
+    forward = [r for r in rows if r.codec == name and times_of(r).direction == "forward"]
+    return Profile(name, ways["forward"], ways["backward"], keeps_bound=keep_bounds(forward))
+
+
+def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
+    payloads = [times_of(row).payload_s.p50 for row in rows]
+    sent = [_sent_nbytes(row) for row in rows]
+    link_s = [8 * nbytes / _bits_per_s(row) for nbytes, row in zip(sent, rows, strict=True)]
+    ones = [1.0] * len(rows)
+    unready = [0.0 if times_of(row).sizes_s.p50 > 0 else 1.0 for row in rows]
+    # the link first: with one link only, a cost per byte cannot be told from it
+    columns = [link_s, ones, sent, unready]
+    slowdown, *costs = nonnegative_fit(columns, payloads, payloads)
+    if slowdown < 1.0:
+        # nothing is faster than its link: the other costs are fitted to what full speed leaves
+        slowdown = 1.0
+        left = [whole - link for whole, link in zip(payloads, link_s, strict=True)]
+        costs = nonnegative_fit(columns[1:], left, payloads)
+    payload_s, host_s_per_byte, unready_s = costs
+    return Transport(
+        sizes_s=_fit_sizes(rows),
+        payload_s=payload_s,
+        unready_s=unready_s,
+        host_s_per_byte=host_s_per_byte,
+        rest={direction: _fit_rest(rows, direction) for direction in DIRECTIONS},
+        efficiency=1.0 / slowdown,
+    )
+
+
+def _fit_sizes(rows: Sequence[ResultRow]) -> float:
+    """Return the seconds of an exchange of sizes; 0 where there was none."""
+    found = [seconds for row in rows if (seconds := times_of(row).sizes_s.p50) > 0]
+    return median(found) if found else 0.0
+
+
+def _fit_rest(rows: Sequence[ResultRow], direction: str) -> Line:
+    points, wholes = [], []
+    for row in rows:
+        times = times_of(row)
+        if times.direction == direction:
+            phases = (row.encode_s, times.sizes_s, times.payload_s, row.decode_s)
+            rest_s = times.exchange_s.p50 - sum(phase.p50 for phase in phases)
+            points.append((_own_nbytes(row), rest_s))
+            wholes.append(times.exchange_s.p50)
+    return Line.fit(points, wholes)
+
+
+def _fit_steps(rows: Sequence[ResultRow]) -> tuple[Line, float]:
+    """Return computing by samples of a rank, and the bytes of the all-reduce of a ring."""
+    exchanges: dict[tuple[str, str, int], list[ResultRow]] = {}
+    for row in rows:
+        times = times_of(row)
+        exchanges.setdefault((row.codec, times.place, times.batch), []).append(row)
+    rest, steps, samples, rings = [], [], [], []
+    for (codec, place, batch), pair in exchanges.items():
+        if len(pair) != len(DIRECTIONS):
+            raise SpecError(
+                f"{codec} on {place} at a batch of {batch} has one direction of its exchange, and a "
+                "step has both; measure it again with tersor bench embeddings --resume"
+            )
+        times = times_of(pair[0])
+        ranks = times.num_ranks
+        steps.append(times.step_s.p50)
+        rest.append(times.step_s.p50 - sum(times_of(row).exchange_s.p50 for row in pair))
+        samples.append(times.batch / ranks)
+        rings.append(2 * (ranks - 1) / ranks * 8 / _bits_per_s(pair[0]))
+    columns = [[1.0] * len(rest), samples, rings]
+    fixed_s, each_s, nbytes = nonnegative_fit(columns, rest, steps)
+    return Line(fixed_s, each_s), nbytes

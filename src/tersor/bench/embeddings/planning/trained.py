@@ -1,0 +1,115 @@
+"""Steps on links that were not there, predicted from a training with and without compression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tersor.bench.embeddings.planning.trace import computing_of
+from tersor.planning import (
+    BASELINE,
+    Description,
+    Line,
+    Model,
+    OneWay,
+    Profile,
+    RatioCurve,
+    Transport,
+)
+from tersor.workloads.dlrm.comparison import Outcome
+
+GBIT_S: Final = (1.0, 10.0, 100.0)
+"""What readers ask about first."""
+LINKS_HEAD: Final = ("link Gbit/s", "uncompressed ms", "adaptive ms", "times as fast")
+HOW: Final = (
+    "Predicted from this run: a step computes, encodes and decodes as long as measured here, and sends "
+    "its bytes over a link per rank at full bandwidth, one after the other."
+)
+
+
+def predicted_links(
+    plain: Outcome, small: Outcome, *, batch: int, num_ranks: int
+) -> dict[str, Any]:
+    """Return what a step of both trainings would take on links of ``GBIT_S``, as JSON.
+
+    Args:
+        plain: the training without compression; computing is taken from it for both.
+        small: the same with compression.
+        batch: samples of all ranks per step.
+        num_ranks: ranks of both.
+
+    Raises:
+        SpecError: one rank alone has no link.
+    """
+    model = _model(plain, small, batch, num_ranks)
+    steps = []
+    for gbit_s in GBIT_S:
+        there = model.at_bandwidth(gbit_s * 1e9, num_ranks)
+        plain_s, small_s = (
+            there.predict(name, num_ranks).step_s for name in (BASELINE, small.name)
+        )
+        steps.append({
+            "gbit_s": gbit_s, "uncompressed_s": plain_s, "adaptive_s": small_s,
+            "speedup": plain_s / small_s,
+        })  # fmt: skip
+    pays = model.break_even(small.name, num_ranks)
+    return {
+        "how": HOW,
+        "compute_s": model.compute.fixed_s,
+        "steps": steps,
+        "pays_up_to_gbit_s": None if pays is None else pays / 1e9,
+    }
+
+
+def _model(plain: Outcome, small: Outcome, batch: int, num_ranks: int) -> Model:
+    described = Description.parse({"batch": batch})
+    rows = batch / num_ranks
+    profiles = {
+        name: Profile(name, _one_way(one, "forward", rows), _one_way(one, "backward", rows))
+        for name, one in ((BASELINE, plain), (small.name, small))
+    }
+    sent_nbytes = plain.volume("forward").original_nbytes / plain.steps
+    return Model(
+        profiles=profiles,
+        transport=Transport(),
+        cluster=described.cluster,
+        workload=described.workload,
+        sample_nbytes=sent_nbytes / batch,
+        compute=Line(computing_of(plain.lines, f"the run {plain.name!r}")),
+    )
+
+
+def _one_way(outcome: Outcome, direction: str, rows: float) -> OneWay:
+    volume, seconds = outcome.directions[direction]
+    return OneWay(
+        encode=Line(seconds["encode"] / outcome.steps),
+        decode=Line(seconds["decode"] / outcome.steps),
+        ratio=RatioCurve.of({rows: volume.ratio}),
+        has_sizes=seconds["sizes"] > 0,
+    )
+
+
+def links_cells(links: Mapping[str, Any]) -> list[list[str]]:
+    """Return what stands under ``LINKS_HEAD``."""
+    return [
+        [
+            f"{step['gbit_s']:g}", f"{1e3 * step['uncompressed_s']:.1f}",
+            f"{1e3 * step['adaptive_s']:.1f}", f"{step['speedup']:.2f}",
+        ]
+        for step in links["steps"]
+    ]  # fmt: skip
+
+
+def links_sentence(links: Mapping[str, Any]) -> str:
+    """Return how much faster or slower a step would be, in two short sentences."""
+    steps, pays = links["steps"], links["pays_up_to_gbit_s"]
+    named = " / ".join(f"{step['gbit_s']:g}" for step in steps)
+    gains = " / ".join(f"{step['speedup']:.2f}" for step in steps)
+    slower = ": slower where below 1" if any(step["speedup"] < 1 for step in steps) else ""
+    where = (
+        f"up to {pays:.3g} Gbit/s" if pays else "on every link" if pays is None else "on no link"
+    )
+    return (
+        f"On a link of {named} Gbit/s a step would be {gains} times as fast with compression{slower}. "
+        f"It pays {where}."
+    )

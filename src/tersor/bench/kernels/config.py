@@ -1,0 +1,133 @@
+"""What the ``kernels`` suite measures: devices, inputs, sizes, bounds, codecs and peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+
+from tersor.bench.core.inputs import (
+    DEFAULT_INPUTS,
+    FULL_NBYTES,
+    SMOKE_NBYTES,
+    BenchInput,
+    bounds_of,
+    make_input,
+)
+from tersor.bench.kernels.device_inputs import (
+    DEVICE_INPUTS,
+    DEVICE_SIZES,
+    device_bounds_of,
+    make_device_input,
+    sizes_of,
+)
+from tersor.bench.peers import DEVICE_PEERS, PEERS
+from tersor.errors import SpecError
+
+DEFAULT_CODECS: Final = (
+    "flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "group8", "group4",
+)  # fmt: skip
+DEVICE_CODECS: Final = (
+    "flat", "flat-absolute", "flat-device", "flat-device-absolute", "flat-graph",
+    "flat-graph-absolute", "delta", "huffman", "ans", "ans-device", "ans-device-absolute",
+    "ans-graph", "ans-graph-absolute", "rows", "rows-ans", "rows-device", "rows-graph", "group8",
+    "group4", "group4-hadamard", "half-device", "half-graph", "group8-device", "group8-graph",
+    "group4-device", "group4-graph",
+)  # fmt: skip
+_MIN_DEVICE_ROUNDS: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelsConfig:
+    """What to measure.
+
+    Attributes:
+        device: ``"cpu"`` or ``"cuda"``; ``for_device`` has the defaults of each.
+        inputs: names from ``tersor.bench.core.inputs.INPUTS``, or on CUDA from ``DEVICE_INPUTS``.
+        bounds: relative bounds; empty for each input's own.
+        codecs: ids of registered codecs, or names from ``tersor.bench.kernels.variants.VARIANTS``.
+        peers: names from ``tersor.bench.peers.peers_of(device)``.
+        threads: thread counts for our codecs; peers use one.
+        sizes: bytes of each input, powers of two; the look-ups on CUDA have a size of their own.
+        rounds: timed rounds per group.
+        warmup: rounds before those.
+    """
+
+    device: str = "cpu"
+    inputs: tuple[str, ...] = DEFAULT_INPUTS
+    bounds: tuple[float, ...] = ()
+    codecs: tuple[str, ...] = DEFAULT_CODECS
+    peers: tuple[str, ...] = tuple(PEERS)
+    threads: tuple[int, ...] = (1, 2)
+    sizes: tuple[int, ...] = (FULL_NBYTES,)
+    rounds: int = 7
+    warmup: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse an empty or impossible plan."""
+        if self.device not in ("cpu", "cuda"):
+            raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
+        if not self.inputs or not self.sizes or not (self.codecs or self.peers):
+            raise SpecError("name at least one input and one codec or peer to measure")
+        if not self.threads or any(count < 1 for count in self.threads):
+            raise SpecError(f"thread counts must be at least 1, not {list(self.threads)}")
+        if any(not bound > 0 for bound in self.bounds):
+            raise SpecError(f"relative bounds must be above 0, not {list(self.bounds)}")
+
+    @classmethod
+    def for_device(cls, device: str, **asked: Any) -> KernelsConfig:
+        """Return the full plan for a device, with what was asked for in place of its defaults."""
+        if device != "cuda":
+            return cls(device=device, **asked)
+        defaults: dict[str, Any] = {
+            "inputs": DEVICE_INPUTS,
+            "codecs": DEVICE_CODECS,
+            "peers": tuple(DEVICE_PEERS),
+            "sizes": DEVICE_SIZES,
+            "rounds": _MIN_DEVICE_ROUNDS,
+            "warmup": 3,
+        }
+        # one thread: what the host does for a device is not split
+        return cls(device=device, **{**defaults, **asked, "threads": (1,)})
+
+    def smoke(self) -> KernelsConfig:
+        """Return the same plan on 1 MiB inputs and with one round: it proves that all runs."""
+        return replace(self, sizes=(SMOKE_NBYTES,), rounds=1, warmup=1)
+
+    def groups(self) -> list[Group]:
+        """Return what is measured together.
+
+        Raises:
+            SpecError: an input does not exist on the device.
+        """
+        groups = []
+        for name in self.inputs:
+            sizes, own = self.sizes, bounds_of
+            if self.device == "cuda":
+                sizes, own = sizes_of(name, self.sizes), device_bounds_of
+            bounds: list[float | None] = [*(self.bounds or own(name)), None]
+            groups += [Group(name, nbytes, bound) for nbytes in sizes for bound in bounds]
+        return groups
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """An input at one size and bound; None stands for candidates without a bound."""
+
+    input: str
+    nbytes: int
+    relative_bound: float | None
+
+    @property
+    def label(self) -> str:
+        """What a reader is shown while the group runs."""
+        size = f"{self.input}, {self.nbytes / 2**20:.0f} MiB"
+        bound = self.relative_bound
+        return size if bound is None else f"{size}, relative bound {bound:g}"
+
+    def make(self, device: torch.device) -> BenchInput:
+        """Make the input on the device."""
+        if device.type == "cuda":
+            return make_device_input(self.input, self.nbytes, device)
+        return make_input(self.input, self.nbytes)

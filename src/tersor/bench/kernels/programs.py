@@ -1,0 +1,186 @@
+"""The ``programs`` suite: other projects' benchmark programs on the inputs of the ``kernels`` suite.
+
+Its rows carry that suite's name, so that they stand beside ours in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from tersor.bench.core import machine
+from tersor.bench.core.inputs import SMOKE_NBYTES
+from tersor.bench.core.outcome import SuiteOutcome, ignore
+from tersor.bench.core.rows import ResultRow, row_key
+from tersor.bench.core.subject import Subject
+from tersor.bench.kernels.config import Group, KernelsConfig
+from tersor.bench.peers.executables import (
+    Executable,
+    Measured,
+    executables_of,
+    find_executables,
+    is_on_path,
+)
+from tersor.errors import BackendUnavailableError, SpecError
+from tersor.types import Bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramsConfig:
+    """What to measure.
+
+    Attributes:
+        device: ``"cpu"`` or ``"cuda"``: which programs and inputs.
+        programs: names from ``tersor.bench.peers.executables.EXECUTABLES``; empty for all.
+        inputs: names of inputs; empty for all of the device.
+        bounds: relative bounds; empty for each input's own.
+        sizes: bytes of each input; empty for the device's own.
+        rounds: runs of each program.
+        timeout_s: most seconds that one run may take.
+    """
+
+    device: str = "cpu"
+    programs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    bounds: tuple[float, ...] = ()
+    sizes: tuple[int, ...] = ()
+    rounds: int = 3
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse an impossible plan."""
+        if self.device not in ("cpu", "cuda"):
+            raise SpecError(f"device must be cpu or cuda, not {self.device!r}")
+        if self.rounds < 1 or not self.timeout_s > 0:
+            raise SpecError("a program runs at least once and for longer than 0 s")
+
+    def smoke(self) -> ProgramsConfig:
+        """Return the same plan on 1 MiB inputs and with one round."""
+        return replace(self, sizes=(SMOKE_NBYTES,), rounds=1)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the programs to run.
+
+        Raises:
+            SpecError: one computes on another device.
+        """
+        here = executables_of(self.device)
+        for name in self.programs:
+            if name not in here:
+                raise SpecError(f"programs on {self.device} are {', '.join(here)}, not {name!r}")
+        return self.programs or here
+
+    def groups(self) -> list[Group]:
+        """Return inputs and bounds, without those that have no bound."""
+        names = ("inputs", "bounds", "sizes")
+        asked = {name: getattr(self, name) for name in names if getattr(self, name)}
+        groups = KernelsConfig.for_device(self.device, **asked).groups()
+        return [group for group in groups if group.relative_bound is not None]
+
+
+@dataclass(slots=True)
+class ProgramsOutcome(SuiteOutcome):
+    """What a run of programs gave.
+
+    Attributes:
+        num_on_path: programs asked for that are there, in working order or not.
+        num_known: rows that existed already and were not measured again.
+    """
+
+    num_on_path: int = 0
+    num_known: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no row of what was asked for: all is missing, or all failed."""
+        return not self.rows and not self.num_known
+
+
+def run_programs(
+    config: ProgramsConfig,
+    *,
+    done: frozenset[str] = frozenset(),
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    on_group: Callable[[int, int, str], None] = ignore,
+) -> ProgramsOutcome:
+    """Run every program that is on PATH on every input; one that fails on one is left out there.
+
+    Args:
+        config: the plan.
+        done: keys of rows that exist already.
+        on_row: called with each finished row.
+        on_note: called with one sentence for each thing left out.
+        on_group: called with (finished groups, all groups, label) before each group starts.
+    """
+    outcome = ProgramsOutcome(num_on_path=sum(map(is_on_path, config.names())))
+    programs, absent = find_executables(config.names())
+    outcome.notes += absent
+    for sentence in absent:
+        on_note(sentence)
+    groups = config.groups() if programs else []
+    device = torch.device(config.device)
+    for index, group in enumerate(groups):
+        on_group(index, len(groups), group.label)
+        subject = Subject.of(group.make(device), group.relative_bound)
+        for program in programs:
+            identity = _identity(program, subject, config)
+            if row_key(**identity) in done:
+                outcome.num_known += 1
+                continue
+            try:
+                measured = program.measure(
+                    subject, rounds=config.rounds, timeout_s=config.timeout_s
+                )
+            except BackendUnavailableError as error:
+                outcome.notes.append(f"left out: {program.name} on {group.label}: {error}")
+                on_note(outcome.notes[-1])
+                continue
+            row = _row(program, subject, identity, measured)
+            outcome.rows.append(row)
+            on_row(row)
+    on_group(len(groups), len(groups), "done")
+    return outcome
+
+
+def _identity(program: Executable, subject: Subject, config: ProgramsConfig) -> dict[str, Any]:
+    if subject.relative_bound is None:
+        raise SpecError("programs are measured on inputs with a bound")
+    return {
+        "suite": "kernels",
+        "codec": program.name,
+        "version": program.version,
+        "spec": {"bound": Bound.relative(subject.relative_bound).to_config(), **program.options()},
+        "input": subject.name,
+        "device": config.device,
+        "num_values": sum(x.numel() for x in subject.slices),
+        "threads": 1,
+        "repeat": 1,
+        "group": None,
+        "git_commit": machine.git_commit(),
+    }
+
+
+def _row(
+    program: Executable, subject: Subject, identity: dict[str, Any], measured: Measured
+) -> ResultRow:
+    device = torch.device(identity["device"])
+    return ResultRow(
+        **identity,
+        original_nbytes=subject.nbytes,
+        encoded_nbytes=measured.encoded_nbytes,
+        worst_error=measured.worst_error,
+        error_bound=measured.error_bound,
+        encode_s=measured.encode_s,
+        decode_s=measured.decode_s,
+        memcpy_s=measured.memcpy_s,
+        peer=True,
+        entropy_bits=subject.entropy_bits,
+        distinct_rows=subject.distinct_rows,
+        note=program.note,
+        versions=machine.versions(),
+        machine=machine.machine(device),
+    )

@@ -1,0 +1,95 @@
+"""Output of cuSZ's ``bin_hf`` and of ``bin_phf``, its name since 2024.
+
+The printed throughputs are not used: ``bin_hf`` counts four bytes per code whatever their type, and
+``bin_phf`` counts the compressed bytes when it decodes. The times beside them are.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tersor.bench.peers.logs.program_run import ProgramRun
+from tersor.bench.peers.logs.scan import Figure, LogFormat, Record
+from tersor.errors import CorruptDataError
+
+_FIGURES: Final = (
+    Figure(
+        "encode_ms",
+        re.compile(
+            r"^\[psz::info::res::(?:comp_)?hf_encode\] (?:shortest time \(ms\): |\S+ GiB/s at )(\S+)"
+        ),
+        "[psz::info::res::comp_hf_encode] shortest time (ms): 0.25",
+    ),
+    Figure(
+        "decode_ms",
+        re.compile(
+            r"^\[psz::info::res::(?:decomp_)?hf_decode\] (?:shortest time \(ms\): |\S+ GiB/s at )(\S+)"
+        ),
+        "[psz::info::res::decomp_hf_decode] shortest time (ms): 0.25",
+    ),
+    Figure(
+        "type",
+        re.compile(r"^HF run version-\d.*, input type: u([124])\s*$"),
+        "HF run version-1, input type: u1",
+        False,
+    ),
+    Figure("given_codes", re.compile(r"^Huffman in  len:\s*(\S+)"), "Huffman in  len: 9", False),
+    Figure("given", re.compile(r"^Huffman in  bytes:\s*(\S+)"), "Huffman in  bytes: 9", False),
+    Figure("encoded", re.compile(r"^Huffman out (?:len|bytes):\s*(\S+)"), "Huffman out len: 1024"),
+    Figure(
+        "ratio",
+        re.compile(r"^\"?Huffman CR .*:\s*([0-9.eE+-]+|nan|inf)\s*$"),
+        '"Huffman CR = sizeof(E) * len / outlen", where outlen is byte count: 2.42',
+    ),
+)
+
+
+def _build(record: Record) -> ProgramRun:
+    encoded, ratio = record.whole("encoded"), record.number("ratio")
+    given, value_nbytes = _given(record, encoded, ratio)
+    command = record.command
+    return ProgramRun(
+        line=record.line,
+        device="cuda",
+        codec="cusz-hf",
+        # the file comes first and has no option
+        input=None if command is None else command.arguments[0].rpartition("/")[2],
+        given_nbytes=given,
+        encoded_nbytes=encoded,
+        value_nbytes=value_nbytes,
+        ratio=given / encoded,
+        encode_s=record.number("encode_ms") / 1e3,
+        decode_s=record.number("decode_ms") / 1e3,
+        note="best of ten, without histogram and codebook",
+    )
+
+
+def _given(record: Record, encoded: int, ratio: float) -> tuple[int, int | None]:
+    """Return the bytes of all codes and, where the output tells, of one code."""
+    if "given" in record.values:
+        return record.whole("given"), record.whole("type") if "type" in record.values else None
+    if "given_codes" not in record.values:
+        raise CorruptDataError(
+            f"line {record.line} of {record.where}: the run that begins here has no line like "
+            "'Huffman in  len: 1024'"
+        )
+    codes = record.whole("given_codes")
+    # the ratio is printed with two digits after the point: enough to tell 1, 2 and 4 bytes apart
+    value_nbytes = min((1, 2, 4), key=lambda n: abs(n * codes / encoded - ratio))
+    if abs(value_nbytes * codes / encoded - ratio) > 0.006 + 1e-6 * ratio:
+        raise CorruptDataError(
+            f"line {record.lines['ratio']} of {record.where}: a ratio of {ratio:g} does not follow "
+            f"from {codes} codes in {encoded} bytes"
+        )
+    return codes * value_nbytes, value_nbytes
+
+
+FORMAT: Final = LogFormat(
+    name="cusz",
+    title="cuSZ's bin_hf",
+    program=re.compile(r"bin_p?hf"),
+    figures=_FIGURES,
+    failures=(re.compile(r"^!!!!  ERROR"), re.compile(r"CUDA error|GPU error", re.IGNORECASE)),
+    build=_build,
+)

@@ -1,0 +1,55 @@
+"""Output of ``gpulz``: a ratio and two throughputs, without any size."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from tersor.bench.peers.logs.program_run import ProgramRun
+from tersor.bench.peers.logs.scan import Figure, LogFormat, Record
+
+_GBPS_PER_UNIT: Final = 2**20 / 1e6
+"""What is printed as GB/s are MiB per millisecond."""
+
+_FIGURES: Final = (
+    Figure("given", re.compile(r"^the original size: (\S+)"), "the original size: 4096", False),
+    Figure("encoded", re.compile(r"^the compressed size: (\S+)"), "the compressed size: 9", False),
+    Figure("ratio", re.compile(r"^compression ratio: (\S+)\s*$"), "compression ratio: 11.5429"),
+    Figure(
+        "encode",
+        re.compile(r"^compression e2e throughput: (\S+) GB/s"),
+        "compression e2e throughput: 20.9908 GB/s",
+    ),
+    # the branch that Python calls prints "compression" for both
+    Figure(
+        "decode",
+        re.compile(r"^(?:de)?compression e2e throughput: (\S+) GB/s"),
+        "decompression e2e throughput: 34.4679 GB/s",
+    ),
+)
+
+
+def _build(record: Record) -> ProgramRun:
+    sizes = {name: record.whole(name) for name in ("given", "encoded") if name in record.values}
+    return ProgramRun(
+        line=record.line,
+        device="cuda",
+        codec="gpulz",
+        input=None if record.command is None else record.command.file_of("-i"),
+        given_nbytes=sizes.get("given"),
+        encoded_nbytes=sizes.get("encoded"),
+        ratio=record.number("ratio"),
+        encode_gbps=record.number("encode") * _GBPS_PER_UNIT,
+        decode_gbps=record.number("decode") * _GBPS_PER_UNIT,
+        note="printed MiB/ms counted as such",
+    )
+
+
+FORMAT: Final = LogFormat(
+    name="gpulz",
+    title="gpulz",
+    program=re.compile(r"gpulz"),
+    figures=_FIGURES,
+    failures=(re.compile(r"verification failed"), re.compile(r"CUDA error", re.IGNORECASE)),
+    build=_build,
+)

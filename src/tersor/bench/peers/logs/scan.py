@@ -1,0 +1,234 @@
+"""Finds the runs of one program in a log: commands, figures, failures, and what is missing.
+
+A log may hold the program's bare output, or many runs each after the command that made it, as
+``Executing: PROGRAM ARGUMENTS``, ``+ PROGRAM ARGUMENTS`` or ``$ PROGRAM ARGUMENTS``.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+from tersor.bench.peers.logs.program_run import ProgramRun
+from tersor.errors import CorruptDataError
+
+Line = tuple[int, str]
+
+_COMMAND: Final = re.compile(r"^\s*(?:Executing:|\+|\$|>)?\s*(\S+)\s+(\S.*)$")
+_COMPLETED: Final = re.compile(r"^Completed: ")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_CRASH: Final = re.compile(r"^terminate called|Segmentation fault|core dumped|^Traceback ")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One line of output that holds a value.
+
+    Attributes:
+        name: under which the value is kept.
+        pattern: matches the line; its only group is the value.
+        example: such a line, for messages.
+        required: whether a run without it is incomplete.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    example: str
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command line found in a log."""
+
+    program: str
+    arguments: Sequence[str]
+
+    def values_of(self, *options: str) -> list[str]:
+        """Return the arguments that follow one of the options, up to the next option."""
+        values: list[str] = []
+        taking = False
+        for argument in self.arguments:
+            is_option = re.fullmatch(r"--?[A-Za-z?][\w-]*|-\d", argument) is not None
+            if is_option:
+                taking = argument in options
+            elif taking:
+                values.append(argument)
+        return values
+
+    def file_of(self, *options: str) -> str | None:
+        """Return the name, without its folder, of the file that follows one of the options."""
+        values = self.values_of(*options)
+        return PurePath(values[0]).name if values else None
+
+
+@dataclass(slots=True)
+class Record:
+    """What is known of one run after the lines read so far."""
+
+    where: str
+    line: int
+    command: Command | None = None
+    values: dict[str, str] = field(default_factory=dict)
+    lines: dict[str, int] = field(default_factory=dict)
+    failure: Line | None = None
+
+    def number(self, name: str) -> float:
+        """Return a figure that must be finite and above 0.
+
+        Raises:
+            CorruptDataError: it is not.
+        """
+        text = self.values[name]
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 < value < math.inf:
+            raise CorruptDataError(
+                f"line {self.lines[name]} of {self.where} gives {text} where a number above 0 belongs"
+            )
+        return value
+
+    def whole(self, name: str) -> int:
+        """Return a figure that must be a whole number above 0.
+
+        Raises:
+            CorruptDataError: it is not.
+        """
+        value = self.number(name)
+        if not value.is_integer():
+            raise CorruptDataError(
+                f"line {self.lines[name]} of {self.where} gives {self.values[name]} where a whole "
+                "number belongs"
+            )
+        return int(value)
+
+
+def _never(_command: Command) -> bool:
+    return False
+
+
+def _as_they_are(lines: Sequence[Line]) -> Sequence[Line]:
+    return lines
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogFormat:
+    """The output of one program.
+
+    Attributes:
+        name: what a user calls the format.
+        title: the program in words.
+        program: matches the name of the executable.
+        figures: the lines with values; of two that match one line, the first without a value gets
+            it.
+        failures: match lines in which the program says that it failed.
+        build: makes a run of a complete record.
+        rewrite: turns another layout of the same figures into lines that the figures match.
+        continues: says whether a command goes on with the run before it.
+    """
+
+    name: str
+    title: str
+    program: re.Pattern[str]
+    figures: Sequence[Figure]
+    failures: Sequence[re.Pattern[str]]
+    build: Callable[[Record], ProgramRun]
+    rewrite: Callable[[Sequence[Line]], Sequence[Line]] = _as_they_are
+    continues: Callable[[Command], bool] = _never
+
+    def command(self, text: str) -> Command | None:
+        """Return the command that a line shows, if it starts the program."""
+        found = _COMMAND.match(text)
+        if found is None or not self.program.fullmatch(PurePath(found[1]).name):
+            return None
+        try:
+            arguments = shlex.split(found[2])
+        except ValueError:
+            arguments = found[2].split()
+        return Command(PurePath(found[1]).name, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedLog:
+    """The complete runs of a log, and one sentence for each that is not."""
+
+    runs: Sequence[ProgramRun]
+    complaints: Sequence[str]
+
+
+def lines_of(text: str) -> list[Line]:
+    """Return the lines with their numbers, without the colours of a terminal.
+
+    A last line without an end is left out: its figure may have lost digits.
+    """
+    # not splitlines, which also splits where no editor counts a line
+    lines = _COLOUR.sub("", text).split("\n")[:-1]
+    return [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1)]
+
+
+def scan(text: str, log_format: LogFormat, where: str) -> ParsedLog:
+    """Read all runs of a log; ``where`` names it in messages."""
+    runs, complaints = [], []
+    for record in _records(log_format.rewrite(lines_of(text)), log_format, where):
+        complaint = _complaint(record, log_format)
+        if complaint is None:
+            try:
+                runs.append(log_format.build(record))
+            except CorruptDataError as error:
+                complaint = str(error)
+        if complaint is not None:
+            complaints.append(complaint)
+    return ParsedLog(runs, complaints)
+
+
+def _records(lines: Sequence[Line], log_format: LogFormat, where: str) -> Iterator[Record]:
+    record: Record | None = None
+    for number, text in lines:
+        command = log_format.command(text)
+        is_end = _COMPLETED.match(text) is not None
+        if command is not None and record is not None and log_format.continues(command):
+            continue
+        if command is not None or is_end:
+            if record is not None:
+                yield record
+            record = None if command is None else Record(where, number, command)
+            continue
+        if any(pattern.search(text) for pattern in (_CRASH, *log_format.failures)):
+            record = record or Record(where, number)
+            record.failure = record.failure or (number, text.strip())
+            continue
+        matching = [f for f in log_format.figures if f.pattern.search(text)]
+        if not matching:
+            continue
+        figure = next((f for f in matching if record is None or f.name not in record.values), None)
+        if record is None or figure is None:
+            # a value that is there already belongs to the next run
+            if record is not None:
+                yield record
+            record, figure = Record(where, number), matching[0]
+        found = figure.pattern.search(text)
+        record.values[figure.name] = found[1].strip() if found else ""
+        record.lines[figure.name] = number
+    if record is not None:
+        yield record
+
+
+def _complaint(record: Record, log_format: LogFormat) -> str | None:
+    begin = f"line {record.line} of {record.where}: the run that begins here"
+    if record.failure is not None:
+        number, text = record.failure
+        return f"{begin} failed; line {number} says {text!r}"
+    for figure in log_format.figures:
+        if figure.required and figure.name not in record.values:
+            return (
+                f"{begin} has no line like {figure.example!r}: it was cut short, or this version does "
+                "not print it"
+            )
+    return None

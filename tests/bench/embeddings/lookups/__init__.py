@@ -1,0 +1,1 @@
+"""Codecs and peers on the look-ups of embedding tables."""

@@ -1,0 +1,1 @@
+"""Predicted times, from rows that were measured."""

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import dataclasses
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tersor.bench.kernels import suite as kernels
+from tersor.bench.kernels.config import DEVICE_CODECS, Group, KernelsConfig
+from tersor.bench.kernels.device_inputs import DEVICE_INPUTS
+from tersor.bench.kernels.suite import run_kernels
+from tersor.bench.kernels.variants import takes_bound
+from tersor.bench.peers import DEVICE_PEERS
+from tersor.cli import main
+from tersor.errors import SpecError
+
+
+def test_the_plan_for_cuda_has_its_own_inputs_sizes_codecs_peers_and_ten_rounds():
+    config = KernelsConfig.for_device("cuda")
+    assert config.inputs == DEVICE_INPUTS
+    assert config.codecs == DEVICE_CODECS
+    assert config.peers == tuple(DEVICE_PEERS)
+    assert config.threads == (1,)
+    assert config.rounds >= 10
+    sizes = {(group.input, group.nbytes) for group in config.groups()}
+    assert sizes == {
+        ("embeddings", 26 * 65536 * 64 * 4),
+        ("chunks", 26 * 8 * 64 * 64 * 4),
+        *((name, nbytes) for name in DEVICE_INPUTS[2:] for nbytes in (2**26, 2**30)),
+    }
+    for codec in config.codecs:
+        takes_bound(codec)
+
+
+def test_the_plan_for_the_cpu_is_the_default_one():
+    assert KernelsConfig.for_device("cpu") == KernelsConfig()
+
+
+def test_what_is_asked_for_replaces_a_default_of_the_device():
+    config = KernelsConfig.for_device("cuda", inputs=("field",), threads=(1, 2))
+    assert config == dataclasses.replace(KernelsConfig.for_device("cuda"), inputs=("field",))
+
+
+def test_smoke_is_small_on_every_device():
+    for device in ("cpu", "cuda"):
+        config = KernelsConfig.for_device(device).smoke()
+        assert {group.nbytes for group in config.groups()} == {2**20}
+        assert config.rounds == 1
+
+
+def test_a_group_says_its_size_and_bound():
+    assert Group("field", 2**30, 0.01).label == "field, 1024 MiB, relative bound 0.01"
+    assert Group("field", 2**26, None).label == "field, 64 MiB"
+
+
+def test_an_input_of_the_cpu_alone_is_refused_on_cuda():
+    with pytest.raises(SpecError, match="for cuda"):
+        KernelsConfig.for_device("cuda", inputs=("embeddings-dim32",)).groups()
+
+
+def test_variants_are_measured_by_the_suite():
+    config = KernelsConfig(
+        inputs=("gradients",),
+        bounds=(0.03,),
+        codecs=("flat-absolute", "group4-hadamard"),
+        peers=(),
+        threads=(1,),
+        sizes=(2**16,),
+        rounds=1,
+    )
+    outcome = run_kernels(config)
+    assert [row.codec for row in outcome.rows] == ["flat-absolute", "group4-hadamard"]
+    assert outcome.rows[0].spec["given"] == "absolute"
+    assert outcome.rows[0].relative_bound == 0.03
+    assert outcome.rows[1].spec["hadamard"] is True
+    assert {row.copy_s for row in outcome.rows} == {None}
+    assert {row.num_launches for row in outcome.rows} == {None}
+
+
+def test_a_codec_that_does_not_fit_in_memory_is_one_note(monkeypatch):
+    def full(*_arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate\nmore lines")
+
+    monkeypatch.setattr("tersor.bench.kernels.suite.run_trial", full)
+    config = KernelsConfig(inputs=("gradients",), codecs=("flat",), peers=(), threads=(1,))
+    outcome = run_kernels(dataclasses.replace(config, sizes=(2**16,)))
+    assert outcome.rows == []
+    assert outcome.notes == ["flat is left out: CUDA out of memory. Tried to allocate"]
+
+
+def test_without_a_cuda_device_the_command_says_so_in_one_sentence(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["bench", "kernels", "--device", "cuda", "--smoke"]) != 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "tersor: torch finds no CUDA device here; use --device cpu\n"
+
+
+def test_every_codec_of_cuda_and_its_peers_give_a_row(nvcomp, monkeypatch):
+    # all that follows from the name of the device, with its tensors on the CPU
+    there = SimpleNamespace(
+        device=lambda name: torch.device("cpu"), OutOfMemoryError=torch.OutOfMemoryError
+    )
+    monkeypatch.setattr(kernels, "torch", there)
+    peers = ("copy", "nvcomp-ans", "nvcomp-ans-codes", "nvcomp-snappy")
+    config = KernelsConfig.for_device("cuda", inputs=("gradients",), bounds=(0.03,), peers=peers)
+    outcome = run_kernels(dataclasses.replace(config, sizes=(2**16,), rounds=1, warmup=0))
+    assert outcome.refusals == []
+    # the fake has one algorithm that it refuses
+    assert [note.split()[0] for note in outcome.notes] == ["nvcomp-snappy"]
+    assert {row.codec for row in outcome.rows} == {*DEVICE_CODECS, *peers[:3], "huffman-codes"}
+    assert {row.device for row in outcome.rows} == {"cuda"}
+    assert all(row.bound_held in (True, None) for row in outcome.rows)
