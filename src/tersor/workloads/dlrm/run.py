@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from tersor.codecs import Codec
+from tersor.codecs.foreign.sz3 import Sz3
 from tersor.comm import gathered
 from tersor.comm.agreement import first_line
 from tersor.errors import ExchangeError, SpecError, TersorError
@@ -23,7 +24,6 @@ from tersor.workloads.dlrm.config import DlrmConfig
 from tersor.workloads.metrics import ClickMetrics, click_metrics
 from tersor.workloads.models.dlrm import Dlrm, place_tables
 from tersor.workloads.ranks import lost_peers_explained
-from tersor.workloads.sz3 import Sz3
 
 _EVAL_BATCH: Final = 8192
 _T = TypeVar("_T")

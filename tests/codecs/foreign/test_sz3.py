@@ -7,9 +7,9 @@ import torch
 
 pytest.importorskip("pysz")
 from tersor import Bound
+from tersor.codecs.foreign.sz3 import Sz3
 from tersor.errors import CorruptDataError
 from tersor.sites.embeddings import Exchange
-from tersor.workloads.sz3 import Sz3
 from tests import data
 from tests.checks import assert_rejects, assert_within_bound
 

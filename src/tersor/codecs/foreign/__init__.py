@@ -1,0 +1,1 @@
+"""Codecs of other projects, made to keep our promise."""
