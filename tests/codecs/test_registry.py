@@ -31,6 +31,8 @@ BUILT_IN = [
     "lz4",
     "raw",
     "rows",
+    "sz3",
+    "zfp",
     "zstd",
 ]
 

@@ -32,6 +32,12 @@ BOUNDED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "zstd-7-lorenzo2": ("zstd", {"level": 7, "lorenzo": 2}),
     "rows": ("rows", {}),
     "rows-ans": ("rows", {"entropy": "ans"}),
+    "sz3": ("sz3", {}),
+    "sz3-interp": ("sz3", {"algorithm": "interp"}),
+    "sz3-lorenzo-reg": ("sz3", {"algorithm": "lorenzo-reg"}),
+    "sz3-nopred": ("sz3", {"algorithm": "nopred"}),
+    "sz3-lossless": ("sz3", {"algorithm": "lossless"}),
+    "zfp": ("zfp", {}),
 }
 AUTO: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "auto": ("auto", {}),

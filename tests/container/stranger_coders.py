@@ -1,4 +1,4 @@
-"""Decoders of the bodies that hold codes, written from docs/format.md alone."""
+"""Decoders of the bodies that hold codes or streams of others, written from docs/format.md alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import itertools
 import math
 import struct
 from typing import Any
+
+import numpy as np
+import xxhash
 
 from tests.container.stranger import require
 
@@ -244,3 +247,25 @@ def decompress(frame: bytes, nbytes: int, codec_id: str) -> bytes:
         raise ValueError(f"malformed file: {error}") from error
     require(len(plain) == nbytes, "size of a frame")
     return plain
+
+
+def foreign_values(body: Cursor, shape: list[int], codec_id: str, dtype: str) -> list[float]:
+    """Return the values of a stream that SZ3 or zfp wrote."""
+    nbytes, checksum = body.record("QQ")
+    stream = body.take(nbytes)
+    body.pad8()
+    require(xxhash.xxh3_64_intdigest(stream) == checksum, "checksum of a stream")
+    sizes = [size for size in shape if size != 1] or [1]
+    most = (48, 24, 16, 12) if codec_id == "zfp" else (64,) * 4
+    while len(sizes) > 4 or max(sizes) > 2 ** most[len(sizes) - 1]:
+        sizes = [sizes[0] * sizes[1], *sizes[2:]]
+    if codec_id == "sz3":
+        import pysz
+
+        data = np.frombuffer(stream, np.uint8)
+        return pysz.sz.decompress(data, dtype, sizes)[0].reshape(-1).tolist()
+    import zfpy
+
+    values = zfpy.decompress_numpy(stream)
+    require((values.shape, values.dtype) == (tuple(sizes), np.dtype(dtype)), "header of zfp")
+    return values.reshape(-1).tolist()

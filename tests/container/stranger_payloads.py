@@ -15,6 +15,7 @@ import numpy as np
 from tests.container.stranger import Array, Chunk, require
 from tests.container.stranger_coders import (
     Cursor,
+    foreign_values,
     frame_codes,
     packed_codes,
     rising,
@@ -199,6 +200,10 @@ def coded(
         body.end()
         distinct = outliers.put(decoded(codes, step, dtype))
         return [value for row in index for value in distinct[row * width : (row + 1) * width]]
+    if codec["id"] in ("sz3", "zfp"):
+        values = foreign_values(body, shape, codec["id"], "<f8" if dtype == "f64" else "<f4")
+        body.end()
+        return outliers.put([encode(value, dtype) for value in values])
     if codec["id"] in ("flat", "delta"):
         codes = packed_codes(body, count, codec["block"], codec.get("base", False))
     elif codec["id"] in ("huffman", "ans"):

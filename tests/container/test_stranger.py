@@ -63,6 +63,9 @@ BOUNDED = {
     "rows": create("rows", bound=COARSE),
     "rows-fine": create("rows", bound=FINE),
     "rows-ans": create("rows", bound=COARSE, entropy="ans"),
+    "sz3": create("sz3", bound=FINE),
+    "sz3-nopred": create("sz3", bound=COARSE, algorithm="nopred"),
+    "zfp": create("zfp", bound=COARSE),
 }
 INPUTS = (
     "empty_2d",
@@ -158,7 +161,9 @@ def test_a_stranger_decodes_raw_in_every_dtype(name, raw):
 
 
 @pytest.mark.parametrize("chunk_values", [1, 17, 19 * 17 * 4, 1000])
-@pytest.mark.parametrize("variant", ["flat-base", "delta-3", "huffman-lorenzo-2", "rows", "zstd"])
+@pytest.mark.parametrize(
+    "variant", ["flat-base", "delta-3", "huffman-lorenzo-2", "rows", "zstd", "sz3", "zfp"]
+)
 def test_a_stranger_decodes_every_chunk_alone(variant, chunk_values):
     x = data.make("smooth_3d", torch.float32)[:: 5 if chunk_values == 1 else 1]
     file = written({"x": x}, BOUNDED[variant], chunk_values=chunk_values)
@@ -286,7 +291,17 @@ def test_the_payloads_on_the_page_are_what_tersor_writes(codec_id, values):
     assert bytes(payload.tolist()) == shown
 
 
-DAMAGED = ("flat-base", "delta-2-64", "huffman-fine", "ans", "ans-static-wide", "lz4", "rows-ans")
+DAMAGED = (
+    "flat-base",
+    "delta-2-64",
+    "huffman-fine",
+    "ans",
+    "ans-static-wide",
+    "lz4",
+    "rows-ans",
+    "sz3",
+    "zfp",
+)
 
 
 def outcomes(codec, shape, payload: bytes) -> tuple[bytes | None, bytes | None]:

@@ -40,6 +40,8 @@ def test_a_peer_decodes_within_the_bound_it_was_given(name, made, relative_bound
         ("pcodec", "pcodec", r"tersor\[peers\]"),
         ("fbgemm8", "fbgemm_gpu", "fbgemm-gpu-cpu"),
         ("blosc2", "blosc2", r"tersor\[peers\]"),
+        ("sz3", "pysz", r"tersor\[fields\]"),
+        ("zfp", "zfpy", r"tersor\[fields\]"),
     ],
 )
 def test_a_missing_peer_is_one_line_that_says_what_to_install(name, package, install, monkeypatch):

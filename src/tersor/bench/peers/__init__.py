@@ -19,9 +19,9 @@ PEERS: Final[Mapping[str, str]] = {
     "zstd-huffman": f"{_HERE}.zstd_huffman:ZstdHuffman",
     "blosc2": f"{_HERE}.blosc:Blosc2",
     "pcodec": f"{_HERE}.pcodec:Pcodec",
-    "sz3": f"{_HERE}.sz3:Sz3",
-    "sz3-nopred": f"{_HERE}.sz3:Sz3NoPrediction",
-    "zfp": f"{_HERE}.zfp:Zfp",
+    "sz3": f"{_HERE}.foreign:Sz3",
+    "sz3-nopred": f"{_HERE}.foreign:Sz3NoPrediction",
+    "zfp": f"{_HERE}.foreign:Zfp",
     "fbgemm8": f"{_HERE}.fbgemm:Fbgemm:8",
     "fbgemm4": f"{_HERE}.fbgemm:Fbgemm:4",
 }

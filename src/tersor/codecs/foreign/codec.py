@@ -1,0 +1,161 @@
+"""What codecs of other projects share: finite input, a verified bound, and a checksum.
+
+The body of a payload:
+
+```
+offset size field
+     0    8 nbytes    u64, bytes of the stream
+     8    8 checksum  u64, xxh3_64 of the stream
+    16      stream    as the library wrote it; padded to 8 bytes
+```
+
+The libraries' decoders may read or write out of bounds when their bytes are damaged, and then kill the
+process. The checksum keeps every accident from them. It does not keep out an attacker, who can compute
+it: decode payloads of people you do not trust in a process of their own.
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+
+from tersor.codecs.bounded import BoundedCodec, Coded, check_all_read, put_outliers
+from tersor.errors import BackendUnavailableError, CorruptDataError
+from tersor.kernels.quantize.grid import Grid, limits_of
+from tersor.raw_bytes import padded, read_struct
+from tersor.stages import payload as layout
+
+_STREAM: Final = struct.Struct("<QQ")
+_REFUSALS: Final = (ArithmeticError, LookupError, RuntimeError, ValueError)
+"""What the libraries raise for values that they cannot code and for bytes that they cannot decode."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ForeignCodec(BoundedCodec):
+    """A library that compresses float32 and float64 arrays within an absolute error.
+
+    Values that do not come back within the bound, NaN and infinities are stored exactly; a tensor that
+    the library cannot code is stored exactly as a whole. float16 and bfloat16 are coded as float32. The
+    library runs on the CPU, whatever the device of the tensor.
+    """
+
+    package: ClassVar[str]
+    """The module to import, which is also the distribution to install."""
+
+    @abstractmethod
+    def compress(self, values: np.ndarray, error_bound: float) -> Any:
+        """Return the stream of finite values as bytes; their shape is one that ``axes`` returned."""
+
+    @abstractmethod
+    def decompress(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
+        """Return the values of a stream as a new array; raise ``ValueError`` if it is of another shape."""
+
+    def axes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape that the library is given: without axes of size 1, the first ones merged.
+
+        As few are merged as ``takes_axes`` asks for.
+        """
+        sizes = [size for size in shape if size != 1] or [1]
+        while not self.takes_axes(sizes):
+            sizes[:2] = [sizes[0] * sizes[1]]
+        return tuple(sizes)
+
+    def takes_axes(self, sizes: Sequence[int]) -> bool:
+        """Say whether the library takes an array of that shape."""
+        return len(sizes) <= 4
+
+    @classmethod
+    def library(cls) -> Any:
+        """Import the library.
+
+        Raises:
+            BackendUnavailableError: it is not installed.
+        """
+        try:
+            return import_module(cls.package)
+        except ImportError as error:
+            raise BackendUnavailableError(
+                f"codec {cls.codec_id!r} needs {cls.package}; "
+                "install it with pip install 'tersor[fields]'"
+            ) from error
+
+    def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
+        """See ``BoundedCodec.encode_body``."""
+        grid = Grid.for_bound(error_bound, x.dtype)
+        if grid is None:
+            return None
+        # before the errors of the library are caught, of which its absence is none
+        self.library()
+        values = x.detach().cpu()
+        computed_in = torch.promote_types(x.dtype, torch.float32)
+        known = _filled(values.view(-1).to(computed_in).numpy())
+        bound = min(error_bound, limits_of(x.dtype).largest_bound)
+        try:
+            stream = self.compress(known.reshape(self.axes(tuple(x.shape))), bound)
+            stream = np.frombuffer(stream, np.uint8)
+            error = self._decoded(stream, values).double()
+        except _REFUSALS:
+            return None
+        error.sub_(values.view(-1)).abs_()
+        positions = torch.nonzero(~(error <= error_bound)).view(-1).to(x.device)
+        data = _sealed_stream(stream).to(x.device)
+        return layout.Body(grid.step, data, positions, x.view(-1)[positions])
+
+    def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
+        """See ``BoundedCodec.decode_body``."""
+        self.library()
+        out.view(-1).copy_(self._decoded(_checked_stream(opened), out))
+        put_outliers(opened, out)
+
+    def _decoded(self, stream: np.ndarray, like: torch.Tensor) -> torch.Tensor:
+        """Return the values of a stream, flat and rounded to the dtype of ``like``."""
+        dtype = np.dtype(limits_of(like.dtype).compute)
+        try:
+            decoded = self.decompress(stream, dtype, self.axes(tuple(like.shape)))
+        except _REFUSALS as error:
+            words = " ".join(str(error).split())
+            raise CorruptDataError(f"{self.package} cannot decode a stream: {words}") from error
+        return torch.from_numpy(decoded).view(-1).to(like.dtype)
+
+
+def _filled(values: np.ndarray) -> np.ndarray:
+    """Replace NaN and infinities, which break the libraries, by the finite value before them or 0."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return values
+    last = np.maximum.accumulate(np.where(finite, np.arange(values.size), 0))
+    return np.where(finite[last], values[last], values.dtype.type(0))
+
+
+def _checksum(stream: np.ndarray) -> int:
+    # not at the top: importing tersor must work without it
+    import xxhash
+
+    return int(xxhash.xxh3_64_intdigest(stream.data))
+
+
+def _sealed_stream(stream: np.ndarray) -> torch.Tensor:
+    """Return room for the header of the payload, then the body."""
+    start = layout.HEADER.size + _STREAM.size
+    data = np.zeros(start + padded(stream.size), dtype=np.uint8)
+    _STREAM.pack_into(data.data, layout.HEADER.size, stream.size, _checksum(stream))
+    data[start : start + stream.size] = stream
+    return torch.from_numpy(data)
+
+
+def _checked_stream(opened: layout.Opened) -> np.ndarray:
+    """Return a copy of the stream in a body, which the library may read as it likes."""
+    body = opened.body.cpu()
+    nbytes, checksum = read_struct(_STREAM, body, slice(0))
+    check_all_read(opened, _STREAM.size + padded(nbytes))
+    stream = body.numpy()[_STREAM.size : _STREAM.size + nbytes].copy()
+    if _checksum(stream) != checksum:
+        raise CorruptDataError("a stream is damaged: its checksum does not match")
+    return stream
