@@ -183,6 +183,24 @@ def test_an_unknown_codec_is_named(parts):
     refused(parts, "no-such-codec", UnknownCodecError)
 
 
+def test_an_unknown_codec_hinders_no_other_array_where_that_is_asked_for(parts):
+    parts.index["arrays"][1]["codec"]["id"] = "no-such-codec"
+    with Reader(io.BytesIO(parts.sign()), allow_absent=True) as reader:
+        assert reader.read("x").shape == (3,)
+        assert reader.arrays["y"].stored_codec.to_config()["id"] == "no-such-codec"
+        reader.verify()
+        for read in (reader.read, reader.read_packed, lambda name: reader.read_chunk(name, 0)):
+            with pytest.raises(UnknownCodecError, match="no-such-codec"):
+                read("y")
+
+
+@pytest.mark.parametrize("codec", [{"id": 3}, [], {"id": "flat", "version": 1, "bound": 3}])
+def test_a_malformed_codec_is_no_absent_one(parts, codec):
+    parts.index["arrays"][1]["codec"] = codec
+    with pytest.raises(CorruptDataError):
+        Reader(io.BytesIO(parts.sign()), allow_absent=True)
+
+
 def test_a_newer_codec_is_not_called_corrupt(parts):
     parts.index["arrays"][1]["codec"]["version"] = 99
     refused(parts, "version 99 is newer", UnsupportedVersionError)

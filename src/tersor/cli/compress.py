@@ -320,7 +320,9 @@ def _say_notes(screen: Screen, left_out: list[str], bound: Bound | None) -> None
 def _say_summary(screen: Screen, values: Mapping[str, Any], arrays: list[_Written]) -> None:
     if len(arrays) == 1:
         codec, error_bound = arrays[0].codec, arrays[0].error_bound
-        promise = f"codec {codec_words(codec)}, promised error {bound_words(codec, error_bound)}"
+        config = codec.to_config()
+        bound = bound_words(config, codec.guarantee, error_bound)
+        promise = f"codec {codec_words(config)}, promised error {bound}"
     else:
         counts = Counter(array.codec.codec_id for array in arrays)
         used = ", ".join(f"{codec_id} x {count}" for codec_id, count in counts.most_common())

@@ -15,7 +15,8 @@ from tersor.cli.options import JsonOption, MaxMemoryOption, parse_size
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, standard_input
 from tersor.cli.wording import bound_words, codec_words, shape_words
-from tersor.container import ArrayEntry, Reader
+from tersor.codecs import codec_ids
+from tersor.container import AbsentCodec, ArrayEntry, Reader
 from tersor.container.header import FORMAT_VERSION
 
 
@@ -31,12 +32,15 @@ def inspect(
 ) -> int:
     """Show names, shapes, codecs, bounds and ratios of a .tsr file.
 
-    Only the header is read; 'tersor verify FILE' reads and checks the rest.
+    Only the header is read; 'tersor verify FILE' reads and checks the rest. Codecs need not be
+    installed.
     """
     screen = Screen(as_json=as_json)
     with ExitStack() as stack:
         source = standard_input(stack) if file == STANDARD else file
-        reader = stack.enter_context(Reader(source, max_nbytes=parse_size(max_memory)))
+        reader = stack.enter_context(
+            Reader(source, max_nbytes=parse_size(max_memory), allow_absent=True)
+        )
         file_nbytes = Path(source).stat().st_size if isinstance(source, str) else source.seek(0, 2)
         entries = list(reader.arrays.values())
     original_nbytes = sum(entry.info.nbytes for entry in entries)
@@ -53,6 +57,7 @@ def inspect(
         f"ratio {values['ratio']:.2f}"
     )
     shown: list[RenderableType] = [_table(entries, title)]
+    shown += [Text(line) for line in dict.fromkeys(map(_problem, entries)) if line]
     shown += [Text(printable(f"{entry.name}: {entry.reason}")) for entry in entries if entry.reason]
     shown += [
         Text(printable(f"{entry.name}: {key} = {text}"))
@@ -69,8 +74,9 @@ def _values(entry: ArrayEntry, *, chunks: bool) -> dict[str, Any]:
     values = {
         "name": entry.name,
         **entry.info.to_config(),
-        "codec": entry.codec.to_config(),
-        "guarantee": entry.codec.guarantee,
+        "codec": entry.stored_codec.to_config(),
+        "guarantee": entry.stored_codec.guarantee,
+        "problem": _problem(entry),
         "error_bound": entry.error_bound,
         "original_nbytes": entry.info.nbytes,
         "encoded_nbytes": entry.nbytes,
@@ -95,6 +101,17 @@ def _values(entry: ArrayEntry, *, chunks: bool) -> dict[str, Any]:
     return values
 
 
+def _problem(entry: ArrayEntry) -> str:
+    """Say why an array cannot be read here; empty if it can."""
+    codec = entry.stored_codec
+    if not isinstance(codec, AbsentCodec):
+        return ""
+    codec_id = codec.config["id"]
+    if codec_id in codec_ids():
+        return printable(str(codec.error))
+    return printable(f"codec {codec_id!r} is not installed; install the package that brings it")
+
+
 def _table(entries: list[ArrayEntry], title: str) -> Table:
     table = Table(title=Text(title))
     for name in ("array", "shape", "dtype", "codec", "promised error"):
@@ -102,12 +119,13 @@ def _table(entries: list[ArrayEntry], title: str) -> Table:
     for name in ("size", "ratio", "chunks"):
         table.add_column(name, justify="right", no_wrap=True)
     for entry in entries:
+        config, guarantee = entry.stored_codec.to_config(), entry.stored_codec.guarantee
         table.add_row(
             Text(printable(entry.name)),
             shape_words(entry.info.shape),
             entry.info.to_config()["dtype"],
-            Text(printable(codec_words(entry.codec))),
-            bound_words(entry.codec, entry.error_bound),
+            Text(printable(codec_words(config))),
+            bound_words(config, guarantee or "not known", entry.error_bound),
             binary_size(entry.nbytes),
             f"{entry.ratio:.2f}",
             str(len(entry.sections)),

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from tersor.codecs import Codec
-from tersor.types import Bound
 
-
-def options_of(codec: Codec) -> dict[str, Any]:
-    """Return the codec's options, without its bound."""
-    return {k: v for k, v in codec.to_config().items() if k not in ("id", "version", "bound")}
-
-
-def codec_words(codec: Codec) -> str:
-    """Return the codec's id and options.
+def codec_words(config: Mapping[str, Any]) -> str:
+    """Return the id and options of a codec, without its bound, from its config.
 
     Example:
         >>> from tersor import create
-        >>> codec_words(create("fp8"))
+        >>> codec_words(create("fp8").to_config())
         'fp8 (format=e4m3, group=256)'
     """
-    named = ", ".join(f"{key}={value}" for key, value in options_of(codec).items())
-    return f"{codec.codec_id} ({named})" if named else codec.codec_id
+    options = {k: v for k, v in config.items() if k not in ("id", "version", "bound")}
+    named = ", ".join(f"{key}={value}" for key, value in options.items())
+    return f"{config['id']} ({named})" if named else str(config["id"])
 
 
-def bound_words(codec: Codec, error_bound: float | None) -> str:
-    """Return what is promised about the values.
+def bound_words(config: Mapping[str, Any], guarantee: str, error_bound: float | None) -> str:
+    """Return what a codec with that config and guarantee promises about the values.
 
     Example:
-        >>> from tersor import create
-        >>> bound_words(create("flat", bound=Bound.relative(0.01)), 0.25)
+        >>> bound_words({"bound": {"relative": 0.01}}, "", 0.25)
         '0.25 (relative 0.01)'
     """
     if error_bound is None:
-        return codec.guarantee
-    bound = getattr(codec, "bound", None)
-    if isinstance(bound, Bound) and bound.kind == "relative":
-        return f"{error_bound:.6g} (relative {bound.value:g})"
-    return f"{error_bound:.6g}"
+        return guarantee
+    bound = config.get("bound")
+    relative = bound.get("relative") if isinstance(bound, Mapping) else None
+    # the config of a codec that is not installed may be anything
+    is_number = isinstance(relative, int | float)
+    return f"{error_bound:.6g}" + (f" (relative {relative:g})" if is_number else "")
 
 
 def shape_words(shape: tuple[int, ...]) -> str:

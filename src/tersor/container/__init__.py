@@ -11,12 +11,13 @@ from tersor.container.batch import (
 )
 from tersor.container.device_batch import Decoding
 from tersor.container.frame import frame_offsets, pack_frame, split_frame
-from tersor.container.index import ArrayEntry
+from tersor.container.index import AbsentCodec, ArrayEntry
 from tersor.container.reader import Reader, loads
 from tersor.container.writer import FILE_CHUNK_VALUES, Writer, dumps
 
 __all__ = [
     "FILE_CHUNK_VALUES",
+    "AbsentCodec",
     "ArrayEntry",
     "Batch",
     "Decoding",

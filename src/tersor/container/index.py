@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
@@ -45,13 +45,27 @@ _MAX_DIGITS: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
+class AbsentCodec:
+    """What a file says of a codec that is not installed, or only in an older version."""
+
+    guarantee: ClassVar[None] = None
+
+    config: Mapping[str, Any]
+    error: UnknownCodecError | UnsupportedVersionError
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the config as it stands in the file."""
+        return dict(self.config)
+
+
+@dataclass(frozen=True, slots=True)
 class ArrayEntry:
     """One array of a file: all that is known without reading its payloads.
 
     Attributes:
         name: unique in the file; may be empty.
         info: shape and dtype.
-        codec: the codec that wrote the payloads, with its full spec.
+        stored_codec: the codec that wrote the payloads, with its full spec.
         chunk_values: most values per chunk of ``plan``.
         error_bound: the promised absolute error; None for codecs that promise a size instead.
         reason: why this codec was chosen, when ``auto`` chose it.
@@ -61,12 +75,19 @@ class ArrayEntry:
 
     name: str
     info: TensorInfo
-    codec: Codec
+    stored_codec: Codec | AbsentCodec
     chunk_values: int
     error_bound: float | None
     reason: str
     metadata: Mapping[str, str]
     sections: SectionTable
+
+    @property
+    def codec(self) -> Codec:
+        """The codec that wrote the payloads; raises ``UnknownCodecError`` if it is absent."""
+        if isinstance(self.stored_codec, AbsentCodec):
+            raise self.stored_codec.error
+        return self.stored_codec
 
     @property
     def plan(self) -> ChunkPlan:
@@ -148,13 +169,15 @@ def fits_index(nbytes: int, marks: int) -> bool:
     return nbytes <= MAX_INDEX_NBYTES and marks <= MAX_INDEX_MARKS
 
 
-def parse_index(index: bytes, sections: SectionTable) -> dict[str, ArrayEntry]:
+def parse_index(
+    index: bytes, sections: SectionTable, *, allow_absent: bool = False
+) -> dict[str, ArrayEntry]:
     """Read the index and hand every array its sections, in file order.
 
     Raises:
         CorruptDataError: anything but what a writer produces.
-        UnknownCodecError: an array's codec is not installed.
-        UnsupportedVersionError: an array's codec is newer than this tersor.
+        UnknownCodecError: an array's codec is not installed, unless ``allow_absent``.
+        UnsupportedVersionError: an array's codec is newer than this tersor, unless ``allow_absent``.
     """
     if not fits_index(len(index), num_marks(index)):
         raise CorruptDataError("the index of the file has more than 16 MiB or 2**22 values")
@@ -167,6 +190,8 @@ def parse_index(index: bytes, sections: SectionTable) -> dict[str, ArrayEntry]:
     first = 0
     for config in parsed["arrays"]:
         entry = _parse_array(config, sections, first)
+        if not allow_absent and isinstance(entry.stored_codec, AbsentCodec):
+            raise entry.stored_codec.error
         if entry.name in entries:
             raise CorruptDataError(f"the file has two arrays named {_short(entry.name)}")
         entries[entry.name] = entry
@@ -245,7 +270,7 @@ def _parse_array(config: Any, sections: SectionTable, first: int) -> ArrayEntry:
         entry = ArrayEntry(
             name=config["name"],
             info=info,
-            codec=_parse_codec(config["codec"], info),
+            stored_codec=_parse_codec(config["codec"], info),
             chunk_values=chunk_values,
             error_bound=_parse_error_bound(config["error_bound"]),
             reason=config["reason"],
@@ -270,12 +295,12 @@ def _parse_chunks(config: Mapping[str, Any], info: TensorInfo, num_present: int)
     return chunk_values, num_chunks
 
 
-def _parse_codec(config: Any, info: TensorInfo) -> Codec:
+def _parse_codec(config: Any, info: TensorInfo) -> Codec | AbsentCodec:
     try:
         codec = registry.from_config(config)
         supported = codec.supports(info.dtype)
-    except (UnknownCodecError, UnsupportedVersionError):
-        raise
+    except (UnknownCodecError, UnsupportedVersionError) as error:
+        return AbsentCodec(config, error)
     # whatever a codec's own checks raise for options that make no sense
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CorruptDataError(str(error)) from error
@@ -308,7 +333,7 @@ def _check_sizes(entry: ArrayEntry) -> None:
         # on the meta device a tensor has a size, but no memory
         payload = torch.empty(int(least_present), dtype=torch.uint8, device="meta")
         check_payload_size(payload, chunk.stop - chunk.start)
-        if entry.codec.size_kind != "fixed":
+        if isinstance(entry.stored_codec, AbsentCodec) or entry.codec.size_kind != "fixed":
             continue
         exact_nbytes = entry.codec.max_nbytes(chunk.shape, entry.info.dtype)
         if least_present < exact_nbytes:

@@ -60,6 +60,8 @@ class Reader:
         max_nbytes: most bytes that one call may take for values and encoded bytes; by default what
             the machine has free. A few kilobytes of a file can mean many gigabytes of values. What
             a codec works with comes on top, up to five times a chunk.
+        allow_absent: open the file also where the codecs of some arrays are not installed, or only
+            in an older version. ``arrays`` describes these arrays, and reading them raises.
 
     Raises:
         CorruptDataError: not a tersor file, cut short, or altered.
@@ -72,7 +74,11 @@ class Reader:
     """
 
     def __init__(
-        self, source: str | os.PathLike[str] | BinaryIO, *, max_nbytes: int | None = None
+        self,
+        source: str | os.PathLike[str] | BinaryIO,
+        *,
+        max_nbytes: int | None = None,
+        allow_absent: bool = False,
     ) -> None:
         check_limit(max_nbytes)
         self._max_nbytes = max_nbytes
@@ -85,7 +91,7 @@ class Reader:
             self._is_own = isinstance(source, str | os.PathLike)
             self._file = self._open(source)
             self._start = self._checked_start()
-            self._entries = self._read_index()
+            self._entries = self._read_index(allow_absent)
             on_error.pop_all()
 
     def __enter__(self) -> Self:
@@ -214,7 +220,7 @@ class Reader:
             )
         return start
 
-    def _read_index(self) -> dict[str, ArrayEntry]:
+    def _read_index(self, allow_absent: bool) -> dict[str, ArrayEntry]:
         file_nbytes = self._file.seek(0, os.SEEK_END) - self._start
         preamble = self._read_bytes(0, min(file_nbytes, PREAMBLE.size))
         check_preamble(preamble)
@@ -227,7 +233,8 @@ class Reader:
         table = self._read_bytes(parsed.table_offset, table_nbytes)
         index = self._read_bytes(parsed.table_offset + table_nbytes, parsed.index_nbytes)
         check_end(preamble, table, index, trailer)
-        return parse_index(index, parse_table(table, parsed.table_offset))
+        sections = parse_table(table, parsed.table_offset)
+        return parse_index(index, sections, allow_absent=allow_absent)
 
     def _entry(self, name: str) -> ArrayEntry:
         if name not in self._entries:
