@@ -36,7 +36,7 @@ FAMILIES: Final = (
 BENCH_SITES: Final = ("kernels", "embeddings", "shards", "activations", "inputs", "fields")
 BENCH_LAYERS: Final = (
     ("core",),
-    ("svg", "plots", "html"),
+    ("plots", "html"),
     ("peers",),
     BENCH_SITES,
     ("__init__", "goals", "page", "report"),
@@ -53,7 +53,7 @@ HOMES: Final = {
     "triton": ("kernels/*/gpu.py", "kernels/*/gpu/*"),
     "numba": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
     "llvmlite": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
-    "matplotlib": ("bench/*",),
+    "matplotlib": ("bench/plots/*",),
     "torchrec": ("sites/embeddings/torchrec/*",),
 }
 

@@ -14,7 +14,7 @@ from tersor.cli.app import command
 from tersor.cli.arrays.dumps import FolderLookUps
 from tersor.errors import BackendUnavailableError
 from tersor.policy import Decay
-from tests.bench import report_runs as made
+from tests.bench.report import runs as made
 
 # blosc2 sets an environment variable when it is imported; here it is no test's leak
 for name in PEERS:

@@ -16,7 +16,7 @@ from tersor.planning import Description
 from tersor.planning.cluster import KEYS
 from tests.arch.source_files import REPOSITORY
 from tests.bench.embeddings.planning.test_planning import ROWS
-from tests.bench.report_runs import lookup_rows
+from tests.bench.report.runs import lookup_rows
 
 RESULTS = REPOSITORY / "results"
 PAGE = (REPOSITORY / "docs" / "plan.md").read_text(encoding="utf-8")

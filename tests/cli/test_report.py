@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bench import report_runs as made
+from tests.bench.report import runs as made
 
 
 def test_a_report_of_every_kind_of_run_is_written(tersor, tmp_path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from tersor.bench.core.rows import ResultRow, RowFile, read_rows, row_key
 from tersor.bench.core.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
-from tests.bench import report_runs as made
+from tests.bench.report import runs as made
 
 
 def make_row(**changes):

@@ -10,11 +10,11 @@ from tersor.bench.core.markup import escaped
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A chart of ``bench.svg``.
+    """A chart of ``bench.plots``.
 
     Attributes:
         name: of its file, without ``.svg``; see ``slug``.
-        svg: the element, as it is.
+        svg: the element, as it is; a chart without anything to draw is empty.
         caption: what it shows and how to read it.
         is_folded: whether a reader sees it only after asking for more.
     """

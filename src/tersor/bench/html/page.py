@@ -12,6 +12,7 @@ from typing import Final, Self
 from tersor.bench.core.markup import escaped
 from tersor.bench.html.figure import Figure, slug
 from tersor.bench.html.links import Way, link_chooser
+from tersor.bench.plots.style import SCREEN_COLOURS
 
 GENERATOR: Final = '<meta name="generator" content="tersor">'
 """Stands in every page, so that a command can tell its own from a file it must not overwrite."""
@@ -22,6 +23,15 @@ _NUMBER: Final = re.compile(r"[~+-]?[\d.,]+(e[+-]?\d+)?[%!]?( \(.*\))?")
 @cache
 def _asset(name: str) -> str:
     return files("tersor.bench.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _dark_figures() -> str:
+    rules = [
+        f'  svg [{kind}="{paper}"] {{ {kind}: {screen}; }}\n'
+        for paper, screen in SCREEN_COLOURS.items()
+        for kind in ("fill", "stroke")
+    ]
+    return f"@media (prefers-color-scheme: dark) {{\n{''.join(rules)}}}\n"
 
 
 def _kind(cells: Iterable[str]) -> str:
@@ -97,9 +107,9 @@ class Page:
     def show(self, *figures: Figure) -> Self:
         """Add figures side by side; folded ones below, where a reader can open them.
 
-        Charts that had nothing to draw are no SVG, and left out.
+        Charts without anything to draw are left out.
         """
-        own = [self._named(figure) for figure in figures if figure.svg.startswith("<svg")]
+        own = [self._named(figure) for figure in figures if figure.svg]
         shown = "".join(figure.render() for figure in own if not figure.is_folded)
         folded = [figure.render() for figure in own if figure.is_folded]
         if shown:
@@ -151,7 +161,7 @@ class Page:
             f"{GENERATOR}\n<title>{title}</title>\n"
             # browsers ask for an icon unless a page has one
             '<link rel="icon" href="data:,">\n'
-            f"<style>\n{_asset('page.css')}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+            f"<style>\n{_asset('page.css')}{_dark_figures()}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
             + "\n".join(self._parts)
             + "\n</main>\n"
             + "".join(f"<script>\n{_asset(name)}</script>\n" for name in scripts)

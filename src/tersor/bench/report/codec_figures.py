@@ -8,8 +8,8 @@ from typing import Final
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.html import Figure
 from tersor.bench.html.figure import slug
+from tersor.bench.plots import Bar, Point, bar_chart, line_chart, scatter_chart
 from tersor.bench.report.measured import Measured, bounds_of, main_threads, measured
-from tersor.bench.svg import Bar, Point, bar_chart, line_chart, scatter_chart
 
 CODING: Final = ("encode", "decode")
 _NUM_STEPS: Final = 48

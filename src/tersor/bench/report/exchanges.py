@@ -12,8 +12,8 @@ from tersor.bench.embeddings.contenders import BASELINE, BOUNDED
 from tersor.bench.embeddings.exchange_tables import exchange_cells
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.plots import Bar, bar_chart, line_chart
 from tersor.bench.report.links import gbit_words
-from tersor.bench.svg import Bar, bar_chart, line_chart
 from tersor.errors import SpecError
 from tersor.workloads.network.bandwidth import Bandwidth
 

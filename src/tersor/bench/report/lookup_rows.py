@@ -14,11 +14,11 @@ from tersor.bench.embeddings.lookups.tables import (
 )
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.plots import Bar, bar_chart
 from tersor.bench.report.codec_figures import CODING, front_figure, links_figure
 from tersor.bench.report.codec_rows import rows_cells
 from tersor.bench.report.links import Links, add_chooser, gbit_words
 from tersor.bench.report.measured import Measured
-from tersor.bench.svg import Bar, bar_chart
 
 
 def lookup_sentence(rows: Sequence[ResultRow]) -> str:

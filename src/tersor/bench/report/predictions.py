@@ -5,8 +5,8 @@ from __future__ import annotations
 from tersor.bench.embeddings.planning.check import CHECK_COLUMNS, TOLERANCE
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.plots import Point, scatter_chart
 from tersor.bench.report.runs import PlanRun
-from tersor.bench.svg import Point, scatter_chart
 
 
 def plan_sentence(run: PlanRun) -> str:

@@ -9,8 +9,8 @@ from tersor.bench.core.row_checks import is_count
 from tersor.bench.embeddings.planning.trained import LINKS_HEAD, links_cells, links_sentence
 from tersor.bench.html import Figure, Page
 from tersor.bench.html.figure import slug
+from tersor.bench.plots import Bar, bar_chart, line_chart
 from tersor.bench.report.runs import AccuracyRun, TrainingRun
-from tersor.bench.svg import Bar, bar_chart, line_chart
 
 Points = list[tuple[float, float]]
 _PLAIN, _SMALL = "uncompressed", "compressed"

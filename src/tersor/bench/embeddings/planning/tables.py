@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tersor.bench.svg import line_chart
+from tersor.bench.plots import line_chart
 from tersor.planning import (
     BASELINE,
     Advice,

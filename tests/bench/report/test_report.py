@@ -21,7 +21,7 @@ from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
-from tests.bench import report_runs as made
+from tests.bench.report import runs as made
 
 HOSTILE = "<img src=x onerror=alert(1)>\x1b"
 
@@ -141,7 +141,8 @@ def test_exchanges_on_one_link_are_bars_and_not_one_column_of_a_line(tmp_path) -
     page = report_of(made.write_lines(tmp_path / "x.jsonl", rows))
     figure = ET.fromstring(page.figures["x-speedup-step-dlrm-small-4-2048"].svg)
     svg = "{http://www.w3.org/2000/svg}"
-    assert not list(figure.iter(f"{svg}polyline"))
+    bars = figure.findall(f"{svg}g/{svg}path")
+    assert [bar.get("d").endswith("z") for bar in bars] == [True] * 3
     told = [title.text for title in figure.iter(f"{svg}title")]
     assert told == ["float32: 1", "rows: 2", "half: 2"]
     words = {text.text for text in figure.iter(f"{svg}text")}

@@ -7,12 +7,12 @@ less, and a key says whose it is; points that cover each other share one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import dist
-from typing import Final
+from typing import Final, NamedTuple
 
-from tersor.bench.svg.style import text_width
+from tersor.bench.plots.style import text_width
 
+LABEL_PX: Final = 12
 _HEIGHT: Final = 13.0
 _NEAR: Final = (7.0, 16.0)
 _FAR: Final = (*_NEAR, 27.0, 40.0, 55.0, 70.0, 85.0)
@@ -23,36 +23,29 @@ _SIDES: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle that is taken."""
+class Box(NamedTuple):
+    """A rectangle; y goes down."""
 
     left: float
     top: float
     right: float
     bottom: float
 
+    def nearest(self, x: float, y: float) -> tuple[float, float]:
+        """Return the place in the rectangle that is nearest to a point."""
+        return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
+
     def meets(self, other: Box) -> bool:
         """Whether two rectangles share a place."""
-        return (
-            self.left < other.right
-            and other.left < self.right
-            and self.top < other.bottom
-            and other.top < self.bottom
-        )
+        is_beside = self.right <= other.left or other.right <= self.left
+        return not (is_beside or self.bottom <= other.top or other.bottom <= self.top)
 
     def within(self, other: Box) -> bool:
         """Whether this rectangle lies inside the other."""
-        return (
-            other.left <= self.left
-            and self.right <= other.right
-            and other.top <= self.top
-            and self.bottom <= other.bottom
-        )
+        return other.nearest(*self[:2]) == self[:2] and other.nearest(*self[2:]) == self[2:]
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(NamedTuple):
     """A name, or the number that stands for it, and where it is; ``is_far`` asks for a line to its point."""
 
     words: str
@@ -92,7 +85,7 @@ def _placed(
     words: str, spot: tuple[float, float], area: Box, taken: list[Box], reaches: Sequence[float]
 ) -> Placed | None:
     """Return the nearest place for words, which is then taken."""
-    (x, y), width = spot, text_width(words, 12)
+    (x, y), width = spot, text_width(words, LABEL_PX)
     for reach in reaches:
         for across, down in _SIDES:
             # a diagonal leaves less room between the name and its point than a side does

@@ -11,7 +11,7 @@ import pytest
 from tersor.bench.html import Page, Way
 from tersor.bench.report import build_report, read_runs
 from tersor.policy import predicted_speedup
-from tests.bench import report_runs as made
+from tests.bench.report import runs as made
 from tests.browser import Browser, browsing, needs_chromium
 
 pytestmark = needs_chromium
@@ -79,8 +79,8 @@ def test_dark_screens_get_light_text_in_figures_too(browser, page) -> None:
         colours.append(
             [
                 browser.run("getComputedStyle(document.body).color"),
-                browser.run("getComputedStyle(document.querySelector('svg .ink')).fill"),
-                browser.run("getComputedStyle(document.querySelector('svg .s0')).color"),
+                browser.run("getComputedStyle(document.querySelector('svg text')).fill"),
+                browser.run("getComputedStyle(document.querySelector('svg g path')).stroke"),
             ]
         )
     light, dark_ones = colours
