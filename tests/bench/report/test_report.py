@@ -12,10 +12,8 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from tersor.bench.html import Page
-from tersor.bench.kernels.config import KernelsConfig
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.report.codec_figures import pareto_front
-from tersor.bench.report.commands import remake
 from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
@@ -169,84 +167,25 @@ def test_where_no_codec_pays_float32_is_as_fast_as_itself(tmp_path) -> None:
 def test_the_environment_and_the_commands_are_those_of_the_rows(every) -> None:
     text = every.render()
     for words in (
-        "Some CPU", "torch 2.13.0", "0123456789ab",
-        "tersor bench kernels --device cpu --inputs embeddings --threads 1",
-        "tersor bench embeddings --ranks 4 --bandwidth 100mbit,1gbit --batch 2048 --preset small",
-        "tersor bench accuracy --data synthetic --seeds 3 --steps 20 --batch 64",
-        "tersor bench embeddings --synthetic --device cpu --ranks 4 --tight-tables 0 --loose-tables 2",
-        "tersor train dlrm --steps 20", "tersor quickstart",
+        "Some CPU", "torch 2.13.0", "0123456789ab", "tersor train dlrm --steps 20", "tersor quickstart",
     ):  # fmt: skip
         assert words in text, words
 
 
-def commands_of(*rows) -> list[str]:
-    return remake(RowsRun("r", "r.jsonl", list(rows))).splitlines()
+def test_commands_are_shown_as_they_were_typed_and_none_is_made_up() -> None:
+    row, typed = made.kernel_row("flat"), "tersor bench kernels --device cpu"
+    rows = [replace(row, command=typed), replace(row, codec="rows", command=typed), row]
+    text = build_report([RowsRun("r", "r.jsonl", rows)], title="t").render()
+    assert text.count("<pre>") == text.count(f"<pre><code>{typed}</code></pre>") == 1
+    text = build_report([RowsRun("r", "r.jsonl", [row])], title="t").render()
+    assert "<pre>" not in text
+    assert "From r.jsonl." in text
 
 
-def test_what_was_typed_is_shown_as_it_was() -> None:
-    row = made.lookup_rows()[0]
-    typed = "tersor bench embeddings --ranks 4 dumps"
-    assert commands_of(*[replace(row, command=typed)] * 2) == [typed]
-    first, second = commands_of(replace(row, command=typed), row)
-    assert first == typed
-    assert second.startswith("tersor bench embeddings --synthetic --device cpu ")
-    # the typed one has filled the file
-    assert second.endswith("--output r.jsonl --resume")
-
-
-def test_each_number_of_ranks_is_a_command_of_its_own() -> None:
-    four = made.exchange_row("rows", "forward", "1gbit", 0.1)
-    eight = replace(four, exchange=replace(four.exchange, num_ranks=8), input="dlrm-small-dim64")
-    first, second = commands_of(four, eight)
-    assert "--ranks 4 --bandwidth 1gbit --batch 2048 --preset small --exchanges rows" in first
-    assert "--ranks 8 --bandwidth 1gbit --batch 2048 --preset small --dim 64" in second
-    assert second.endswith("--resume")
-    four = made.lookup_rows()[0]
-    eight = replace(four, lookups=replace(four.lookups, num_ranks=8))
-    assert ["--ranks 8 " in line for line in commands_of(four, eight)] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("synthetic-0123abcd", "embeddings --synthetic --device"),
-        ("synthetic-dim32-0123abcd", "embeddings --synthetic --dim 32 --device"),
-        ("synthetic-clicks-0123abcd", "embeddings DIR --device"),
-        ("synthetics-0123abcd", "embeddings DIR --device"),
-    ],
-)
-def test_a_folder_of_dumps_is_not_taken_for_made_up_look_ups(name, words) -> None:
-    [command] = commands_of(replace(made.lookup_rows()[0], input=name))
-    assert words in command
-
-
-def test_a_click_log_of_a_file_is_not_taken_for_a_made_up_one() -> None:
-    run = AccuracyRun("r", "r.jsonl", [{**made.pair(0), "source": "synthetic-day.npz"}])
-    assert "--data synthetic-day.npz " in remake(run)
-
-
-def test_bounds_that_a_gpu_takes_by_itself_are_not_asked_for() -> None:
-    config = KernelsConfig.for_device("cuda")
-    rows = [
-        made.kernel_row("flat", bound=group.relative_bound, input=group.input, device="cuda")
-        for group in config.groups()
-        if group.relative_bound is not None
-    ]
-    (command,) = commands_of(*rows)
-    assert "--inputs embeddings,chunks," in command
-    assert "--bounds" not in command
-    (command,) = commands_of(*(row for row in rows if row.relative_bound == 0.01))
-    assert "--bounds 0.01" in command
-
-
-def test_rows_of_programs_are_made_again_by_bench_programs() -> None:
-    ours, theirs = made.kernel_row("rows"), made.kernel_row("sz3-cli", peer=True)
-    first, second = commands_of(ours, theirs)
-    assert first.startswith("tersor bench kernels ")
-    assert "--peers none" in first
-    assert second.startswith(
-        "tersor bench programs --device cpu --programs sz3-cli --inputs embeddings --bounds 0.03 "
-    )
+def test_commands_of_pairs_of_trainings_are_shown_too() -> None:
+    pairs = [{**made.pair(0), "command": "tersor bench accuracy"}, made.pair(1)]
+    text = build_report([AccuracyRun("r", "r.jsonl", pairs)], title="t").render()
+    assert text.count("<pre>") == text.count("<code>tersor bench accuracy</code>") == 1
 
 
 def test_hostile_names_stay_text(tmp_path) -> None:

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.html import Page
 from tersor.bench.report.codec_rows import add_codec_rows, codec_sentence
-from tersor.bench.report.commands import remake
 from tersor.bench.report.exchanges import add_exchanges, exchange_sentence
 from tersor.bench.report.links import COMMON_LINKS, Links
 from tersor.bench.report.lookup_rows import add_lookups, lookup_sentence
-from tersor.bench.report.origin import environment, machines
+from tersor.bench.report.origin import commands, environment, machines
 from tersor.bench.report.predictions import add_predictions, plan_sentence
 from tersor.bench.report.runs import AccuracyRun, PlanRun, RowsRun, Run, TrainingRun
 from tersor.bench.report.trainings import (
@@ -110,11 +109,9 @@ def _add(page: Page, run: Run, links: Links) -> None:
     facts = environment(run)
     if facts:
         page.heading("Environment").facts(facts)
-    command = remake(run)
+    typed = commands(run)
     page.heading("Remake").text(
-        f"From {run.path}, which these commands made, as typed or as nearly as its rows tell:"
-        if command
-        else f"From {run.path}."
+        f"From {run.path}, which these commands made:" if typed else f"From {run.path}."
     )
-    if command:
-        page.code(command)
+    if typed:
+        page.code("\n".join(typed))

@@ -19,7 +19,7 @@ _MACHINE: Final = {
 
 def environment(run: Run) -> dict[str, str]:
     """Return what a run was measured on; facts that differ between its rows stand side by side."""
-    origins = [_origin(one) for one in run_parts(run)]
+    origins = [_origin(one) for one in _parts(run)]
     facts = {}
     for key, name in _MACHINE.items():
         facts[name] = _different(machine.get(key) for machine, _, _ in origins)
@@ -34,13 +34,18 @@ def environment(run: Run) -> dict[str, str]:
 
 def machines(run: Run) -> list[str]:
     """Return the accelerators, or else the processors, that a run was measured on."""
-    found = [
-        machine.get("gpu", machine.get("cpu")) for machine, _, _ in map(_origin, run_parts(run))
-    ]
+    found = [machine.get("gpu", machine.get("cpu")) for machine, _, _ in map(_origin, _parts(run))]
     return list(dict.fromkeys(str(name) for name in found if name))
 
 
-def run_parts(run: Run) -> Sequence[Any]:
+def commands(run: Run) -> list[str]:
+    """Return what was typed to make a run, as far as its rows say."""
+    parts = _parts(run)
+    typed = (p.command if isinstance(p, ResultRow) else p.get("command") for p in parts)
+    return list(dict.fromkeys(str(command) for command in typed if command))
+
+
+def _parts(run: Run) -> Sequence[Any]:
     """Return what says where a run comes from: its rows, its pairs, or lines of its logs."""
     if isinstance(run, RowsRun):
         return run.rows
