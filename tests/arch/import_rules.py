@@ -36,10 +36,11 @@ FAMILIES: Final = (
 BENCH_SITES: Final = ("kernels", "embeddings", "shards", "activations", "inputs", "fields")
 BENCH_LAYERS: Final = (
     ("core",),
-    ("plots", "html"),
+    ("plots",),
     ("peers",),
+    ("report",),
     BENCH_SITES,
-    ("__init__", "goals", "page", "report"),
+    ("__init__", "goals", "page", "sections"),
 )
 BENCH_RANKS: Final = {name: rank for rank, names in enumerate(BENCH_LAYERS) for name in names}
 RANKS: Final = {name: rank for rank, names in enumerate(LAYERS) for name in names}
@@ -54,6 +55,7 @@ HOMES: Final = {
     "numba": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
     "llvmlite": ("kernels/*/cpu.py", "kernels/*/cpu/*"),
     "matplotlib": ("bench/plots/*",),
+    "jinja2": ("bench/report/*",),
     "torchrec": ("sites/embeddings/torchrec/*",),
 }
 

@@ -11,6 +11,7 @@ from tests.arch.source_files import REPOSITORY
 
 OPTIONAL = (
     "blosc2",
+    "jinja2",
     "llvmlite",
     "lz4",
     "matplotlib",

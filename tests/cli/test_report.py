@@ -14,7 +14,7 @@ def test_a_report_of_every_kind_of_run_is_written(tersor, tmp_path) -> None:
     assert done["nbytes"] == len(page.encode())
     assert [run["path"] for run in done["runs"]] == paths
     assert all((tmp_path / name).read_text().startswith("<svg") for name in done["figures"])
-    assert f"tersor report --figures figures --title &#x27;My runs&#x27; --json {paths[0]}" in page
+    assert f"tersor report --figures figures --title &#39;My runs&#39; --json {paths[0]}" in page
 
 
 def test_people_see_a_sentence_per_run_and_where_the_page_is(tersor, tmp_path) -> None:

@@ -249,6 +249,7 @@ def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Pa
     """Write ``result.json``, a log per run, and the report; return the report's path."""
     from tersor.bench.report import build_report
     from tersor.bench.report.runs import RESULT, read_quickstart
+    from tersor.bench.sections import SECTIONS
     from tersor.container import atomic_write
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -259,7 +260,6 @@ def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Pa
     with atomic_write(folder / RESULT) as file:
         file.write(json.dumps(values, indent=2).encode())
     target = folder / "report.html"
-    write_page(
-        build_report([read_quickstart(folder, str(folder))], title="tersor quickstart"), target
-    )
+    runs = [read_quickstart(folder, str(folder))]
+    write_page(build_report(runs, SECTIONS, title="tersor quickstart"), target)
     return target

@@ -14,7 +14,7 @@ from tersor.cli.screen import Screen, binary_size, printable
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.html import Page
+    from tersor.bench.report import Page
 
 
 def report(
@@ -52,25 +52,26 @@ def report(
     The page needs no network and no other file; in it, readers can move the bandwidth. A report is written over an earlier one; any other file
     only with --force.
     """
-    from tersor.bench.report import COMMON_LINKS, build_report, read_runs, run_sentence
+    from tersor.bench.report import COMMON_LINKS, build_report, read_runs
+    from tersor.bench.sections import SECTIONS
 
     target = Path(output)
     _check_target(target, force=force)
     links = COMMON_LINKS if bandwidth is None else _links(bandwidth)
     found = read_runs(runs)
-    page = build_report(found, title=title, command=typed_command(context), links=links)
+    page = build_report(found, SECTIONS, title=title, command=typed_command(context), links=links)
     targets = {} if figures is None else _figure_targets(page, Path(figures), force=force)
     nbytes = write_page(page, target)
     paths = _write_figures(page, targets)
+    # the last chapter is about the page itself
+    said = [(r, chapter.section.sentence) for r, chapter in zip(found, page.chapters, strict=False)]
     values = {
         "output": output,
         "nbytes": nbytes,
-        "runs": [
-            {"name": run.name, "path": run.path, "summary": run_sentence(run)} for run in found
-        ],
+        "runs": [{"name": r.name, "path": r.path, "summary": sentence} for r, sentence in said],
         "figures": paths or list(page.figures),
     }
-    lines = [f"{run.name}: {run_sentence(run)}" for run in found]
+    lines = [f"{run.name}: {sentence}" for run, sentence in said]
     ending = f"{len(page.figures)} figures" + (f", also in {figures}" if figures else "")
     lines.append(f"Report: {output}  ({binary_size(nbytes)}, {ending})")
     Screen(as_json=as_json).result(values, *(Text(printable(line)) for line in lines))
@@ -89,7 +90,7 @@ def _links(text: str) -> list[float]:
 
 def _check_target(target: Path, *, force: bool) -> None:
     """Refuse to write over what is no report, before any work is done."""
-    from tersor.bench.html import GENERATOR
+    from tersor.bench.report import GENERATOR
 
     if target.is_dir():
         raise SpecError(f"{target} is a folder; name a file, as in -o {target / 'report.html'}")

@@ -38,9 +38,11 @@ def test_a_logarithmic_axis_puts_equal_quotients_at_equal_distances():
 
 def test_series_differ_in_marker_and_not_in_colour_alone():
     root = drawn({name: [(0, k), (1, k)] for k, name in enumerate("abcdefgh")})
-    found = [group.find(f"{SVG}defs/{SVG}path") for group in told(root).values()]
-    assert len({(marker.get("stroke"), marker.get("d")) for marker in found}) == 8
-    assert len({marker.get("d") for marker in found}) == 7
+    shapes = {path.get("id"): path.get("d") for path in root.iter(f"{SVG}path") if path.get("id")}
+    uses = [group.find(f"{SVG}use") for group in told(root).values()]
+    looks = {(use.get("stroke"), shapes[use.get("href").removeprefix("#")]) for use in uses}
+    assert len(looks) == 8
+    assert len({shape for _, shape in looks}) == 7
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0.0, -1.0, 5e-324, 1e308])

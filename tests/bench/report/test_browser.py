@@ -8,8 +8,8 @@ from xml.etree.ElementTree import canonicalize
 
 import pytest
 
-from tersor.bench.html import Page, Way
-from tersor.bench.report import build_report, read_runs
+from tersor.bench.report import Page, Section, Way, build_report, read_runs
+from tersor.bench.sections import SECTIONS
 from tersor.policy import predicted_speedup
 from tests.bench.report import runs as made
 from tests.browser import Browser, browsing, needs_chromium
@@ -33,11 +33,15 @@ RATIOS = f"""
 def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     report = build_report(
-        read_runs(made.write_all(folder)), title="a report", command="tersor report"
+        read_runs(made.write_all(folder)), SECTIONS, title="a report", command="tersor report"
     )
     target = folder / "report.html"
     target.write_text(report.render(), encoding="utf-8")
     return target
+
+
+def page_of(section: Section) -> str:
+    return Page("t").add(section).render()
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +67,7 @@ def test_no_column_of_a_quickstart_is_hidden_on_a_laptop(browser, tmp_path) -> N
     made.write_all(tmp_path)
     target = tmp_path / "report.html"
     runs = read_runs([str(tmp_path / "quickstart")])
-    target.write_text(build_report(runs, title="t").render(), encoding="utf-8")
+    target.write_text(build_report(runs, SECTIONS, title="t").render(), encoding="utf-8")
     browser.open(target, width=1280)
     boxes = browser.run("""
     Array.from(document.querySelectorAll(".scroll")).map((box) => [box.scrollWidth, box.clientWidth])
@@ -80,7 +84,10 @@ def test_dark_screens_get_light_text_in_figures_too(browser, page) -> None:
             [
                 browser.run("getComputedStyle(document.body).color"),
                 browser.run("getComputedStyle(document.querySelector('svg text')).fill"),
-                browser.run("getComputedStyle(document.querySelector('svg g path')).stroke"),
+                browser.run(
+                    "getComputedStyle(document.querySelector('svg g > path[stroke]')).stroke"
+                ),
+                browser.run("getComputedStyle(document.querySelector('svg use')).stroke"),
             ]
         )
     light, dark_ones = colours
@@ -116,7 +123,7 @@ def test_the_keyboard_alone_sorts(browser, page) -> None:
 def test_words_and_empty_cells_are_sorted_too(browser, tmp_path) -> None:
     target = tmp_path / "t.html"
     rows = [["4-bit", "10"], ["float32", ""], ["auto", "9.5"], ["half", "1,000"]]
-    target.write_text(Page("t").table("t", ["name", "n"], rows).render(), encoding="utf-8")
+    target.write_text(page_of(Section().table("t", ["name", "n"], rows)), encoding="utf-8")
     browser.open(target)
     cells = (
         "Array.from(document.querySelectorAll('tbody td:nth-child({})')).map((c) => c.textContent)"
@@ -153,7 +160,7 @@ def choose(browser, gbit: str, box: str = "number") -> str:
 @pytest.fixture
 def chooser(browser, tmp_path) -> Browser:
     target = tmp_path / "t.html"
-    target.write_text(Page("t").links("somewhere", WAYS, 1, "a note").render(), encoding="utf-8")
+    target.write_text(page_of(Section().links("somewhere", WAYS, 1, "a note")), encoding="utf-8")
     browser.open(target)
     assert browser.problems == []
     return browser
@@ -209,7 +216,7 @@ def test_a_saved_figure_opens_on_its_own(browser, page, tmp_path) -> None:
     saved = tmp_path / browser.run(f"{link}.download")
     browser.save(f"{link}.click()", tmp_path)
     runs = read_runs([str(page.parent / "kernels.jsonl")])
-    figure = next(iter(build_report(runs, title="t").figures.values()))
+    figure = next(iter(build_report(runs, SECTIONS, title="t").figures.values()))
     assert canonicalize(saved.read_text(encoding="utf-8")) == canonicalize(figure.svg)
     browser.open(saved)
     assert browser.run("document.documentElement.tagName") == "svg"

@@ -11,12 +11,12 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tersor.bench.html import Page
-from tersor.bench.report import build_report, read_runs
+from tersor.bench.report import Page, build_report, read_runs
 from tersor.bench.report.codec_figures import pareto_front
 from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
+from tersor.bench.sections import SECTIONS
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
 from tests.bench.report import runs as made
@@ -62,7 +62,10 @@ class Outline(HTMLParser):
 
 def report_of(*paths) -> Page:
     return build_report(
-        read_runs([str(path) for path in paths]), title="a report", command="tersor report"
+        read_runs([str(path) for path in paths]),
+        SECTIONS,
+        title="a report",
+        command="tersor report",
     )
 
 
@@ -124,7 +127,7 @@ def test_exchanges_of_one_direction_are_not_lost(tmp_path) -> None:
 
 
 def test_measured_speedups_are_times_of_float32_over_own_times(tmp_path) -> None:
-    from tersor.bench.report.exchanges import speedups
+    from tersor.bench.embeddings.report.exchanges import speedups
 
     found = speedups(made.exchange_rows())
     assert found["step", "dlrm-small", 4, 2048]["rows"] == [
@@ -175,16 +178,16 @@ def test_the_environment_and_the_commands_are_those_of_the_rows(every) -> None:
 def test_commands_are_shown_as_they_were_typed_and_none_is_made_up() -> None:
     row, typed = made.kernel_row("flat"), "tersor bench kernels --device cpu"
     rows = [replace(row, command=typed), replace(row, codec="rows", command=typed), row]
-    text = build_report([RowsRun("r", "r.jsonl", rows)], title="t").render()
+    text = build_report([RowsRun("r", "r.jsonl", rows)], SECTIONS, title="t").render()
     assert text.count("<pre>") == text.count(f"<pre><code>{typed}</code></pre>") == 1
-    text = build_report([RowsRun("r", "r.jsonl", [row])], title="t").render()
+    text = build_report([RowsRun("r", "r.jsonl", [row])], SECTIONS, title="t").render()
     assert "<pre>" not in text
     assert "From r.jsonl." in text
 
 
 def test_commands_of_pairs_of_trainings_are_shown_too() -> None:
     pairs = [{**made.pair(0), "command": "tersor bench accuracy"}, made.pair(1)]
-    text = build_report([AccuracyRun("r", "r.jsonl", pairs)], title="t").render()
+    text = build_report([AccuracyRun("r", "r.jsonl", pairs)], SECTIONS, title="t").render()
     assert text.count("<pre>") == text.count("<code>tersor bench accuracy</code>") == 1
 
 
@@ -274,18 +277,18 @@ def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
         replace(row, codec="fp8", lookups=replace(row.lookups, error_share=1.5)) for row in free
     ]
     assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
-    page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], title="t")
+    page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], SECTIONS, title="t")
     assert "because they went beyond a bound: fp8." in page.render()
     (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
     assert "fp8" not in figure
     faster = [replace(row, encode_s=made.seconds(1e-9)) for row in free]
-    page = build_report([RowsRun("n", "p", [*rows, *faster])], title="t")
+    page = build_report([RowsRun("n", "p", [*rows, *faster])], SECTIONS, title="t")
     (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
     assert "half (no bound)" in figure
 
 
 def ways_in(rows) -> list[list[str]]:
-    page = build_report([RowsRun("name", "path", rows)], title="t").render()
+    page = build_report([RowsRun("name", "path", rows)], SECTIONS, title="t").render()
     found = re.findall(r'data-ways="([^"]*)"', page)
     return [[name for name, *_ in json.loads(html.unescape(text))] for text in found]
 

@@ -57,6 +57,8 @@ def _tidy(element: ET.Element, notes: Mapping[str, Mapping[str, str]]) -> None:
         name = child.get("id", "")
         _tidy(child, notes)
         if element.tag == "defs":
+            # style sheets reach what is used, not what it is a copy of
+            child.attrib.pop("stroke", None)
             child.attrib["id"] = name
         if child.tag == "g" and name not in notes and not child.attrib:
             children += child
@@ -73,8 +75,7 @@ def _attributes(element: ET.Element) -> dict[str, str]:
     pairs = (pair.partition(":") for pair in element.get("style", "").split(";") if pair.strip())
     values = {name.strip(): value.strip() for name, _, value in pairs}
     if element.tag == "use":
-        # the marker itself has its stroke
-        values = {name: value for name, value in values.items() if name == "fill"}
+        values = {name: value for name, value in values.items() if name in ("fill", "stroke")}
     values |= {"href" if name == _LINK else name: value for name, value in element.items()}
     return {
         name: _shortened(value)

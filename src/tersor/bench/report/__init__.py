@@ -1,7 +1,23 @@
-"""One page about any number of runs: what they come to, figures, tables, and how to remake them."""
+"""One page about any number of runs: what they come to, figures, tables, and what made them.
 
-from tersor.bench.report.building import build_report, run_sentence
+Which sections a run gets is up to the sites: ``tersor.bench.sections`` lists what they provide.
+"""
+
+from tersor.bench.report.building import build_report
+from tersor.bench.report.figure import Figure
 from tersor.bench.report.links import COMMON_LINKS
+from tersor.bench.report.page import GENERATOR, Page
 from tersor.bench.report.runs import Run, read_runs
+from tersor.bench.report.section import Section, Way
 
-__all__ = ["COMMON_LINKS", "Run", "build_report", "read_runs", "run_sentence"]
+__all__ = [
+    "COMMON_LINKS",
+    "GENERATOR",
+    "Figure",
+    "Page",
+    "Run",
+    "Section",
+    "Way",
+    "build_report",
+    "read_runs",
+]

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.html import Figure
-from tersor.bench.html.figure import slug
 from tersor.bench.plots import Bar, Point, bar_chart, line_chart, scatter_chart
+from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.measured import Measured, bounds_of, main_threads, measured
 
 CODING: Final = ("encode", "decode")

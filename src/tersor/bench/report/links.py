@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tersor.bench.html import Page, Way
 from tersor.bench.report.measured import Measured
+from tersor.bench.report.section import Section, Way
 
 Links = Sequence[float]
 """Bandwidths in Gbit/s, the one that a reader cares about most first."""
@@ -29,14 +29,14 @@ def best_codecs(found: Sequence[Measured], links: Links) -> list[tuple[float, Me
 
 
 def add_chooser(
-    page: Page, about: str, found: Sequence[Measured], links: Links, *, note: str = ""
+    section: Section, about: str, found: Sequence[Measured], links: Links, *, note: str = ""
 ) -> None:
     """Let readers move the bandwidth, from the first link on, where there is more than one codec."""
     ways = [
         Way(one.described, one.ratio, one.encode_gbps, one.decode_gbps) for one in _eligible(found)
     ]
     if len(ways) > 1:
-        page.links(about, ways, links[0], note)
+        section.links(about, ways, links[0], note)
 
 
 def _eligible(found: Sequence[Measured]) -> list[Measured]:

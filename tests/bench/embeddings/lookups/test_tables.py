@@ -15,9 +15,9 @@ from tersor.bench.embeddings.lookups.tables import (
     table_cells,
     table_columns,
 )
+from tersor.bench.embeddings.report.lookups import lookup_sentence
 from tersor.bench.goals import evaluate_goals
 from tersor.bench.page import filled
-from tersor.bench.report.lookup_rows import lookup_sentence
 from tests.bench.core.test_rows import make_row
 
 LINKS = {"1gbit": 0.125, "400gbit": 50.0}

@@ -7,21 +7,25 @@ from typing import Any, Final
 
 from tersor.bench.core.row_checks import is_count
 from tersor.bench.embeddings.planning.trained import LINKS_HEAD, links_cells, links_sentence
-from tersor.bench.html import Figure, Page
-from tersor.bench.html.figure import slug
 from tersor.bench.plots import Bar, bar_chart, line_chart
-from tersor.bench.report.runs import AccuracyRun, TrainingRun
+from tersor.bench.report.figure import Figure, slug
+from tersor.bench.report.links import Links
+from tersor.bench.report.runs import AccuracyRun, Run, TrainingRun
+from tersor.bench.report.section import Section
 
 Points = list[tuple[float, float]]
 _PLAIN, _SMALL = "uncompressed", "compressed"
 _AUC, _LOGLOSS = 1, 2
+_PAIRS_HEAD: Final = (
+    "seed", "AUC without", "AUC with", "change", "logloss change", "ratio forward", "backward",
+)  # fmt: skip
 _SUMMARY_HEAD: Final = (
     "run", "AUC", "logloss", "forward MiB", "backward MiB", "ratio forward", "ratio backward",
     "exchange ms per step",
 )  # fmt: skip
 
 
-def accuracy_sentence(run: AccuracyRun) -> str:
+def _accuracy_sentence(run: AccuracyRun) -> str:
     """Return how the AUC changed, with its interval."""
     from tersor.bench.embeddings.accuracy import Interval
 
@@ -43,8 +47,10 @@ def _metric(pair: Mapping[str, Any], run: str, name: str) -> float:
     return float(pair[run]["metrics"][name])
 
 
-def add_accuracy(page: Page, run: AccuracyRun) -> None:
-    """Add curves, their differences, ratios per table, and every pair."""
+def accuracy_section(run: Run, _links: Links) -> Section | None:
+    """Return curves, their differences, ratios per table, and every pair."""
+    if not isinstance(run, AccuracyRun):
+        return None
     source = _source(run)
     curves = {name: _mean_curve(run.pairs, name, _AUC) for name in (_PLAIN, _SMALL)}
     mean = f"mean of {len(run.pairs)}" if len(run.pairs) > 1 else "one training each"
@@ -63,17 +69,9 @@ def add_accuracy(page: Page, run: AccuracyRun) -> None:
         figures.append(Figure(slug(run.name, f"{name}-change"), svg, caption))
     tables = _volumes(pair[_SMALL]["tables"] for pair in run.pairs)
     figures.append(_table_bars(run.name, source, tables))
-    page.show(*figures)
-    head = (
-        "seed",
-        "AUC without",
-        "AUC with",
-        "change",
-        "logloss change",
-        "ratio forward",
-        "backward",
-    )
-    page.table(f"Pairs of trainings on {source}", head, [_pair_cells(pair) for pair in run.pairs])
+    cells = [_pair_cells(pair) for pair in run.pairs]
+    section = Section(_accuracy_sentence(run)).show(*figures)
+    return section.table(f"Pairs of trainings on {source}", _PAIRS_HEAD, cells)
 
 
 def _source(run: AccuracyRun) -> str:
@@ -139,7 +137,7 @@ def _table_bars(run: str, source: str, ratios: Mapping[str, float]) -> Figure:
     return Figure(slug(run, "tables"), svg, "Bytes before over bytes after compression, forward.")
 
 
-def training_sentence(run: TrainingRun) -> str:
+def _training_sentence(run: TrainingRun) -> str:
     """Return what a quickstart, or one training, came to."""
     runs = run.result.get("runs", {})
     if len(runs) == 2:
@@ -180,18 +178,21 @@ def _standing(log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return standing
 
 
-def add_training(page: Page, run: TrainingRun) -> None:
-    """Add the runs side by side, their curves, and the tables of the model."""
+def training_section(run: Run, _links: Links) -> Section | None:
+    """Return the runs side by side, their curves, and the tables of the model."""
+    if not isinstance(run, TrainingRun):
+        return None
+    section = Section(_training_sentence(run))
     if run.result:
-        page.table("The same training, each way", _SUMMARY_HEAD, _summary(run.result["runs"]))
+        section.table("The same training, each way", _SUMMARY_HEAD, _summary(run.result["runs"]))
         best = run.result.get("best_auc")
         if best is not None:
-            page.text(f"The best AUC that any model can reach on this log is {best:.4f}.")
+            section.text(f"The best AUC that any model can reach on this log is {best:.4f}.")
         links = run.result.get("links")
         if links is not None:
-            page.text(links_sentence(links))
-            page.table("A step on other links, predicted", LINKS_HEAD, links_cells(links))
-            page.text(links["how"])
+            section.text(links_sentence(links))
+            section.table("A step on other links, predicted", LINKS_HEAD, links_cells(links))
+            section.text(links["how"])
     figures: list[Figure | None] = []
     for kind, value, label, title in (
         ("eval", "auc", "AUC", "AUC on the test samples"),
@@ -203,11 +204,12 @@ def add_training(page: Page, run: TrainingRun) -> None:
             svg = line_chart(title, "step", curves, y_label=label, dashed=list(curves)[1:])
             figures.append(Figure(slug(run.name, title), svg, f"{title}, by step."))
     figures.append(_model_tables(run))
-    page.show(*(figure for figure in figures if figure is not None))
+    section.show(*(figure for figure in figures if figure is not None))
     tables = run.result.get("tables", [])
     if tables:
         head = ("table", "rows", "class", "final bound", "ratio", "why")
-        page.table("Tables of the model", head, [_table_cells(table) for table in tables])
+        section.table("Tables of the model", head, [_table_cells(table) for table in tables])
+    return section
 
 
 def _curve(log: Iterable[Mapping[str, Any]], kind: str, value: str) -> Points:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tersor.bench.core.markup import escaped
-
 
 @dataclass(frozen=True, slots=True)
 class Figure:
@@ -23,15 +21,6 @@ class Figure:
     svg: str
     caption: str
     is_folded: bool = False
-
-    def render(self) -> str:
-        """Return the figure with its caption and a link that ``figures.js`` lets save it."""
-        link = (
-            f'<a hidden download="{escaped(self.name)}.svg" href="#">'
-            f'<span class="hidden">{escaped(self.name)}: </span>SVG</a>'
-        )
-        caption = f"<figcaption>{escaped(self.caption)} {link}</figcaption>"
-        return f"<figure>{self.svg}{caption}</figure>"
 
 
 def slug(*words: str) -> str:

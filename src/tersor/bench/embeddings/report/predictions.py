@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from tersor.bench.embeddings.planning.check import CHECK_COLUMNS, TOLERANCE
-from tersor.bench.html import Figure, Page
-from tersor.bench.html.figure import slug
 from tersor.bench.plots import Point, scatter_chart
-from tersor.bench.report.runs import PlanRun
+from tersor.bench.report.figure import Figure, slug
+from tersor.bench.report.links import Links
+from tersor.bench.report.runs import PlanRun, Run
+from tersor.bench.report.section import Section
 
 
-def plan_sentence(run: PlanRun) -> str:
+def _sentence(run: PlanRun) -> str:
     """Return how many predictions are near what was measured."""
     errors = [line["predicted_s"] / line["measured_s"] - 1 for line in run.lines]
     hits = sum(abs(error) <= TOLERANCE for error in errors)
@@ -20,8 +21,10 @@ def plan_sentence(run: PlanRun) -> str:
     )
 
 
-def add_predictions(page: Page, run: PlanRun) -> None:
-    """Add predicted against measured times, and all of them as a table."""
+def predictions_section(run: Run, _links: Links) -> Section | None:
+    """Return predicted against measured times, and all of them as a table."""
+    if not isinstance(run, PlanRun):
+        return None
     points = [
         Point("", 1e3 * line["measured_s"], line["predicted_s"] / line["measured_s"], line["what"])
         for line in run.lines
@@ -37,7 +40,7 @@ def add_predictions(page: Page, run: PlanRun) -> None:
         points, lines=lines, log_x=True,
     )  # fmt: skip
     caption = "Each point is predicted without the rows of its own link, or of its own batch."
-    page.show(Figure(slug(run.name, "predictions"), svg, caption))
+    figure = Figure(slug(run.name, "predictions"), svg, caption)
     cells = [
         [
             line["link"], f"{line['batch']:,}", line["codec"], line["what"],
@@ -46,4 +49,5 @@ def add_predictions(page: Page, run: PlanRun) -> None:
         ]
         for line in run.lines
     ]  # fmt: skip
-    page.table("Predictions", (*CHECK_COLUMNS[:-1], "error %"), cells)
+    head = (*CHECK_COLUMNS[:-1], "error %")
+    return Section(_sentence(run)).show(figure).table("Predictions", head, cells)

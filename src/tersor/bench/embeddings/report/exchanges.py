@@ -10,10 +10,11 @@ from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.contenders import BASELINE, BOUNDED
 from tersor.bench.embeddings.exchange_tables import exchange_cells
-from tersor.bench.html import Figure, Page
-from tersor.bench.html.figure import slug
 from tersor.bench.plots import Bar, bar_chart, line_chart
-from tersor.bench.report.links import gbit_words
+from tersor.bench.report.figure import Figure, slug
+from tersor.bench.report.links import Links, gbit_words
+from tersor.bench.report.runs import RowsRun, Run
+from tersor.bench.report.section import Section
 from tersor.errors import SpecError
 from tersor.workloads.network.bandwidth import Bandwidth
 
@@ -80,7 +81,7 @@ def speedups(
     }
 
 
-def exchange_sentence(rows: Sequence[ResultRow]) -> str:
+def _sentence(rows: Sequence[ResultRow]) -> str:
     """Return the largest gain of a whole step, in one sentence."""
     best = [
         (gain, codec, link, place)
@@ -100,17 +101,21 @@ def exchange_sentence(rows: Sequence[ResultRow]) -> str:
     )
 
 
-def add_exchanges(page: Page, run: str, rows: Sequence[ResultRow]) -> None:
-    """Add figures of the gain over the bandwidth, and the times of every contender."""
-    gains = speedups(rows)
-    page.heading("Exchanges between ranks")
-    page.show(*_figures(run, gains))
+def exchanges_section(run: Run, _links: Links) -> Section | None:
+    """Return figures of the gain over the bandwidth, and the times of every contender."""
+    rows = [row for row in run.rows if row.exchange is not None] if isinstance(run, RowsRun) else []
+    if not rows:
+        return None
+    section = Section(_sentence(rows)).heading("Exchanges between ranks")
+    section.show(*_figures(run.name, speedups(rows)))
     cells = [_with_number(line) for line in exchange_cells(rows)]
     title = "Times of exchanges and steps; in brackets encode + sizes + payload + decode"
-    page.table(title, _HEAD, cells)
+    section.table(title, _HEAD, cells)
     alone = [row for row in rows if not _is_paired(row, rows)]
     if alone:
-        page.table("Rows of one direction only", ("exchange", "direction", "place"), _alone(alone))
+        head = ("exchange", "direction", "place")
+        section.table("Rows of one direction only", head, _alone(alone))
+    return section
 
 
 def _figures(

@@ -12,13 +12,14 @@ from tersor.bench.embeddings.lookups.tables import (
     table_cells,
     table_columns,
 )
-from tersor.bench.html import Figure, Page
-from tersor.bench.html.figure import slug
 from tersor.bench.plots import Bar, bar_chart
 from tersor.bench.report.codec_figures import CODING, front_figure, links_figure
-from tersor.bench.report.codec_rows import rows_cells
+from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.links import Links, add_chooser, gbit_words
 from tersor.bench.report.measured import Measured
+from tersor.bench.report.rows_table import rows_cells
+from tersor.bench.report.runs import RowsRun, Run
+from tersor.bench.report.section import Section
 
 
 def lookup_sentence(rows: Sequence[ResultRow]) -> str:
@@ -65,22 +66,25 @@ def _measured(place: Place, *, usable: bool = False) -> list[Measured]:
     return found
 
 
-def add_lookups(page: Page, run: str, rows: Sequence[ResultRow], links: Links) -> None:
-    """Add a part per dump: its figures, its encoders and its tables."""
+def lookups_section(run: Run, links: Links) -> Section | None:
+    """Return a part per dump: its figures, its encoders and its tables."""
+    rows = run.rows if isinstance(run, RowsRun) else []
+    rows = [row for row in rows if row.exchange is None and row.lookups is not None]
+    if not rows:
+        return None
+    section = Section(lookup_sentence(rows))
     bandwidths = {gbit_words(link): link / 8 for link in links}
     for place in places(rows):
-        page.heading(f"Look-ups of {place.words}")
-        page.show(*_figures(run, place))
+        section.heading(f"Look-ups of {place.words}")
+        section.show(*_figures(run.name, place))
         usable = _measured(place, usable=True)
-        add_chooser(page, place.words, usable, links, note=_chooser_note(place, usable))
-        encoders = (
-            f"Encoders over all tables of {place.words}; best on: tables, at {gbit_words(links[0])}"
-        )
-        page.table(encoders, encoder_columns(bandwidths), encoder_cells(place, bandwidths))
-        page.table(
-            f"Tables of {place.words}", table_columns(bandwidths), table_cells(place, bandwidths)
-        )
-    page.table("All rows of look-ups", *rows_cells(rows))
+        add_chooser(section, place.words, usable, links, note=_chooser_note(place, usable))
+        title = f"Encoders over all tables of {place.words}; best on: tables, at "
+        encoders = encoder_columns(bandwidths), encoder_cells(place, bandwidths)
+        section.table(f"{title}{gbit_words(links[0])}", *encoders)
+        tables = table_columns(bandwidths), table_cells(place, bandwidths)
+        section.table(f"Tables of {place.words}", *tables)
+    return section.table("All rows of look-ups", *rows_cells(rows))
 
 
 def _chooser_note(place: Place, usable: Sequence[Measured]) -> str:

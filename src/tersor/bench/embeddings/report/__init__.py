@@ -1,0 +1,1 @@
+"""What reports show about embeddings: exchanges, look-ups, trainings and predictions."""

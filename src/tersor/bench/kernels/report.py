@@ -1,0 +1,113 @@
+"""The part of a report about codecs: which is smallest, which is fastest, and on which link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.report.codec_figures import codec_figures
+from tersor.bench.report.links import Links, add_chooser, best_codecs
+from tersor.bench.report.measured import (
+    Measured,
+    Place,
+    bounds_of,
+    comparable,
+    main_threads,
+    measured,
+)
+from tersor.bench.report.rows_table import number_cell, rows_cells
+from tersor.bench.report.runs import RowsRun, Run
+from tersor.bench.report.section import Section
+
+
+def rows_by_place(rows: Iterable[ResultRow]) -> dict[Place, list[ResultRow]]:
+    """Return rows of codecs by what can be compared, in their order."""
+    found: dict[Place, list[ResultRow]] = {}
+    for row in rows:
+        found.setdefault(Place.of(row), []).append(row)
+    return found
+
+
+def _sentence(rows: Sequence[ResultRow]) -> str:
+    """Return what the first place of a result file shows, in one sentence."""
+    place, own = next(iter(_main_places(rows).items()))
+    shown = comparable(own)
+    bounds: list[float | None] = [*bounds_of(shown)] or [None]
+    # nothing is left of programs that started from codes
+    found = measured(shown, bounds[0], main_threads(shown)) if shown else []
+    held = [one for one in found if not one.broken and one.ratio > 1]
+    count = f"{len(rows):,} row" + "s" * (len(rows) > 1)
+    if len(own) == 1 and own[0].note:
+        return f"{count}; {own[0].codec} on {place.label}: {own[0].note}."
+    if not held:
+        return f"{count} on {place.label}."
+    small = max(held, key=lambda one: one.ratio)
+    fast = max(held, key=lambda one: one.encode_gbps)
+    at = "" if bounds[0] is None else f" at the relative bound {bounds[0]:g}"
+    return (
+        f"{count}; on {place.label}{at}, {_named(small)} is smallest, "
+        f"{small.ratio:.1f} times smaller than float32, and {_named(fast)} encodes fastest, at "
+        f"{number_cell(fast.encode_gbps, 3)} GB/s."
+    )
+
+
+def _main_places(rows: Sequence[ResultRow]) -> dict[Place, list[ResultRow]]:
+    """Return the places with more than one row before the others."""
+    places = rows_by_place(rows)
+    return dict(sorted(places.items(), key=lambda pair: len(pair[1]) == 1))
+
+
+def _named(one: Measured) -> str:
+    return f"{one.codec} (a peer)" if one.peer else one.codec
+
+
+def codecs_section(run: Run, links: Links) -> Section | None:
+    """Return a part per place: its figures, the codecs that suit each link, and all its rows."""
+    rows = run.rows if isinstance(run, RowsRun) else []
+    rows = [row for row in rows if row.exchange is None and row.lookups is None]
+    if not rows:
+        return None
+    section = Section(_sentence(rows))
+    for place, own in rows_by_place(rows).items():
+        label = place.label
+        section.heading(label)
+        shown = comparable(own)
+        if len(shown) > 1 and not place.is_file:
+            section.show(*codec_figures(run.name, label, shown))
+            _add_best(section, label, shown, links)
+        section.table(f"All rows: {label}", *rows_cells(own))
+    return section
+
+
+def _add_best(section: Section, label: str, rows: Sequence[ResultRow], links: Links) -> None:
+    """Add which codec is fastest on which link, and why."""
+    bounds: list[float | None] = [*bounds_of(rows)] or [None]
+    threads = main_threads(rows)
+    at = label if bounds[0] is None else f"{label}, relative bound {bounds[0]:g}"
+    add_chooser(section, at, measured(rows, bounds[0], threads), links)
+    lines = [
+        [f"{link:g}", "" if bound is None else f"{bound:g}", *_fastest_cells(one, gain)]
+        for bound in bounds
+        for link, one, gain in best_codecs(measured(rows, bound, threads), links)
+    ]
+    head = (
+        "link Gbit/s",
+        "bound",
+        "fastest",
+        "times float32",
+        "ratio",
+        "encode GB/s",
+        "decode GB/s",
+    )
+    if lines:
+        section.table(
+            "Predicted fastest codec by link: sending, encoding and decoding", head, lines
+        )
+
+
+def _fastest_cells(one: Measured, gain: float) -> list[str]:
+    """Return what is fastest on a link: the best codec, or float32 where that would be slower."""
+    if gain <= 1:
+        return [f"float32 as it is ({_named(one)} would reach {gain:.2f})", "1.00", "1.0", "", ""]
+    speeds = (number_cell(gbps, 3) for gbps in (one.encode_gbps, one.decode_gbps))
+    return [_named(one), f"{gain:.2f}", f"{one.ratio:.1f}", *speeds]

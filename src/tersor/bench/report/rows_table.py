@@ -1,0 +1,85 @@
+"""Result rows as a table: every figure that any of them has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from tersor.bench.core.rows import ResultRow
+
+_HEAD_FIRST: Final = ("codec", "by", "ratio")
+
+
+def rows_cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
+    """Return head and cells of a table; columns that say nothing are left out."""
+    columns = {name: [cell(row) for row in rows] for name, cell in _COLUMNS.items()}
+    kept = {name: cells for name, cells in columns.items() if any(cells) or name in _HEAD_FIRST}
+    for name, usual in (("threads", "1"), ("repeated", "1"), ("sampled", "1")):
+        if name in kept and set(kept[name]) == {usual}:
+            del kept[name]
+    return list(kept), [list(line) for line in zip(*kept.values(), strict=True)]
+
+
+def number_cell(value: float | None, digits: int = 4) -> str:
+    """Return a number in few digits; empty where there is none."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.{digits}g}"
+
+
+def _share(value: float, of: float | None) -> str:
+    return "" if not of else f"{value / of:.3f}"
+
+
+def _of_ceiling(row: ResultRow, direction: str) -> str:
+    if row.memcpy_gbps is None or not row.ceiling_gbps:
+        return ""
+    seconds = row.encode_s if direction == "encode" else row.decode_s
+    return f"{row.moved_gbps(seconds) / row.ceiling_gbps:.3f}"
+
+
+def _of_bound(row: ResultRow) -> str:
+    if row.worst_error is None or not row.error_bound:
+        return ""
+    mark = "!" if row.bound_held is False else ""
+    return f"{row.worst_error / row.error_bound:.4f}{mark}"
+
+
+def _count(numbers: Mapping[str, int] | None, direction: str, unit: float = 1) -> str:
+    number = None if numbers is None else numbers.get(direction)
+    return "" if number is None else number_cell(number / unit)
+
+
+def _bits(row: ResultRow) -> str:
+    return f"{8 * row.encoded_nbytes / row.num_values:.3f}" if row.num_values else ""
+
+
+_COLUMNS: Final[Mapping[str, Callable[[ResultRow], str]]] = {
+    "codec": lambda row: row.codec,
+    "by": lambda row: "peer" if row.peer else "tersor",
+    "table": lambda row: row.group or "",
+    "bound": lambda row: number_cell(row.relative_bound),
+    "threads": lambda row: str(row.threads),
+    "ratio": lambda row: f"{row.ratio:.2f}",
+    "bits per value": _bits,
+    "encode GB/s": lambda row: number_cell(row.encode_gbps),
+    "decode GB/s": lambda row: number_cell(row.decode_gbps),
+    "encode of memcpy": lambda row: _share(row.encode_gbps, row.memcpy_gbps),
+    "decode of memcpy": lambda row: _share(row.decode_gbps, row.memcpy_gbps),
+    "encode of ceiling": lambda row: _of_ceiling(row, "encode"),
+    "decode of ceiling": lambda row: _of_ceiling(row, "decode"),
+    "error of bound": _of_bound,
+    "entropy bits": lambda row: number_cell(row.entropy_bits),
+    "distinct rows": lambda row: number_cell(row.distinct_rows),
+    "launches encode": lambda row: _count(row.num_launches, "encode"),
+    "launches decode": lambda row: _count(row.num_launches, "decode"),
+    "MiB taken encode": lambda row: _count(row.workspace_nbytes, "encode", 2**20),
+    "MiB taken decode": lambda row: _count(row.workspace_nbytes, "decode", 2**20),
+    "extra MiB": lambda row: number_cell(
+        None if row.peak_extra_nbytes is None else row.peak_extra_nbytes / 2**20
+    ),
+    "sampled": lambda row: f"{row.sampled_fraction:.3g}",
+    "repeated": lambda row: str(row.repeat),
+    "version": lambda row: row.version,
+    "note": lambda row: row.note,
+}
