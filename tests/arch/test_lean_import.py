@@ -15,6 +15,7 @@ OPTIONAL = (
     "llvmlite",
     "lz4",
     "matplotlib",
+    "msgspec",
     "numba",
     "pysz",
     "rich",

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from tersor.bench.core.blocks import Quality
 from tersor.bench.core.rows import RowFile
 from tersor.bench.page import filled, main
 from tersor.errors import SpecError
@@ -46,6 +47,14 @@ def test_tables_are_made_from_the_rows_asked_for(root):
     assert "between" in text
     assert "| flat encodes at 1200 GB/s | 1200 | 1234 | met |" in text
     assert filled(text, root) == text
+
+
+def test_figures_of_quality_are_columns_of_their_own(root):
+    with RowFile(root / "results" / "rows.jsonl", resume=True) as file:
+        file.append(on_cuda("ans", quality=Quality(ssim=0.875)))
+    table = filled(PAGE, root).split("<!-- end -->")[0]
+    assert "| workspace MiB | SSIM |" in table
+    assert "| 0.875 |" in table
 
 
 def test_rows_are_chosen_by_codec(root):

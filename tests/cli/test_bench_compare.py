@@ -103,4 +103,4 @@ def test_a_file_of_something_else_is_one_sentence(tersor, write) -> None:
     Path("b.jsonl").write_bytes(b"\xff\xfe\x00\n")
     assert "b.jsonl is not text" in tersor.refused(*compare, code=1)
     Path("b.jsonl").write_text(json.dumps({**steady_row().to_config(), "encode_s": None}) + "\n")
-    assert "encode_s must be percentiles" in tersor.refused(*compare, code=1)
+    assert "encode_s must be an object, not null" in tersor.refused(*compare, code=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tersor.bench.core.goal import Goal
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow
 from tersor.bench.embeddings.exchange_goals import exchange_goals
 from tersor.bench.embeddings.lookups.goals import lookup_goals
 from tersor.bench.kernels.cpu_goals import evaluate_cpu_goals
@@ -19,10 +19,9 @@ def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
     their own. Rows of other suites and inputs are ignored where they do not belong.
     """
     rows = list(rows)
-    if rows and all(row.lookups is not None for row in rows):
+    if rows and all(isinstance(row, LookupRow) for row in rows):
         return lookup_goals(rows)
-    between_ranks = [row for row in rows if row.exchange is not None]
-    if between_ranks and len(between_ranks) == len(rows):
+    if rows and all(isinstance(row, ExchangeRow) for row in rows):
         return exchange_goals(rows)
     on_device = [row for row in rows if row.device == "cuda"]
     on_cpu = [row for row in rows if row.device != "cuda"]

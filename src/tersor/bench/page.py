@@ -21,8 +21,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from tersor.bench.core.blocks import TITLES
 from tersor.bench.core.rows import ResultRow, read_rows
-from tersor.bench.core.tables import DEVICE_COLUMNS, device_cells
+from tersor.bench.core.tables import DEVICE_COLUMNS, device_cells, figure_cells, figure_names
 from tersor.bench.embeddings.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
 from tersor.bench.embeddings.lookups.sums import places
 from tersor.bench.embeddings.lookups.tables import (
@@ -73,7 +74,7 @@ def filled(text: str, root: Path) -> str:
             elif match["kind"] == "exchanges":
                 made = _table(EXCHANGE_COLUMNS, exchange_cells(rows))
             else:
-                made = _table(DEVICE_COLUMNS, [device_cells(row) for row in rows])
+                made = _rows(rows)
         return f"{match['open']}\n{made}\n\n{match['close']}"
 
     return _BLOCK.sub(fill, text)
@@ -96,13 +97,8 @@ def _parsed(filters: str) -> dict[str, Sequence[str]]:
 
 
 def _is_wanted(row: ResultRow, filters: Mapping[str, Sequence[str]]) -> bool:
-    bound = "none" if row.relative_bound is None else f"{row.relative_bound:g}"
-    mib = str(round(row.original_nbytes / 2**20))
-    facts = {"input": row.input, "codec": row.codec, "bound": bound, "mib": mib}
-    if row.exchange is not None:
-        times = row.exchange
-        facts |= {"link": times.link or times.network, "batch": str(times.batch)}
-    return all(facts.get(name) in values for name, values in filters.items())
+    traits = row.traits()
+    return all(traits.get(name) in values for name, values in filters.items())
 
 
 def _lookups(rows: Sequence[ResultRow], links: Sequence[str], *, is_by_table: bool) -> str:
@@ -110,6 +106,12 @@ def _lookups(rows: Sequence[ResultRow], links: Sequence[str], *, is_by_table: bo
     head, cells = (table_columns, table_cells) if is_by_table else (encoder_columns, encoder_cells)
     made = [_table(head(bandwidths), cells(place, bandwidths)) for place in places(rows)]
     return "\n\n".join(made)
+
+
+def _rows(rows: Sequence[ResultRow]) -> str:
+    names = figure_names(rows)
+    columns = [*DEVICE_COLUMNS, *(TITLES[name] for name in names)]
+    return _table(columns, [[*device_cells(row), *figure_cells(row, names)] for row in rows])
 
 
 def _goals(rows: Sequence[ResultRow]) -> str:

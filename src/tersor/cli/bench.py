@@ -8,10 +8,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
+from msgspec import structs
 from rich.console import RenderableType
 from rich.text import Text
 
-from tersor.bench.core.rows import ResultRow, RowFile
+from tersor.bench.core.rows import ExchangeRow, ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import (
     JsonOption,
@@ -163,7 +164,7 @@ class Rows:
 
     def append(self, row: ResultRow) -> None:
         """Add a row; it is on the disk when this returns."""
-        row = replace(row, command=self._command)
+        row = structs.replace(row, command=self._command)
         self.added.append(row)
         if self._file is None:
             self.all.append(row)
@@ -246,7 +247,7 @@ def show_rows(
         for row in rows
         if row.suite == "memory"
     ]
-    if any(row.exchange is not None for row in rows):
+    if any(isinstance(row, ExchangeRow) for row in rows):
         tables.append(exchange_table(rows))
     screen.result(values, *tables, *([goals_table(goals)] if judges else []))
     if not judges:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
+from rich.console import Console
 
+from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.compare import NOISE_PERCENT, TimeChange, compare_rows
 from tersor.bench.core.compare_tables import (
     comparison_sentence,
+    comparison_table,
     comparison_values,
     lonely_sentences,
 )
@@ -24,6 +26,17 @@ def steady_row(**changes):
     """A row whose times have a spread of 5 % to each side."""
     steady = {"encode_s": times(1e-3), "decode_s": times(2e-3), "memcpy_s": times(1e-4)}
     return make_row(**{**steady, **changes})
+
+
+def accuracy(mean, half_width):
+    return Quality(accuracy=Estimate(mean=mean, half_width=half_width, num_runs=5))
+
+
+def rendered(table):
+    console = Console(width=300)
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def verdicts(comparison):
@@ -128,7 +141,7 @@ def test_dividing_by_the_copy_keeps_what_the_machine_does_not_explain():
 def test_rows_without_a_copy_are_not_judged_by_time_per_copy(copies):
     with_copy = steady_row(codec="rows")
     lone = [steady_row(memcpy_s=copy) for copy in copies]
-    after = [dataclasses.replace(lone[1], encode_s=times(2e-3), encoded_nbytes=600), with_copy]
+    after = [structs.replace(lone[1], encode_s=times(2e-3), encoded_nbytes=600), with_copy]
     comparison = compare_rows([lone[0], with_copy], after, per_copy=True)
     left, judged = comparison.pairs
     assert (left.before.codec, left.times, left.size) == ("flat", (), "larger")
@@ -160,7 +173,7 @@ def test_dividing_by_copies_that_no_row_has_is_refused():
 )
 def test_what_makes_a_comparison_doubtful_is_one_sentence(change, words):
     before = steady_row(entropy_bits=3.0)
-    comparison = compare_rows([before], [dataclasses.replace(before, **change)])
+    comparison = compare_rows([before], [structs.replace(before, **change)])
     assert len(comparison.warnings) == 1
     assert words in comparison.warnings[0]
 
@@ -184,6 +197,56 @@ def test_whole_exchanges_and_steps_are_compared_too():
     assert verdicts(comparison) == {
         "encode": "same", "decode": "same", "exchange": "same", "step": "slower",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdicts"),
+    [
+        (Quality(psnr_db=40.0, ssim=0.9), Quality(psnr_db=39.9, ssim=0.91), ["worse", "better"]),
+        (Quality(loss=Estimate(mean=2.0)), Quality(loss=Estimate(mean=1.9)), ["better"]),
+        # seeds differ by more than the change of their mean
+        (accuracy(0.80, 0.01), accuracy(0.81, 0.01), ["same"]),
+        (accuracy(0.80, 0.01), accuracy(0.77, 0.01), ["worse"]),
+        # one run alone has no interval, so that the figures decide
+        (accuracy(0.80, None), accuracy(0.801, 0.01), ["better"]),
+        (Memory(held_nbytes=1000, peak_nbytes=2000), Memory(peak_nbytes=2100), ["same"]),
+        (Memory(held_nbytes=1000), Memory(held_nbytes=1051), ["worse"]),
+    ],
+)
+def test_quality_and_memory_have_changed_only_where_noise_cannot_explain_it(
+    before, after, verdicts
+):
+    block = type(before).__name__.lower()
+    comparison = compare_rows([steady_row(**{block: before})], [steady_row(**{block: after})])
+    pair = comparison.pairs[0]
+    assert [change.verdict for change in pair.figures] == verdicts
+    assert pair.changed == (set(verdicts) != {"same"})
+    worse, better = (verdicts.count(verdict) for verdict in ("worse", "better"))
+    assert comparison_sentence(comparison).endswith(
+        f"; quality and memory: {worse} worse, {better} better"
+    )
+
+
+def test_a_worse_figure_comes_before_gains_and_is_shown_in_table_and_values():
+    lost = {"quality": Quality(psnr_db=40.0), "memory": Memory(peak_nbytes=2**20)}
+    before = [steady_row(codec="faster"), steady_row(codec="worse", **lost)]
+    lost = {"quality": Quality(psnr_db=30.0), "memory": Memory(peak_nbytes=2**20)}
+    after = [steady_row(codec="faster", encode_s=times(1e-4)), steady_row(codec="worse", **lost)]
+    comparison = compare_rows(before, after)
+    assert [pair.before.codec for pair in comparison.pairs] == ["worse", "faster"]
+    shown = rendered(comparison_table(comparison, ("a", "b")))
+    assert "PSNR dB" in shown
+    assert "40 to 30, worse" in shown
+    assert "SSIM" not in shown
+    figures = comparison_values(comparison)["pairs"][0]["figures"]
+    assert figures["psnr_db"]["verdict"] == "worse"
+    assert figures["peak_nbytes"]["after"]["mean"] == 2**20
+
+
+def test_rows_without_quality_and_memory_are_compared_without_a_word_of_them():
+    comparison = compare_rows([steady_row()], [steady_row(quality=Quality(psnr_db=40.0))])
+    assert comparison.pairs[0].figures == ()
+    assert "quality" not in comparison_sentence(comparison)
 
 
 def test_files_without_a_common_measurement_are_refused():

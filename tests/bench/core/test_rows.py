@@ -1,42 +1,141 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 
 import pytest
 
-from tersor.bench.core.rows import ResultRow, RowFile, read_rows, row_key
+from tersor.bench.core.blocks import TITLES, Estimate, Memory, Quality
+from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, RowFile, read_rows, row_key
 from tersor.bench.core.timing import Percentiles
+from tersor.bench.report import read_runs
 from tersor.errors import CorruptDataError, SpecError
+from tests.arch.source_files import REPOSITORY
 from tests.bench.report import runs as made
+
+RESULTS = REPOSITORY / "results"
+KINDS = {"exchange": ExchangeRow, "lookups": LookupRow}
 
 
 def make_row(**changes):
-    row = ResultRow(
-        suite="kernels",
-        codec="flat",
-        version="1",
-        spec={"bound": {"relative": 0.03}, "block": 32},
-        input="gradients",
-        device="cpu",
-        num_values=1000,
-        original_nbytes=4000,
-        encoded_nbytes=500,
-        worst_error=0.25,
-        error_bound=0.5,
-        encode_s=Percentiles(1e-6, 2e-6, 3e-6),
-        decode_s=Percentiles(0.5e-6, 1e-6, 2e-6),
-        memcpy_s=Percentiles(1e-7, 2e-7, 4e-7),
-        versions={"python": "3.11.0"},
-        machine={"cpu": "some", "cores": 2},
-    )
-    return dataclasses.replace(row, **changes)
+    kind = next((KINDS[name] for name in changes if name in KINDS), ResultRow)
+    values = {
+        "suite": "kernels",
+        "codec": "flat",
+        "version": "1",
+        "spec": {"bound": {"relative": 0.03}, "block": 32},
+        "input": "gradients",
+        "device": "cpu",
+        "num_values": 1000,
+        "original_nbytes": 4000,
+        "encoded_nbytes": 500,
+        "worst_error": 0.25,
+        "error_bound": 0.5,
+        "encode_s": Percentiles(1e-6, 2e-6, 3e-6),
+        "decode_s": Percentiles(0.5e-6, 1e-6, 2e-6),
+        "memcpy_s": Percentiles(1e-7, 2e-7, 4e-7),
+        "versions": {"python": "3.11.0"},
+        "machine": {"cpu": "some", "cores": 2},
+    }
+    return kind(**{**values, **changes})
 
 
 def test_a_row_survives_json():
     row = make_row(sampled_fraction=0.125, note="é", distinct_rows=0.5, memcpy_s=None)
     assert ResultRow.from_config(json.loads(json.dumps(row.to_config()))) == row
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_every_committed_row_can_be_read_and_says_the_same_when_written_again(path):
+    lines = path.read_text().splitlines()
+    first = json.loads(lines[0])
+    if "schema" not in first:
+        assert len(read_runs([str(path)])) == 1
+        return
+    rows = read_rows(path)
+    assert len(rows) == len(lines)
+    for line, row in zip(lines, rows, strict=True):
+        old, new = json.loads(line), row.to_config()
+        assert {name: new[name] for name in _told(old)} == _told(old)
+        assert ResultRow.from_config(new) == row
+
+
+def _told(old):
+    """Return what a committed row says; some have keys without a value that rows no longer have."""
+    config = {name: value for name, value in old.items() if value is not None}
+    facts = config.get("lookups")
+    return (
+        config
+        if facts is None
+        else {**config, "lookups": {"num_tables": 0, "setting": "", **facts}}
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "made_row"),
+    [
+        (ResultRow, made.kernel_rows()[0]),
+        (ExchangeRow, made.exchange_rows()[0]),
+        (LookupRow, made.lookup_rows()[0]),
+    ],
+)
+def test_the_kind_of_a_row_is_written_and_read_and_old_rows_have_that_of_their_block(
+    kind, made_row
+):
+    config = json.loads(json.dumps(made_row.to_config()))
+    assert type(ResultRow.from_config(config)) is kind
+    old = {"exchange": None, "lookups": None, **config}
+    del old["kind"]
+    assert ResultRow.from_config(old) == made_row
+    with pytest.raises(SpecError, match="kind must be one that is known: invalid value 'other'"):
+        ResultRow.from_config({**config, "kind": "other"})
+
+
+def test_a_row_of_a_kind_must_have_its_block_and_no_other():
+    exchange, lookups = made.exchange_rows()[0].to_config(), made.lookup_rows()[0].to_config()
+    with pytest.raises(SpecError, match="it lacks the required field `exchange`"):
+        ResultRow.from_config({k: v for k, v in exchange.items() if k != "exchange"})
+    with pytest.raises(SpecError, match="it contains unknown field `lookups`"):
+        ResultRow.from_config({**exchange, "lookups": lookups["lookups"]})
+
+
+def test_every_figure_has_a_title():
+    assert set(TITLES) == {*Quality.__struct_fields__, *Memory.__struct_fields__}
+
+
+def test_quality_and_memory_survive_json():
+    accuracy = Estimate(mean=0.8, half_width=0.01, num_runs=5)
+    row = make_row(
+        quality=Quality(psnr_db=42.0, ssim=0.99, loss=Estimate(mean=2.5), accuracy=accuracy),
+        memory=Memory(held_nbytes=1 << 20, peak_nbytes=1 << 30),
+    )
+    assert ResultRow.from_config(json.loads(json.dumps(row.to_config()))) == row
+    assert list(row.figures()) == [
+        "psnr_db", "ssim", "loss", "accuracy", "held_nbytes", "peak_nbytes",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"quality": {}}, "quality must be at least one figure, or null"),
+        ({"memory": {"held_nbytes": None}}, "memory must be at least one figure, or null"),
+        ({"quality": {"ssim": 1.5}}, "quality.ssim must be a number <= 1.0"),
+        ({"quality": {"sharpness": 1.5}}, "quality contains unknown field `sharpness`"),
+        ({"quality": {"loss": 1.5}}, "quality.loss must be an object or null, not a number"),
+        ({"quality": {"loss": {"mean": 1, "half_width": -1}}}, "half_width must be a number >= 0"),
+        ({"memory": {"peak_nbytes": -1}}, "memory.peak_nbytes must be a whole number >= 0"),
+        ({"num_launches": {"encode": 1.5}}, "num_launches.* must be a whole number, not a number"),
+    ],
+)
+def test_a_wrong_value_is_named_in_one_sentence_with_file_and_line(change, words, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    good, bad = make_row().to_config(), {**make_row().to_config(), **change}
+    path.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
+    with pytest.raises(
+        CorruptDataError, match=rf"^line 2 of .*rows.jsonl is not a result row: .*{words}"
+    ):
+        read_rows(path)
 
 
 def test_ratio_is_original_over_encoded_and_speed_counts_raw_bytes():

@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
+from msgspec import structs
 
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ResultRow, RowFile
@@ -25,7 +25,7 @@ def both_ways(codec, exchange_ms, step_ms, *, batch=2048, link="1gbit"):
             step_s=times[3],
         )  # fmt: skip
         row = make_row(suite="embeddings", codec=codec, input="dlrm", exchange=exchange)
-        rows.append(dataclasses.replace(row, group=f"{direction}, {exchange.place}"))
+        rows.append(structs.replace(row, group=f"{direction}, {exchange.place}"))
     return rows
 
 

@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 from rich.console import Console
 
 from tersor.bench.core.tables import goals_table, kernels_table
@@ -78,19 +77,19 @@ def test_two_threads_are_compared_over_all_inputs_together():
 
 
 def test_memory_is_judged_by_the_memory_suite_and_by_large_files_only():
-    row = dataclasses.replace(
+    row = structs.replace(
         make_row(), suite="memory", original_nbytes=2**32, peak_extra_nbytes=2**30
     )
     assert goal([row], "4 GiB").met is True
-    assert goal([dataclasses.replace(row, peak_extra_nbytes=2**30 + 1)], "4 GiB").met is False
-    small = dataclasses.replace(row, original_nbytes=2**24, peak_extra_nbytes=2**25)
+    assert goal([structs.replace(row, peak_extra_nbytes=2**30 + 1)], "4 GiB").met is False
+    small = structs.replace(row, original_nbytes=2**24, peak_extra_nbytes=2**25)
     assert goal([small], "4 GiB").met is None
 
 
 def test_of_two_builds_the_later_one_is_judged_by_its_own_peer():
     old = [timed("flat", 4e-6), timed("sz3", 8e-6, peer=True)]
     new = [timed("flat", 1e-6), timed("sz3", 30e-6, peer=True)]
-    new = [dataclasses.replace(row, git_commit="later") for row in new]
+    new = [structs.replace(row, git_commit="later") for row in new]
     found = goal([*old, *new], "flat encodes 20 x SZ3")
     assert found.measured == pytest.approx(30)
     assert found.detail.startswith("worst of 1")

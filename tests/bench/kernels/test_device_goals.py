@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
+from tersor.bench.core.blocks import Memory, Quality
 from tersor.bench.core.rows import COPY_NBYTES
-from tersor.bench.core.tables import device_table
+from tersor.bench.core.tables import device_table, kernels_table
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.goals import evaluate_goals
 from tests.bench.core.test_rows import make_row
@@ -141,13 +143,10 @@ def test_rows_of_two_sizes_are_not_mistaken_for_each_other():
 
 
 def test_the_table_shows_speed_share_launches_and_workspace():
-    row = grouped(2000)
-    row = make_row(
-        **{name: getattr(row, name) for name in row.__dataclass_fields__}
-        | {
-            "num_launches": {"encode": 5, "decode": 2},
-            "workspace_nbytes": {"encode": 300 * 2**20, "decode": 0},
-        }
+    row = structs.replace(
+        grouped(2000),
+        num_launches={"encode": 5, "decode": 2},
+        workspace_nbytes={"encode": 300 * 2**20, "decode": 0},
     )
     (line,) = [x for x in rendered(device_table([row])).splitlines() if "hadamard" in x]
     cells = [cell.strip() for cell in line.strip("│ ").split("│")]
@@ -162,6 +161,18 @@ def test_the_table_shows_speed_share_launches_and_workspace():
         "5 / 2",
         "300 / 0",
     ]
+
+
+@pytest.mark.parametrize("table", [device_table, kernels_table])
+def test_quality_and_memory_are_columns_where_a_row_has_them(table):
+    plain = on_cuda("flat")
+    assert "PSNR" not in rendered(table([plain]))
+    good = on_cuda("ans", quality=Quality(psnr_db=41.5), memory=Memory(held_nbytes=3 << 20))
+    shown = rendered(table([plain, good]))
+    assert "PSNR dB" in shown
+    assert "held MiB" in shown
+    assert "41.5" in shown
+    assert "peak" not in shown
 
 
 def test_rows_on_codes_and_old_rows_have_no_share_and_no_footprint():

@@ -8,7 +8,7 @@ from typing import Any
 
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lookup_facts import LookupFacts
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow
 from tersor.bench.core.timing import Percentiles
 
 ORIGIN: dict[str, Any] = {
@@ -41,7 +41,9 @@ def kernel_row(codec: str, **changes: Any) -> ResultRow:
         "memcpy_s": seconds(0.0005),
         **ORIGIN,
     }
-    return ResultRow(**{**values, **changes})
+    kinds = {"exchange": ExchangeRow, "lookups": LookupRow}
+    kind = next((kinds[name] for name in changes if name in kinds), ResultRow)
+    return kind(**{**values, **changes})
 
 
 def kernel_rows() -> list[ResultRow]:

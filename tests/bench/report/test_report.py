@@ -5,11 +5,11 @@ from __future__ import annotations
 import html
 import json
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec.structs import replace
 
 from tersor.bench.report import Page, build_report, read_runs
 from tersor.bench.report.codec_figures import pareto_front

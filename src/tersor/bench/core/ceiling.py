@@ -36,7 +36,7 @@ class Ceiling:
         return ResultRow(
             suite="kernels",
             codec=CEILING,
-            version=torch.__version__,
+            version=str(torch.__version__),
             spec={},
             input="copy",
             device=device.type,

@@ -1,8 +1,9 @@
 """Two sets of result rows held against each other.
 
 A time counts as changed only where noise cannot explain it: the intervals from the 20th to the 80th
-percentile do not meet, and the medians are further apart than a margin. Sizes and errors do not
-depend on the machine, so every change of theirs counts.
+percentile do not meet, and the medians are further apart than a margin. Memory has the same margin, and
+a mean over runs changed only where its confidence intervals do not meet. Sizes, errors and other figures
+do not depend on the machine, so every change of theirs counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 from statistics import median
 from typing import Final, Literal
 
+from tersor.bench.core.blocks import SMALLER_IS_BETTER, Estimate
 from tersor.bench.core.rows import ResultRow, latest
 from tersor.bench.core.timing import Percentiles
 from tersor.errors import SpecError
@@ -21,6 +23,8 @@ from tersor.errors import SpecError
 Verdict = Literal["faster", "slower", "same"]
 SizeVerdict = Literal["smaller", "larger", "same"]
 ErrorVerdict = Literal["bound broken", "bound held again", "larger", "smaller", "same"]
+
+FigureVerdict = Literal["better", "worse", "same"]
 
 _Times = tuple[str, Percentiles, Percentiles]
 
@@ -89,6 +93,41 @@ class TimeChange:
         return all(times.p20 < times.p80 for times in (self.before, self.after))
 
 
+@dataclass(frozen=True, slots=True)
+class FigureChange:
+    """One figure of quality or memory before and after.
+
+    Attributes:
+        name: a key of ``TITLES``.
+        before: of the first file.
+        after: of the second.
+        verdict: what can be said in spite of noise.
+    """
+
+    name: str
+    before: Estimate
+    after: Estimate
+    verdict: FigureVerdict
+
+    @classmethod
+    def of(cls, name: str, before: Estimate, after: Estimate, noise_percent: float) -> FigureChange:
+        """Judge two figures.
+
+        Example:
+            >>> FigureChange.of("loss", Estimate(mean=2.0), Estimate(mean=1.9), 5).verdict
+            'better'
+        """
+        margin = 0.0
+        if name.endswith("_nbytes"):
+            margin = noise_percent / 100 * min(before.mean, after.mean)
+        elif before.half_width is not None and after.half_width is not None:
+            margin = before.half_width + after.half_width
+        if abs(after.mean - before.mean) <= margin:
+            return cls(name, before, after, "same")
+        is_better = (after.mean < before.mean) == (name in SMALLER_IS_BETTER)
+        return cls(name, before, after, "better" if is_better else "worse")
+
+
 def _overlap(one: Percentiles, other: Percentiles) -> bool:
     return one.p20 <= other.p80 and other.p20 <= one.p80
 
@@ -102,11 +141,13 @@ class RowPair:
         after: that of the second.
         times: what was timed in both; none where times were to be divided by a copy's, and a row
             has no copy.
+        figures: quality and memory that both have.
     """
 
     before: ResultRow
     after: ResultRow
     times: tuple[TimeChange, ...]
+    figures: tuple[FigureChange, ...]
 
     @property
     def size(self) -> SizeVerdict:
@@ -142,21 +183,25 @@ class RowPair:
     @property
     def changed(self) -> bool:
         """Whether anything but noise differs."""
-        return (self.size, self.error) != ("same", "same") or any(
-            change.verdict != "same" for change in self.times
-        )
+        return (self.size, self.error) != ("same", "same") or bool(self._verdicts - {"same"})
+
+    @property
+    def _verdicts(self) -> set[str]:
+        return {c.verdict for c in self.times} | {c.verdict for c in self.figures}
 
     @property
     def importance(self) -> tuple[int, float]:
         """Sorts what a reader must see first to the front: losses before gains, large ones first."""
-        verdicts = {change.verdict for change in self.times}
+        verdicts = self._verdicts
         sizes = self.after.encoded_nbytes / max(1, self.before.encoded_nbytes)
         ranks = (
             self.error == "bound broken",
             "slower" in verdicts,
-            self.size == "larger" or self.error == "larger",
+            "worse" in verdicts or self.size == "larger" or self.error == "larger",
             "faster" in verdicts,
-            self.size == "smaller" or self.error in ("smaller", "bound held again"),
+            "better" in verdicts
+            or self.size == "smaller"
+            or self.error in ("smaller", "bound held again"),
         )
         rank = ranks.index(True) if True in ranks else len(ranks)
         factors = [change.speed for change in self.times if change.verdict != "same"]
@@ -183,6 +228,10 @@ class Comparison:
     def count(self, verdict: Verdict) -> int:
         """Return the number of times with that verdict."""
         return sum(change.verdict == verdict for pair in self.pairs for change in pair.times)
+
+    def count_figures(self, verdict: FigureVerdict) -> int:
+        """Return the number of figures of quality and memory with that verdict."""
+        return sum(change.verdict == verdict for pair in self.pairs for change in pair.figures)
 
     def slower_than(self, percent: float) -> list[tuple[RowPair, TimeChange]]:
         """Return what is slower beyond noise and by more than ``percent``."""
@@ -246,20 +295,18 @@ def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy
     if per_copy:
         times = _per_copy(times, before.memcpy_s, after.memcpy_s)
     changes = tuple(TimeChange.of(name, old, new, noise_percent) for name, old, new in times)
-    return RowPair(before, after, changes)
+    olds, news = before.figures(), after.figures()
+    figures = tuple(
+        FigureChange.of(name, olds[name], news[name], noise_percent)
+        for name in olds
+        if name in news
+    )
+    return RowPair(before, after, changes, figures)
 
 
 def _times(before: ResultRow, after: ResultRow) -> list[_Times]:
-    times = [
-        ("encode", before.encode_s, after.encode_s),
-        ("decode", before.decode_s, after.decode_s),
-    ]
-    if before.exchange is not None and after.exchange is not None:
-        times += [
-            ("exchange", before.exchange.exchange_s, after.exchange.exchange_s),
-            ("step", before.exchange.step_s, after.exchange.step_s),
-        ]
-    return times
+    olds, news = before.times(), after.times()
+    return [(name, olds[name], news[name]) for name in olds if name in news]
 
 
 def _per_copy(

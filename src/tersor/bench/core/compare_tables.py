@@ -6,13 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
+from msgspec.structs import asdict
 from rich.markup import escape
 from rich.table import Table
 
-from tersor.bench.core.compare import Comparison, RowPair, TimeChange
+from tersor.bench.core.blocks import TITLES
+from tersor.bench.core.blocks import shown as figure_text
+from tersor.bench.core.compare import Comparison, FigureChange, RowPair, TimeChange
 from tersor.bench.core.rows import ResultRow
 
-_COLOURS: Final = {"slower": "red", "faster": "green", "same": "dim"}
+_COLOURS: Final = {
+    "slower": "red", "faster": "green", "worse": "red", "better": "green", "same": "dim",
+}  # fmt: skip
 
 
 def comparison_table(
@@ -24,15 +29,22 @@ def comparison_table(
     """
     shown = [pair for pair in comparison.pairs if every_pair or pair.changed]
     timed = list(dict.fromkeys(change.name for pair in shown for change in pair.times))
+    figures = [name for name in TITLES if any(name in p.before.figures() for p in shown)]
     has_groups = any(pair.before.group is not None for pair in shown)
     table = Table(title=escape(f"{names[1]} against {names[0]}: speed, ratio, worst error"))
     for name in ("input", "codec", "bound", *(["group"] if has_groups else []), "threads"):
         table.add_column(name, justify="right" if name in ("bound", "threads") else "left")
-    for name in (*(f"{name} speed" for name in timed), "ratio", "worst error"):
+    for name in (
+        *(f"{name} speed" for name in timed),
+        "ratio",
+        "worst error",
+        *(TITLES[name] for name in figures),
+    ):
         table.add_column(name, justify="right")
     for pair in shown:
         row = pair.before
         changes = {change.name: change for change in pair.times}
+        judged = {change.name: change for change in pair.figures}
         table.add_row(
             escape(row.input),
             escape(f"{row.codec} (peer)" if row.peer else row.codec),
@@ -42,6 +54,7 @@ def comparison_table(
             *(_time_cell(changes.get(name)) for name in timed),
             _ratio_cell(pair),
             _error_cell(pair),
+            *(_figure_cell(judged.get(name)) for name in figures),
         )
     return table
 
@@ -51,6 +64,16 @@ def _time_cell(change: TimeChange | None) -> str:
         return ""
     colour = _COLOURS[change.verdict]
     return f"[{colour}]{change.speed:.2f} times, {change.verdict}[/{colour}]"
+
+
+def _figure_cell(change: FigureChange | None) -> str:
+    if change is None:
+        return ""
+    before, after = (figure_text(change.name, one) for one in (change.before, change.after))
+    if change.verdict == "same":
+        return before
+    colour = _COLOURS[change.verdict]
+    return f"[{colour}]{before} to {after}, {change.verdict}[/{colour}]"
 
 
 def _ratio_cell(pair: RowPair) -> str:
@@ -84,6 +107,9 @@ def comparison_sentence(comparison: Comparison) -> str:
         f"{comparison.count('faster')} faster, {comparison.count('same')} the same within noise; "
         f"sizes: {sizes['larger']} larger, {sizes['smaller']} smaller, {sizes['same']} the same"
     )
+    if any(pair.figures for pair in pairs):
+        counts = (f"{comparison.count_figures(v)} {v}" for v in ("worse", "better"))
+        words = f"{words}; quality and memory: {', '.join(counts)}"
     return f"{words}; bounds newly broken: {broken}" if broken else words
 
 
@@ -124,8 +150,8 @@ def _pair_values(pair: RowPair) -> dict[str, Any]:
             "verdict": change.verdict,
             "speed": change.speed,
             "intervals_overlap": change.overlap,
-            "before": change.before.to_config(),
-            "after": change.after.to_config(),
+            "before": asdict(change.before),
+            "after": asdict(change.after),
         }
         for change in pair.times
     }
@@ -133,6 +159,14 @@ def _pair_values(pair: RowPair) -> dict[str, Any]:
         **_identity(before),
         "changed": pair.changed,
         "times": times,
+        "figures": {
+            change.name: {
+                "verdict": change.verdict,
+                "before": asdict(change.before),
+                "after": asdict(change.after),
+            }
+            for change in pair.figures
+        },
         "size": pair.size,
         "ratio": {"before": before.ratio, "after": after.ratio},
         "error": pair.error,

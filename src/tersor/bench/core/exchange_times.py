@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, Final, Self
+from typing import Final
 
+from msgspec import Struct
+
+from tersor.bench.core.row_checks import FromOne, ask
 from tersor.bench.core.timing import Percentiles
-from tersor.errors import SpecError
 
 DIRECTIONS: Final = ("forward", "backward")
 """Looked-up rows, and their gradients."""
-_TIMES: Final = ("sizes_s", "payload_s", "exchange_s", "step_s")
+_LEAST_S: Final = 1e-12
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExchangeTimes:
+class ExchangeTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One direction of an exchange; every time is that of the slowest rank of a round.
 
     Attributes:
@@ -35,27 +34,20 @@ class ExchangeTimes:
     direction: str
     network: str
     link: str | None
-    num_ranks: int
-    batch: int
+    num_ranks: FromOne
+    batch: FromOne
     sizes_s: Percentiles
     payload_s: Percentiles
     exchange_s: Percentiles
     step_s: Percentiles
 
+    def __post_init__(self) -> None:
+        """Refuse what nothing can be divided by."""
+        ask("direction", self.direction in DIRECTIONS, " or ".join(DIRECTIONS))
+        for times in (self.payload_s, self.exchange_s, self.step_s):
+            ask("a time", min(times.p20, times.p50, times.p80) >= _LEAST_S, "above 0 seconds")
+
     @property
     def place(self) -> str:
         """The network in words; two rows can be compared where it is the same."""
         return f"{self.num_ranks} ranks, {self.link or self.network}"
-
-    def to_config(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return values | {name: values[name].to_config() for name in _TIMES}
-
-    @classmethod
-    def from_config(cls, config: Any) -> Self:
-        """Rebuild from the JSON form; anything unexpected raises ``SpecError``."""
-        if not isinstance(config, Mapping) or set(config) != {f.name for f in fields(cls)}:
-            raise SpecError("the times of an exchange have other fields")
-        times = {name: Percentiles.from_config(config[name]) for name in _TIMES}
-        return cls(**{**config, **times})

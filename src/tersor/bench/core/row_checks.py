@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Annotated, Any, Final
 
-from tersor.bench.core.exchange_times import DIRECTIONS
-from tersor.bench.core.timing import Percentiles
+import msgspec
+from msgspec import Meta
+
 from tersor.errors import CorruptDataError, SpecError
 
-if TYPE_CHECKING:
-    from tersor.bench.core.exchange_times import ExchangeTimes
-    from tersor.bench.core.rows import ResultRow
-
-_WORDS: Final = ("suite", "codec", "version", "input", "device", "note", "command", "git_commit")
-_COUNTS: Final = ("num_values", "original_nbytes", "encoded_nbytes", "threads", "repeat")
-_NUMBERS: Final = (
-    "worst_error",
-    "error_bound",
-    "entropy_bits",
-    "distinct_rows",
-    "peak_extra_nbytes",
-)
-_MAPPINGS: Final = ("spec", "versions", "machine")
 _MOST: Final = 2**63
+Count = Annotated[int, Meta(ge=0, le=_MOST - 1)]
+FromOne = Annotated[int, Meta(ge=1, le=_MOST - 1)]
+_FOUND: Final = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?", re.DOTALL)
+_WORDS: Final = {
+    "`int`": "a whole number", "`float`": "a number", "`str`": "a text", "`bool`": "true or false",
+    "`object`": "an object", "`null`": "null", "`array`": "a list",
+}  # fmt: skip
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
@@ -40,51 +34,39 @@ def text_of(path: str | os.PathLike[str]) -> str:
         raise CorruptDataError(f"{path} is not text; name a .jsonl file of results") from error
 
 
-def check_values(row: ResultRow) -> None:
-    """Look at every value of a row; raises ``SpecError`` if one is not what it must be."""
-    for name in _WORDS:
-        ask(name, isinstance(getattr(row, name), str), "a text")
-    for name in _COUNTS:
-        ask(name, is_count(getattr(row, name)), "a count")
-    for name in _NUMBERS:
-        ask(name, getattr(row, name) is None or is_number(getattr(row, name)), "a number")
-    for name in _MAPPINGS:
-        ask(name, isinstance(getattr(row, name), Mapping), "an object")
-    ask("group", row.group is None or isinstance(row.group, str), "a text")
-    share = row.sampled_fraction
-    ask("sampled_fraction", is_number(share) and 0 < share <= 1, "above 0 and at most 1")
-    for name in ("num_launches", "workspace_nbytes"):
-        counts = getattr(row, name)
-        is_fine = counts is None or (
-            isinstance(counts, Mapping) and all(map(is_count, counts.values()))
-        )
-        ask(name, is_fine, "counts")
-    for name in ("encode_s", "decode_s"):
-        ask(name, isinstance(getattr(row, name), Percentiles), "percentiles")
-    for times in (row.encode_s, row.decode_s, row.memcpy_s, row.copy_s):
-        _check_times(times)
-    bound = row.relative_bound
-    ask("bound", bound is None or (is_number(bound) and bound > 0), "above 0")
-    if row.exchange is not None:
-        _check_exchange(row.exchange)
+def checked(values: Any, kind: Any) -> Any:
+    """Return values as a struct of ``kind``.
+
+    Raises:
+        SpecError: a field is unknown, missing or of another type; the sentence names it.
+
+    Example:
+        >>> checked({"seconds": -1}, msgspec.defstruct("Run", [("seconds", Count)]))
+        Traceback (most recent call last):
+        ...
+        tersor.errors.SpecError: seconds must be a whole number >= 0
+    """
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise SpecError(_sentence(str(error))) from error
 
 
-def _check_exchange(times: ExchangeTimes) -> None:
-    ask("direction", times.direction in DIRECTIONS, " or ".join(DIRECTIONS))
-    ask("network", isinstance(times.network, str), "a text")
-    ask("link", times.link is None or isinstance(times.link, str), "a text")
-    for name in ("num_ranks", "batch"):
-        ask(name, is_count(getattr(times, name), least=1), "a count from 1")
-    # no time where every rank knew the sizes
-    _check_times(times.sizes_s)
-    for seconds in (times.payload_s, times.exchange_s, times.step_s):
-        _check_times(seconds, least=1e-12)
-
-
-def _check_times(times: Percentiles | None, least: float = 0.0) -> None:
-    if times is not None:
-        for seconds in (times.p20, times.p50, times.p80):
-            ask("a time", is_number(seconds) and seconds >= least, "a number of seconds")
+def _sentence(message: str) -> str:
+    """Return what msgspec found in the words of the other checks."""
+    found = _FOUND.fullmatch(message)
+    what, path = (message, None) if found is None else found.group("what", "path")
+    name = (path or "").removeprefix("$").removeprefix(".") or "it"
+    what = what.replace(" | null`", "` or null")
+    for word, shown in _WORDS.items():
+        what = what.replace(word, shown)
+    if what.startswith("Expected "):
+        return f"{name} must be {what.removeprefix('Expected ').replace(', got ', ', not ')}"
+    if what.startswith("Object "):
+        return f"{name} {what.removeprefix('Object ').replace('missing', 'lacks the')}"
+    if what.startswith(("Invalid value ", "Number out of range")):
+        return f"{name} must be one that is known: {what[0].lower()}{what[1:]}"
+    return what
 
 
 def is_count(value: Any, least: int = 0) -> bool:

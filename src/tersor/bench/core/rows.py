@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
+import msgspec
+from msgspec import Meta, Struct
+
+from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lookup_facts import LookupFacts
-from tersor.bench.core.row_checks import check_values, text_of
+from tersor.bench.core.row_checks import Count, ask, checked, is_number, text_of
 from tersor.bench.core.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -26,7 +29,6 @@ SCHEMA: Final = 1
 COPY_NBYTES: Final = 2**30
 """Bytes that a copy reads, and writes again, to find how fast the device's memory is."""
 
-_PERCENTILE_FIELDS: Final = ("encode_s", "decode_s", "memcpy_s", "copy_s")
 _DERIVED: Final = (
     "ratio", "encode_gbps", "decode_gbps", "memcpy_gbps", "ceiling_gbps", "bound_held",
 )  # fmt: skip
@@ -44,13 +46,6 @@ def latest(rows: Iterable[ResultRow]) -> list[ResultRow]:
     return list({row.question: row for row in rows}.values())
 
 
-def times_of(row: ResultRow) -> ExchangeTimes:
-    """Return the times of a row that is known to have them."""
-    if row.exchange is None:
-        raise TypeError("only rows of exchanges come here")
-    return row.exchange
-
-
 def row_key(**values: Any) -> str:
     """Return the key of a row from its identifying fields, before anything is measured.
 
@@ -63,9 +58,12 @@ def row_key(**values: Any) -> str:
     return json.dumps([values[name] for name in _KEY_FIELDS], sort_keys=True)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ResultRow:
-    """One codec or peer measured on one input.
+class ResultRow(
+    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="codec"
+):
+    """One codec or peer measured on one input; subclasses say more about what was measured.
+
+    A constructor takes any values; ``from_config`` and ``RowFile.append`` check them.
 
     Attributes:
         suite: the benchmark, such as ``"kernels"``.
@@ -99,9 +97,8 @@ class ResultRow:
             the tensors given to them; what encoding returns is part of it.
         copy_s: seconds to copy ``COPY_NBYTES`` on the device, in the same rounds.
         group: table, layer, or direction and network that the row is about, when an input has several.
-        exchange: times of an exchange between ranks beyond encoding and decoding, of which these two
-            are then a part.
-        lookups: what is known of the look-ups of a table or a step, where the row is about those.
+        quality: of the decoded data, or of what was trained on them.
+        memory: of a whole run.
         note: what a reader must know to compare this row.
         command: what was typed to measure it; empty where Python was asked.
     """
@@ -112,32 +109,37 @@ class ResultRow:
     spec: Mapping[str, Any]
     input: str
     device: str
-    num_values: int
-    original_nbytes: int
-    encoded_nbytes: int
+    num_values: Count
+    original_nbytes: Count
+    encoded_nbytes: Count
     worst_error: float | None
     error_bound: float | None
     encode_s: Percentiles
     decode_s: Percentiles
     memcpy_s: Percentiles | None = None
-    threads: int = 1
-    sampled_fraction: float = 1.0
-    repeat: int = 1
+    threads: Count = 1
+    sampled_fraction: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    repeat: Count = 1
     peer: bool = False
     entropy_bits: float | None = None
     distinct_rows: float | None = None
     peak_extra_nbytes: int | None = None
-    num_launches: Mapping[str, int] | None = None
-    workspace_nbytes: Mapping[str, int] | None = None
+    num_launches: Mapping[str, Count] | None = None
+    workspace_nbytes: Mapping[str, Count] | None = None
     copy_s: Percentiles | None = None
     group: str | None = None
-    exchange: ExchangeTimes | None = None
-    lookups: LookupFacts | None = None
+    quality: Quality | None = None
+    memory: Memory | None = None
     note: str = ""
     command: str = ""
     git_commit: str = "unknown"
-    versions: Mapping[str, str] = field(default_factory=dict)
-    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, Any] = {}
+    machine: Mapping[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a bound that nothing can be relative to."""
+        bound = self.relative_bound
+        ask("bound", bound is None or (is_number(bound) and bound > 0), "above 0")
 
     @property
     def ratio(self) -> float:
@@ -196,18 +198,28 @@ class ResultRow:
     def _gbps(self, seconds: Percentiles) -> float:
         return self.original_nbytes * self.sampled_fraction / max(seconds.p50, 1e-12) / 1e9
 
+    def times(self) -> dict[str, Percentiles]:
+        """Return what was timed, by name."""
+        return {"encode": self.encode_s, "decode": self.decode_s}
+
+    def figures(self) -> dict[str, Estimate]:
+        """Return quality and memory, by name."""
+        blocks = (self.quality, self.memory)
+        return {k: v for one in blocks if one is not None for k, v in one.figures().items()}
+
+    def traits(self) -> dict[str, str]:
+        """Return what a page can choose rows by."""
+        bound = "none" if self.relative_bound is None else f"{self.relative_bound:g}"
+        mib = str(round(self.original_nbytes / 2**20))
+        return {"input": self.input, "codec": self.codec, "bound": bound, "mib": mib}
+
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form; ratio and speeds are written too, for readers of the file."""
-        config: dict[str, Any] = {"schema": SCHEMA}
-        for f in fields(self):
-            value = getattr(self, f.name)
-            is_nested = isinstance(value, Percentiles | ExchangeTimes | LookupFacts)
-            config[f.name] = value.to_config() if is_nested else value
-        config |= {name: getattr(self, name) for name in _DERIVED}
-        return config
+        derived = {name: getattr(self, name) for name in _DERIVED}
+        return {"schema": SCHEMA, **msgspec.to_builtins(self), **derived}
 
-    @classmethod
-    def from_config(cls, config: Any) -> Self:
+    @staticmethod
+    def from_config(config: Any) -> ResultRow:
         """Rebuild a row.
 
         Raises:
@@ -217,22 +229,47 @@ class ResultRow:
         if not isinstance(config, Mapping) or config.get("schema") != SCHEMA:
             raise SpecError(f"a result row must be an object with schema {SCHEMA}")
         values = {k: v for k, v in config.items() if k != "schema" and k not in _DERIVED}
-        unknown = set(values) - {f.name for f in fields(cls)}
-        if unknown:
-            raise SpecError(f"a result row has no field {min(unknown)!r}")
-        for name in _PERCENTILE_FIELDS:
-            if values.get(name) is not None:
-                values[name] = Percentiles.from_config(values[name])
-        if values.get("exchange") is not None:
-            values["exchange"] = ExchangeTimes.from_config(values["exchange"])
-        if values.get("lookups") is not None:
-            values["lookups"] = LookupFacts.from_config(values["lookups"])
-        try:
-            row = cls(**values)
-        except TypeError as error:
-            raise SpecError(f"incomplete result row: {error}") from error
-        check_values(row)
+        if "kind" not in values:
+            values = _with_kind(values)
+        row: ResultRow = checked(values, ResultRow | ExchangeRow | LookupRow)
         return row
+
+
+class ExchangeRow(ResultRow, frozen=True, kw_only=True, tag="exchange"):
+    """One direction of an exchange between ranks.
+
+    Attributes:
+        exchange: times beyond encoding and decoding, of which these two are then a part.
+    """
+
+    exchange: ExchangeTimes
+
+    def times(self) -> dict[str, Percentiles]:
+        """Return what was timed, by name."""
+        whole = {"exchange": self.exchange.exchange_s, "step": self.exchange.step_s}
+        return {**super().times(), **whole}
+
+    def traits(self) -> dict[str, str]:
+        """Return what a page can choose rows by."""
+        link = self.exchange.link or self.exchange.network
+        return {**super().traits(), "link": link, "batch": str(self.exchange.batch)}
+
+
+class LookupRow(ResultRow, frozen=True, kw_only=True, tag="lookups"):
+    """One encoder on the look-ups of a table or a step.
+
+    Attributes:
+        lookups: what is known of them.
+    """
+
+    lookups: LookupFacts
+
+
+def _with_kind(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a row that was written before rows had kinds: it has all blocks, and one is filled."""
+    blocks = {name: values.pop(name, None) for name in ("exchange", "lookups")}
+    filled = {name: block for name, block in blocks.items() if block is not None}
+    return {"kind": next(iter(filled), "codec"), **values, **filled}
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
@@ -301,8 +338,9 @@ class RowFile:
 
     def append(self, row: ResultRow) -> None:
         """Write one row and wait until it is on the disk; ``SpecError`` if it could not be read again."""
-        check_values(row)
-        line = json.dumps(row.to_config(), allow_nan=False) + "\n"
+        config = row.to_config()
+        ResultRow.from_config(config)
+        line = json.dumps(config, allow_nan=False) + "\n"
         self._file.write(line.encode())
         self._file.flush()
         os.fsync(self._file.fileno())

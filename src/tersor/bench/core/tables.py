@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.table import Table
 
+from tersor.bench.core.blocks import TITLES, shown
 from tersor.bench.core.goal import Book, Goal
 from tersor.bench.core.rows import ResultRow
 
@@ -39,6 +40,18 @@ def kernels_table(rows: Iterable[ResultRow]) -> Table:
     return table
 
 
+def figure_names(rows: Iterable[ResultRow]) -> list[str]:
+    """Return the figures of quality and memory that some row has, in the order of ``TITLES``."""
+    found = {name for row in rows for name in row.figures()}
+    return [name for name in TITLES if name in found]
+
+
+def figure_cells(row: ResultRow, names: Iterable[str]) -> Cells:
+    """Return what stands below the titles of figures; nothing for those that a row does not have."""
+    figures = row.figures()
+    return [shown(name, figures[name]) if name in figures else "" for name in names]
+
+
 def device_table(rows: Iterable[ResultRow]) -> Table:
     """Show ratio, speed and footprint of every row measured on an accelerator.
 
@@ -53,13 +66,16 @@ def device_table(rows: Iterable[ResultRow]) -> Table:
 
 
 def _add_rows(table: Table, rows: list[ResultRow], cells: Callable[[ResultRow], Cells]) -> None:
+    names = figure_names(rows)
+    for name in names:
+        table.add_column(TITLES[name], justify="right")
     previous: tuple[str, int, float | None] | None = None
     for row in rows:
         place = (row.input, row.num_values, row.relative_bound)
         if previous not in (None, place):
             table.add_section()
         previous = place
-        table.add_row(*cells(row))
+        table.add_row(*cells(row), *figure_cells(row, names))
 
 
 def device_cells(row: ResultRow) -> Cells:

@@ -6,41 +6,30 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import numpy as np
 import torch
+from msgspec import Meta, Struct
 
 from tersor.errors import SpecError
 
 Task = Callable[[], object]
+Seconds = Annotated[float, Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
+class Percentiles(Struct, frozen=True, forbid_unknown_fields=True):
     """The 20th, 50th and 80th percentile of the measured seconds per call."""
 
-    p20: float
-    p50: float
-    p80: float
+    p20: Seconds
+    p50: Seconds
+    p80: Seconds
 
     @classmethod
     def of(cls, seconds: list[float]) -> Percentiles:
         """Summarise the times of the rounds; there must be at least one."""
         p20, p50, p80 = np.percentile(seconds, (20, 50, 80))
         return cls(float(p20), float(p50), float(p80))
-
-    def to_config(self) -> dict[str, float]:
-        """Return the JSON form."""
-        return {"p20": self.p20, "p50": self.p50, "p80": self.p80}
-
-    @classmethod
-    def from_config(cls, config: Any) -> Percentiles:
-        """Rebuild from the JSON form; anything unexpected raises ``SpecError``."""
-        if not isinstance(config, Mapping) or set(config) != {"p20", "p50", "p80"}:
-            raise SpecError("percentiles must have exactly 'p20', 'p50' and 'p80'")
-        return cls(**config)
 
 
 class Clock(Protocol):

@@ -9,7 +9,7 @@ from typing import Final
 from rich.table import Table
 
 from tersor.bench.core.exchange_times import ExchangeTimes
-from tersor.bench.core.rows import ResultRow, times_of
+from tersor.bench.core.rows import ExchangeRow, ResultRow
 from tersor.bench.embeddings.contenders import BASELINE
 
 EXCHANGE_COLUMNS: Final = (
@@ -23,14 +23,14 @@ EXCHANGE_COLUMNS: Final = (
 class ExchangePair:
     """Both directions of one contender, and those of the baseline beside it if it was measured."""
 
-    forward: ResultRow
-    backward: ResultRow
+    forward: ExchangeRow
+    backward: ExchangeRow
     baseline: ExchangePair | None
 
     @property
     def times(self) -> ExchangeTimes:
         """Those of the forward direction; link, batch and whole steps are of both."""
-        return times_of(self.forward)
+        return self.forward.exchange
 
     def speedups(self) -> tuple[float, float, float] | None:
         """Return how many times faster than the baseline: forward, backward, whole step."""
@@ -39,17 +39,16 @@ class ExchangePair:
             return None
         pairs = ((self.forward, other.forward), (self.backward, other.backward))
         forward, backward = (
-            times_of(theirs).exchange_s.p50 / times_of(ours).exchange_s.p50
-            for ours, theirs in pairs
+            theirs.exchange.exchange_s.p50 / ours.exchange.exchange_s.p50 for ours, theirs in pairs
         )
         return forward, backward, other.times.step_s.p50 / self.times.step_s.p50
 
 
 def exchange_pairs(rows: Iterable[ResultRow]) -> Iterator[ExchangePair]:
     """Yield the contenders in their order; of two equal measurements the later one counts."""
-    places: dict[tuple[str, str, int], dict[str, dict[str, ResultRow]]] = {}
+    places: dict[tuple[str, str, int], dict[str, dict[str, ExchangeRow]]] = {}
     for row in rows:
-        if row.exchange is not None:
+        if isinstance(row, ExchangeRow):
             times = row.exchange
             names = places.setdefault((row.input, times.place, times.batch), {})
             names.setdefault(row.codec, {})[times.direction] = row
@@ -84,9 +83,9 @@ def _cells(pair: ExchangePair) -> list[str]:
     ]
 
 
-def _milliseconds(row: ResultRow) -> str:
+def _milliseconds(row: ExchangeRow) -> str:
     """Return the whole, and in brackets encode, sizes, payload and decode."""
-    times = times_of(row)
+    times = row.exchange
     phases = (row.encode_s, times.sizes_s, times.payload_s, row.decode_s)
     parts = " + ".join(f"{seconds.p50 * 1e3:.1f}" for seconds in phases)
     return f"{times.exchange_s.p50 * 1e3:.1f} ({parts})"

@@ -19,7 +19,7 @@ import torch
 from tersor.bench.core import machine
 from tersor.bench.core.exchange_times import DIRECTIONS, ExchangeTimes
 from tersor.bench.core.outcome import SuiteOutcome, ignore
-from tersor.bench.core.rows import ResultRow, row_key
+from tersor.bench.core.rows import ExchangeRow, ResultRow, row_key
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.contenders import (
     BASELINE,
@@ -233,7 +233,7 @@ class _Suite:
         batch: int,
         answers: Sequence[Mapping[str, Any]],
         outcome: SuiteOutcome,
-    ) -> Iterator[ResultRow]:
+    ) -> Iterator[ExchangeRow]:
         """Yield two rows per contender that kept its promise."""
         for contender in self.contenders:
             ranks = [answer[contender.name] for answer in answers]
@@ -250,7 +250,7 @@ class _Suite:
             for direction in DIRECTIONS:
                 is_forward = direction == "forward"
                 nbytes = [one["nbytes"][direction] for one in ranks]
-                yield ResultRow(
+                yield ExchangeRow(
                     **self._identity(contender, link, batch, direction),
                     original_nbytes=sum(original for original, _ in nbytes),
                     encoded_nbytes=sum(encoded for _, encoded in nbytes),

@@ -64,7 +64,7 @@ def _named(one: Measured) -> str:
 def codecs_section(run: Run, links: Links) -> Section | None:
     """Return a part per place: its figures, the codecs that suit each link, and all its rows."""
     rows = run.rows if isinstance(run, RowsRun) else []
-    rows = [row for row in rows if row.exchange is None and row.lookups is None]
+    rows = [row for row in rows if type(row) is ResultRow]
     if not rows:
         return None
     section = Section(_sentence(rows))

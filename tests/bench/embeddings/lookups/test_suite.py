@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from tersor.bench import peers
-from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.rows import ResultRow, RowFile, read_rows
 from tersor.bench.core.timing import clock_of
 from tersor.bench.core.trial import time_trials
@@ -100,16 +99,20 @@ def test_a_row_says_what_was_asked_for():
 
 
 def test_facts_without_a_setting_are_those_of_the_defaults():
-    config = run_lookups(small(), MadeLookUps()).rows[0].lookups.to_config()
+    row = run_lookups(small(), MadeLookUps()).rows[0].to_config()
+    config = row["lookups"]
+
+    def read(**changes):
+        return ResultRow.from_config({**row, "lookups": {**config, **changes}}).lookups
+
     assert config["num_tables"] == 2
     del config["setting"], config["num_tables"]
-    assert LookupFacts.from_config(config).setting == ""
-    with pytest.raises(SpecError):
-        LookupFacts.from_config(config | {"colour": 1})
-    step = {"table": None, "table_class": "all"}
-    assert LookupFacts.from_config(config | step).table is None
-    with pytest.raises(SpecError, match="table must be a count or null"):
-        LookupFacts.from_config(config | {"table": "all"})
+    assert read().setting == ""
+    with pytest.raises(SpecError, match="lookups contains unknown field `colour`"):
+        read(colour=1)
+    assert read(table=None, table_class="all").table is None
+    with pytest.raises(SpecError, match="table must be a whole number or null"):
+        read(table="all")
 
 
 def test_look_ups_are_cut_as_an_exchange_sends_them():
@@ -402,8 +405,8 @@ def test_the_facts_of_a_row_survive_json():
     (row, _) = run_lookups(small(), MadeLookUps()).rows
     again = ResultRow.from_config(row.to_config())
     assert again.lookups == row.lookups
-    with pytest.raises(SpecError, match="other fields"):
-        LookupFacts.from_config({"table": 1})
+    with pytest.raises(SpecError, match="lookups lacks the required field"):
+        ResultRow.from_config({**row.to_config(), "lookups": {"table": 1}})
 
 
 def test_a_batch_in_one_buffer_decodes_to_the_same():

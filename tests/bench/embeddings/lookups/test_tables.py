@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
-from tersor.bench.core.lookup_facts import LookupFacts
+from tersor.bench.core.lookup_facts import ALL_CLASSES, LookupFacts
 from tersor.bench.core.rows import RowFile
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.lookups.sums import places
@@ -28,8 +27,9 @@ def measured(
     table, codec, ratio, *, gbps=10.0, distinct=10, peer=False, share=0.5, setting="", **changes
 ):
     """Return a row of 1 MB, encoded and decoded at the same speed."""
+    table_class = ALL_CLASSES if table is None else "base"
     facts = LookupFacts(
-        table=table, table_class="base", num_rows=100, width=16, num_ranks=4, num_slices=4,
+        table=table, table_class=table_class, num_rows=100, width=16, num_ranks=4, num_slices=4,
         num_iterations=1, num_distinct=distinct, num_distinct_codes=distinct, error_share=share,
         setting=setting,
     )  # fmt: skip
@@ -41,7 +41,7 @@ def measured(
         "group": f"table {table}", "repeat": 1, "sampled_fraction": 1.0, "worst_error": 0.5,
         "error_bound": 1.0,
     }  # fmt: skip
-    return dataclasses.replace(row, **(values | changes))
+    return structs.replace(row, **(values | changes))
 
 
 def table_of(table, *, rows=20.0, lz=8.0, huffman=10.0, **facts):
@@ -59,7 +59,7 @@ def test_ratios_over_tables_are_volume_ratios():
 
 def test_sampled_times_count_for_all_slices():
     row = measured(0, "sz3", 10.0, gbps=7.0)
-    sampled = dataclasses.replace(row, sampled_fraction=1 / 7)
+    sampled = structs.replace(row, sampled_fraction=1 / 7)
     (place,) = places([sampled])
     assert place.overall("sz3").encode_gbps == pytest.approx(1.0)
 
@@ -100,9 +100,7 @@ def test_a_bound_that_decays_is_told_beside_its_final_value():
 
 def test_one_rank_and_one_table_are_told_in_the_singular():
     rows = table_of(0)
-    alone = [
-        dataclasses.replace(r, lookups=dataclasses.replace(r.lookups, num_ranks=1)) for r in rows
-    ]
+    alone = [structs.replace(r, lookups=structs.replace(r.lookups, num_ranks=1)) for r in rows]
     (place,) = places(alone)
     assert place.words == "dump, 1 rank, cpu"
     assert place.tables_words == "1 table"
@@ -114,7 +112,7 @@ def test_a_step_in_one_call_says_how_fast_every_table_is():
     alone = [measured(table, "rows", ratio, gbps=1.0) for table, ratio in ((0, 10.0), (1, 40.0))]
     other = measured(0, "flat", 4.0, gbps=20.0)
     step = measured(None, "rows", 16.0, gbps=30.0, original_nbytes=2 * NBYTES)
-    step = dataclasses.replace(step, encode_s=Percentiles.of([2 * NBYTES / 30e9]))
+    step = structs.replace(step, encode_s=Percentiles.of([2 * NBYTES / 30e9]))
     (place,) = places([*alone, other, step])
     assert list(place.tables) == [0, 1]
     total = place.overall("rows")
@@ -142,9 +140,7 @@ def test_an_encoder_without_a_step_is_not_compared_with_those_that_have_one():
 
 def test_missing_tables_are_told_and_goals_of_several_batches_kept_apart():
     rows = table_of(0)
-    some = [
-        dataclasses.replace(r, lookups=dataclasses.replace(r.lookups, num_tables=3)) for r in rows
-    ]
+    some = [structs.replace(r, lookups=structs.replace(r.lookups, num_tables=3)) for r in rows]
     (place,) = places(some)
     assert place.words == "dump, 4 ranks, cpu, 1 of 3 tables"
     goals = evaluate_goals([*rows, *table_of(0, setting="batches of 32")])
@@ -253,7 +249,7 @@ def test_the_better_of_ours_and_the_peers_is_plain():
     ],
 )
 def test_repeated_data_and_other_bounds_are_not_judged(change):
-    rows = [dataclasses.replace(row, **change) for row in table_of(0)]
+    rows = [structs.replace(row, **change) for row in table_of(0)]
     assert [goal.met for goal in evaluate_goals(rows)] == [None]
 
 

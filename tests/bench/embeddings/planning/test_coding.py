@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning import coding
@@ -49,8 +49,8 @@ def test_rows_of_codecs_alone_tell_coding_and_nothing_else():
     with pytest.raises(SpecError, match="neither exchanges nor codecs"):
         fit_kernels([])
     with pytest.raises(SpecError, match="several devices"):
-        fit_kernels([*rows, dataclasses.replace(rows[0], device="cpu")])
-    other = dataclasses.replace(rows[0], spec={"bound": {"relative": 0.01}})
+        fit_kernels([*rows, structs.replace(rows[0], device="cpu")])
+    other = structs.replace(rows[0], spec={"bound": {"relative": 0.01}})
     with pytest.raises(SpecError, match=r"0\.01, 0\.03"):
         fit_kernels([*rows, other])
     assert set(fit_kernels([*rows, other], bound=0.01).profiles) == set(fit.profiles)
@@ -73,8 +73,8 @@ def look_ups(*codecs, batch=2048, gbps=10.0, **changes):
     for table, ratio in ((0, 10.0), (1, 40.0)):
         for name in codecs:
             row = measured(table, name, ratio, gbps=gbps, setting=setting)
-            facts = dataclasses.replace(row.lookups, num_rows=batch, num_slices=4)
-            rows.append(dataclasses.replace(row, lookups=facts, **changes))
+            facts = structs.replace(row.lookups, num_rows=batch, num_slices=4)
+            rows.append(structs.replace(row, lookups=facts, **changes))
     return rows
 
 
@@ -85,7 +85,7 @@ def test_look_ups_tell_what_coding_costs_on_all_tables_together():
     assert rows.forward.encode.at(2e6) == pytest.approx(2e6 / 10e9)
     assert rows.forward.ratio.points == ((512.0, pytest.approx(16.0, rel=1e-4)),)
     # sizes of gradients that half makes are known to all
-    assert rows.backward == dataclasses.replace(fit.profiles["half"].forward, has_sizes=False)
+    assert rows.backward == replace(fit.profiles["half"].forward, has_sizes=False)
     by_data = fit_rows(look_ups("rows", "half"), backward="rows").profiles["half"]
     assert (by_data.forward.has_sizes, by_data.backward.has_sizes) == (True, True)
     assert fit.sample_nbytes == 2 * 16 * 4
@@ -100,7 +100,10 @@ def test_a_codec_that_promises_no_bound_breaks_none_in_plans_from_look_ups_and_f
     # its errors are ten times the bounds of the tables, which it was never given
     free = {"spec": {}, "worst_error": 10.0, "error_bound": None}
     crude = look_ups("crude", **free)
-    beyond = [replace(row, lookups=replace(row.lookups, error_share=10.0)) for row in crude]
+    beyond = [
+        structs.replace(row, lookups=structs.replace(row.lookups, error_share=10.0))
+        for row in crude
+    ]
     broken = look_ups("wrong", worst_error=10.0)
     exact = look_ups("exact", **free | {"worst_error": 0.0})
     from_look_ups = fit_rows([*look_ups("rows"), *beyond, *broken, *exact])
@@ -175,13 +178,13 @@ def test_times_far_from_what_was_measured_are_told_to_be_guesses():
 
 def test_a_step_in_one_call_tells_what_coding_costs_on_a_gpu():
     step = measured(None, "rows", 16.0, gbps=400.0, setting="batches of 2048, from iteration 5")
-    rows = [dataclasses.replace(r, device="cuda") for r in [*look_ups("rows"), step]]
+    rows = [structs.replace(r, device="cuda") for r in [*look_ups("rows"), step]]
     assert fit_lookups(rows).profiles["rows"].forward.decode.at(2e6) == pytest.approx(5e-6)
 
 
 def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
     rows = look_ups("rows", "flat")
-    other = [dataclasses.replace(row, input="other") for row in rows]
+    other = [structs.replace(row, input="other") for row in rows]
     with pytest.raises(SpecError, match=r"several dumps \(dump, other\)"):
         fit_rows([*rows, *other])
     assert set(fit_rows([*rows, *other], model="other").profiles) == {"float32", "rows", "flat"}
@@ -190,8 +193,8 @@ def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
     with pytest.raises(SpecError, match="no row is of 'dump'; these are of dlrm"):
         fit_rows([*rows, *ROWS], model="dump")
     with pytest.raises(SpecError, match="differ in more than their batch"):
-        fit_lookups([*rows, *(dataclasses.replace(row, device="cuda") for row in rows)])
-    both = [*rows, *(dataclasses.replace(row, device="cuda") for row in rows)]
+        fit_lookups([*rows, *(structs.replace(row, device="cuda") for row in rows)])
+    both = [*rows, *(structs.replace(row, device="cuda") for row in rows)]
     assert "on cuda" in fit_rows(both, setting="cuda").source
     with pytest.raises(SpecError, match="of that setting"):
         fit_rows(both, setting="tpu")
@@ -201,7 +204,7 @@ def test_look_ups_that_tell_nothing_or_too_many_things_are_refused():
         fit_rows(rows, bound=0.03)
     with pytest.raises(SpecError, match="'group8'"):
         fit_lookups(rows, backward="group8")
-    uneven = dataclasses.replace(rows[0], lookups=dataclasses.replace(rows[0].lookups, num_rows=7))
+    uneven = structs.replace(rows[0], lookups=structs.replace(rows[0].lookups, num_rows=7))
     with pytest.raises(SpecError, match="not looked up equally often"):
         fit_lookups([uneven, *rows[1:]])
     # flat is left out where a table misses it, and nothing is left without rows

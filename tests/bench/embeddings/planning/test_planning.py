@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
+from msgspec import structs
 
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import read_rows
@@ -126,12 +127,12 @@ def test_a_row_that_was_measured_again_counts_once_and_the_last_one_does():
     twice = fit_rows([*every_row(noise=3.0), *ROWS])
     assert twice.source.startswith(fit.source)
     assert "the last one counts" in twice.source.removeprefix(fit.source)
-    assert dataclasses.replace(twice, source=fit.source) == fit
+    assert replace(twice, source=fit.source) == fit
     assert check([*every_row(noise=3.0), *ROWS]).points == check(ROWS).points
 
 
 def test_a_broken_bound_is_not_kept():
-    broken = [dataclasses.replace(r, worst_error=0.6) if r.codec == "rows" else r for r in ROWS]
+    broken = [structs.replace(r, worst_error=0.6) if r.codec == "rows" else r for r in ROWS]
     kept = {p.name for p in fit_exchanges(broken).profiles.values() if p.keeps_bound}
     assert kept == {"float32"}
 
@@ -189,7 +190,7 @@ def test_a_block_refuses_what_it_does_not_understand(block, options, words):
 
 def test_a_block_takes_the_rows_of_one_input():
     others = [
-        dataclasses.replace(row, input="other", encoded_nbytes=row.original_nbytes) for row in ROWS
+        structs.replace(row, input="other", encoded_nbytes=row.original_nbytes) for row in ROWS
     ]
     options = {"ranks": "4", "compute_ms": "1"}
     assert sweep_block([*ROWS, *others], {**options, "input": "dlrm"}) == sweep_block(ROWS, options)
@@ -214,7 +215,7 @@ def test_the_recommendation_changes_from_1_to_400_gbit():
 
 
 def test_a_codec_chosen_for_the_link_is_left_out():
-    rows = [*ROWS, dataclasses.replace(ROWS[-1], codec="auto")]
+    rows = [*ROWS, structs.replace(ROWS[-1], codec="auto")]
     assert set(fit_exchanges(rows).profiles) == set(RATIOS)
 
 
@@ -223,7 +224,7 @@ def test_a_codec_chosen_for_the_link_is_left_out():
     [
         ([], "no exchange on a throttled link"),
         ([make_row()], "no exchange on a throttled link"),
-        ([*ROWS, dataclasses.replace(ROWS[0], input="other")], "several models"),
+        ([*ROWS, structs.replace(ROWS[0], input="other")], "several models"),
         ([row for row in ROWS if "back" not in row.group], "no backward direction"),
         (
             [row for row in ROWS if row.group != "backward, 100mbit"],
@@ -277,7 +278,7 @@ def test_a_check_needs_something_to_hold_out():
 def test_errors_are_shown_as_they_are():
     missed = every_row(noise=2.0)
     cells = check_cells(
-        dataclasses.replace(p, predicted_s=p.measured_s * f)
+        replace(p, predicted_s=p.measured_s * f)
         for p, f in zip(check(missed).points, (1.2, 1.21), strict=False)
     )
     assert [line[-1] for line in cells] == ["+20%", "+21% !"]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tersor.bench.core.goal import Goal
-from tersor.bench.core.rows import ResultRow
-from tersor.bench.embeddings.lookups.sums import OURS, Place, counted, facts_of, places
+from tersor.bench.core.rows import LookupRow, ResultRow
+from tersor.bench.embeddings.lookups.sums import OURS, Place, counted, places
 from tersor.sites.embeddings import ClassBounds
 
 _MOSTLY_REPEATED: Final = 0.5
@@ -29,12 +29,11 @@ def lookup_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     return goals or [Goal("forward ratio 15 over all tables", _GOAL_RATIO, None, "no such rows")]
 
 
-def _has_default_bounds(tables: Mapping[int, Mapping[str, ResultRow]]) -> bool:
+def _has_default_bounds(tables: Mapping[int, Mapping[str, LookupRow]]) -> bool:
     default = ClassBounds()
     bounded = [row for rows in tables.values() for row in rows.values() if row.relative_bound]
     return all(
-        row.relative_bound == getattr(default, facts_of(row).table_class)
-        and "decay" not in row.spec
+        row.relative_bound == getattr(default, row.lookups.table_class) and "decay" not in row.spec
         for row in bounded
     )
 
@@ -56,7 +55,7 @@ def _gain_goals(place: Place, of: str) -> list[Goal]:
     gains: dict[int, tuple[float, float]] = {}
     for table, rows in place.tables.items():
         gain = place.gain(table)
-        share = facts_of(next(iter(rows.values()))).repeated_share
+        share = next(iter(rows.values())).lookups.repeated_share
         if gain is not None and share > 0:
             gains[table] = share, gain
     mostly = {table: pair for table, pair in gains.items() if pair[0] >= _MOSTLY_REPEATED}

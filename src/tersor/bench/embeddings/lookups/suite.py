@@ -16,7 +16,7 @@ from tersor.bench.core import machine
 from tersor.bench.core.candidate import Candidate
 from tersor.bench.core.lookup_facts import ALL_CLASSES, LookupFacts
 from tersor.bench.core.outcome import SuiteOutcome, ignore
-from tersor.bench.core.rows import ResultRow, row_key
+from tersor.bench.core.rows import LookupRow, ResultRow, row_key
 from tersor.bench.core.timing import clock_of, own_stream
 from tersor.bench.core.trial import Trial, TrialTimes, run_trial, time_trials
 from tersor.bench.embeddings.lookups.candidates import make_lookup_candidate
@@ -259,9 +259,9 @@ class _Suite:
 
     def _row(
         self, trial: Trial, made: LookupSubject, identity: dict[str, Any], times: TrialTimes
-    ) -> ResultRow:
+    ) -> LookupRow:
         on_codes = trial.candidate.on_codes
-        return ResultRow(
+        return LookupRow(
             **identity,
             original_nbytes=made.subject.nbytes,
             encoded_nbytes=trial.encoded_nbytes,

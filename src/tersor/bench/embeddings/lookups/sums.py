@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from tersor.bench.core.lookup_facts import LookupFacts
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import LookupRow, ResultRow
 from tersor.bench.peers.mx4 import Mx4
 from tersor.policy import predicted_speedup
 
@@ -15,13 +14,6 @@ PLAIN_LZ: Final = ("lz4", "nvcomp-lz4")
 PLAIN_HUFFMAN: Final = ("huffman", "zstd-huffman")
 """LZ and Huffman coding of quantized codes, ours and others', without looking for equal rows."""
 OURS: Final = ("rows", "rows-ans", "rows-device")
-
-
-def facts_of(row: ResultRow) -> LookupFacts:
-    """Return what a row says of its table."""
-    if row.lookups is None:
-        raise TypeError("only rows about look-ups come here")
-    return row.lookups
 
 
 def label(row: ResultRow) -> str:
@@ -68,7 +60,7 @@ class Sum:
     is_sampled: bool = False
     has_broken: bool = False
 
-    def add(self, row: ResultRow, timed: ResultRow | None) -> None:
+    def add(self, row: LookupRow, timed: LookupRow | None) -> None:
         """Count one table, at the speed of ``timed``: the same row, or one of all tables together.
 
         None says that its speed is not known.
@@ -81,7 +73,7 @@ class Sum:
             self.encode_s += timed.encode_s.p50 * share
             self.decode_s += timed.decode_s.p50 * share
             self.is_sampled = self.is_sampled or timed.sampled_fraction < 1
-        self.error_share = max(self.error_share, facts_of(row).error_share)
+        self.error_share = max(self.error_share, row.lookups.error_share)
         self.is_end_to_end = self.is_end_to_end and row.memcpy_s is not None
         self.has_speed = self.has_speed and timed is not None and row.codec != Mx4.name
         self.has_broken = self.has_broken or row.bound_held is False
@@ -141,8 +133,8 @@ class Place:
     num_ranks: int
     repeat: int
     setting: str
-    tables: dict[int, dict[str, ResultRow]] = field(default_factory=dict)
-    steps: dict[str, ResultRow] = field(default_factory=dict)
+    tables: dict[int, dict[str, LookupRow]] = field(default_factory=dict)
+    steps: dict[str, LookupRow] = field(default_factory=dict)
 
     @property
     def words(self) -> str:
@@ -156,7 +148,7 @@ class Place:
     @property
     def num_tables(self) -> int:
         """Tables of the dump, as far as rows tell: of an interrupted run not all were measured."""
-        told = (facts_of(row).num_tables for rows in self.tables.values() for row in rows.values())
+        told = (row.lookups.num_tables for rows in self.tables.values() for row in rows.values())
         return max(len(self.tables), *told)
 
     @property
@@ -170,14 +162,14 @@ class Place:
         """Names of the encoders, in the order they were measured."""
         return list(dict.fromkeys(name for rows in self.tables.values() for name in rows))
 
-    def sum_of(self, rows: Iterable[ResultRow]) -> Sum:
+    def sum_of(self, rows: Iterable[LookupRow]) -> Sum:
         """Add up rows of different tables."""
         total = Sum()
         for row in rows:
             total.add(row, self._timed(row))
         return total
 
-    def _timed(self, row: ResultRow) -> ResultRow | None:
+    def _timed(self, row: LookupRow) -> LookupRow | None:
         """Return the row whose speed is that of a table's row, if there is one.
 
         Where whole steps were measured in one call, that is the step of the same encoder: a table
@@ -191,7 +183,7 @@ class Place:
 
     def best(
         self, table: int, bandwidth_gbps: float, *, ours_only: bool = False
-    ) -> ResultRow | None:
+    ) -> LookupRow | None:
         """Return the row with the largest predicted speed-up on a table.
 
         None where float32 as it is would be faster than any.
@@ -250,7 +242,7 @@ def places(rows: Iterable[ResultRow]) -> list[Place]:
     """
     found: dict[tuple[str, str, int, int, str], Place] = {}
     for row in rows:
-        if row.lookups is not None:
+        if isinstance(row, LookupRow):
             facts = row.lookups
             key = (row.input, row.device, facts.num_ranks, row.repeat, facts.setting)
             place = found.setdefault(key, Place(*key))

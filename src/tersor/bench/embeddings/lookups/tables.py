@@ -8,7 +8,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.embeddings.lookups.sums import Place, Sum, facts_of, label, places
+from tersor.bench.embeddings.lookups.sums import Place, Sum, label, places
 
 Bandwidths = Mapping[str, float]
 """Links by name, with 10**9 bytes per second."""
@@ -91,7 +91,7 @@ def table_cells(place: Place, bandwidths: Bandwidths) -> list[list[str]]:
 def _fact_cells(place: Place, table: int) -> list[str]:
     rows = place.tables[table].values()
     row = next(iter(rows))
-    facts, gain = facts_of(row), place.gain(table)
+    facts, gain = row.lookups, place.gain(table)
     ratios = ["" if ratio is None else f"{ratio:.1f}" for ratio in place.ratios(table)]
     return [
         str(table),

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
-from tersor.bench.core.rows import ResultRow, latest, times_of
+from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
 from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
 from tersor.bench.embeddings.planning.fitted import Fit
 from tersor.errors import SpecError
@@ -117,14 +117,14 @@ def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
     Raises:
         SpecError: there is only one link (or batch), or no exchange at all.
     """
-    rows = plannable(latest(rows))
+    exchanges = plannable(latest(rows))
     if hold_out not in HOLD_OUT:
         raise SpecError(f"what is held out is {' or '.join(HOLD_OUT)}, not {hold_out!r}")
 
-    def held_of(row: ResultRow) -> str:
-        return str(getattr(times_of(row), hold_out))
+    def held_of(row: ExchangeRow) -> str:
+        return str(getattr(row.exchange, hold_out))
 
-    values = list(dict.fromkeys(held_of(row) for row in rows))
+    values = list(dict.fromkeys(held_of(row) for row in exchanges))
     if len(values) < 2:
         raise SpecError(
             f"a check needs exchanges (tersor bench embeddings without DIR) with at least two values of "
@@ -132,15 +132,16 @@ def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
         )
     points, fits = [], {}
     for value in values:
-        fits[f"{hold_out} {value}"] = fit = fit_exchanges(r for r in rows if held_of(r) != value)
-        points += _points([r for r in rows if held_of(r) == value], fit, hold_out)
+        others = (row for row in exchanges if held_of(row) != value)
+        fits[f"{hold_out} {value}"] = fit = fit_exchanges(others)
+        points += _points([row for row in exchanges if held_of(row) == value], fit, hold_out)
     return Check(tuple(points), fits)
 
 
-def _points(rows: Sequence[ResultRow], fit: Fit, hold_out: str) -> list[Point]:
+def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]:
     points = []
     for row in rows:
-        times = times_of(row)
+        times = row.exchange
         if row.codec not in fit.profiles:
             raise SpecError(
                 f"{row.codec} was measured with one {hold_out} only; nothing predicts it"

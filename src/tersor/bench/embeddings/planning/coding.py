@@ -20,7 +20,7 @@ from tersor.bench.core.inputs import (
 )
 from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.embeddings.lookups.sums import Place, facts_of, label, places
+from tersor.bench.embeddings.lookups.sums import Place, label, places
 from tersor.bench.embeddings.planning.fitted import Fit
 from tersor.bench.peers import COPIES
 from tersor.codecs import registry
@@ -249,4 +249,4 @@ def _slice_rows(place: Place) -> float:
 
 
 def _facts(place: Place, table: int) -> LookupFacts:
-    return facts_of(next(iter(place.tables[table].values())))
+    return next(iter(place.tables[table].values())).lookups

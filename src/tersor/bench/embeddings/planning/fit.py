@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import median
 
 from tersor.bench.core.exchange_times import DIRECTIONS
-from tersor.bench.core.rows import ResultRow, latest, times_of
+from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, latest
 from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, keep_bounds
 from tersor.bench.embeddings.planning.fitted import Fit
 from tersor.errors import SpecError
@@ -19,12 +19,12 @@ from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transpo
 from tersor.planning.curves import nonnegative_fit
 
 
-def plannable(rows: Iterable[ResultRow]) -> list[ResultRow]:
+def plannable(rows: Iterable[ResultRow]) -> list[ExchangeRow]:
     """Return the rows of exchanges on throttled links whose codec does not depend on the link."""
     return [
         row
         for row in rows
-        if row.exchange is not None and row.exchange.link is not None and row.codec != "auto"
+        if isinstance(row, ExchangeRow) and row.exchange.link is not None and row.codec != "auto"
     ]
 
 
@@ -55,17 +55,17 @@ def fit_rows(
     """
     given = list(rows)
     rows = latest(given)
-    if setting and not any(row.lookups is not None for row in rows):
+    if setting and not any(isinstance(row, LookupRow) for row in rows):
         raise SpecError("--setting is for rows of look-ups")
-    exchanged = [row.input for row in rows if row.exchange is not None]
-    inputs = sorted(set(exchanged or (row.input for row in rows if row.lookups is not None)))
+    exchanged = [row.input for row in rows if isinstance(row, ExchangeRow)]
+    inputs = sorted(set(exchanged or (row.input for row in rows if isinstance(row, LookupRow))))
     if model is not None and inputs and model not in inputs:
         raise SpecError(f"no row is of {model!r}; these are of {', '.join(inputs)}")
-    if any(row.exchange is not None for row in rows):
+    if any(isinstance(row, ExchangeRow) for row in rows):
         if bound is not None or backward != BASELINE:
             raise SpecError("--bound and --backward are for rows of codecs; these are of exchanges")
         fit = fit_exchanges(row for row in rows if model in (None, row.input))
-    elif any(row.lookups is not None for row in rows):
+    elif any(isinstance(row, LookupRow) for row in rows):
         if bound is not None:
             raise SpecError(
                 "--bound is for rows of the kernels suite; look-ups have a bound per table"
@@ -92,10 +92,10 @@ def fit_rows(
 
 def _left_out(rows: Sequence[ResultRow]) -> str:
     """Say how many rows are of other kinds than those that a plan is made from."""
-    kinds = {
-        "exchanges": [row for row in rows if row.exchange is not None],
-        "look-ups": [row for row in rows if row.lookups is not None],
-        "codecs": [row for row in rows if row.exchange is None and row.lookups is None],
+    kinds: dict[str, Sequence[ResultRow]] = {
+        "exchanges": [row for row in rows if isinstance(row, ExchangeRow)],
+        "look-ups": [row for row in rows if isinstance(row, LookupRow)],
+        "codecs": [row for row in rows if type(row) is ResultRow],
     }
     _, *others = (f"{len(own)} rows of {kind}" for kind, own in kinds.items() if own)
     return f"; {' and '.join(others)} are left out" if others else ""
@@ -107,29 +107,31 @@ def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
     Raises:
         SpecError: there are none, of several models, or not of both directions.
     """
-    rows = plannable(rows)
-    if not rows:
+    exchanges = plannable(rows)
+    if not exchanges:
         raise SpecError(
             "these rows hold no exchange on a throttled link; make some with tersor bench embeddings"
         )
-    if len({row.input for row in rows}) > 1:
-        names = ", ".join(sorted({row.input for row in rows}))
+    if len({row.input for row in exchanges}) > 1:
+        names = ", ".join(sorted({row.input for row in exchanges}))
         raise SpecError(f"these rows are of several models ({names}); choose one with --input")
-    profiles = {name: _profile(name, rows) for name in dict.fromkeys(row.codec for row in rows)}
-    compute, allreduce_nbytes = _fit_steps(rows)
-    first = rows[0]
-    links = ", ".join(dict.fromkeys(times_of(row).link or "" for row in rows))
-    ranks = ", ".join(str(n) for n in sorted({times_of(row).num_ranks for row in rows}))
-    batches = ", ".join(f"{b:,}" for b in sorted({times_of(row).batch for row in rows}))
+    profiles = {
+        name: _profile(name, exchanges) for name in dict.fromkeys(row.codec for row in exchanges)
+    }
+    compute, allreduce_nbytes = _fit_steps(exchanges)
+    first = exchanges[0]
+    links = ", ".join(dict.fromkeys(row.exchange.link or "" for row in exchanges))
+    ranks = ", ".join(str(n) for n in sorted({row.exchange.num_ranks for row in exchanges}))
+    batches = ", ".join(f"{b:,}" for b in sorted({row.exchange.batch for row in exchanges}))
     return Fit(
         profiles=profiles,
-        transport=_fit_transport(rows),
-        sample_nbytes=first.original_nbytes / times_of(first).batch,
+        transport=_fit_transport(exchanges),
+        sample_nbytes=first.original_nbytes / first.exchange.batch,
         compute=compute,
         allreduce_nbytes=allreduce_nbytes,
-        source=f"fitted to {len(rows)} rows of {first.input}: {ranks} ranks, links of {links}, batches "
+        source=f"fitted to {len(exchanges)} rows of {first.input}: {ranks} ranks, links of {links}, batches "
         f"of {batches}",
-        measured_nbytes=_ends(_own_nbytes(row) for row in rows),
+        measured_nbytes=_ends(_own_nbytes(row) for row in exchanges),
     )
 
 
@@ -138,44 +140,44 @@ def _ends(values: Iterable[float]) -> tuple[float, float]:
     return found[0], found[-1]
 
 
-def _own_nbytes(row: ResultRow) -> float:
+def _own_nbytes(row: ExchangeRow) -> float:
     """Return the original bytes of one rank."""
-    return row.original_nbytes / times_of(row).num_ranks
+    return row.original_nbytes / row.exchange.num_ranks
 
 
-def _sent_nbytes(row: ResultRow) -> float:
+def _sent_nbytes(row: ExchangeRow) -> float:
     """Return the encoded bytes that one rank sends to others."""
-    ranks = times_of(row).num_ranks
+    ranks = row.exchange.num_ranks
     return row.encoded_nbytes / ranks * (ranks - 1) / ranks
 
 
-def _bits_per_s(row: ResultRow) -> float:
-    return parse_bandwidth(times_of(row).link or "")
+def _bits_per_s(row: ExchangeRow) -> float:
+    return parse_bandwidth(row.exchange.link or "")
 
 
-def _profile(name: str, rows: Sequence[ResultRow]) -> Profile:
+def _profile(name: str, rows: Sequence[ExchangeRow]) -> Profile:
     ways: dict[str, OneWay] = {}
     for direction in DIRECTIONS:
-        own = [r for r in rows if r.codec == name and times_of(r).direction == direction]
+        own = [r for r in rows if r.codec == name and r.exchange.direction == direction]
         if not own:
             raise SpecError(f"the rows of {name} have no {direction} direction")
-        ratios = {times_of(r).batch / times_of(r).num_ranks: r.ratio for r in own}
+        ratios = {r.exchange.batch / r.exchange.num_ranks: r.ratio for r in own}
         ways[direction] = OneWay(
             encode=Line.fit((_own_nbytes(r), r.encode_s.p50) for r in own),
             decode=Line.fit((_own_nbytes(r), r.decode_s.p50) for r in own),
             ratio=RatioCurve.of(ratios),
-            has_sizes=any(times_of(r).sizes_s.p50 > 0 for r in own),
+            has_sizes=any(r.exchange.sizes_s.p50 > 0 for r in own),
         )
-    forward = [r for r in rows if r.codec == name and times_of(r).direction == "forward"]
+    forward = [r for r in rows if r.codec == name and r.exchange.direction == "forward"]
     return Profile(name, ways["forward"], ways["backward"], keeps_bound=keep_bounds(forward))
 
 
-def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
-    payloads = [times_of(row).payload_s.p50 for row in rows]
+def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:
+    payloads = [row.exchange.payload_s.p50 for row in rows]
     sent = [_sent_nbytes(row) for row in rows]
     link_s = [8 * nbytes / _bits_per_s(row) for nbytes, row in zip(sent, rows, strict=True)]
     ones = [1.0] * len(rows)
-    unready = [0.0 if times_of(row).sizes_s.p50 > 0 else 1.0 for row in rows]
+    unready = [0.0 if row.exchange.sizes_s.p50 > 0 else 1.0 for row in rows]
     # the link first: with one link only, a cost per byte cannot be told from it
     columns = [link_s, ones, sent, unready]
     slowdown, *costs = nonnegative_fit(columns, payloads, payloads)
@@ -195,16 +197,16 @@ def _fit_transport(rows: Sequence[ResultRow]) -> Transport:
     )
 
 
-def _fit_sizes(rows: Sequence[ResultRow]) -> float:
+def _fit_sizes(rows: Sequence[ExchangeRow]) -> float:
     """Return the seconds of an exchange of sizes; 0 where there was none."""
-    found = [seconds for row in rows if (seconds := times_of(row).sizes_s.p50) > 0]
+    found = [seconds for row in rows if (seconds := row.exchange.sizes_s.p50) > 0]
     return median(found) if found else 0.0
 
 
-def _fit_rest(rows: Sequence[ResultRow], direction: str) -> Line:
+def _fit_rest(rows: Sequence[ExchangeRow], direction: str) -> Line:
     points, wholes = [], []
     for row in rows:
-        times = times_of(row)
+        times = row.exchange
         if times.direction == direction:
             phases = (row.encode_s, times.sizes_s, times.payload_s, row.decode_s)
             rest_s = times.exchange_s.p50 - sum(phase.p50 for phase in phases)
@@ -213,11 +215,11 @@ def _fit_rest(rows: Sequence[ResultRow], direction: str) -> Line:
     return Line.fit(points, wholes)
 
 
-def _fit_steps(rows: Sequence[ResultRow]) -> tuple[Line, float]:
+def _fit_steps(rows: Sequence[ExchangeRow]) -> tuple[Line, float]:
     """Return computing by samples of a rank, and the bytes of the all-reduce of a ring."""
-    exchanges: dict[tuple[str, str, int], list[ResultRow]] = {}
+    exchanges: dict[tuple[str, str, int], list[ExchangeRow]] = {}
     for row in rows:
-        times = times_of(row)
+        times = row.exchange
         exchanges.setdefault((row.codec, times.place, times.batch), []).append(row)
     rest, steps, samples, rings = [], [], [], []
     for (codec, place, batch), pair in exchanges.items():
@@ -226,10 +228,10 @@ def _fit_steps(rows: Sequence[ResultRow]) -> tuple[Line, float]:
                 f"{codec} on {place} at a batch of {batch} has one direction of its exchange, and a "
                 "step has both; measure it again with tersor bench embeddings --resume"
             )
-        times = times_of(pair[0])
+        times = pair[0].exchange
         ranks = times.num_ranks
         steps.append(times.step_s.p50)
-        rest.append(times.step_s.p50 - sum(times_of(row).exchange_s.p50 for row in pair))
+        rest.append(times.step_s.p50 - sum(row.exchange.exchange_s.p50 for row in pair))
         samples.append(times.batch / ranks)
         rings.append(2 * (ranks - 1) / ranks * 8 / _bits_per_s(pair[0]))
     columns = [[1.0] * len(rest), samples, rings]

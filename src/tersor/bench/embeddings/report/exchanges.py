@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tersor.bench.core.exchange_times import ExchangeTimes
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import ExchangeRow, ResultRow
 from tersor.bench.embeddings.contenders import BASELINE, BOUNDED
 from tersor.bench.embeddings.exchange_tables import exchange_cells
 from tersor.bench.plots import Bar, bar_chart, line_chart
@@ -54,8 +54,8 @@ def link_gbit_s(times: ExchangeTimes) -> float | None:
 
 def _timed(rows: Iterable[ResultRow]) -> Iterable[_Timed]:
     for row in rows:
-        times = row.exchange
-        if times is not None:
+        if isinstance(row, ExchangeRow):
+            times = row.exchange
             place = (row.input, times.num_ranks, times.batch, link_gbit_s(times), row.codec)
             yield _Timed(times.direction, *place, times.exchange_s.p50)
             yield _Timed("step", *place, times.step_s.p50)
@@ -103,7 +103,8 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
 
 def exchanges_section(run: Run, _links: Links) -> Section | None:
     """Return figures of the gain over the bandwidth, and the times of every contender."""
-    rows = [row for row in run.rows if row.exchange is not None] if isinstance(run, RowsRun) else []
+    found = run.rows if isinstance(run, RowsRun) else []
+    rows = [row for row in found if isinstance(row, ExchangeRow)]
     if not rows:
         return None
     section = Section(_sentence(rows)).heading("Exchanges between ranks")
@@ -157,14 +158,14 @@ def _with_number(cells: Sequence[str]) -> list[str]:
 
 
 def _place(row: ResultRow) -> tuple[str, str, str, int] | None:
-    times = row.exchange
-    return None if times is None else (row.codec, row.input, times.place, times.batch)
+    if not isinstance(row, ExchangeRow):
+        return None
+    return row.codec, row.input, row.exchange.place, row.exchange.batch
 
 
 def _is_paired(row: ResultRow, rows: Sequence[ResultRow]) -> bool:
-    same = {
-        r.exchange.direction for r in rows if r.exchange is not None and _place(r) == _place(row)
-    }
+    between = [r for r in rows if isinstance(r, ExchangeRow)]
+    same = {r.exchange.direction for r in between if _place(r) == _place(row)}
     return len(same) == 2
 
 
@@ -172,5 +173,5 @@ def _alone(rows: Sequence[ResultRow]) -> list[list[str]]:
     return [
         [row.codec, row.exchange.direction, f"{row.exchange.place}, batch {row.exchange.batch:,}"]
         for row in rows
-        if row.exchange is not None
+        if isinstance(row, ExchangeRow)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import LookupRow, ResultRow
 from tersor.bench.embeddings.lookups.sums import Place, places
 from tersor.bench.embeddings.lookups.tables import (
     encoder_cells,
@@ -69,7 +69,7 @@ def _measured(place: Place, *, usable: bool = False) -> list[Measured]:
 def lookups_section(run: Run, links: Links) -> Section | None:
     """Return a part per dump: its figures, its encoders and its tables."""
     rows = run.rows if isinstance(run, RowsRun) else []
-    rows = [row for row in rows if row.exchange is None and row.lookups is not None]
+    rows = [row for row in rows if isinstance(row, LookupRow)]
     if not rows:
         return None
     section = Section(lookup_sentence(rows))
