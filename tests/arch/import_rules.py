@@ -40,7 +40,7 @@ BENCH_LAYERS: Final = (
     ("peers",),
     ("report",),
     BENCH_SITES,
-    ("__init__", "goals", "page", "sections"),
+    ("__init__", "sites", "page", "sections"),
 )
 BENCH_RANKS: Final = {name: rank for rank, names in enumerate(BENCH_LAYERS) for name in names}
 RANKS: Final = {name: rank for rank, names in enumerate(LAYERS) for name in names}

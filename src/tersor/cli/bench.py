@@ -12,7 +12,7 @@ from msgspec import structs
 from rich.console import RenderableType
 from rich.text import Text
 
-from tersor.bench.core.rows import ExchangeRow, ResultRow, RowFile
+from tersor.bench.core.rows import ResultRow, RowFile
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import (
     JsonOption,
@@ -225,9 +225,8 @@ def show_rows(
 
     Unless it ``judges``, one line stands in place of the goals: a smoke run would miss most of them.
     """
-    from tersor.bench.core.tables import device_table, goals_table, kernels_table
-    from tersor.bench.embeddings.exchange_tables import exchange_table
-    from tersor.bench.goals import evaluate_goals
+    from tersor.bench.core.tables import goals_table
+    from tersor.bench.sites import evaluate_goals, site_tables
 
     goals = evaluate_goals(rows) if judges else []
     values = {
@@ -237,18 +236,12 @@ def show_rows(
         "refusals": list(refusals),
         **(summary or {}),
     }
-    tables: list[RenderableType] = [*shown]
-    for table, is_device in ((kernels_table, False), (device_table, True)):
-        measured = [r for r in rows if r.suite == "kernels" and (r.device == "cuda") == is_device]
-        if measured:
-            tables.append(table(measured))
+    tables = [*shown, *site_tables(rows)]
     tables += [
         Text(f"{row.codec} on a file of {binary_size(row.original_nbytes)}: {row.note}")
         for row in rows
         if row.suite == "memory"
     ]
-    if any(isinstance(row, ExchangeRow) for row in rows):
-        tables.append(exchange_table(rows))
     screen.result(values, *tables, *([goals_table(goals)] if judges else []))
     if not judges:
         screen.say("--smoke measures too little to judge the goals")

@@ -56,8 +56,8 @@ def programs(
 
     Exits with 1 when every run failed, or when all programs named by --programs are missing.
     """
-    from tersor.bench.core.tables import device_table, kernels_table
     from tersor.bench.kernels.programs import ProgramsConfig, run_programs
+    from tersor.bench.kernels.tables import device_table, kernels_table
 
     check_device(device)
     screen = Screen(as_json=as_json)

@@ -9,8 +9,8 @@ from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ResultRow, RowFile
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
-from tersor.bench.goals import evaluate_goals
 from tersor.bench.page import filled
+from tersor.bench.sites import evaluate_goals
 from tests.bench.core.test_rows import make_row
 
 

@@ -4,9 +4,10 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
-from tersor.bench.core.tables import goals_table, kernels_table
+from tersor.bench.core.tables import goals_table
 from tersor.bench.core.timing import Percentiles
-from tersor.bench.goals import evaluate_goals
+from tersor.bench.kernels.tables import kernels_table
+from tersor.bench.sites import evaluate_goals
 from tests.bench.core.test_rows import make_row
 
 

@@ -5,9 +5,9 @@ from msgspec import structs
 
 from tersor.bench.core.blocks import Memory, Quality
 from tersor.bench.core.rows import COPY_NBYTES
-from tersor.bench.core.tables import device_table, kernels_table
 from tersor.bench.core.timing import Percentiles
-from tersor.bench.goals import evaluate_goals
+from tersor.bench.kernels.tables import device_table, kernels_table
+from tersor.bench.sites import evaluate_goals
 from tests.bench.core.test_rows import make_row
 from tests.bench.kernels.test_cpu_goals import rendered
 

@@ -1,43 +1,43 @@
-"""Result rows and goals as tables for a terminal."""
+"""What tables of every site have in common, in a terminal and on a page."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.table import Table
 
 from tersor.bench.core.blocks import TITLES, shown
-from tersor.bench.core.goal import Book, Goal
+from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
-
-DEVICE_COLUMNS: Final = (
-    "input", "codec", "bound", "ratio", "encode GB/s", "decode GB/s", "of ceiling", "launches",
-    "workspace MiB",
-)  # fmt: skip
-"""What the table of an accelerator shows; ``docs/performance.md`` says what each column means."""
-
+from tersor.errors import SpecError
 
 Cells = list[str]
+_FILTERS: Final = ("input", "codec", "bound", "mib", "link", "batch")
+GOAL_COLUMNS: Final = ("goal", "target", "measured", "", "decided by")
 
 
-def kernels_table(rows: Iterable[ResultRow]) -> Table:
-    """Show ratio and speed of every row, and the quotients against memcpy and SZ3.
+def chosen(rows: Iterable[ResultRow], options: Mapping[str, str]) -> list[ResultRow]:
+    """Return the rows whose traits are among those that a page lists.
 
-    Speeds are GB/s of raw float32; ``~`` marks speeds timed on a sample of the slices, ``!`` a peer
-    that broke the bound it was given.
+    Raises:
+        SpecError: rows have no such trait.
     """
-    rows = list(rows)
-    book = Book(rows)
-    table = Table(title="Codecs and peers, end to end from and to float32")
-    for name in ("input", "codec", "bound", "threads"):
-        table.add_column(name, justify="left" if name != "threads" else "right")
-    for name in (
-        "ratio", "encode GB/s", "decode GB/s", "x memcpy enc", "x memcpy dec", "x SZ3 enc",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
-    _add_rows(table, rows, lambda row: _kernels_cells(row, book))
-    return table
+    unknown = next((name for name in options if name not in _FILTERS), None)
+    if unknown is not None:
+        raise SpecError(f"rows are chosen by {', '.join(_FILTERS)}, not by {unknown!r}")
+    asked = {name: values.split(",") for name, values in options.items()}
+    return [
+        row
+        for row in rows
+        if all(row.traits().get(name) in values for name, values in asked.items())
+    ]
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table as a page has it."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
 def figure_names(rows: Iterable[ResultRow]) -> list[str]:
@@ -52,83 +52,10 @@ def figure_cells(row: ResultRow, names: Iterable[str]) -> Cells:
     return [shown(name, figures[name]) if name in figures else "" for name in names]
 
 
-def device_table(rows: Iterable[ResultRow]) -> Table:
-    """Show ratio, speed and footprint of every row measured on an accelerator.
-
-    Speeds are GB/s of raw float32; the share is that of the copy ceiling, by bytes read and
-    written. Pairs are of encoding and decoding.
-    """
-    table = Table(title="Codecs and peers on CUDA, end to end from and to float32")
-    for name in DEVICE_COLUMNS:
-        table.add_column(name, justify="left" if name in ("input", "codec") else "right")
-    _add_rows(table, list(rows), device_cells)
-    return table
-
-
-def _add_rows(table: Table, rows: list[ResultRow], cells: Callable[[ResultRow], Cells]) -> None:
-    names = figure_names(rows)
-    for name in names:
-        table.add_column(TITLES[name], justify="right")
-    previous: tuple[str, int, float | None] | None = None
-    for row in rows:
-        place = (row.input, row.num_values, row.relative_bound)
-        if previous not in (None, place):
-            table.add_section()
-        previous = place
-        table.add_row(*cells(row), *figure_cells(row, names))
-
-
-def device_cells(row: ResultRow) -> Cells:
-    """Return what stands under ``DEVICE_COLUMNS`` for one row."""
-    broken = "!" if row.bound_held is False else ""
-    ceiling = row.ceiling_gbps
-    # rows without memcpy start from codes: they move fewer bytes than their GB/s count
-    has_share = ceiling is not None and row.memcpy_gbps is not None
-    shares = [row.moved_gbps(s) / (ceiling or 1) for s in (row.encode_s, row.decode_s)]
-    return [
-        f"{row.input} {row.original_nbytes / 2**20:.0f} MiB",
-        f"{row.codec} (peer)" if row.peer else row.codec,
-        "" if row.relative_bound is None else f"{row.relative_bound:g}{broken}",
-        f"{row.ratio:.2f}",
-        f"{row.encode_gbps:.0f}",
-        f"{row.decode_gbps:.0f}",
-        " / ".join(f"{share:.0%}" for share in shares) if has_share else "",
-        _pair(row.num_launches, 1),
-        _pair(row.workspace_nbytes, 2**20),
-    ]
-
-
-def _pair(numbers: Mapping[str, int] | None, unit: int) -> str:
-    if numbers is None:
-        return ""
-    texts = (numbers.get(name) for name in ("encode", "decode"))
-    return " / ".join("?" if n is None else f"{n / unit:.0f}" for n in texts)
-
-
-def _kernels_cells(row: ResultRow, book: Book) -> Cells:
-    sampled = "~" if row.sampled_fraction < 1 else ""
-    broken = "!" if row.bound_held is False else ""
-    memcpy = row.memcpy_gbps
-    # rows without memcpy start from codes, not from float32: no quotient with those that do
-    sz3 = None if memcpy is None else book.counterpart(row, "sz3", peer=True)
-    return [
-        row.input,
-        f"{row.codec} [dim](peer)[/dim]" if row.peer else f"[bold]{row.codec}[/bold]",
-        "" if row.relative_bound is None else f"{row.relative_bound:g}{broken}",
-        str(row.threads),
-        f"{row.ratio:.2f}",
-        f"{sampled}{row.encode_gbps:.2f}",
-        f"{sampled}{row.decode_gbps:.2f}",
-        "" if memcpy is None else f"{row.encode_gbps / memcpy:.2f}",
-        "" if memcpy is None else f"{row.decode_gbps / memcpy:.2f}",
-        "" if sz3 is None else f"{row.encode_gbps / sz3.encode_gbps:.1f}",
-    ]
-
-
 def goals_table(goals: Iterable[Goal]) -> Table:
     """Show every goal with what was measured and whether that meets it."""
     table = Table(title="Goals")
-    for name in ("goal", "target", "measured", "", "decided by"):
+    for name in GOAL_COLUMNS:
         table.add_column(name, justify="right" if name in ("target", "measured") else "left")
     verdicts = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "not measured"}
     for goal in goals:

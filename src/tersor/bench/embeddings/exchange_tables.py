@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ExchangeRow, ResultRow
+from tersor.bench.core.tables import chosen, markdown_table
 from tersor.bench.embeddings.contenders import BASELINE
 
 EXCHANGE_COLUMNS: Final = (
@@ -62,6 +63,11 @@ def exchange_pairs(rows: Iterable[ResultRow]) -> Iterator[ExchangePair]:
 def exchange_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
     """Return what stands under ``EXCHANGE_COLUMNS``, a line per contender, link and batch."""
     return [_cells(pair) for pair in exchange_pairs(rows)]
+
+
+def exchanges_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
+    """Return the exchanges that a page asks for."""
+    return markdown_table(EXCHANGE_COLUMNS, exchange_cells(chosen(rows, options)))
 
 
 def _cells(pair: ExchangePair) -> list[str]:

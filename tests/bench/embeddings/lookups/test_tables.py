@@ -15,8 +15,8 @@ from tersor.bench.embeddings.lookups.tables import (
     table_columns,
 )
 from tersor.bench.embeddings.report.lookups import lookup_sentence
-from tersor.bench.goals import evaluate_goals
 from tersor.bench.page import filled
+from tersor.bench.sites import evaluate_goals
 from tests.bench.core.test_rows import make_row
 
 LINKS = {"1gbit": 0.125, "400gbit": 50.0}

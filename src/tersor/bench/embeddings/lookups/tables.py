@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from rich.table import Table
 
 from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.tables import chosen, markdown_table
 from tersor.bench.embeddings.lookups.sums import Place, Sum, label, places
+from tersor.workloads.network import Bandwidth
 
 Bandwidths = Mapping[str, float]
 """Links by name, with 10**9 bytes per second."""
@@ -218,3 +220,27 @@ def _numbers(total: Sum, bandwidths: Bandwidths) -> dict[str, Any]:
         if total.is_predictable
         else None,
     }
+
+
+def encoders_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
+    """Return the encoders on the dumps that a page asks for; ``link`` is what gains are predicted for."""
+    return _block(rows, options, encoder_columns, encoder_cells)
+
+
+def tables_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
+    """Return the tables of the dumps that a page asks for; options as for ``encoders_block``."""
+    return _block(rows, options, table_columns, table_cells)
+
+
+def _block(
+    rows: Iterable[ResultRow],
+    options: Mapping[str, str],
+    head: Callable[[Bandwidths], Sequence[str]],
+    cells: Callable[[Place, Bandwidths], list[list[str]]],
+) -> str:
+    links = options.get("link", "1gbit").split(",")
+    bandwidths = {name: Bandwidth.parse(name).gbps for name in links}
+    traits = {name: value for name, value in options.items() if name != "link"}
+    found = places(chosen(rows, traits))
+    made = (markdown_table(head(bandwidths), cells(place, bandwidths)) for place in found)
+    return "\n\n".join(made)

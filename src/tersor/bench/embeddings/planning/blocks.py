@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tersor.bench.core.row_checks import is_number
 from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.tables import markdown_table
 from tersor.bench.embeddings.planning.check import SUMMARY_COLUMNS, check, summary_cells
 from tersor.bench.embeddings.planning.fit import fit_rows
 from tersor.bench.embeddings.planning.tables import (
@@ -20,35 +21,41 @@ from tersor.errors import SpecError
 from tersor.planning import Description, Model, advise, parse_ranks, parse_sweep, turns
 from tersor.planning.cluster import KEYS
 
-Block = tuple[Sequence[str], list[list[str]], list[str]]
-"""Columns, cells, and sentences that stand below."""
 _OWN: Final = ("ranks", "codecs", "bound", "backward", "input")
 """What the block of a plan may say beside the keys of a cluster."""
 
 
-def check_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> Block:
+def check_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
     """Return how well rows are predicted; ``hold_out`` says from what."""
     _refuse_others(options, ("hold_out",))
     found = check(rows, **options)
-    return SUMMARY_COLUMNS, summary_cells(found.points), [*found.constants(), found.sentence]
+    return _block(
+        SUMMARY_COLUMNS, summary_cells(found.points), [*found.constants(), found.sentence]
+    )
 
 
-def plan_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> Block:
+def plan_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
     """Return the plan for ``ranks=N,...``; other options are those of ``tersor plan``."""
     _refuse_others(options, (*_OWN, *KEYS))
     model, ranks = _planned(rows, options)
     cells = [line for number in ranks for line in plan_cells(model, number)]
-    return PLAN_COLUMNS, cells, [advise(model, number).reason for number in ranks]
+    return _block(PLAN_COLUMNS, cells, [advise(model, number).reason for number in ranks])
 
 
-def sweep_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> Block:
+def sweep_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
     """Return the best by bandwidth, and where it changes; as ``plan_block``, with ``sweep``."""
     _refuse_others(options, ("sweep", *_OWN, *KEYS))
     model, ranks = _planned(rows, options)
     sweep = parse_sweep(options.get("sweep", "1gbit..400gbit"))
     advised = [advise(model.at_bandwidth(bits, n), n) for n in ranks for bits in sweep]
     changes = [turn.reason for n in ranks for turn in turns(model, n, sweep[0], sweep[-1])]
-    return SWEEP_COLUMNS, [sweep_cells(advice) for advice in advised], changes
+    return _block(SWEEP_COLUMNS, [sweep_cells(advice) for advice in advised], changes)
+
+
+def _block(columns: Sequence[str], cells: list[list[str]], sentences: Sequence[str]) -> str:
+    """Return a table with sentences below it."""
+    table = markdown_table(columns, cells)
+    return "\n".join([table, "", *(f"- {sentence}" for sentence in sentences)])
 
 
 def _refuse_others(options: Mapping[str, str], known: Sequence[str]) -> None:

@@ -1,0 +1,47 @@
+"""Embeddings, as other parts of ``bench`` see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.console import RenderableType
+
+from tersor.bench.core.goal import Goal
+from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow
+from tersor.bench.core.site import SiteBench
+from tersor.bench.embeddings.exchange_goals import exchange_goals
+from tersor.bench.embeddings.exchange_tables import exchange_table, exchanges_block
+from tersor.bench.embeddings.lookups.goals import lookup_goals
+from tersor.bench.embeddings.lookups.tables import encoders_block, tables_block
+from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block
+
+
+def _tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
+    """Return that of exchanges; those of look-ups depend on links, which the command line knows."""
+    return [exchange_table(rows)] if any(isinstance(row, ExchangeRow) for row in rows) else []
+
+
+def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    exchanges = [row for row in rows if isinstance(row, ExchangeRow)]
+    look_ups = [row for row in rows if isinstance(row, LookupRow)]
+    return [
+        *(exchange_goals(exchanges) if exchanges else []),
+        *(lookup_goals(look_ups) if look_ups else []),
+    ]
+
+
+EMBEDDINGS: Final = SiteBench(
+    name="embeddings",
+    suites=("embeddings", "lookups"),
+    tables=_tables,
+    goals=_goals,
+    blocks={
+        "exchanges": exchanges_block,
+        "lookups": encoders_block,
+        "lookup-tables": tables_block,
+        "plan": plan_block,
+        "plan-sweep": sweep_block,
+        "plan-check": check_block,
+    },
+)

@@ -1,0 +1,30 @@
+"""Codecs and peers on arrays, as other parts of ``bench`` see them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from tersor.bench.core.goal import Goal
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.site import SiteBench
+from tersor.bench.kernels.cpu_goals import evaluate_cpu_goals
+from tersor.bench.kernels.device_goals import evaluate_device_goals
+from tersor.bench.kernels.tables import kernels_tables, rows_block
+
+
+def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    """Judge the goals of the devices that rows are from, or those of the CPU if there are no rows."""
+    on_device = [row for row in rows if row.device == "cuda"]
+    on_cpu = [row for row in rows if row.device != "cuda"]
+    goals = evaluate_device_goals(on_device) if on_device else []
+    return [*goals, *(evaluate_cpu_goals(on_cpu) if on_cpu or not on_device else [])]
+
+
+KERNELS: Final = SiteBench(
+    name="kernels",
+    suites=("kernels", "memory"),
+    tables=kernels_tables,
+    goals=_goals,
+    blocks={"rows": rows_block},
+)

@@ -1,0 +1,132 @@
+"""Result rows of codecs and peers as tables, for a terminal and for pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from tersor.bench.core.blocks import TITLES
+from tersor.bench.core.goal import Book
+from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.tables import Cells, chosen, figure_cells, figure_names, markdown_table
+
+DEVICE_COLUMNS: Final = (
+    "input", "codec", "bound", "ratio", "encode GB/s", "decode GB/s", "of ceiling", "launches",
+    "workspace MiB",
+)  # fmt: skip
+"""What the table of an accelerator shows; ``docs/performance.md`` says what each column means."""
+
+
+def kernels_table(rows: Iterable[ResultRow]) -> Table:
+    """Show ratio and speed of every row, and the quotients against memcpy and SZ3.
+
+    Speeds are GB/s of raw float32; ``~`` marks speeds timed on a sample of the slices, ``!`` a peer
+    that broke the bound it was given.
+    """
+    rows = list(rows)
+    book = Book(rows)
+    table = Table(title="Codecs and peers, end to end from and to float32")
+    for name in ("input", "codec", "bound", "threads"):
+        table.add_column(name, justify="left" if name != "threads" else "right")
+    for name in (
+        "ratio", "encode GB/s", "decode GB/s", "x memcpy enc", "x memcpy dec", "x SZ3 enc",
+    ):  # fmt: skip
+        table.add_column(name, justify="right")
+    _add_rows(table, rows, lambda row: _kernels_cells(row, book))
+    return table
+
+
+def device_table(rows: Iterable[ResultRow]) -> Table:
+    """Show ratio, speed and footprint of every row measured on an accelerator.
+
+    Speeds are GB/s of raw float32; the share is that of the copy ceiling, by bytes read and
+    written. Pairs are of encoding and decoding.
+    """
+    table = Table(title="Codecs and peers on CUDA, end to end from and to float32")
+    for name in DEVICE_COLUMNS:
+        table.add_column(name, justify="left" if name in ("input", "codec") else "right")
+    _add_rows(table, list(rows), device_cells)
+    return table
+
+
+def _add_rows(table: Table, rows: list[ResultRow], cells: Callable[[ResultRow], Cells]) -> None:
+    names = figure_names(rows)
+    for name in names:
+        table.add_column(TITLES[name], justify="right")
+    previous: tuple[str, int, float | None] | None = None
+    for row in rows:
+        place = (row.input, row.num_values, row.relative_bound)
+        if previous not in (None, place):
+            table.add_section()
+        previous = place
+        table.add_row(*cells(row), *figure_cells(row, names))
+
+
+def device_cells(row: ResultRow) -> Cells:
+    """Return what stands under ``DEVICE_COLUMNS`` for one row."""
+    broken = "!" if row.bound_held is False else ""
+    ceiling = row.ceiling_gbps
+    # rows without memcpy start from codes: they move fewer bytes than their GB/s count
+    has_share = ceiling is not None and row.memcpy_gbps is not None
+    shares = [row.moved_gbps(s) / (ceiling or 1) for s in (row.encode_s, row.decode_s)]
+    return [
+        f"{row.input} {row.original_nbytes / 2**20:.0f} MiB",
+        f"{row.codec} (peer)" if row.peer else row.codec,
+        "" if row.relative_bound is None else f"{row.relative_bound:g}{broken}",
+        f"{row.ratio:.2f}",
+        f"{row.encode_gbps:.0f}",
+        f"{row.decode_gbps:.0f}",
+        " / ".join(f"{share:.0%}" for share in shares) if has_share else "",
+        _pair(row.num_launches, 1),
+        _pair(row.workspace_nbytes, 2**20),
+    ]
+
+
+def _pair(numbers: Mapping[str, int] | None, unit: int) -> str:
+    if numbers is None:
+        return ""
+    texts = (numbers.get(name) for name in ("encode", "decode"))
+    return " / ".join("?" if n is None else f"{n / unit:.0f}" for n in texts)
+
+
+def _kernels_cells(row: ResultRow, book: Book) -> Cells:
+    sampled = "~" if row.sampled_fraction < 1 else ""
+    broken = "!" if row.bound_held is False else ""
+    memcpy = row.memcpy_gbps
+    # rows without memcpy start from codes, not from float32: no quotient with those that do
+    sz3 = None if memcpy is None else book.counterpart(row, "sz3", peer=True)
+    return [
+        row.input,
+        f"{row.codec} [dim](peer)[/dim]" if row.peer else f"[bold]{row.codec}[/bold]",
+        "" if row.relative_bound is None else f"{row.relative_bound:g}{broken}",
+        str(row.threads),
+        f"{row.ratio:.2f}",
+        f"{sampled}{row.encode_gbps:.2f}",
+        f"{sampled}{row.decode_gbps:.2f}",
+        "" if memcpy is None else f"{row.encode_gbps / memcpy:.2f}",
+        "" if memcpy is None else f"{row.decode_gbps / memcpy:.2f}",
+        "" if sz3 is None else f"{row.encode_gbps / sz3.encode_gbps:.1f}",
+    ]
+
+
+def kernels_tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
+    """Return a table for each device that codecs and peers were measured on."""
+    tables: list[RenderableType] = []
+    for table, is_device in ((kernels_table, False), (device_table, True)):
+        measured = [r for r in rows if r.suite == "kernels" and (r.device == "cuda") == is_device]
+        if measured:
+            tables.append(table(measured))
+    return tables
+
+
+def rows_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
+    """Return the rows that a page asks for."""
+    rows = chosen(rows, options)
+    names = figure_names(rows)
+    columns = [*DEVICE_COLUMNS, *(TITLES[name] for name in names)]
+    return markdown_table(
+        columns, ([*device_cells(row), *figure_cells(row, names)] for row in rows)
+    )
