@@ -39,8 +39,9 @@ BENCH_LAYERS: Final = (
     ("plots",),
     ("peers",),
     ("report",),
+    ("site",),
     BENCH_SITES,
-    ("__init__", "sites", "page", "sections"),
+    ("__init__", "sites", "page"),
 )
 BENCH_RANKS: Final = {name: rank for rank, names in enumerate(BENCH_LAYERS) for name in names}
 RANKS: Final = {name: rank for rank, names in enumerate(LAYERS) for name in names}

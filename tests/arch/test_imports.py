@@ -32,7 +32,7 @@ FAULTS = {
     "bench/report/page.py": "def late():\n    import matplotlib.style",
     "bench/core/rows.py": "from tersor.bench.embeddings.contenders import CONTENDERS",
     "bench/kernels/suite.py": "from tersor.bench.embeddings import contenders\nimport tersor.bench.core",
-    "bench/embeddings/suite.py": "from tersor.bench.sections import SECTIONS",
+    "bench/embeddings/suite.py": "from tersor.bench.sites import SITES",
     "bench/report/building.py": "from tersor.bench.kernels.report import codecs_section",
     "bench/core/tables.py": "from jinja2 import Template",
     "bench/peers/zstd.py": "from ..kernels import variants",

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final
 
 from tersor.bench.core.rows import ResultRow, read_rows
-from tersor.bench.core.site import PageBlock
 from tersor.bench.core.tables import GOAL_COLUMNS, markdown_table
+from tersor.bench.site import PageBlock
 from tersor.bench.sites import evaluate_goals, page_blocks
 from tersor.errors import SpecError
 

@@ -9,11 +9,12 @@ from rich.console import RenderableType
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.core.site import PageBlock, SiteBench
 from tersor.bench.embeddings.site import EMBEDDINGS
 from tersor.bench.kernels.site import KERNELS
+from tersor.bench.report.building import SectionMaker
+from tersor.bench.site import PageBlock, SiteBench
 
-SITES: Final = (KERNELS, EMBEDDINGS)
+SITES: Final = (EMBEDDINGS, KERNELS)
 
 
 def rows_by_site(rows: Iterable[ResultRow]) -> list[tuple[SiteBench, list[ResultRow]]]:
@@ -37,3 +38,8 @@ def site_tables(rows: Iterable[ResultRow]) -> list[RenderableType]:
 def page_blocks() -> dict[str, PageBlock]:
     """Return what a page can ask of any site, by the first word of its marker."""
     return {word: block for site in SITES for word, block in site.blocks.items()}
+
+
+def report_sections() -> list[SectionMaker]:
+    """Return what makes the sections of a report, in the order in which a page shows them."""
+    return [make for site in SITES for make in site.sections()]

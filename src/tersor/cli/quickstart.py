@@ -249,7 +249,7 @@ def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Pa
     """Write ``result.json``, a log per run, and the report; return the report's path."""
     from tersor.bench.report import build_report
     from tersor.bench.report.runs import RESULT, read_quickstart
-    from tersor.bench.sections import SECTIONS
+    from tersor.bench.sites import report_sections
     from tersor.container import atomic_write
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -261,5 +261,5 @@ def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Pa
         file.write(json.dumps(values, indent=2).encode())
     target = folder / "report.html"
     runs = [read_quickstart(folder, str(folder))]
-    write_page(build_report(runs, SECTIONS, title="tersor quickstart"), target)
+    write_page(build_report(runs, report_sections(), title="tersor quickstart"), target)
     return target

@@ -53,13 +53,14 @@ def report(
     only with --force.
     """
     from tersor.bench.report import COMMON_LINKS, build_report, read_runs
-    from tersor.bench.sections import SECTIONS
+    from tersor.bench.sites import report_sections
 
     target = Path(output)
     _check_target(target, force=force)
     links = COMMON_LINKS if bandwidth is None else _links(bandwidth)
     found = read_runs(runs)
-    page = build_report(found, SECTIONS, title=title, command=typed_command(context), links=links)
+    command = typed_command(context)
+    page = build_report(found, report_sections(), title=title, command=command, links=links)
     targets = {} if figures is None else _figure_targets(page, Path(figures), force=force)
     nbytes = write_page(page, target)
     paths = _write_figures(page, targets)

@@ -9,7 +9,7 @@ from xml.etree.ElementTree import canonicalize
 import pytest
 
 from tersor.bench.report import Page, Section, Way, build_report, read_runs
-from tersor.bench.sections import SECTIONS
+from tersor.bench.sites import report_sections
 from tersor.policy import predicted_speedup
 from tests.bench.report import runs as made
 from tests.browser import Browser, browsing, needs_chromium
@@ -33,7 +33,10 @@ RATIOS = f"""
 def page(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("report")
     report = build_report(
-        read_runs(made.write_all(folder)), SECTIONS, title="a report", command="tersor report"
+        read_runs(made.write_all(folder)),
+        report_sections(),
+        title="a report",
+        command="tersor report",
     )
     target = folder / "report.html"
     target.write_text(report.render(), encoding="utf-8")
@@ -67,7 +70,7 @@ def test_no_column_of_a_quickstart_is_hidden_on_a_laptop(browser, tmp_path) -> N
     made.write_all(tmp_path)
     target = tmp_path / "report.html"
     runs = read_runs([str(tmp_path / "quickstart")])
-    target.write_text(build_report(runs, SECTIONS, title="t").render(), encoding="utf-8")
+    target.write_text(build_report(runs, report_sections(), title="t").render(), encoding="utf-8")
     browser.open(target, width=1280)
     boxes = browser.run("""
     Array.from(document.querySelectorAll(".scroll")).map((box) => [box.scrollWidth, box.clientWidth])
@@ -216,7 +219,7 @@ def test_a_saved_figure_opens_on_its_own(browser, page, tmp_path) -> None:
     saved = tmp_path / browser.run(f"{link}.download")
     browser.save(f"{link}.click()", tmp_path)
     runs = read_runs([str(page.parent / "kernels.jsonl")])
-    figure = next(iter(build_report(runs, SECTIONS, title="t").figures.values()))
+    figure = next(iter(build_report(runs, report_sections(), title="t").figures.values()))
     assert canonicalize(saved.read_text(encoding="utf-8")) == canonicalize(figure.svg)
     browser.open(saved)
     assert browser.run("document.documentElement.tagName") == "svg"

@@ -11,12 +11,13 @@ from xml.etree import ElementTree as ET
 import pytest
 from msgspec.structs import replace
 
+from tersor.bench.core.blocks import Memory, Quality
 from tersor.bench.report import Page, build_report, read_runs
 from tersor.bench.report.codec_figures import pareto_front
 from tersor.bench.report.links import best_codecs
 from tersor.bench.report.measured import comparable, measured
 from tersor.bench.report.runs import AccuracyRun, RowsRun
-from tersor.bench.sections import SECTIONS
+from tersor.bench.sites import report_sections
 from tersor.errors import CorruptDataError, SpecError
 from tests.arch.source_files import REPOSITORY
 from tests.bench.report import runs as made
@@ -63,7 +64,7 @@ class Outline(HTMLParser):
 def report_of(*paths) -> Page:
     return build_report(
         read_runs([str(path) for path in paths]),
-        SECTIONS,
+        report_sections(),
         title="a report",
         command="tersor report",
     )
@@ -178,16 +179,16 @@ def test_the_environment_and_the_commands_are_those_of_the_rows(every) -> None:
 def test_commands_are_shown_as_they_were_typed_and_none_is_made_up() -> None:
     row, typed = made.kernel_row("flat"), "tersor bench kernels --device cpu"
     rows = [replace(row, command=typed), replace(row, codec="rows", command=typed), row]
-    text = build_report([RowsRun("r", "r.jsonl", rows)], SECTIONS, title="t").render()
+    text = build_report([RowsRun("r", "r.jsonl", rows)], report_sections(), title="t").render()
     assert text.count("<pre>") == text.count(f"<pre><code>{typed}</code></pre>") == 1
-    text = build_report([RowsRun("r", "r.jsonl", [row])], SECTIONS, title="t").render()
+    text = build_report([RowsRun("r", "r.jsonl", [row])], report_sections(), title="t").render()
     assert "<pre>" not in text
     assert "From r.jsonl." in text
 
 
 def test_commands_of_pairs_of_trainings_are_shown_too() -> None:
     pairs = [{**made.pair(0), "command": "tersor bench accuracy"}, made.pair(1)]
-    text = build_report([AccuracyRun("r", "r.jsonl", pairs)], SECTIONS, title="t").render()
+    text = build_report([AccuracyRun("r", "r.jsonl", pairs)], report_sections(), title="t").render()
     assert text.count("<pre>") == text.count("<code>tersor bench accuracy</code>") == 1
 
 
@@ -277,18 +278,18 @@ def test_look_ups_may_be_sent_by_what_stays_within_the_bounds_unasked() -> None:
         replace(row, codec="fp8", lookups=replace(row.lookups, error_share=1.5)) for row in free
     ]
     assert ways_in([*rows, *free, *coarse]) == [["rows", "flat", "half (no bound)"]]
-    page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], SECTIONS, title="t")
+    page = build_report([RowsRun("n", "p", [*rows, *free, *coarse])], report_sections(), title="t")
     assert "because they went beyond a bound: fp8." in page.render()
     (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
     assert "fp8" not in figure
     faster = [replace(row, encode_s=made.seconds(1e-9)) for row in free]
-    page = build_report([RowsRun("n", "p", [*rows, *faster])], SECTIONS, title="t")
+    page = build_report([RowsRun("n", "p", [*rows, *faster])], report_sections(), title="t")
     (figure,) = (page.figures[name].svg for name in page.figures if "bandwidth" in name)
     assert "half (no bound)" in figure
 
 
 def ways_in(rows) -> list[list[str]]:
-    page = build_report([RowsRun("name", "path", rows)], SECTIONS, title="t").render()
+    page = build_report([RowsRun("name", "path", rows)], report_sections(), title="t").render()
     found = re.findall(r'data-ways="([^"]*)"', page)
     return [[name for name, *_ in json.loads(html.unescape(text))] for text in found]
 
@@ -416,3 +417,14 @@ def test_a_report_of_all_committed_results_stays_small() -> None:
     page = report_of(REPOSITORY / "results")
     assert len(page.render()) < 6e6
     assert len(page.figures) > 20
+
+
+def test_quality_and_memory_of_rows_are_columns() -> None:
+    plain = made.kernel_row("flat")
+    fine = made.kernel_row("rows", quality=Quality(psnr_db=41.25), memory=Memory(held_nbytes=2**21))
+    page = build_report([RowsRun("r", "r.jsonl", [plain, fine])], report_sections(), title="t")
+    text = page.render()
+    assert "PSNR dB" in text
+    assert ">41.25<" in text
+    assert "held MiB" in text
+    assert "peak MiB" not in text

@@ -9,12 +9,13 @@ from rich.console import RenderableType
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow
-from tersor.bench.core.site import SiteBench
 from tersor.bench.embeddings.exchange_goals import exchange_goals
 from tersor.bench.embeddings.exchange_tables import exchange_table, exchanges_block
 from tersor.bench.embeddings.lookups.goals import lookup_goals
 from tersor.bench.embeddings.lookups.tables import encoders_block, tables_block
 from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block
+from tersor.bench.report.building import SectionMaker
+from tersor.bench.site import SiteBench
 
 
 def _tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
@@ -31,6 +32,21 @@ def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
     ]
 
 
+def _sections() -> list[SectionMaker]:
+    from tersor.bench.embeddings.report.exchanges import exchanges_section
+    from tersor.bench.embeddings.report.lookups import lookups_section
+    from tersor.bench.embeddings.report.predictions import predictions_section
+    from tersor.bench.embeddings.report.trainings import accuracy_section, training_section
+
+    return [
+        exchanges_section,
+        lookups_section,
+        accuracy_section,
+        predictions_section,
+        training_section,
+    ]
+
+
 EMBEDDINGS: Final = SiteBench(
     name="embeddings",
     suites=("embeddings", "lookups"),
@@ -44,4 +60,5 @@ EMBEDDINGS: Final = SiteBench(
         "plan-sweep": sweep_block,
         "plan-check": check_block,
     },
+    sections=_sections,
 )

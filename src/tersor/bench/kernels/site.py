@@ -7,10 +7,11 @@ from typing import Final
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.core.site import SiteBench
 from tersor.bench.kernels.cpu_goals import evaluate_cpu_goals
 from tersor.bench.kernels.device_goals import evaluate_device_goals
 from tersor.bench.kernels.tables import kernels_tables, rows_block
+from tersor.bench.report.building import SectionMaker
+from tersor.bench.site import SiteBench
 
 
 def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
@@ -21,10 +22,17 @@ def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
     return [*goals, *(evaluate_cpu_goals(on_cpu) if on_cpu or not on_device else [])]
 
 
+def _sections() -> list[SectionMaker]:
+    from tersor.bench.kernels.report import codecs_section
+
+    return [codecs_section]
+
+
 KERNELS: Final = SiteBench(
     name="kernels",
     suites=("kernels", "memory"),
     tables=kernels_tables,
     goals=_goals,
     blocks={"rows": rows_block},
+    sections=_sections,
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
+from tersor.bench.core.blocks import TITLES, shown
 from tersor.bench.core.rows import ResultRow
 
 _HEAD_FIRST: Final = ("codec", "by", "ratio")
@@ -54,6 +56,11 @@ def _bits(row: ResultRow) -> str:
     return f"{8 * row.encoded_nbytes / row.num_values:.3f}" if row.num_values else ""
 
 
+def _figure(row: ResultRow, name: str) -> str:
+    figures = row.figures()
+    return shown(name, figures[name]) if name in figures else ""
+
+
 _COLUMNS: Final[Mapping[str, Callable[[ResultRow], str]]] = {
     "codec": lambda row: row.codec,
     "by": lambda row: "peer" if row.peer else "tersor",
@@ -78,6 +85,7 @@ _COLUMNS: Final[Mapping[str, Callable[[ResultRow], str]]] = {
     "extra MiB": lambda row: number_cell(
         None if row.peak_extra_nbytes is None else row.peak_extra_nbytes / 2**20
     ),
+    **{title: partial(_figure, name=name) for name, title in TITLES.items()},
     "sampled": lambda row: f"{row.sampled_fraction:.3g}",
     "repeated": lambda row: str(row.repeat),
     "version": lambda row: row.version,

@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
+from tersor.bench.report.building import SectionMaker
 
 PageBlock = Callable[[Sequence[ResultRow], Mapping[str, str]], str]
 """Makes the Markdown of one marker on a page, from rows and the marker's ``name=value`` options."""
@@ -24,6 +25,7 @@ class SiteBench:
         tables: shows its rows in a terminal.
         goals: judges from its rows what is asked of it.
         blocks: by the word that a marker on a page begins with.
+        sections: returns what makes its parts of a report; figures are imported only then.
     """
 
     name: str
@@ -31,3 +33,4 @@ class SiteBench:
     tables: Callable[[Sequence[ResultRow]], list[RenderableType]]
     goals: Callable[[Sequence[ResultRow]], list[Goal]]
     blocks: Mapping[str, PageBlock]
+    sections: Callable[[], Sequence[SectionMaker]]
