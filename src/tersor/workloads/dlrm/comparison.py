@@ -11,10 +11,10 @@ import torch
 from tersor.sites.embeddings import ClassBounds, Classification, Volume, classify
 from tersor.workloads.data.clicks import ClickSource
 from tersor.workloads.dlrm.config import DlrmConfig
-from tersor.workloads.dlrm.log import RunLog
 from tersor.workloads.dlrm.run import DlrmRun
-from tersor.workloads.dlrm.train import Schedule, train
 from tersor.workloads.models.dlrm import Dlrm
+from tersor.workloads.training.log import RunLog
+from tersor.workloads.training.loop import Schedule, train
 
 Send = Callable[[Any], None]
 

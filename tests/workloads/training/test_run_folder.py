@@ -13,25 +13,26 @@ import torch
 
 from tersor.api import load, save
 from tersor.errors import CorruptDataError, SpecError
-from tersor.workloads.dlrm import DlrmRun, Ranks, run_folder
-from tersor.workloads.dlrm.checkpoint import (
+from tersor.workloads.dlrm import DlrmRun, Ranks
+from tersor.workloads.training import run_folder
+from tersor.workloads.training.checkpoint import (
     complete_checkpoints,
     last_step,
     remove_leavings,
     resume,
     save_checkpoint,
 )
-from tersor.workloads.dlrm.run_folder import held
+from tersor.workloads.training.run_folder import held
 from tests.arch.source_files import REPOSITORY
 from tests.sites.ranks import Failure, returned, run_ranks
-from tests.workloads.test_dlrm import SOURCE, config
+from tests.workloads.dlrm.test_run import SOURCE, config
 
 ALONE = Ranks(0, 1)
 HOLD = """
 import sys, time
 from pathlib import Path
 from tersor.workloads.dlrm import Ranks
-from tersor.workloads.dlrm.run_folder import held
+from tersor.workloads.training.run_folder import held
 with held(Path(sys.argv[1]), Ranks(0, 1), shared=True):
     print("held", flush=True)
     time.sleep(60)

@@ -11,7 +11,8 @@ import torch
 
 from tersor.bench.embeddings.planning.trace import computing_s
 from tersor.errors import SpecError
-from tersor.workloads.dlrm import DlrmRun, run_folder
+from tersor.workloads.dlrm import DlrmRun
+from tersor.workloads.training import run_folder
 
 SMALL = ("--max-rows", "30", "--batch", "64", "--eval-samples", "256", "--steps", "4")
 

@@ -14,10 +14,10 @@ import torch
 from tersor.container import atomic_write
 from tersor.errors import SpecError
 from tersor.kernels.runtime.compile_notice import compile_seconds
-from tersor.workloads.dlrm.checkpoint import save_checkpoint
-from tersor.workloads.dlrm.log import LAST_KIND, RunLog
 from tersor.workloads.dlrm.run import DlrmRun
 from tersor.workloads.metrics import ClickMetrics
+from tersor.workloads.training.checkpoint import save_checkpoint
+from tersor.workloads.training.log import LAST_KIND, RunLog
 
 Progress = Callable[[int, int, str], None]
 """Is told the step, the number of steps, and a word about it."""

@@ -1,4 +1,4 @@
-"""``tersor train``: workloads that show what compression does to training."""
+"""``tersor train dlrm``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli import train_options as asked
 from tersor.cli.options import JsonOption, check_device, typed_command
 from tersor.cli.screen import Screen, binary_size
+from tersor.cli.train import options as asked
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
@@ -24,17 +24,9 @@ if TYPE_CHECKING:
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm.config import DlrmConfig
     from tersor.workloads.dlrm.run import DlrmRun, Ranks
-    from tersor.workloads.dlrm.train import Schedule
-
-app = typer.Typer(help="Train a model with compression in the loop.")
+    from tersor.workloads.training.loop import Schedule
 
 
-@app.callback()
-def _train() -> None:
-    """Train a model with compression in the loop."""
-
-
-@app.command()
 def dlrm(
     context: typer.Context,
     data: asked.Data = "synthetic",
@@ -72,7 +64,7 @@ def dlrm(
     The environment variables TIGHTEN_EB_TABLES, LOOSEN_EB_TABLES, TIGHTEN_EB_VALUE, LOOSEN_EB_VALUE,
     BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options go before them.
     """
-    from tersor.workloads.dlrm.train import Schedule
+    from tersor.workloads.training.loop import Schedule
 
     folder = None if run_folder is None else Path(run_folder)
     if (resume or checkpoint_every or tensorboard) and folder is None:
@@ -115,10 +107,10 @@ def _trained(
     import torch
 
     from tersor.bench.core.machine import origin
-    from tersor.workloads.dlrm.log import RunLog
     from tersor.workloads.dlrm.run import DlrmRun, Ranks
-    from tersor.workloads.dlrm.train import train
     from tersor.workloads.ranks import joined
+    from tersor.workloads.training.log import RunLog
+    from tersor.workloads.training.loop import train
 
     check_device(place.device)
     device = torch.device(place.device)
@@ -157,8 +149,8 @@ def _trained(
 
 def _enter_folder(stack: ExitStack, ranks: Ranks, schedule: Schedule, place: _Place) -> None:
     """Keep others out of the run's folder, and refuse what must not be written over."""
-    from tersor.workloads.dlrm.checkpoint import remove_leavings
-    from tersor.workloads.dlrm.run_folder import held
+    from tersor.workloads.training.checkpoint import remove_leavings
+    from tersor.workloads.training.run_folder import held
 
     # together: none sees then what another has written already
     ranks.together(lambda: _refuse_what_is_there(schedule, place))
@@ -180,7 +172,7 @@ def _refuse_what_is_there(schedule: Schedule, place: _Place) -> None:
 @contextmanager
 def _saying_what_is_kept(folder: Path | None) -> Iterator[None]:
     """Tell who interrupts a run whether it can be resumed."""
-    from tersor.workloads.dlrm.checkpoint import last_step
+    from tersor.workloads.training.checkpoint import last_step
 
     try:
         yield
@@ -195,7 +187,7 @@ def _saying_what_is_kept(folder: Path | None) -> Iterator[None]:
 
 def _resume(screen: Screen, run: DlrmRun, folder: Path) -> None:
     """Go on from the last checkpoint, if there is one, and say where."""
-    from tersor.workloads.dlrm.checkpoint import resume
+    from tersor.workloads.training.checkpoint import resume
 
     step = resume(run, folder / "checkpoints")
     left = "" if step < run.config.steps else "; nothing is left to train"
@@ -210,7 +202,7 @@ def _resume(screen: Screen, run: DlrmRun, folder: Path) -> None:
 
 def _refuse_old_run(place: _Place) -> None:
     """Raise ``SpecError`` for a folder with the log or the checkpoints of a run, unless it goes on."""
-    from tersor.workloads.dlrm.checkpoint import complete_checkpoints
+    from tersor.workloads.training.checkpoint import complete_checkpoints
 
     folder = place.folder
     if folder is None or place.resume:
@@ -221,7 +213,7 @@ def _refuse_old_run(place: _Place) -> None:
 
 def _refuse_old_dumps(schedule: Schedule, resumed: Path | None) -> None:
     """Raise ``SpecError`` for a folder with files, unless a run goes on there."""
-    from tersor.workloads.dlrm.checkpoint import complete_checkpoints
+    from tersor.workloads.training.checkpoint import complete_checkpoints
 
     goes_on = resumed is not None and complete_checkpoints(resumed / "checkpoints")
     folder = schedule.dumps

@@ -18,12 +18,12 @@ from tersor.policy import Choice
 from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
-from tersor.workloads.dlrm import train as training
-from tersor.workloads.dlrm.checkpoint import complete_checkpoints, resume, save_checkpoint
 from tersor.workloads.dlrm.config import uncompressed
-from tersor.workloads.dlrm.log import RunLog
-from tersor.workloads.dlrm.train import Schedule, train
 from tersor.workloads.models.dlrm import PRESETS, Dlrm, DlrmShape, place_tables
+from tersor.workloads.training import loop as training
+from tersor.workloads.training.checkpoint import complete_checkpoints, resume, save_checkpoint
+from tersor.workloads.training.log import RunLog
+from tersor.workloads.training.loop import Schedule, train
 from tests.checks import assert_bits_equal
 from tests.sites.ranks import returned, run_ranks
 

@@ -1,0 +1,1 @@
+"""Parts of every training: log, schedule, checkpoints, resuming, comparison; no model and no data."""

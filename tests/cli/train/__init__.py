@@ -1,0 +1,1 @@
+"""Trainings from the command line."""
