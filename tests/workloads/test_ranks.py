@@ -7,7 +7,7 @@ import torch
 
 from tersor.errors import ExchangeError, SpecError
 from tersor.workloads import ranks as joining
-from tersor.workloads.dlrm import Ranks
+from tersor.workloads.ranks import Ranks
 from tests.sites.ranks import run_ranks
 
 ERRORS = {

@@ -16,9 +16,12 @@ from tersor.cli.screen import Screen, json_number
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.embeddings.accuracy import Interval, Pair
     from tersor.workloads.data.clicks import ClickSource
+    from tersor.workloads.dlrm.comparison import DlrmOutcome
     from tersor.workloads.dlrm.config import DlrmConfig
+    from tersor.workloads.training.judgement import Judgement, Pair
+
+    Pairs = list[Pair[DlrmOutcome]]
 
 
 def accuracy(
@@ -54,7 +57,7 @@ def accuracy(
 
     Both directions are compressed. Prints each pair, the mean differences and their 95 % intervals.
     """
-    from tersor.bench.embeddings.accuracy import run_accuracy
+    from tersor.bench.embeddings.accuracy import pair_row, run_accuracy
 
     if seeds < 1:
         raise SpecError(f"--seeds must be at least 1, not {seeds}")
@@ -64,7 +67,7 @@ def accuracy(
         return _source(data, seed, samples, max_rows)
 
     config = _config(source_of(0), steps, batch, rate, codec, backward)
-    pairs: list[Pair] = []
+    pairs: Pairs = []
     with ExitStack() as stack:
         stack.enter_context(screen.compiling())
         file = None if output is None else stack.enter_context(Path(output).open("a"))
@@ -72,7 +75,7 @@ def accuracy(
         for pair in run_accuracy(config, source_of, range(seeds), ranks=ranks, progress=show):
             pairs.append(pair)
             if file is not None:
-                file.write(json.dumps(pair.to_config(source_of(pair.seed), ranks)) + "\n")
+                file.write(json.dumps(pair_row(pair)) + "\n")
                 file.flush()
     screen.result(_values(pairs), _table(pairs), Text(_sentence(pairs)))
     return 0
@@ -107,32 +110,35 @@ def _config(
     )
 
 
-def _changes(pairs: list[Pair]) -> dict[str, Interval]:
-    from tersor.bench.embeddings.accuracy import Interval
+def _judgements(pairs: Pairs) -> list[Judgement]:
+    from tersor.workloads.metrics import CLICK_METRICS
+    from tersor.workloads.training.judgement import Judgement
 
-    return {
-        "auc_change": Interval.of([pair.auc_change for pair in pairs]),
-        "logloss_change": Interval.of([pair.logloss_change for pair in pairs]),
-    }
+    return [Judgement.of(metric, pairs) for metric in CLICK_METRICS]
 
 
-def _values(pairs: list[Pair]) -> dict[str, Any]:
+def _values(pairs: Pairs) -> dict[str, Any]:
     changes = {
-        name: {
-            "mean": interval.mean,
-            "half_width_95": json_number(interval.half_width),
-            "holds_zero": interval.holds_zero,
+        f"{judged.metric.name}_change": {
+            "mean": json_number(judged.change.mean),
+            "half_width_95": json_number(judged.change.half_width),
+            "holds_zero": judged.change.holds_zero,
+            "verdict": judged.verdict,
         }
-        for name, interval in _changes(pairs).items()
+        for judged in _judgements(pairs)
     }
     shown = [
-        {"seed": pair.seed, "auc": pair.plain.metrics["auc"], "auc_change": pair.auc_change}
+        {
+            "seed": pair.seed,
+            "auc": pair.first.metrics["auc"],
+            "auc_change": pair.change("auc"),
+        }
         for pair in pairs
     ]
     return {"pairs": shown, **changes}
 
 
-def _table(pairs: list[Pair]) -> Table:
+def _table(pairs: Pairs) -> Table:
     table = Table(title="The same training without and with compression, both ways")
     for k, name in enumerate(
         ("seed", "AUC without", "AUC with", "change", "logloss change", "ratio forward", "backward")
@@ -140,16 +146,16 @@ def _table(pairs: list[Pair]) -> Table:
         table.add_column(name, justify="left" if k == 0 else "right")
     for pair in pairs:
         table.add_row(
-            str(pair.seed), f"{pair.plain.metrics['auc']:.5f}", f"{pair.small.metrics['auc']:.5f}",
-            f"{pair.auc_change:+.5f}", f"{pair.logloss_change:+.5f}",
-            f"{pair.small.volume('forward').ratio:.1f}",
-            f"{pair.small.volume('backward').ratio:.1f}",
+            str(pair.seed), f"{pair.first.metrics['auc']:.5f}", f"{pair.second.metrics['auc']:.5f}",
+            f"{pair.change('auc'):+.5f}", f"{pair.change('logloss'):+.5f}",
+            f"{pair.second.volume('forward').ratio:.1f}",
+            f"{pair.second.volume('backward').ratio:.1f}",
         )  # fmt: skip
     return table
 
 
-def _sentence(pairs: list[Pair]) -> str:
-    auc, logloss = _changes(pairs).values()
+def _sentence(pairs: Pairs) -> str:
+    auc, logloss = (judged.change for judged in _judgements(pairs))
     word = "holds" if auc.holds_zero else "does not hold"
     return (
         f"AUC changes by {auc.mean:+.5f}, 95 % interval ±{auc.half_width:.5f}, which {word} zero; "

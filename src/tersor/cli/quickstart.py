@@ -6,6 +6,7 @@ import json
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -76,10 +77,11 @@ def _trained(
     """Run both trainings; return their outcomes, the classes of the tables, and the best AUC."""
     from tersor.sites.embeddings import AdaptiveBounds, Decay
     from tersor.workloads.data.synthetic import SyntheticClicks
-    from tersor.workloads.dlrm import comparison
-    from tersor.workloads.dlrm.config import DlrmConfig, uncompressed
+    from tersor.workloads.dlrm import DlrmConfig, DlrmRun
+    from tersor.workloads.dlrm.comparison import sample_classes
+    from tersor.workloads.dlrm.config import uncompressed
     from tersor.workloads.models.dlrm import DlrmShape
-    from tersor.workloads.ranks import run_local_ranks
+    from tersor.workloads.training.comparison import train_settings
 
     source = SyntheticClicks.scaled(
         _MAX_ROWS, num_train=steps * _BATCH, num_test=_TEST_SAMPLES, seed=seed
@@ -88,29 +90,21 @@ def _trained(
     config = DlrmConfig(
         shape=shape, batch=_BATCH, steps=steps, learning_rate=0.05, optimizer="adagrad", seed=seed
     )
-    outcomes: dict[str, Any] = {}
     with ExitStack() as stack:
         stack.enter_context(screen.compiling())
-        classes = comparison.sample_classes(config, source)
+        classes = sample_classes(config, source)
         decay = Decay("step", 2.0, max(1, steps // 5))
         config = replace(config, bounds=AdaptiveBounds.from_classes(classes, decay=decay))
-        show = stack.enter_context(screen.steps("training"))
-
-        def receive(rank: int, message: Any) -> None:
-            del rank
-            if isinstance(message, comparison.Outcome):
-                outcomes[message.name] = message
-            else:
-                name, step, total, word = message
-                show(step + total * (name == _SMALL), 2 * total, f"{name}, {word}")
-
-        options = {
-            "configs": {_PLAIN: uncompressed(config), _SMALL: config},
-            "source": source,
-            "eval_every": max(1, steps // 6),
-            "eval_samples": _TEST_SAMPLES,
-        }
-        run_local_ranks(comparison.compare, ranks, options, receive)
+        outcomes = train_settings(
+            {
+                _PLAIN: partial(DlrmRun, uncompressed(config), source),
+                _SMALL: partial(DlrmRun, config, source),
+            },
+            ranks=ranks,
+            eval_every=max(1, steps // 6),
+            eval_samples=_TEST_SAMPLES,
+            progress=stack.enter_context(screen.steps("training")),
+        )
     return outcomes, classes, source.best_auc(_TEST_SAMPLES)
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from tersor.errors import SpecError
+from tersor.workloads.training.judgement import Metric
+
+CLICK_METRICS: Final = (
+    Metric("auc", higher_is_better=True),
+    Metric("logloss", higher_is_better=False),
+)
+"""By which trainings on clicks are judged."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,22 +11,93 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import torch
 import torch.distributed as dist
 
 from tersor._process import PARENT
-from tersor.comm.agreement import first_line
+from tersor.comm.agreement import first_line, gathered
 from tersor.errors import ExchangeError, SpecError, TersorError
 
+_T = TypeVar("_T")
 _TIMEOUT: Final = timedelta(minutes=10)
 _WATCH_S: Final = 1.0
 """Seconds between two looks whether torchrun is still there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among all of them.
+
+    Where a peer is gone or does not come in time, collective calls raise ``ExchangeError``.
+    """
+
+    rank: int
+    world_size: int
+
+    @classmethod
+    def current(cls) -> Ranks:
+        """Return this process's place; one of one without ``torch.distributed``."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls(0, 1)
+
+    def gathered(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, in order; a collective call."""
+        return [value] if self.world_size == 1 else gathered(value, None)
+
+    def together(self, task: Callable[[], _T]) -> _T:
+        """Do a task on every rank and return what it gave here; a collective call.
+
+        Raises:
+            SpecError: it failed on another rank; says which, and why. Where it failed here, the
+                error is its own.
+        """
+        try:
+            result = task()
+        except Exception as error:
+            # an error of the group would hide the one that is told of
+            with suppress(ExchangeError):
+                self.gathered(_reported(error))
+            raise
+        for rank, failure in enumerate(self.gathered(None)):
+            if failure is not None:
+                raise SpecError(f"rank {rank} cannot go on: {failure}")
+        return result
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        """Add up the tensors of all ranks, in place; a collective call."""
+        if self.world_size > 1:
+            with lost_peers_explained(self.rank):
+                dist.all_reduce(tensor)
+
+    def concatenated(self, own: torch.Tensor) -> torch.Tensor:
+        """Return the tensors of all ranks, of one shape, in order; a collective call."""
+        if self.world_size == 1:
+            return own
+        parts = [torch.empty_like(own) for _ in range(self.world_size)]
+        with lost_peers_explained(self.rank):
+            dist.all_gather(parts, own.contiguous())
+        return torch.cat(parts)
+
+    def share(self, total: int) -> slice:
+        """Return this rank's part of ``total`` samples, which all ranks share evenly."""
+        each = total // self.world_size
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+
+def _reported(error: Exception) -> str:
+    """Return what peers are told: the class too, where the message was not written for users."""
+    if isinstance(error, TersorError | OSError):
+        return str(error)
+    name, line = type(error).__name__, first_line(error)
+    return line if line == name else f"{name}: {line}"
 
 
 @contextmanager

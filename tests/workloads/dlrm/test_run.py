@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from tersor.policy import Choice
 from tersor.sites.embeddings import AdaptiveBounds, Decay
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
+from tersor.workloads.dlrm import dumps as dumping
 from tersor.workloads.dlrm.config import uncompressed
+from tersor.workloads.dlrm.dumps import Dumps
 from tersor.workloads.models.dlrm import PRESETS, Dlrm, DlrmShape, place_tables
 from tersor.workloads.training import loop as training
 from tersor.workloads.training.checkpoint import complete_checkpoints, resume, save_checkpoint
@@ -276,13 +279,15 @@ def test_the_time_of_a_step_is_that_of_steps_alone(tmp_path, monkeypatch):
     for name, seconds in (("batch", 0.25), ("step", 1.0), ("evaluate", 100.0)):
         monkeypatch.setattr(run, name, taking(seconds, getattr(run, name)))
     monkeypatch.setattr(training, "save_checkpoint", taking(1000.0, training.save_checkpoint))
-    monkeypatch.setattr(training, "dump_rows", taking(1e4, training.dump_rows))
+    monkeypatch.setattr(dumping, "dump_rows", taking(1e4, dumping.dump_rows))
+    dumps = Dumps(tmp_path / "dumps", 7)
     schedule = Schedule(
-        log_every=10, eval_every=15, dump_every=7, dumps=tmp_path / "dumps",
+        log_every=10, eval_every=15,
         checkpoint_every=5, checkpoints=tmp_path / "checkpoints",
     )  # fmt: skip
     with RunLog(tmp_path) as log:
-        train(run, schedule, log)
+        train(run, schedule, log, before_step=partial(dumps.write_if_due, run))
+    assert clock[0] > 1e4
     lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
     found = [line["step_s"] for line in lines if line["kind"] == "train"]
     assert found == [1.25, 1.25]
@@ -319,12 +324,13 @@ def test_training_logs_dumps_and_learns(tmp_path):
     run = DlrmRun(config(shape=shape, batch=500, steps=80, optimizer="adagrad"), source)
     before = run.evaluate()
     schedule = Schedule(
-        log_every=20, eval_every=40, dump_every=40, dumps=tmp_path / "dumps",
+        log_every=20, eval_every=40,
         checkpoint_every=40, checkpoints=tmp_path / "checkpoints",
     )  # fmt: skip
     seen = []
     with RunLog(tmp_path) as log:
-        metrics = train(run, schedule, log, lambda *told: seen.append(told))
+        dump = partial(Dumps(tmp_path / "dumps", 40).write_if_due, run)
+        metrics = train(run, schedule, log, lambda *told: seen.append(told), dump)
     assert metrics.auc > before.auc + 0.05
     assert metrics.auc < source.best_auc() + 0.02
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
@@ -413,7 +419,7 @@ def test_the_uncompressed_run_is_the_same_but_for_its_codecs():
         (lambda: DlrmShape((), 4, (), ()), "needs tables"),
         (lambda: DlrmRun(config(shape=DlrmShape((1,) * 26, 4, (), ())), SOURCE), "too few rows"),
         (lambda: DlrmRun(config(batch=4096), SOURCE).step(), "fewer than a batch"),
-        (lambda: Schedule(dump_every=3), "folder"),
+        (lambda: Dumps(Path("dumps"), 0), "at least one step between them, not 0"),
         (lambda: Schedule(checkpoint_every=3), "folder"),
         (lambda: Schedule(log_every=-1), "never"),
     ],

@@ -13,7 +13,8 @@ import torch
 
 from tersor.api import load, save
 from tersor.errors import CorruptDataError, SpecError
-from tersor.workloads.dlrm import DlrmRun, Ranks
+from tersor.workloads.dlrm import DlrmRun
+from tersor.workloads.ranks import Ranks
 from tersor.workloads.training import run_folder
 from tersor.workloads.training.checkpoint import (
     complete_checkpoints,
@@ -31,7 +32,7 @@ ALONE = Ranks(0, 1)
 HOLD = """
 import sys, time
 from pathlib import Path
-from tersor.workloads.dlrm import Ranks
+from tersor.workloads.ranks import Ranks
 from tersor.workloads.training.run_folder import held
 with held(Path(sys.argv[1]), Ranks(0, 1), shared=True):
     print("held", flush=True)

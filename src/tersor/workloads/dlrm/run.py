@@ -3,110 +3,36 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 import torch
-import torch.distributed as dist
 
 from tersor.codecs import Codec
 from tersor.codecs.foreign.sz3 import Sz3
-from tersor.comm import gathered
-from tersor.comm.agreement import first_line
-from tersor.errors import ExchangeError, SpecError, TersorError
-from tersor.sites.embeddings import Exchange
+from tersor.errors import SpecError
+from tersor.sites.embeddings import Exchange, ExchangeStats
 from tersor.types import Bound
 from tersor.workloads.data.clicks import ClickBatch, ClickSource
+from tersor.workloads.dlrm.comparison import DlrmOutcome
 from tersor.workloads.dlrm.config import DlrmConfig
 from tersor.workloads.metrics import ClickMetrics, click_metrics
 from tersor.workloads.models.dlrm import Dlrm, place_tables
-from tersor.workloads.ranks import lost_peers_explained
+from tersor.workloads.training.run import TrainingRun
 
 _EVAL_BATCH: Final = 8192
-_T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """This process among all of them.
-
-    Where a peer is gone or does not come in time, collective calls raise ``ExchangeError``.
-    """
-
-    rank: int
-    world_size: int
-
-    @classmethod
-    def current(cls) -> Ranks:
-        """Return this process's place; one of one without ``torch.distributed``."""
-        if dist.is_available() and dist.is_initialized():
-            return cls(dist.get_rank(), dist.get_world_size())
-        return cls(0, 1)
-
-    def gathered(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in order; a collective call."""
-        return [value] if self.world_size == 1 else gathered(value, None)
-
-    def together(self, task: Callable[[], _T]) -> _T:
-        """Do a task on every rank and return what it gave here; a collective call.
-
-        Raises:
-            SpecError: it failed on another rank; says which, and why. Where it failed here, the
-                error is its own.
-        """
-        try:
-            result = task()
-        except Exception as error:
-            # an error of the group would hide the one that is told of
-            with suppress(ExchangeError):
-                self.gathered(_words_of(error))
-            raise
-        for rank, failure in enumerate(self.gathered(None)):
-            if failure is not None:
-                raise SpecError(f"rank {rank} cannot go on: {failure}")
-        return result
-
-    def add_up(self, tensor: torch.Tensor) -> None:
-        """Add up the tensors of all ranks, in place; a collective call."""
-        if self.world_size > 1:
-            with lost_peers_explained(self.rank):
-                dist.all_reduce(tensor)
-
-    def concatenated(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of all ranks, of one shape, in order; a collective call."""
-        if self.world_size == 1:
-            return own
-        parts = [torch.empty_like(own) for _ in range(self.world_size)]
-        with lost_peers_explained(self.rank):
-            dist.all_gather(parts, own.contiguous())
-        return torch.cat(parts)
-
-    def share(self, total: int) -> slice:
-        """Return this rank's part of ``total`` samples, which all ranks share evenly."""
-        each = total // self.world_size
-        return slice(self.rank * each, (self.rank + 1) * each)
-
-
-def _words_of(error: Exception) -> str:
-    """Return what peers are told: the class too, where the message was not written for users."""
-    if isinstance(error, TersorError | OSError):
-        return str(error)
-    name, line = type(error).__name__, first_line(error)
-    return line if line == name else f"{name}: {line}"
-
-
-class DlrmRun:
+class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
     """Model and optimizers of one rank; all ranks must step together.
 
     The loss is the mean over the batch of all ranks, so that the same run on any number of ranks
     takes the same steps up to rounding.
-
-    Attributes:
-        run_id: random, the same on all ranks; a run that goes on from a checkpoint keeps its id.
     """
+
+    totals_kind = "exchange"
+    config: DlrmConfig
+    model: Dlrm
 
     def __init__(
         self, config: DlrmConfig, source: ClickSource, device: torch.device | str = "cpu"
@@ -116,13 +42,8 @@ class DlrmRun:
         Raises:
             SpecError: the batch cannot be shared evenly, or the source has other tables.
         """
-        self.config, self.source = config, source
-        self.device, self.ranks = torch.device(device), Ranks.current()
-        if config.batch % self.ranks.world_size:
-            raise SpecError(
-                f"a batch of {config.batch} samples is not divisible by {self.ranks.world_size} "
-                "ranks; choose another batch"
-            )
+        super().__init__(config, source.name, device)
+        self.source = source
         if len(source.num_rows) != len(config.shape.num_rows) or any(
             needed > rows
             for needed, rows in zip(source.num_rows, config.shape.num_rows, strict=True)
@@ -133,8 +54,6 @@ class DlrmRun:
         self.model = Dlrm(config.shape, tables, config.seed).to(self.device)
         self.exchange = self._exchange()
         self.optimizer = self._optimizer()
-        self.step_number = 0
-        self.run_id = str(self.ranks.gathered(secrets.token_hex(8))[0])
 
     def _exchange(self) -> Exchange:
         return Exchange(
@@ -169,9 +88,9 @@ class DlrmRun:
         start = (step % (total // size)) * size
         return self.source.read("train", start, size)
 
-    def step(self, batch: ClickBatch | None = None) -> float:
-        """Take one step; return the mean loss of this rank's samples."""
-        batch = (self.batch(self.step_number) if batch is None else batch).to(self.device)
+    def take_step(self, batch: ClickBatch) -> float:
+        """Compute gradients and change the weights; return the mean loss of this rank's samples."""
+        batch = batch.to(self.device)
         own = self.ranks.share(len(batch))
         logits = self.model(batch, self.exchange, own)
         losses = torch.nn.functional.binary_cross_entropy_with_logits(
@@ -183,7 +102,6 @@ class DlrmRun:
         # said out loud, or torch warns of its own default at every run with sparse gradients
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             self.optimizer.step()
-        self.step_number += 1
         return float(losses.detach().mean())
 
     def _sum_dense_gradients(self) -> None:
@@ -215,16 +133,46 @@ class DlrmRun:
         for start in range(0, total, size):
             yield self.source.read("test", start, min(size, total - start)).to(self.device)
 
+    def totals(self) -> dict[str, Any]:
+        """Return what the exchanges of this rank have moved."""
+        return self.exchange.stats.to_dict()
+
+    def outcome(self, name: str, metrics: ClickMetrics, lines: list[dict[str, Any]]) -> DlrmOutcome:
+        """Return what the run came to, with the times of the slowest rank; a collective call."""
+        stats = self.exchange.stats_of_all_ranks()
+        directions = {
+            "forward": (stats.forward, dict(stats.forward_times.read())),
+            "backward": (stats.backward, dict(stats.backward_times.read())),
+        }
+        return DlrmOutcome(
+            name, metrics.to_config(), lines, self.config.steps, directions,
+            dict(sorted(stats.tables.items())), config=self.config.to_config(),
+            data_name=self.data_name, ranks=self.ranks.world_size,
+        )  # fmt: skip
+
+    def counters(self) -> dict[str, Any]:
+        """Return what the exchanges of this rank have moved."""
+        return self.exchange.stats.to_dict()
+
+    def load_counters(self, values: Mapping[str, Any] | None) -> None:
+        """Go on from the statistics of a checkpoint; from zero where it has none."""
+        self.exchange.stats = ExchangeStats() if values is None else ExchangeStats.from_dict(values)
+
+    def uncounted(self) -> str | None:
+        """Say which steps the statistics of a resumed run know nothing of; None if of none."""
+        unknown = self.step_number - self.exchange.stats.num_exchanges
+        if not unknown:
+            return None
+        return (
+            f"its checkpoint does not know what its first {unknown} steps sent; bytes, ratios and "
+            "times are of later ones"
+        )
+
     def state(self) -> dict[str, torch.Tensor]:
         """Return all that a resumed run needs, by name."""
-        found = {f"model/{name}": x for name, x in self.model.state_dict().items()}
-        for number, parameter in enumerate(self.model.parameters()):
-            for name, value in self.optimizer.state.get(parameter, {}).items():
-                found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
-        found["step"] = torch.tensor(self.step_number)
         exchange = json.dumps(self.exchange.state_dict(), sort_keys=True)
-        found["exchange"] = torch.tensor(list(exchange.encode()), dtype=torch.uint8)
-        return {name: value.detach() for name, value in found.items()}
+        packed = torch.tensor(list(exchange.encode()), dtype=torch.uint8)
+        return {**super().state(), "exchange": packed}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Continue where ``state`` was taken.
@@ -232,21 +180,7 @@ class DlrmRun:
         Raises:
             SpecError: the state is of another model.
         """
-        own = self.model.state_dict()
-        wanted = {f"model/{name}" for name in own}
-        if wanted != {name for name in state if name.startswith("model/")}:
-            raise SpecError("the checkpoint is of another model or number of ranks")
-        self.model.load_state_dict({name: state[f"model/{name}"] for name in own})
-        for number, parameter in enumerate(self.model.parameters()):
-            prefix = f"optimizer/{number}/"
-            values: dict[str, Any] = {
-                name.removeprefix(prefix): value.to(parameter.device) if value.dim() else value
-                for name, value in state.items()
-                if name.startswith(prefix)
-            }
-            if values:
-                self.optimizer.state[parameter].update(values)
-        self.step_number = int(state["step"])
+        super().load_state(state)
         if "exchange" in state:
             self.exchange.load_state_dict(json.loads(bytes(state["exchange"].tolist())))
         else:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 import xxhash
@@ -21,9 +21,9 @@ import xxhash
 from tersor.api import load, save
 from tersor.container import atomic_write
 from tersor.errors import CorruptDataError, SpecError
-from tersor.sites.embeddings import ExchangeStats
-from tersor.workloads.dlrm.run import DlrmRun
+from tersor.workloads.training.run import TrainingRun
 
+_Run: TypeAlias = TrainingRun[Any, Any]
 _NAME: Final = re.compile(r"step-(\d{9,})")
 _COMPLETE: Final = "complete.json"
 _SAVE_ID: Final = "save_id"
@@ -61,8 +61,8 @@ def remove_leavings(folder: Path) -> None:
             unfinished.unlink()
 
 
-def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
-    """Write the state and statistics of all ranks, exactly; a collective call.
+def save_checkpoint(run: _Run, folder: Path) -> Path:
+    """Write the state and counters of all ranks, exactly; a collective call.
 
     Returns the new checkpoint.
     """
@@ -73,7 +73,7 @@ def save_checkpoint(run: DlrmRun, folder: Path) -> Path:
     return path
 
 
-def _save_rank(run: DlrmRun, path: Path, save_id: str) -> None:
+def _save_rank(run: _Run, path: Path, save_id: str) -> None:
     path.mkdir(parents=True, exist_ok=True)
     marked = {
         **run.state(),
@@ -83,14 +83,13 @@ def _save_rank(run: DlrmRun, path: Path, save_id: str) -> None:
     counted = {
         "run_id": run.run_id,
         _SAVE_ID: save_id,
-        "stats": run.exchange.stats.to_dict(),
+        "stats": run.counters(),
     }
-    # not among the tensors of the state: that is the same for equal runs, and times are not
     with atomic_write(_stats_file(run, path)) as file:
         file.write(json.dumps(counted).encode())
 
 
-def _mark_complete(run: DlrmRun, path: Path, save_id: str) -> None:
+def _mark_complete(run: _Run, path: Path, save_id: str) -> None:
     """Make a checkpoint the last one, and remove those that are too many; rank 0 does it."""
     if run.ranks.rank:
         return
@@ -98,7 +97,7 @@ def _mark_complete(run: DlrmRun, path: Path, save_id: str) -> None:
         "step": run.step_number,
         "world_size": run.ranks.world_size,
         "config": run.config.to_config(),
-        "source": run.source.name,
+        "source": run.data_name,
         "run_id": run.run_id,
         _SAVE_ID: save_id,
     }
@@ -129,12 +128,11 @@ class _Seen:
         return f"step {self.facts['step']} of run {run}, complete.json {self.digest}"
 
 
-def resume(run: DlrmRun, folder: Path) -> int:
+def resume(run: _Run, folder: Path) -> int:
     """Continue from the last complete checkpoint; return its step, 0 if there is none.
 
-    A collective call: all ranks go on from the same checkpoint, or none does. Statistics go on from
-    the checkpoint too. One written before checkpoints held them leaves them at zero, so that
-    ``num_exchanges`` stays behind ``step_number``.
+    A collective call: all ranks go on from the same checkpoint, or none does. Counters go on from
+    the checkpoint too; one written before checkpoints held them leaves them at zero.
 
     Raises:
         SpecError: the checkpoint is of another run, or past this run's last step, or ranks see
@@ -183,7 +181,7 @@ def _refuse_disagreement(folder: Path, every: Sequence[str]) -> None:
     )
 
 
-def _load_rank(run: DlrmRun, seen: _Seen) -> None:
+def _load_rank(run: _Run, seen: _Seen) -> None:
     """Take up the files of this rank, where they are of a checkpoint that the run can go on from."""
     path, facts = seen.path, seen.facts
     if facts["world_size"] != run.ranks.world_size:
@@ -200,17 +198,16 @@ def _load_rank(run: DlrmRun, seen: _Seen) -> None:
     _refuse_another_run(run, path, facts)
     save_id = facts.get(_SAVE_ID)
     state = _saved_state(_state_file(run, path), save_id)
-    stats = _saved_stats(_stats_file(run, path), save_id)
+    _load_counters(run, _stats_file(run, path), save_id)
     run.load_state(state)
-    run.exchange.stats = stats
     run.run_id = str(facts.get("run_id", run.run_id))
 
 
-def _state_file(run: DlrmRun, path: Path) -> Path:
+def _state_file(run: _Run, path: Path) -> Path:
     return path / f"rank-{run.ranks.rank}.tsr"
 
 
-def _stats_file(run: DlrmRun, path: Path) -> Path:
+def _stats_file(run: _Run, path: Path) -> Path:
     return path / f"rank-{run.ranks.rank}.json"
 
 
@@ -228,20 +225,20 @@ def _saved_state(file: Path, save_id: str | None) -> dict[str, torch.Tensor]:
     return state
 
 
-def _saved_stats(file: Path, save_id: str | None) -> ExchangeStats:
-    """Return the statistics of a rank; none where there is no file."""
+def _load_counters(run: _Run, file: Path, save_id: str | None) -> None:
+    """Go on with what a rank has counted; from zero where there is no file."""
     if not file.exists():
-        return ExchangeStats()
+        run.load_counters(None)
+        return
     try:
         counted = json.loads(file.read_text(encoding="utf-8"))
         # the first checkpoints with statistics held nothing else
-        stats = ExchangeStats.from_dict(counted.get("stats", counted))
+        run.load_counters(counted.get("stats", counted))
     except (OSError, AttributeError, ValueError) as error:
         raise CorruptDataError(
             f"{file} cannot be read; remove it, and the run goes on without what it has counted"
         ) from error
     _check_save_id(file, save_id, counted.get(_SAVE_ID))
-    return stats
 
 
 def _check_save_id(file: Path, wanted: str | None, found: str | None) -> None:
@@ -252,32 +249,9 @@ def _check_save_id(file: Path, wanted: str | None, found: str | None) -> None:
         )
 
 
-def _refuse_another_run(run: DlrmRun, path: Path, facts: dict[str, Any]) -> None:
-    # a run may go on for longer than it was first told
-    ours, theirs = _json(run.config.to_config()), facts["config"]
-    differing = [name for name in ours if name != "steps" and ours[name] != theirs.get(name)]
-    if differing == ["bounds"]:
-        end = _decay_end(theirs.get("bounds"))
-        decay = {**ours["bounds"]["decay"], "end": end}
-        if {**ours["bounds"], "decay": decay} == theirs.get("bounds"):
-            raise SpecError(
-                f"{path} is of a run with another decay: its bounds become final at iteration {end}, "
-                f"and by default that follows from --steps; go on with --decay-end {end}"
-            )
-    if differing or facts.get("source") != run.source.name:
-        what = ", ".join(differing) or "data"
-        raise SpecError(
-            f"{path} is of a run with another {what}; give the same options, or another folder"
-        )
-
-
-def _decay_end(bounds: Any) -> Any:
-    try:
-        return bounds["decay"]["end"]
-    except (LookupError, TypeError):
-        return None
-
-
-def _json(value: Any) -> Any:
-    """Return a value as it comes back from JSON."""
-    return json.loads(json.dumps(value))
+def _refuse_another_run(run: _Run, path: Path, facts: dict[str, Any]) -> None:
+    difference = run.config.difference(facts["config"])
+    if difference is None and facts.get("source") != run.data_name:
+        difference = "another data; give the same options, or another folder"
+    if difference is not None:
+        raise SpecError(f"{path} is of a run with {difference}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
-from tersor.workloads.metrics import ClickMetrics
-
-LAST_KIND: Final = "exchange"
-"""Kind of the line that ends a training."""
+_KINDS: Final = ("run", "train", "eval")
+"""Kinds of all lines but the last, which has the totals of a training and is called after them."""
 
 
 def _tensorboard(folder: Path) -> Any | None:
@@ -26,7 +25,7 @@ def _end_of(path: Path) -> int | None:
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         last = json.loads(lines[-1]) if lines else {}
-        return int(last["step"]) if last.get("kind") == LAST_KIND else None
+        return int(last["step"]) if last["kind"] not in _KINDS else None
     except (AttributeError, KeyError, TypeError, ValueError):
         # a killed run may leave half a line
         return None
@@ -43,9 +42,16 @@ class RunLog:
         ended_at: step of the line that ends the log; None while the last line is another one.
     """
 
-    def __init__(self, folder: Path | None, *, tensorboard: bool = False) -> None:
-        """Write to a folder; nowhere if None."""
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        tensorboard: bool = False,
+        show: Callable[[dict[str, Any]], None] | None = None,
+    ) -> None:
+        """Write to a folder, nowhere if None; ``show`` is given each line, too."""
         self.lines: list[dict[str, Any]] = []
+        self._show = show
         self.ended_at = None if folder is None else _end_of(folder / "log.jsonl")
         self._file: TextIO | None = None
         self._board: Any | None = None
@@ -71,15 +77,13 @@ class RunLog:
         """Append one line, at once: a killed run keeps what it wrote."""
         line = {"kind": kind, "step": step, **values}
         self.lines.append(line)
-        self.ended_at = step if kind == LAST_KIND else None
+        self.ended_at = None if kind in _KINDS else step
         if self._file is not None:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()
+        if self._show is not None:
+            self._show(line)
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self._board.add_scalar(f"{kind}/{name}", value, step)
-
-    def metrics(self, step: int, metrics: ClickMetrics) -> None:
-        """Append an evaluation."""
-        self.write("eval", step, metrics.to_config())

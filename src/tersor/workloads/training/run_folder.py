@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from tersor.errors import SpecError
-from tersor.workloads.dlrm.run import Ranks
+from tersor.workloads.ranks import Ranks
 
 _PATIENCE_S: Final = 5.0
 """Workers whose launcher was killed notice within a second or so; a run that lives stays."""

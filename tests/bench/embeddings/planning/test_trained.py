@@ -10,13 +10,13 @@ import pytest
 from tersor.bench.embeddings.planning.trained import links_cells, links_sentence, predicted_links
 from tersor.errors import SpecError
 from tersor.sites.embeddings import Volume
-from tersor.workloads.dlrm.comparison import Outcome
+from tersor.workloads.dlrm.comparison import DlrmOutcome
 
 STEPS, BATCH = 10, 1000
 SAMPLE_NBYTES = 2000
 
 
-def outcome(name: str, ratio: float, encode_s: float, decode_s: float) -> Outcome:
+def outcome(name: str, ratio: float, encode_s: float, decode_s: float) -> DlrmOutcome:
     """Return a training of two ranks: 2 MB of rows and of gradients per step, of both together."""
     original = STEPS * BATCH * SAMPLE_NBYTES
     way = (
@@ -30,7 +30,7 @@ def outcome(name: str, ratio: float, encode_s: float, decode_s: float) -> Outcom
         {"kind": "exchange", "step": STEPS, "num_exchanges": STEPS, "forward": exchange,
          "backward": exchange},
     ]  # fmt: skip
-    return Outcome(name, {}, lines, STEPS, {"forward": way, "backward": way})
+    return DlrmOutcome(name, {}, lines, STEPS, {"forward": way, "backward": way})
 
 
 PLAIN = outcome("uncompressed", 1.0, 0.0, 0.0)

@@ -16,7 +16,7 @@ from tersor.planning import (
     RatioCurve,
     Transport,
 )
-from tersor.workloads.dlrm.comparison import Outcome
+from tersor.workloads.dlrm.comparison import DlrmOutcome
 
 GBIT_S: Final = (1.0, 10.0, 100.0)
 """What readers ask about first."""
@@ -28,7 +28,7 @@ HOW: Final = (
 
 
 def predicted_links(
-    plain: Outcome, small: Outcome, *, batch: int, num_ranks: int
+    plain: DlrmOutcome, small: DlrmOutcome, *, batch: int, num_ranks: int
 ) -> dict[str, Any]:
     """Return what a step of both trainings would take on links of ``GBIT_S``, as JSON.
 
@@ -61,7 +61,7 @@ def predicted_links(
     }
 
 
-def _model(plain: Outcome, small: Outcome, batch: int, num_ranks: int) -> Model:
+def _model(plain: DlrmOutcome, small: DlrmOutcome, batch: int, num_ranks: int) -> Model:
     described = Description.parse({"batch": batch})
     rows = batch / num_ranks
     profiles = {
@@ -79,7 +79,7 @@ def _model(plain: Outcome, small: Outcome, batch: int, num_ranks: int) -> Model:
     )
 
 
-def _one_way(outcome: Outcome, direction: str, rows: float) -> OneWay:
+def _one_way(outcome: DlrmOutcome, direction: str, rows: float) -> OneWay:
     volume, seconds = outcome.directions[direction]
     return OneWay(
         encode=Line(seconds["encode"] / outcome.steps),

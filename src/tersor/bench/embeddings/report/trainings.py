@@ -27,7 +27,7 @@ _SUMMARY_HEAD: Final = (
 
 def _accuracy_sentence(run: AccuracyRun) -> str:
     """Return how the AUC changed, with its interval."""
-    from tersor.bench.embeddings.accuracy import Interval
+    from tersor.workloads.training.judgement import Interval
 
     pairs = run.pairs
     change = Interval.of(
@@ -107,7 +107,7 @@ def _mean_curve(pairs: Sequence[Mapping[str, Any]], name: str, column: int) -> P
 
 def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, list[float]]:
     """Return the mean change at each step, and the half-width of its interval."""
-    from tersor.bench.embeddings.accuracy import Interval
+    from tersor.workloads.training.judgement import Interval
 
     plain, small = (_by_step(pairs, name, column) for name in (_PLAIN, _SMALL))
     points, widths = [], []
