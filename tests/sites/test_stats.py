@@ -75,6 +75,19 @@ def test_statistics_as_text_are_a_table_of_both_directions():
     assert lines[2].split()[3] == "1.00"
 
 
+def test_statistics_as_text_name_the_tables():
+    with Exchange([0, 0], 4, names=["user", "item"], codec="raw") as exchange:
+        exchange([torch.ones(6, 4)] * 2)
+        for stats in (exchange.stats, exchange.stats_of_all_ranks(), exchange.reset_stats()):
+            lines = str(stats).splitlines()
+            assert [line.split()[:2] for line in lines[3:5]] == [
+                ["table", "user"],
+                ["table", "item"],
+            ]
+        exchange([torch.ones(6, 4)] * 2)
+        assert "table item" in str(exchange.stats)
+
+
 def test_statistics_of_ranks_add_up_bytes_and_take_the_slowest():
     one, other = counted(), counted()
     del other.tables[0]

@@ -114,7 +114,7 @@ class Exchange:
             compile_kernels(formats, self.dtype, self.device)
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
-        self.stats = ExchangeStats()
+        self.stats = ExchangeStats(names=self.layout.names)
         self._parent = group
         self._num_started = 0
         self._compresses = True
@@ -194,14 +194,16 @@ class Exchange:
 
     def reset_stats(self) -> ExchangeStats:
         """Return the statistics so far and start anew."""
-        stats, self.stats = self.stats, ExchangeStats()
+        stats, self.stats = self.stats, ExchangeStats(names=self.layout.names)
         return stats
 
     def stats_of_all_ranks(self) -> ExchangeStats:
         """Return the statistics of all ranks as one; a collective call. See ``ExchangeStats.merged``."""
         own = self.stats.to_dict()
         every = gathered(own, self._parent) if self.is_distributed else [own]
-        return ExchangeStats.merged([ExchangeStats.from_dict(one) for one in every])
+        found = ExchangeStats.merged([ExchangeStats.from_dict(one) for one in every])
+        found.names = self.layout.names
+        return found
 
     @contextmanager
     def uncompressed(self) -> Iterator[None]:

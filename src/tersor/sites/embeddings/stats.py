@@ -25,6 +25,7 @@ class ExchangeStats:
         backward: bytes of all gradients.
         forward_times: seconds of the phases of forward exchanges.
         backward_times: of backward ones.
+        names: of the tables, by number, for the text; their numbers if empty.
     """
 
     num_exchanges: int = 0
@@ -32,6 +33,7 @@ class ExchangeStats:
     backward: Volume = field(default_factory=Volume)
     forward_times: Stopwatch = field(default_factory=Stopwatch)
     backward_times: Stopwatch = field(default_factory=Stopwatch)
+    names: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def forward(self) -> Volume:
@@ -46,7 +48,7 @@ class ExchangeStats:
         lines = [
             names,
             _line("forward", self.forward, self._milliseconds(self.forward_times)),
-            *(_line(f"  table {k}", volume) for k, volume in sorted(self.tables.items())),
+            *(_line(f"  table {self._name(k)}", x) for k, x in sorted(self.tables.items())),
             _line("backward", self.backward, self._milliseconds(self.backward_times)),
         ]
         widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
@@ -56,6 +58,9 @@ class ExchangeStats:
         )
         title = f"{self.num_exchanges} exchanges: MiB of all, ms of one on average"
         return "\n".join([title, *(row.rstrip() for row in rows)])
+
+    def _name(self, table: int) -> str:
+        return self.names[table] if self.names else str(table)
 
     def _milliseconds(self, times: Stopwatch) -> list[float]:
         return [1e3 * times.read()[name] / max(1, self.num_exchanges) for name in PHASES]

@@ -114,7 +114,7 @@ class TorchRecCodecs(dict[str, Any]):
         self.tables = tables
         for one in self._formats(plan, backward):
             one.check_supported(dtype)
-        self.stats = ExchangeStats()
+        self.stats = ExchangeStats(names=tables)
         self._plan, self._backward, self._device, self._dtype = plan, backward, device, dtype
         self._wire: AllToAll | None = None
         self._attached: list[Any] = []
@@ -165,7 +165,7 @@ class TorchRecCodecs(dict[str, Any]):
 
     def reset_stats(self) -> ExchangeStats:
         """Return the statistics so far and start anew."""
-        found, self.stats = self.stats, ExchangeStats()
+        found, self.stats = self.stats, ExchangeStats(names=self.tables)
         for one in self._attached:
             one.stats = self.stats
         return found
