@@ -88,7 +88,12 @@ def _field_ends(text: npt.NDArray[np.uint8], first_line: int, name: str) -> _I64
     wrong = np.flatnonzero(num_fields != NUM_FIELDS)
     if len(wrong):
         found = int(num_fields[wrong[0]])
-        hint = "; a test file without labels cannot be used" if found == NUM_FIELDS - 1 else ""
+        hint = ""
+        if found == NUM_FIELDS - 1:
+            hint = "; a test file without labels cannot be used"
+        elif first_line + wrong[0] == 1:
+            # not damaged, but something else
+            hint = "; name a click log as docs/data.md describes, or 'synthetic'"
         raise CorruptDataError(
             f"{name}, line {first_line + wrong[0]}: {found} fields parted by tabs, not the "
             f"{NUM_FIELDS} of a label, {NUM_DENSE} integers and {NUM_TABLES} categories{hint}"
