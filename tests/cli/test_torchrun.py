@@ -59,5 +59,11 @@ def test_a_documented_command_runs(words, tmp_path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["exchange"]["forward"]["ratio"] > 1
+    sent = json.loads(done.stdout)["exchange"]
+    assert sent["forward"]["ratio"] > 1
+    # of all ranks, each of which owns half of the tables
+    assert set(map(int, sent["tables"])) == set(range(26))
+    assert sent["forward"]["original_nbytes"] == 4 * 64 * 26 * 16 * 4
+    last = (tmp_path / "run/log.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["tables"] == sent["tables"]
     assert (tmp_path / "run/checkpoints/step-000000004/rank-1.tsr").exists()

@@ -62,6 +62,27 @@ def test_a_refused_log_leaves_nothing_behind(tersor, tmp_path) -> None:
     (tmp_path / "notes.txt").write_text("no click log\n" * 3)
     words = tersor.refused("train", "dlrm", *SMALL, "--data", "notes.txt", code=1)
     assert "notes.txt" in words
+    assert "notes.txt, line 1: 1 fields" in words
+    assert "; name a click log as docs/data.md describes, or 'synthetic'" in words
+    assert "fresh copy" not in words
+
+
+def test_people_see_the_loss_while_it_trains(tersor) -> None:
+    run = ("train", "dlrm", *SMALL, "--log-every", "2", "--eval-every", "2")
+    shown = tersor.ok(*run).err
+    for words in ("step 2 of 4: loss 0.", "step 4 of 4: loss 0.", "step 2 of 4: auc 0."):
+        assert words in shown
+    assert "ms per step" in shown
+    assert "loss" not in tersor.ok(*run, "--json").err
+
+
+def test_a_mistyped_folder_is_not_resumed(tersor, tmp_path) -> None:
+    run = ("train", "dlrm", "--json", *SMALL, "--resume", "--run-dir")
+    words = tersor.refused(*run, "mistyped/run")
+    assert "there is no folder mistyped/run to resume a run in; check its name, or start" in words
+    # a script that starts or goes on by one command makes the folder first
+    (tmp_path / "made").mkdir()
+    assert "no checkpoint yet; starting anew" in tersor.ok(*run, "made").err
 
 
 def volumes(done: Any) -> Any:

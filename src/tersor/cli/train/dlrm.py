@@ -220,10 +220,12 @@ def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Tabl
     ]
     # a checkpoint of before they were saved has none, and nothing was trained since
     if totals["num_exchanges"]:
+        ranks = run.ranks.world_size
+        sent = "sent" if ranks == 1 else f"sent by all {ranks} ranks"
         for direction in ("forward", "backward"):
             volume = totals[direction]
             shown += [
-                (f"{direction}, sent by this rank", binary_size(volume["encoded_nbytes"])),
+                (f"{direction}, {sent}", binary_size(volume["encoded_nbytes"])),
                 (f"ratio {direction}", f"{volume['ratio']:.2f}"),
             ]
     for name, value in shown:

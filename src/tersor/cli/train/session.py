@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,7 +108,11 @@ def run_training(
         if session.resume:
             _resume(session, run)
         is_first = run.ranks.rank == 0
-        log = RunLog(session.folder if is_first else None, tensorboard=session.tensorboard)
+        log = RunLog(
+            session.folder if is_first else None,
+            tensorboard=session.tensorboard,
+            show=partial(_show_line, screen, run.config.steps) if is_first else None,
+        )
         stack.enter_context(log)
         # a log that ends at the last step is whole: there is nothing to add
         if is_first and not run.step_number == run.config.steps == log.ended_at:
@@ -119,6 +124,21 @@ def run_training(
         if is_first:
             show(run, metrics, totals)
     return 0
+
+
+def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
+    """Show people the losses and evaluations of a log."""
+    if screen.as_json or line["kind"] not in ("train", "eval"):
+        return
+    values = dict(line)
+    kind, step, seconds = values.pop("kind"), values.pop("step"), values.pop("step_s", None)
+    words = [
+        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    ]
+    if kind == "train":
+        words.append(f"{1e3 * seconds:.1f} ms per step")
+    screen.say(f"step {step} of {steps}: {', '.join(words)}")
 
 
 def _facts(session: Session, run: TrainingRun[Any, Any]) -> dict[str, Any]:
@@ -146,6 +166,7 @@ def _enter_folder(
         _refuse_old_run(session)
         if check is not None:
             check()
+        _refuse_missing_folder(session)
 
     # together: none sees then what another has written already
     ranks.together(refuse)
@@ -168,6 +189,19 @@ def _refuse_old_run(session: Session) -> None:
         return
     if (folder / "log.jsonl").exists() or complete_checkpoints(folder / "checkpoints"):
         raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
+
+
+def _refuse_missing_folder(session: Session) -> None:
+    """Raise ``SpecError`` for a run to resume in a folder that is not there: its name is mistyped.
+
+    One without a checkpoint is taken, so that the same command starts a run and restarts it.
+    """
+    folder = session.folder
+    if session.resume and folder is not None and not folder.is_dir():
+        raise SpecError(
+            f"there is no folder {folder} to resume a run in; check its name, or start the run without "
+            "--resume"
+        )
 
 
 @contextmanager

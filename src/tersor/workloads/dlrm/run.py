@@ -134,8 +134,13 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
             yield self.source.read("test", start, min(size, total - start)).to(self.device)
 
     def totals(self) -> dict[str, Any]:
-        """Return what the exchanges of this rank have moved."""
-        return self.exchange.stats.to_dict()
+        """Return the bytes that all ranks have sent, and the seconds of this rank; a collective call.
+
+        Its own seconds: a log has the times of its own steps, too.
+        """
+        own, found = self.exchange.stats, self.exchange.stats_of_all_ranks()
+        found.forward_times, found.backward_times = own.forward_times, own.backward_times
+        return found.to_dict()
 
     def outcome(self, name: str, metrics: ClickMetrics, lines: list[dict[str, Any]]) -> DlrmOutcome:
         """Return what the run came to, with the times of the slowest rank; a collective call."""
