@@ -155,9 +155,10 @@ def _table(pairs: Pairs) -> Table:
 
 
 def _sentence(pairs: Pairs) -> str:
-    auc, logloss = (judged.change for judged in _judgements(pairs))
-    word = "holds" if auc.holds_zero else "does not hold"
-    return (
-        f"AUC changes by {auc.mean:+.5f}, 95 % interval ±{auc.half_width:.5f}, which {word} zero; "
-        f"logloss by {logloss.mean:+.5f} ±{logloss.half_width:.5f}; {len(pairs)} pairs."
+    """Return how each metric changed, and what that shows."""
+    changes = (
+        f"{judged.metric.name} changes by {judged.change.mean:+.5f}, 95 % interval "
+        f"±{judged.change.half_width:.5f}: {judged.verdict}"
+        for judged in _judgements(pairs)
     )
+    return f"{'; '.join(changes)}; {len(pairs)} pairs."

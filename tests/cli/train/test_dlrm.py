@@ -170,6 +170,19 @@ def test_an_interrupted_run_says_where_it_goes_on(tersor, monkeypatch) -> None:
     assert "A training of 6 steps" in tersor.ok("report", "run").out
 
 
+def test_a_run_interrupted_before_it_wrote_anything_leaves_no_folder_to_resume(
+    tersor, tmp_path, monkeypatch
+) -> None:
+    def stopped(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DlrmRun, "__init__", stopped)
+    done = tersor("train", "dlrm", *SMALL, "--run-dir", "run", "--checkpoint-every", "2")
+    assert done.code == 130
+    assert "interrupted; nothing half-written is left" in done.err
+    assert not (tmp_path / "run").exists()
+
+
 def seconds_of(steps: int, counted: int, seconds: float) -> dict[str, Any]:
     """Return the line that closes a log."""
     each = {"seconds": {"payload": seconds / 2}}

@@ -163,10 +163,9 @@ def _enter_folder(
     from tersor.workloads.training.run_folder import held
 
     def refuse() -> None:
-        _refuse_old_run(session)
         if check is not None:
             check()
-        _refuse_missing_folder(session)
+        _refuse_wrong_folder(session)
 
     # together: none sees then what another has written already
     ranks.together(refuse)
@@ -175,33 +174,29 @@ def _enter_folder(
     writes_checkpoints = schedule.checkpoints is not None or session.resume
     stack.enter_context(held(session.folder, ranks, shared=writes_checkpoints))
     # again: the run that this one waited for may have written a log and ended
-    ranks.together(lambda: _refuse_old_run(session))
+    ranks.together(lambda: _refuse_wrong_folder(session))
     checkpoints = session.checkpoints
     ranks.together(lambda: remove_leavings(checkpoints) if ranks.rank == 0 else None)
 
 
-def _refuse_old_run(session: Session) -> None:
-    """Raise ``SpecError`` for a folder with the log or the checkpoints of a run, unless it goes on."""
+def _refuse_wrong_folder(session: Session) -> None:
+    """Raise ``SpecError`` for a folder that holds a run, unless it goes on, and for none to go on in.
+
+    A run goes on in a folder without a checkpoint, too, so that one command starts and restarts it.
+    """
     from tersor.workloads.training.checkpoint import complete_checkpoints
 
     folder = session.folder
-    if folder is None or session.resume:
+    if folder is None:
         return
-    if (folder / "log.jsonl").exists() or complete_checkpoints(folder / "checkpoints"):
-        raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
-
-
-def _refuse_missing_folder(session: Session) -> None:
-    """Raise ``SpecError`` for a run to resume in a folder that is not there: its name is mistyped.
-
-    One without a checkpoint is taken, so that the same command starts a run and restarts it.
-    """
-    folder = session.folder
-    if session.resume and folder is not None and not folder.is_dir():
+    if session.resume and not folder.is_dir():
         raise SpecError(
             f"there is no folder {folder} to resume a run in; check its name, or start the run without "
             "--resume"
         )
+    is_used = (folder / "log.jsonl").exists() or complete_checkpoints(folder / "checkpoints")
+    if is_used and not session.resume:
+        raise SpecError(f"{folder} holds a run; go on with --resume, or name another folder")
 
 
 @contextmanager
@@ -212,9 +207,10 @@ def _saying_what_is_kept(session: Session) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        folder, checkpoints = session.folder, session.checkpoints
-        if checkpoints is not None:
-            step = last_step(checkpoints)
+        folder = session.folder
+        # not if it is gone again, as nothing was written to it
+        if folder is not None and folder.exists():
+            step = last_step(folder / "checkpoints")
             kept = f"the checkpoint of step {step} is in {folder}; go on with --resume"
             none = f"{folder} has no checkpoint yet; --resume starts anew there"
             error.args = (none if step is None else kept,)

@@ -1,0 +1,44 @@
+"""``tersor bench accuracy`` says of each metric what the pairs show; the trainings are made up."""
+
+from __future__ import annotations
+
+import pytest
+
+from tersor.bench.embeddings import accuracy
+from tersor.sites.embeddings import Volume
+from tersor.workloads.dlrm.comparison import DlrmOutcome
+from tersor.workloads.training.judgement import Pair
+
+WAY = (Volume(100, 10), {"encode": 1.0})
+
+
+def outcome(name: str, auc: float, logloss: float) -> DlrmOutcome:
+    metrics = {"auc": auc, "logloss": logloss}
+    return DlrmOutcome(name, metrics, [], 4, {"forward": WAY, "backward": WAY})
+
+
+@pytest.fixture
+def pairs(monkeypatch):
+    found = [
+        Pair(
+            seed,
+            outcome("uncompressed", 0.7, 0.5),
+            outcome("compressed", 0.6 + noise, 0.5 + noise - 0.001),
+        )
+        for seed, noise in enumerate((0.001, 0.002, 0.0))
+    ]
+    monkeypatch.setattr(accuracy, "run_accuracy", lambda *_, **__: iter(found))
+    return found
+
+
+OPTIONS = ("bench", "accuracy", "--samples", "512", "--max-rows", "30", "--batch", "64")
+
+
+def test_each_metric_is_judged_by_its_interval(tersor, pairs) -> None:
+    shown = " ".join(tersor.ok(*OPTIONS).out.split())
+    assert "auc changes by -0.09900, 95 % interval ±0.00248: worse" in shown
+    assert "logloss changes by +0.00000, 95 % interval ±0.00248: no difference; 3 pairs." in shown
+    found = tersor.ok(*OPTIONS, "--json").json
+    assert (found["auc_change"]["verdict"], found["auc_change"]["holds_zero"]) == ("worse", False)
+    assert found["logloss_change"]["verdict"] == "no difference"
+    assert [one["seed"] for one in found["pairs"]] == [0, 1, 2]
