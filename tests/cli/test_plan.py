@@ -10,10 +10,9 @@ import pytest
 
 from tersor.bench.core.rows import RowFile, read_rows
 from tersor.bench.embeddings.planning.check import check
+from tersor.bench.embeddings.planning.description import KEYS, Description
 from tersor.bench.page import filled
 from tersor.errors import SpecError
-from tersor.planning import Description
-from tersor.planning.cluster import KEYS
 from tests.arch.source_files import REPOSITORY
 from tests.bench.embeddings.planning.test_planning import ROWS
 from tests.bench.report.runs import lookup_rows

@@ -4,7 +4,7 @@ import pytest
 
 from tersor.bench.embeddings.planning.tables import plan_cells, short_reason
 from tersor.planning import Line, Transport, advise, parse_sweep, turns
-from tests.planning.made import FAST, GBIT, SMALL, model, profile
+from tests.bench.embeddings.planning.made import FAST, GBIT, SMALL, model, profile
 
 MODEL = model(FAST, SMALL, compute=Line(1e-3))
 

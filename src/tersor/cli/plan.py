@@ -18,8 +18,10 @@ from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
+    from tersor.bench.embeddings.planning.description import Description, Workload
     from tersor.bench.embeddings.planning.fitted import Fit
-    from tersor.planning import Advice, Description, Model, Workload
+    from tersor.bench.embeddings.planning.model import Model
+    from tersor.planning import Advice
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
 """Parameters that mean something with --check."""
@@ -106,8 +108,9 @@ def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) ->
 
 
 def _description(cluster: str | None, trace: str | None, options: Mapping[str, Any]) -> Description:
+    from tersor.bench.embeddings.planning.description import Description
     from tersor.bench.embeddings.planning.trace import computing_s
-    from tersor.planning import Description, read_cluster_file
+    from tersor.planning import read_cluster_file
 
     given = {name: value for name, value in options.items() if value is not None}
     said = {} if cluster is None else read_cluster_file(cluster)

@@ -1,16 +1,17 @@
-"""Predicted times of exchanges and steps on a cluster, from measured costs; no cluster needed."""
+"""Predicted times of steps on a cluster, whatever collectives they take, from measured costs."""
 
 from tersor.planning.advice import Advice, Turn, advise, agreement_words, turns
-from tersor.planning.cluster import Cluster, Description, Workload, read_cluster_file
+from tersor.planning.cluster import Cluster, read_cluster_file
+from tersor.planning.collectives import Collective, Pattern, Scope, Sent
 from tersor.planning.curves import Line, RatioCurve
-from tersor.planning.model import (
-    BASELINE,
-    Model,
-    OneWay,
+from tersor.planning.model import BASELINE, Prediction, Step, StepModel
+from tersor.planning.transfers import (
+    UNCODED,
+    CodecCosts,
     Phases,
-    Prediction,
-    Profile,
+    Transfer,
     Transport,
+    hierarchical,
 )
 from tersor.planning.units import (
     bandwidth_words,
@@ -22,22 +23,27 @@ from tersor.planning.units import (
 
 __all__ = [
     "BASELINE",
+    "UNCODED",
     "Advice",
     "Cluster",
-    "Description",
+    "CodecCosts",
+    "Collective",
     "Line",
-    "Model",
-    "OneWay",
+    "Pattern",
     "Phases",
     "Prediction",
-    "Profile",
     "RatioCurve",
+    "Scope",
+    "Sent",
+    "Step",
+    "StepModel",
+    "Transfer",
     "Transport",
     "Turn",
-    "Workload",
     "advise",
     "agreement_words",
     "bandwidth_words",
+    "hierarchical",
     "parse_bandwidth",
     "parse_ranks",
     "parse_seconds",

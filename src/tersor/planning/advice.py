@@ -1,11 +1,11 @@
-"""Which way to exchange is best, where that changes, and why."""
+"""Which way to take a step is best, where that changes, and why."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.planning.model import BASELINE, Model, Prediction
+from tersor.planning.model import Prediction, StepModel
 from tersor.planning.units import bandwidth_words
 
 _LEAST_GAIN: Final = 1.02
@@ -14,7 +14,7 @@ _LEAST_GAIN: Final = 1.02
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best of all ways to exchange at one number of ranks and one bandwidth.
+    """The best of all ways at one number of ranks and one bandwidth.
 
     Attributes:
         best: with the shortest step, of those that broke no bound.
@@ -40,7 +40,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A bandwidth from which on another way to exchange is best, and why."""
+    """A bandwidth from which on another way is best, and why."""
 
     bits_per_s: float
     before: str
@@ -52,17 +52,17 @@ def _ms(seconds: float) -> str:
     return f"{seconds * 1e3:,.0f} ms" if seconds >= 0.0995 else f"{seconds * 1e3:.3g} ms"
 
 
-def advise(model: Model, num_ranks: int) -> Advice:
-    """Return the best way to exchange and the reason."""
+def advise(model: StepModel, num_ranks: int) -> Advice:
+    """Return the best way and the reason."""
     found = sorted(model.eligible(num_ranks), key=lambda one: one.step_s)
-    baseline = next(one for one in found if one.name == BASELINE)
+    baseline = next(one for one in found if one.name == model.baseline)
     best, next_best = found[0], found[1] if len(found) > 1 else None
     bits = model.cluster.bandwidth(num_ranks)
     inside = " within a node" if 1 < num_ranks <= model.cluster.ranks_per_node else ""
     place = f"{num_ranks:,} ranks at {bandwidth_words(bits)}{inside}"
-    bounded = next(one for one in found if model.profiles[one.name].keeps_bound)
+    bounded = next(one for one in found if model.ways[one.name])
     if best is baseline:
-        words = f"{place}: use {BASELINE}; {_against(model, baseline, next_best)}"
+        words = f"{place}: use {model.baseline}; {_against(model, baseline, next_best)}"
     else:
         words = f"{place}: use {best.name}; {_in_favour(best, baseline)}"
         if bounded is not best and bounded is not baseline:
@@ -84,13 +84,13 @@ def _in_favour(best: Prediction, baseline: Prediction) -> str:
     )
 
 
-def _against(model: Model, baseline: Prediction, other: Prediction | None) -> str:
+def _against(model: StepModel, baseline: Prediction, other: Prediction | None) -> str:
     if other is None:
         return "there is nothing else to choose from"
     stops = model.break_even(other.name, baseline.num_ranks)
     until = "never pays here" if stops == 0 else f"pays only below {bandwidth_words(stops or 0)}"
     return (
-        f"rows and gradients take {_ms(baseline.payload_s)} to send, and the best codec, "
+        f"payloads take {_ms(baseline.payload_s)} to send, and the best codec, "
         f"{other.name}, would save {_ms(baseline.payload_s - other.payload_s)} of it for "
         f"{_cost(other, baseline)}: it {until}"
     )
@@ -107,8 +107,8 @@ def agreement_words(found: Prediction, baseline: Prediction) -> str:
     return f", {_ms(sizes_s)} of it to agree on sizes" if sizes_s > 0.1 * cost_s > 0 else ""
 
 
-def turns(model: Model, num_ranks: int, low: float, high: float) -> list[Turn]:
-    """Return where the best way to exchange changes between two bandwidths, from low to high.
+def turns(model: StepModel, num_ranks: int, low: float, high: float) -> list[Turn]:
+    """Return where the best way changes between two bandwidths, from low to high.
 
     Steps are sums of constants and of bytes over bandwidth, so each way is best in one stretch.
     """
@@ -126,7 +126,7 @@ def turns(model: Model, num_ranks: int, low: float, high: float) -> list[Turn]:
     return [*turns(model, num_ranks, low, middle), *turns(model, num_ranks, middle, high)]
 
 
-def _turn(model: Model, num_ranks: int, before: str, after: str) -> Turn:
+def _turn(model: StepModel, num_ranks: int, before: str, after: str) -> Turn:
     left, right = model.predict(before, num_ranks), model.predict(after, num_ranks)
     bits = model.cluster.bandwidth(num_ranks)
     reason = (

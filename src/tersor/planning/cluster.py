@@ -1,4 +1,4 @@
-"""The cluster and the training step that a plan is made for, as a user describes them."""
+"""The cluster that a plan is made for, as a user describes it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,8 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "intra": "2400gbit",
     "latency": "5us",
     "intra_latency": "2us",
-    "overlap": 0.0,
 }
-KEYS: Final = (
-    *DEFAULTS, "efficiency", "batch", "batch_per_rank", "sample_nbytes", "compute_ms",
-    "allreduce_mbytes",
-)  # fmt: skip
-"""What a file may say; the options of ``tersor plan`` have the same names."""
-_DEFAULT_BATCH: Final = 65536
-"""MLPerf's batch for DLRM, which 4,096 ranks can still share."""
+"""What is taken of a cluster that is not described."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,6 +40,26 @@ class Cluster:
     intra_bits_per_s: float
     inter_latency_s: float = 0.0
     intra_latency_s: float = 0.0
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Read a cluster from values under the keys of ``DEFAULTS``; other keys are not looked at.
+
+        Raises:
+            SpecError: a value that cannot be meant.
+
+        Example:
+            >>> Cluster.parse({"ranks_per_node": 8, "inter": "400gbit"}).inter_bits_per_s
+            400000000000.0
+        """
+        said = {**DEFAULTS, **values}
+        return cls(
+            ranks_per_node=read_count(said, "ranks_per_node"),
+            inter_bits_per_s=parse_bandwidth(_text(said, "inter")),
+            intra_bits_per_s=parse_bandwidth(_text(said, "intra")),
+            inter_latency_s=parse_seconds(_text(said, "latency")),
+            intra_latency_s=parse_seconds(_text(said, "intra_latency")),
+        )
 
     def local_ranks(self, num_ranks: int) -> int:
         """Return how many of the ranks share a node that is full.
@@ -75,92 +88,6 @@ class Cluster:
         """Return the bits per second that ``with_bandwidth`` changes."""
         is_one_node = num_ranks <= self.ranks_per_node
         return self.intra_bits_per_s if is_one_node else self.inter_bits_per_s
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Workload:
-    """A training step, as far as it was described; None is left to what was measured.
-
-    Attributes:
-        batch: samples of all ranks per step; None for 65,536, unless ``batch_per_rank`` says it.
-        batch_per_rank: samples of each rank per step; None where ``batch`` says it.
-        sample_nbytes: bytes of the rows that one sample looks up in all tables.
-        compute_s: of each rank per step, without exchanges, at any number of ranks.
-        allreduce_nbytes: of the dense gradients.
-        overlap: share of the time that payloads travel during which ranks compute.
-        efficiency: share of a link's bandwidth that an all-to-all reaches.
-    """
-
-    batch: int | None = None
-    batch_per_rank: int | None = None
-    sample_nbytes: int | None = None
-    compute_s: float | None = None
-    allreduce_nbytes: float | None = None
-    overlap: float = 0.0
-    efficiency: float | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse two answers to one question."""
-        if self.batch is not None and self.batch_per_rank is not None:
-            raise SpecError("give the batch of all ranks or that per rank, not both")
-
-    def rows_per_slice(self, num_ranks: int) -> float:
-        """Return the samples of one rank, which are the rows it gets of each table.
-
-        Raises:
-            SpecError: there is less than one.
-        """
-        if self.batch_per_rank is not None:
-            return self.batch_per_rank
-        batch = self.batch or _DEFAULT_BATCH
-        if batch < num_ranks:
-            raise SpecError(
-                f"a batch of {batch} cannot be shared by {num_ranks} ranks; give a larger --batch, "
-                "or --batch-per-rank"
-            )
-        return batch / num_ranks
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a plan is made for."""
-
-    cluster: Cluster
-    workload: Workload
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Read the values of a file, of options, or of both together.
-
-        Raises:
-            SpecError: a key or a value that cannot be meant.
-        """
-        unknown = [key for key in values if key not in KEYS]
-        if unknown:
-            raise SpecError(f"a cluster has no {unknown[0]!r}; it may have {', '.join(KEYS)}")
-        said = {**DEFAULTS, **values}
-        cluster = Cluster(
-            ranks_per_node=_count(said, "ranks_per_node"),
-            inter_bits_per_s=parse_bandwidth(_text(said, "inter")),
-            intra_bits_per_s=parse_bandwidth(_text(said, "intra")),
-            inter_latency_s=parse_seconds(_text(said, "latency")),
-            intra_latency_s=parse_seconds(_text(said, "intra_latency")),
-        )
-        compute_ms = _number(said, "compute_ms", 0, math.inf)
-        mbytes = _number(said, "allreduce_mbytes", 0, math.inf)
-        efficiency = _number(said, "efficiency", 0, 1)
-        if efficiency == 0:
-            raise SpecError("the efficiency of links must be above 0")
-        workload = Workload(
-            batch=_count(said, "batch") if "batch" in said else None,
-            batch_per_rank=_count(said, "batch_per_rank") if "batch_per_rank" in said else None,
-            sample_nbytes=_count(said, "sample_nbytes") if "sample_nbytes" in said else None,
-            compute_s=None if compute_ms is None else compute_ms / 1e3,
-            allreduce_nbytes=None if mbytes is None else mbytes * 1e6,
-            overlap=_number(said, "overlap", 0, 1) or 0.0,
-            efficiency=efficiency,
-        )
-        return cls(cluster, workload)
 
 
 def read_cluster_file(path: str | Path) -> dict[str, Any]:
@@ -194,18 +121,9 @@ def _text(values: Mapping[str, Any], key: str) -> str:
     return str(values[key])
 
 
-def _count(values: Mapping[str, Any], key: str) -> int:
+def read_count(values: Mapping[str, Any], key: str) -> int:
+    """Return a whole number from 1; anything else raises ``SpecError``."""
     value = values[key]
     if type(value) is not int or value < 1:
         raise SpecError(f"{key} must be a whole number from 1, not {value!r}")
     return value
-
-
-def _number(values: Mapping[str, Any], key: str, least: float, most: float) -> float | None:
-    value = values.get(key)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
-        limit = f"from {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise SpecError(f"{key} must be a number {limit}, not {value!r}")
-    return float(value)

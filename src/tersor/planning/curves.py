@@ -23,7 +23,7 @@ def nonnegative_fit(
 
     The sum of ``((fitted - value) / scale)**2`` is the least of all; of equal ones the earlier
     columns are taken. Costs are never negative, and a negative one would be believed far from the
-    measurements.
+    measurements. ``scipy.optimize.nnls`` promises nothing about equal ones, and is no dependency.
 
     Args:
         columns: per factor, as many numbers as there are values; a handful of columns.
@@ -95,6 +95,11 @@ class RatioCurve:
     def of(cls, ratios: Mapping[float, float]) -> Self:
         """Make a curve from the ratio at each number of rows."""
         return cls(tuple(sorted(ratios.items())))
+
+    @classmethod
+    def fixed(cls, ratio: float) -> Self:
+        """Make the curve of a ratio that depends on nothing."""
+        return cls(((1.0, ratio), (2.0, ratio)))
 
     @property
     def is_flat(self) -> bool:

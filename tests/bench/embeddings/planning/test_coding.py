@@ -10,11 +10,12 @@ from msgspec import structs
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning import coding
 from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups
+from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_rows
 from tersor.bench.embeddings.planning.tables import plan_cells
 from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
 from tersor.errors import SpecError
-from tersor.planning import Description, Line, OneWay, RatioCurve
+from tersor.planning import CodecCosts, Line, RatioCurve
 from tests.bench.core.test_rows import make_row
 from tests.bench.embeddings.lookups.test_tables import measured
 from tests.bench.embeddings.planning.test_planning import ROWS, SAMPLE_NBYTES, planned
@@ -129,7 +130,7 @@ VARYING = ("rows-device", "ans-graph", "mx4")
 
 @pytest.mark.parametrize("backward", [*FIXED, *VARYING])
 def test_sizes_of_gradients_are_exchanged_unless_their_codec_fixes_them(backward):
-    way = OneWay(Line(), Line(), RatioCurve(((1.0, 2.0),)))
+    way = CodecCosts(Line(), Line(), RatioCurve(((1.0, 2.0),)))
     found = coding._profiles({backward: way}, {backward: None}, backward)
     assert found[backward].backward.has_sizes is (backward in VARYING)
     assert found[backward].forward.has_sizes

@@ -14,11 +14,12 @@ from tersor.bench.core.rows import read_rows
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.embeddings.planning.check import LEAST_HITS, check, check_cells
+from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, fit_rows
 from tersor.bench.embeddings.planning.tables import bandwidth_figure, plan_row, ranks_figure
 from tersor.bench.embeddings.planning.trace import computing_s
 from tersor.errors import SpecError
-from tersor.planning import Description, advise, parse_bandwidth
+from tersor.planning import advise, parse_bandwidth
 from tests.arch.source_files import REPOSITORY
 from tests.bench.core.test_rows import make_row
 from tests.bench.plots.reading import lines

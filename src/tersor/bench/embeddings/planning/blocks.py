@@ -10,7 +10,9 @@ from tersor.bench.core.row_checks import is_number
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import markdown_table
 from tersor.bench.embeddings.planning.check import SUMMARY_COLUMNS, check, summary_cells
+from tersor.bench.embeddings.planning.description import KEYS, Description
 from tersor.bench.embeddings.planning.fit import fit_rows
+from tersor.bench.embeddings.planning.model import Model
 from tersor.bench.embeddings.planning.tables import (
     PLAN_COLUMNS,
     SWEEP_COLUMNS,
@@ -18,8 +20,7 @@ from tersor.bench.embeddings.planning.tables import (
     sweep_cells,
 )
 from tersor.errors import SpecError
-from tersor.planning import Description, Model, advise, parse_ranks, parse_sweep, turns
-from tersor.planning.cluster import KEYS
+from tersor.planning import advise, parse_ranks, parse_sweep, turns
 
 _OWN: Final = ("ranks", "codecs", "bound", "backward", "input")
 """What the block of a plan may say beside the keys of a cluster."""

@@ -10,10 +10,11 @@ from typing import Any, Final
 from rich.table import Table
 
 from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
+from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
 from tersor.bench.embeddings.planning.fitted import Fit
+from tersor.bench.embeddings.planning.model import Model
 from tersor.errors import SpecError
-from tersor.planning import Description, Model
 
 HOLD_OUT: Final = ("link", "batch")
 TOLERANCE: Final = 0.20
@@ -147,8 +148,8 @@ def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]
                 f"{row.codec} was measured with one {hold_out} only; nothing predicts it"
             )
         found = _model(fit, times.link or "", times.batch).predict(row.codec, times.num_ranks)
-        phases = found.forward if times.direction == "forward" else found.backward
-        told = [(times.direction, times.exchange_s.p50, phases.total_s)]
+        predicted_s = found.phases[times.direction].total_s
+        told = [(times.direction, times.exchange_s.p50, predicted_s)]
         if times.direction == "forward":
             told.append(("step", times.step_s.p50, found.step_s))
         points += [

@@ -22,10 +22,11 @@ from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.lookups.sums import Place, label, places
 from tersor.bench.embeddings.planning.fitted import Fit
+from tersor.bench.embeddings.planning.model import Profile
 from tersor.bench.peers import COPIES
 from tersor.codecs import registry
 from tersor.errors import SpecError
-from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport
+from tersor.planning import BASELINE, UNCODED, CodecCosts, Transport
 
 _KERNELS_INPUT: Final = embeddings.__name__
 _KERNELS_SAMPLE_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4
@@ -96,18 +97,17 @@ def keep_bounds(rows: Iterable[ResultRow]) -> bool | None:
 
 
 def _profiles(
-    ways: Mapping[str, OneWay], keeps: Mapping[str, bool | None], backward: str
+    ways: Mapping[str, CodecCosts], keeps: Mapping[str, bool | None], backward: str
 ) -> dict[str, Profile]:
     """Return a profile per encoder, beside the baseline; raises ``SpecError`` without ``backward``."""
-    free = OneWay(Line(), Line(), RatioCurve(((1.0, 1.0), (2.0, 1.0))), has_sizes=False)
-    every = {BASELINE: free, **ways}
+    every = {BASELINE: UNCODED, **ways}
     if backward not in every:
         raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(every)}")
     back = every[backward]
     if _has_fixed_size(backward):
         back = replace(back, has_sizes=False)
     coded = {name: Profile(name, way, back, keeps_bound=keeps[name]) for name, way in ways.items()}
-    return {BASELINE: Profile(BASELINE, free, free), **coded}
+    return {BASELINE: Profile(BASELINE, UNCODED, UNCODED), **coded}
 
 
 def _has_fixed_size(name: str) -> bool:
@@ -116,14 +116,14 @@ def _has_fixed_size(name: str) -> bool:
     return codec_id in registry.codec_ids() and registry.get(codec_id).size_kind == "fixed"
 
 
-def _coding(rows: Sequence[ResultRow]) -> OneWay:
+def _coding(rows: Sequence[ResultRow]) -> CodecCosts:
     threads = max(row.threads for row in rows)
     own = [row for row in rows if row.threads == threads]
     nbytes = [row.original_nbytes * row.sampled_fraction for row in own]
-    return OneWay(
-        encode=Line.fit(zip(nbytes, (row.encode_s.p50 for row in own), strict=True)),
-        decode=Line.fit(zip(nbytes, (row.decode_s.p50 for row in own), strict=True)),
-        ratio=RatioCurve.of({_kernels_slice_rows(row): row.ratio for row in own}),
+    return CodecCosts.fit(
+        encode=zip(nbytes, (row.encode_s.p50 for row in own), strict=True),
+        decode=zip(nbytes, (row.decode_s.p50 for row in own), strict=True),
+        ratios={_kernels_slice_rows(row): row.ratio for row in own},
     )
 
 
@@ -225,10 +225,10 @@ def _rows_of(found: Sequence[Place], name: str) -> Iterator[ResultRow]:
     return (rows[name] for place in found for rows in place.tables.values())
 
 
-def _lookup_coding(found: Sequence[Place], name: str) -> OneWay:
+def _lookup_coding(found: Sequence[Place], name: str) -> CodecCosts:
     encode, decode = zip(*(_parts(place, name) for place in found), strict=True)
     ratios = {_slice_rows(place): place.overall(name).ratio for place in found}
-    return OneWay(Line.fit(encode), Line.fit(decode), RatioCurve.of(ratios))
+    return CodecCosts.fit(encode, decode, ratios)
 
 
 def _parts(place: Place, name: str) -> tuple[tuple[float, float], tuple[float, float]]:

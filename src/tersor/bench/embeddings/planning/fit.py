@@ -14,8 +14,9 @@ from tersor.bench.core.exchange_times import DIRECTIONS
 from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, latest
 from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, keep_bounds
 from tersor.bench.embeddings.planning.fitted import Fit
+from tersor.bench.embeddings.planning.model import Profile
 from tersor.errors import SpecError
-from tersor.planning import BASELINE, Line, OneWay, Profile, RatioCurve, Transport, parse_bandwidth
+from tersor.planning import BASELINE, CodecCosts, Line, Transport, parse_bandwidth
 from tersor.planning.curves import nonnegative_fit
 
 
@@ -156,16 +157,16 @@ def _bits_per_s(row: ExchangeRow) -> float:
 
 
 def _profile(name: str, rows: Sequence[ExchangeRow]) -> Profile:
-    ways: dict[str, OneWay] = {}
+    ways: dict[str, CodecCosts] = {}
     for direction in DIRECTIONS:
         own = [r for r in rows if r.codec == name and r.exchange.direction == direction]
         if not own:
             raise SpecError(f"the rows of {name} have no {direction} direction")
         ratios = {r.exchange.batch / r.exchange.num_ranks: r.ratio for r in own}
-        ways[direction] = OneWay(
-            encode=Line.fit((_own_nbytes(r), r.encode_s.p50) for r in own),
-            decode=Line.fit((_own_nbytes(r), r.decode_s.p50) for r in own),
-            ratio=RatioCurve.of(ratios),
+        ways[direction] = CodecCosts.fit(
+            encode=((_own_nbytes(r), r.encode_s.p50) for r in own),
+            decode=((_own_nbytes(r), r.decode_s.p50) for r in own),
+            ratios=ratios,
             has_sizes=any(r.exchange.sizes_s.p50 > 0 for r in own),
         )
     forward = [r for r in rows if r.codec == name and r.exchange.direction == "forward"]

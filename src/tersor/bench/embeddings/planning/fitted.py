@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.planning import Description, Line, Model, Profile, Transport, Workload
+from tersor.bench.embeddings.planning.description import Description, Workload
+from tersor.bench.embeddings.planning.model import Model, Profile
+from tersor.planning import Line, Transport
 
 _FAR: Final = 4.0
 

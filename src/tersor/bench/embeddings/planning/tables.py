@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from tersor.bench.embeddings.planning.model import Model
 from tersor.bench.plots import line_chart
 from tersor.planning import (
     BASELINE,
     Advice,
-    Model,
     Phases,
     Prediction,
     advise,
@@ -42,15 +42,14 @@ def plan_row(model: Model, found: Prediction, advice: Advice) -> dict[str, Any]:
         "rows_per_slice": workload.rows_per_slice(found.num_ranks),
         "sample_nbytes": model.sample_nbytes,
         "cluster": asdict(cluster),
-        "efficiency": workload.efficiency or model.transport.efficiency,
-        "forward": _phases_row(found.forward),
-        "backward": _phases_row(found.backward),
-        "exchange_s": found.exchange_s,
+        "efficiency": model.efficiency,
+        **{name: _phases_row(phases) for name, phases in found.phases.items()},
+        "exchange_s": found.transfers_s,
         "compute_s": found.compute_s,
         "hidden_s": found.hidden_s,
-        "allreduce_s": found.allreduce_s,
+        "allreduce_s": found.shared_s,
         "step_s": found.step_s,
-        "exchange_speedup": base.exchange_s / found.exchange_s,
+        "exchange_speedup": base.transfers_s / found.transfers_s,
         "step_speedup": base.step_s / found.step_s,
         "break_even_bits_per_s": _break_even(model, found),
         "is_extrapolated": found.is_beyond,
@@ -105,11 +104,12 @@ def _cells(model: Model, found: Prediction, advice: Advice) -> list[str]:
     return [
         f"{found.num_ranks:,}",
         found.name,
-        _ratio(found.forward),
-        _milliseconds(found.forward.total_s),
-        _ratio(found.backward),
-        _milliseconds(found.backward.total_s),
-        "" if is_base else f"{base.exchange_s / found.exchange_s:.2f}",
+        *(
+            text
+            for phases in found.phases.values()
+            for text in (_ratio(phases), _milliseconds(phases.total_s))
+        ),
+        "" if is_base else f"{base.transfers_s / found.transfers_s:.2f}",
         _milliseconds(found.step_s),
         "" if is_base else f"{base.step_s / found.step_s:.2f}",
         "" if is_base else break_even_words(_break_even(model, found)),

@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from tersor.bench.embeddings.planning.description import Description
+from tersor.bench.embeddings.planning.model import Model, Profile
 from tersor.bench.embeddings.planning.trace import computing_of
-from tersor.planning import (
-    BASELINE,
-    Description,
-    Line,
-    Model,
-    OneWay,
-    Profile,
-    RatioCurve,
-    Transport,
-)
+from tersor.planning import BASELINE, CodecCosts, Line, RatioCurve, Transport
 from tersor.workloads.dlrm.comparison import DlrmOutcome
 
 GBIT_S: Final = (1.0, 10.0, 100.0)
@@ -79,9 +72,9 @@ def _model(plain: DlrmOutcome, small: DlrmOutcome, batch: int, num_ranks: int) -
     )
 
 
-def _one_way(outcome: DlrmOutcome, direction: str, rows: float) -> OneWay:
+def _one_way(outcome: DlrmOutcome, direction: str, rows: float) -> CodecCosts:
     volume, seconds = outcome.directions[direction]
-    return OneWay(
+    return CodecCosts(
         encode=Line(seconds["encode"] / outcome.steps),
         decode=Line(seconds["decode"] / outcome.steps),
         ratio=RatioCurve.of({rows: volume.ratio}),

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tersor.planning import (
-    Cluster,
-    Line,
-    Model,
-    OneWay,
-    Profile,
-    RatioCurve,
-    Transport,
-    Workload,
-)
+from tersor.bench.embeddings.planning.description import Workload
+from tersor.bench.embeddings.planning.model import Model, Profile
+from tersor.planning import Cluster, CodecCosts, Line, RatioCurve, Transport
 
 GBIT = 1e9
 
@@ -25,7 +18,7 @@ def fixed(ratio: float) -> RatioCurve:
 def profile(
     name: str, ratio: float, encode: Line, decode: Line, *, has_sizes: bool = True, **changes
 ) -> Profile:
-    way = OneWay(encode, decode, fixed(ratio), has_sizes)
+    way = CodecCosts(encode, decode, fixed(ratio), has_sizes)
     return Profile(name, way, way, **changes)
 
 

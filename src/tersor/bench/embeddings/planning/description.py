@@ -1,0 +1,104 @@
+"""The cluster and the training step of look-ups that a plan is made for, as a user describes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from tersor.errors import SpecError
+from tersor.planning import Cluster
+from tersor.planning.cluster import DEFAULTS, read_count
+
+_COUNTS: Final = ("batch", "batch_per_rank", "sample_nbytes")
+KEYS: Final = (*DEFAULTS, "overlap", "efficiency", *_COUNTS, "compute_ms", "allreduce_mbytes")
+"""What a file may say; the options of ``tersor plan`` have the same names."""
+_DEFAULT_BATCH: Final = 65536
+"""MLPerf's batch for DLRM, which 4,096 ranks can still share."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Workload:
+    """A training step, as far as it was described; None is left to what was measured.
+
+    Attributes:
+        batch: samples of all ranks per step; None for 65,536, unless ``batch_per_rank`` says it.
+        batch_per_rank: samples of each rank per step; None where ``batch`` says it.
+        sample_nbytes: bytes of the rows that one sample looks up in all tables.
+        compute_s: of each rank per step, without exchanges, at any number of ranks.
+        allreduce_nbytes: of the dense gradients.
+        overlap: share of the time that payloads travel during which ranks compute.
+        efficiency: share of a link's bandwidth that an all-to-all reaches.
+    """
+
+    batch: int | None = None
+    batch_per_rank: int | None = None
+    sample_nbytes: int | None = None
+    compute_s: float | None = None
+    allreduce_nbytes: float | None = None
+    overlap: float = 0.0
+    efficiency: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse two answers to one question."""
+        if self.batch is not None and self.batch_per_rank is not None:
+            raise SpecError("give the batch of all ranks or that per rank, not both")
+
+    def rows_per_slice(self, num_ranks: int) -> float:
+        """Return the samples of one rank, which are the rows it gets of each table.
+
+        Raises:
+            SpecError: there is less than one.
+        """
+        if self.batch_per_rank is not None:
+            return self.batch_per_rank
+        batch = self.batch or _DEFAULT_BATCH
+        if batch < num_ranks:
+            raise SpecError(
+                f"a batch of {batch} cannot be shared by {num_ranks} ranks; give a larger --batch, "
+                "or --batch-per-rank"
+            )
+        return batch / num_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a plan is made for."""
+
+    cluster: Cluster
+    workload: Workload
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Read the values of a file, of options, or of both together.
+
+        Raises:
+            SpecError: a key or a value that cannot be meant.
+        """
+        unknown = [key for key in values if key not in KEYS]
+        if unknown:
+            raise SpecError(f"a cluster has no {unknown[0]!r}; it may have {', '.join(KEYS)}")
+        compute_ms = _number(values, "compute_ms", 0, math.inf)
+        mbytes = _number(values, "allreduce_mbytes", 0, math.inf)
+        efficiency = _number(values, "efficiency", 0, 1)
+        if efficiency == 0:
+            raise SpecError("the efficiency of links must be above 0")
+        workload = Workload(
+            **{key: read_count(values, key) for key in _COUNTS if key in values},
+            compute_s=None if compute_ms is None else compute_ms / 1e3,
+            allreduce_nbytes=None if mbytes is None else mbytes * 1e6,
+            overlap=_number(values, "overlap", 0, 1) or 0.0,
+            efficiency=efficiency,
+        )
+        return cls(Cluster.parse(values), workload)
+
+
+def _number(values: Mapping[str, Any], key: str, least: float, most: float) -> float | None:
+    value = values.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
+        limit = f"from {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise SpecError(f"{key} must be a number {limit}, not {value!r}")
+    return float(value)
