@@ -234,7 +234,7 @@ def bounds_differ(rank: int) -> None:
 
 
 def bandwidths_differ(rank: int) -> None:
-    Exchange([0, 1], 8, bandwidth_gbps=1.0 + rank)
+    Exchange([0, 1], 8, bandwidth_gbit_s=1.0 + rank)
 
 
 def batches_differ(rank: int) -> None:
@@ -413,7 +413,7 @@ def test_bounds_go_before_the_bound_of_a_codec():
             lambda: Exchange([0], 8, codec=create("flat", bound=Bound.absolute(1e-4))),
             r"give bounds=Bound.absolute\(0.0001\) to keep it, or codec='flat'",
         ),
-        (lambda: Exchange([0], 8, bandwidth_gbps=0.0), "above 0 GB/s"),
+        (lambda: Exchange([0], 8, bandwidth_gbit_s=0.0), "above 0 Gbit/s"),
         (lambda: Exchange([0], 8)([]), "owns 1 tables"),
         (lambda: Exchange([0], 8)([torch.ones(4, 7)]), r"\[batch, 8\]"),
         (lambda: Exchange([0], 8)([torch.ones(4, 8)], [3]), "make up"),

@@ -91,7 +91,7 @@ def looked_up(batch: int = 512, width: int = 8, seed: int = 0) -> torch.Tensor:
 
 def auto_exchange() -> Exchange:
     bounds = AdaptiveBounds(decay=Decay("linear", 2.0, end=10))
-    return Exchange([0, 0], 8, bounds=bounds, codec="auto", bandwidth_gbps=1.0)
+    return Exchange([0, 0], 8, bounds=bounds, codec="auto", bandwidth_gbit_s=8.0)
 
 
 def test_an_exchange_goes_on_from_its_saved_state(monkeypatch):
@@ -386,7 +386,7 @@ def differs(rank: int, options: dict[str, Any]) -> None:
             {"gradient_division": False},
             "with gradient_division=True, rank 1 with gradient_division=",
         ),
-        ({"bandwidth_gbps": 2.0}, "bandwidth_gbps=1.25, rank 1 with bandwidth_gbps=2.0"),
+        ({"bandwidth_gbit_s": 16.0}, "bandwidth_gbit_s=10.0, rank 1 with bandwidth_gbit_s=16.0"),
         ({"dtype": torch.float16}, "dtype=torch.float32, rank 1 with dtype=torch.float16"),
         ({"names": ["a", "b"]}, "names="),
     ],

@@ -212,7 +212,7 @@ def test_rows_on_their_way_do_not_keep_the_others_waiting_for_a_rank_that_left()
 
 
 UNMAKEABLE: dict[str, dict[str, Any]] = {
-    "above 0 GB/s": {"codec": "auto", "bandwidth_gbps": 0},
+    "above 0 Gbit/s": {"codec": "auto", "bandwidth_gbit_s": 0},
     "ranks 0 to 1": {"owners": [0, 2]},
     "must be above 0": {"bounds": -1.0},
 }

@@ -101,7 +101,7 @@ def test_every_table_keeps_its_bound(name, bounds, codec):
     tables = MODELS[name]
     names = [f"table{table.number}" for table in tables]
     # so slow a network that "auto" does not leave small tables as they are
-    options = {"bounds": bounds, "codec": codec, "backward": "none", "bandwidth_gbps": 1e-4}
+    options = {"bounds": bounds, "codec": codec, "backward": "none", "bandwidth_gbit_s": 8e-4}
     every = [None, options]
     changed = False
     for plain, found in returned(run_ranks(looked_up, 2, tables, every)):

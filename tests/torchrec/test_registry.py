@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import Any
 
 import pytest
@@ -148,3 +149,20 @@ def test_codecs_go_on_from_their_saved_state():
         assert before == after
         assert found["iteration"] == 2
         assert any(one["choices"] for one in before["collectives"])
+
+
+def given_in_gigabytes(rank: int) -> tuple[float, list[str]]:
+    """Return the bandwidth in gigabits, and what this line was warned of."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        codecs = torchrec_codecs(["a"], codec="auto", bandwidth_gbps=2.5)
+    return codecs._plan.bandwidth_gbit_s, [
+        str(one.message) for one in told if one.filename == __file__
+    ]
+
+
+def test_a_bandwidth_in_gigabytes_is_converted_with_a_warning():
+    # in a process of its own: torchrec warns when it is imported
+    [(gbit_s, [words])] = returned(run_ranks(given_in_gigabytes, 1))
+    assert gbit_s == 20.0
+    assert "give bandwidth_gbit_s=20," in words

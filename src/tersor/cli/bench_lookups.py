@@ -44,7 +44,7 @@ def measure_lookups(
 
     # nothing is throttled here, so that any bandwidth will do
     links = [parse_bandwidth(text) for text in names_of(shared["bandwidth"])]
-    bandwidths = {bandwidth_words(bits_per_s, digits=6): bits_per_s / 8e9 for bits_per_s in links}
+    bandwidths = {bandwidth_words(bits_per_s, digits=6): bits_per_s / 1e9 for bits_per_s in links}
     if not bandwidths:
         raise SpecError("--bandwidth names at least one link, as in 1gbit")
     config = _config(shared, options)

@@ -18,19 +18,22 @@ _ROUNDS: Final = 3
 
 
 def predicted_speedup(
-    ratio: float, encode_gbps: float, decode_gbps: float, bandwidth_gbps: float
+    ratio: float, encode_gbps: float, decode_gbps: float, bandwidth_gbit_s: float
 ) -> float:
     """Return how many times faster an exchange is than without compression.
 
     ``1 / (1 / ratio + bandwidth * (1 / encode + 1 / decode))``: sending takes ``1 / ratio`` of the
-    time, and encoding and decoding what their speed says. All speeds are 10**9 bytes per second, of
-    uncompressed data for encoding and decoding.
+    time, and encoding and decoding what their speed says: 10**9 bytes of uncompressed data per second.
+    A bandwidth is 10**9 bits per second, an eighth of it in the same unit.
 
     Example:
-        >>> predicted_speedup(ratio=10.0, encode_gbps=100.0, decode_gbps=100.0, bandwidth_gbps=5.0)
+        >>> predicted_speedup(
+        ...     ratio=10.0, encode_gbps=100.0, decode_gbps=100.0, bandwidth_gbit_s=40.0
+        ... )
         5.0
     """
-    return 1.0 / (1.0 / ratio + bandwidth_gbps * (1.0 / encode_gbps + 1.0 / decode_gbps))
+    per_byte = 1.0 / encode_gbps + 1.0 / decode_gbps
+    return 1.0 / (1.0 / ratio + bandwidth_gbit_s / 8 * per_byte)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,29 +45,29 @@ class Trial:
     encode_gbps: float
     decode_gbps: float
 
-    def speedup(self, bandwidth_gbps: float) -> float:
+    def speedup(self, bandwidth_gbit_s: float) -> float:
         """See ``predicted_speedup``."""
-        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbps)
+        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best of several trials at a bandwidth in GB/s."""
+    """The best of several trials at a bandwidth."""
 
     best: Trial
     trials: tuple[Trial, ...]
-    bandwidth_gbps: float
+    bandwidth_gbit_s: float
 
     @classmethod
-    def of(cls, trials: Sequence[Trial], bandwidth_gbps: float) -> Choice:
+    def of(cls, trials: Sequence[Trial], bandwidth_gbit_s: float) -> Choice:
         """Return the choice of the trial with the largest predicted speed-up, the first of equals."""
-        best = max(trials, key=lambda trial: trial.speedup(bandwidth_gbps))
-        return cls(best, tuple(trials), bandwidth_gbps)
+        best = max(trials, key=lambda trial: trial.speedup(bandwidth_gbit_s))
+        return cls(best, tuple(trials), bandwidth_gbit_s)
 
     @property
     def speedup(self) -> float:
         """Predicted speed-up of the best."""
-        return self.best.speedup(self.bandwidth_gbps)
+        return self.best.speedup(self.bandwidth_gbit_s)
 
     @property
     def best_index(self) -> int:
@@ -86,7 +89,7 @@ class Choice:
             replace(trial, codec=codec, ratio=_ratio(x, codec.encode_tensor(x)))
             for trial, codec in zip(self.trials, codecs, strict=True)
         ]
-        return Choice.of(trials, self.bandwidth_gbps)
+        return Choice.of(trials, self.bandwidth_gbit_s)
 
     def to_config(self) -> list[dict[str, float]]:
         """Return what was measured of each trial, in the form that JSON can hold."""
@@ -100,7 +103,7 @@ class Choice:
         cls,
         config: Sequence[Mapping[str, Any]],
         codecs: Sequence[Codec],
-        bandwidth_gbps: float,
+        bandwidth_gbit_s: float,
     ) -> Choice:
         """Rebuild a choice between codecs from what was measured of them.
 
@@ -115,7 +118,7 @@ class Choice:
             raise SpecError("this is no saved choice between these codecs") from error
         if not all(0 < value < math.inf for values in measured for value in values):
             raise SpecError("a saved choice has ratios and speeds above 0, not others")
-        return cls.of(trials, bandwidth_gbps)
+        return cls.of(trials, bandwidth_gbit_s)
 
 
 def _seconds(task: Callable[[], object], device: torch.device) -> float:
@@ -153,19 +156,19 @@ def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     )
 
 
-def choose(sample: torch.Tensor, codecs: Sequence[Codec], bandwidth_gbps: float) -> Choice:
+def choose(sample: torch.Tensor, codecs: Sequence[Codec], bandwidth_gbit_s: float) -> Choice:
     """Measure codecs on a sample and take the one with the largest predicted speed-up.
 
     Args:
         sample: what is sent, or a part of it that is typical; not empty.
         codecs: at least one.
-        bandwidth_gbps: of the link, 10**9 bytes per second.
+        bandwidth_gbit_s: of the link, 10**9 bits per second.
 
     Raises:
         SpecError: nothing to choose from, or no bandwidth.
     """
     if not codecs or sample.numel() == 0:
         raise SpecError("choosing a codec needs at least one codec and a sample with values")
-    if not bandwidth_gbps > 0:
-        raise SpecError(f"the bandwidth must be above 0 GB/s, not {bandwidth_gbps}")
-    return Choice.of([measure(codec, sample) for codec in codecs], bandwidth_gbps)
+    if not bandwidth_gbit_s > 0:
+        raise SpecError(f"the bandwidth must be above 0 Gbit/s, not {bandwidth_gbit_s}")
+    return Choice.of([measure(codec, sample) for codec in codecs], bandwidth_gbit_s)

@@ -145,7 +145,7 @@ def preferring(choice: Choice, best: int) -> Choice:
         replace(trial, encode_gbps=speed, decode_gbps=speed)
         for trial, speed in zip(choice.trials, speeds, strict=True)
     ]
-    return Choice.of(trials, choice.bandwidth_gbps)
+    return Choice.of(trials, choice.bandwidth_gbit_s)
 
 
 def test_one_checkpoint_resumed_three_times_goes_on_with_the_codecs_it_chose(tmp_path):
@@ -169,6 +169,16 @@ def test_one_checkpoint_resumed_three_times_goes_on_with_the_codecs_it_chose(tmp
         assert sent(again) == sent(whole)
         for name, value in whole.state().items():
             assert_bits_equal(again.state()[name], value)
+
+
+def test_a_checkpoint_says_its_bandwidth_in_gigabytes_as_earlier_ones_do(tmp_path):
+    stopped_and_resumed(tmp_path, bandwidth_gbit_s=3.0)
+    [path] = complete_checkpoints(tmp_path)
+    facts = json.loads((path / "complete.json").read_text())
+    assert facts["config"]["bandwidth_gbps"] == 0.375
+    assert "bandwidth_gbit_s" not in facts["config"]
+    with pytest.raises(SpecError, match="another bandwidth_gbps"):
+        resume(DlrmRun(config(bandwidth_gbit_s=4.0), SOURCE), tmp_path)
 
 
 def test_a_checkpoint_of_before_it_held_choices_and_bounds_by_table_still_resumes(tmp_path):
@@ -411,7 +421,7 @@ def test_the_uncompressed_run_is_the_same_but_for_its_codecs():
         (lambda: config(seed=None), "seed must be a whole number, not None"),
         (lambda: config(learning_rate=0.0), "above 0"),
         (lambda: config(learning_rate="fast"), "learning_rate must be a number, not 'fast'"),
-        (lambda: config(bandwidth_gbps="10gbit"), "bandwidth_gbps must be a number"),
+        (lambda: config(bandwidth_gbit_s="10gbit"), "bandwidth_gbit_s must be a number"),
         (lambda: config(codec=None), "codec must be the id of a codec, not None"),
         (lambda: config(backward=None), "backward must be the id of a codec, not None"),
         (lambda: config(bounds=(0.01, 0.02, 0.03)), "bounds must be AdaptiveBounds"),

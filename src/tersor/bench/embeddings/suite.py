@@ -196,9 +196,9 @@ class _Suite:
 
     def case(self, link: Bandwidth | None, batch: int) -> Case:
         """Return what ranks are told to measure."""
-        gbps = (link or _UNTHROTTLED).gbps
+        gbit_s = (link or _UNTHROTTLED).gbit_s
         rounds = self.config.rounds
-        return Case(batch, gbps, rounds, _ROUNDS_MAX_S, tuple(self.contenders))
+        return Case(batch, gbit_s, rounds, _ROUNDS_MAX_S, tuple(self.contenders))
 
     def keys(self, link: Bandwidth | None, batch: int) -> frozenset[str]:
         """Return the keys of all rows of a case."""

@@ -12,7 +12,6 @@ from tersor.bench.core.rows import ResultRow, latest
 from tersor.bench.peers import COPIES
 from tersor.policy.choice import predicted_speedup
 
-_GBIT_PER_GB: Final = 8.0
 _COPIES: Final = COPIES | {CEILING}
 
 
@@ -97,9 +96,7 @@ class Measured:
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
         """Return how many times faster it makes sending over a link, encoding and decoding counted."""
-        return predicted_speedup(
-            self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s / _GBIT_PER_GB
-        )
+        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s)
 
 
 def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:

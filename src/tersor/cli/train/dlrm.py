@@ -149,7 +149,7 @@ def _config(
         seed=seed,
         codec=codec,
         backward=backward,
-        bandwidth_gbps=parse_bandwidth(bandwidth) / 8e9,
+        bandwidth_gbit_s=parse_bandwidth(bandwidth) / 1e9,
         **spec,
     )
 

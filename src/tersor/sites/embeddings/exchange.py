@@ -23,10 +23,12 @@ from tersor.errors import ExchangeError, SpecError
 from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
+    DEFAULT_GBIT_S,
     BoundsArgument,
     CodecPlan,
     as_policy,
     check_bound_is_used,
+    link_gbit_s,
     make_backward,
     make_codec,
     warn_of_wide_bounds,
@@ -68,11 +70,12 @@ class Exchange:
             does. Right where the loss of each rank is the mean over its own samples and dense
             gradients are averaged, as ``DistributedDataParallel`` does; turn it off where the
             losses of all ranks add up to the loss of the batch.
-        bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
+        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``.
         group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
             rank: rows are encoded and decoded, and go nowhere.
         device: where the tensors are.
         dtype: of rows and gradients.
+        bandwidth_gbps: deprecated: the bandwidth in 10**9 bytes per second.
 
     Raises:
         SpecError: the arguments contradict each other, or those of another rank.
@@ -93,10 +96,11 @@ class Exchange:
         codec: str | Codec = "rows",
         backward: str | Codec = "half",
         gradient_division: bool = True,
-        bandwidth_gbps: float = 1.25,
+        bandwidth_gbit_s: float = DEFAULT_GBIT_S,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        bandwidth_gbps: float | None = None,
     ) -> None:
         """Agree with the other ranks on what will be sent; a collective call."""
         self.is_distributed = is_distributed()
@@ -108,7 +112,8 @@ class Exchange:
             named = range(len(owners)) if names is None else names
             self.layout = TableLayout(tuple(owners), tuple(each), tuple(map(str, named)))
             self.layout.check(self.world_size)
-            self._choose_codecs(codec, backward, bounds, bandwidth_gbps)
+            gbit_s = link_gbit_s(bandwidth_gbit_s, bandwidth_gbps, stacklevel=2)
+            self._choose_codecs(codec, backward, bounds, gbit_s)
             self.gradient_division = bool(gradient_division)
             formats = (*self.plan.candidates, self.backward_codec, self._exact)
             compile_kernels(formats, self.dtype, self.device)
@@ -130,7 +135,7 @@ class Exchange:
         codec: str | Codec,
         backward: str | Codec,
         bounds: BoundsArgument,
-        bandwidth_gbps: float,
+        bandwidth_gbit_s: float,
     ) -> None:
         """Make the codecs of both directions; refuse what cannot send the tables."""
         ids = CANDIDATES if codec == "auto" else (codec,)
@@ -138,7 +143,7 @@ class Exchange:
         check_bound_is_used(codec, bounds)
         policy = as_policy(bounds, self.layout.names)
         warn_of_wide_bounds(policy, self.layout.names, stacklevel=3)
-        self.plan = CodecPlan(candidates, policy, bandwidth_gbps)
+        self.plan = CodecPlan(candidates, policy, bandwidth_gbit_s=bandwidth_gbit_s)
         self.backward_codec = make_backward("raw" if backward == "none" else backward, self.device)
         self._exact = make_codec("raw", self.device)
         for one in (*candidates, self.backward_codec):

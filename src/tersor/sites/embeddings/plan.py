@@ -6,7 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -28,6 +28,8 @@ _DEFAULT: Final = "default"
 _FINAL: Final = sys.maxsize
 """An iteration at which every decay has ended."""
 _ANY_BOUND: Final = Bound.relative(0.03)
+DEFAULT_GBIT_S: Final = 10.0
+"""Bandwidth that codecs are chosen for unless another is given."""
 _SAMPLE_ROWS: Final = 4096
 """Rows per table that codecs are tried on."""
 CANDIDATES: Final = ("rows", "flat", "huffman", "raw")
@@ -168,6 +170,29 @@ def _shown(codec: Codec) -> dict[str, Any]:
     return {name: value for name, value in codec.to_config().items() if name != "bound"}
 
 
+def link_gbit_s(bandwidth_gbit_s: float, bandwidth_gbps: float | None, stacklevel: int) -> float:
+    """Return the bandwidth in gigabits, also where it was given in gigabytes as it used to be.
+
+    Raises:
+        SpecError: both were given.
+    """
+    if bandwidth_gbps is None:
+        return bandwidth_gbit_s
+    if bandwidth_gbit_s != DEFAULT_GBIT_S:
+        raise SpecError("give bandwidth_gbit_s alone: bandwidth_gbps is its deprecated form")
+    _warn_of_gigabytes(8 * bandwidth_gbps, stacklevel + 1)
+    return 8 * bandwidth_gbps
+
+
+def _warn_of_gigabytes(gbit_s: float, stacklevel: int) -> None:
+    warnings.warn(
+        "bandwidth_gbps counts gigabytes per second and will be removed; give "
+        f"bandwidth_gbit_s={gbit_s:g}, gigabits per second",
+        DeprecationWarning,
+        stacklevel=stacklevel + 1,
+    )
+
+
 @dataclass(slots=True)
 class CodecPlan:
     """The codec of every table, chosen once or by measurement while training.
@@ -175,14 +200,16 @@ class CodecPlan:
     Attributes:
         candidates: codecs to choose from; one means no choice.
         bounds: per table and iteration; codecs without a bound do not need them.
-        bandwidth_gbps: of the network, 10**9 bytes per second, that speed-ups are predicted for.
+        bandwidth_gbit_s: of the network, 10**9 bits per second, that speed-ups are predicted for.
         every: iterations between two looks at a table; at each, one table is measured.
         choices: the last choice per table.
     """
 
     candidates: tuple[Codec, ...]
     bounds: AdaptiveBounds | SameBound
-    bandwidth_gbps: float = 1.25
+    # by name: the third argument used to count gigabytes
+    _: KW_ONLY
+    bandwidth_gbit_s: float = DEFAULT_GBIT_S
     every: int = 1000
     choices: dict[int, Choice] = field(default_factory=dict)
 
@@ -192,17 +219,23 @@ class CodecPlan:
             raise SpecError("an exchange needs at least one codec")
         if self.every < 1:
             raise SpecError(f"codecs are looked at every 1 or more iterations, not {self.every}")
-        if not 0 < self.bandwidth_gbps < math.inf:
+        if not 0 < self.bandwidth_gbit_s < math.inf:
             raise SpecError(
-                f"the bandwidth must be above 0 GB/s and finite, not {self.bandwidth_gbps}"
+                f"the bandwidth must be above 0 Gbit/s and finite, not {self.bandwidth_gbit_s}"
             )
+
+    @property
+    def bandwidth_gbps(self) -> float:
+        """Deprecated: the bandwidth in 10**9 bytes per second."""
+        _warn_of_gigabytes(self.bandwidth_gbit_s, stacklevel=2)
+        return self.bandwidth_gbit_s / 8
 
     def terms(self) -> dict[str, object]:
         """Return the arguments that ranks must agree on; equal ones have equal forms."""
         return {
             "codec": [_shown(codec) for codec in self.candidates],
             "bounds": self.bounds.terms(),
-            "bandwidth_gbps": float(self.bandwidth_gbps),
+            "bandwidth_gbit_s": float(self.bandwidth_gbit_s),
             "every": self.every,
         }
 
@@ -242,7 +275,7 @@ class CodecPlan:
             codecs = [self._bounded(codec, table, iteration) for codec in self.candidates]
             known = self.choices.get(table)
             self.choices[table] = (
-                choose(sample, codecs, self.bandwidth_gbps)
+                choose(sample, codecs, self.bandwidth_gbit_s)
                 if known is None
                 else known.resized(sample, codecs)
             )
@@ -289,7 +322,7 @@ class CodecPlan:
                 "saves its own state and loads it"
             )
         self.choices = {
-            table: Choice.from_config(config, self.candidates, self.bandwidth_gbps)
+            table: Choice.from_config(config, self.candidates, self.bandwidth_gbit_s)
             for table, config in choices.items()
         }
         self.bounds = bounds

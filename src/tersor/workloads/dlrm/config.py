@@ -24,7 +24,7 @@ class DlrmConfig(TrainingConfig):
         codec: of looked-up rows: an id, ``"auto"``, or ``"raw"`` for no compression.
         backward: of gradients: an id, or ``"none"``.
         bounds: error bounds of looked-up rows.
-        bandwidth_gbps: of the network, for ``"auto"``.
+        bandwidth_gbit_s: of the network, for ``"auto"``.
     """
 
     shape: DlrmShape = PRESETS["small"].shape
@@ -33,13 +33,13 @@ class DlrmConfig(TrainingConfig):
     codec: str = "rows"
     backward: str = "half"
     bounds: AdaptiveBounds = field(default_factory=AdaptiveBounds)
-    bandwidth_gbps: float = 1.25
+    bandwidth_gbit_s: float = 10.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         # not super(): a dataclass with slots is made anew, and super() knows the first one alone
         TrainingConfig.__post_init__(self)
-        self.check_types(int | float, "a number", ("bandwidth_gbps",))
+        self.check_types(int | float, "a number", ("bandwidth_gbit_s",))
         self.check_types(str, "the id of a codec", ("codec", "backward"))
         self.check_types(DlrmShape, "a DlrmShape", ("shape",))
         self.check_types(AdaptiveBounds, "AdaptiveBounds", ("bounds",))
@@ -51,6 +51,8 @@ class DlrmConfig(TrainingConfig):
         values = asdict(self)
         values["bounds"]["tight"] = sorted(self.bounds.tight)
         values["bounds"]["loose"] = sorted(self.bounds.loose)
+        # in gigabytes, as logs and checkpoints have had it from the first
+        values["bandwidth_gbps"] = values.pop("bandwidth_gbit_s") / 8
         # as it was before tables could have bounds of their own
         if not self.bounds.tables:
             del values["bounds"]["tables"]

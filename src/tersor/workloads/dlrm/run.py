@@ -64,7 +64,7 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
             backward=self.config.backward,
             # the losses of all ranks add up to that of the batch
             gradient_division=False,
-            bandwidth_gbps=self.config.bandwidth_gbps,
+            bandwidth_gbit_s=self.config.bandwidth_gbit_s,
             device=self.device,
         )
 

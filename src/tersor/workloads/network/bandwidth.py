@@ -15,8 +15,8 @@ class Bandwidth:
     """Bits per second of a link that can be throttled to them, in each direction.
 
     Example:
-        >>> Bandwidth.parse("2.5gbit").gbps, str(Bandwidth.parse("1000 Mbit"))
-        (0.3125, '1gbit')
+        >>> Bandwidth.parse("2.5gbit").gbit_s, str(Bandwidth.parse("1000 Mbit"))
+        (2.5, '1gbit')
     """
 
     bits_per_s: int
@@ -36,9 +36,9 @@ class Bandwidth:
         return cls(round(parse_bandwidth(text)))
 
     @property
-    def gbps(self) -> float:
-        """10**9 bytes per second."""
-        return self.bits_per_s / 8e9
+    def gbit_s(self) -> float:
+        """10**9 bits per second."""
+        return self.bits_per_s / 1e9
 
     def __str__(self) -> str:
         return bandwidth_words(self.bits_per_s, digits=6)

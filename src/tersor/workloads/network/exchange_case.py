@@ -42,7 +42,7 @@ class Contender:
     forward: str | Mapping[str, Any]
     backward: str | Mapping[str, Any]
 
-    def exchange(self, run: DlrmRun, bounds: AdaptiveBounds, bandwidth_gbps: float) -> Exchange:
+    def exchange(self, run: DlrmRun, bounds: AdaptiveBounds, bandwidth_gbit_s: float) -> Exchange:
         """Make the exchange; a collective call."""
         return Exchange(
             run.owners,
@@ -50,7 +50,7 @@ class Contender:
             bounds=bounds,
             codec=_codec(self.forward),
             backward=_codec(self.backward),
-            bandwidth_gbps=bandwidth_gbps,
+            bandwidth_gbit_s=bandwidth_gbit_s,
         )
 
 
@@ -64,14 +64,14 @@ class Case:
 
     Attributes:
         batch: samples of all ranks.
-        bandwidth_gbps: of each rank's link, 10**9 bytes per second, for codecs that are chosen.
+        bandwidth_gbit_s: of each rank's link, 10**9 bits per second, for codecs that are chosen.
         rounds: how often everything is timed, in turn.
         max_s: no round begins after so many seconds of them, but for the first.
         contenders: what is timed.
     """
 
     batch: int
-    bandwidth_gbps: float
+    bandwidth_gbit_s: float
     rounds: int
     max_s: float
     contenders: tuple[Contender, ...]
@@ -80,7 +80,7 @@ class Case:
         """Return the JSON form."""
         contenders = [[one.name, one.forward, one.backward] for one in self.contenders]
         return {
-            "batch": self.batch, "bandwidth_gbps": self.bandwidth_gbps, "rounds": self.rounds,
+            "batch": self.batch, "bandwidth_gbit_s": self.bandwidth_gbit_s, "rounds": self.rounds,
             "max_s": self.max_s, "contenders": contenders,
         }  # fmt: skip
 
@@ -156,7 +156,7 @@ class Bench:
         found: dict[str, Any] = {}
         timed: list[_Timed] = []
         for contender in case.contenders:
-            exchange = contender.exchange(self.run, bounds, case.bandwidth_gbps)
+            exchange = contender.exchange(self.run, bounds, case.bandwidth_gbit_s)
             one = _Timed(exchange, rows, gradients)
             # the first use compiles kernels and chooses codecs; it is checked, not timed
             worst = self._worst(one.checked(), self._exact(rows), bounds)

@@ -21,7 +21,7 @@ def test_without_latency_and_fixed_costs_the_speedup_is_that_of_the_choice_of_co
     # one rank's own share never travels, which the other formula does not know
     for ranks, tolerance in ((4096, 1e-3), (64, 2e-2)):
         found = made.predict("float32", ranks).transfers_s / made.predict("some", ranks).transfers_s
-        assert found == pytest.approx(predicted_speedup(10.0, 100.0, 50.0, 1.0), rel=tolerance)
+        assert found == pytest.approx(predicted_speedup(10.0, 100.0, 50.0, 8.0), rel=tolerance)
 
 
 def test_every_part_of_the_formula_is_counted():

@@ -93,15 +93,15 @@ class Sum:
         """Original bytes per second, in 1e9 bytes."""
         return self.original_nbytes / max(self.decode_s, 1e-12) / 1e9
 
-    def speedup(self, bandwidth_gbps: float) -> float:
+    def speedup(self, bandwidth_gbit_s: float) -> float:
         """Return the predicted speed-up of sending, over float32 as it is."""
-        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbps)
+        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s)
 
     @property
-    def pays_up_to_gbps(self) -> float:
-        """Bandwidth above which float32 as it is would be sent faster; 0 where it always is."""
+    def pays_up_to_gbit_s(self) -> float:
+        """Bandwidth in Gbit/s above which float32 as it is would be sent faster; 0 where it always is."""
         seconds_per_gb = 1 / self.encode_gbps + 1 / self.decode_gbps
-        return max(0.0, 1 - 1 / self.ratio) / seconds_per_gb
+        return 8 * max(0.0, 1 - 1 / self.ratio) / seconds_per_gb
 
     @property
     def is_predictable(self) -> bool:
@@ -182,25 +182,25 @@ class Place:
         return self.sum_of(rows[encoder] for rows in self.tables.values() if encoder in rows)
 
     def best(
-        self, table: int, bandwidth_gbps: float, *, ours_only: bool = False
+        self, table: int, bandwidth_gbit_s: float, *, ours_only: bool = False
     ) -> LookupRow | None:
         """Return the row with the largest predicted speed-up on a table.
 
         None where float32 as it is would be faster than any.
         """
         usable = [
-            (self.sum_of([row]).speedup(bandwidth_gbps), row)
+            (self.sum_of([row]).speedup(bandwidth_gbit_s), row)
             for row in self.tables[table].values()
             if self.sum_of([row]).is_usable and not (ours_only and row.peer)
         ]
         speedup, row = max(usable, key=lambda pair: pair[0], default=(0.0, None))
         return row if speedup > 1 else None
 
-    def chosen(self, bandwidth_gbps: float) -> Sum:
+    def chosen(self, bandwidth_gbit_s: float) -> Sum:
         """Add up the best of ours per table; a table without one is sent as it is, in no time."""
         total = Sum()
         for table, rows in self.tables.items():
-            row = self.best(table, bandwidth_gbps, ours_only=True)
+            row = self.best(table, bandwidth_gbit_s, ours_only=True)
             if row is not None:
                 total.add(row, self._timed(row))
             else:

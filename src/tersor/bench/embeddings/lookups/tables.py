@@ -13,7 +13,7 @@ from tersor.bench.embeddings.lookups.sums import Place, Sum, label, places
 from tersor.workloads.network import Bandwidth
 
 Bandwidths = Mapping[str, float]
-"""Links by name, with 10**9 bytes per second."""
+"""Links by name, with 10**9 bits per second."""
 
 ENCODER_COLUMNS: Final = (
     "encoder", "tables", "ratio", "encode GB/s", "decode GB/s", "error / bound", "pays up to",
@@ -25,8 +25,8 @@ BEST_COLUMNS: Final = ("ratio", "enc GB/s", "dec GB/s")
 """What the tables show; ``docs/benchmark-embeddings.md`` says what each column means."""
 
 
-def _speedup(total: Sum, bandwidth_gbps: float) -> str:
-    return f"{total.speedup(bandwidth_gbps):.2f}" if total.is_predictable else ""
+def _speedup(total: Sum, bandwidth_gbit_s: float) -> str:
+    return f"{total.speedup(bandwidth_gbit_s):.2f}" if total.is_predictable else ""
 
 
 def _three_digits(value: float) -> str:
@@ -48,7 +48,7 @@ def _sum_cells(name: str, total: Sum) -> list[str]:
         # nothing is encoded where float32 as it is would be best everywhere
         *(_speeds(total) if total.encode_s and total.has_speed else ("", "")),
         f"{total.error_share:.3f}{broken}" if total.is_end_to_end else "on codes",
-        f"{_three_digits(total.pays_up_to_gbps * 8)} Gbit/s"
+        f"{_three_digits(total.pays_up_to_gbit_s)} Gbit/s"
         if total.is_predictable and total.encode_s
         else "",
     ]
@@ -67,12 +67,12 @@ def encoder_cells(place: Place, bandwidths: Bandwidths) -> list[list[str]]:
     lines = []
     for encoder in place.encoders:
         total = place.overall(encoder)
-        speedups = [_speedup(total, gbps) for gbps in bandwidths.values()]
+        speedups = [_speedup(total, gbit_s) for gbit_s in bandwidths.values()]
         count = names.count(encoder)
         lines.append([*_sum_cells(encoder, total), *speedups, str(count) if count else ""])
-    for name, gbps in bandwidths.items():
-        total = place.chosen(gbps)
-        speedups = [_speedup(total, gbps) if one == name else "" for one in bandwidths]
+    for name, gbit_s in bandwidths.items():
+        total = place.chosen(gbit_s)
+        speedups = [_speedup(total, gbit_s) if one == name else "" for one in bandwidths]
         lines.append([*_sum_cells(f"best of ours per table, {name}", total), *speedups, ""])
     return lines
 
@@ -117,7 +117,7 @@ def _bound_cell(table_class: str, rows: Iterable[ResultRow]) -> str:
 
 
 def _best_cells(place: Place, table: int, bandwidths: Bandwidths) -> list[str]:
-    best = {name: place.best(table, gbps) for name, gbps in bandwidths.items()}
+    best = {name: place.best(table, gbit_s) for name, gbit_s in bandwidths.items()}
     named = [
         "float32"
         if row is None
@@ -163,7 +163,7 @@ def _detail_cells(place: Place, bandwidths: Bandwidths) -> Iterable[tuple[int, l
         yield (
             table,
             [
-                [*_sum_cells(name, one), *(_speedup(one, gbps) for gbps in bandwidths.values())]
+                [*_sum_cells(name, one), *(_speedup(one, gbit_s) for gbit_s in bandwidths.values())]
                 for name, one in sums.items()
             ],
         )
@@ -192,12 +192,12 @@ def lookup_summary(rows: Iterable[ResultRow], bandwidths: Bandwidths) -> list[di
                 name: _numbers(place.overall(name), bandwidths) for name in place.encoders
             },
             "best_of_ours": {
-                name: _numbers(place.chosen(gbps), {name: gbps})
-                for name, gbps in bandwidths.items()
+                name: _numbers(place.chosen(gbit_s), {name: gbit_s})
+                for name, gbit_s in bandwidths.items()
             },
             "best": {
-                name: {str(table): _name(place.best(table, gbps)) for table in place.tables}
-                for name, gbps in bandwidths.items()
+                name: {str(table): _name(place.best(table, gbit_s)) for table in place.tables}
+                for name, gbit_s in bandwidths.items()
             },
         }
         for place in places(rows)
@@ -216,7 +216,7 @@ def _numbers(total: Sum, bandwidths: Bandwidths) -> dict[str, Any]:
         "decode_gbps": total.decode_gbps if total.has_speed else None,
         "sampled": total.is_sampled,
         "error_share": total.error_share if total.is_end_to_end else None,
-        "speedup": {name: total.speedup(gbps) for name, gbps in bandwidths.items()}
+        "speedup": {name: total.speedup(gbit_s) for name, gbit_s in bandwidths.items()}
         if total.is_predictable
         else None,
     }
@@ -239,7 +239,7 @@ def _block(
     cells: Callable[[Place, Bandwidths], list[list[str]]],
 ) -> str:
     links = options.get("link", "1gbit").split(",")
-    bandwidths = {name: Bandwidth.parse(name).gbps for name in links}
+    bandwidths = {name: Bandwidth.parse(name).gbit_s for name in links}
     traits = {name: value for name, value in options.items() if name != "link"}
     found = places(chosen(rows, traits))
     made = (markdown_table(head(bandwidths), cells(place, bandwidths)) for place in found)

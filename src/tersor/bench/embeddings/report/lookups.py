@@ -73,7 +73,7 @@ def lookups_section(run: Run, links: Links) -> Section | None:
     if not rows:
         return None
     section = Section(lookup_sentence(rows))
-    bandwidths = {gbit_words(link): link / 8 for link in links}
+    bandwidths = {gbit_words(link): link for link in links}
     for place in places(rows):
         section.heading(f"Look-ups of {place.words}")
         section.show(*_figures(run.name, place))

@@ -15,10 +15,12 @@ from tersor.comm.all_to_all import AllToAll
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
+    DEFAULT_GBIT_S,
     BoundsArgument,
     CodecPlan,
     as_policy,
     check_bound_is_used,
+    link_gbit_s,
     make_backward,
     make_codec,
     warn_of_wide_bounds,
@@ -49,9 +51,10 @@ def torchrec_codecs(
     bounds: BoundsArgument = None,
     codec: str | Codec = "rows",
     backward: str | Codec = "half",
-    bandwidth_gbps: float = 1.25,
+    bandwidth_gbit_s: float = DEFAULT_GBIT_S,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    bandwidth_gbps: float | None = None,
 ) -> TorchRecCodecs:
     """Make the codecs that TorchRec's sharders take as ``qcomm_codecs_registry``.
 
@@ -67,9 +70,10 @@ def torchrec_codecs(
             ``bounds`` take precedence over the bound of a codec, which needs them.
         backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
             ``"group8"``, or any other id or codec. Bounded ones take their own bound.
-        bandwidth_gbps: of the network, 10**9 bytes per second, for ``"auto"``.
+        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``.
         device: where the model computes.
         dtype: of rows and gradients.
+        bandwidth_gbps: deprecated: the bandwidth in 10**9 bytes per second.
 
     Raises:
         BackendUnavailableError: torchrec is not installed.
@@ -82,7 +86,8 @@ def torchrec_codecs(
     table_names = _names_of(tables)
     policy = as_policy(bounds, table_names)
     warn_of_wide_bounds(policy, table_names, stacklevel=2)
-    plan = CodecPlan(candidates, policy, bandwidth_gbps)
+    gbit_s = link_gbit_s(bandwidth_gbit_s, bandwidth_gbps, stacklevel=2)
+    plan = CodecPlan(candidates, policy, bandwidth_gbit_s=gbit_s)
     gradients = None if backward == "none" else make_backward(backward, device)
     return TorchRecCodecs(table_names, plan, gradients, device, dtype)
 
