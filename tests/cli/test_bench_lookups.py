@@ -215,6 +215,7 @@ def test_a_damaged_dump_is_one_sentence(tersor, dumps) -> None:
         (("dumps", "--tight-tables", "7"), "name table 7, but dumps has tables 0, 1"),
         (("dumps", "--tight-tables", "1", "--loose-tables", "0,1"), "table 1 is both"),
         (("dumps", "--exchanges", "rows"), "--exchanges"),
+        (("dumps", "--ranks-per-node", "2"), "--ranks-per-node is for exchanges between ranks"),
         (("--repeat", "2"), "--synthetic"),
     ],
 )

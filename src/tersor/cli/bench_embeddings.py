@@ -34,11 +34,17 @@ _Synthetic = Annotated[
 _Ranks = Annotated[
     int, _option("--ranks", "How many exchange; look-ups are cut for as many destinations.", "N")
 ]
+_PerNode = Annotated[
+    int | None,
+    _option(
+        "--ranks-per-node", "Exchanges: ranks that share a node and its link; default: 1.", "N"
+    ),
+]
 _Bandwidth = Annotated[
     str,
     _option(
         "--bandwidth",
-        "Of each rank's link: 100mbit, 1gbit ...; throttled where that is possible, up to 800gbit; or "
+        "Of each node's link: 100mbit, 1gbit ...; throttled where that is possible, up to 800gbit; or "
         "what speed-ups of look-ups are predicted for, without a limit.",
         "RATE,...",
     ),
@@ -124,6 +130,7 @@ def embeddings(
     folder: _Folder = None,
     synthetic: _Synthetic = False,
     ranks: _Ranks = 4,
+    ranks_per_node: _PerNode = None,
     bandwidth: _Bandwidth = "1gbit",
     batch: _Batch = None,
     preset: _Preset = None,
@@ -168,9 +175,11 @@ def embeddings(
     shared |= {"rounds": rounds, "smoke": smoke}
     shared["rows"] = {"path": output, "resume": resume, "command": typed_command(context)}
     if folder is not None or synthetic:
-        _refuse({"--preset": preset, "--exchanges": exchanges}, "exchanges between ranks")
+        given = {"--preset": preset, "--exchanges": exchanges, "--ranks-per-node": ranks_per_node}
+        _refuse(given, "exchanges between ranks")
         return measure_lookups(screen, folder, synthetic, shared, options)
     _refuse(options, "look-ups: name a folder of dumps, or --synthetic")
+    shared["ranks_per_node"] = 1 if ranks_per_node is None else ranks_per_node
     return _measure_exchanges(screen, preset or "terabyte", exchanges, shared)
 
 
@@ -189,6 +198,7 @@ def _measure_exchanges(
 
     config = EmbeddingsConfig(
         num_ranks=shared["ranks"],
+        ranks_per_node=shared["ranks_per_node"],
         bandwidths=tuple(Bandwidth.parse(text) for text in names_of(shared["bandwidth"])),
         batches=numbers_of(shared["batch"] or "2048", "--batch", int),
         preset=preset,

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -130,7 +131,7 @@ def test_without_root_or_tools_the_reason_is_one_sentence(monkeypatch):
 @pytest.mark.parametrize(
     "change",
     [{"num_ranks": 1}, {"num_ranks": 27}, {"batches": (63,)}, {"batches": ()}, {"preset": "huge"},
-     {"contenders": ("zip",)}, {"rounds": 0}],
+     {"contenders": ("zip",)}, {"rounds": 0}, {"ranks_per_node": 0}, {"ranks_per_node": 4}],
 )  # fmt: skip
 def test_an_impossible_plan_is_refused(change):
     with pytest.raises(SpecError):
@@ -165,6 +166,26 @@ def test_loopback_is_measured_once_and_every_row_says_so(monkeypatch):
     (rows,) = (row for row in outcome.rows if row.codec == "rows" and row.worst_error is not None)
     assert rows.bound_held
     assert run_embeddings(config.smoke(), done=frozenset(r.key for r in outcome.rows)).rows == []
+
+
+def test_rows_of_nodes_with_several_ranks_say_so_and_are_read_again():
+    if not _allowed():
+        pytest.skip("needs root, and a kernel with namespaces and tbf")
+    config = EmbeddingsConfig(ranks_per_node=3, contenders=("int8",)).smoke()
+    assert (config.num_ranks, config.ranks_per_node) == (4, 2)
+    outcome = run_embeddings(config)
+    assert len(outcome.rows) == 4
+    for row in outcome.rows:
+        assert (row.exchange.num_ranks, row.exchange.ranks_per_node) == (4, 2)
+        assert row.group == f"{row.exchange.direction}, 4 ranks, 2 per node, 1gbit"
+        assert row.exchange.place == "4 ranks, 2 per node, 1gbit"
+        assert type(row).from_config(row.to_config()) == row
+    assert run_embeddings(config, done=frozenset(row.key for row in outcome.rows)).rows == []
+    alone = embeddings._Suite(replace(config, ranks_per_node=1), "namespaces")
+    there = embeddings._Suite(config, "namespaces")
+    assert not alone.keys(Bandwidth(10**9), 64) & there.keys(Bandwidth(10**9), 64)
+    # loopback has no nodes
+    assert embeddings._Suite(config, Loopback.kind).ranks_per_node == 1
 
 
 def test_rows_beyond_their_bound_get_no_time():

@@ -20,9 +20,10 @@ class ExchangeTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     Attributes:
         direction: one of ``DIRECTIONS``.
         network: ``"namespaces"`` for throttled links, ``"loopback"`` for none.
-        link: bandwidth of each rank's link in each direction, such as ``"1gbit"``; None where
+        link: bandwidth of each node's link in each direction, such as ``"1gbit"``; None where
             nothing throttles it.
         num_ranks: ranks that take part.
+        ranks_per_node: ranks that share a node and its link; they talk over its loopback.
         batch: samples of all ranks.
         sizes_s: seconds to agree on sizes, 0 where all ranks know them; waiting for ranks that still
             encode is part of it.
@@ -35,6 +36,7 @@ class ExchangeTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     network: str
     link: str | None
     num_ranks: FromOne
+    ranks_per_node: FromOne = 1
     batch: FromOne
     sizes_s: Percentiles
     payload_s: Percentiles
@@ -50,4 +52,9 @@ class ExchangeTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     @property
     def place(self) -> str:
         """The network in words; two rows can be compared where it is the same."""
-        return f"{self.num_ranks} ranks, {self.link or self.network}"
+        return f"{self.num_ranks} ranks{self.node_words}, {self.link or self.network}"
+
+    @property
+    def node_words(self) -> str:
+        """What a name says about nodes: nothing where every rank has its own."""
+        return "" if self.ranks_per_node == 1 else f", {self.ranks_per_node} per node"

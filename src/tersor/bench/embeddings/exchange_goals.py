@@ -9,7 +9,8 @@ from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.contenders import BOUNDED
 from tersor.bench.embeddings.exchange_tables import ExchangePair, exchange_pairs
 
-_GOAL_LINK, _GOAL_RANKS = "1gbit", 4
+_ASKED = ("1gbit", 4, 1)
+"""Link, ranks, and ranks of a node."""
 
 
 def exchange_goals(rows: Iterable[ResultRow]) -> list[Goal]:
@@ -17,7 +18,7 @@ def exchange_goals(rows: Iterable[ResultRow]) -> list[Goal]:
     found: dict[int, list[tuple[ExchangePair, tuple[float, float, float]]]] = {}
     for pair in exchange_pairs(rows):
         times, gains = pair.times, pair.speedups()
-        is_asked = (times.link, times.num_ranks) == (_GOAL_LINK, _GOAL_RANKS)
+        is_asked = (times.link, times.num_ranks, times.ranks_per_node) == _ASKED
         if is_asked and gains is not None and pair.forward.codec in BOUNDED:
             found.setdefault(times.batch, []).append((pair, gains))
     asked = (("forward exchange 6.2 x float32's", 6.2, 0), ("whole step 2.0 x float32's", 2.0, 2))

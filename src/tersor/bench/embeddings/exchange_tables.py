@@ -75,7 +75,7 @@ def _cells(pair: ExchangePair) -> list[str]:
     gains = ["", "", ""] if speedups is None else [f"{gain:.2f}" for gain in speedups]
     times = pair.times
     return [
-        times.link or times.network,
+        f"{times.link or times.network}{times.node_words}",
         f"{times.batch:,}",
         pair.forward.codec,
         f"{pair.forward.ratio:.1f}",

@@ -56,7 +56,8 @@ class EmbeddingsConfig:
 
     Attributes:
         num_ranks: processes that exchange.
-        bandwidths: of each rank's link.
+        ranks_per_node: how many of them share a node and its link.
+        bandwidths: of each node's link.
         batches: samples of all ranks per step.
         contenders: names from ``CONTENDERS``; the baseline is always measured.
         preset: sizes of the model.
@@ -69,6 +70,7 @@ class EmbeddingsConfig:
     """
 
     num_ranks: int = 4
+    ranks_per_node: int = 1
     bandwidths: tuple[Bandwidth, ...] = (Bandwidth(10**9),)
     batches: tuple[int, ...] = (2048,)
     contenders: tuple[str, ...] = CONTENDERS
@@ -87,6 +89,11 @@ class EmbeddingsConfig:
             raise SpecError(
                 f"an exchange has 2 to {NUM_TABLES} ranks, one table at least each, "
                 f"not {self.num_ranks}"
+            )
+        if not 1 <= self.ranks_per_node < self.num_ranks:
+            raise SpecError(
+                f"a node holds 1 to {self.num_ranks - 1} of {self.num_ranks} ranks, or no link between "
+                f"nodes is used, not {self.ranks_per_node}"
             )
         if not self.bandwidths or not self.batches or self.rounds < 1 or self.warm_steps < 0:
             raise SpecError("name at least one bandwidth, one batch and one round")
@@ -110,9 +117,10 @@ class EmbeddingsConfig:
         return own if self.dim is None else f"{own}-dim{self.dim}"
 
     def smoke(self) -> EmbeddingsConfig:
-        """Return a plan that shows in seconds that everything runs: two ranks, one tiny case."""
+        """Return a plan that shows in seconds that everything runs: two nodes, one tiny case."""
+        per_node = min(2, self.ranks_per_node)
         return replace(
-            self, num_ranks=2, bandwidths=self.bandwidths[:1], batches=(64,), preset="small",
+            self, num_ranks=2 * per_node, ranks_per_node=per_node, bandwidths=self.bandwidths[:1], batches=(64,), preset="small",
             dim=None, max_rows=200, warm_steps=1, rounds=1,
         )  # fmt: skip
 
@@ -126,11 +134,11 @@ class EmbeddingsConfig:
 
 
 @contextmanager
-def _network(num_ranks: int, on_note: Callable[[str], None]) -> Iterator[Network]:
+def _network(config: EmbeddingsConfig, on_note: Callable[[str], None]) -> Iterator[Network]:
     with ExitStack() as stack:
         network: Network
         try:
-            network = stack.enter_context(open_network(num_ranks))
+            network = stack.enter_context(open_network(config.num_ranks, config.ranks_per_node))
         except BackendUnavailableError as error:
             on_note(f"ranks use loopback, which is not throttled: {error}")
             network = Loopback()
@@ -163,7 +171,7 @@ def run_embeddings(
         outcome.notes.append(sentence)
         on_note(sentence)
 
-    with _network(config.num_ranks, note) as network:
+    with _network(config, note) as network:
         suite = _Suite(config, network.kind)
         wanted = [place for place in suite.places if not suite.keys(*place) <= done]
         if not wanted:
@@ -191,6 +199,8 @@ class _Suite:
     def __init__(self, config: EmbeddingsConfig, network: str) -> None:
         self.config, self.network = config, network
         self.contenders = [make_contender(name, config.width) for name in config.contenders]
+        # loopback is one place: there are no nodes
+        self.ranks_per_node = config.ranks_per_node if network != Loopback.kind else 1
         links = config.bandwidths if network != Loopback.kind else (None,)
         self.places = [(link, batch) for link in links for batch in config.batches]
 
@@ -223,9 +233,13 @@ class _Suite:
             "num_values": batch * NUM_TABLES * config.width,
             "threads": max(1, (os.cpu_count() or 1) // config.num_ranks),
             "repeat": 1,
-            "group": f"{direction}, {config.num_ranks} ranks, {link or self.network}",
+            "group": f"{direction}, {self._place(link)}",
             "git_commit": machine.git_commit(),
         }
+
+    def _place(self, link: Bandwidth | None) -> str:
+        per_node = "" if self.ranks_per_node == 1 else f", {self.ranks_per_node} per node"
+        return f"{self.config.num_ranks} ranks{per_node}, {link or self.network}"
 
     def rows(
         self,
@@ -292,6 +306,7 @@ class _Suite:
             network=self.network,
             link=None if link is None else str(link),
             num_ranks=self.config.num_ranks,
+            ranks_per_node=self.ranks_per_node,
             batch=batch,
             sizes_s=of("sizes"),
             payload_s=of("payload"),

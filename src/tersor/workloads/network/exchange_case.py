@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
-from tersor.comm import Stopwatch
+from tersor.comm import Stopwatch, gathered
 from tersor.sites.embeddings import AdaptiveBounds, Decay, Exchange, classify
 from tersor.types import bound_share
 from tersor.workloads.data.clicks import ClickBatch
@@ -204,8 +204,7 @@ class Bench:
         tables = self.run.model.table_numbers
         num_rows = [self.run.config.shape.num_rows[table] for table in tables]
         classes = [one.table_class for one in classify(rows, num_rows)]
-        every: list[Any] = [None] * self.run.ranks.world_size
-        dist.all_gather_object(every, dict(zip(tables, classes, strict=True)))
+        every = gathered(dict(zip(tables, classes, strict=True)), None)
         named = {table: name for found in every for table, name in found.items()}
         return AdaptiveBounds(
             tight=frozenset(table for table, name in named.items() if name == "tight"),
@@ -284,9 +283,8 @@ def _rounds(case: Case) -> Iterator[bool]:
     begin = time.perf_counter()
     yield False
     for number in range(case.rounds):
-        seconds = torch.tensor(time.perf_counter() - begin)
-        dist.all_reduce(seconds, op=dist.ReduceOp.MAX)
-        if number and float(seconds) > case.max_s:
+        seconds = max(gathered(time.perf_counter() - begin, None))
+        if number and seconds > case.max_s:
             return
         yield True
 

@@ -1,7 +1,8 @@
-"""Ranks in network namespaces of their own, on links that the kernel throttles.
+"""Nodes as network namespaces, each with one rank or several, on links that the kernel throttles.
 
-One namespace holds a bridge, and one per rank a link to it. Both ends of every link are shaped, so
-that a rank neither sends nor receives faster than its bandwidth. All links are made inside the
+One namespace holds a bridge, and one per node a link to it. Both ends of every link are shaped, so
+that a node neither sends nor receives faster than its bandwidth. Ranks of one node have its address, so
+that what they send each other stays on its loopback, which is not shaped. All links are made inside the
 namespaces: nothing of it can be reached from outside, and nothing outside from it.
 """
 
@@ -66,24 +67,31 @@ class NamespacePlan:
     Attributes:
         pid: of the process that owns them; part of every name.
         num_ranks: how many ranks there are.
+        ranks_per_node: how many of them share a namespace and its link; the last may have fewer.
     """
 
     pid: int
     num_ranks: int
+    ranks_per_node: int = 1
+
+    @property
+    def nodes(self) -> range:
+        """The numbers of all nodes."""
+        return range(-(-self.num_ranks // self.ranks_per_node))
 
     @property
     def hub(self) -> str:
         """The namespace of the bridge."""
         return f"tersor-{self.pid}-hub"
 
-    def name(self, rank: int) -> str:
-        """Return the namespace of a rank."""
-        return f"tersor-{self.pid}-{rank}"
+    def name(self, node: int) -> str:
+        """Return the namespace of a node."""
+        return f"tersor-{self.pid}-{node}"
 
     @property
     def names(self) -> list[str]:
         """All namespaces."""
-        return [self.hub, *(self.name(rank) for rank in range(self.num_ranks))]
+        return [self.hub, *(self.name(node) for node in self.nodes)]
 
     def build(self) -> list[Command]:
         """Return what makes the namespaces and joins them."""
@@ -93,9 +101,9 @@ class NamespacePlan:
             (*hub, "link", "add", "bridge0", "type", "bridge"),
             (*hub, "link", "set", "bridge0", "up"),
         ]
-        for rank in range(self.num_ranks):
-            name, port = self.name(rank), f"port{rank}"
-            own, address = ("ip", "-n", name), f"{_SUBNET}.{rank + 1}/24"
+        for node in self.nodes:
+            name, port = self.name(node), f"port{node}"
+            own, address = ("ip", "-n", name), f"{_SUBNET}.{node + 1}/24"
             commands += [
                 ("ip", "netns", "add", name),
                 (*own, "link", "set", "lo", "up"),
@@ -120,8 +128,8 @@ class NamespacePlan:
         segment = min(_MOST_SEGMENT_NBYTES, burst * 3 // 4)
         if segment < _LEAST_SEGMENT_NBYTES:
             segment = _MOST_SEGMENT_NBYTES
-        ends = [(self.name(rank), INTERFACE) for rank in range(self.num_ranks)]
-        ends += [(self.hub, f"port{rank}") for rank in range(self.num_ranks)]
+        ends = [(self.name(node), INTERFACE) for node in self.nodes]
+        ends += [(self.hub, f"port{node}") for node in self.nodes]
         commands: list[Command] = []
         for name, device in ends:
             commands += [
@@ -136,9 +144,9 @@ class Namespaces:
 
     kind: Final = "namespaces"
 
-    def __init__(self, num_ranks: int, run: Run = run_command) -> None:
+    def __init__(self, num_ranks: int, run: Run = run_command, *, ranks_per_node: int = 1) -> None:
         """Plan the namespaces of this process; nothing is made yet."""
-        self.plan = NamespacePlan(os.getpid(), num_ranks)
+        self.plan = NamespacePlan(os.getpid(), num_ranks, ranks_per_node)
         self._run = run
 
     def open(self) -> None:
@@ -163,10 +171,10 @@ class Namespaces:
 
     def prefix(self, rank: int) -> list[str]:
         """Return what a command line begins with to run at a rank's place."""
-        return ["ip", "netns", "exec", self.plan.name(rank)]
+        return ["ip", "netns", "exec", self.plan.name(rank // self.plan.ranks_per_node)]
 
     def interface(self) -> str:
-        """Return the name of every rank's interface."""
+        """Return the name of every node's interface."""
         return INTERFACE
 
     def throttle(self, bandwidth: Bandwidth) -> None:

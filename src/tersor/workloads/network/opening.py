@@ -34,7 +34,7 @@ class Network(Protocol):
         """Return the interface through which ranks talk."""
 
     def throttle(self, bandwidth: Bandwidth) -> None:
-        """Give every rank's link a bandwidth, where that is possible."""
+        """Give every node's link a bandwidth, where that is possible."""
 
 
 class Loopback:
@@ -69,19 +69,23 @@ def check_available() -> None:
 
 
 @contextmanager
-def open_network(num_ranks: int) -> Iterator[Network]:
-    """Make throttled links between ranks, for as long as the context lasts.
+def open_network(num_ranks: int, ranks_per_node: int = 1) -> Iterator[Network]:
+    """Make throttled links between nodes of so many ranks, for as long as the context lasts.
 
     They are removed at its end, also where that is an error, Ctrl-C, SIGTERM or SIGHUP. A process
     that was killed outright leaves namespaces to the next one that gets here.
 
     Raises:
         BackendUnavailableError: this machine does not allow it; ``Loopback`` is what remains.
+        SpecError: no or too many ranks.
     """
-    if not 1 <= num_ranks <= MAX_RANKS:
-        raise SpecError(f"a network has 1 to {MAX_RANKS} ranks, not {num_ranks}")
+    if not 1 <= num_ranks <= MAX_RANKS or ranks_per_node < 1:
+        raise SpecError(
+            f"a network has 1 to {MAX_RANKS} ranks, and a node 1 at least, not {num_ranks} and "
+            f"{ranks_per_node}"
+        )
     check_available()
-    namespaces = Namespaces(num_ranks)
+    namespaces = Namespaces(num_ranks, ranks_per_node=ranks_per_node)
     with _ended_by_signals():
         namespaces.open()
         try:

@@ -37,14 +37,16 @@ SIZES_S, PAYLOAD_S, HOST_S, SLOWDOWN, REST_S = 4e-3, 2e-3, 5e-10, 1.6, 1e-3
 
 def exchange_row(
     codec, link, per_rank, direction="forward", *, ranks=4, noise=1.0, slowdown=SLOWDOWN,
-    sizes_s=SIZES_S, unready_s=0.0,
+    sizes_s=SIZES_S, unready_s=0.0, per_node=1, said_per_node=None,
 ):  # fmt: skip
     """Return a row that took exactly what the formula says; ``noise`` is a factor of the whole."""
     bits, nbytes = parse_bandwidth(link), per_rank * SAMPLE_NBYTES
     sent = nbytes / RATIOS[codec][per_rank] * (ranks - 1) / ranks
     fixed, each = ENCODE[codec]
     encode_s = fixed + each * nbytes
-    payload_s = PAYLOAD_S + unready_s + sent * (HOST_S + slowdown * 8 / bits)
+    # of the parts for all ranks, those for other nodes leave over a link that per_node ranks share
+    leaving = per_node * (ranks - per_node) / (ranks - 1)
+    payload_s = PAYLOAD_S + unready_s + sent * (HOST_S + leaving * slowdown * 8 / bits)
     whole_s = (2 * encode_s + sizes_s + payload_s + REST_S) * noise
     ring_s = 2 * (ranks - 1) / ranks * 8 * DENSE_NBYTES / bits
     step_s = COMPUTE_S + SAMPLE_S * per_rank + 2 * whole_s + ring_s
@@ -57,6 +59,7 @@ def exchange_row(
     }  # fmt: skip
     exchange = ExchangeTimes(
         direction=direction, network="namespaces", link=link, num_ranks=ranks,
+        ranks_per_node=said_per_node or per_node,
         batch=per_rank * ranks, **times,
     )  # fmt: skip
     original = nbytes * ranks
@@ -106,6 +109,21 @@ def test_known_costs_are_found_again():
     )  # fmt: skip
     assert rows.forward.ratio.at(128) == pytest.approx(150**0.5, rel=1e-3)
     assert {p.name for p in fit.profiles.values() if p.keeps_bound} == {"float32", "rows"}
+
+
+@pytest.mark.parametrize("per_node", [1, 2, 4])
+def test_ranks_of_a_node_share_the_link_that_costs_are_fitted_to(per_node):
+    rows = every_row(ranks=8, per_node=per_node)
+    found = fit_exchanges(rows).transport
+    assert found.efficiency == pytest.approx(1 / SLOWDOWN, rel=1e-4)
+    assert found.host_s_per_byte == pytest.approx(HOST_S, rel=1e-2)
+    assert found.payload_s == pytest.approx(PAYLOAD_S, rel=1e-3)
+    errors = [point.error for point in check(rows).points]
+    assert max(map(abs, errors)) < 1e-3
+    # taken for ranks with links of their own, they would reach more than their links have
+    alone = every_row(ranks=8, per_node=per_node, said_per_node=1)
+    wrong = fit_exchanges(alone).transport.efficiency
+    assert (wrong == pytest.approx(found.efficiency, rel=1e-4)) is (per_node == 1)
 
 
 def test_a_direction_whose_sizes_were_known_to_all_has_no_exchange_of_them():

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from rich.table import Table
 
+from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
 from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
@@ -147,7 +148,7 @@ def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]
             raise SpecError(
                 f"{row.codec} was measured with one {hold_out} only; nothing predicts it"
             )
-        found = _model(fit, times.link or "", times.batch).predict(row.codec, times.num_ranks)
+        found = _model(fit, times).predict(row.codec, times.num_ranks)
         predicted_s = found.phases[times.direction].total_s
         told = [(times.direction, times.exchange_s.p50, predicted_s)]
         if times.direction == "forward":
@@ -163,9 +164,12 @@ def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]
     return points
 
 
-def _model(fit: Fit, link: str, batch: int) -> Model:
+def _model(fit: Fit, times: ExchangeTimes) -> Model:
     """Return the model of the measured network: latency is part of the fitted fixed costs."""
-    said = {"inter": link, "batch": batch, "latency": "0us"}
+    said = {
+        "ranks_per_node": times.ranks_per_node, "inter": times.link, "batch": times.batch,
+        "latency": "0us", "intra_latency": "0us",
+    }  # fmt: skip
     return fit.model(Description.parse(said))
 
 

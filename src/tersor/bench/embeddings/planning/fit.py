@@ -6,6 +6,7 @@ Rows of exchanges between ranks (suite ``embeddings``) tell everything; for thos
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from statistics import median
@@ -16,7 +17,16 @@ from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, ke
 from tersor.bench.embeddings.planning.fitted import Fit
 from tersor.bench.embeddings.planning.model import Profile
 from tersor.errors import SpecError
-from tersor.planning import BASELINE, CodecCosts, Line, Transport, parse_bandwidth
+from tersor.planning import (
+    BASELINE,
+    Cluster,
+    CodecCosts,
+    Line,
+    Pattern,
+    Sent,
+    Transport,
+    parse_bandwidth,
+)
 from tersor.planning.curves import nonnegative_fit
 
 
@@ -146,10 +156,17 @@ def _own_nbytes(row: ExchangeRow) -> float:
     return row.original_nbytes / row.exchange.num_ranks
 
 
-def _sent_nbytes(row: ExchangeRow) -> float:
-    """Return the encoded bytes that one rank sends to others."""
-    ranks = row.exchange.num_ranks
-    return row.encoded_nbytes / ranks * (ranks - 1) / ranks
+def _sending(row: ExchangeRow) -> tuple[float, float]:
+    """Return the encoded bytes that one rank sends to others, and the seconds of its node's link."""
+    times = row.exchange
+    # loopback is not throttled: what ranks of a node send each other costs the host alone
+    cluster = Cluster(
+        ranks_per_node=times.ranks_per_node,
+        inter_bits_per_s=_bits_per_s(row),
+        intra_bits_per_s=math.inf,
+    )
+    sent = Sent.of(Pattern.PAIRWISE, row.encoded_nbytes / times.num_ranks, cluster, times.num_ranks)
+    return sent.rank_nbytes, sent.seconds(cluster)
 
 
 def _bits_per_s(row: ExchangeRow) -> float:
@@ -175,8 +192,7 @@ def _profile(name: str, rows: Sequence[ExchangeRow]) -> Profile:
 
 def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:
     payloads = [row.exchange.payload_s.p50 for row in rows]
-    sent = [_sent_nbytes(row) for row in rows]
-    link_s = [8 * nbytes / _bits_per_s(row) for nbytes, row in zip(sent, rows, strict=True)]
+    sent, link_s = map(list, zip(*(_sending(row) for row in rows), strict=True))
     ones = [1.0] * len(rows)
     unready = [0.0 if row.exchange.sizes_s.p50 > 0 else 1.0 for row in rows]
     # the link first: with one link only, a cost per byte cannot be told from it

@@ -55,8 +55,8 @@ def link_gbit_s(times: ExchangeTimes) -> float | None:
 def _timed(rows: Iterable[ResultRow]) -> Iterable[_Timed]:
     for row in rows:
         if isinstance(row, ExchangeRow):
-            times = row.exchange
-            place = (row.input, times.num_ranks, times.batch, link_gbit_s(times), row.codec)
+            times, named = row.exchange, f"{row.input}{row.exchange.node_words}"
+            place = (named, times.num_ranks, times.batch, link_gbit_s(times), row.codec)
             yield _Timed(times.direction, *place, times.exchange_s.p50)
             yield _Timed("step", *place, times.step_s.p50)
 
