@@ -15,12 +15,13 @@ class Negate(Raw):
     codec_id: ClassVar[str] = "negate"
     strength: int = 1
 
-    def encode_payload(self, x, error_bound):
-        return Raw.encode_payload(self, -x, error_bound)
+    def encode(self, xs, bounds=None):
+        return Raw.encode(self, [-x for x in xs], bounds)
 
-    def decode_payload(self, payload, out):
-        Raw.decode_payload(self, payload, out)
-        out.neg_()
+    def decode(self, encoded, outs):
+        Raw.decode(self, encoded, outs)
+        for out in outs:
+            out.neg_()
 """
 
 

@@ -51,7 +51,7 @@ def test_a_masked_array_is_refused_wherever_arrays_enter(mask, tmp_path):
             lambda: compress(x, codec="raw"),
             lambda: tersor.save(tmp_path / "x.tsr", {"x": x}, BOUND),
             lambda: writer.add("x", x, create("raw")),
-            lambda: create("raw").encode(x),
+            lambda: create("raw").pack(x),
             lambda: tersor.encode_batch([x], [create("raw")]),
             lambda: decompress(packed, out=x),
         ):
@@ -187,8 +187,8 @@ def test_views_that_torch_keeps_lazily(name):
     lazy = torch._neg_view(values(6, 8))
     assert lazy.is_neg()
     codec = build(name, BOUND)
-    plain = codec.encode(lazy.resolve_neg())
-    assert_bits_equal(codec.encode(lazy).payloads[0], plain.payloads[0])
+    plain = codec.pack(lazy.resolve_neg())
+    assert_bits_equal(codec.pack(lazy).payloads[0], plain.payloads[0])
 
 
 def test_conjugate_views_are_stored_as_they_read():
@@ -344,7 +344,7 @@ def test_bounds_of_any_real_number_type():
 def test_a_device_without_kernels_is_refused(name):
     x = torch.empty(4, 4, device="meta")
     with pytest.raises(TersorError) as caught:
-        build(name, BOUND).encode(x)
+        build(name, BOUND).pack(x)
     assert isinstance(caught.value, BackendUnavailableError | SpecError)
     assert "\n" not in str(caught.value)
 
@@ -402,7 +402,7 @@ def test_more_than_2_to_the_31_values(name):
     numel = 2**31 + 70_000
     x = torch.zeros(numel, dtype=torch.float16)
     x[2**31 - 1], x[2**31 + 5], x[-1] = 1.5, float("nan"), -2.0
-    packed = build(name, BOUND).encode(x if name != "rows" else x.view(-1, 16))
+    packed = build(name, BOUND).pack(x if name != "rows" else x.view(-1, 16))
     assert len(packed.payloads) == 3
     y = decompress(packed).view(-1)
     marks = [0, 2**30 - 1, 2**30, 2**31 - 2, 2**31 - 1, 2**31, 2**31 + 4, 2**31 + 5, numel - 1]

@@ -6,11 +6,12 @@ from typing import ClassVar, Literal
 
 import pytest
 import torch
-from torch._dynamo.testing import CompileCounterWithBackend
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 
 import tersor
 from tersor import Bound, Codec, CorruptDataError, GraphCodec, SpecError, UnknownCodecError, create
 from tersor.codecs import registry
+from tests.one_by_one import OneByOne
 
 FIXED = {
     "half": create("half"),
@@ -154,11 +155,11 @@ def test_payload_and_values_are_the_codecs_own(codec, layout):
     x = layout(torch.randn(12, 24))
     wire = GraphCodec(codec)
     payload = wire.encode(x)
-    expected = codec.encode_tensor(x.contiguous())
+    expected = codec.pack_chunk(x.contiguous())
     assert payload.equal(expected)
     back = wire.decode(payload, x.shape, x.dtype)
     assert back.is_contiguous()
-    assert _same_bits(back, codec.decode(codec.encode(x)))
+    assert _same_bits(back, codec.unpack(codec.pack(x)))
     assert _same_bits(wire.round_trip(x), back)
 
 
@@ -215,7 +216,7 @@ def test_equal_codecs_share_a_compiled_function_and_others_do_not():
     for group in (32, 64, 32, 64):
         for hadamard in (False, True):
             codec = create("group4", group=group, hadamard=hadamard)
-            assert _same_bits(step(x, GraphCodec(codec)), codec.decode(codec.encode(x)))
+            assert _same_bits(step(x, GraphCodec(codec)), codec.unpack(codec.pack(x)))
     assert counter.frame_count == 4
 
 
@@ -249,15 +250,15 @@ def test_raw_takes_dtypes_that_are_no_floats():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Signs(Codec):
+class Signs(OneByOne):
     codec_id: ClassVar[str] = "signs"
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
     guarantee: ClassVar[str] = "the sign of every value"
 
-    def encode_payload(self, x, error_bound):
+    def write(self, x, error_bound):
         return (x >= 0).view(-1).to(torch.uint8)
 
-    def decode_payload(self, payload, out):
+    def read(self, payload, out):
         out.view(-1).copy_(payload * 2.0 - 1.0)
 
     def max_nbytes(self, shape, dtype):
@@ -317,3 +318,44 @@ def test_a_damaged_payload_is_refused(codec):
     payload = wire.encode(torch.randn(4, 8))
     with pytest.raises(CorruptDataError):
         wire.decode(payload[:-1], (4, 8), torch.float32)
+
+
+def test_a_new_seed_every_step_compiles_once():
+    wire = GraphCodec(create("group4", group=32))
+    counter = CompileCounter()
+
+    @torch.compile(fullgraph=True, backend=counter)
+    def step(x, seed):
+        return wire.encode(x, seed), wire.round_trip(x, seed)
+
+    x = torch.randn(7, 96)
+    seed = torch.zeros((), dtype=torch.int64)
+    seen = set()
+    for k in range(100):
+        seed.fill_(k)
+        payload, y = step(x, seed)
+        expected = create("group4", group=32, seed=k)
+        assert payload.equal(expected.pack_chunk(x))
+        assert y.equal(expected.unpack(expected.pack(x)))
+        seen.add(bytes(payload.tolist()))
+    assert counter.frame_count == 1
+    assert len(seen) == 100
+
+
+def test_a_seed_may_be_a_number():
+    wire = GraphCodec(create("group8"))
+    x = torch.randn(300)
+    assert wire.encode(x, 5).equal(create("group8", seed=5).pack_chunk(x))
+
+
+@pytest.mark.parametrize(
+    ("codec", "seed", "sentence"),
+    [
+        ("half", 1, "does not round stochastically"),
+        ("group4", torch.zeros(2, dtype=torch.int64), "one int64"),
+        ("group4", torch.zeros(()), "one int64"),
+    ],
+)
+def test_a_seed_that_means_nothing_is_refused(codec, seed, sentence):
+    with pytest.raises(SpecError, match=sentence):
+        GraphCodec(create(codec)).encode(torch.randn(4), seed)

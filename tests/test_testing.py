@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import pytest
 import torch
 
-from tersor import Bound, Codec
+from tersor import Bound, Codec, EncodedList
 from tersor.codecs import registry
 from tersor.codecs.raw import Raw
 from tersor.errors import CorruptDataError
 from tersor.testing import check_codec
+from tests.one_by_one import OneByOne, decode_one
 
 BOUND = Bound.absolute(0.5)
 TOP = 3e38
 
 
+def raw_bytes(x: torch.Tensor) -> torch.Tensor:
+    return Raw().pack_chunk(x)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Honest(Codec):
+class Honest(OneByOne):
     """Keep float32 values exactly, whatever error is allowed."""
 
     codec_id: ClassVar[str] = "test-honest"
@@ -33,32 +39,32 @@ class Honest(Codec):
         finite = x[x.isfinite()].double()
         return self.bound.resolve(*finite.aminmax()) if finite.numel() else 0.0
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        return Raw().encode_payload(x, None)
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        return raw_bytes(x)
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        Raw().decode_payload(payload, out)
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        decode_one(Raw(), payload, out)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         return Raw().max_nbytes(shape, dtype)
 
 
 class BreaksItsBound(Honest):
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        Honest.decode_payload(self, payload, out)
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        Honest.read(self, payload, out)
         # half a percent over what was allowed, at one value
         out.view(-1)[:1] += 0.5025 if out.numel() > 9 else 0.0
 
 
 class LosesNan(Honest):
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        Honest.decode_payload(self, payload, out)
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        Honest.read(self, payload, out)
         out.nan_to_num_(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
 
 
 class LosesInfinity(Honest):
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        Honest.decode_payload(self, payload, out)
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        Honest.read(self, payload, out)
         out.clamp_(-TOP, TOP)
 
 
@@ -80,41 +86,41 @@ class IsNotFixed(Honest):
 
 
 class LeavesTheLast(Honest):
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         whole = torch.empty_like(out)
-        Honest.decode_payload(self, payload, whole)
+        Honest.read(self, payload, whole)
         out.view(-1)[:-1] = whole.view(-1)[:-1]
 
 
 class RollsDice(Honest):
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        return Honest.encode_payload(self, x + torch.rand(x.shape) * 1e-30, error_bound)
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        return Honest.write(self, x + torch.rand(x.shape) * 1e-30, error_bound)
 
 
 class ChangesItsInput(Honest):
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         x += 1
-        return Honest.encode_payload(self, x, error_bound)
+        return Honest.write(self, x, error_bound)
 
 
 class Stumbles(Honest):
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         if x.numel() == 0:
             raise IndexError("index out of range")
-        return Honest.encode_payload(self, x, error_bound)
+        return Honest.write(self, x, error_bound)
 
 
 class ReadsAnything(Honest):
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         room = torch.zeros(out.numel() * 4, dtype=torch.uint8)
         room[: payload.numel()] = payload[: room.numel()]
-        Honest.decode_payload(self, room, out)
+        Honest.read(self, room, out)
 
 
 class FallsOverBytes(Honest):
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         out.view(-1).copy_(payload.clone().view(torch.float32))
 
 
@@ -125,8 +131,9 @@ class ReadsNothingAsZeros(ReadsAnything):
 class DecodesNan(Raw):
     codec_id: ClassVar[str] = "test-nan"
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        Raw.decode_payload(self, payload, out)
+    def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> None:
+        Raw.decode(self, encoded, outs)
+        (out,) = outs
         if out.dtype.is_floating_point or out.dtype.is_complex:
             out.fill_(torch.nan)
 
@@ -204,9 +211,9 @@ def test_a_codec_is_only_asked_for_the_dtypes_it_claims(monkeypatch) -> None:
         def supports(self, dtype: torch.dtype) -> bool:
             return dtype == torch.float16
 
-        def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+        def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
             if x.dtype != torch.float16:
                 raise CorruptDataError("not mine")
-            return Raw().encode_payload(x, None)
+            return raw_bytes(x)
 
     check_codec(registered(monkeypatch, OnlyHalf)())

@@ -29,6 +29,7 @@ from tersor.errors import (
     UnknownCodecError,
     UnsupportedVersionError,
 )
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.runtime.op import use_backend
 from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
@@ -41,6 +42,7 @@ __all__ = [
     "Bound",
     "Codec",
     "CorruptDataError",
+    "EncodedList",
     "ExchangeError",
     "GraphCodec",
     "MemoryLimitError",

@@ -94,7 +94,7 @@ def compress(
         True
     """
     tensor = as_tensor(x)
-    return resolve_codec(codec, bound, tensor, **options).encode(tensor)
+    return resolve_codec(codec, bound, tensor, **options).pack(tensor)
 
 
 @overload
@@ -138,14 +138,14 @@ def decompress(
         if not out.flags.writeable:
             raise SpecError("out is read-only; give a writable array")
         target = as_tensor(out)
-        packed.codec.decode(packed, target)
+        packed.codec.unpack(packed, target)
         if not np.shares_memory(target.numpy(), out):
             # torch cannot hold negative strides or foreign byte order, so it decoded into a copy
             out[...] = target.numpy()
         return out
     if out is None and (max_nbytes is not None or packed.device.type == "cpu"):
         check_fits(packed.info.nbytes, max_nbytes, "the tensor")
-    return packed.codec.decode(packed, out)
+    return packed.codec.unpack(packed, out)
 
 
 @reports_lack

@@ -21,9 +21,11 @@ from tersor.codecs.codec import (
     check_payload_size,
     check_written,
     checked_out,
+    checked_payload,
     materialised,
 )
 from tersor.errors import SpecError
+from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding, settled
 from tersor.types import TensorInfo
 
 
@@ -51,7 +53,7 @@ class GraphCodec:
                 "expected a codec, as in GraphCodec(tersor.create('group8')), "
                 f"not {type(codec).__name__}"
             )
-        if not codec.writes_payloads:
+        if codec.is_selector:
             raise SpecError(
                 f"codec {codec.codec_id!r} chooses per tensor: choose once, "
                 "with tersor.compress(x, bound).codec"
@@ -69,8 +71,11 @@ class GraphCodec:
     def __repr__(self) -> str:
         return f"GraphCodec({self._codec!r})"
 
-    def encode(self, x: torch.Tensor) -> torch.Tensor:
+    def encode(self, x: torch.Tensor, seed: int | torch.Tensor | None = None) -> torch.Tensor:
         """Encode into one uint8 payload on the same device, without a gradient.
+
+        ``seed`` rounds stochastically, in place of the codec's own. A compiled function takes a new
+        one every step without compiling again if it is one int64 in a tensor on the CPU.
 
         Its size is ``codec.max_nbytes(shape, dtype)`` where ``codec.size_kind`` is ``"fixed"``;
         otherwise it depends on the values, and ``torch.compile(fullgraph=True)`` needs
@@ -79,7 +84,7 @@ class GraphCodec:
         Raises:
             SpecError: the dtype, layout or size cannot be encoded by this codec.
         """
-        payload: torch.Tensor = _ENCODE(x.detach(), self._spec)
+        payload: torch.Tensor = _ENCODE(x.detach(), self._spec, _as_tensor(seed))
         return payload
 
     def decode(
@@ -94,14 +99,22 @@ class GraphCodec:
         x: torch.Tensor = _DECODE(payload, self._spec, shape, dtype)
         return x
 
-    def round_trip(self, x: torch.Tensor) -> torch.Tensor:
+    def round_trip(self, x: torch.Tensor, seed: int | torch.Tensor | None = None) -> torch.Tensor:
         """Return ``x`` as it comes back after encoding and decoding; the gradient passes unchanged.
+
+        ``seed`` as in ``encode``.
 
         Raises:
             SpecError: as for ``encode``.
         """
-        y: torch.Tensor = _ROUND_TRIP(x, self._spec)
+        y: torch.Tensor = _ROUND_TRIP(x, self._spec, _as_tensor(seed))
         return y
+
+
+def _as_tensor(seed: int | torch.Tensor | None) -> torch.Tensor | None:
+    if seed is None or isinstance(seed, torch.Tensor):
+        return seed
+    return torch.tensor(seed, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=1024)
@@ -109,18 +122,30 @@ def _codec_of(spec: str) -> Codec:
     return from_config(json.loads(spec))
 
 
-def _encode(x: torch.Tensor, spec: str) -> torch.Tensor:
+def _encode(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -> torch.Tensor:
     codec, info = _codec_of(spec), TensorInfo.of(x)
     codec.check_supported(info.dtype)
     if info.numel > MAX_CHUNK_VALUES:
         raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; split the tensor")
-    payload = codec.encode_tensor(materialised(x))
+    options: dict[str, Any] = {} if seed is None else {"seed": _seed_of(codec, seed)}
+    (encoded,) = settled([codec.encode([materialised(x)], **options)])
+    (payload,) = encoded.payloads()
     # compiled code would read or write beyond a payload of another size
     check_written(codec, payload.numel(), info.shape, info.dtype)
     return payload
 
 
-def _encode_fake(x: torch.Tensor, spec: str) -> torch.Tensor:
+def _seed_of(codec: Codec, seed: torch.Tensor) -> int:
+    """Return the number that a seed holds, which must be on the CPU: no kernel is waited for."""
+    if not hasattr(codec, "seed"):
+        raise SpecError(f"codec {codec.codec_id!r} does not round stochastically; leave seed out")
+    if seed.numel() != 1 or seed.dtype != torch.int64 or seed.device.type != "cpu":
+        raise SpecError("seed must be a whole number, or one int64 in a tensor on the CPU")
+    return int(seed) & 0xFFFFFFFFFFFFFFFF
+
+
+def _encode_fake(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -> torch.Tensor:
+    del seed
     codec = _codec_of(spec)
     codec.check_supported(x.dtype)
     if codec.size_kind == "fixed":
@@ -138,7 +163,8 @@ def _decode(
     codec.check_supported(dtype)
     check_payload_size(payload, info.numel)
     out = checked_out(None, info, payload.device)
-    codec.decode_payload(payload, out)
+    payload = checked_payload(payload)
+    finish_decoding(codec.decode(EncodedList.apart([payload]), [out]), [payload])
     return out
 
 
@@ -149,25 +175,30 @@ def _decode_fake(
     return payload.new_empty(shape, dtype=dtype)
 
 
-def _round_trip(x: torch.Tensor, spec: str) -> torch.Tensor:
-    return _decode(_encode(x, spec), spec, x.shape, x.dtype)
+def _round_trip(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -> torch.Tensor:
+    return _decode(_encode(x, spec, seed), spec, x.shape, x.dtype)
 
 
-def _round_trip_fake(x: torch.Tensor, spec: str) -> torch.Tensor:
+def _round_trip_fake(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -> torch.Tensor:
+    del seed
     _codec_of(spec).check_supported(x.dtype)
     return x.new_empty(x.shape)
 
 
-def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
     del ctx
-    return gradient, None
+    return gradient, None, None
 
 
 # bounded codecs read sizes back and keep memory between calls, which no CUDA graph can hold
 _TAGS: Final = (torch.Tag.cudagraph_unsafe,)
 
 _ENCODE = torch.library.custom_op(
-    "tersor::encode", _encode, mutates_args=(), schema="(Tensor x, str spec) -> Tensor", tags=_TAGS
+    "tersor::encode",
+    _encode,
+    mutates_args=(),
+    schema="(Tensor x, str spec, Tensor? seed=None) -> Tensor",
+    tags=_TAGS,
 )
 _ENCODE.register_fake(_encode_fake)
 _DECODE = torch.library.custom_op(
@@ -182,7 +213,7 @@ _ROUND_TRIP = torch.library.custom_op(
     "tersor::round_trip",
     _round_trip,
     mutates_args=(),
-    schema="(Tensor x, str spec) -> Tensor",
+    schema="(Tensor x, str spec, Tensor? seed=None) -> Tensor",
     tags=_TAGS,
 )
 _ROUND_TRIP.register_fake(_round_trip_fake)

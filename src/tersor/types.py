@@ -73,9 +73,14 @@ class Bound:
         return cls("relative", value)
 
     def resolve(self, low: float, high: float) -> float:
-        """Return the absolute error bound for finite values in ``[low, high]``."""
+        """Return the absolute error bound for finite values in ``[low, high]``.
+
+        A relative bound is 0 where there are none, which ``low > high`` says.
+        """
         if self.kind == "absolute":
             return self.value
+        if low > high:
+            return 0.0
         width = high - low
         # float64 data can span more than the largest float64; scale each end first then
         error_bound = (

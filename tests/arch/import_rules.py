@@ -16,7 +16,6 @@ PACKAGE_NAME: Final = "tersor"
 LAYERS: Final = (
     ("_process", "errors", "types", "chunks", "division", "memory", "raw_bytes"),
     ("kernels",),
-    ("stages",),
     ("codecs",),
     ("container",),
     ("api", "ops", "testing", "__init__"),

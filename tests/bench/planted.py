@@ -7,22 +7,22 @@ from typing import ClassVar
 
 import torch
 
-from tersor.codecs.codec import Codec
 from tersor.types import Bound
+from tests.one_by_one import OneByOne
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Exact(Codec):
+class Exact(OneByOne):
     """Keeps any bound by storing the values."""
 
     codec_id: ClassVar[str] = "test-exact"
     guarantee: ClassVar[str] = "bit-exact"
     bound: Bound
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         return x.reshape(-1).view(torch.uint8).clone()
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         out.view(-1).view(torch.uint8).copy_(payload)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
@@ -35,8 +35,8 @@ class JustOver(Exact):
 
     codec_id: ClassVar[str] = "test-just-over"
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        Exact.decode_payload(self, payload, out)
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+        Exact.read(self, payload, out)
         bound = self.bound.value * float(out.max() - out.min())
         out.view(-1)[0] += bound * (1 + 1e-5)
 
@@ -47,21 +47,21 @@ class Idle(Exact):
 
     codec_id: ClassVar[str] = "test-idle"
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         pass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class IdleRate(Codec):
+class IdleRate(OneByOne):
     """The same, of a codec that takes no bound."""
 
     codec_id: ClassVar[str] = "test-idle-rate"
     guarantee: ClassVar[str] = "fixed-rate"
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         return torch.zeros(1, dtype=torch.uint8)
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         pass
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:

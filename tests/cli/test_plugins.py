@@ -21,10 +21,11 @@ import torch, tersor
 class Mine(tersor.Codec):
     codec_id = "{id}"
     guarantee = "nothing"
-    def encode_payload(self, x, error_bound):
-        return x.view(-1).view(torch.uint8).clone()
-    def decode_payload(self, payload, out):
-        out.view(-1).view(torch.uint8).copy_(payload)
+    def encode(self, xs, bounds=None):
+        return tersor.EncodedList.apart([x.view(-1).view(torch.uint8).clone() for x in xs], xs)
+    def decode(self, encoded, outs):
+        for payload, out in zip(encoded.payloads(), outs):
+            out.view(-1).view(torch.uint8).copy_(payload)
     def max_nbytes(self, shape, dtype):
         return torch.Size(shape).numel() * dtype.itemsize
 """
@@ -38,13 +39,14 @@ class Lying(Mine):
     bound: Bound
     def resolve_bound(self, x):
         return tersor.create("flat", bound=self.bound).resolve_bound(x)
-    def decode_payload(self, payload, out):
-        Mine.decode_payload(self, payload, out)
-        out.nan_to_num_()
+    def decode(self, encoded, outs):
+        Mine.decode(self, encoded, outs)
+        for out in outs:
+            out.nan_to_num_()
 """
 )
 WARY = (
-    LYING.replace('"lying"', '"wary"').replace("out.nan_to_num_()", "")
+    LYING.replace('"lying"', '"wary"').replace("out.nan_to_num_()", "pass")
     + """
     def __post_init__(self):
         if self.bound == Bound.absolute(0.0):

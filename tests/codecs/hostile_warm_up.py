@@ -16,4 +16,4 @@ if __name__ == "__main__":
         codec = build(name, Bound.absolute(0.01))
         for dtype in FLOAT_DTYPES:
             for _, x in originals(codec, dtype):
-                codec.decode(codec.encode(x))
+                codec.unpack(codec.pack(x))

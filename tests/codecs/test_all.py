@@ -63,7 +63,7 @@ def test_bound_holds(variant, dtype):
         for bound in bounds:
             with named(name, bound):
                 codec = build(variant, bound)
-                packed = encode_twice(codec, x) if bound in FEW_BOUNDS else codec.encode(x)
+                packed = encode_twice(codec, x) if bound in FEW_BOUNDS else codec.pack(x)
                 assert_promised(codec, packed, x)
                 assert_within_bound(x, decode_into_poison(packed), packed.error_bound)
                 assert_size(codec, packed)
@@ -90,7 +90,7 @@ def test_fp8_errs_by_a_part_of_the_largest_of_its_group(variant):
     codec = build(variant)
     for name in ("noise", "gradients", "huge", "odd_size", "grid"):
         x = data.make(name, torch.float32)
-        decoded = codec.decode(codec.encode(x)).double().view(-1)
+        decoded = codec.unpack(codec.pack(x)).double().view(-1)
         padding = torch.zeros(-x.numel() % codec.group, dtype=torch.float64)
         groups = torch.cat([x.double().view(-1), padding]).view(-1, codec.group)
         # float32 rounding of scale, code and value: at most 2**-20 of the largest
@@ -114,12 +114,12 @@ def test_reference_writes_and_reads_the_same_bytes(variant, dtype):
         x = data.make(name, dtype)
         codec = build(variant, Bound.relative(1e-3))
         with named(name):
-            packed = codec.encode(x)
-            decoded = codec.decode(packed)
+            packed = codec.pack(x)
+            decoded = codec.unpack(packed)
             with use_backend("reference"):
-                (by_reference,) = codec.encode(x).payloads
+                (by_reference,) = codec.pack(x).payloads
                 assert_bits_equal(by_reference, packed.payloads[0])
-                assert_bits_equal(codec.decode(packed), decoded)
+                assert_bits_equal(codec.unpack(packed), decoded)
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
@@ -127,23 +127,23 @@ def test_out_may_have_any_strides(variant):
     for name in ("noise", "nan_and_inf", "scalar", "empty_2d"):
         x = data.make(name, torch.float32)
         codec = build(variant, Bound.absolute(0.1))
-        packed = codec.encode(x)
-        expected = codec.decode(packed)
+        packed = codec.pack(x)
+        expected = codec.unpack(packed)
         room = torch.full((*x.shape, 3), 7.0)
         out = room[..., 1]
         with named(name):
-            assert codec.decode(packed, out) is out
+            assert codec.unpack(packed, out) is out
             assert_bits_equal(out.contiguous(), expected)
             assert bool((room[..., ::2] == 7.0).all())
         if x.dim() == 2:
             transposed = torch.full(x.t().shape, torch.nan).t()
-            assert_bits_equal(codec.decode(packed, transposed).contiguous(), expected)
+            assert_bits_equal(codec.unpack(packed, transposed).contiguous(), expected)
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
 def test_out_that_does_not_fit_is_refused(variant):
     codec = build(variant, Bound.absolute(0.1))
-    packed = codec.encode(torch.zeros(4, 6))
+    packed = codec.pack(torch.zeros(4, 6))
     for out in (
         torch.zeros(24),
         torch.zeros(6, 4),
@@ -151,7 +151,7 @@ def test_out_that_does_not_fit_is_refused(variant):
         torch.zeros(4, 6, dtype=torch.float64),
         torch.zeros(4, 6, device="meta"),
     ):
-        error = assert_rejects(lambda out=out: codec.decode(packed, out), SpecError)
+        error = assert_rejects(lambda out=out: codec.unpack(packed, out), SpecError)
         assert "(4, 6)" in str(error)
 
 
@@ -159,11 +159,11 @@ def test_out_that_does_not_fit_is_refused(variant):
 def test_other_layouts_give_the_same_bytes(variant):
     x = data.make("noise", torch.float32)
     codec = build(variant, Bound.absolute(0.01))
-    (expected,) = codec.encode(x).payloads
+    (expected,) = codec.pack(x).payloads
     strided = torch.zeros(64, 130)[:, 1:129:2]
     strided.copy_(x)
     for other in (x.t().contiguous().t(), strided, x.clone().requires_grad_()):
-        (found,) = codec.encode(other).payloads
+        (found,) = codec.pack(other).payloads
         assert_bits_equal(found, expected)
 
 
@@ -175,28 +175,28 @@ def test_chunks_keep_the_promise(variant, chunk_values):
     if chunk_values > 100:
         x[0, 0, 0, 0], x[3, 7, 9, 11] = math.nan, -math.inf
     codec = build(variant, Bound.relative(1e-3))
-    packed = codec.encode(x, chunk_values=chunk_values)
+    packed = codec.pack(x, chunk_values=chunk_values)
     plan = ChunkPlan(tuple(x.shape), chunk_values)
     assert len(packed.payloads) == len(plan) > 1
     decoded = decode_into_poison(packed)
     for chunk, payload in zip(plan, packed.payloads, strict=True):
         part = x.view(-1)[chunk.start : chunk.stop].view(chunk.shape)
-        assert_bits_equal(payload, packed.codec.encode_chunk(part, packed.error_bound))
+        assert_bits_equal(payload, packed.codec.pack_chunk(part, packed.error_bound))
     if variant in FIXED:
         if variant == "raw":
             assert_bits_equal(decoded, x)
         return
     assert_within_bound(x, decoded, packed.error_bound)
-    assert packed.error_bound == codec.encode(x).error_bound
+    assert packed.error_bound == codec.pack(x).error_bound
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
 def test_missing_and_extra_payloads_are_refused(variant):
     codec = build(variant, Bound.absolute(0.1))
-    packed = codec.encode(torch.randn(10), chunk_values=4)
+    packed = codec.pack(torch.randn(10), chunk_values=4)
     for payloads in (packed.payloads[:2], (*packed.payloads, packed.payloads[0]), ()):
         wrong = Packed(packed.info, codec, payloads, 4)
-        assert_rejects(lambda wrong=wrong: codec.decode(wrong), CorruptDataError)
+        assert_rejects(lambda wrong=wrong: codec.unpack(wrong), CorruptDataError)
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
@@ -205,9 +205,9 @@ def test_other_dtypes_are_refused_or_exact(variant):
     for dtype in (torch.int32, torch.bool, torch.complex64, torch.uint16, torch.float8_e5m2):
         x = torch.tensor([1, 0, 1]).to(dtype)
         if variant == "raw":
-            assert_bits_equal(codec.decode(codec.encode(x)), x)
+            assert_bits_equal(codec.unpack(codec.pack(x)), x)
         else:
-            assert_rejects(lambda x=x: codec.encode(x), SpecError)
+            assert_rejects(lambda x=x: codec.pack(x), SpecError)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_bound_of_another_type_is_refused(variant):
 @pytest.mark.parametrize("chunk_values", [0, -1, 1.5, 2**40])
 def test_impossible_chunk_sizes_are_refused(variant, chunk_values):
     codec = build(variant, Bound.absolute(0.1))
-    assert_rejects(lambda: codec.encode(torch.randn(8), chunk_values=chunk_values), SpecError)
+    assert_rejects(lambda: codec.pack(torch.randn(8), chunk_values=chunk_values), SpecError)
 
 
 def test_a_payload_is_decoded_to_no_dtype_that_its_codec_does_not_take():

@@ -10,6 +10,7 @@ from tersor.codecs.auto import Auto
 from tersor.errors import SpecError
 from tests import data
 from tests.checks import assert_rejects, assert_within_bound
+from tests.one_by_one import decode_one
 
 
 def lookups() -> torch.Tensor:
@@ -45,8 +46,8 @@ def test_the_choice_is_recorded_with_its_reason():
 def test_the_choice_is_the_smallest_of_the_candidates():
     for x in (lookups(), field(), data.make("noise", torch.float32)):
         auto = Auto(bound=Bound.relative(1e-3))
-        packed = auto.encode(x)
-        sizes = [codec.encode(x).nbytes for codec in auto.candidates(x)]
+        packed = auto.pack(x)
+        sizes = [codec.pack(x).nbytes for codec in auto.candidates(x)]
         assert packed.nbytes == min(sizes)
 
 
@@ -127,5 +128,5 @@ def test_the_result_names_the_chosen_codec_so_that_it_decodes_alone():
 def test_auto_has_no_payload_of_its_own():
     auto = create("auto", bound=Bound.absolute(0.1))
     payload = torch.zeros(24, dtype=torch.uint8)
-    assert_rejects(lambda: auto.decode_payload(payload, torch.zeros(3)), SpecError)
-    assert_rejects(lambda: auto.encode_payload(torch.zeros(3), 0.1), SpecError)
+    assert_rejects(lambda: decode_one(auto, payload, torch.zeros(3)), SpecError)
+    assert_rejects(lambda: auto.encode([torch.zeros(3)]), SpecError)

@@ -13,32 +13,32 @@ from tersor.codecs.raw import Raw
 
 class Static(Raw):
     @staticmethod
-    def encode_payload(x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        return Raw().encode_payload(x, error_bound)
+    def encode(xs, bounds=None):
+        return Raw().encode(xs, bounds)
 
 
 class OfTheClass(Raw):
     @classmethod
-    def encode_payload(cls, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def encode(cls, xs, bounds=None):
         assert cls is OfTheClass
-        return Raw().encode_payload(x, error_bound)
+        return Raw().encode(xs, bounds)
 
 
 class FromProperty(Raw):
     @property
-    def encode_payload(self):
-        return Raw().encode_payload
+    def encode(self):
+        return Raw().encode
 
 
 @pytest.mark.parametrize("kind", [Static, OfTheClass, FromProperty])
 def test_a_method_may_be_any_kind_of_attribute(kind):
     x = torch.randn(5)
-    assert torch.equal(kind().encode(x).payloads[0].view(torch.float32), x)
+    assert torch.equal(kind().pack(x).payloads[0].view(torch.float32), x)
 
 
 @pytest.mark.parametrize("kind", [Static, OfTheClass])
 def test_static_and_class_methods_are_guarded_in_forked_children(kind):
-    assert kind.encode_payload._is_fork_safe
+    assert kind.encode._is_fork_safe
 
 
 class Named:

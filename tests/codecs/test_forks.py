@@ -72,13 +72,13 @@ def make(dtype: torch.dtype) -> torch.Tensor:
 def test_a_forked_child_encodes_and_decodes(variant, dtype):
     codec, x = build(variant, Bound.relative(1e-3)), make(dtype)
     # compiled here, where nothing waits for it
-    packed = codec.encode(x)
-    expected = codec.decode(packed).view(-1).view(torch.uint8).numpy().tobytes()
+    packed = codec.pack(x)
+    expected = codec.unpack(packed).view(-1).view(torch.uint8).numpy().tobytes()
 
     def work() -> None:
-        again = codec.encode(x)
+        again = codec.pack(x)
         assert again.payloads[0].numpy().tobytes() == packed.payloads[0].numpy().tobytes()
-        decoded = codec.decode(again).view(-1).view(torch.uint8).numpy().tobytes()
+        decoded = codec.unpack(again).view(-1).view(torch.uint8).numpy().tobytes()
         assert decoded == expected
 
     run_in_child(work)
@@ -90,7 +90,7 @@ def test_files_batches_and_other_layouts_work_in_a_forked_child(tmp_path, dtype)
     x, room = make(dtype), torch.zeros(128, 1024, dtype=dtype)
     codecs = [build("raw"), build("flat", Bound.relative(1e-3))]
     for codec in codecs:
-        codec.decode(codec.encode(x))
+        codec.unpack(codec.pack(x))
 
     def work() -> None:
         with Writer(tmp_path / "a.tsr") as writer:
@@ -101,7 +101,7 @@ def test_files_batches_and_other_layouts_work_in_a_forked_child(tmp_path, dtype)
             assert reader.read("b").shape == x.shape
         batch = encode_batch([x.T, x], codecs)
         decode_batch(batch, [TensorInfo.of(x.T), TensorInfo.of(x)], codecs)
-        codecs[0].decode(codecs[0].encode(x), room.T)
+        codecs[0].unpack(codecs[0].pack(x), room.T)
 
     run_in_child(work)
 
@@ -110,10 +110,10 @@ def test_files_batches_and_other_layouts_work_in_a_forked_child(tmp_path, dtype)
 def test_torch_keeps_its_number_of_threads_in_a_forked_child():
     def work() -> None:
         assert torch.get_num_threads() == 2
-        build("raw").encode(make(torch.float32)[:1])
+        build("raw").pack(make(torch.float32)[:1])
         assert torch.get_num_threads() == 2
         with pytest.raises(SpecError):
-            build("half").encode(torch.zeros(3, dtype=torch.int32))
+            build("half").pack(torch.zeros(3, dtype=torch.int32))
         assert torch.get_num_threads() == 2
 
     run_in_child(work)

@@ -41,7 +41,7 @@ class Golden:
 
     def encode(self) -> bytes:
         return dumps(
-            build(self.variant, self.bound).encode(self.input(), chunk_values=self.chunk_values)
+            build(self.variant, self.bound).pack(self.input(), chunk_values=self.chunk_values)
         )
 
     def input(self) -> torch.Tensor:
@@ -126,7 +126,7 @@ def _written_on_request(request: pytest.FixtureRequest) -> None:
         data = golden.encode()
         path_of(name, "tsr").write_bytes(data)
         packed = loads(data)
-        store(name, packed.codec.decode(packed))
+        store(name, packed.codec.unpack(packed))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -134,7 +134,7 @@ def _written_on_request(request: pytest.FixtureRequest) -> None:
 def test_golden_files_decode_to_the_same_bits(name, backend):
     packed = loads(path_of(name, "tsr").read_bytes())
     with use_backend(backend):
-        assert_bits_equal(load(name), packed.codec.decode(packed))
+        assert_bits_equal(load(name), packed.codec.unpack(packed))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -171,4 +171,4 @@ def test_a_changed_golden_is_noticed():
     golden[0, 0] = golden[0, 0].nextafter(torch.tensor(9.0))
     packed = loads(path_of("flat-f32", "tsr").read_bytes())
     with pytest.raises(AssertionError, match="bytes differ"):
-        assert_bits_equal(golden, packed.codec.decode(packed))
+        assert_bits_equal(golden, packed.codec.unpack(packed))

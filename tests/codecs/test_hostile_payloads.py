@@ -21,6 +21,7 @@ from tests.checks import assert_bits_equal, assert_rejects
 from tests.codecs.guard_pages import GuardedMemory
 from tests.codecs.lies import SHAPE, lies
 from tests.codecs.variants import BOUNDED, FIXED, PAYLOADS, build
+from tests.one_by_one import decode_one
 
 ROOT = Path(__file__).parents[2]
 # the fixture below compiles every kernel and decodes for all its tests; quiet cores need a minute
@@ -92,10 +93,10 @@ def test_guarded_payloads_decode_in_this_process():
     memory = GuardedMemory(1 << 16)
     x = torch.randn(50, 20)
     codec = build("flat", Bound.absolute(0.01))
-    (payload,) = codec.encode(x).payloads
+    (payload,) = codec.pack(x).payloads
     out = torch.zeros(50, 20)
-    codec.decode_payload(memory.copy(bytes(payload.tolist()), at_end=True), out)
-    assert_bits_equal(out, codec.decode(codec.encode(x)))
+    decode_one(codec, memory.copy(bytes(payload.tolist()), at_end=True), out)
+    assert_bits_equal(out, codec.unpack(codec.pack(x)))
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
@@ -103,11 +104,11 @@ def test_every_truncation_is_refused(variant):
     """Fixed-size payloads say their size; bounded ones end in something that is missed."""
     codec = build(variant, Bound.absolute(0.01))
     x = torch.randn(12, 16, generator=torch.Generator().manual_seed(1)).cumsum(1)
-    (payload,) = codec.encode(x).payloads
+    (payload,) = codec.pack(x).payloads
     out = torch.zeros_like(x)
     for size in range(payload.numel()):
         assert_rejects(
-            lambda size=size: codec.decode_payload(payload[:size].clone(), out), CorruptDataError
+            lambda size=size: decode_one(codec, payload[:size].clone(), out), CorruptDataError
         )
 
 
@@ -117,7 +118,7 @@ def test_steps_no_writer_uses_are_refused(variant):
     codec = build(variant, Bound.absolute(0.01))
     for dtype in (torch.float16, torch.bfloat16, torch.float32):
         for x in (torch.ones(100, dtype=dtype), torch.linspace(0, 1, 4000).to(dtype)):
-            (payload,) = codec.encode(x).payloads
+            (payload,) = codec.pack(x).payloads
             if payload[0] == 0:
                 continue  # stored exactly, without a step
             for step in (1e300, float("inf"), float("nan"), -1e300):
@@ -125,7 +126,7 @@ def test_steps_no_writer_uses_are_refused(variant):
                 changed[8:16] = torch.tensor([step], dtype=torch.float64).view(torch.uint8)
                 out = torch.zeros_like(x)
                 assert_rejects(
-                    lambda changed=changed, out=out: codec.decode_payload(changed, out),
+                    lambda changed=changed, out=out: decode_one(codec, changed, out),
                     CorruptDataError,
                 )
 
@@ -133,11 +134,11 @@ def test_steps_no_writer_uses_are_refused(variant):
 @pytest.mark.parametrize("variant", PAYLOADS)
 def test_absurd_shapes_are_refused_before_anything_is_allocated(variant):
     codec = build(variant, Bound.absolute(0.01))
-    (payload,) = codec.encode(torch.randn(30)).payloads
+    (payload,) = codec.pack(torch.randn(30)).payloads
     for shape in ((2**40,), (2**31, 2**31), (2**30,)):
         info = TensorInfo(shape, torch.float32)
         wrong = Packed(info, codec, (payload,), 2**62)
-        assert_rejects(lambda wrong=wrong: codec.decode(wrong), CorruptDataError)
+        assert_rejects(lambda wrong=wrong: codec.unpack(wrong), CorruptDataError)
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
@@ -145,14 +146,14 @@ def test_payloads_at_any_address_decode(variant):
     """A payload cut out of a larger buffer begins where it begins."""
     codec = build(variant, Bound.absolute(0.01))
     x = torch.randn(12, 16)
-    (payload,) = codec.encode(x).payloads
-    expected = codec.decode(codec.encode(x))
+    (payload,) = codec.pack(x).payloads
+    expected = codec.unpack(codec.pack(x))
     for offset in range(1, 8):
         buffer = torch.zeros(payload.numel() + 16, dtype=torch.uint8)
         moved = buffer[offset : offset + payload.numel()]
         moved.copy_(payload)
         out = torch.zeros_like(x)
-        codec.decode_payload(moved, out)
+        decode_one(codec, moved, out)
         assert_bits_equal(out, expected)
 
 
@@ -160,22 +161,22 @@ def test_payloads_at_any_address_decode(variant):
 def test_payloads_in_steps_decode(variant):
     codec = build(variant, Bound.absolute(0.01))
     x = torch.randn(12, 16)
-    (payload,) = codec.encode(x).payloads
+    (payload,) = codec.pack(x).payloads
     spread = torch.zeros(2 * payload.numel(), dtype=torch.uint8)[::2]
     spread.copy_(payload)
     out = torch.zeros_like(x)
-    codec.decode_payload(spread, out)
-    assert_bits_equal(out, codec.decode(codec.encode(x)))
+    decode_one(codec, spread, out)
+    assert_bits_equal(out, codec.unpack(codec.pack(x)))
 
 
 @pytest.mark.parametrize("variant", PAYLOADS)
 def test_payloads_that_are_no_bytes_are_refused(variant):
     codec = build(variant, Bound.absolute(0.01))
-    packed = codec.encode(torch.randn(12, 16))
+    packed = codec.pack(torch.randn(12, 16))
     (payload,) = packed.payloads
     for wrong in (payload.float(), payload.view(-1, 1), payload.view(torch.int8)):
         bad = Packed(packed.info, codec, (wrong,), packed.chunk_values)
-        assert_rejects(lambda bad=bad: codec.decode(bad), CorruptDataError)
+        assert_rejects(lambda bad=bad: codec.unpack(bad), CorruptDataError)
 
 
 @pytest.mark.parametrize("variant", ["flat", "flat-64-base-lorenzo2", "huffman", "ans", "rows"])
@@ -185,8 +186,8 @@ def test_lies_differ_from_the_truth_only_in_what_is_missing(variant):
     decoded = 0
     for _, data in lies(*PAYLOADS[variant]):
         try:
-            codec.decode_payload(
-                torch.frombuffer(bytearray(data), dtype=torch.uint8), torch.zeros(SHAPE)
+            decode_one(
+                codec, torch.frombuffer(bytearray(data), dtype=torch.uint8), torch.zeros(SHAPE)
             )
         except CorruptDataError:
             continue

@@ -14,6 +14,7 @@ from tersor import Bound, decompress
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal, assert_within_bound
 from tests.codecs.variants import BOUNDED, FIXED, build
+from tests.one_by_one import decode_one
 
 quick = settings(
     max_examples=500,
@@ -64,7 +65,7 @@ bounds = st.one_of(
 @given(tensors(), bounds, st.sampled_from(list(BOUNDED)), st.integers(1, 20))
 def test_bound_holds_whatever_comes(x, bound, variant, num_chunks):
     codec = build(variant, bound)
-    packed = codec.encode(x, chunk_values=1 + x.numel() // num_chunks)
+    packed = codec.pack(x, chunk_values=1 + x.numel() // num_chunks)
     assert_within_bound(x, decompress(packed), packed.error_bound)
     assert packed.error_bound is not None
     if bound.kind == "absolute":
@@ -75,7 +76,7 @@ def test_bound_holds_whatever_comes(x, bound, variant, num_chunks):
 @given(tensors(), st.sampled_from(list(FIXED)))
 def test_fixed_sizes_hold_whatever_comes(x, variant):
     codec = build(variant)
-    packed = codec.encode(x)
+    packed = codec.pack(x)
     assert packed.nbytes == codec.max_nbytes(tuple(x.shape), x.dtype)
     decoded = decompress(packed)
     assert decoded.shape == x.shape
@@ -94,6 +95,6 @@ def test_arbitrary_bytes_decode_or_are_refused(data, like, variant):
     payload = torch.frombuffer(bytearray(data + b"\0"), dtype=torch.uint8)[: len(data)]
     out = torch.zeros(like.shape, dtype=like.dtype)
     try:
-        codec.decode_payload(payload, out)
+        decode_one(codec, payload, out)
     except CorruptDataError:
         return

@@ -56,10 +56,10 @@ def test_a_single_value_of_any_stride_is_encoded_and_decoded_like_any_other(vari
     for view, dtype, value in product(VIEWS, DTYPES, VALUES):
         x, out = made(view, value, dtype), made(view, 7.0, dtype)
         with use_backend(backend):
-            expected, packed = codec.encode(plain(x)), codec.encode(x)
+            expected, packed = codec.pack(plain(x)), codec.pack(x)
             assert_bits_equal(packed.payloads[0], expected.payloads[0])
-            decoded = packed.codec.decode(packed)
-            assert packed.codec.decode(packed, out) is out
+            decoded = packed.codec.unpack(packed)
+            assert packed.codec.unpack(packed, out) is out
         assert_bits_equal(decoded, plain(out))
 
 
@@ -68,7 +68,7 @@ def test_lists_and_graph_codecs_take_a_single_value_of_any_stride(variant):
     codec = build(variant, Bound.absolute(0.1))
     for view in VIEWS:
         x, outs = made(view, 1.25), [made(view, 7.0), made(view, 7.0)]
-        expected = codec.decode(codec.encode(plain(x)))
+        expected = codec.unpack(codec.pack(plain(x)))
         batch = encode_batch([x, x], [codec, codec])
         decode_batch(batch, [TensorInfo.of(x)] * 2, [codec] * 2, out=outs)
         for found in (*outs, GraphCodec(codec).round_trip(x)):

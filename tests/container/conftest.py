@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from tersor.codecs import registry
-from tersor.codecs.codec import Codec
 from tersor.codecs.raw import Raw
 from tersor.errors import CorruptDataError, SpecError
 from tersor.types import Bound
+from tests.one_by_one import OneByOne
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rounding(Codec):
+class Rounding(OneByOne):
     """Multiples of the step as int32 behind a length; values must be small and finite."""
 
     codec_id: ClassVar[str] = "test-rounding"
@@ -32,13 +32,13 @@ class Rounding(Codec):
         finite = x[torch.isfinite(x)].double()
         return self.bound.resolve(float(finite.min()), float(finite.max()))
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def write(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
         assert error_bound is not None
         codes = torch.round(x.double() / error_bound).to(torch.int32).reshape(-1)
         head = torch.tensor([error_bound], dtype=torch.float64)
         return torch.cat([head.view(torch.uint8), codes.view(torch.uint8)])
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def read(self, payload: torch.Tensor, out: torch.Tensor) -> None:
         if payload.numel() != 8 + 4 * out.numel():
             raise CorruptDataError("the number of codes is wrong")
         step = payload[:8].clone().view(torch.float64)

@@ -44,9 +44,9 @@ def test_each_tensor_keeps_its_codec_and_bound(num_threads, monkeypatch):
     for x, y, codec, start, size in zip(
         tensors, found, codecs, batch.offsets.tolist(), batch.sizes.tolist(), strict=False
     ):
-        alone = codec.encode(x)
+        alone = codec.pack(x)
         assert_bits_equal(batch.buffer[start : start + size], alone.payloads[0])
-        assert_bits_equal(y, codec.decode(alone))
+        assert_bits_equal(y, codec.unpack(alone))
         if codec.codec_id not in FIXED:
             assert_within_bound(x, y, alone.error_bound)
 

@@ -6,13 +6,14 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 from tersor import Batch, Bound, TensorInfo, create, decode_batch, encode_batch
 from tersor.codecs.raw import Raw
-from tersor.container import begin_decode_batch, decode_payloads, encode_payloads
+from tersor.container import begin_decode_batch
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.runtime.op import use_backend
 from tests import data
@@ -95,8 +96,8 @@ def test_the_frame_is_that_of_the_cpu(make):
 def test_payloads_one_by_one_are_those_of_the_cpu(make):
     tensors, codecs = make()
     with use_backend("cpu"):
-        expected = encode_payloads([x.cpu() for x in tensors], codecs)
-    for payload, other in zip(encode_payloads(tensors, codecs), expected, strict=True):
+        expected = encode_batch([x.cpu() for x in tensors], codecs).payloads()
+    for payload, other in zip(encode_batch(tensors, codecs).payloads(), expected, strict=True):
         assert_bits_equal(payload.cpu(), other)
 
 
@@ -160,15 +161,60 @@ def test_wrong_sizes_of_codecs_of_fixed_size_are_refused(name, sizes):
         decoding.check()
 
 
+def needing_a_second_pass() -> tuple[list[torch.Tensor], list[Any]]:
+    """Rows with a NaN, codes that span more than 256, and what a fused kernel takes."""
+    rows = torch.randn(8, 16).repeat(40, 1)
+    broken = rows.clone()
+    broken[5, 3] = torch.nan
+    wide = torch.randn(2000)
+    bound, fine = Bound.relative(0.03), Bound.relative(1e-4)
+    kinds = [create("rows", bound=bound, entropy="ans"), create("ans", bound=fine)]
+    xs = [rows, broken, wide, broken * 2]
+    return [x.to(DEVICE) for x in xs], [kinds[0], kinds[0], kinds[1], kinds[0]]
+
+
+def test_what_a_fused_kernel_leaves_has_the_bytes_of_the_cpu():
+    xs, codecs = needing_a_second_pass()
+    expected = on_the_cpu(xs, codecs)
+    batch = encode_batch(xs, codecs)
+    assert int(batch.sizes.sum()) > int(expected.sizes.sum())
+    for found in (batch.completed(), batch.trimmed()):
+        assert found.sizes.tolist() == expected.sizes.tolist()
+        assert_bits_equal(found.buffer.cpu(), expected.buffer)
+    for one, other in zip(batch.payloads(), expected.payloads(), strict=True):
+        assert_bits_equal(one.cpu(), other)
+    for x, y in zip(xs, decode_batch(batch, infos_of(xs), codecs), strict=True):
+        assert torch.equal(x.isnan(), y.isnan())
+
+
+def test_compress_gives_the_bytes_and_the_bound_of_the_cpu():
+    for x, codec in zip(*needing_a_second_pass(), strict=True):
+        found = codec.pack(x)
+        with use_backend("reference"):
+            expected = codec.pack(x.cpu())
+        assert found.error_bound == expected.error_bound
+        assert_bits_equal(found.payloads[0].cpu(), expected.payloads[0])
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 40_000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_compress_finds_the_range_that_its_promise_follows_from(size, dtype):
+    x = torch.randn(size, generator=torch.Generator().manual_seed(size)).to(dtype)
+    codec = create("flat", bound=Bound.relative(0.01))
+    with use_backend("reference"):
+        expected = codec.resolve_bound(x)
+    assert codec.pack(x.to(DEVICE)).error_bound == expected
+
+
 @pytest.mark.parametrize("name", ["half", "fp8", "group4"])
 def test_payloads_of_fixed_size_that_are_cut_short_are_refused(name):
     xs = [torch.randn(size, device=DEVICE) for size in (0, 50, 70)]
     codecs = [create(name)] * 3
-    *others, last = encode_payloads(xs, codecs)
-    for x, y in zip(xs, decode_payloads([*others, last], infos_of(xs), codecs), strict=True):
+    *others, last = encode_batch(xs, codecs).payloads()
+    for x, y in zip(xs, decode_batch(Batch.of([*others, last]), infos_of(xs), codecs), strict=True):
         assert float((x - y).abs().sum()) < 0.5 * x.numel() + 1e-9
     with pytest.raises(CorruptDataError, match="expected"):
-        decode_payloads([*others, last[:-2].clone()], infos_of(xs), codecs)
+        decode_batch(Batch.of([*others, last[:-2].clone()]), infos_of(xs), codecs)
 
 
 def test_wrong_lists_are_refused():

@@ -184,16 +184,16 @@ def test_chunks_that_do_not_match_the_plan_make_no_file(chunks, message, raw, tm
 
 def test_packed_tensors_go_through_bytes_and_files(rounding):
     x = torch.randn(40)
-    packed = rounding.encode(x, chunk_values=16)
+    packed = rounding.pack(x, chunk_values=16)
     back = loads(dumps(packed))
     assert back.info == packed.info
     assert back.codec == packed.codec
     assert back.chunk_values == 16
     assert back.error_bound == 0.5
     assert all(map(torch.equal, back.payloads, packed.payloads))
-    assert torch.equal(back.codec.decode(back), rounding.decode(packed))
+    assert torch.equal(back.codec.unpack(back), rounding.unpack(packed))
     assert dumps(back) == dumps(packed)
-    assert torch.equal(Reader(io.BytesIO(dumps(packed))).read(""), rounding.decode(packed))
+    assert torch.equal(Reader(io.BytesIO(dumps(packed))).read(""), rounding.unpack(packed))
 
 
 def test_loads_wants_exactly_one_array(raw):

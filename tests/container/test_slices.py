@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tersor import Bound, TensorInfo
-from tersor.container import decode_payloads, encode_payloads
+from tersor.container import Batch, decode_batch, encode_batch
 from tersor.errors import CorruptDataError
 from tersor.kernels.runtime import cpu_runs, threads
 from tests import data
@@ -74,23 +74,23 @@ def mixed() -> list[torch.Tensor]:
 def test_a_list_has_the_bytes_and_values_of_one_at_a_time(variant, bound):
     codec, tensors = build(variant, bound), mixed()
     codecs, infos = [codec] * len(tensors), [TensorInfo.of(x) for x in tensors]
-    payloads = encode_payloads(tensors, codecs)
-    decoded = decode_payloads(payloads, infos, codecs)
+    payloads = encode_batch(tensors, codecs).payloads()
+    decoded = decode_batch(Batch.of(payloads), infos, codecs)
     for x, payload, y in zip(tensors, payloads, decoded, strict=True):
-        alone = codec.encode(x)
+        alone = codec.pack(x)
         assert_bits_equal(payload, alone.payloads[0])
-        assert_bits_equal(y, codec.decode(alone))
+        assert_bits_equal(y, codec.unpack(alone))
 
 
 def test_codecs_that_take_turns_keep_their_places():
     tensors = [common(seed) for seed in range(24)]
     codecs = [build(LISTED[k % 3], BOUNDS[k % 2]) for k in range(24)]
     codecs[5] = codecs[6] = build("half")
-    payloads = encode_payloads(tensors, codecs)
-    decoded = decode_payloads(payloads, [TensorInfo.of(x) for x in tensors], codecs)
+    payloads = encode_batch(tensors, codecs).payloads()
+    decoded = decode_batch(Batch.of(payloads), [TensorInfo.of(x) for x in tensors], codecs)
     for x, codec, payload, y in zip(tensors, codecs, payloads, decoded, strict=True):
-        assert_bits_equal(payload, codec.encode(x).payloads[0])
-        assert_bits_equal(y, codec.decode(codec.encode(x)))
+        assert_bits_equal(payload, codec.pack(x).payloads[0])
+        assert_bits_equal(y, codec.unpack(codec.pack(x)))
 
 
 @pytest.mark.parametrize("variant", ["flat", "rows"])
@@ -98,7 +98,7 @@ def test_common_slices_share_a_buffer_and_leave_others_alone(variant, monkeypatc
     """What shares a buffer came out of one call: without this, nothing would show that it does."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     tensors = [common(0), uncommon()[0], common(1), common(2)]
-    payloads = encode_payloads(tensors, [build(variant, BOUNDS[0])] * 4)
+    payloads = encode_batch(tensors, [build(variant, BOUNDS[0])] * 4).payloads()
     owners = [payload.untyped_storage().data_ptr() for payload in payloads]
     assert owners[0] == owners[2] == owners[3] != owners[1]
     assert all(payload.storage_offset() % 8 == 0 for payload in payloads)
@@ -109,7 +109,7 @@ def test_long_lists_are_cut_into_runs(variant, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     monkeypatch.setattr(cpu_runs, "_RUN_NBYTES", 3 * common(0).nbytes)
     tensors = [common(0) for _ in range(10)]
-    payloads = encode_payloads(tensors, [build(variant, BOUNDS[0])] * 10)
+    payloads = encode_batch(tensors, [build(variant, BOUNDS[0])] * 10).payloads()
     assert len({payload.untyped_storage().data_ptr() for payload in payloads}) == 4
     for payload in payloads[1:]:
         assert_bits_equal(payload, payloads[0])
@@ -119,12 +119,13 @@ def test_long_lists_are_cut_into_runs(variant, monkeypatch):
 def test_one_damaged_payload_of_a_list_is_refused(variant):
     tensors = [common(seed) for seed in range(6)]
     codecs, infos = [build(variant, BOUNDS[0])] * 6, [TensorInfo.of(x) for x in tensors]
-    payloads = encode_payloads(tensors, codecs)
+    payloads = encode_batch(tensors, codecs).payloads()
     for place in (0, 3, 5):
         shorter, altered = payloads[place][:-8], payloads[place].clone()
         altered[24:32] = 255
         for damaged in (shorter, altered):
             changed = [*payloads[:place], damaged, *payloads[place + 1 :]]
             assert_rejects(
-                lambda changed=changed: decode_payloads(changed, infos, codecs), CorruptDataError
+                lambda changed=changed: decode_batch(Batch.of(changed), infos, codecs),
+                CorruptDataError,
             )

@@ -20,6 +20,7 @@ from tests import data
 from tests.checks import assert_bits_equal
 from tests.container.stranger import Chunk, read_container
 from tests.container.stranger_payloads import decode_array, decode_chunk
+from tests.one_by_one import decode_one
 
 PAGE = (Path(__file__).parents[2] / "docs" / "format.md").read_text(encoding="utf-8")
 COARSE, FINE = Bound.relative(1e-2), Bound.relative(1e-4)
@@ -287,7 +288,7 @@ def test_the_payloads_on_the_page_are_what_tersor_writes(codec_id, values):
     table = PAGE.split("### Examples of payloads")[1].split(f"\n`{codec_id}`, ")[1].split("\n\n")[1]
     shown = bytes.fromhex(" ".join(re.findall(r"^\| `([0-9a-f ]+)` \|", table, re.MULTILINE)))
     codec = create(codec_id, bound=Bound.absolute(0.5))
-    (payload,) = codec.encode(torch.tensor(values, dtype=torch.float32)).payloads
+    (payload,) = codec.pack(torch.tensor(values, dtype=torch.float32)).payloads
     assert bytes(payload.tolist()) == shown
 
 
@@ -308,7 +309,7 @@ def outcomes(codec, shape, payload: bytes) -> tuple[bytes | None, bytes | None]:
     """Return the f32 values of a payload by tersor and by the stranger, None where refused."""
     out = torch.empty(shape)
     try:
-        codec.decode_payload(torch.tensor(list(payload), dtype=torch.uint8), out)
+        decode_one(codec, torch.tensor(list(payload), dtype=torch.uint8), out)
         decoded = out.numpy().tobytes()
     except CorruptDataError:
         decoded = None
@@ -326,7 +327,7 @@ def test_a_stranger_and_tersor_refuse_the_same_damage(variant):
     refused = 0
     for name in ("rows_with_infinity", "peaks", "large"):
         x = inputs[name][:60]
-        (payload,) = codec.encode(x).payloads
+        (payload,) = codec.pack(x).payloads
         for _ in range(60):
             damaged = bytearray(payload.tolist())
             # mostly headers: damage further behind is often an ordinary other value
@@ -371,6 +372,6 @@ def test_a_stranger_and_tersor_refuse_what_the_page_forbids(what):
 def test_a_stranger_and_tersor_refuse_every_cut():
     x = special_inputs(torch.float32)["rows_with_infinity"][:60]
     for variant in DAMAGED:
-        payload = bytes(BOUNDED[variant].encode(x).payloads[0].tolist())
+        payload = bytes(BOUNDED[variant].pack(x).payloads[0].tolist())
         for nbytes in range(0, len(payload.rstrip(b"\0")), 7):
             assert outcomes(BOUNDED[variant], tuple(x.shape), payload[:nbytes]) == (None, None)

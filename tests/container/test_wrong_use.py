@@ -10,7 +10,7 @@ import torch
 
 from tersor import Bound, TensorInfo, compress, create, decode_batch, dumps, encode_batch, loads
 from tersor.codecs.packed import Packed
-from tersor.container import Reader, Writer, decode_payloads, encode_payloads
+from tersor.container import Batch, Reader, Writer
 from tersor.errors import SpecError
 from tersor.types import MAX_DIMS
 from tests.checks import assert_rejects
@@ -62,9 +62,9 @@ def test_what_is_no_tensor_is_refused_with_the_way_to_one(x, raw):
     writer = Writer(io.BytesIO())
     for call in (
         lambda: writer.add("x", x, raw),
-        lambda: raw.encode(x),
+        lambda: raw.pack(x),
         lambda: encode_batch([x], [raw]),
-        lambda: encode_payloads([x], [raw]),
+        lambda: encode_batch([x], [raw]).payloads(),
         lambda: TensorInfo.of(x),
     ):
         assert "torch.as_tensor" in str(assert_rejects(call, SpecError))
@@ -84,14 +84,14 @@ def test_what_is_no_codec_is_refused_with_the_way_to_one(codec, raw):
     codec = type(raw) if codec == "class" else codec
     writer, x, info = Writer(io.BytesIO()), torch.zeros(3), TensorInfo((3,), torch.float32)
     batch = encode_batch([x], [raw])
-    payloads = encode_payloads([x], [raw])
+    payloads = encode_batch([x], [raw]).payloads()
     for call in (
         lambda: writer.add("x", x, codec),
         lambda: writer.add_chunks("x", info, codec, None, [x]),
         lambda: encode_batch([x], [codec]),
-        lambda: encode_payloads([x], [codec]),
+        lambda: encode_batch([x], [codec]).payloads(),
         lambda: decode_batch(batch, [info], [codec]),
-        lambda: decode_payloads(payloads, [info], [codec]),
+        lambda: decode_batch(Batch.of(payloads), [info], [codec]),
     ):
         assert "tersor.create" in str(assert_rejects(call, SpecError))
 

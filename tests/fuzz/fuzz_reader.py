@@ -21,8 +21,8 @@ import time
 
 from tersor.container import header, index, reader
 from tersor.kernels.entropy.symbols import body
+from tersor.kernels.payload import compose as payload
 from tersor.kernels.rows import compose
-from tersor.stages import payload
 from tests.fuzz.mutation import Choices, mutate, read_or_refuse, seed_files
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.entropy.huffman import huffman_encode
 from tersor.kernels.entropy.rans import rans_encode
 from tersor.kernels.entropy.rans import reference as rans
@@ -343,8 +344,10 @@ def _decode_rows(dtype, encoders):
         if bound == Bound.relative(1e-5):
             continue  # slow to decode by the reference, and nothing new
         out = Out(tuple(x.shape), dtype)
-        for by, (step, *parts) in encodings(encoders, encode_rows, x, bound, coder):
-            yield f"{name} {by}", (parts[0], step, *parts[1:], out, coder)
+        for by, (made, _) in encodings(encoders, encode_rows, x, bound, coder):
+            if made is not None:
+                step, data, *outliers = made
+                yield f"{name} {by}", (data, step, *outliers, out, coder)
 
 
 def in_groups(group: int) -> Iterator[tuple[str, Tensor]]:
@@ -369,7 +372,7 @@ def _scaled_uncast(dtype, encoders):
             yield f"{name} {by}", (cast, scales, group)
 
 
-def fresh(argument: Any, device: torch.device) -> Any:
+def fresh(argument: Any, device: torch.device) -> Any:  # noqa: PLR0911 - one per kind
     """Return the argument for one run on ``device``; whatever the run writes is its own."""
     if isinstance(argument, Out) and argument.before is not None:
         return argument.before.to(device, copy=True)
@@ -379,6 +382,8 @@ def fresh(argument: Any, device: torch.device) -> Any:
         return argument.to(device, copy=True)
     if isinstance(argument, list):
         return [fresh(part, device) for part in argument]
+    if isinstance(argument, EncodedList):
+        return EncodedList.apart([fresh(payload, device) for payload in argument.payloads()])
     if isinstance(argument, Symbols):
         names = ("symbols", "escape_positions", "escape_codes")
         moved = {name: fresh(getattr(argument, name), device) for name in names}

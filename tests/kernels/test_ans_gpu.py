@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tersor import encode_batch
 from tersor.codecs.entropy import Ans
 from tersor.errors import CorruptDataError
 from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
@@ -25,6 +26,7 @@ pytest.importorskip("triton")
 from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan
 from tersor.kernels.entropy.rans.gpu import encode_streams as rans_list
 from tests.kernels.test_flat_gpu import changed_payloads, guarded, starts_of
+from tests.one_by_one import decode_list, decode_one
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting
 
@@ -59,7 +61,7 @@ def inputs(dtype: torch.dtype) -> list[Tensor]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads, on the CPU, and the states."""
-    buffer, sizes, status = ans.encode_ans([x.to(DEVICE) for x in xs], bounds)
+    buffer, sizes, status, _ = ans.encode_ans([x.to(DEVICE) for x in xs], bounds)
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 
@@ -92,9 +94,7 @@ def decoded(
 def by_reference(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> list[Tensor]:
     """Payloads of the codec, one by one."""
     with use_backend("reference"):
-        return [
-            Ans(bound=bound).encode_tensors([x])[0] for x, bound in zip(xs, bounds, strict=True)
-        ]
+        return [Ans(bound=bound).pack_chunk(x) for x, bound in zip(xs, bounds, strict=True)]
 
 
 def read_by_reference(payload: Tensor, like: Tensor) -> Tensor | None:
@@ -102,7 +102,7 @@ def read_by_reference(payload: Tensor, like: Tensor) -> Tensor | None:
     out = torch.zeros_like(like)
     try:
         with use_backend("reference"):
-            Ans(bound=Bound.absolute(0.0)).decode_payload(payload, out)
+            decode_one(Ans(bound=Bound.absolute(0.0)), payload, out)
     except CorruptDataError:
         return None
     return out
@@ -228,13 +228,13 @@ def test_the_codec_writes_and_reads_the_same_bytes_for_lists_as_for_single_tenso
     expected = by_reference(xs, [codec.bound] * len(xs))
     moved = [x.to(DEVICE) for x in xs]
     with use_backend("gpu"):
-        payloads = codec.encode_tensors(moved)
+        payloads = encode_batch(moved, [codec] * len(moved)).payloads()
         for one, other in zip(expected, payloads, strict=True):
             assert_bits_equal(one, other.cpu())
         outs = [torch.zeros_like(x) for x in moved]
-        codec.decode_payloads(payloads, outs)
+        decode_list(codec, payloads, outs)
         cut = [payloads[0][:-8], *payloads[1:]]
-        assert_rejects(lambda: codec.decode_payloads(cut, outs), CorruptDataError)
+        assert_rejects(lambda: decode_list(codec, cut, outs), CorruptDataError)
     for x, payload, out in zip(xs, expected, outs, strict=True):
         assert_bits_equal(read_by_reference(payload, x), out.cpu())
 
@@ -246,7 +246,7 @@ def test_lists_are_encoded_and_decoded_without_waiting():
     outs = [torch.empty_like(x) for x in xs]
 
     def step() -> Tensor:
-        buffer, sizes, _ = ans.encode_ans(xs, bounds)
+        buffer, sizes, _, _ = ans.encode_ans(xs, bounds)
         rooms = (sizes + 7) // 8 * 8
         return ans_decode.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs)
 

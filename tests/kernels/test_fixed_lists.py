@@ -13,9 +13,11 @@ from torch import Tensor
 
 from tersor.codecs.codec import Codec
 from tersor.codecs.registry import create
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tests.checks import assert_bits_equal
+from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
@@ -41,6 +43,7 @@ CASES = (
     ("group4", {"hadamard": True}, F32),
     ("group4", {"group": 32, "seed": 5}, F64),
 )
+
 IDS = [f"{name} {options} {dtype}" for name, options, dtype in CASES]
 
 
@@ -58,7 +61,7 @@ def a_list(dtype: torch.dtype) -> list[Tensor]:
 def by_codec(codec: Codec, xs: Sequence[Tensor]) -> list[Tensor]:
     """Payloads one by one, from the reference."""
     with use_backend("reference"):
-        return [codec.encode_tensor(x) for x in xs]
+        return [codec.pack_chunk(x) for x in xs]
 
 
 def comparable(codec: Codec, payload: Tensor) -> Tensor:
@@ -71,11 +74,11 @@ def comparable(codec: Codec, payload: Tensor) -> Tensor:
 
 def encoded(codec: Codec, xs: Sequence[Tensor]) -> list[Tensor]:
     """Encode the list in one call, look at what is between the payloads, and return these."""
-    engine, bound = codec.list_engine()
     with use_backend("gpu"):
-        found = engine.encode([x.to(DEVICE) for x in xs], [bound] * len(xs))
+        found = codec.encode([x.to(DEVICE) for x in xs])
+    assert found.device_sizes.tolist() == found.sizes
     buffer, payloads, end = found.buffer.cpu(), [], 0
-    for size in found.sizes.tolist():
+    for size in found.sizes:
         payloads.append(buffer[end : end + size])
         assert not buffer[end + size : end + padded(size)].any()
         end += padded(size)
@@ -101,9 +104,9 @@ def decoded(
     pairs = zip(payloads, padding, strict=True)
     buffer = torch.cat([part.to(torch.uint8) for pair in pairs for part in pair]).to(DEVICE)
     places = torch.tensor([0, *(padded(p.numel()) for p in payloads)]).cumsum(0)[:-1].to(DEVICE)
-    engine, _ = codec.list_engine()
+    given = EncodedList(torch.tensor(sizes, device=DEVICE), buffer, offsets=places)
     with use_backend("gpu"):
-        status = engine.decode(buffer, places, torch.tensor(sizes, device=DEVICE), outs).tolist()
+        status = codec.decode(given, outs).status.tolist()
     found = [out.cpu().clone() for out in outs]
     for out, state in zip(outs, status, strict=True):
         if state == 0 and out.numel():
@@ -123,7 +126,7 @@ def test_payloads_and_values_of_a_list_are_those_of_the_codec(name, options, dty
     for payload, value in zip(expected, values, strict=True):
         out = torch.zeros_like(value)
         with use_backend("reference"):
-            codec.decode_payload(payload, out)
+            decode_one(codec, payload, out)
         assert torch.equal(out.isnan(), value.isnan())
         assert_bits_equal(out.nan_to_num(1.5), value.nan_to_num(1.5))
 
@@ -139,13 +142,25 @@ def test_a_payload_of_a_wrong_size_is_reported_and_its_tensor_not_written(name, 
 
 
 @pytest.mark.parametrize(("name", "group"), [("group8", 96), ("group4", 8192), ("fp8", 4096)])
-def test_groups_that_no_program_holds_are_left_to_the_codec(name, group):
-    assert create(name, group=group).list_engine() is None
+def test_groups_that_no_program_holds_are_composed(name, group):
+    codec, xs = create(name, group=group), [torch.randn(3000), torch.randn(17)]
+    with use_backend("gpu"):
+        found = codec.encode([x.to(DEVICE) for x in xs])
+    assert found.device_sizes is None
+    for one, other in zip(by_codec(codec, xs), found.payloads(), strict=True):
+        assert_bits_equal(one, other.cpu())
 
 
-@pytest.mark.parametrize("name", ["half", "bf16", "fp8", "group8", "group4"])
-def test_an_engine_knows_the_size_of_a_payload(name):
-    codec = create(name)
-    engine, _ = codec.list_engine()
-    for numel in (0, 1, 255, 256, 257, 5000):
-        assert engine.nbytes(numel) == codec.max_nbytes((numel,), F32)
+@pytest.mark.parametrize("name", ["half", "bf16", "fp8", "group8", "group4", "raw"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_list_is_encoded_into_memory_of_the_caller(name, count):
+    codec, xs = create(name), [torch.randn(300 + k, device=DEVICE) for k in range(count)]
+    room = sum(padded(codec.max_nbytes(tuple(x.shape), x.dtype)) for x in xs)
+    memory = torch.full((room + GUARD_NBYTES,), GUARD, dtype=torch.uint8, device=DEVICE)
+    with use_backend("gpu"):
+        expected = codec.encode(xs).payloads()
+        found = codec.encode(xs, out=memory).payloads()
+    assert found[0].data_ptr() == memory.data_ptr()
+    for one, other in zip(expected, found, strict=True):
+        assert_bits_equal(one, other)
+    assert bool((memory[room:] == GUARD).all())

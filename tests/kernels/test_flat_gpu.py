@@ -18,6 +18,7 @@ from tersor.raw_bytes import padded
 from tersor.types import Bound
 from tests import data
 from tests.checks import assert_bits_equal
+from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
@@ -53,7 +54,7 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound], block: int) -> list[Tensor]:
     """Encode on the device; return the payloads on the CPU."""
-    buffer, sizes = flat.encode_flat([x.to(DEVICE) for x in xs], bounds, block)
+    buffer, sizes, _, _ = flat.encode_flat([x.to(DEVICE) for x in xs], bounds, block)
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found]
 
@@ -97,7 +98,7 @@ def by_reference(xs: Sequence[Tensor], bounds: Sequence[Bound], block: int) -> l
     """Payloads of the codec, one by one."""
     with use_backend("reference"):
         pairs = zip(xs, bounds, strict=True)
-        return [Flat(bound=bound, block=block).encode_tensors([x])[0] for x, bound in pairs]
+        return [Flat(bound=bound, block=block).pack_chunk(x) for x, bound in pairs]
 
 
 def read_by_reference(payload: Tensor, like: Tensor, block: int) -> Tensor | None:
@@ -105,7 +106,7 @@ def read_by_reference(payload: Tensor, like: Tensor, block: int) -> Tensor | Non
     out = torch.zeros_like(like)
     try:
         with use_backend("reference"):
-            Flat(bound=Bound.absolute(0.0), block=block).decode_payload(payload, out)
+            decode_one(Flat(bound=Bound.absolute(0.0), block=block), payload, out)
     except CorruptDataError:
         return None
     return out

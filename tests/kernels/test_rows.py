@@ -19,7 +19,7 @@ def lookups(num_rows: int, num_distinct: int, width: int, dtype=torch.float32) -
 
 
 def restored(x: torch.Tensor, bound: float, coder: str) -> tuple[torch.Tensor, torch.Tensor]:
-    step, body, positions, values = encode_rows(x, Bound.absolute(bound), coder)
+    (step, body, positions, values), _ = encode_rows(x, Bound.absolute(bound), coder)
     out = torch.full_like(x, torch.nan)
     assert decode_rows(body, step, positions, values, out, coder) == body.numel()
     return out, body
@@ -62,13 +62,13 @@ def test_outliers_stand_in_their_own_rows(coder):
 
 
 def test_a_bound_without_a_grid_has_no_body():
-    assert encode_rows(lookups(5, 3, 8), Bound.absolute(0.0)) is None
-    assert encode_rows(torch.full((4, 8), torch.nan), Bound.relative(0.1)) is None
+    assert encode_rows(lookups(5, 3, 8), Bound.absolute(0.0))[0] is None
+    assert encode_rows(torch.full((4, 8), torch.nan), Bound.relative(0.1))[0] is None
 
 
 def test_a_body_of_other_rows_is_refused():
     x = lookups(500, 60, 8)
-    step, body, positions, values = encode_rows(x, Bound.absolute(0.01), "huffman")
+    (step, body, positions, values), _ = encode_rows(x, Bound.absolute(0.01), "huffman")
     for shape in ((400, 8), (600, 8), (500, 9)):
         out = torch.zeros(shape)
         assert_rejects(
@@ -89,7 +89,7 @@ def test_a_body_of_other_rows_is_refused():
 def test_references_to_rows_that_do_not_exist_are_refused(coder, backend):
     """Five distinct rows take three bits per reference, which could name eight."""
     x = torch.arange(5.0).repeat(4)[:, None].expand(20, 8).contiguous()
-    step, body, positions, values = encode_rows(x, Bound.absolute(0.01), coder)
+    (step, body, positions, values), _ = encode_rows(x, Bound.absolute(0.01), coder)
     # header of 8 bytes, packed; 20 flags of one bit; 15 references of three bits
     assert body[:8].tolist() == [5, 0, 0, 0, 0, 0, 0, 0]
     assert body[8:16].tolist() == [0b11111, 0, 0, 0, 0, 0, 0, 0]

@@ -11,12 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tersor import encode_batch
 from tersor.codecs.rows import Rows
 from tersor.errors import CorruptDataError
 from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.checks import assert_bits_equal, assert_within_bound
+from tests.one_by_one import decode_list, decode_one
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
@@ -67,7 +69,7 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads on the CPU, and states."""
-    buffer, sizes, status = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
+    buffer, sizes, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 
@@ -108,7 +110,7 @@ def decoded(
 def by_codec(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> list[Tensor]:
     """Payloads of the codec, one by one, on the CPU."""
     with use_backend("cpu"):
-        return [codec(b).encode_tensors([x])[0] for x, b in zip(xs, bounds, strict=True)]
+        return [codec(b).pack_chunk(x) for x, b in zip(xs, bounds, strict=True)]
 
 
 def read_by_codec(payload: Tensor, like: Tensor) -> Tensor | None:
@@ -116,7 +118,7 @@ def read_by_codec(payload: Tensor, like: Tensor) -> Tensor | None:
     out = torch.zeros_like(like)
     try:
         with use_backend("cpu"):
-            codec(Bound.absolute(0.0)).decode_payload(payload, out)
+            decode_one(codec(Bound.absolute(0.0)), payload, out)
     except CorruptDataError:
         return None
     return out
@@ -236,12 +238,10 @@ def test_the_codec_gives_the_same_bytes_and_values_on_the_device():
     bounds = [*bounds, Bound.relative(0.05), Bound.relative(0.1), Bound.absolute(0.1)]
     with use_backend("gpu"):
         device = [x.to(DEVICE) for x in xs]
-        found = [
-            codec(bound).encode_tensors([x])[0] for x, bound in zip(device, bounds, strict=True)
-        ]
-        together = codec(bounds[0]).encode_tensors(device)
+        found = [codec(bound).pack_chunk(x) for x, bound in zip(device, bounds, strict=True)]
+        together = encode_batch(device, [codec(bounds[0])] * len(device)).payloads()
         outs = [torch.zeros_like(x) for x in device]
-        codec(bounds[0]).decode_payloads(together, outs)
+        decode_list(codec(bounds[0]), together, outs)
     for one, other in zip(by_codec(xs, bounds), found, strict=True):
         assert_bits_equal(one, other.cpu())
     for x, one, out in zip(xs, by_codec(xs, [bounds[0]] * len(xs)), outs, strict=True):

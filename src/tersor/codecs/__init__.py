@@ -1,4 +1,4 @@
-"""Codecs: named, versioned compositions of stages. Importing this registers the built-in ones."""
+"""Codecs: named, versioned pipelines. Importing this registers the built-in ones."""
 
 from tersor.codecs import auto, cast, entropy, flat, foreign, group, lz, raw, rows
 from tersor.codecs.codec import Codec

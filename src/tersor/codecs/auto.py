@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 from typing import ClassVar, Final
@@ -19,6 +20,7 @@ from tersor.codecs.raw import Raw
 from tersor.codecs.registry import register
 from tersor.codecs.rows import Rows, row_shape
 from tersor.errors import SpecError
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.types import Bound, TensorInfo
 
 _SAMPLE_VALUES: Final = 1 << 18
@@ -46,7 +48,7 @@ class Auto(Codec):
     """
 
     codec_id: ClassVar[str] = "auto"
-    writes_payloads: ClassVar[bool] = False
+    is_selector: ClassVar[bool] = True
     guarantee: ClassVar[str] = "every finite value within the bound, NaN and infinities kept"
 
     bound: Bound
@@ -81,7 +83,8 @@ class Auto(Codec):
         sample = _sample(x)
         scored = []
         for codec in self.candidates(x):
-            encoded_nbytes = codec.encode_payload(sample, error_bound).numel()
+            promise = error_bound if codec.takes_bound() else None
+            encoded_nbytes = codec.pack_chunk(sample, promise).numel()
             cost = self._cost(codec, encoded_nbytes / max(1, sample.nbytes))
             scored.append((cost, codec, sample.nbytes / max(1, encoded_nbytes)))
         cost, codec, ratio = min(scored, key=lambda entry: entry[0])
@@ -111,31 +114,33 @@ class Auto(Codec):
         """See ``BoundedCodec.resolve_bound``."""
         return Flat(bound=self.bound).resolve_bound(x)
 
-    def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
+    def pack(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
         """Encode with the chosen codec, which the result names; the bound asked for is promised."""
         self.check_supported(TensorInfo.of(x).dtype)
         x = materialised(x)
         error_bound = self.resolve_bound(x)
         codec, reason = self.choose(x, error_bound)
-        packed = codec.encode(x, chunk_values=chunk_values)
+        packed = codec.pack(x, chunk_values=chunk_values)
         if packed.nbytes > x.nbytes:
             # the sample promised more than the rest kept
-            packed = Raw().encode(x, chunk_values=chunk_values)
+            packed = Raw().pack(x, chunk_values=chunk_values)
             reason = f"raw, because {codec.codec_id} made more bytes of it; {reason}"
         return replace(packed, error_bound=error_bound, reason=reason)
 
-    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
+    def unpack(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode with the codec that was chosen."""
-        return packed.codec.decode(packed, out)
+        return packed.codec.unpack(packed, out)
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
+    def encode(
+        self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
+    ) -> EncodedList:
         """Refuse: payloads are written by the chosen codec, never by ``auto`` itself."""
-        del x, error_bound
-        raise SpecError("codec 'auto' chooses per tensor: call encode, or choose first")
+        del xs, bounds
+        raise SpecError("codec 'auto' chooses per tensor: call pack, or choose first")
 
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
+    def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> None:
         """Refuse: no payload is ever written by ``auto`` itself."""
-        del payload, out
+        del encoded, outs
         raise SpecError("codec 'auto' writes no payload of its own; use the codec it chose")
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:

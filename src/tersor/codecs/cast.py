@@ -4,47 +4,36 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import torch
 
-from tersor.codecs.codec import Codec, checked_payload
-from tersor.codecs.fixed_lists import CastEngine, ScaledCastEngine
-from tersor.codecs.lists import NO_BOUND, ListEngine
+from tersor.codecs.pipeline import FixedCodec
 from tersor.codecs.registry import register
-from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.group.cast import scaled_cast, scaled_uncast
+from tersor.errors import SpecError
+from tersor.kernels.batch import (
+    decode_casts,
+    decode_scaled_casts,
+    encode_casts,
+    encode_scaled_casts,
+)
 from tersor.kernels.group.cast.layout import payload_nbytes
-from tersor.raw_bytes import as_bytes, empty
-from tersor.types import Bound
+from tersor.kernels.runtime.op import Op
 
 _FP8: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CastCodec(Codec):
+class CastCodec(FixedCodec):
     """Store the values in a 16-bit float dtype; payload: the cast values."""
 
-    size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
+    encode_op: ClassVar[Op] = encode_casts
+    decode_op: ClassVar[Op] = decode_casts
     target: ClassVar[torch.dtype]
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """See ``Codec.encode_payload``."""
-        del error_bound
-        return as_bytes(empty(x.shape, self.target, x.device).copy_(x))
-
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """See ``Codec.decode_payload``."""
-        payload = checked_payload(payload)
-        if payload.numel() != 2 * out.numel():
-            raise CorruptDataError(
-                f"{2 * out.numel()} payload bytes expected, {payload.numel()} present"
-            )
-        out.view(-1).copy_(payload.view(self.target))
-
-    def list_engine(self) -> tuple[ListEngine, Bound] | None:
-        """See ``Codec.list_engine``."""
-        return CastEngine(self.target), NO_BOUND
+    def parts(self) -> tuple[Any, ...]:
+        """The dtype to cast to."""
+        return (self.target,)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Two bytes per value."""
@@ -76,7 +65,7 @@ class Bf16(CastCodec):
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Fp8(Codec):
+class Fp8(FixedCodec):
     """8-bit floats with one float32 scale per group. Payload: scales, then values.
 
     ``format`` is ``e4m3`` (4 significant bits) or ``e5m2`` (3, wider range). Values that are not
@@ -84,7 +73,8 @@ class Fp8(Codec):
     """
 
     codec_id: ClassVar[str] = "fp8"
-    size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
+    encode_op: ClassVar[Op] = encode_scaled_casts
+    decode_op: ClassVar[Op] = decode_scaled_casts
     guarantee: ClassVar[str] = (
         "a fixed size; relative error 2**-4 (e4m3) or 2**-3 (e5m2) near the group's maximum"
     )
@@ -99,32 +89,9 @@ class Fp8(Codec):
         if type(self.group) is not int or not 1 <= self.group <= 2**20:
             raise SpecError(f"group must be from 1 to 1048576, not {self.group}")
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """See ``Codec.encode_payload``."""
-        del error_bound
-        values = x.reshape(-1).to(torch.float32)
-        values = torch.cat([values, values.new_zeros(-values.numel() % self.group)])
-        scales, data = scaled_cast(values, _FP8[self.format], self.group)
-        return torch.cat([as_bytes(scales), as_bytes(data)[: x.numel()]])
-
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """See ``Codec.decode_payload``."""
-        payload = checked_payload(payload)
-        expected = self.max_nbytes(tuple(out.shape), out.dtype)
-        if payload.numel() != expected:
-            raise CorruptDataError(f"{expected} payload bytes expected, {payload.numel()} present")
-        scales_nbytes = expected - out.numel()
-        scales = payload[:scales_nbytes].view(torch.float32)
-        data = payload[scales_nbytes:]
-        data = torch.cat([data, data.new_zeros(-data.numel() % self.group)])
-        values = scaled_uncast(data.view(_FP8[self.format]), scales, self.group)
-        out.view(-1).copy_(values[: out.numel()])
-
-    def list_engine(self) -> tuple[ListEngine, Bound] | None:
-        """See ``Codec.list_engine``."""
-        if not ScaledCastEngine.can_take(self.group):
-            return None
-        return ScaledCastEngine(_FP8[self.format], self.group), NO_BOUND
+    def parts(self) -> tuple[Any, ...]:
+        """The dtype to cast to, and the values that share a scale."""
+        return _FP8[self.format], self.group
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """One byte per value and four per group."""

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
 from types import FunctionType
 from typing import Any, ClassVar, Final, Literal, Self
 
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
-from tersor.codecs.lists import ListEngine
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.batch.encoded_list import (
+    EncodedList,
+    Undecoded,
+    finish_decoding,
+    settled,
+)
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.runtime.threads import fork_safe
 from tersor.raw_bytes import empty
@@ -22,30 +28,31 @@ from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 _COMPUTING: Final = (
     "resolve_bound",
     "encode",
-    "encode_payload",
-    "encode_tensor",
-    "encode_tensors",
     "decode",
-    "decode_payload",
-    "decode_payloads",
-    "decode_alone",
+    "pack",
+    "unpack",
+    "encode_difference",
+    "decode_add",
 )
 """The methods of codecs that compute with tensors."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Codec(ABC):
-    """A named, versioned way to turn a tensor into bytes and back.
+    """A named, versioned way to turn tensors into bytes and back.
 
     Instances are frozen specs: ``to_config`` / ``from_config`` go through JSON, equal configs make
     equal codecs. Same id and version means that each decodes the other's bytes.
+
+    A codec encodes a list of tensors: ``encode`` and ``decode`` serve ``compress``, batches, files and
+    every site. One tensor of any size and layout goes through ``pack`` and ``unpack``.
     """
 
     codec_id: ClassVar[str]
     version: ClassVar[int] = 1
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "bounded"
-    writes_payloads: ClassVar[bool] = True
-    """False for a codec that only chooses another one; files never name it."""
+    is_selector: ClassVar[bool] = False
+    """True for a codec that only chooses another one; files never name it."""
     guarantee: ClassVar[str]
     """What the codec promises about the decoded values, in one line."""
 
@@ -59,12 +66,26 @@ class Codec(ABC):
                 setattr(cls, name, _fork_safe_member(vars(cls)[name]))
 
     @abstractmethod
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """Encode one contiguous chunk into a uint8 tensor on the same device."""
+    def encode(
+        self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
+    ) -> EncodedList:
+        """Encode contiguous tensors of one dtype and device, each as one payload.
+
+        Args:
+            xs: at least one tensor, of up to 2**30 values.
+            bounds: one per tensor, in place of the codec's own.
+        """
 
     @abstractmethod
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """Decode into the contiguous ``out``; malformed bytes raise ``CorruptDataError``."""
+    def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded | None:
+        """Decode payloads into contiguous tensors of one dtype and device.
+
+        Returns:
+            What a device has not decoded yet; None if all is done.
+
+        Raises:
+            CorruptDataError: a payload is not what this codec writes.
+        """
 
     @abstractmethod
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
@@ -88,7 +109,7 @@ class Codec(ABC):
         return None
 
     @fork_safe
-    def encode(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
+    def pack(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
         """Encode a tensor of any size and layout; ``x`` is never changed.
 
         Raises:
@@ -98,16 +119,36 @@ class Codec(ABC):
         self.check_supported(info.dtype)
         check_chunk_values(chunk_values)
         x = materialised(x)
-        error_bound = self.resolve_bound(x)
         plan = ChunkPlan(info.shape, chunk_values)
-        payloads = tuple(
-            self.encode_chunk(x.view(-1)[chunk.start : chunk.stop].view(chunk.shape), error_bound)
-            for chunk in plan
-        )
+        if len(plan) == 1:
+            (encoded,) = settled([self.encode([x])], info.dtype)
+            error_bound = self._promised(x, encoded)
+            return Packed(info, self, tuple(encoded.payloads()), chunk_values, error_bound)
+        error_bound = self.resolve_bound(x)
+        chunks = (x.view(-1)[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan)
+        payloads = tuple(self.pack_chunk(chunk, error_bound) for chunk in chunks)
         return Packed(info, self, payloads, chunk_values, error_bound)
 
+    def _promised(self, x: torch.Tensor, encoded: EncodedList) -> float | None:
+        """Return what ``resolve_bound`` does, from the range that encoding found if it did."""
+        limits = encoded.ranges[0] if encoded.ranges else None
+        if limits is None or not self.takes_bound():
+            return self.resolve_bound(x)
+        bound: Bound = self.bound  # type: ignore[attr-defined]
+        return bound.resolve(*limits)
+
+    def pack_chunk(self, x: torch.Tensor, error_bound: float | None = None) -> torch.Tensor:
+        """Return the payload of one contiguous chunk.
+
+        ``error_bound`` is the error promised for its whole array, in place of the codec's own bound.
+        """
+        check_num_values(x.numel())
+        bounds = None if error_bound is None else [Bound.absolute(error_bound)]
+        (encoded,) = settled([self.encode([x], bounds)])
+        return encoded.payloads()[0]
+
     @fork_safe
-    def decode(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
+    def unpack(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
         """Decode into ``out`` (same shape, dtype and device) or into a new tensor.
 
         Raises:
@@ -123,45 +164,14 @@ class Codec(ABC):
             check_payload_size(payload, chunk.stop - chunk.start)
         target = checked_out(out, info, packed.device)
         flat = target.view(-1)
-        for chunk, payload in zip(plan, packed.payloads, strict=True):
-            self.decode_payload(payload, flat[chunk.start : chunk.stop].view(chunk.shape))
+        parts = [flat[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan]
+        payloads = [checked_payload(payload) for payload in packed.payloads]
+        finish_decoding(self.decode(EncodedList.apart(payloads), parts), payloads)
         return target if out is None else copy_if_strided(target, out)
 
-    def encode_tensor(self, x: torch.Tensor) -> torch.Tensor:
-        """Encode a whole contiguous tensor of a supported dtype as one padded payload."""
-        return self.encode_chunk(x, self.resolve_bound(x))
-
-    def encode_tensors(self, xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Do what ``encode_tensor`` does for each of a list of tensors on one device.
-
-        Payloads may be views of one buffer.
-        """
-        return [self.encode_tensor(x) for x in xs]
-
-    def decode_payloads(
-        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
-    ) -> None:
-        """Do what ``decode_payload`` does for each of a list of payloads on one device."""
-        for payload, out in zip(payloads, outs, strict=True):
-            self.decode_payload(payload, out)
-
-    def decode_alone(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """Do what ``decode_payload`` does without ``list_engine``."""
-        self.decode_payload(payload, out)
-
-    def list_engine(self) -> tuple[ListEngine, Bound] | None:
-        """Return what encodes lists of tensors on a GPU without waiting, and the bound to give it."""
-        return None
-
-    @fork_safe
-    def encode_chunk(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """Encode one contiguous chunk, padded to the least size a reader accepts.
-
-        Raises:
-            SpecError: more values than one payload can hold.
-        """
-        check_num_values(x.numel())
-        return pad_payload(self.encode_payload(x, error_bound), x.numel())
+    def batch_key(self) -> Hashable:
+        """Return what is equal for codecs that share a call: all but the bound."""
+        return type(self), *(getattr(self, name) for name in _options(type(self)))
 
     @classmethod
     def takes_bound(cls) -> bool:
@@ -177,7 +187,7 @@ class Codec(ABC):
     @classmethod
     def option_names(cls) -> list[str]:
         """Return the names of the options, without ``bound``."""
-        return [f.name for f in fields(cls) if f.name != "bound"]
+        return list(_options(cls))
 
     @classmethod
     def check_options(cls, names: Iterable[str]) -> None:
@@ -207,6 +217,11 @@ class Codec(ABC):
         return cls(**spec)
 
 
+@cache
+def _options(codec: type[Codec]) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(codec) if f.name != "bound")
+
+
 def _fork_safe_member(member: Any) -> Any:
     """Return a function, static method or class method made fork-safe; anything else as it is."""
     if isinstance(member, staticmethod):
@@ -229,19 +244,13 @@ def materialised(x: torch.Tensor) -> torch.Tensor:
 def check_num_values(num_values: int) -> None:
     """Raise ``SpecError`` if one payload cannot hold that many values."""
     if num_values > MAX_CHUNK_VALUES:
-        raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use encode")
+        raise SpecError(f"one payload holds at most {MAX_CHUNK_VALUES} values; use pack")
 
 
 def check_chunk_values(chunk_values: int) -> None:
     """Raise ``SpecError`` unless a payload can hold that many values."""
     if type(chunk_values) is not int or not 1 <= chunk_values <= MAX_CHUNK_VALUES:
         raise SpecError(f"chunk_values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}")
-
-
-def pad_payload(payload: torch.Tensor, num_values: int) -> torch.Tensor:
-    """Append zeros up to the least size that ``check_payload_size`` accepts."""
-    missing = (num_values >> MAX_VALUES_PER_BYTE_LOG2) - payload.numel()
-    return payload if missing <= 0 else torch.cat([payload, payload.new_zeros(missing)])
 
 
 def checked_payload(payload: torch.Tensor) -> torch.Tensor:

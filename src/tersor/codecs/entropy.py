@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tersor.codecs.bounded import StreamCodec
-from tersor.codecs.lists import AnsEngine, ListEngine
 from tersor.codecs.registry import register
-from tersor.stages.encoders.entropy import AnsEncoder, HuffmanEncoder
-from tersor.types import Bound
+from tersor.codecs.stream import StreamCodec
+from tersor.kernels.batch.encoders.entropy import AnsEncoder, HuffmanEncoder
 
 
 @register
@@ -46,8 +44,3 @@ class Ans(StreamCodec):
     def encoder(self) -> AnsEncoder:
         """RANS coding."""
         return AnsEncoder(frequencies=self.frequencies)
-
-    def list_engine(self) -> tuple[ListEngine, Bound] | None:
-        """See ``Codec.list_engine``."""
-        is_plain = self.lorenzo == 0 and self.frequencies is None
-        return (AnsEngine(), self.bound) if is_plain else None

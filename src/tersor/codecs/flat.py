@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
-
-from tersor.codecs.bounded import Coded, StreamCodec
-from tersor.codecs.lists import FlatEngine, ListEngine
 from tersor.codecs.registry import register
-from tersor.kernels.batch import pack_slices, unpack_slices
-from tersor.stages import payload as layout
-from tersor.stages.encoders.bitpack import BitpackEncoder
-from tersor.types import Bound
+from tersor.codecs.stream import StreamCodec
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 
 
 @register
@@ -33,30 +26,6 @@ class Flat(StreamCodec):
     def encoder(self) -> BitpackEncoder:
         """Fixed-length packing."""
         return BitpackEncoder(block=self.block, base=self.base)
-
-    @property
-    def _is_plain(self) -> bool:
-        return self.lorenzo == 0 and not self.base
-
-    def list_engine(self) -> tuple[ListEngine, Bound] | None:
-        """See ``Codec.list_engine``."""
-        return (FlatEngine(self.block), self.bound) if self._is_plain else None
-
-    def encode_bodies(self, xs: Sequence[torch.Tensor]) -> Sequence[Coded]:
-        """See ``BoundedCodec.encode_bodies``."""
-        if not self._is_plain:
-            return StreamCodec.encode_bodies(self, xs)
-        packed = pack_slices(xs, self.bound, self.block)
-        return [layout.Body(*one) if isinstance(one, tuple) else one for one in packed]
-
-    def decode_plain(
-        self, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
-    ) -> Sequence[bool]:
-        """See ``BoundedCodec.decode_plain``."""
-        if not self._is_plain:
-            return StreamCodec.decode_plain(self, payloads, outs)
-        decoded: list[bool] = unpack_slices(payloads, outs, self.block)
-        return decoded
 
 
 @register

@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
-from tersor.codecs.codec import Codec, check_num_values, checked_payload, materialised
-from tersor.codecs.fixed_lists import GroupEngine
-from tersor.codecs.lists import NO_BOUND, ListEngine
+from tersor.codecs.codec import check_num_values, checked_payload, materialised
+from tersor.codecs.pipeline import FixedCodec
 from tersor.codecs.registry import register
-from tersor.errors import CorruptDataError, SpecError
+from tersor.errors import SpecError
+from tersor.kernels.batch import decode_groups, encode_groups
+from tersor.kernels.batch.compose import check_nbytes, split_scales
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.kernels.group.layout import payload_nbytes
-from tersor.raw_bytes import empty
-from tersor.stages.quantizers.group import GroupQuantizer
+from tersor.kernels.payload.frame import frame_views
+from tersor.kernels.runtime.op import Op
+from tersor.kernels.transform.reference import ORDER
 from tersor.types import Bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GroupCodec(Codec):
+class GroupCodec(FixedCodec):
     """One float32 scale per group, then the packed codes. Payload: scales, then data, no header.
 
     ``seed`` None rounds to nearest; a number rounds stochastically, repeatable from the seed and
@@ -43,7 +47,8 @@ class GroupCodec(Codec):
     comes back infinite.
     """
 
-    size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
+    encode_op: ClassVar[Op] = encode_groups
+    decode_op: ClassVar[Op] = decode_groups
     guarantee: ClassVar[str] = (
         "a fixed size; error at most half a level of the group's scale, one with seed; in 16-bit "
         "dtypes twice that"
@@ -55,35 +60,59 @@ class GroupCodec(Codec):
 
     def __post_init__(self) -> None:
         """Refuse impossible options."""
-        if self.seed is not None and (type(self.seed) is not int or not 0 <= self.seed < 2**64):
-            raise SpecError(f"seed must be a whole number from 0 to 2**64 - 1, not {self.seed}")
-        self.quantizer()
+        _check_seed(self.seed)
+        if type(self.group) is not int or not 2 <= self.group <= 2**20 or self.group % 2:
+            raise SpecError(f"group must be an even number from 2 to 1048576, not {self.group}")
+        if not isinstance(self.hadamard, bool):
+            raise SpecError(f"hadamard must be true or false, not {self.hadamard!r}")
+        if self.hadamard and self.group % ORDER:
+            raise SpecError(f"with hadamard, group must be a multiple of 32, not {self.group}")
 
     @property
     @abstractmethod
     def nbits(self) -> int:
         """Bits per value."""
 
-    def quantizer(self) -> GroupQuantizer:
-        """Return the quantizer this spec describes."""
-        return GroupQuantizer(
-            nbits=self.nbits, group=self.group, seed=self.seed, hadamard=self.hadamard
+    def parts(self) -> tuple[Any, ...]:
+        """The quantizer's bits and group, and whether a transform goes first."""
+        return self.nbits, self.group, self.hadamard
+
+    def encode(
+        self,
+        xs: Sequence[torch.Tensor],
+        bounds: Sequence[Bound] | None = None,
+        *,
+        seed: int | None = None,
+        out: torch.Tensor | None = None,
+    ) -> EncodedList:
+        """See ``FixedCodec.encode``; ``seed`` rounds stochastically, in place of the codec's own."""
+        del bounds
+        encoded: EncodedList = self.encode_op(
+            xs, *self.parts(), seed=self._seed(seed), out=self.memory(xs, out)
         )
+        return encoded
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """See ``Codec.encode_payload``."""
-        del error_bound
-        payload = self._new_payload(x)
-        self.quantizer().quantize(x, *self._parts(payload, x.numel()))
-        return payload
-
-    def encode_difference(self, x: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-        """Encode ``x - base``, which is never made: one payload, as ``encode_tensor`` returns it.
+    def encode_difference(
+        self,
+        x: torch.Tensor,
+        base: torch.Tensor,
+        *,
+        seed: int | None = None,
+        out: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Encode ``x - base`` without materialising it; return its payload.
 
         The difference is rounded to the dtype of both, as torch rounds it.
 
+        Args:
+            x: what to encode.
+            base: what the decoder adds; shape, dtype and device as ``x``.
+            seed: rounds stochastically, in place of the codec's own.
+            out: memory for the payload, as in ``encode``.
+
         Raises:
-            SpecError: ``base`` differs in shape, dtype or device, or ``x`` cannot be encoded.
+            SpecError: ``base`` differs in shape, dtype or device, ``x`` cannot be encoded, or ``out``
+                does not fit.
         """
         self.check_supported(x.dtype)
         check_num_values(x.numel())
@@ -92,18 +121,14 @@ class GroupCodec(Codec):
                 f"base must be {x.dtype} of shape {tuple(x.shape)} on {x.device}, "
                 f"not {base.dtype} of shape {tuple(base.shape)} on {base.device}"
             )
-        payload = self._new_payload(x)
+        nbytes = self.max_nbytes(tuple(x.shape), x.dtype)
+        _, (payload,) = frame_views([nbytes], x.device, self.memory([x], out))
         values, subtrahend = materialised(x).view(-1), materialised(base).view(-1)
-        out = self._parts(payload, x.numel())
+        target = split_scales(payload, x.numel(), self.group)
         group_transform_quantize(
-            values, self.nbits, self.group, self.seed, self.hadamard, out, subtrahend
+            values, self.nbits, self.group, self._seed(seed), self.hadamard, target, subtrahend
         )
         return payload
-
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """See ``Codec.decode_payload``."""
-        scales, data = self._parts(self._checked(payload, out), out.numel())
-        self.quantizer().dequantize(scales, data, out)
 
     def decode_add(self, payload: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
         """Add what a payload decodes to to ``base``, in place, and return it.
@@ -118,37 +143,27 @@ class GroupCodec(Codec):
         self.check_supported(base.dtype)
         if base.requires_grad or not base.is_contiguous():
             raise SpecError("base must be contiguous and without gradient; give base.detach()")
-        scales, data = self._parts(self._checked(payload, base), base.numel())
+        payload = checked_payload(payload)
+        check_nbytes(payload, self.max_nbytes(tuple(base.shape), base.dtype))
+        scales, data = split_scales(payload, base.numel(), self.group)
         group_dequantize_transform(
             data, scales, self.nbits, self.group, self.hadamard, base, add=True
         )
         return base
 
-    def _new_payload(self, x: torch.Tensor) -> torch.Tensor:
-        return empty((self.max_nbytes(tuple(x.shape), x.dtype),), torch.uint8, x.device)
-
-    def _checked(self, payload: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        payload = checked_payload(payload)
-        expected = self.max_nbytes(tuple(out.shape), out.dtype)
-        if payload.numel() != expected:
-            raise CorruptDataError(f"{expected} payload bytes expected, {payload.numel()} present")
-        return payload
-
-    def _parts(self, payload: torch.Tensor, numel: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the scales and the data of a payload of the right size."""
-        scales_nbytes = 4 * self.quantizer().num_groups(numel)
-        return payload[:scales_nbytes].view(torch.float32), payload[scales_nbytes:]
-
-    def list_engine(self) -> tuple[ListEngine, Bound] | None:
-        """See ``Codec.list_engine``."""
-        if not GroupEngine.can_take(self.group):
-            return None
-        return GroupEngine(self.nbits, self.group, self.seed, self.hadamard), NO_BOUND
+    def _seed(self, seed: int | None) -> int | None:
+        _check_seed(seed)
+        return self.seed if seed is None else seed
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the payload's size."""
         del dtype
         return payload_nbytes(math.prod(shape), self.nbits, self.group)
+
+
+def _check_seed(seed: object) -> None:
+    if seed is not None and (type(seed) is not int or not 0 <= seed < 2**64):
+        raise SpecError(f"seed must be a whole number from 0 to 2**64 - 1, not {seed}")
 
 
 @register

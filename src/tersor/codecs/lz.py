@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tersor.codecs.bounded import StreamCodec
 from tersor.codecs.registry import register
-from tersor.stages.encoders.lz import Lz4Encoder, ZstdEncoder
+from tersor.codecs.stream import StreamCodec
+from tersor.kernels.batch.encoders.lz import Lz4Encoder, ZstdEncoder
 
 
 @register

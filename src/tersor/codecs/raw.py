@@ -4,42 +4,34 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 
-from tersor.codecs.codec import Codec, checked_payload
+from tersor.codecs.pipeline import FixedCodec
 from tersor.codecs.registry import register
-from tersor.errors import CorruptDataError
-from tersor.raw_bytes import as_bytes, empty
+from tersor.kernels.batch import decode_casts, encode_casts
+from tersor.kernels.runtime.op import Op
 from tersor.types import DTYPE_NAMES
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Raw(Codec):
+class Raw(FixedCodec):
     """Store every value exactly, in any dtype."""
 
     codec_id: ClassVar[str] = "raw"
-    size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
     guarantee: ClassVar[str] = "bit-exact"
+    encode_op: ClassVar[Op] = encode_casts
+    decode_op: ClassVar[Op] = decode_casts
 
     def supports(self, dtype: torch.dtype) -> bool:
         """Any dtype that a file can name."""
         return dtype in DTYPE_NAMES
 
-    def encode_payload(self, x: torch.Tensor, error_bound: float | None) -> torch.Tensor:
-        """Copy the bytes."""
-        del error_bound
-        data = as_bytes(x)
-        return empty((data.numel(),), torch.uint8, x.device).copy_(data)
-
-    def decode_payload(self, payload: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy the bytes back."""
-        payload = checked_payload(payload)
-        if payload.numel() != out.nbytes:
-            raise CorruptDataError(f"{out.nbytes} raw bytes expected, {payload.numel()} present")
-        as_bytes(out).copy_(payload)
+    def parts(self) -> tuple[Any, ...]:
+        """No dtype to cast to."""
+        return (None,)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the tensor's own size."""

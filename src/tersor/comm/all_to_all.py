@@ -17,8 +17,9 @@ from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, check_payload_size, check_written
 from tersor.comm.counters import Stopwatch
 from tersor.comm.group import InFlight, RankGroup, Turn
-from tersor.container import decode_payloads, encode_batch, frame_offsets
+from tersor.container import Batch, decode_batch, encode_batch
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.payload.frame import frame_offsets
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.types import Bound, TensorInfo
 
@@ -109,7 +110,7 @@ class AllToAll:
             totals = (None, None) if known is None else _totals(*known, lengths)
             comparison = self.group.compare_turns(turn, *totals)
         with self.group.guarded("encoding"), watch.phase("encode", device):
-            batch = encode_batch(chunks, used)
+            batch = encode_batch(chunks, used).completed()
         if known is None:
             with self.group.guarded("exchange of sizes"), watch.phase("sizes", device):
                 comparison.check()
@@ -238,7 +239,7 @@ class Transfer:
                 infos.append(TensorInfo((head.rows, width), self.wire.dtype))
                 codecs.append(self.wire.formats[head.format])
             start += offsets[-1]
-        chunks = iter(decode_payloads(payloads, infos, codecs))
+        chunks = iter(decode_batch(Batch.of(payloads), infos, codecs))
         return [[next(chunks) for _ in heads] for heads in self.heads]
 
 

@@ -5,12 +5,9 @@ from tersor.container.batch import (
     Batch,
     begin_decode_batch,
     decode_batch,
-    decode_payloads,
     encode_batch,
-    encode_payloads,
 )
-from tersor.container.device_batch import Decoding
-from tersor.container.frame import frame_offsets, pack_frame, split_frame
+from tersor.container.decoding import Decoding
 from tersor.container.index import AbsentCodec, ArrayEntry
 from tersor.container.reader import Reader, loads
 from tersor.container.writer import FILE_CHUNK_VALUES, Writer, dumps
@@ -26,12 +23,7 @@ __all__ = [
     "atomic_write",
     "begin_decode_batch",
     "decode_batch",
-    "decode_payloads",
     "dumps",
     "encode_batch",
-    "encode_payloads",
-    "frame_offsets",
     "loads",
-    "pack_frame",
-    "split_frame",
 ]

@@ -5,9 +5,9 @@ Every tensor keeps its own codec, bound and payload; the offset table says where
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 import torch
 
@@ -15,68 +15,196 @@ from tersor.codecs.codec import (
     Codec,
     check_num_values,
     check_payload_size,
+    check_written,
     checked_out,
     checked_payload,
     copy_if_strided,
     materialised,
 )
-from tersor.codecs.lists import decode_each, encode_each, runs_on_gpu
 from tersor.codecs.registry import check_is_codec
-from tersor.container.device_batch import Decoding, begin_decode, encode_frame
-from tersor.container.frame import frame_offsets, pack_frame, split_frame
+from tersor.container.decoding import Decoding
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, settled
+from tersor.kernels.payload import join_frame
+from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu_runs import cut
-from tersor.types import TensorInfo, check_tensor
+from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.op import backend_for
+from tersor.raw_bytes import padded
+from tersor.types import Bound, TensorInfo, check_tensor
 
 
-@dataclass(frozen=True, slots=True)
+class _Part(NamedTuple):
+    """What one call of a codec encoded, and the places of its tensors in the list."""
+
+    places: list[int]
+    encoded: EncodedList
+
+
 class Batch:
     """Payloads of several tensors in one frame.
 
     Attributes:
-        buffer: uint8, laid out as ``container.frame`` says. Encoded on a GPU it has room for the
+        buffer: uint8, laid out as ``kernels.payload.frame`` says. Encoded on a GPU it has room for the
             largest possible payloads, and what follows the last one is not written.
         sizes: int64 [len], bytes of each payload; on the device of ``buffer``, because the host
             does not wait for them.
     """
 
-    buffer: torch.Tensor
-    sizes: torch.Tensor
+    __slots__ = ("_buffer", "_parts", "_sizes")
+
+    def __init__(self, buffer: torch.Tensor, sizes: torch.Tensor) -> None:
+        self._buffer: torch.Tensor | None = buffer
+        self._sizes: torch.Tensor | None = sizes
+        self._parts: list[_Part] | None = None
+
+    @classmethod
+    def of(cls, payloads: Sequence[torch.Tensor]) -> Batch:
+        """Return a batch of payloads that lie anywhere; they are copied when ``buffer`` is asked for."""
+        return cls._of_parts([_Part(list(range(len(payloads))), EncodedList.apart(payloads))])
+
+    @classmethod
+    def _of_parts(
+        cls,
+        parts: list[_Part],
+        buffer: torch.Tensor | None = None,
+        sizes: torch.Tensor | None = None,
+    ) -> Batch:
+        batch = cls.__new__(cls)
+        batch._buffer, batch._sizes, batch._parts = buffer, sizes, parts  # noqa: SLF001 - its own
+        return batch
+
+    @property
+    def buffer(self) -> torch.Tensor:
+        """The frame."""
+        if self._buffer is None:
+            self._buffer = pack_frame(self.payloads())
+        return self._buffer
+
+    @property
+    def sizes(self) -> torch.Tensor:
+        """Bytes of each payload."""
+        if self._sizes is None:
+            nbytes = [payload.numel() for payload in self.payloads()]
+            self._sizes = torch.tensor(nbytes, dtype=torch.int64, device="cpu")
+        return self._sizes
 
     @property
     def offsets(self) -> torch.Tensor:
         """Where each payload starts in ``buffer``, then its end: int64 [len + 1]."""
         return frame_offsets(self.sizes)
 
-    def trimmed(self) -> Batch:
-        """Return the batch without the room behind its payloads, and the sizes on the CPU; waits.
+    def payloads(self) -> list[torch.Tensor]:
+        """Return the payloads; waits for a GPU once, and encodes what its fused kernels left."""
+        if self._parts is None:
+            return list(split_frame(self.buffer, self.sizes.tolist()))
+        found: dict[int, torch.Tensor] = {}
+        encoded = settled([part.encoded for part in self._parts])
+        for part, one in zip(self._parts, encoded, strict=True):
+            found.update(zip(part.places, one.payloads(), strict=True))
+        return [found[k] for k in range(len(found))]
 
-        What is left of the buffer is a view: it keeps the memory of the whole.
+    def completed(self) -> Batch:
+        """Return the batch with what fused kernels may have left to a second pass; waits for it then.
+
+        Of codecs that leave nothing this is the batch itself, without waiting.
         """
-        sizes = self.sizes.cpu()
-        return Batch(self.buffer[: int(frame_offsets(sizes)[-1])], sizes)
+        if all(part.encoded.second_pass is None for part in self._parts or ()):
+            return self
+        payloads = self.payloads()
+        sizes = torch.tensor([one.numel() for one in payloads], dtype=torch.int64, device="cpu")
+        return Batch(pack_frame(payloads), sizes)
+
+    def trimmed(self) -> Batch:
+        """Return the completed batch without room behind its payloads, and the sizes on the CPU; waits.
+
+        What is left of the buffer may be a view: it then keeps the memory of the whole.
+        """
+        batch = self.completed()
+        sizes = batch.sizes.cpu()
+        return Batch(batch.buffer[: int(frame_offsets(sizes)[-1])], sizes)
 
 
-def encode_payloads(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> list[torch.Tensor]:
-    """Encode each tensor with its own codec, in parallel; return one payload per tensor.
+def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
+    """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
+
+    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, those with
+    prediction, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a CUDA graph after it
+    was made once with the same tensors. What a fused kernel cannot code (outliers and wide alphabets of
+    ``rows``, wide alphabets of ``ans``) is stored exactly in ``buffer``; ``Batch.trimmed`` and
+    ``Batch.payloads`` wait, and encode it in a second pass.
 
     Raises:
         SpecError: the lists differ in length or a tensor cannot be encoded.
+
+    Example:
+        >>> from tersor import Bound, create
+        >>> tensors = [torch.randn(4, 8), torch.randn(5)]
+        >>> codecs = [create("rows", bound=Bound.relative(0.03)), create("half")]
+        >>> batch = encode_batch(tensors, codecs)
+        >>> infos = [TensorInfo.of(x) for x in tensors]
+        >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
+        [(4, 8), (5,)]
     """
     _check_can_encode(tensors, codecs)
     if runs_on_gpu(tensors):
-        return encode_each([materialised(x) for x in tensors], codecs)
+        parts = _encode(tensors, codecs, range(len(tensors)))
+        return Batch._of_parts(parts, *_joined(parts, tensors, codecs))  # noqa: SLF001 - its module
 
-    def encode(start: int, stop: int) -> dict[int, torch.Tensor]:
-        payloads: dict[int, torch.Tensor] = {}
-        for codec, places in _runs(codecs, tensors, start, stop):
-            encoded = codec.encode_tensors([materialised(tensors[k]) for k in places])
-            payloads.update(zip(places, encoded, strict=True))
-        return payloads
+    def encode(start: int, stop: int) -> list[_Part]:
+        return _encode(tensors, codecs, range(start, stop))
 
-    parts = threads.run(encode, _split_by_size(tensors))
-    return [part[k] for part in parts for k in sorted(part)]
+    made = threads.run(encode, _split_by_size(tensors))
+    return Batch._of_parts([part for parts in made for part in parts])  # noqa: SLF001 - its module
+
+
+def _encode(xs: Sequence[torch.Tensor], codecs: Sequence[Codec], places: range) -> list[_Part]:
+    parts = []
+    for codec, group in _calls(codecs, xs, places):
+        bounds = [_bound_of(codecs[k]) for k in group] if codec.takes_bound() else None
+        parts.append(_Part(group, codec.encode([materialised(xs[k]) for k in group], bounds)))
+    return parts
+
+
+def _bound_of(codec: Codec) -> Bound:
+    bound: Bound = codec.bound  # type: ignore[attr-defined]
+    return bound
+
+
+def _joined(
+    parts: Sequence[_Part], tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the frame and the sizes of what a GPU encoded, without waiting."""
+    for places, encoded in parts:
+        if encoded.is_settled and encoded.device_sizes is None:
+            # the frame has room for what a codec says, and those who know its sizes do not ask for
+            # them; fused kernels write what the layout says
+            for k, size in zip(places, encoded.sizes, strict=True):
+                check_written(codecs[k], size, tuple(tensors[k].shape), tensors[k].dtype)
+    buffers = [encoded.frame() for _, encoded in parts]
+    sizes = [_device_sizes(encoded, buffers[0].device) for _, encoded in parts]
+    places = [k for part in parts for k in part.places]
+    if len(parts) == 1 and places == list(range(len(places))):
+        return buffers[0], sizes[0]
+    rooms = [
+        padded(codec.max_nbytes(tuple(x.shape), x.dtype))
+        for codec, x in zip(codecs, tensors, strict=True)
+    ]
+    frame, ordered = join_frame(buffers, sizes, places, rooms)
+    return frame, ordered
+
+
+def _device_sizes(encoded: EncodedList, device: torch.device) -> torch.Tensor:
+    if encoded.device_sizes is not None:
+        return encoded.device_sizes
+    sizes = encoded.sizes
+    return sizes if isinstance(sizes, torch.Tensor) else on_device(tuple(sizes), device)
+
+
+def runs_on_gpu(tensors: Sequence[torch.Tensor]) -> bool:
+    """True if the kernels for these tensors, all on one device, are those for a GPU."""
+    return bool(tensors) and backend_for(tensors[0].device) == "gpu"
 
 
 def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
@@ -111,70 +239,6 @@ def _check_supported(codecs: Sequence[Codec], dtypes: Sequence[torch.dtype]) -> 
         codec.check_supported(dtype)
 
 
-def decode_payloads(
-    payloads: Sequence[torch.Tensor],
-    infos: Sequence[TensorInfo],
-    codecs: Sequence[Codec],
-    out: Sequence[torch.Tensor] | None = None,
-) -> list[torch.Tensor]:
-    """Decode payloads of known shape and dtype, in parallel, into ``out`` or into new tensors.
-
-    Raises:
-        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
-        CorruptDataError: a payload is malformed.
-    """
-    _check_codecs(codecs)
-    if not len(payloads) == len(infos) == len(codecs):
-        raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
-    _check_supported(codecs, [info.dtype for info in infos])
-    for payload, info in zip(payloads, infos, strict=True):
-        check_payload_size(payload, info.numel)
-    targets = _targets(infos, out, [payload.device for payload in payloads])
-    if runs_on_gpu(targets):
-        decode_each([checked_payload(payload) for payload in payloads], targets, codecs)
-    else:
-        _decode_in_threads(payloads, targets, codecs)
-    return targets if out is None else _copied(targets, out)
-
-
-def _decode_in_threads(
-    payloads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], codecs: Sequence[Codec]
-) -> None:
-    def decode(start: int, stop: int) -> None:
-        for codec, places in _runs(codecs, targets, start, stop):
-            codec.decode_payloads([payloads[k] for k in places], [targets[k] for k in places])
-
-    threads.run(decode, _split_by_size(targets))
-
-
-def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
-    """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
-
-    On a GPU the host does not wait, except for codecs without a list engine (``huffman``, those
-    with prediction, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a CUDA graph
-    after it was made once with the same tensors. A tensor for which an engine does not know the
-    smallest form is stored exactly; ``encode_payloads`` waits and finds it.
-
-    Raises:
-        SpecError: the lists differ in length or a tensor cannot be encoded.
-
-    Example:
-        >>> from tersor import Bound, create
-        >>> tensors = [torch.randn(4, 8), torch.randn(5)]
-        >>> codecs = [create("rows", bound=Bound.relative(0.03)), create("half")]
-        >>> batch = encode_batch(tensors, codecs)
-        >>> infos = [TensorInfo.of(x) for x in tensors]
-        >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
-        [(4, 8), (5,)]
-    """
-    _check_can_encode(tensors, codecs)
-    if runs_on_gpu(tensors):
-        return Batch(*encode_frame([materialised(x) for x in tensors], codecs))
-    payloads = encode_payloads(tensors, codecs)
-    sizes = torch.tensor([payload.numel() for payload in payloads], dtype=torch.int64, device="cpu")
-    return Batch(pack_frame(payloads), sizes)
-
-
 def decode_batch(
     batch: Batch,
     infos: Sequence[TensorInfo],
@@ -187,13 +251,50 @@ def decode_batch(
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
-    if runs_on_gpu([batch.buffer]) and batch.sizes.device == batch.buffer.device:
+    if _is_on_device(batch):
         decoded = begin_decode_batch(batch, infos, codecs, out).check()
         return decoded if out is None else _copied(decoded, out)
-    payloads = split_frame(batch.buffer, batch.sizes.tolist())
+    payloads = batch.payloads()
     if len(payloads) != len(infos):
         raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
-    return decode_payloads(payloads, infos, codecs, out)
+    _check_codecs(codecs)
+    if len(infos) != len(codecs):
+        raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
+    _check_supported(codecs, [info.dtype for info in infos])
+    for payload, info in zip(payloads, infos, strict=True):
+        check_payload_size(payload, info.numel)
+    targets = _targets(infos, out, [payload.device for payload in payloads])
+    _decode([checked_payload(payload) for payload in payloads], targets, codecs)
+    return targets if out is None else _copied(targets, out)
+
+
+def _is_on_device(batch: Batch) -> bool:
+    """True if a GPU decodes the batch, and the host does not know its sizes."""
+    if batch._buffer is None:  # noqa: SLF001 - its module
+        return False
+    return runs_on_gpu([batch.buffer]) and batch.sizes.device == batch.buffer.device
+
+
+def _decode(
+    payloads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], codecs: Sequence[Codec]
+) -> None:
+    """Decode payloads of sizes that the host knows; waits for a GPU once."""
+
+    def decode(start: int, stop: int) -> list[tuple[list[int], Undecoded]]:
+        left = []
+        for codec, places in _calls(codecs, targets, range(start, stop)):
+            encoded = EncodedList.apart([payloads[k] for k in places])
+            undecoded = codec.decode(encoded, [targets[k] for k in places])
+            if undecoded is not None:
+                left.append((places, undecoded))
+        return left
+
+    left = [one for part in threads.run(decode, _split_by_size(targets)) for one in part]
+    states = iter(torch.cat([one.status for _, one in left]).tolist() if left else ())
+    for places, undecoded in left:
+        for j, k in enumerate(places):
+            if next(states):
+                undecoded.decode(j, payloads[k])
 
 
 def begin_decode_batch(
@@ -211,14 +312,15 @@ def begin_decode_batch(
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: on the CPU, the sizes or a payload are malformed.
     """
-    if not runs_on_gpu([batch.buffer]):
+    if not _is_on_device(batch):
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
     _check_codecs(codecs)
     if not len(batch.sizes) == len(infos) == len(codecs):
         raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
     _check_supported(codecs, [info.dtype for info in infos])
     targets = _targets(infos, out, [batch.buffer.device] * len(infos))
-    return begin_decode(batch.buffer, batch.sizes, targets, codecs)
+    groups = list(_calls(codecs, targets, range(len(targets))))
+    return Decoding.begin(batch.buffer, batch.sizes, targets, groups)
 
 
 def _targets(
@@ -239,19 +341,31 @@ def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[to
     return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
 
 
-def _runs(
-    codecs: Sequence[Codec], tensors: Sequence[torch.Tensor], start: int, stop: int
+def _calls(
+    codecs: Sequence[Codec],
+    tensors: Sequence[torch.Tensor],
+    places: range,
 ) -> Iterator[tuple[Codec, list[int]]]:
-    """Yield the places from ``start`` to ``stop`` by equal codec, device and dtype.
+    """Yield a codec and the places of the tensors that one call of it takes.
 
-    On the CPU a run ends after some MiB: what Python does for it then stands beside the kernels of
-    another thread.
+    They share all options but the bound, and the dtype. On the CPU a call ends after some MiB: what
+    Python does for it then runs in parallel with the kernels of another thread.
     """
-    groups: dict[tuple[Codec, torch.device, torch.dtype], list[int]] = {}
-    for k in range(start, stop):
-        groups.setdefault((codecs[k], tensors[k].device, tensors[k].dtype), []).append(k)
-    for (codec, device, _), places in groups.items():
-        for run in cut(tensors, places) if device.type == "cpu" else (places,):
+    groups: dict[tuple[Hashable, torch.dtype], tuple[Codec, list[int]]] = {}
+    # most tensors of a list share a codec, which is asked once; held, so that ids stay their own
+    held = [codecs[k] for k in places]
+    known: dict[tuple[int, torch.dtype], list[int]] = {}
+    for k, codec in zip(places, held, strict=True):
+        kind = (id(codec), tensors[k].dtype)
+        if kind not in known:
+            key = (codec.batch_key(), tensors[k].dtype)
+            known[kind] = groups.setdefault(key, (codec, []))[1]
+        known[kind].append(k)
+    for codec, group in groups.values():
+        if tensors[group[0]].device.type != "cpu":
+            yield codec, group
+            continue
+        for run in cut(tensors, group):
             yield codec, run
 
 

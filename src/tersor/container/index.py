@@ -105,7 +105,7 @@ class ArrayEntry:
         return self.info.nbytes / max(1, self.nbytes)
 
 
-def encode_array(
+def array_entry(
     name: str,
     info: TensorInfo,
     codec: Codec,
@@ -304,7 +304,7 @@ def _parse_codec(config: Any, info: TensorInfo) -> Codec | AbsentCodec:
     # whatever a codec's own checks raise for options that make no sense
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CorruptDataError(str(error)) from error
-    if not supported or not codec.writes_payloads:
+    if not supported or codec.is_selector:
         raise CorruptDataError(f"codec {codec.codec_id!r} cannot hold {info.dtype}")
     return codec
 

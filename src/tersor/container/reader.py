@@ -36,6 +36,7 @@ from tersor.errors import (
     UnknownCodecError,
     UnsupportedVersionError,
 )
+from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.memory import check_fits, check_limit, reports_lack
 
 _ABOUT_THE_FILE = (
@@ -246,7 +247,8 @@ class Reader:
         with self._named():
             payload = self._payload(entry, index)
             try:
-                entry.codec.decode_payload(payload, out)
+                undecoded = entry.codec.decode(EncodedList.apart([payload]), [out])
+                finish_decoding(undecoded, [payload])
             except CorruptDataError as error:
                 raise CorruptDataError(f"array {entry.name!r}, chunk {index}: {error}") from error
 

@@ -24,7 +24,7 @@ from tersor.container.header import (
     pack_end,
     pack_preamble,
 )
-from tersor.container.index import encode_array, fits_index, join_index, num_marks
+from tersor.container.index import array_entry, fits_index, join_index, num_marks
 from tersor.errors import SpecError
 from tersor.memory import reports_lack
 from tersor.types import TensorInfo, checked_error_bound
@@ -176,7 +176,7 @@ class Writer:
         error_bound = _checked_promise(error_bound, codec)
         chunk_values = _checked_chunk_values(chunk_values)
         checked = _checked_chunks(name, info, ChunkPlan(info.shape, chunk_values), chunks)
-        entry = encode_array(
+        entry = array_entry(
             _checked_text(name),
             info,
             codec,
@@ -185,7 +185,7 @@ class Writer:
             _checked_text(reason),
             _checked_metadata(metadata),
         )
-        self._add_payloads(name, entry, (codec.encode_chunk(x, error_bound) for x in checked))
+        self._add_payloads(name, entry, (codec.pack_chunk(x, error_bound) for x in checked))
 
     @reports_lack
     def add_packed(
@@ -203,7 +203,7 @@ class Writer:
         num_chunks = len(ChunkPlan(packed.info.shape, packed.chunk_values))
         if num_chunks != len(packed.payloads):
             raise SpecError(f"{num_chunks} payloads expected, {len(packed.payloads)} given")
-        entry = encode_array(
+        entry = array_entry(
             _checked_text(name),
             packed.info,
             packed.codec,

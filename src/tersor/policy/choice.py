@@ -86,7 +86,7 @@ class Choice:
         """
         x = materialised(sample)
         trials = [
-            replace(trial, codec=codec, ratio=_ratio(x, codec.encode_tensor(x)))
+            replace(trial, codec=codec, ratio=codec.pack(x).ratio)
             for trial, codec in zip(self.trials, codecs, strict=True)
         ]
         return Choice.of(trials, self.bandwidth_gbit_s)
@@ -133,10 +133,6 @@ def _seconds(task: Callable[[], object], device: torch.device) -> float:
     return max(median(once() for _ in range(_ROUNDS)), 1e-9)
 
 
-def _ratio(x: torch.Tensor, payload: torch.Tensor) -> float:
-    return x.nbytes / max(1, payload.numel())
-
-
 def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     """Encode and decode a sample a few times, after one that does not count.
 
@@ -145,12 +141,12 @@ def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     """
     codec.check_supported(sample.dtype)
     x, out = materialised(sample), torch.empty_like(sample, memory_format=torch.contiguous_format)
-    payload = codec.encode_tensor(x)
-    encode_s = _seconds(lambda: codec.encode_tensor(x), x.device)
-    decode_s = _seconds(lambda: codec.decode_payload(payload, out), x.device)
+    packed = codec.pack(x)
+    encode_s = _seconds(lambda: codec.pack(x), x.device)
+    decode_s = _seconds(lambda: codec.unpack(packed, out), x.device)
     return Trial(
         codec,
-        ratio=_ratio(x, payload),
+        ratio=packed.ratio,
         encode_gbps=x.nbytes / encode_s / 1e9,
         decode_gbps=x.nbytes / decode_s / 1e9,
     )

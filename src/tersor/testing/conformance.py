@@ -89,10 +89,10 @@ def run_checks(codec: Codec) -> list[CheckResult]:
 def encode_twice(codec: Codec, x: Tensor) -> Packed:
     """Encode; fail unless a second time gives the same bytes and ``x`` is left as it was."""
     before = x.clone()
-    packed = codec.encode(x)
+    packed = codec.pack(x)
     # other bytes in the memory that kernels work in
     scratch(1 << 18)[:] = 0x5A
-    again = codec.encode(x)
+    again = codec.pack(x)
     assert_bits_equal(before, x)
     for one, other in zip(packed.payloads, again.payloads, strict=True):
         assert_bits_equal(one, other)
@@ -119,7 +119,7 @@ def decode_into_poison(packed: Packed) -> Tensor:
     for byte in (0xFF, 0x5A):
         out = torch.empty(packed.info.shape, dtype=packed.info.dtype)
         as_bytes(out).fill_(byte)
-        require(packed.codec.decode(copy, out) is out, "decode returns something else than out")
+        require(packed.codec.unpack(copy, out) is out, "unpack returns something else than out")
         found.append(out)
     assert_bits_equal(*found)
     return found[0]
@@ -142,25 +142,25 @@ def _deterministic(codec: Codec, x: Tensor) -> None:
 
 
 def _sized(codec: Codec, x: Tensor) -> None:
-    assert_size(codec, codec.encode(x))
+    assert_size(codec, codec.pack(x))
 
 
 def _filled(codec: Codec, x: Tensor) -> None:
-    decode_into_poison(codec.encode(x))
+    decode_into_poison(codec.pack(x))
 
 
 def _bounded(codec: Codec, x: Tensor) -> None:
     if x.dtype not in FLOAT_DTYPES:
         return
-    packed = codec.encode(x)
+    packed = codec.pack(x)
     assert_promised(codec, packed, x)
-    assert_within_bound(x, codec.decode(packed), packed.error_bound or 0.0)
+    assert_within_bound(x, codec.unpack(packed), packed.error_bound or 0.0)
 
 
 def _keeps_what_is_not_finite(codec: Codec, x: Tensor) -> None:
     if not x.dtype.is_floating_point:
         return
-    decoded, wide = codec.decode(codec.encode(x)).double(), x.double()
+    decoded, wide = codec.unpack(codec.pack(x)).double(), x.double()
     require(bool(decoded[wide.isnan()].isnan().all()), "a NaN came back as a number")
     require(not bool(decoded[wide.isinf()].isfinite().any()), "an infinity came back finite")
 
@@ -171,29 +171,29 @@ def _stays_finite(codec: Codec, x: Tensor) -> None:
     wide = torch.complex128 if x.dtype.is_complex else torch.float64
     # larger values may exceed what a codec can hold, and one NaN may spoil those coded with it
     if bool((x.to(wide).abs() <= 1).all()):
-        decoded = codec.decode(codec.encode(x)).to(wide)
+        decoded = codec.unpack(codec.pack(x)).to(wide)
         require(bool(decoded.isfinite().all()), "a finite value came back as NaN or infinity")
 
 
 def _any_layout(codec: Codec, x: Tensor) -> None:
-    plain = codec.encode(x.clone(memory_format=torch.contiguous_format))
-    for one, other in zip(plain.payloads, codec.encode(x).payloads, strict=True):
+    plain = codec.pack(x.clone(memory_format=torch.contiguous_format))
+    for one, other in zip(plain.payloads, codec.pack(x).payloads, strict=True):
         assert_bits_equal(one, other)
     room = torch.zeros((*x.shape, 2), dtype=x.dtype)
-    codec.decode(plain, room[..., 1])
-    assert_bits_equal(codec.decode(plain), room[..., 1])
+    codec.unpack(plain, room[..., 1])
+    assert_bits_equal(codec.unpack(plain), room[..., 1])
     require(not bool(as_bytes(room[..., 0]).any()), "decode wrote beside a strided out")
 
 
 def _in_chunks(codec: Codec, x: Tensor) -> None:
-    packed = codec.encode(x, chunk_values=_CHUNK_VALUES)
+    packed = codec.pack(x, chunk_values=_CHUNK_VALUES)
     decoded = decode_into_poison(packed)
     if codec.takes_bound() and x.dtype in FLOAT_DTYPES and packed.error_bound is not None:
         assert_within_bound(x, decoded, packed.error_bound)
 
 
 def _refuses_other_bytes(codec: Codec, x: Tensor) -> None:
-    packed = codec.encode(x)
+    packed = codec.pack(x)
     (payload,) = packed.payloads
     extra = payload.new_full((9,), 7)
     for wrong in (
@@ -206,7 +206,7 @@ def _refuses_other_bytes(codec: Codec, x: Tensor) -> None:
             continue
         refused = False
         try:
-            codec.decode(replace(packed, payloads=(wrong.clone(),)))
+            codec.unpack(replace(packed, payloads=(wrong.clone(),)))
         except CorruptDataError:
             refused = True
         sizes = f"{wrong.numel()} bytes instead of {payload.numel()} are decoded"

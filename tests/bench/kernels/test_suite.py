@@ -75,13 +75,13 @@ def test_what_the_first_calls_compile_is_in_no_row(monkeypatch):
             slow.extend([3600.0] * (key not in compiled))
             compiled.add(key)
 
-        def encode_payload(self, x, error_bound):
+        def write(self, x, error_bound):
             self._compile("encode")
-            return Exact.encode_payload(self, x, error_bound)
+            return Exact.write(self, x, error_bound)
 
-        def decode_payload(self, payload, out):
+        def read(self, payload, out):
             self._compile("decode")
-            Exact.decode_payload(self, payload, out)
+            Exact.read(self, payload, out)
 
     class Clock:
         def seconds(self, task):
@@ -133,7 +133,7 @@ def test_the_bound_is_broken_only_just():
     """Keeps the planted fault honest: a factor of 1.0001 of slack would let it pass."""
     codec = JustOver(bound=Bound.relative(0.03))
     x = torch.linspace(-1, 1, 1000)
-    error = float((codec.decode(codec.encode(x)).double() - x.double()).abs().max())
+    error = float((codec.unpack(codec.pack(x)).double() - x.double()).abs().max())
     assert 1 < error / (0.03 * 2) < 1.0001
 
 

@@ -17,6 +17,7 @@ from tersor.codecs.foreign.zfp import Zfp
 from tersor.errors import BackendUnavailableError, CorruptDataError
 from tersor.sites.embeddings import Exchange
 from tests.checks import assert_bits_equal, assert_rejects, assert_within_bound
+from tests.one_by_one import decode_one
 
 BOTH = pytest.mark.parametrize("codec_id", ["sz3", "zfp"])
 BOUND = Bound.absolute(1e-3)
@@ -41,8 +42,8 @@ def test_values_that_the_library_misses_are_stored_exactly(codec_id, dtype, monk
 
     monkeypatch.setattr(type(codec), "decompress", wrong)
     x = field(24, 24).to(dtype)
-    packed = codec.encode(x)
-    decoded = codec.decode(packed)
+    packed = codec.pack(x)
+    decoded = codec.unpack(packed)
     assert_within_bound(x, decoded, 1e-3)
     assert decoded.view(-1)[5] == x.view(-1)[5]
     assert packed.nbytes < x.nbytes or dtype == torch.bfloat16
@@ -58,8 +59,8 @@ def test_a_library_that_cannot_decode_its_own_stream_leaves_values_exact(codec_i
     x = field(24, 24)
     with monkeypatch.context() as patch:
         patch.setattr(type(codec), "decompress", refuse)
-        packed = codec.encode(x)
-    assert_bits_equal(codec.decode(packed), x)
+        packed = codec.pack(x)
+    assert_bits_equal(codec.unpack(packed), x)
 
 
 @BOTH
@@ -74,8 +75,8 @@ def test_the_library_sees_only_finite_values_near_their_neighbours(codec_id, mon
     monkeypatch.setattr(type(codec), "compress", spy)
     x = field(30, 40)
     x[0, :3], x[5:12, 7:20], x[20, 0] = torch.inf, torch.nan, -torch.inf
-    packed = codec.encode(x)
-    assert_within_bound(x, codec.decode(packed), 1e-3)
+    packed = codec.pack(x)
+    assert_within_bound(x, codec.unpack(packed), 1e-3)
     (values,) = seen
     assert np.isfinite(values).all()
     # zeros before the first finite value, else no jump that the field itself does not have
@@ -87,7 +88,7 @@ def test_the_library_sees_only_finite_values_near_their_neighbours(codec_id, mon
 def test_damaged_streams_are_refused_before_the_library_sees_them(codec_id, monkeypatch):
     codec = create(codec_id, bound=BOUND)
     x = field(20, 20)
-    payload = codec.encode_tensor(x)
+    payload = codec.pack_chunk(x)
 
     def never(self, stream, dtype, axes):
         raise AssertionError
@@ -99,31 +100,31 @@ def test_damaged_streams_are_refused_before_the_library_sees_them(codec_id, monk
         damaged[place] ^= 4
         if place < payload.numel() - 8:
             error = assert_rejects(
-                lambda damaged=damaged: codec.decode_payload(damaged, torch.empty_like(x)),
+                lambda damaged=damaged: decode_one(codec, damaged, torch.empty_like(x)),
                 CorruptDataError,
             )
             assert "checksum" in str(error)
     cut = payload[: payload.numel() - 64].clone()
-    assert_rejects(lambda: codec.decode_payload(cut, torch.empty_like(x)), CorruptDataError)
+    assert_rejects(lambda: decode_one(codec, cut, torch.empty_like(x)), CorruptDataError)
 
 
 @BOTH
 def test_a_stream_of_another_shape_or_dtype_is_refused(codec_id):
     codec = create(codec_id, bound=BOUND)
-    payload = codec.encode_tensor(field(20, 20))
+    payload = codec.pack_chunk(field(20, 20))
     for out in (torch.empty(20, 21), torch.empty(20, 10)):
-        assert_rejects(lambda out=out: codec.decode_payload(payload, out), CorruptDataError)
+        assert_rejects(lambda out=out: decode_one(codec, payload, out), CorruptDataError)
     wide = torch.empty(20, 20, dtype=torch.float64)
     if codec_id == "zfp":
-        assert_rejects(lambda: codec.decode_payload(payload, wide), CorruptDataError)
+        assert_rejects(lambda: decode_one(codec, payload, wide), CorruptDataError)
 
 
 @BOTH
 def test_an_absent_library_is_named_with_what_installs_it(codec_id, monkeypatch):
     codec, x = create(codec_id, bound=BOUND), field(20, 20)
-    packed = codec.encode(x)
+    packed = codec.pack(x)
     monkeypatch.setitem(sys.modules, {"sz3": "pysz", "zfp": "zfpy"}[codec_id], None)
-    for use in (lambda: codec.encode(x), lambda: codec.decode(packed)):
+    for use in (lambda: codec.pack(x), lambda: codec.unpack(packed)):
         with pytest.raises(BackendUnavailableError, match=r"pip install 'tersor\[fields\]'"):
             use()
     # a spec is only data: a file that has one can be opened and its other arrays read
@@ -137,7 +138,7 @@ def test_every_algorithm_of_pysz_can_be_asked_for():
     assert set(ALGORITHMS.values()) == offered
     x = field(40, 50) + torch.randn(40, 50)
     payloads = {
-        bytes(Sz3(bound=BOUND, algorithm=name).encode_tensor(x).tolist()) for name in ALGORITHMS
+        bytes(Sz3(bound=BOUND, algorithm=name).pack_chunk(x).tolist()) for name in ALGORITHMS
     }
     # interp-lorenzo is one of two others, whichever a sample says
     assert len(payloads) >= len(ALGORITHMS) - 1
@@ -146,7 +147,7 @@ def test_every_algorithm_of_pysz_can_be_asked_for():
 def test_lossless_sz3_loses_nothing():
     codec = Sz3(bound=Bound.absolute(1.0), algorithm="lossless")
     x = field(40, 50)
-    assert_bits_equal(codec.decode(codec.encode(x)), x)
+    assert_bits_equal(codec.unpack(codec.pack(x)), x)
 
 
 @pytest.mark.parametrize(
@@ -172,15 +173,15 @@ def test_the_library_is_given_axes_that_it_takes(codec, shape, axes):
 def test_shapes_that_the_library_does_not_take_are_coded_all_the_same(codec_id, shape):
     codec = create(codec_id, bound=Bound.relative(0.05))
     x = field(*shape)
-    packed = codec.encode(x)
-    assert_within_bound(x, codec.decode(packed), packed.error_bound)
+    packed = codec.pack(x)
+    assert_within_bound(x, codec.unpack(packed), packed.error_bound)
     assert packed.ratio > 1.5
 
 
 def test_prediction_follows_the_axes():
     codec = Sz3(bound=BOUND, algorithm="lorenzo-reg")
     x = field(60, 70)
-    assert codec.encode(x).nbytes < codec.encode(x.view(-1)).nbytes
+    assert codec.pack(x).nbytes < codec.pack(x.view(-1)).nbytes
 
 
 def test_an_exchange_takes_it():

@@ -10,7 +10,7 @@ import torch
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
-from tersor.container import decode_payloads, encode_payloads
+from tersor.container import Batch, decode_batch, encode_batch
 from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.types import Bound, TensorInfo
@@ -153,14 +153,14 @@ class CodecCandidate(Candidate):
     ) -> list[torch.Tensor]:
         """Encode every slice, in parallel where there are threads."""
         del error_bounds
-        return encode_payloads(xs, [self.codec] * len(xs))
+        return encode_batch(xs, [self.codec] * len(xs)).payloads()
 
     def decode_all(
         self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Decode every slice, in parallel where there are threads."""
         infos = [TensorInfo.of(out) for out in outs]
-        return decode_payloads(encoded, infos, [self.codec] * len(outs), outs)
+        return decode_batch(Batch.of(encoded), infos, [self.codec] * len(outs), outs)
 
 
 class HuffmanCodes(Candidate):

@@ -17,7 +17,6 @@ from tersor.container import (
     Batch,
     begin_decode_batch,
     encode_batch,
-    encode_payloads,
 )
 from tersor.types import Bound, TensorInfo
 
@@ -50,7 +49,7 @@ class AbsoluteCandidate(CodecCandidate):
             self._codecs[bounds] = [
                 dataclasses.replace(codec, bound=Bound.absolute(bound)) for bound in bounds
             ]
-        return encode_payloads(xs, self._codecs[bounds])
+        return encode_batch(xs, self._codecs[bounds]).payloads()
 
 
 class DeviceBatch(ListCandidate):

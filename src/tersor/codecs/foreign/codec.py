@@ -19,18 +19,27 @@ from __future__ import annotations
 import struct
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
 import numpy as np
 import torch
 
-from tersor.codecs.bounded import BoundedCodec, Coded, check_all_read, put_outliers
+from tersor.codecs.bounded import BoundedCodec
 from tersor.errors import BackendUnavailableError, CorruptDataError
+from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.payload.compose import (
+    Opened,
+    decode_payload,
+    put_outliers,
+    seal_smallest,
+)
+from tersor.kernels.payload.layout import HEADER
+from tersor.kernels.quantize.body import Body
 from tersor.kernels.quantize.grid import Grid, limits_of
 from tersor.raw_bytes import padded, read_struct
-from tersor.stages import payload as layout
+from tersor.types import Bound
 
 _STREAM: Final = struct.Struct("<QQ")
 _REFUSALS: Final = (ArithmeticError, LookupError, RuntimeError, ValueError)
@@ -86,8 +95,24 @@ class ForeignCodec(BoundedCodec):
                 "install it with pip install 'tersor[fields]'"
             ) from error
 
-    def encode_body(self, x: torch.Tensor, error_bound: float) -> Coded:
-        """See ``BoundedCodec.encode_body``."""
+    def encode(
+        self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
+    ) -> EncodedList:
+        """See ``Codec.encode``."""
+        payloads = []
+        for k, x in enumerate(xs):
+            own = self if bounds is None else replace(self, bound=bounds[k])
+            body = self._body(x, own.resolve_bound(x)) if x.numel() else None
+            payloads.append(seal_smallest(x, body))
+        return EncodedList.apart(payloads, xs)
+
+    def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> None:
+        """See ``Codec.decode``."""
+        for payload, out in zip(encoded.payloads(), outs, strict=True):
+            decode_payload(payload, out, self._decode_body)
+
+    def _body(self, x: torch.Tensor, error_bound: float) -> Body | None:
+        """Return the stream and the outliers; None if the library cannot code the tensor."""
         grid = Grid.for_bound(error_bound, x.dtype)
         if grid is None:
             return None
@@ -106,13 +131,14 @@ class ForeignCodec(BoundedCodec):
         error.sub_(values.view(-1)).abs_()
         positions = torch.nonzero(~(error <= error_bound)).view(-1).to(x.device)
         data = _sealed_stream(stream).to(x.device)
-        return layout.Body(grid.step, data, positions, x.view(-1)[positions])
+        return Body(grid.step, data, positions, x.view(-1)[positions])
 
-    def decode_body(self, opened: layout.Opened, out: torch.Tensor) -> None:
-        """See ``BoundedCodec.decode_body``."""
+    def _decode_body(self, opened: Opened, out: torch.Tensor) -> int:
         self.library()
-        out.view(-1).copy_(self._decoded(_checked_stream(opened), out))
+        stream = _checked_stream(opened)
+        out.view(-1).copy_(self._decoded(stream, out))
         put_outliers(opened, out)
+        return _STREAM.size + padded(stream.size)
 
     def _decoded(self, stream: np.ndarray, like: torch.Tensor) -> torch.Tensor:
         """Return the values of a stream, flat and rounded to the dtype of ``like``."""
@@ -143,18 +169,19 @@ def _checksum(stream: np.ndarray) -> int:
 
 def _sealed_stream(stream: np.ndarray) -> torch.Tensor:
     """Return room for the header of the payload, then the body."""
-    start = layout.HEADER.size + _STREAM.size
+    start = HEADER.size + _STREAM.size
     data = np.zeros(start + padded(stream.size), dtype=np.uint8)
-    _STREAM.pack_into(data.data, layout.HEADER.size, stream.size, _checksum(stream))
+    _STREAM.pack_into(data.data, HEADER.size, stream.size, _checksum(stream))
     data[start : start + stream.size] = stream
     return torch.from_numpy(data)
 
 
-def _checked_stream(opened: layout.Opened) -> np.ndarray:
+def _checked_stream(opened: Opened) -> np.ndarray:
     """Return a copy of the stream in a body, which the library may read as it likes."""
     body = opened.body.cpu()
     nbytes, checksum = read_struct(_STREAM, body, slice(0))
-    check_all_read(opened, _STREAM.size + padded(nbytes))
+    if _STREAM.size + padded(nbytes) != body.numel():
+        raise CorruptDataError("a stream has another size than its payload")
     stream = body.numpy()[_STREAM.size : _STREAM.size + nbytes].copy()
     if _checksum(stream) != checksum:
         raise CorruptDataError("a stream is damaged: its checksum does not match")

@@ -1,4 +1,8 @@
-"""Payloads as compositions of smaller operations; these choose their own backend."""
+"""Payloads as compositions of smaller operations, which choose their own backend.
+
+``encode_*`` and ``decode_*`` take lists, as every batch operation does: tensors are contiguous and of
+one device, ``bounds`` are one per tensor. Decoders raise ``CorruptDataError`` for malformed payloads.
+"""
 
 from __future__ import annotations
 
@@ -6,66 +10,237 @@ from collections.abc import Sequence
 
 import torch
 
-from tersor.kernels.pack.blocks import quantize_pack, unpack_dequantize
+from tersor.errors import CorruptDataError
+from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
+from tersor.kernels.group.cast import layout as cast_layout
+from tersor.kernels.group.cast import scaled_cast, scaled_uncast
+from tersor.kernels.group.layout import payload_nbytes
+from tersor.kernels.payload.compose import (
+    Opened,
+    decode_payload,
+    put_outliers,
+    seal_smallest,
+)
+from tersor.kernels.payload.frame import frame_views
 from tersor.kernels.payload.layout import HEADER
-from tersor.kernels.payload.plain import decode_if_plain, seal_if_plain
 from tersor.kernels.quantize import Grid, finite_range
-from tersor.kernels.quantize.encoded import Encoded
-from tersor.kernels.rows import decode_rows, encode_rows
+from tersor.kernels.quantize.body import Body
+from tersor.kernels.quantize.grid import Range
+from tersor.kernels.rows import decode_rows as decode_matrix
+from tersor.kernels.rows import encode_rows as encode_matrix
 from tersor.kernels.rows.compose import Coder
+from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
 
 
-def pack_slice(x: torch.Tensor, bound: Bound, block: int = 32) -> torch.Tensor | Encoded | None:
-    """Quantize and pack one tensor; see ``reference.pack_slices``."""
+def encode_stream(
+    x: torch.Tensor, bound: Bound, dims: int, encoder: Encoder
+) -> tuple[torch.Tensor, Range | None]:
+    """Return the payload of one tensor, and its range if the bound is relative."""
+    limits: Range | None = None
     error_bound = bound.value
-    if bound.kind == "relative":
+    if bound.kind == "relative" and x.numel():
         low, high = finite_range(x).tolist()
-        error_bound = bound.resolve(low, high) if low <= high else 0.0
-    grid = Grid.for_bound(error_bound, x.dtype)
-    if grid is None or x.numel() == 0:
-        return None
-    data, positions = quantize_pack(x, grid, block, False, HEADER.size)
-    return seal_if_plain(x, (grid.step, data, positions, x.view(-1)[positions]))
+        limits, error_bound = (low, high), bound.resolve(low, high)
+    grid = Grid.for_bound(error_bound, x.dtype) if x.numel() else None
+    if grid is None:
+        return seal_smallest(x, None, limits), limits
+    if dims == 0:
+        data, positions = encoder.quantize_encode(x, grid, HEADER.size, limits)
+    else:
+        data, positions = encoder.predict_encode(x, grid, dims, HEADER.size)
+    values = x.view(-1)[positions] if positions.numel() else positions
+    return seal_smallest(x, Body(grid.step, data, positions, values), limits), limits
 
 
-def unpack_slice(payload: torch.Tensor, out: torch.Tensor, block: int = 32) -> bool:
-    """Decode one plain payload; see ``reference.unpack_slices``."""
+def encode_streams(
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    dims: int,
+    encoder: Encoder,
+    with_ranges: bool = False,
+) -> EncodedList:
+    """Quantize each tensor within its bound, predict along ``dims`` axes, and encode the codes.
 
-    def unpack(body: torch.Tensor, step: float) -> int:
-        nbytes: int = unpack_dequantize(body, step, out, block)
+    ``with_ranges`` asks for the ranges of tensors with relative bounds; a backend that finds them
+    anyway gives them anyway.
+    """
+    del with_ranges
+    made = [encode_stream(x, bound, dims, encoder) for x, bound in zip(xs, bounds, strict=True)]
+    return EncodedList.apart([one[0] for one in made], xs, [one[1] for one in made])
+
+
+def decode_stream(payload: torch.Tensor, out: torch.Tensor, dims: int, encoder: Encoder) -> None:
+    """Decode what ``encode_stream`` wrote."""
+
+    def decode_body(opened: Opened, out: torch.Tensor) -> int:
+        if dims == 0:
+            nbytes = encoder.decode_dequantize(opened.body, opened.step, out)
+        else:
+            nbytes = encoder.decode_restore(opened.body, opened.step, dims, out)
+        put_outliers(opened, out)
         return nbytes
 
-    return decode_if_plain(payload, out, unpack)
+    decode_payload(payload, out, decode_body)
 
 
-def encode_row_slice(
-    x: torch.Tensor, bound: Bound, coder: Coder = "huffman"
-) -> torch.Tensor | Encoded | None:
-    """Encode one matrix of a list; see ``reference.encode_row_slices``."""
-    return seal_if_plain(x, encode_rows(x, bound, coder, HEADER.size))
+def decode_streams(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, dims: int, encoder: Encoder
+) -> None:
+    """Decode what ``encode_streams`` wrote into contiguous tensors."""
+    for out, payload in zip(outs, encoded.payloads(), strict=True):
+        decode_stream(payload, out, dims, encoder)
 
 
-def decode_row_slice(payload: torch.Tensor, out: torch.Tensor, coder: Coder = "huffman") -> bool:
-    """Decode one plain payload of a list; see ``reference.decode_row_slices``."""
+def as_rows(x: torch.Tensor) -> torch.Tensor:
+    """View a tensor as a matrix: rows run along the last axis; a vector is one row."""
+    if x.dim() == 2:
+        return x
+    width = x.shape[-1] if x.dim() else 1
+    return x.view(x.numel() // width if width else 0, width)
 
-    def decode(body: torch.Tensor, step: float) -> int:
-        none = torch.empty(0, dtype=torch.int64, device=out.device)
-        nbytes: int = decode_rows(body, step, none, out.new_empty(0), out, coder)
+
+def encode_row_payload(
+    x: torch.Tensor, bound: Bound, coder: Coder
+) -> tuple[torch.Tensor, Range | None]:
+    """Return the payload of one tensor as distinct rows, and its range."""
+    if x.numel() == 0:
+        return seal_smallest(x, None), None
+    body, limits = encode_matrix(as_rows(x), bound, coder, HEADER.size)
+    return seal_smallest(x, body, limits), limits
+
+
+def encode_rows(
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    coder: Coder,
+    with_ranges: bool = False,
+) -> EncodedList:
+    """Quantize the distinct rows of each tensor, merge those with equal codes, and entropy-code.
+
+    ``with_ranges`` as in ``encode_streams``.
+    """
+    del with_ranges
+    made = [encode_row_payload(x, bound, coder) for x, bound in zip(xs, bounds, strict=True)]
+    return EncodedList.apart([one[0] for one in made], xs, [one[1] for one in made])
+
+
+def decode_row_payload(payload: torch.Tensor, out: torch.Tensor, coder: Coder) -> None:
+    """Decode what ``encode_row_payload`` wrote."""
+
+    def decode_body(opened: Opened, out: torch.Tensor) -> int:
+        outliers = opened.positions, opened.values
+        nbytes: int = decode_matrix(opened.body, opened.step, *outliers, as_rows(out), coder)
         return nbytes
 
-    return decode_if_plain(payload, out, decode)
+    decode_payload(payload, out, decode_body)
 
 
-def encode_row_slices(
-    xs: Sequence[torch.Tensor], bound: Bound, coder: Coder = "huffman"
-) -> list[torch.Tensor | Encoded | None]:
-    """See ``reference.encode_row_slices``."""
-    return [encode_row_slice(x, bound, coder) for x in xs]
+def decode_rows(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
+    """Decode what ``encode_rows`` wrote into contiguous tensors."""
+    for out, payload in zip(outs, encoded.payloads(), strict=True):
+        decode_row_payload(payload, out, coder)
 
 
-def decode_row_slices(
-    payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], coder: Coder = "huffman"
-) -> list[bool]:
-    """See ``reference.decode_row_slices``."""
-    return [decode_row_slice(*pair, coder) for pair in zip(payloads, outs, strict=True)]
+def encode_groups(
+    xs: Sequence[torch.Tensor],
+    nbits: int,
+    group: int,
+    hadamard: bool,
+    seed: int | None = None,
+    out: torch.Tensor | None = None,
+) -> EncodedList:
+    """Store each tensor as one float32 scale per group and ``nbits`` bits per value.
+
+    Args:
+        xs: what to encode.
+        nbits: 8 or 4.
+        group: values per scale.
+        hadamard: transform every 32 values first.
+        seed: rounds stochastically; positions count from each tensor's start. None: to nearest.
+        out: uint8 memory for the payloads; new by default.
+    """
+    sizes = [payload_nbytes(x.numel(), nbits, group) for x in xs]
+    frame, payloads = frame_views(sizes, xs[0].device, out)
+    for x, payload in zip(xs, payloads, strict=True):
+        scales, data = split_scales(payload, x.numel(), group)
+        group_transform_quantize(x.view(-1), nbits, group, seed, hadamard, (scales, data))
+    return EncodedList(sizes, frame)
+
+
+def split_scales(
+    payload: torch.Tensor, numel: int, group: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the float32 scales and the rest of a payload of ``numel`` values in groups."""
+    scales_nbytes = 4 * (-(-numel // group))
+    return payload[:scales_nbytes].view(torch.float32), payload[scales_nbytes:]
+
+
+def decode_groups(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, nbits: int, group: int, hadamard: bool
+) -> None:
+    """Decode what ``encode_groups`` wrote into contiguous tensors."""
+    for out, payload in zip(outs, encoded.payloads(), strict=True):
+        check_nbytes(payload, payload_nbytes(out.numel(), nbits, group))
+        scales, data = split_scales(payload, out.numel(), group)
+        group_dequantize_transform(data, scales, nbits, group, hadamard, out)
+
+
+def check_nbytes(payload: torch.Tensor, expected: int) -> None:
+    """Raise ``CorruptDataError`` unless a payload of fixed size has that size."""
+    if payload.numel() != expected:
+        raise CorruptDataError(f"{expected} payload bytes expected, {payload.numel()} present")
+
+
+def encode_casts(
+    xs: Sequence[torch.Tensor], target: torch.dtype | None, out: torch.Tensor | None = None
+) -> EncodedList:
+    """Cast each tensor to a 16-bit float dtype; with ``target`` None store its own bytes."""
+    sizes = [x.numel() * (target or x.dtype).itemsize for x in xs]
+    frame, payloads = frame_views(sizes, xs[0].device, out)
+    for x, payload in zip(xs, payloads, strict=True):
+        if target is None:
+            payload.copy_(as_bytes(x))
+        else:
+            payload.view(target).copy_(x.view(-1))
+    return EncodedList(sizes, frame)
+
+
+def decode_casts(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype | None
+) -> None:
+    """Decode what ``encode_casts`` wrote into contiguous tensors."""
+    for out, payload in zip(outs, encoded.payloads(), strict=True):
+        check_nbytes(payload, out.numel() * (source or out.dtype).itemsize)
+        if source is None:
+            as_bytes(out).copy_(payload)
+        else:
+            out.view(-1).copy_(payload.view(source))
+
+
+def encode_scaled_casts(
+    xs: Sequence[torch.Tensor], target: torch.dtype, group: int, out: torch.Tensor | None = None
+) -> EncodedList:
+    """Cast each tensor to an 8-bit float with one float32 scale per group."""
+    sizes = [cast_layout.payload_nbytes(x.numel(), group) for x in xs]
+    frame, payloads = frame_views(sizes, xs[0].device, out)
+    for x, payload in zip(xs, payloads, strict=True):
+        values = x.view(-1).to(torch.float32)
+        values = torch.cat([values, values.new_zeros(-values.numel() % group)])
+        scales, data = scaled_cast(values, target, group)
+        torch.cat([as_bytes(scales), as_bytes(data)[: x.numel()]], out=payload)
+    return EncodedList(sizes, frame)
+
+
+def decode_scaled_casts(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype, group: int
+) -> None:
+    """Decode what ``encode_scaled_casts`` wrote into contiguous tensors."""
+    for out, payload in zip(outs, encoded.payloads(), strict=True):
+        check_nbytes(payload, cast_layout.payload_nbytes(out.numel(), group))
+        scales, data = split_scales(payload, out.numel(), group)
+        data = torch.cat([data, data.new_zeros(-data.numel() % group)])
+        values = scaled_uncast(data.view(source), scales, group)
+        out.view(-1).copy_(values[: out.numel()])

@@ -20,6 +20,9 @@ SHRINK: Final = 1.0 - 2.0**-12
 otherwise sit on ties, where rounding breaks the bound for a quarter of all values; the price is
 0.0004 bit per value."""
 
+Range = tuple[float, float]
+"""The smallest and the largest finite value of a tensor; low > high if no value is finite."""
+
 
 class Limits(NamedTuple):
     """What a compute dtype allows.

@@ -5,16 +5,14 @@ from tersor.kernels.runtime.op import Op
 encode_rows = Op(
     "encode_rows",
     {
-        "reference": "tersor.kernels.rows.reference:encode_rows",
-        "cpu": "tersor.kernels.rows.compose:encode_rows",
+        "composed": "tersor.kernels.rows.compose:encode_rows",
         "gpu": "tersor.kernels.rows.gpu.one_matrix:encode_rows",
     },
 )
 decode_rows = Op(
     "decode_rows",
     {
-        "reference": "tersor.kernels.rows.reference:decode_rows",
-        "cpu": "tersor.kernels.rows.compose:decode_rows",
+        "composed": "tersor.kernels.rows.compose:decode_rows",
         "gpu": "tersor.kernels.rows.gpu.one_matrix:decode_rows",
     },
 )

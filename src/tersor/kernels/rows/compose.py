@@ -15,7 +15,8 @@ from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.pack.fields import pack_fields, unpack_fields
 from tersor.kernels.pack.fields.reference import fields_nbytes
 from tersor.kernels.quantize import Grid, finite_range
-from tersor.kernels.quantize.encoded import Encoded
+from tersor.kernels.quantize.body import Body
+from tersor.kernels.quantize.grid import Range
 from tersor.kernels.rows.dedup import unique_rows
 from tersor.kernels.rows.layout import (
     CODED,
@@ -54,7 +55,7 @@ def _distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 def encode_rows(
     x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
-) -> Encoded | None:
+) -> tuple[Body | None, Range]:
     """Encode a matrix row by row, repeated rows once. Layout: ``rows/layout.py``.
 
     Rows are equal if all their bits are; where no value is an outlier or escapes the alphabet,
@@ -67,15 +68,16 @@ def encode_rows(
         lead: bytes of room, of any content, before the body.
 
     Returns:
-        Step of the grid; body; positions of the outliers in the distinct rows (int64); outliers.
-        None if no grid can keep the bound.
+        body: its outliers are placed by their position in the distinct rows; None if no grid can
+            keep the bound.
+        limits: the range of ``x``; low > high if no value is finite.
     """
     index, first = _distinct(x)
     distinct = x if first.numel() == x.shape[0] else x[first]
     low, high = finite_range(distinct).tolist()
     grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
     if grid is None:
-        return None
+        return None, (low, high)
     mapped, positions = quantize_symbols(distinct, grid, low, high)
     if positions.numel() == 0 and mapped.escape_positions.numel() == 0:
         codes = mapped.symbols.view(-1, x.shape[1])
@@ -86,7 +88,7 @@ def encode_rows(
     head, packed_index = _encode_index(index, first, coder)
     room = head.new_zeros(lead)
     data = torch.cat([room, head, packed_index, encode_mapped(mapped, coder)])
-    return grid.step, data, positions, distinct.reshape(-1)[positions]
+    return Body(grid.step, data, positions, distinct.reshape(-1)[positions]), (low, high)
 
 
 def _encode_index(

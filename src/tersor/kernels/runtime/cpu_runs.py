@@ -6,7 +6,7 @@ for tensors of 512 KiB that took half of the encoding time and made two threads 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +37,17 @@ def cut(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> Iterator[list
         run.append(k)
     if run:
         yield run
+
+
+def runs_of_equal(
+    tensors: Sequence[torch.Tensor], options: Sequence[Hashable], places: Iterable[int]
+) -> Iterator[list[int]]:
+    """Cut places as ``cut`` does, so that all of a run have equal options."""
+    groups: dict[Hashable, list[int]] = {}
+    for k in places:
+        groups.setdefault(options[k], []).append(k)
+    for group in groups.values():
+        yield from cut(tensors, group)
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> Any:

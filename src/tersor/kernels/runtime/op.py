@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Final
 
@@ -51,20 +52,36 @@ def backend_for(device: torch.device) -> str:
     return {"cpu": "cpu", "cuda": "gpu"}.get(device.type, device.type)
 
 
-@dataclass(frozen=True)
+COMPOSED: Final = "composed"
+"""The target that is built from other operations, which choose their backend themselves."""
+
+
+@dataclass(frozen=True, eq=False)
 class Op:
     """One operation and where its implementations live, as ``"module:function"``.
 
     Calling the op picks the backend by the device of its first argument, a tensor or a list of
-    tensors on one device.
+    tensors on one device. A backend without a target of its own runs the one named ``composed``.
     """
 
     name: str
     targets: dict[str, str]
-    _loaded: dict[str, Callable[..., Any]] = field(default_factory=dict, compare=False, repr=False)
+    _loaded: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
     def implementation(self, backend: str) -> Callable[..., Any]:
-        """Import and return one implementation; raises ``BackendUnavailableError``."""
+        """Import and return one implementation; raises ``BackendUnavailableError``.
+
+        It runs on that backend whatever the device of the tensors.
+        """
+        if backend in self.targets or COMPOSED not in self.targets:
+            return self._load(backend)
+        return partial(_run_on, _known(backend), self._load(COMPOSED))
+
+    def composed(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the target named ``composed`` in place of a fused kernel; it may wait for a device."""
+        return self._load(COMPOSED)(*args, **kwargs)
+
+    def _load(self, backend: str) -> Callable[..., Any]:
         if backend in self._loaded:
             return self._loaded[backend]
         if backend not in self.targets:
@@ -94,4 +111,11 @@ class Op:
     def __call__(self, x: torch.Tensor | Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run the operation on ``x``'s device; an empty list counts as on the CPU."""
         first = x if isinstance(x, torch.Tensor) else next(iter(x), torch.empty(0, device="cpu"))
-        return self.implementation(backend_for(first.device))(x, *args, **kwargs)
+        backend = backend_for(first.device)
+        is_own = backend in self.targets or COMPOSED not in self.targets
+        return self._load(backend if is_own else COMPOSED)(x, *args, **kwargs)
+
+
+def _run_on(backend: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with use_backend(backend):
+        return function(*args, **kwargs)

@@ -54,7 +54,7 @@ def make_codec(spec: str | Codec, device: torch.device) -> Codec:
         name = _ON_CUDA.get(spec, spec) if device.type == "cuda" else spec
         bound = {"bound": _ANY_BOUND} if get(name).takes_bound() else {}
         codec = create(name, device=device, **bound)
-    if not codec.writes_payloads:
+    if codec.is_selector:
         raise SpecError(f"codec {codec.codec_id!r} cannot be sent with; use codec='auto' by name")
     return codec
 
@@ -67,7 +67,7 @@ def make_backward(spec: str | Codec, device: torch.device) -> Codec:
         SpecError: the codec only chooses another one, or nobody says within which bound.
     """
     # what only chooses another codec is refused below
-    if isinstance(spec, str) and get(spec).takes_bound() and get(spec).writes_payloads:
+    if isinstance(spec, str) and get(spec).takes_bound() and not get(spec).is_selector:
         raise SpecError(
             f"backward={spec!r} does not say within which error; give a codec with a bound, as in "
             f"tersor.create({spec!r}, bound=...), or one of fixed rate such as 'half' or 'group8'"

@@ -8,7 +8,7 @@ from typing import Final
 import torch
 
 from tersor.codecs.codec import Codec
-from tersor.container import decode_payloads, encode_batch, split_frame
+from tersor.container import decode_batch, encode_batch
 from tersor.types import TensorInfo
 
 _NUM_ROWS: Final = 2048
@@ -32,5 +32,4 @@ def compile_kernels(codecs: Iterable[Codec], dtype: torch.dtype, device: torch.d
         for tensors in ([repeated], [repeated, distinct, distinct[:1]]):
             used = [codec] * len(tensors)
             batch = encode_batch(tensors, used).trimmed()
-            payloads = split_frame(batch.buffer, batch.sizes.tolist())
-            decode_payloads(payloads, [TensorInfo.of(x) for x in tensors], used)
+            decode_batch(batch, [TensorInfo.of(x) for x in tensors], used)

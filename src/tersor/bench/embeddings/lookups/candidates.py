@@ -14,9 +14,8 @@ from tersor.codecs.codec import Codec
 from tersor.container import (
     Batch,
     begin_decode_batch,
-    decode_payloads,
+    decode_batch,
     encode_batch,
-    encode_payloads,
 )
 from tersor.errors import UnknownCodecError
 from tersor.types import Bound, TensorInfo
@@ -47,7 +46,7 @@ def check_encoders(names: Iterable[str]) -> None:
     for name in names:
         if name in every:
             continue
-        if name not in registry.codec_ids() or not registry.get(name).writes_payloads:
+        if name not in registry.codec_ids() or registry.get(name).is_selector:
             raise UnknownCodecError(f"encoders of look-ups are {', '.join(every)}, not {name!r}")
 
 
@@ -73,12 +72,11 @@ class SlicedCodec(Candidate):
 
     def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
         """Encode one slice within an absolute bound, or at the fixed rate."""
-        return self.codecs[0].encode_payload(x, error_bound if self.bounded else None)
+        return self.codecs[0].pack_chunk(x, error_bound if self.bounded else None)
 
     def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         """Decode one slice into ``out``."""
-        self.codecs[0].decode_payload(encoded, out)
-        return out
+        return self.decode_all([encoded], [out])[0]
 
     def nbytes(self, encoded: torch.Tensor) -> int:
         """Return the size of the payload."""
@@ -89,13 +87,14 @@ class SlicedCodec(Candidate):
     ) -> list[torch.Tensor]:
         """Encode every slice within its own relative bound, so that ranges are looked for too."""
         del error_bounds
-        return encode_payloads(xs, self.codecs)
+        return encode_batch(xs, self.codecs).payloads()
 
     def decode_all(
         self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Decode every slice."""
-        return decode_payloads(encoded, [TensorInfo.of(out) for out in outs], self.codecs, outs)
+        infos = [TensorInfo.of(out) for out in outs]
+        return decode_batch(Batch.of(encoded), infos, self.codecs, outs)
 
 
 class SlicedBatch(ListCandidate):

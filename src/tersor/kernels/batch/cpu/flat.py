@@ -13,7 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tersor.kernels.batch.compose import pack_slice, unpack_slice
+from tersor.kernels.batch import compose
+from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
+from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.pack.blocks.cpu import is_consistent, to_fields, unpack_dequantize_kernel
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.pack.fields.cpu import SLACK_NBYTES, pack_bytes, pack_tile
@@ -26,11 +29,10 @@ from tersor.kernels.quantize.cpu.quantize import (
     quantize_bytes,
     quantize_tile,
 )
-from tersor.kernels.quantize.encoded import Encoded
-from tersor.kernels.quantize.grid import TILE, limits_of
+from tersor.kernels.quantize.grid import TILE, Range, limits_of
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu.intrinsics import address_of, array_at, njit
-from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, written_by
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, runs_of_equal, written_by
 from tersor.types import Bound
 
 
@@ -59,12 +61,12 @@ def _zigzag_bytes(octets: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def _pack_slice(values: Any, promise: Any, infinities: Any, block: int, body: Any) -> Any:
-    """Write one body; return its size, 0 if the slice is not common, and the step."""
+    """Write one body; return its size, 0 if the slice is not common; step; range."""
     low, high = range_if_finite(values, infinities)
     grid = fit_grid(low, high, promise, values)
     step, inverse, bound = grid
     if step == 0:
-        return 0, np.float64(step)
+        return 0, np.float64(step), low, high
     narrow = low * inverse > -128 and high * inverse < 127
     num_tiles, num_blocks, widths_start, words_start = _body_starts(values.size, block)
     body[:words_start] = 0
@@ -81,21 +83,21 @@ def _pack_slice(values: Any, promise: Any, infinities: Any, block: int, body: An
         address = start + np.uint64(4) * total
         if narrow:
             if not quantize_bytes(part, grid, np.int32(0), octets):
-                return 0, np.float64(step)
+                return 0, np.float64(step), low, high
             _zigzag_bytes(octets[: part.size])
             octets[part.size :] = 0
             total += pack_bytes(octets, block, tile_widths, address)
         else:
             tile_codes = codes[: part.size]
             if quantize_tile(part, inverse, step, bound, promise.radius, WIDE, tile_codes) > 0:
-                return 0, np.float64(step)
+                return 0, np.float64(step), low, high
             union = to_fields(tile_codes, fields, block, no_bases)
             total += pack_tile(fields, union, octets, pairs, block, tile_widths, address)
         offsets[tile + 1] = np.uint32(total)
     words_end = words_start + np.int64(4 * total)
     nbytes = _padded(words_end) + TAIL_NBYTES
     body[words_end:nbytes] = 0
-    return nbytes, np.float64(step)
+    return nbytes, np.float64(step), low, high
 
 
 @njit(nogil=True, cache=True)
@@ -106,16 +108,18 @@ def _pack_kernel(
     promise: Any,
     infinities: Any,
     block: int,
+    ranges: Any,
     target: Any,
     sizes: Any,
 ) -> None:
-    """Write the payloads of all common slices that get smaller; others get size 0."""
+    """Write the payloads and ranges of all common slices that get smaller; others get size 0."""
     place = 0
     for k in range(addresses.size):
         values = array_at(addresses[k], counts[k], like)
         payload = target[place:]
         body = payload[HEADER_NBYTES:]
-        nbytes, step = _pack_slice(values, promise, infinities, block, body)
+        nbytes, step, low, high = _pack_slice(values, promise, infinities, block, body)
+        ranges[k, 0], ranges[k, 1] = low, high
         if 0 < nbytes < values.size * values.itemsize:
             put_header(step, nbytes, payload)
             sizes[k] = HEADER_NBYTES + nbytes
@@ -135,28 +139,55 @@ def _max_nbytes(num_codes: int, block: int) -> int:
     return HEADER_NBYTES + BitpackLayout(num_codes, block).max_nbytes + SLACK_NBYTES
 
 
-def pack_slices(
-    xs: Sequence[torch.Tensor], bound: Bound, block: int = 32
-) -> list[torch.Tensor | Encoded | None]:
-    """See ``reference.pack_slices``."""
-    packed: dict[int, torch.Tensor] = {}
+def encode_streams(
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    dims: int,
+    encoder: Encoder,
+    with_ranges: bool = False,
+) -> EncodedList:
+    """See ``compose.encode_streams``."""
+    block = _fused_block(dims, encoder)
+    if block is None:
+        return compose.encode_streams(xs, bounds, dims, encoder, with_ranges)
+    made: dict[int, tuple[torch.Tensor, Range | None]] = {}
     common = [k for k, x in enumerate(xs) if _is_common(x)]
-    for run in cut(xs, common):
-        counts = [xs[k].numel() for k in run]
-        dtype = xs[run[0]].dtype
-        payloads = written_by(
-            _pack_kernel,
-            sum(_max_nbytes(count, block) for count in counts),
-            len(run),
-            addresses_of([xs[k] for k in run]),
-            np.array(counts),
-            EMPTY[dtype],
-            Promise.of(bound, limits_of(dtype)),
-            INFINITIES[dtype],
-            block,
-        )
-        packed |= {k: payload for k, payload in zip(run, payloads, strict=True) if len(payload)}
-    return [packed[k] if k in packed else pack_slice(x, bound, block) for k, x in enumerate(xs)]
+    for run in runs_of_equal(xs, bounds, common):
+        payloads, ranges = _pack([xs[k] for k in run], bounds[run[0]], block)
+        triples = zip(run, payloads, ranges, strict=True)
+        made |= {k: (payload, limits) for k, payload, limits in triples if len(payload)}
+    for k in set(range(len(xs))).difference(made):
+        made[k] = compose.encode_stream(xs[k], bounds[k], 0, encoder)
+    parts = [made[k] for k in range(len(xs))]
+    return EncodedList.apart([one[0] for one in parts], xs, [one[1] for one in parts])
+
+
+def _fused_block(dims: int, encoder: Encoder) -> int | None:
+    """Return the codes per block if the kernels here run that predictor and encoder."""
+    if dims == 0 and isinstance(encoder, BitpackEncoder) and not encoder.base:
+        return encoder.block
+    return None
+
+
+def _pack(
+    xs: Sequence[torch.Tensor], bound: Bound, block: int
+) -> tuple[list[torch.Tensor], list[Range]]:
+    """Return payloads and ranges of tensors of one dtype; an empty payload for what is not common."""
+    counts, dtype = [x.numel() for x in xs], xs[0].dtype
+    ranges = np.empty((len(xs), 2))
+    payloads = written_by(
+        _pack_kernel,
+        sum(_max_nbytes(count, block) for count in counts),
+        len(xs),
+        addresses_of(xs),
+        np.array(counts),
+        EMPTY[dtype],
+        Promise.of(bound, limits_of(dtype)),
+        INFINITIES[dtype],
+        block,
+        ranges,
+    )
+    return payloads, [(low, high) for low, high in ranges.tolist()]
 
 
 @njit(nogil=True, cache=True)
@@ -197,11 +228,16 @@ def _unpack_kernel(
             decoded[k] = _unpack_slice(body, like.dtype.type(step), block, out)
 
 
-def unpack_slices(
-    payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], block: int = 32
-) -> list[bool]:
-    """See ``reference.unpack_slices``."""
-    decoded = [False] * len(outs)
+def decode_streams(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, dims: int, encoder: Encoder
+) -> None:
+    """See ``compose.decode_streams``."""
+    block = _fused_block(dims, encoder)
+    if block is None:
+        compose.decode_streams(outs, encoded, dims, encoder)
+        return
+    payloads = encoded.payloads()
+    left = set(range(len(outs)))
     common = [k for k, out in enumerate(outs) if _is_common(out)]
     for run in cut(outs, common):
         dtype = outs[run[0]].dtype
@@ -216,8 +252,6 @@ def unpack_slices(
             block,
             done,
         )
-        for k, was_done in zip(run, done.tolist(), strict=True):
-            decoded[k] = was_done
-    for k in set(range(len(outs))).difference(common):
-        decoded[k] = unpack_slice(payloads[k], outs[k], block)
-    return decoded
+        left.difference_update(k for k, is_done in zip(run, done.tolist(), strict=True) if is_done)
+    for k in sorted(left):
+        compose.decode_stream(payloads[k], outs[k], 0, encoder)

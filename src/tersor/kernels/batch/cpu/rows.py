@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from tersor.kernels.batch.compose import decode_row_slice, encode_row_slice
+from tersor.kernels.batch import compose
+from tersor.kernels.batch.compose import as_rows
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.quantize.cpu.finite_range import INFINITIES, range_if_finite
 from tersor.kernels.quantize.cpu.quantize import Promise, fit_grid, quantize_bytes
-from tersor.kernels.quantize.encoded import Encoded
-from tersor.kernels.quantize.grid import limits_of
+from tersor.kernels.quantize.grid import Range, limits_of
 from tersor.kernels.rows.compose import Coder
 from tersor.kernels.rows.cpu.index import (
     put_index,
@@ -30,7 +31,7 @@ from tersor.kernels.rows.cpu.index import (
 )
 from tersor.kernels.rows.dedup.cpu import distinct_rows
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
-from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, written_by
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, runs_of_equal, written_by
 from tersor.types import Bound
 
 
@@ -68,7 +69,7 @@ def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
 def _encode_slice(
     values: Any, width: int, promise: Any, infinities: Any, buffers: Any, target: Any
 ) -> Any:
-    """Write the body of one matrix; return its size, 0 if it is not common, and the step."""
+    """Write the body of one matrix; return its size, 0 if it is not common; step; range."""
     hashes, indices, firsts, refs, flags, rows, octets = buffers
     num_rows = values.size // width
     index = indices[:num_rows]
@@ -79,20 +80,20 @@ def _encode_slice(
     grid = fit_grid(low, high, promise, values)
     step, inverse, _ = grid
     if step == 0 or not max(abs(low), abs(high)) * inverse < promise.radius:
-        return 0, np.float64(step)
+        return 0, np.float64(step), low, high
     # rounding keeps order, so the range's ends have the extreme codes
     smallest = np.int32(np.rint(low * inverse))
     alphabet = np.int64(np.int32(np.rint(high * inverse))) - np.int64(smallest) + 1
     if alphabet > NARROW:
-        return 0, np.float64(step)
+        return 0, np.float64(step), low, high
     symbols = octets[: distinct.size]
     if not quantize_bytes(distinct, grid, smallest, symbols):
-        return 0, np.float64(step)
+        return 0, np.float64(step), low, high
     symbol_words = symbols.view(np.uint64).reshape(count, width // 8)
     count = _merge(symbol_words, hashes, index, firsts[:count])
     nbytes = put_index(index, firsts[:count], refs, flags, target)
     nbytes += put_symbols(symbols[: count * width], smallest, alphabet, target[nbytes:])
-    return nbytes, np.float64(step)
+    return nbytes, np.float64(step), low, high
 
 
 @njit(nogil=True, cache=True)
@@ -102,10 +103,11 @@ def _encode_kernel(
     like: Any,
     promise: Any,
     infinities: Any,
+    ranges: Any,
     target: Any,
     sizes: Any,
 ) -> None:
-    """Write the payloads of all common slices that get smaller; others get size 0."""
+    """Write the payloads and ranges of all common slices that get smaller; others get size 0."""
     most_rows, most_values = _largest(shapes)
     buffers = (
         np.empty(most_rows, dtype=np.uint64),
@@ -121,7 +123,10 @@ def _encode_kernel(
         values = array_at(addresses[k], shapes[k, 0] * shapes[k, 1], like)
         payload = target[place:]
         body = payload[HEADER_NBYTES:]
-        nbytes, step = _encode_slice(values, shapes[k, 1], promise, infinities, buffers, body)
+        nbytes, step, low, high = _encode_slice(
+            values, shapes[k, 1], promise, infinities, buffers, body
+        )
+        ranges[k, 0], ranges[k, 1] = low, high
         if 0 < nbytes < values.size * values.itemsize:
             put_header(step, nbytes, payload)
             sizes[k] = HEADER_NBYTES + nbytes
@@ -146,32 +151,49 @@ def _max_nbytes(num_rows: int, width: int) -> int:
 
 def _is_common(x: torch.Tensor) -> bool:
     # rows of whole 64-bit words, also after quantizing to bytes
-    return x.dtype in INFINITIES and x.shape[1] % 8 == 0
+    return x.dtype in INFINITIES and x.numel() > 0 and x.shape[1] % 8 == 0
 
 
-def encode_row_slices(
-    xs: Sequence[torch.Tensor], bound: Bound, coder: Coder = "huffman"
-) -> list[torch.Tensor | Encoded | None]:
-    """See ``reference.encode_row_slices``."""
-    encoded: dict[int, torch.Tensor] = {}
-    common = [k for k, x in enumerate(xs if coder == "huffman" else ()) if _is_common(x)]
-    for run in cut(xs, common):
-        shapes = [tuple(xs[k].shape) for k in run]
-        dtype = xs[run[0]].dtype
-        payloads = written_by(
-            _encode_kernel,
-            sum(_max_nbytes(*shape) for shape in shapes),
-            len(run),
-            addresses_of([xs[k] for k in run]),
-            np.array(shapes),
-            EMPTY[dtype],
-            Promise.of(bound, limits_of(dtype)),
-            INFINITIES[dtype],
-        )
-        encoded |= {k: payload for k, payload in zip(run, payloads, strict=True) if len(payload)}
-    return [
-        encoded[k] if k in encoded else encode_row_slice(x, bound, coder) for k, x in enumerate(xs)
-    ]
+def encode_rows(
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    coder: Coder,
+    with_ranges: bool = False,
+) -> EncodedList:
+    """See ``compose.encode_rows``."""
+    if coder != "huffman":
+        return compose.encode_rows(xs, bounds, coder, with_ranges)
+    matrices = [as_rows(x) for x in xs]
+    made: dict[int, tuple[torch.Tensor, Range | None]] = {}
+    common = [k for k, x in enumerate(matrices) if _is_common(x)]
+    for run in runs_of_equal(matrices, bounds, common):
+        payloads, ranges = _encode([matrices[k] for k in run], bounds[run[0]])
+        triples = zip(run, payloads, ranges, strict=True)
+        made |= {k: (payload, limits) for k, payload, limits in triples if len(payload)}
+    for k in set(range(len(xs))).difference(made):
+        made[k] = compose.encode_row_payload(xs[k], bounds[k], coder)
+    parts = [made[k] for k in range(len(xs))]
+    return EncodedList.apart([one[0] for one in parts], xs, [one[1] for one in parts])
+
+
+def _encode(
+    matrices: Sequence[torch.Tensor], bound: Bound
+) -> tuple[list[torch.Tensor], list[Range]]:
+    """Return payloads and ranges of matrices of one dtype; an empty payload for what is not common."""
+    shapes, dtype = [tuple(x.shape) for x in matrices], matrices[0].dtype
+    ranges = np.empty((len(matrices), 2))
+    payloads = written_by(
+        _encode_kernel,
+        sum(_max_nbytes(*shape) for shape in shapes),
+        len(matrices),
+        addresses_of(matrices),
+        np.array(shapes),
+        EMPTY[dtype],
+        Promise.of(bound, limits_of(dtype)),
+        INFINITIES[dtype],
+        ranges,
+    )
+    return payloads, [(low, high) for low, high in ranges.tolist()]
 
 
 @njit(nogil=True, cache=True)
@@ -223,28 +245,26 @@ def _decode_kernel(
             decoded[k] = _decode_slice(body, like.dtype.type(step), shapes[k, 1], buffers, out)
 
 
-def decode_row_slices(
-    payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor], coder: Coder = "huffman"
-) -> list[bool]:
-    """See ``reference.decode_row_slices``."""
-    decoded = [False] * len(outs)
-    listed = outs if coder == "huffman" else ()
-    common = [k for k, out in enumerate(listed) if out.dtype in INFINITIES and out.numel()]
-    for run in cut(outs, common):
+def decode_rows(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
+    """See ``compose.decode_rows``."""
+    if coder != "huffman":
+        compose.decode_rows(outs, encoded, coder)
+        return
+    matrices, payloads = [as_rows(out) for out in outs], encoded.payloads()
+    left = set(range(len(outs)))
+    common = [k for k, out in enumerate(matrices) if out.dtype in INFINITIES and out.numel()]
+    for run in cut(matrices, common):
         dtype = outs[run[0]].dtype
         done = np.zeros(len(run), dtype=np.bool_)
         _decode_kernel(
             addresses_of([payloads[k] for k in run]),
             np.array([payloads[k].numel() for k in run]),
-            addresses_of([outs[k] for k in run]),
-            np.array([outs[k].shape for k in run]),
+            addresses_of([matrices[k] for k in run]),
+            np.array([matrices[k].shape for k in run]),
             EMPTY[dtype],
             Promise.of(Bound.absolute(0.0), limits_of(dtype)),
             done,
         )
-        for k, was_done in zip(run, done.tolist(), strict=True):
-            decoded[k] = was_done
-    return [
-        was_done or decode_row_slice(payload, out, coder)
-        for was_done, payload, out in zip(decoded, payloads, outs, strict=True)
-    ]
+        left.difference_update(k for k, is_done in zip(run, done.tolist(), strict=True) if is_done)
+    for k in sorted(left):
+        compose.decode_row_payload(payloads[k], outs[k], coder)

@@ -253,16 +253,20 @@ def _quantize(
 
 
 def encode_ans(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], with_ranges: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    ``with_ranges`` changes nothing: the ranges of relative bounds are found in any case.
 
     Returns:
         buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
         sizes: int64 [len(xs)], bytes of each payload.
-        status: int32 [len(xs)], 1 where codes span more than 256 and the values are therefore not
+        needed: int32 [len(xs)], 1 where codes span more than 256 and the values are therefore not
             coded though the codec could; else 0, and the payload is the codec's own.
+        keys: the ranges of the tensors if a bound is relative.
     """
+    del with_ranges
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
     status = torch.empty(len(xs), dtype=torch.int32, device=device)
@@ -285,4 +289,5 @@ def encode_ans(
             PART=_SCANNED, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         place_streams(streams, encoded, targets)
-    return out, sizes, status
+    is_relative = any(b.kind == "relative" for b in bounds)
+    return out, sizes, status, keys[: 2 * len(xs)] if is_relative else None

@@ -104,6 +104,7 @@ def decode_ans(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
+    status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
 
@@ -113,6 +114,7 @@ def decode_ans(
             that lies elsewhere, the difference of their addresses. Trusted.
         sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
+        status: what to write the result to; new memory by default.
 
     Returns:
         int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload has
@@ -122,7 +124,8 @@ def decode_ans(
     numels = tuple(y.numel() for y in outs)
     counts = on_device(numels, device)
     targets = addresses(outs, device)
-    status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
     alphabets, lows = torch.empty_like(status), torch.empty_like(status)
     steps = torch.empty(len(outs), dtype=torch.float64, device=device)
     starts, rooms, coded = (torch.empty_like(counts) for _ in range(3))

@@ -13,6 +13,7 @@ from tersor.kernels.group.cast.gpu import cast_groups, tile_of, uncast_groups
 from tersor.kernels.group.cast.layout import payload_nbytes
 from tersor.kernels.payload.gpu.fixed_size import (
     PAYLOAD_ALIGNMENT,
+    FixedFrame,
     common_alignment,
     element_type,
     fixed_frame,
@@ -76,18 +77,17 @@ def _uncast_kernel(
 
 
 def encode_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor]:
+    xs: Sequence[torch.Tensor], target: torch.dtype, out: torch.Tensor | None = None
+) -> FixedFrame:
     """Cast contiguous tensors of one dtype and device to a 16-bit float, without waiting.
 
     A NaN has the quiet bit alone, unless the tensor is of that dtype already.
 
     Returns:
-        buffer: uint8, payloads back to back, each padded with zeros to 8 bytes.
-        sizes: int64 [len(xs)], bytes of each payload.
+        The payloads back to back, each padded with zeros to 8 bytes.
     """
     device, numels = xs[0].device, tuple(x.numel() for x in xs)
-    frame = fixed_frame([2 * numel for numel in numels], device)
+    frame = fixed_frame([2 * numel for numel in numels], device, out)
     tiles = tile_table(numels, _TILE, device)
     with torch.cuda.device_of(xs[0]):
         _cast_kernel[(tiles.num_tiles,)](
@@ -97,7 +97,7 @@ def encode_casts(
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
             PAYLOAD_ALIGNMENT=common_alignment(frame.starts), TILE=_TILE,
         )  # fmt: skip
-    return frame.buffer, frame.sizes
+    return frame
 
 
 def decode_casts(
@@ -164,14 +164,14 @@ def _scaled_uncast_kernel(
 
 
 def encode_scaled_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype, group: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    xs: Sequence[torch.Tensor], target: torch.dtype, group: int, out: torch.Tensor | None = None
+) -> FixedFrame:
     """Cast contiguous tensors of one dtype and device to an 8-bit float with a scale per group.
 
     Result as of ``encode_casts``; ``group`` is at most ``cast.layout.TILE``.
     """
     device, numels = xs[0].device, tuple(x.numel() for x in xs)
-    frame = fixed_frame([payload_nbytes(numel, group) for numel in numels], device)
+    frame = fixed_frame([payload_nbytes(numel, group) for numel in numels], device, out)
     groups, chunk = tile_of(group)
     tiles = tile_table(numels, groups * group, device)
     with torch.cuda.device_of(xs[0]):
@@ -182,7 +182,7 @@ def encode_scaled_casts(
             IS_E4M3=target == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
             enable_fp_fusion=False,
         )  # fmt: skip
-    return frame.buffer, frame.sizes
+    return frame
 
 
 def decode_scaled_casts(

@@ -171,13 +171,21 @@ def _pack(
 
 
 def encode_flat(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int, with_ranges: bool = False
+) -> tuple[torch.Tensor, torch.Tensor, None, torch.Tensor | None]:
     """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Args:
+        xs: what to encode.
+        bounds: one per tensor.
+        block: codes per block.
+        with_ranges: find the ranges also of small tensors, which takes a launch of its own.
 
     Returns:
         buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
         sizes: int64 [len(xs)], bytes of each payload.
+        needed: None: every form of a payload is known.
+        keys: the ranges of the tensors if a bound is relative; None for small tensors unless asked.
     """
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
@@ -187,12 +195,16 @@ def encode_flat(
     fixed = _fixed_nbytes(numels, block, device)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
     out = torch.empty(capacity, dtype=torch.uint8, device=device)
-    if are_small(numels):
-        return out, encode_small(numels, starts, limits, fixed, dtype, aligned, block, out)
-    keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
+    is_small, is_relative = are_small(numels), any(b.kind == "relative" for b in bounds)
+    keys = None
+    if with_ranges or not is_small:
+        keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
     with torch.cuda.device_of(xs[0]):
-        if any(b.kind == "relative" for b in bounds):
+        if is_relative and keys is not None:
             fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
+        if is_small or keys is None:
+            sizes = encode_small(numels, starts, limits, fixed, dtype, aligned, block, out)
+            return out, sizes, None, keys if is_relative else None
         grids = grid_table(keys, limits, dtype)
         packed = _pack(numels, starts, grids, keys, dtype, aligned, block)
         tiles = tile_table(numels, TILE_VALUES, device)
@@ -206,7 +218,7 @@ def encode_flat(
             starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
             out, KIND=KINDS[dtype], num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
-    return out, sizes
+    return out, sizes, None, keys if is_relative else None
 
 
 @triton.jit(do_not_specialize=["buffer", "status"])

@@ -20,6 +20,7 @@ from tersor.kernels.group.gpu.tile import (
 from tersor.kernels.group.layout import payload_nbytes
 from tersor.kernels.payload.gpu.fixed_size import (
     PAYLOAD_ALIGNMENT,
+    FixedFrame,
     common_alignment,
     element_type,
     fixed_frame,
@@ -77,23 +78,28 @@ def _dequantize_kernel(
 
 
 def encode_groups(
-    xs: Sequence[torch.Tensor], nbits: int, group: int, seed: int | None, hadamard: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
+    xs: Sequence[torch.Tensor],
+    nbits: int,
+    group: int,
+    hadamard: bool,
+    seed: int | None = None,
+    out: torch.Tensor | None = None,
+) -> FixedFrame:
     """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
 
     Args:
         xs: what to encode.
         nbits: 8 or 4.
         group: values per scale; ``group.layout.is_held_whole``.
-        seed: see ``group.reference.group_quantize``; positions count from each tensor's start.
         hadamard: transform every 32 values first.
+        seed: see ``group.reference.group_quantize``; positions count from each tensor's start.
+        out: memory for the payloads; new by default.
 
     Returns:
-        buffer: uint8, payloads back to back, each padded with zeros to 8 bytes.
-        sizes: int64 [len(xs)], bytes of each payload.
+        The payloads back to back, each padded with zeros to 8 bytes.
     """
     device, numels = xs[0].device, tuple(x.numel() for x in xs)
-    frame = fixed_frame([payload_nbytes(numel, nbits, group) for numel in numels], device)
+    frame = fixed_frame([payload_nbytes(numel, nbits, group) for numel in numels], device, out)
     tiles = tile_table(numels, num_values_of(group), device)
     num_groups = (ceil_div(numel, group) for numel in numels)
     data = [start + 4 * count for start, count in zip(frame.starts, num_groups, strict=True)]
@@ -106,7 +112,7 @@ def encode_groups(
             HADAMARD=hadamard, GROUP=group, ROWS=num_rows_of(group),
             num_warps=num_warps_of(group), enable_fp_fusion=False,
         )  # fmt: skip
-    return frame.buffer, frame.sizes
+    return frame
 
 
 def decode_groups(

@@ -386,7 +386,7 @@ def _code(task: _Task) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 def encode_rows_list(
     xs: Sequence[torch.Tensor], bounds: Sequence[Bound]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Encode contiguous matrices of one dtype and device into one buffer, without waiting.
 
     Outliers and more than 256 different codes are beyond it: such a matrix is stored exactly.
@@ -394,11 +394,12 @@ def encode_rows_list(
     Returns:
         buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
         sizes: int64 [len(xs)], bytes of each payload.
-        status: int32 [len(xs)], 1 where the codec ``rows`` itself may have a smaller payload.
+        needed: int32 [len(xs)], 1 where the codec ``rows`` itself may have a smaller payload.
+        keys: the ranges of the matrices.
     """
     with torch.cuda.device_of(xs[0]):
         task = _Task.of(xs)
         limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
         _number_by_value(task, bound_table(limits, xs[0].device))
         _quantize(task)
-        return _code(task)
+        return *_code(task), task.keys[: 2 * len(xs)]

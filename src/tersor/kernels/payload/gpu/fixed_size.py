@@ -43,20 +43,24 @@ class FixedFrame:
         offsets: int64 on the device, where each payload starts.
         sizes: int64 on the device, not written yet.
         starts: the offsets, on the host.
+        nbytes: the sizes, on the host.
     """
 
     buffer: torch.Tensor
     offsets: torch.Tensor
     sizes: torch.Tensor
     starts: tuple[int, ...]
+    nbytes: Sequence[int]
 
 
-def fixed_frame(sizes: Sequence[int], device: torch.device) -> FixedFrame:
-    """Return room for payloads of so many bytes."""
+def fixed_frame(
+    sizes: Sequence[int], device: torch.device, out: torch.Tensor | None = None
+) -> FixedFrame:
+    """Return room for payloads of so many bytes: in ``out``, which is large enough, or new."""
     ends = tuple(accumulate((padded(size) for size in sizes), initial=0))
-    buffer = torch.empty(ends[-1], dtype=torch.uint8, device=device)
+    buffer = torch.empty(ends[-1], dtype=torch.uint8, device=device) if out is None else out
     noted = torch.empty(len(sizes), dtype=torch.int64, device=device)
-    return FixedFrame(buffer, on_device(ends[:-1], device), noted, ends[:-1])
+    return FixedFrame(buffer, on_device(ends[:-1], device), noted, ends[:-1], sizes)
 
 
 def common_alignment(places: Sequence[int]) -> int:

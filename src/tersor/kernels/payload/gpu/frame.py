@@ -8,6 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.payload.frame import frame_offsets
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.tiles import padded
 
@@ -58,18 +59,7 @@ def _copy_kernel(sources, sizes, offsets, frame, LANES: tl.constexpr):
 def frame_places(
     sizes: torch.Tensor, least_nbytes: Sequence[int], room_nbytes: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Say where the payloads of a frame lie, without waiting.
-
-    Args:
-        sizes: int64 on the device; not trusted.
-        least_nbytes: the smallest possible size of each.
-        room_nbytes: bytes of the frame.
-
-    Returns:
-        offsets: int64, where each starts.
-        checked: int64, the sizes; all 0 if one is impossible, or if the frame cannot hold them.
-        status: int32 [1 + len(sizes)], first 0 if the sizes are possible, then zeros.
-    """
+    """See ``payload.frame.frame_places``."""
     sizes = sizes.contiguous()
     offsets, checked = torch.empty_like(sizes), torch.empty_like(sizes)
     status = torch.empty(1 + sizes.numel(), dtype=torch.int32, device=sizes.device)
@@ -81,19 +71,27 @@ def frame_places(
     return offsets, checked, status
 
 
-def join_frame(sources: torch.Tensor, sizes: torch.Tensor, rooms: Sequence[int]) -> torch.Tensor:
-    """Copy payloads into one new frame of worst-case size, without waiting.
-
-    Args:
-        sources: int64 on the device, the address of each, a multiple of 8; zeros follow each up to
-            a multiple of 8 bytes.
-        sizes: int64 on the device, bytes of each.
-        rooms: the most bytes each can have, each a multiple of 8.
-    """
-    room_nbytes = sum(rooms)
-    frame = torch.empty(room_nbytes, dtype=torch.uint8, device=sizes.device)
-    offsets, _, _ = frame_places(sizes, [0] * len(rooms), room_nbytes)
+def join_frame(
+    buffers: Sequence[torch.Tensor],
+    sizes: Sequence[torch.Tensor],
+    places: Sequence[int],
+    rooms: Sequence[int],
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See ``payload.frame.join_frame``."""
+    starts = [
+        frame_offsets(nbytes)[:-1] + buffer.data_ptr()
+        for buffer, nbytes in zip(buffers, sizes, strict=True)
+    ]
+    order = on_device(_inverse(places), buffers[0].device)
+    sources, ordered = torch.cat(starts)[order], torch.cat(list(sizes))[order]
+    frame = torch.empty(sum(rooms), dtype=torch.uint8, device=ordered.device)
+    offsets, _, _ = frame_places(ordered, [0] * len(rooms), frame.numel())
     programs = max(1, min(64, max(rooms, default=0) >> 16))
-    with torch.cuda.device_of(sizes):
-        _copy_kernel[(len(rooms), programs)](sources, sizes, offsets, frame, LANES=1024)
-    return frame
+    with torch.cuda.device_of(ordered):
+        _copy_kernel[(len(rooms), programs)](sources, ordered, offsets, frame, LANES=1024)
+    return frame, ordered
+
+
+def _inverse(places: Sequence[int]) -> tuple[int, ...]:
+    """Return where each place is found in ``places``."""
+    return tuple(sorted(range(len(places)), key=places.__getitem__))

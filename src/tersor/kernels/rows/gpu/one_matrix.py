@@ -16,8 +16,9 @@ from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.pack.fields import pack_fields, unpack_fields
 from tersor.kernels.pack.fields.reference import fields_nbytes
 from tersor.kernels.quantize import Grid, finite_range
-from tersor.kernels.quantize.encoded import Encoded
+from tersor.kernels.quantize.body import Body
 from tersor.kernels.quantize.gpu.quantize import KINDS, bits_of, from_bits, store_values
+from tersor.kernels.quantize.grid import Range
 from tersor.kernels.rows.compose import Coder, decode_mapped, encode_mapped, read_head
 from tersor.kernels.rows.dedup.gpu import number_rows
 from tersor.kernels.rows.layout import (
@@ -139,13 +140,13 @@ def _read_back(count: torch.Tensor, finite: torch.Tensor) -> tuple[int, float, f
 
 def encode_rows(
     x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
-) -> Encoded | None:
-    """See ``composition.encode_rows``; waits for sizes only."""
+) -> tuple[Body | None, Range]:
+    """See ``compose.encode_rows``; waits for sizes only."""
     index, first, count = number_rows(x.contiguous())
     num_unique, low, high = _read_back(count, finite_range(x))
     grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
     if grid is None:
-        return None
+        return None, (low, high)
     first = first[:num_unique]
     distinct = x if num_unique == x.shape[0] else x.index_select(0, first)
     mapped, positions = quantize_symbols(distinct, grid, low, high)
@@ -161,7 +162,7 @@ def encode_rows(
     room = parts[0].new_zeros(lead)
     data = torch.cat([room, *parts, encode_mapped(mapped, coder)])
     values = distinct.view(-1)[positions] if positions.numel() else distinct.new_empty(0)
-    return grid.step, data, positions, values
+    return Body(grid.step, data, positions, values), (low, high)
 
 
 def _encode_index(index: torch.Tensor, first: torch.Tensor, coder: Coder) -> list[torch.Tensor]:

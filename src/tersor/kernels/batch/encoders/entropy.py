@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
 from tersor.kernels.entropy.huffman.layout import HuffmanLayout
 from tersor.kernels.entropy.rans import rans_decode, rans_decode_dequantize, rans_encode
@@ -22,7 +23,7 @@ from tersor.kernels.entropy.symbols import (
 from tersor.kernels.entropy.symbols import body as body_layout
 from tersor.kernels.entropy.symbols.alphabet import ESCAPE_NBYTES, NARROW, WIDE, Window
 from tersor.kernels.quantize import Grid, bounded_quantize, finite_range
-from tersor.stages.encoders.encoder import Encoder
+from tersor.kernels.quantize.grid import Range
 
 
 class EntropyEncoder(Encoder):
@@ -72,21 +73,16 @@ class EntropyEncoder(Encoder):
             body_layout.HEADER.size + ESCAPE_NBYTES * num_codes + self.max_symbols_nbytes(num_codes)
         )
 
-    def quantize_map(self, x: torch.Tensor, grid: Grid) -> tuple[Symbols, torch.Tensor]:
-        """Quantize straight to symbols; return them and the positions of the outliers."""
+    def quantize_encode(
+        self, x: torch.Tensor, grid: Grid, lead: int = 0, limits: Range | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Quantize straight to symbols and encode them."""
         window = self.window()
         if window is not None:
             codes, positions = bounded_quantize(x, grid)
-            return map_symbols(codes, window), positions
-        low, high = finite_range(x).tolist()
+            return self.encode_mapped(map_symbols(codes, window), lead), positions
+        low, high = finite_range(x).tolist() if limits is None else limits
         mapped, positions = quantize_symbols(x, grid, low, high)
-        return mapped, positions
-
-    def quantize_encode(
-        self, x: torch.Tensor, grid: Grid, lead: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantize straight to symbols and encode them."""
-        mapped, positions = self.quantize_map(x, grid)
         return self.encode_mapped(mapped, lead), positions
 
     def decode_dequantize(self, body: torch.Tensor, step: float, out: torch.Tensor) -> int:

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from tersor.errors import BackendUnavailableError, CorruptDataError
-from tersor.stages.encoders import lz
-from tersor.stages.encoders.bitpack import BitpackEncoder
-from tersor.stages.encoders.entropy import AnsEncoder, HuffmanEncoder
-from tersor.stages.encoders.lz import Lz4Encoder, ZstdEncoder
+from tersor.kernels.batch.encoders import lz
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
+from tersor.kernels.batch.encoders.entropy import AnsEncoder, HuffmanEncoder
+from tersor.kernels.batch.encoders.lz import Lz4Encoder, ZstdEncoder
 from tests.checks import assert_rejects
 from tests.codecs.variants import NARROW_TABLE, WIDE_TABLE
 from tests.kernels.cases import code_inputs

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.pack.blocks import pack, quantize_pack, unpack, unpack_dequantize
 from tersor.kernels.pack.blocks.layout import BitpackLayout
 from tersor.kernels.pack.delta import delta_pack, delta_unpack
+from tersor.kernels.predict.axes import is_flat
 from tersor.kernels.quantize import Grid
-from tersor.stages.encoders.encoder import Encoder
-from tersor.stages.predictors import lorenzo
+from tersor.kernels.quantize.grid import Range
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +47,10 @@ class BitpackEncoder(Encoder):
         return layout.max_nbytes + bases
 
     def quantize_encode(
-        self, x: torch.Tensor, grid: Grid, lead: int = 0
+        self, x: torch.Tensor, grid: Grid, lead: int = 0, limits: Range | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantize and pack in one pass over memory."""
+        del limits
         body, positions = quantize_pack(x, grid, self.block, self.base, lead)
         return body, positions
 
@@ -61,7 +63,7 @@ class BitpackEncoder(Encoder):
         self, x: torch.Tensor, grid: Grid, dims: int, lead: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``Encoder.predict_encode``; one pass over memory where neighbours predict."""
-        if self.base or not lorenzo.is_flat(x.dim(), dims):
+        if self.base or not is_flat(x.dim(), dims):
             # not super(): slots=True makes a new class, which its zero-argument form misses
             return Encoder.predict_encode(self, x, grid, dims, lead)
         body, positions = delta_pack(x, grid, self.block, lead)
@@ -69,7 +71,7 @@ class BitpackEncoder(Encoder):
 
     def decode_restore(self, body: torch.Tensor, step: float, dims: int, out: torch.Tensor) -> int:
         """See ``Encoder.decode_restore``."""
-        if self.base or not lorenzo.is_flat(out.dim(), dims):
+        if self.base or not is_flat(out.dim(), dims):
             return Encoder.decode_restore(self, body, step, dims, out)
         nbytes: int = delta_unpack(body, step, out, self.block)
         return nbytes

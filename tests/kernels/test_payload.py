@@ -9,10 +9,11 @@ import torch
 
 from tersor import Bound
 from tersor.errors import CorruptDataError
-from tersor.stages import payload as layout
+from tersor.kernels.payload import layout
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal, assert_rejects
 from tests.codecs.variants import build
+from tests.one_by_one import decode_one
 
 HEADER = struct.Struct("<B3xIdQ")
 
@@ -35,7 +36,7 @@ def coded() -> tuple[torch.Tensor, torch.Tensor]:
     """A coded payload with two outliers, and its tensor."""
     x = torch.linspace(0, 1, 500)
     x[7], x[400] = float("nan"), 1e20
-    (payload,) = build("flat", Bound.absolute(0.01)).encode(x).payloads
+    (payload,) = build("flat", Bound.absolute(0.01)).pack(x).payloads
     assert fields(payload)[:2] == (layout.CODED, 2)
     return payload, x
 
@@ -52,14 +53,14 @@ def test_outliers_stand_behind_the_body(coded):
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
 def test_a_constant_is_one_header(dtype):
     x = torch.full((1000,), -2.5, dtype=dtype)
-    (payload,) = build("flat", Bound.relative(1e-3)).encode(x).payloads
+    (payload,) = build("flat", Bound.relative(1e-3)).pack(x).payloads
     assert fields(payload) == (layout.CONSTANT, 0, -2.5, 0)
     assert payload.numel() == 24
 
 
 def test_what_would_not_get_smaller_is_stored_exactly():
     x = torch.randn(500)
-    (payload,) = build("flat", Bound.absolute(0.0)).encode(x).payloads
+    (payload,) = build("flat", Bound.absolute(0.0)).pack(x).payloads
     assert fields(payload) == (layout.EXACT, 0, 0.0, 2000)
     assert_bits_equal(payload[24:].view(torch.float32), x)
 
@@ -90,7 +91,7 @@ def test_impossible_headers_are_refused(coded, what):
     payload, x = coded
     codec = build("flat", Bound.absolute(0.01))
     wrong = changed(payload, **what)
-    assert_rejects(lambda: codec.decode_payload(wrong, torch.zeros_like(x)), CorruptDataError)
+    assert_rejects(lambda: decode_one(codec, wrong, torch.zeros_like(x)), CorruptDataError)
 
 
 def test_outliers_outside_or_out_of_order_are_refused(coded):
@@ -101,7 +102,7 @@ def test_outliers_outside_or_out_of_order_are_refused(coded):
         wrong = payload.clone()
         wrong[start : start + 8] = torch.tensor(positions, dtype=torch.int32).view(torch.uint8)
         assert_rejects(
-            lambda wrong=wrong: codec.decode_payload(wrong, torch.zeros_like(x)), CorruptDataError
+            lambda wrong=wrong: decode_one(codec, wrong, torch.zeros_like(x)), CorruptDataError
         )
 
 
@@ -110,8 +111,8 @@ def test_bytes_left_over_are_refused_but_padding_is_not(coded):
     codec = build("flat", Bound.absolute(0.01))
     padding = torch.zeros(40, dtype=torch.uint8)
     out = torch.zeros_like(x)
-    codec.decode_payload(torch.cat([payload, padding]), out)
-    assert_bits_equal(out, codec.decode(codec.encode(x)))
+    decode_one(codec, torch.cat([payload, padding]), out)
+    assert_bits_equal(out, codec.unpack(codec.pack(x)))
     padding[-1] = 1
     longer = torch.cat([payload, padding])
-    assert_rejects(lambda: codec.decode_payload(longer, out), CorruptDataError)
+    assert_rejects(lambda: decode_one(codec, longer, out), CorruptDataError)

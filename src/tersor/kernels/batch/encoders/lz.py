@@ -25,9 +25,9 @@ import torch
 
 from tersor.division import ceil_div
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
+from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.runtime import threads
 from tersor.raw_bytes import padded, read_struct
-from tersor.stages.encoders.encoder import Encoder
 
 HEADER: Final = struct.Struct("<iB3x")
 FRAME_CODES: Final = 1 << 20

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.container import frame_offsets, pack_frame, split_frame
 from tersor.errors import CorruptDataError, SpecError
+from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [1], [8], [7, 0, 9, 16, 1], [100] * 50])

@@ -6,8 +6,9 @@ from abc import ABC, abstractmethod
 
 import torch
 
+from tersor.kernels.predict.axes import residual, restore
 from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
-from tersor.stages.predictors import lorenzo
+from tersor.kernels.quantize.grid import Range
 
 
 class Encoder(ABC):
@@ -33,9 +34,13 @@ class Encoder(ABC):
         """Return the most bytes a body of ``num_codes`` codes can take."""
 
     def quantize_encode(
-        self, x: torch.Tensor, grid: Grid, lead: int = 0
+        self, x: torch.Tensor, grid: Grid, lead: int = 0, limits: Range | None = None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Quantize and encode; return the body and the positions of the outliers."""
+        """Quantize and encode; return the body and the positions of the outliers.
+
+        ``limits`` is the range of ``x``, where the caller knows it.
+        """
+        del limits
         codes, positions = bounded_quantize(x, grid)
         return self.encode(codes, lead), positions
 
@@ -50,10 +55,10 @@ class Encoder(ABC):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Quantize, predict along ``dims`` axes and encode; return what ``quantize_encode`` does."""
         codes, positions = bounded_quantize(x, grid)
-        return self.encode(lorenzo.residual(codes, tuple(x.shape), dims), lead), positions
+        return self.encode(residual(codes, tuple(x.shape), dims), lead), positions
 
     def decode_restore(self, body: torch.Tensor, step: float, dims: int, out: torch.Tensor) -> int:
         """Invert ``predict_encode`` into the contiguous ``out``; return the body bytes read."""
         residuals, nbytes = self.decode(body, out.numel())
-        bounded_dequantize(lorenzo.restore(residuals, tuple(out.shape), dims), step, out)
+        bounded_dequantize(restore(residuals, tuple(out.shape), dims), step, out)
         return nbytes

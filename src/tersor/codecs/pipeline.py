@@ -1,0 +1,78 @@
+"""Codecs that name their parts and the batch operations that run them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+
+from tersor.codecs.bounded import BoundedCodec
+from tersor.codecs.codec import Codec
+from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
+from tersor.kernels.payload.frame import checked_memory
+from tersor.kernels.runtime.op import Op
+from tersor.types import Bound
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineCodec(Codec):
+    """A codec whose parts are data: one pair of batch operations runs them on every backend."""
+
+    encode_op: ClassVar[Op]
+    decode_op: ClassVar[Op]
+
+    @abstractmethod
+    def parts(self) -> tuple[Any, ...]:
+        """Return transform, quantizer, predictor and encoder as the batch operations take them."""
+
+    def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded | None:
+        """See ``Codec.decode``."""
+        undecoded: Undecoded | None = self.decode_op(outs, encoded, *self.parts())
+        return undecoded
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BoundedPipeline(PipelineCodec, BoundedCodec):
+    """A pipeline that keeps a bound."""
+
+    def encode(
+        self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
+    ) -> EncodedList:
+        """See ``Codec.encode``."""
+        bounds = [self.bound] * len(xs) if bounds is None else bounds
+        # of one tensor ``pack`` asks for the error that is promised
+        encoded: EncodedList = self.encode_op(xs, bounds, *self.parts(), with_ranges=len(xs) == 1)
+        return encoded
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FixedCodec(PipelineCodec):
+    """A codec whose payloads have a size that follows from the shape."""
+
+    size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
+
+    def encode(
+        self,
+        xs: Sequence[torch.Tensor],
+        bounds: Sequence[Bound] | None = None,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> EncodedList:
+        """See ``Codec.encode``; there is no bound.
+
+        ``out`` is uint8 memory to write to, at an address that is a multiple of 8: payload ``k`` takes
+        ``max_nbytes`` of it, rounded up to a multiple of 8.
+        """
+        del bounds
+        encoded: EncodedList = self.encode_op(xs, *self.parts(), out=self.memory(xs, out))
+        return encoded
+
+    def memory(self, xs: Sequence[torch.Tensor], out: torch.Tensor | None) -> torch.Tensor | None:
+        """Return ``out`` if it can hold the payloads of ``xs``; else raise ``SpecError``."""
+        if out is None:
+            return None
+        sizes = [self.max_nbytes(tuple(x.shape), x.dtype) for x in xs]
+        return checked_memory(out, sizes, xs[0].device)

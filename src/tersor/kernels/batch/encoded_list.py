@@ -1,0 +1,168 @@
+"""Payloads of a list of tensors: what a batch operation writes, and what it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import NamedTuple, cast
+
+import torch
+
+from tersor.kernels.payload.frame import pack_frame
+from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.kernels.quantize.grid import Range
+from tersor.kernels.quantize.range_keys import ranges_of_keys
+from tersor.raw_bytes import padded
+
+
+class SecondPass(NamedTuple):
+    """What a fused kernel left to the composed operation.
+
+    Attributes:
+        needed: int32 per tensor, on the device: not 0 where the tensor is left.
+        encode: returns the payload of tensor ``k``.
+    """
+
+    needed: torch.Tensor
+    encode: Callable[[int], torch.Tensor]
+
+
+class Undecoded(NamedTuple):
+    """What a decoder on a device did not wait for.
+
+    Attributes:
+        status: int32 per tensor, on the device: 0 where it is decoded; else its payload is malformed,
+            or of a form that the fused kernel does not know, and the tensor undefined.
+        decode: decodes tensor ``k`` from its payload, or raises ``CorruptDataError``; may wait.
+    """
+
+    status: torch.Tensor
+    decode: Callable[[int, torch.Tensor], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedList:
+    """Payloads in one buffer, or apart.
+
+    Attributes:
+        sizes: bytes of each payload; on the device, int64, where the host does not know them.
+        buffer: uint8, the payloads back to back, each padded with zeros to a multiple of 8 bytes;
+            what follows the last one is not written. None if they lie apart.
+        parts: the payloads, each its own tensor, where they lie apart.
+        offsets: int64 on the device, where each payload starts, in a list that is to be decoded and
+            whose sizes the host does not know.
+        ranges: the range of each tensor where encoding found it out; on the device, as the keys of
+            ``quantize.range_keys``, if the sizes are there.
+        second_pass: what is stored exactly for now; ``settled`` encodes it.
+        device_sizes: the sizes on the device as well, where encoding put them there.
+        status: int32 zeros on the device that a decoder may write its status to: one launch less.
+    """
+
+    sizes: Sequence[int] | torch.Tensor
+    buffer: torch.Tensor | None = None
+    parts: Sequence[torch.Tensor] | None = None
+    offsets: torch.Tensor | None = None
+    ranges: Sequence[Range | None] | torch.Tensor | None = None
+    second_pass: SecondPass | None = field(default=None, repr=False)
+    device_sizes: torch.Tensor | None = None
+    status: torch.Tensor | None = None
+
+    @classmethod
+    def apart(
+        cls,
+        payloads: Sequence[torch.Tensor],
+        tensors: Sequence[torch.Tensor] | None = None,
+        ranges: Sequence[Range | None] | None = None,
+    ) -> EncodedList:
+        """Return a list of payloads that are tensors of their own.
+
+        ``tensors`` are what they encode: a payload too small for its tensor is padded with zeros to
+        the least size that readers accept.
+        """
+        if tensors is not None:
+            pairs = zip(payloads, tensors, strict=True)
+            payloads = [_at_least(payload, x.numel()) for payload, x in pairs]
+        return cls([payload.numel() for payload in payloads], parts=payloads, ranges=ranges)
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        return len(self.sizes)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if the host knows all sizes, and no tensor is left for a second pass."""
+        return not isinstance(self.sizes, torch.Tensor)
+
+    def payloads(self) -> list[torch.Tensor]:
+        """Return the payloads of a settled list as views; copied if they fill less than half of it."""
+        if self.parts is not None:
+            return list(self.parts)
+        buffer = cast("torch.Tensor", self.buffer)
+        nbytes = sum(padded(size) for size in self.sizes)
+        used = buffer[:nbytes]
+        used = used.clone() if 2 * nbytes < buffer.numel() else used
+        # one call for all views: slices, one by one, took half of what the host does after its wait
+        lengths = [part for size in self.sizes for part in (size, padded(size) - size)]
+        return list(used.split_with_sizes(lengths)[::2])
+
+    def frame(self) -> torch.Tensor:
+        """Return the payloads in one buffer, laid out as ``payload.frame`` says."""
+        return cast("torch.Tensor", self.buffer) if self.parts is None else pack_frame(self.parts)
+
+
+def finish_decoding(undecoded: Undecoded | None, payloads: Sequence[torch.Tensor]) -> None:
+    """Wait, and decode what a device has left, from the payloads of all its tensors.
+
+    Raises:
+        CorruptDataError: a payload is malformed.
+    """
+    if undecoded is None:
+        return
+    for k, state in enumerate(undecoded.status.tolist()):
+        if state:
+            undecoded.decode(k, payloads[k])
+
+
+def _at_least(payload: torch.Tensor, num_values: int) -> torch.Tensor:
+    missing = (num_values >> MAX_VALUES_PER_BYTE_LOG2) - payload.numel()
+    return payload if missing <= 0 else torch.cat([payload, payload.new_zeros(missing)])
+
+
+def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> list[EncodedList]:
+    """Return lists whose sizes the host knows, with the payloads of the second pass.
+
+    Waits for the device once, however many lists there are, and not at all if none needs it.
+    ``dtype``, of the tensors, asks for their ranges too.
+    """
+    waiting = [one for one in lists if not one.is_settled]
+    if not waiting:
+        return list(lists)
+    facts = [part for one in waiting for part in _facts(one, dtype is not None)]
+    numbers = iter(torch.cat(facts).tolist())
+    return [one if one.is_settled else _settle(one, numbers, dtype) for one in lists]
+
+
+def _facts(encoded: EncodedList, with_ranges: bool) -> Iterator[torch.Tensor]:
+    """Yield what the host must read of a list, as int64."""
+    yield cast("torch.Tensor", encoded.sizes)
+    if encoded.second_pass is not None:
+        yield encoded.second_pass.needed.to(torch.int64)
+    if with_ranges and isinstance(encoded.ranges, torch.Tensor):
+        yield encoded.ranges.to(torch.int64)
+
+
+def _settle(encoded: EncodedList, numbers: Iterator[int], dtype: torch.dtype | None) -> EncodedList:
+    sizes = list(islice(numbers, len(encoded)))
+    again = encoded.second_pass
+    left = [] if again is None else [k for k in range(len(encoded)) if next(numbers)]
+    ranges = None
+    if dtype is not None and isinstance(encoded.ranges, torch.Tensor):
+        ranges = ranges_of_keys(list(islice(numbers, 2 * len(encoded))), dtype)
+    known = EncodedList(sizes, encoded.buffer, ranges=ranges)
+    if again is None or not left:
+        return known
+    payloads = known.payloads()
+    for k in left:
+        payloads[k] = again.encode(k)
+    return EncodedList.apart(payloads, ranges=ranges)

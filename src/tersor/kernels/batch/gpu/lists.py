@@ -1,0 +1,276 @@
+"""Which lists a GPU takes in a few launches, without waiting; the rest is composed.
+
+A fused kernel that does not know all forms of a payload says so per tensor, on the device: the tensor
+is then left to a second pass, which composes it and gives the bytes of the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from tersor.kernels.batch import compose
+from tersor.kernels.batch.compose import as_rows
+from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
+from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.batch.encoders.entropy import AnsEncoder
+from tersor.kernels.batch.gpu import ans, ans_decode, flat, group, rows, rows_decode
+from tersor.kernels.batch.gpu import cast as casts
+from tersor.kernels.group import layout as group_layout
+from tersor.kernels.group.cast import layout as cast_layout
+from tersor.kernels.payload.gpu.fixed_size import FixedFrame
+from tersor.kernels.rows.compose import Coder
+from tersor.kernels.runtime.device_cache import uploaded
+from tersor.types import Bound
+
+
+class _Fused(NamedTuple):
+    """Kernels for whole lists.
+
+    Attributes:
+        encode: returns buffer, sizes, what needs a second pass if the kernel does not know all forms
+            of a payload, and the keys of the ranges if it found them.
+        decode: returns a status per tensor.
+    """
+
+    encode: Callable[
+        ..., tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
+    ]
+    decode: Callable[..., torch.Tensor]
+
+
+def _fused(dims: int, encoder: Encoder) -> _Fused | None:
+    """Return the kernels for a predictor and an encoder, if there are any."""
+    if dims == 0 and isinstance(encoder, BitpackEncoder) and not encoder.base:
+        encode = partial(flat.encode_flat, block=encoder.block)
+        return _Fused(encode, partial(flat.decode_flat, block=encoder.block))
+    if dims == 0 and isinstance(encoder, AnsEncoder) and encoder.frequencies is None:
+        return _Fused(ans.encode_ans, ans_decode.decode_ans)
+    return None
+
+
+def encode_streams(
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    dims: int,
+    encoder: Encoder,
+    with_ranges: bool = False,
+) -> EncodedList:
+    """See ``compose.encode_streams``; fused, it does not wait."""
+    fused = _fused(dims, encoder)
+    if fused is None:
+        return compose.encode_streams(xs, bounds, dims, encoder, with_ranges)
+
+    def encode_one(k: int) -> torch.Tensor:
+        return compose.encode_streams([xs[k]], [bounds[k]], dims, encoder).payloads()[0]
+
+    return _unsettled(fused.encode(xs, bounds, with_ranges=with_ranges), encode_one)
+
+
+def decode_streams(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    dims: int,
+    encoder: Encoder,
+) -> Undecoded | None:
+    """See ``compose.decode_streams``; it does not wait.
+
+    Returns:
+        What must be looked at before the tensors are used; None if all are decoded.
+    """
+
+    def decode_one(k: int, payload: torch.Tensor) -> None:
+        compose.decode_stream(payload, outs[k], dims, encoder)
+
+    fused = _fused(dims, encoder)
+    if fused is None:
+        return _composed(outs, encoded, decode_one)
+    return Undecoded(fused.decode(*_placed(encoded), outs, status=encoded.status), decode_one)
+
+
+def encode_rows(
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    coder: Coder,
+    with_ranges: bool = False,
+) -> EncodedList:
+    """See ``compose.encode_rows``; with rANS it does not wait."""
+    if coder != "ans":
+        return compose.encode_rows(xs, bounds, coder, with_ranges)
+
+    def encode_one(k: int) -> torch.Tensor:
+        return compose.encode_rows([xs[k]], [bounds[k]], coder).payloads()[0]
+
+    return _unsettled(rows.encode_rows_list([as_rows(x) for x in xs], bounds), encode_one)
+
+
+def decode_rows(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    coder: Coder,
+) -> Undecoded | None:
+    """See ``compose.decode_rows`` and ``decode_streams``."""
+
+    def decode_one(k: int, payload: torch.Tensor) -> None:
+        compose.decode_row_payload(payload, outs[k], coder)
+
+    if coder != "ans":
+        return _composed(outs, encoded, decode_one)
+    found = rows_decode.decode_rows_list(*_placed(encoded), [as_rows(out) for out in outs])
+    return Undecoded(found, decode_one)
+
+
+def encode_groups(
+    xs: Sequence[torch.Tensor],
+    nbits: int,
+    group_size: int,
+    hadamard: bool,
+    seed: int | None = None,
+    out: torch.Tensor | None = None,
+) -> EncodedList:
+    """See ``compose.encode_groups``."""
+    options = (nbits, group_size, hadamard, seed, out)
+    if not _worth_a_table(xs) or not group_layout.is_held_whole(group_size):
+        return compose.encode_groups(xs, *options)
+    return _known(group.encode_groups(xs, *options))
+
+
+def decode_groups(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    nbits: int,
+    group_size: int,
+    hadamard: bool,
+) -> Undecoded | None:
+    """See ``compose.decode_groups`` and ``decode_streams``."""
+    options = (nbits, group_size, hadamard)
+    fused = group.decode_groups if group_layout.is_held_whole(group_size) else None
+
+    def nbytes(out: torch.Tensor) -> int:
+        return group_layout.payload_nbytes(out.numel(), nbits, group_size)
+
+    return _decode_fixed(outs, encoded, nbytes, fused, compose.decode_groups, options)
+
+
+def encode_casts(
+    xs: Sequence[torch.Tensor], target: torch.dtype | None, out: torch.Tensor | None = None
+) -> EncodedList:
+    """See ``compose.encode_casts``."""
+    if target is None or not _worth_a_table(xs):
+        return compose.encode_casts(xs, target, out)
+    return _known(casts.encode_casts(xs, target, out))
+
+
+def decode_casts(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    source: torch.dtype | None,
+) -> Undecoded | None:
+    """See ``compose.decode_casts`` and ``decode_streams``."""
+    fused = None if source is None else casts.decode_casts
+
+    def nbytes(out: torch.Tensor) -> int:
+        return out.numel() * (source or out.dtype).itemsize
+
+    return _decode_fixed(outs, encoded, nbytes, fused, compose.decode_casts, (source,))
+
+
+def encode_scaled_casts(
+    xs: Sequence[torch.Tensor],
+    target: torch.dtype,
+    group_size: int,
+    out: torch.Tensor | None = None,
+) -> EncodedList:
+    """See ``compose.encode_scaled_casts``."""
+    if not _worth_a_table(xs) or group_size > cast_layout.TILE:
+        return compose.encode_scaled_casts(xs, target, group_size, out)
+    return _known(casts.encode_scaled_casts(xs, target, group_size, out))
+
+
+def decode_scaled_casts(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    source: torch.dtype,
+    group_size: int,
+) -> Undecoded | None:
+    """See ``compose.decode_scaled_casts`` and ``decode_streams``."""
+    options = (source, group_size)
+    fused = casts.decode_scaled_casts if group_size <= cast_layout.TILE else None
+
+    def nbytes(out: torch.Tensor) -> int:
+        return cast_layout.payload_nbytes(out.numel(), group_size)
+
+    return _decode_fixed(outs, encoded, nbytes, fused, compose.decode_scaled_casts, options)
+
+
+def _unsettled(
+    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None],
+    encode_one: Callable[[int], torch.Tensor],
+) -> EncodedList:
+    buffer, sizes, needed, keys = made
+    again = None if needed is None else SecondPass(needed, encode_one)
+    return EncodedList(sizes, buffer, ranges=keys, second_pass=again)
+
+
+def _known(frame: FixedFrame) -> EncodedList:
+    return EncodedList(frame.nbytes, frame.buffer, device_sizes=frame.sizes)
+
+
+def _worth_a_table(xs: Sequence[torch.Tensor]) -> bool:
+    """True if a list is longer than one: a single tensor has no places to look up."""
+    return len(xs) > 1
+
+
+def _decode_fixed(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    nbytes: Callable[[torch.Tensor], int],
+    fused: Callable[..., torch.Tensor] | None,
+    composed: Callable[..., None],
+    options: tuple[Any, ...],
+) -> Undecoded | None:
+    """Decode payloads that must have ``nbytes(out)``: where the host knows what they have, it checks."""
+
+    def decode_one(k: int, payload: torch.Tensor) -> None:
+        composed([outs[k]], EncodedList.apart([payload]), *options)
+
+    is_known = encoded.is_settled
+    are_right = is_known and list(encoded.sizes) == [nbytes(out) for out in outs]
+    if fused is None or (is_known and not (are_right and _worth_a_table(outs))):
+        return _composed(outs, encoded, decode_one)
+    found = fused(*_placed(encoded), outs, *options, encoded.status)
+    return None if is_known else Undecoded(found, decode_one)
+
+
+def _composed(
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    decode_one: Callable[[int, torch.Tensor], None],
+) -> Undecoded | None:
+    """Decode payload by payload; later, where the host does not know their sizes yet."""
+    if not encoded.is_settled:
+        status = torch.ones(len(outs), dtype=torch.int32, device=outs[0].device)
+        return Undecoded(status, decode_one)
+    for k, payload in enumerate(encoded.payloads()):
+        decode_one(k, payload)
+    return None
+
+
+def _placed(encoded: EncodedList) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return where payloads lie: a buffer, and on the device their offsets from it and their sizes."""
+    if isinstance(encoded.sizes, torch.Tensor):
+        return (
+            cast("torch.Tensor", encoded.buffer),
+            cast("torch.Tensor", encoded.offsets),
+            encoded.sizes,
+        )
+    payloads = encoded.payloads()
+    # not simply the first: an empty payload has no address
+    origin = max(payloads, key=torch.Tensor.numel)
+    starts = [payload.data_ptr() - origin.data_ptr() for payload in payloads]
+    table = uploaded([starts, list(encoded.sizes)], torch.int64, origin.device)
+    return origin, table[0], table[1]

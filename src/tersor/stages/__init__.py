@@ -1,1 +1,0 @@
-"""The parts codecs are composed of: transforms, quantizers, predictors and encoders."""

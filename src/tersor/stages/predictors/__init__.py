@@ -1,1 +1,0 @@
-"""Predictors: exact on integers, so that prediction never touches the error bound."""

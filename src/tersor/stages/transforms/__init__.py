@@ -1,1 +1,0 @@
-"""Transforms: change of basis before quantizing, undone after decoding."""

@@ -1,0 +1,166 @@
+"""What the conformance matrix runs for operations on lists of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tersor.kernels import batch
+from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
+from tersor.kernels.batch.encoders.entropy import AnsEncoder, HuffmanEncoder
+from tersor.kernels.batch.encoders.lz import ZstdEncoder
+from tersor.types import Bound
+from tests.kernels.cases import CASES, Out, case, encodings, float_inputs
+
+__all__ = ["CASES"]
+
+STREAMS = (
+    (0, BitpackEncoder(block=32)),
+    (0, BitpackEncoder(block=64)),
+    (0, BitpackEncoder(base=True)),
+    (0, AnsEncoder()),
+    (0, HuffmanEncoder()),
+    (1, BitpackEncoder()),
+    (2, ZstdEncoder()),
+)
+
+
+def _lists(dtype: torch.dtype) -> Iterator[tuple[str, list[Tensor], list[Bound]]]:
+    """All inputs as one list, so that common tensors stand beside all others; and each few alone."""
+    xs = [x.contiguous() for x in float_inputs(dtype).values()]
+    bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5))
+    yield "one bound", xs, [bounds[0]] * len(xs)
+    yield "several bounds", xs, [bounds[k % 3] for k in range(len(xs))]
+    for k, x in enumerate(xs[::4]):
+        yield f"input {4 * k} alone", [x], [bounds[k % 3]]
+
+
+@case("encode_streams")
+def _encode_streams(dtype, encoders):
+    for name, xs, bounds in _lists(dtype):
+        for dims, encoder in STREAMS if len(xs) > 1 else STREAMS[:4]:
+            yield f"{name} {dims} {encoder}", (xs, bounds, dims, encoder)
+
+
+def _decoding(encoders, op, xs, *arguments) -> Iterator[tuple[str, tuple[Any, ...]]]:
+    """Payloads of a list, and each of some alone that is malformed."""
+    options = arguments if op.name not in ("encode_streams", "encode_row_lists") else arguments[1:]
+    for by, encoded in encodings(encoders, op, xs, *arguments):
+        outs = [Out(tuple(x.shape), x.dtype) for x in xs]
+        yield by, (outs, EncodedList.apart(encoded), *options)
+        for k in range(0, len(xs), 7):
+            payload = encoded[k]
+            yield f"{by} cut {k}", ([outs[k]], EncodedList.apart([payload[:-8]]), *options)
+
+
+@case("decode_streams")
+def _decode_streams(dtype, encoders):
+    for name, (xs, *arguments) in _encode_streams(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_streams, xs, *arguments):
+            yield f"{name} {by}", found
+
+
+@case("encode_row_lists")
+def _encode_rows(dtype, encoders):
+    for name, xs, bounds in _lists(dtype):
+        yield f"{name} huffman", (xs, bounds, "huffman")
+        if dtype == torch.float32:
+            yield f"{name} ans", (xs[:5], bounds[:5], "ans")
+
+
+@case("decode_row_lists")
+def _decode_rows(dtype, encoders):
+    for name, (xs, *arguments) in _encode_rows(dtype, encoders):
+        if name.startswith("several"):
+            continue  # slow to decode by the reference, and nothing new
+        for by, found in _decoding(encoders, batch.encode_rows, xs, *arguments):
+            yield f"{name} {by}", found
+
+
+@case("encode_groups")
+def _encode_groups(dtype, encoders):
+    for name, xs, _ in _lists(dtype):
+        yield f"{name} 8 bits", (xs, 8, 128, False)
+        yield f"{name} 4 bits", (xs, 4, 32, True, 2**40 + 3)
+        yield f"{name} wide", (xs[:3], 4, 8192, False, 5)
+
+
+@case("decode_groups")
+def _decode_groups(dtype, encoders):
+    for name, (xs, nbits, group, hadamard, *_) in _encode_groups(dtype, encoders):
+        options = (nbits, group, hadamard)
+        for by, found in _decoding(encoders, batch.encode_groups, xs, *options):
+            yield f"{name} {by}", found
+
+
+@case("encode_casts")
+def _encode_casts(dtype, encoders):
+    for name, xs, _ in _lists(dtype):
+        for target in (None, torch.float16, torch.bfloat16):
+            # which NaN a cast makes depends on the machine
+            plain = [x.nan_to_num(nan=3.0) for x in xs] if target is not None else xs
+            yield f"{name} {target}", (plain, target)
+
+
+@case("decode_casts")
+def _decode_casts(dtype, encoders):
+    for name, (xs, target) in _encode_casts(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_casts, xs, target):
+            yield f"{name} {by}", found
+
+
+@case("encode_scaled_casts")
+def _encode_scaled_casts(dtype, encoders):
+    for name, xs, _ in _lists(dtype):
+        yield f"{name} e4m3", (xs, torch.float8_e4m3fn, 256)
+        yield f"{name} e5m2", (xs, torch.float8_e5m2, 7)
+
+
+@case("decode_scaled_casts")
+def _decode_scaled_casts(dtype, encoders):
+    for name, (xs, *options) in _encode_scaled_casts(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_scaled_casts, xs, *options):
+            yield f"{name} {by}", found
+
+
+def _frames() -> Iterator[tuple[str, list[int]]]:
+    yield "payloads", [24, 3, 0, 17, 8]
+    yield "nothing", [0]
+    yield "many", [k % 40 for k in range(600)]
+
+
+@case("frame_places", dtypes=(torch.float32,))
+def _frame_places(dtype, encoders):
+    for name, sizes in _frames():
+        room = sum(-(-size // 8) * 8 for size in sizes)
+        given = torch.tensor(sizes)
+        yield name, (given, [0] * len(sizes), room)
+        yield f"{name}, too small a frame", (given, [0] * len(sizes), room - 8)
+        yield f"{name}, too small a payload", (given, [25] * len(sizes), room)
+        yield f"{name}, negative", (-1 - given, [0] * len(sizes), room)
+        yield f"{name}, overflowing", (given + (1 << 62), [0] * len(sizes), room)
+
+
+@case("join_frame", dtypes=(torch.float32,))
+def _join_frame(dtype, encoders):
+    for name, sizes in _frames():
+        room = sum(-(-size // 8) * 8 for size in sizes)
+        buffers = [(torch.arange(room + 8) % 251).byte() + k for k in (0, 3)]
+        places = list(range(1, 2 * len(sizes), 2)) + list(range(0, 2 * len(sizes), 2))
+        given = [torch.tensor(sizes), torch.tensor(sizes)]
+        zeroed = [_zero_padding(buffer, sizes) for buffer in buffers]
+        yield name, (zeroed, given, places, [640] * (2 * len(sizes)))
+
+
+def _zero_padding(buffer: Tensor, sizes: list[int]) -> Tensor:
+    """Return the frame with zeros between its payloads, as frames have them."""
+    start = 0
+    for size in sizes:
+        end = start + -(-size // 8) * 8
+        buffer[start + size : end] = 0
+        start = end
+    return buffer
