@@ -30,7 +30,6 @@ def root(tmp_path):
 
 
 NUM_BLOCKS = {
-    "README.md": 1,
     "docs/performance.md": 5,
     "docs/benchmark-embeddings.md": 4,
     "docs/embeddings.md": 2,
