@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tersor.kernels.runtime.side_stream import beside
+from tersor.kernels.runtime.side_stream import fork_join
 
 ROUNDS = 50
 
@@ -18,7 +18,7 @@ def joined(x: torch.Tensor, y: torch.Tensor, long: torch.Tensor) -> torch.Tensor
     was = y.clone()
     y.zero_()
     y.add_(was + long.sum() * 0)
-    with beside(x.device) as side:
+    with fork_join(x.device) as side:
         x.mul_(2)
         with side:
             y.mul_(2)
@@ -50,7 +50,7 @@ def test_a_failed_chain_is_waited_for():
     long = torch.ones(1 << 26, device="cuda")
     for _ in range(ROUNDS):
         y = torch.zeros(4096, device="cuda")
-        with pytest.raises(ZeroDivisionError), beside(y.device) as side:  # noqa: PT012
+        with pytest.raises(ZeroDivisionError), fork_join(y.device) as side:  # noqa: PT012
             with side:
                 y.add_(long.sum())
             raise ZeroDivisionError

@@ -9,7 +9,7 @@ import torch
 
 from tersor.errors import SpecError
 from tersor.kernels.runtime import device_cache as module
-from tersor.kernels.runtime.device_cache import kept, on_device
+from tersor.kernels.runtime.device_cache import cached_on_stream, on_device
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -18,7 +18,7 @@ def counted():
     """A function that keeps, and the keys it was really called with."""
     calls = []
 
-    @kept
+    @cached_on_stream
     def make(*key):
         calls.append(key)
         return object()

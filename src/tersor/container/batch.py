@@ -28,7 +28,7 @@ from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, settled
 from tersor.kernels.payload import join_frame
 from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
 from tersor.kernels.runtime import threads
-from tersor.kernels.runtime.cpu_runs import cut
+from tersor.kernels.runtime.cpu_runs import split_by_nbytes
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.op import backend_for
 from tersor.raw_bytes import padded
@@ -365,7 +365,7 @@ def _calls(
         if tensors[group[0]].device.type != "cpu":
             yield codec, group
             continue
-        for run in cut(tensors, group):
+        for run in split_by_nbytes(tensors, group):
             yield codec, run
 
 

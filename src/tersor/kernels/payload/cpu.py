@@ -22,7 +22,7 @@ def put_header(step: float, body_nbytes: int, payload: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def plain_step(payload: Any, promise: Any, like: Any) -> float:
+def plain_step(payload: Any, bound_args: Any, like: Any) -> float:
     """Return the step of a plain payload of an array ``like``; 0 if it is not one."""
     if payload.size < HEADER_NBYTES or payload[:8].view(np.int64)[0] != CODED:
         return 0.0
@@ -30,5 +30,5 @@ def plain_step(payload: Any, promise: Any, like: Any) -> float:
     body_nbytes = payload[16:HEADER_NBYTES].view(np.int64)[0]
     if body_nbytes != payload.size - HEADER_NBYTES or body_nbytes % 8 != 0:
         return 0.0
-    usable = promise.smallest_step <= step <= 2 * promise.largest_bound
+    usable = bound_args.smallest_step <= step <= 2 * bound_args.largest_bound
     return step if usable and np.float64(like.dtype.type(step)) == step else 0.0

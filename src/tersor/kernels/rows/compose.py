@@ -95,21 +95,21 @@ def _encode_index(
     index: torch.Tensor, first: torch.Tensor, coder: Coder
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the header and the smaller of the packed and the coded index."""
-    num_unique = first.numel()
+    num_distinct = first.numel()
     new = torch.zeros(index.numel(), dtype=torch.bool, device=index.device)
     new[first] = True
     refs = index[~new]
-    nbits = ref_nbits(num_unique)
+    nbits = ref_nbits(num_distinct)
     low = low_nbits(nbits)
-    alphabet = index_alphabet(num_unique, low)
+    alphabet = index_alphabet(num_distinct, low)
     packed_nbytes = fields_nbytes(index.numel(), 1) + fields_nbytes(refs.numel(), nbits)
     if worth_coding(refs.numel(), nbits, alphabet):
         coded = encode_mapped(_index_symbols(index, new, low, alphabet), coder)
         if coded.numel() + fields_nbytes(refs.numel(), low) < packed_nbytes:
-            header = HEADER.pack(num_unique, CODED, low)
+            header = HEADER.pack(num_distinct, CODED, low)
             data = torch.cat([coded, pack_fields(refs & ((1 << low) - 1), low)])
             return from_struct(header, index.device), data
-    header = HEADER.pack(num_unique, PACKED, 0)
+    header = HEADER.pack(num_distinct, PACKED, 0)
     data = torch.cat([pack_fields(new.to(torch.int32), 1), pack_fields(refs, nbits)])
     return from_struct(header, index.device), data
 
@@ -127,11 +127,11 @@ def read_head(data: torch.Tensor, num_rows: int) -> tuple[int, int]:
     Raises:
         CorruptDataError: a matrix of ``num_rows`` rows has no such index.
     """
-    num_unique, mode, low = read_struct(HEADER, data, slice(6, 8))
-    expected_low = low_nbits(ref_nbits(num_unique)) if mode == CODED else 0
-    if mode not in (PACKED, CODED) or not 1 <= num_unique <= num_rows or low != expected_low:
+    num_distinct, mode, low = read_struct(HEADER, data, slice(6, 8))
+    expected_low = low_nbits(ref_nbits(num_distinct)) if mode == CODED else 0
+    if mode not in (PACKED, CODED) or not 1 <= num_distinct <= num_rows or low != expected_low:
         raise CorruptDataError("coded rows have an impossible index")
-    return num_unique, mode
+    return num_distinct, mode
 
 
 def decode_rows(
@@ -148,14 +148,14 @@ def decode_rows(
         CorruptDataError: the body is not what ``encode_rows`` writes.
     """
     num_rows, width = out.shape
-    num_unique, mode = read_head(data, num_rows)
-    index, index_nbytes = _decode_index(data[HEADER.size :], mode, num_rows, num_unique, coder)
+    num_distinct, mode = read_head(data, num_rows)
+    index, index_nbytes = _decode_index(data[HEADER.size :], mode, num_rows, num_distinct, coder)
     start = HEADER.size + index_nbytes
-    mapped, nbytes = decode_mapped(data[start:], num_unique * width, coder)
-    if positions.numel() and int(positions.max()) >= num_unique * width:
+    mapped, nbytes = decode_mapped(data[start:], num_distinct * width, coder)
+    if positions.numel() and int(positions.max()) >= num_distinct * width:
         raise CorruptDataError("an outlier lies outside the distinct rows")
-    all_new = num_unique == num_rows
-    distinct = out if all_new else out.new_empty(num_unique, width)
+    all_new = num_distinct == num_rows
+    distinct = out if all_new else out.new_empty(num_distinct, width)
     dequantize_symbols(mapped.symbols, mapped, step, distinct)
     distinct.view(-1)[positions] = values
     if not all_new:
@@ -164,30 +164,30 @@ def decode_rows(
 
 
 def _decode_index(
-    data: torch.Tensor, mode: int, num_rows: int, num_unique: int, coder: Coder
+    data: torch.Tensor, mode: int, num_rows: int, num_distinct: int, coder: Coder
 ) -> tuple[torch.Tensor, int]:
     """Return the int64 number of each row and the bytes read."""
-    num_refs = num_rows - num_unique
+    num_refs = num_rows - num_distinct
     if mode == PACKED:
         new = unpack_fields(data, num_rows, 1) == 1
-        start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_unique)
+        start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_distinct)
         symbols = None
     else:
         mapped, start = decode_mapped(data, num_rows, coder)
-        nbits = low_nbits(ref_nbits(num_unique))
+        nbits = low_nbits(ref_nbits(num_distinct))
         symbols = mapped.symbols
         new = symbols == 0
         if mapped.low != 0 or mapped.escape_positions.numel():
             raise CorruptDataError("a row index uses codes that no writer uses")
     # not sum, which makes eight bytes of each row first
-    if int(torch.count_nonzero(new)) != num_unique:
+    if int(torch.count_nonzero(new)) != num_distinct:
         raise CorruptDataError("a row index marks the wrong number of new rows")
     if symbols is None:
         high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
     else:
         high = symbols[~new].to(torch.int32) - 1
     refs = high << nbits | unpack_fields(data[start:], num_refs, nbits)
-    if num_refs and not 0 <= int(refs.min()) <= int(refs.max()) < num_unique:
+    if num_refs and not 0 <= int(refs.min()) <= int(refs.max()) < num_distinct:
         raise CorruptDataError("a row index names a row that does not exist")
     index = new.to(torch.int64).cumsum(0) - 1
     index[~new] = refs.to(torch.int64)

@@ -2,17 +2,17 @@
 
 ```
 offset size field
-     0    4 num_unique
+     0    4 num_distinct
      4    1 index_mode    0 packed, 1 coded
      5    1 low_nbits     mode 1: bits of a reference that are stored apart; mode 0: zero
      6    2 zero
      8      index         mode 0: fields of 1 bit per row, 1 where the row is new; then, for the
-                          other rows in order, fields of bit_length(num_unique - 1) bits: the
+                          other rows in order, fields of bit_length(num_distinct - 1) bits: the
                           number of the distinct row.
                           mode 1: an entropy-coded body of one code per row, 0 where the row is
                           new, else 1 + (number >> low_nbits); then, for the other rows in order,
                           fields of low_nbits bits: the low bits of the number.
-            rows          an entropy-coded body of num_unique * width codes
+            rows          an entropy-coded body of num_distinct * width codes
 ```
 
 Fields are contiguous, lowest bit first, padded to 8 bytes. New rows are numbered in the order in
@@ -33,10 +33,10 @@ TABLE_NBITS: Final = 32
 """References must have more bits than this per symbol for coding to be tried."""
 
 
-def ref_nbits(num_unique: int) -> int:
-    """Bits that name one of ``num_unique`` rows."""
+def ref_nbits(num_distinct: int) -> int:
+    """Bits that name one of ``num_distinct`` rows."""
     # not bit_length(): the CPU kernels compile these functions, and numba does not know it
-    nbits, last = 0, max(0, num_unique - 1)
+    nbits, last = 0, max(0, num_distinct - 1)
     while last >> nbits:
         nbits += 1
     return nbits
@@ -47,9 +47,9 @@ def low_nbits(nbits: int) -> int:
     return max(0, nbits - SYMBOL_NBITS)
 
 
-def index_alphabet(num_unique: int, low: int) -> int:
+def index_alphabet(num_distinct: int, low: int) -> int:
     """Symbols of a coded index: "new", and one per value of the coded bits."""
-    return 2 + (max(0, num_unique - 1) >> low)
+    return 2 + (max(0, num_distinct - 1) >> low)
 
 
 def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:

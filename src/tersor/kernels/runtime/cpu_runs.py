@@ -25,7 +25,7 @@ EMPTY: Final[Mapping[torch.dtype, Any]] = {
 """What tells a kernel the dtype of the values at an address."""
 
 
-def cut(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> Iterator[list[int]]:
+def split_by_nbytes(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> Iterator[list[int]]:
     """Cut places in a list of tensors into runs of one dtype and about 8 MiB."""
     run: list[int] = []
     nbytes = 0
@@ -42,12 +42,12 @@ def cut(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> Iterator[list
 def runs_of_equal(
     tensors: Sequence[torch.Tensor], options: Sequence[Hashable], places: Iterable[int]
 ) -> Iterator[list[int]]:
-    """Cut places as ``cut`` does, so that all of a run have equal options."""
+    """Cut places as ``split_by_nbytes`` does, so that all of a run have equal options."""
     groups: dict[Hashable, list[int]] = {}
     for k in places:
         groups.setdefault(options[k], []).append(k)
     for group in groups.values():
-        yield from cut(tensors, group)
+        yield from split_by_nbytes(tensors, group)
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> Any:
@@ -55,7 +55,7 @@ def addresses_of(tensors: Sequence[torch.Tensor]) -> Any:
     return np.array([x.data_ptr() for x in tensors], dtype=np.uint64)
 
 
-def written_by(
+def run_into_scratch(
     kernel: Callable[..., None], max_nbytes: int, num_parts: int, *arguments: Any
 ) -> list[torch.Tensor]:
     """Call ``kernel(*arguments, target, sizes)`` and return the parts it wrote back to back.

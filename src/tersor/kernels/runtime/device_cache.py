@@ -15,7 +15,7 @@ _MAX_KEPT: Final = 512
 _T = TypeVar("_T")
 
 
-def kept(make: Callable[..., _T]) -> Callable[..., _T]:
+def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
     """Keep what ``make(*key)`` returns for its last arguments; the last of them is the device.
 
     On CUDA a table belongs to the stream it was made on: another stream makes its own, since it
@@ -55,19 +55,21 @@ def kept(make: Callable[..., _T]) -> Callable[..., _T]:
     return found
 
 
-def sent(table: torch.Tensor, device: torch.device) -> torch.Tensor:
+def copy_async(table: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a CPU tensor on ``device``, without waiting for the copy."""
     if device.type != "cuda":
         return table.to(device)
     return table.pin_memory().to(device, non_blocking=True)
 
 
-def uploaded(numbers: Sequence[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def to_device_async(
+    numbers: Sequence[Any], dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """Return the numbers as a tensor on ``device``, without waiting for the copy."""
-    return sent(torch.tensor(numbers, dtype=dtype, device="cpu"), device)
+    return copy_async(torch.tensor(numbers, dtype=dtype, device="cpu"), device)
 
 
-@kept
+@cached_on_stream
 def on_device(numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """Return numbers as int64 on the device, kept between calls."""
-    return uploaded(numbers, torch.int64, device)
+    return to_device_async(numbers, torch.int64, device)

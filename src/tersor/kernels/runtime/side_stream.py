@@ -25,7 +25,7 @@ def _is_capturing(stream: torch.cuda.Stream) -> bool:
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[AbstractContextManager[Any]]:
+def fork_join(device: torch.device) -> Iterator[AbstractContextManager[Any]]:
     """Let kernels launched in the yielded context run beside those launched in the block around it.
 
     All of them come after what the current stream had to do before the block, and before what it has

@@ -24,7 +24,7 @@ from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.quantize.cpu.finite_range import INFINITIES, range_if_finite
 from tersor.kernels.quantize.cpu.quantize import (
     WIDE,
-    Promise,
+    BoundArgs,
     fit_grid,
     quantize_bytes,
     quantize_tile,
@@ -32,7 +32,13 @@ from tersor.kernels.quantize.cpu.quantize import (
 from tersor.kernels.quantize.grid import TILE, Range, limits_of
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu.intrinsics import address_of, array_at, njit
-from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, runs_of_equal, written_by
+from tersor.kernels.runtime.cpu_runs import (
+    EMPTY,
+    addresses_of,
+    run_into_scratch,
+    runs_of_equal,
+    split_by_nbytes,
+)
 from tersor.types import Bound
 
 
@@ -60,10 +66,10 @@ def _zigzag_bytes(octets: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def _pack_slice(values: Any, promise: Any, infinities: Any, block: int, body: Any) -> Any:
+def _pack_slice(values: Any, bound_args: Any, infinities: Any, block: int, body: Any) -> Any:
     """Write one body; return its size, 0 if the slice is not common; step; range."""
     low, high = range_if_finite(values, infinities)
-    grid = fit_grid(low, high, promise, values)
+    grid = fit_grid(low, high, bound_args, values)
     step, inverse, bound = grid
     if step == 0:
         return 0, np.float64(step), low, high
@@ -89,7 +95,7 @@ def _pack_slice(values: Any, promise: Any, infinities: Any, block: int, body: An
             total += pack_bytes(octets, block, tile_widths, address)
         else:
             tile_codes = codes[: part.size]
-            if quantize_tile(part, inverse, step, bound, promise.radius, WIDE, tile_codes) > 0:
+            if quantize_tile(part, inverse, step, bound, bound_args.radius, WIDE, tile_codes) > 0:
                 return 0, np.float64(step), low, high
             union = to_fields(tile_codes, fields, block, no_bases)
             total += pack_tile(fields, union, octets, pairs, block, tile_widths, address)
@@ -105,7 +111,7 @@ def _pack_kernel(
     addresses: Any,
     counts: Any,
     like: Any,
-    promise: Any,
+    bound_args: Any,
     infinities: Any,
     block: int,
     ranges: Any,
@@ -118,7 +124,7 @@ def _pack_kernel(
         values = array_at(addresses[k], counts[k], like)
         payload = target[place:]
         body = payload[HEADER_NBYTES:]
-        nbytes, step, low, high = _pack_slice(values, promise, infinities, block, body)
+        nbytes, step, low, high = _pack_slice(values, bound_args, infinities, block, body)
         ranges[k, 0], ranges[k, 1] = low, high
         if 0 < nbytes < values.size * values.itemsize:
             put_header(step, nbytes, payload)
@@ -175,14 +181,14 @@ def _pack(
     """Return payloads and ranges of tensors of one dtype; an empty payload for what is not common."""
     counts, dtype = [x.numel() for x in xs], xs[0].dtype
     ranges = np.empty((len(xs), 2))
-    payloads = written_by(
+    payloads = run_into_scratch(
         _pack_kernel,
         sum(_max_nbytes(count, block) for count in counts),
         len(xs),
         addresses_of(xs),
         np.array(counts),
         EMPTY[dtype],
-        Promise.of(bound, limits_of(dtype)),
+        BoundArgs.of(bound, limits_of(dtype)),
         INFINITIES[dtype],
         block,
         ranges,
@@ -214,7 +220,7 @@ def _unpack_kernel(
     outs: Any,
     counts: Any,
     like: Any,
-    promise: Any,
+    bound_args: Any,
     block: int,
     decoded: Any,
 ) -> None:
@@ -222,7 +228,7 @@ def _unpack_kernel(
     for k in range(payloads.size):
         payload = array_at(payloads[k], sizes[k], decoded.view(np.uint8))
         out = array_at(outs[k], counts[k], like)
-        step = plain_step(payload, promise, like)
+        step = plain_step(payload, bound_args, like)
         if step > 0:
             body = payload[HEADER_NBYTES:]
             decoded[k] = _unpack_slice(body, like.dtype.type(step), block, out)
@@ -239,7 +245,7 @@ def decode_streams(
     payloads = encoded.payloads()
     left = set(range(len(outs)))
     common = [k for k, out in enumerate(outs) if _is_common(out)]
-    for run in cut(outs, common):
+    for run in split_by_nbytes(outs, common):
         dtype = outs[run[0]].dtype
         done = np.zeros(len(run), dtype=np.bool_)
         _unpack_kernel(
@@ -248,7 +254,7 @@ def decode_streams(
             addresses_of([outs[k] for k in run]),
             np.array([outs[k].numel() for k in run]),
             EMPTY[dtype],
-            Promise.of(Bound.absolute(0.0), limits_of(dtype)),
+            BoundArgs.of(Bound.absolute(0.0), limits_of(dtype)),
             block,
             done,
         )

@@ -19,7 +19,7 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.quantize.cpu.finite_range import INFINITIES, range_if_finite
-from tersor.kernels.quantize.cpu.quantize import Promise, fit_grid, quantize_bytes
+from tersor.kernels.quantize.cpu.quantize import BoundArgs, fit_grid, quantize_bytes
 from tersor.kernels.quantize.grid import Range, limits_of
 from tersor.kernels.rows.compose import Coder
 from tersor.kernels.rows.cpu.index import (
@@ -31,7 +31,13 @@ from tersor.kernels.rows.cpu.index import (
 )
 from tersor.kernels.rows.dedup.cpu import distinct_rows
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
-from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, cut, runs_of_equal, written_by
+from tersor.kernels.runtime.cpu_runs import (
+    EMPTY,
+    addresses_of,
+    run_into_scratch,
+    runs_of_equal,
+    split_by_nbytes,
+)
 from tersor.types import Bound
 
 
@@ -67,7 +73,7 @@ def _merge(words: Any, hashes: Any, index: Any, first: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def _encode_slice(
-    values: Any, width: int, promise: Any, infinities: Any, buffers: Any, target: Any
+    values: Any, width: int, bound_args: Any, infinities: Any, buffers: Any, target: Any
 ) -> Any:
     """Write the body of one matrix; return its size, 0 if it is not common; step; range."""
     hashes, indices, firsts, refs, flags, rows, octets = buffers
@@ -77,9 +83,9 @@ def _encode_slice(
     count = distinct_rows(words, hashes, index, firsts)
     distinct = _gather(values, width, firsts[:count], rows)
     low, high = range_if_finite(distinct, infinities)
-    grid = fit_grid(low, high, promise, values)
+    grid = fit_grid(low, high, bound_args, values)
     step, inverse, _ = grid
-    if step == 0 or not max(abs(low), abs(high)) * inverse < promise.radius:
+    if step == 0 or not max(abs(low), abs(high)) * inverse < bound_args.radius:
         return 0, np.float64(step), low, high
     # rounding keeps order, so the range's ends have the extreme codes
     smallest = np.int32(np.rint(low * inverse))
@@ -101,7 +107,7 @@ def _encode_kernel(
     addresses: Any,
     shapes: Any,
     like: Any,
-    promise: Any,
+    bound_args: Any,
     infinities: Any,
     ranges: Any,
     target: Any,
@@ -124,7 +130,7 @@ def _encode_kernel(
         payload = target[place:]
         body = payload[HEADER_NBYTES:]
         nbytes, step, low, high = _encode_slice(
-            values, shapes[k, 1], promise, infinities, buffers, body
+            values, shapes[k, 1], bound_args, infinities, buffers, body
         )
         ranges[k, 0], ranges[k, 1] = low, high
         if 0 < nbytes < values.size * values.itemsize:
@@ -182,14 +188,14 @@ def _encode(
     """Return payloads and ranges of matrices of one dtype; an empty payload for what is not common."""
     shapes, dtype = [tuple(x.shape) for x in matrices], matrices[0].dtype
     ranges = np.empty((len(matrices), 2))
-    payloads = written_by(
+    payloads = run_into_scratch(
         _encode_kernel,
         sum(_max_nbytes(*shape) for shape in shapes),
         len(matrices),
         addresses_of(matrices),
         np.array(shapes),
         EMPTY[dtype],
-        Promise.of(bound, limits_of(dtype)),
+        BoundArgs.of(bound, limits_of(dtype)),
         INFINITIES[dtype],
         ranges,
     )
@@ -225,7 +231,7 @@ def _decode_slice(body: Any, step: Any, width: int, buffers: Any, out: Any) -> b
 
 @njit(nogil=True, cache=True)
 def _decode_kernel(
-    payloads: Any, sizes: Any, outs: Any, shapes: Any, like: Any, promise: Any, decoded: Any
+    payloads: Any, sizes: Any, outs: Any, shapes: Any, like: Any, bound_args: Any, decoded: Any
 ) -> None:
     """Decode all plain payloads, given by addresses and sizes, that are common."""
     most_rows, most_values = _largest(shapes)
@@ -239,7 +245,7 @@ def _decode_kernel(
     for k in range(payloads.size):
         payload = array_at(payloads[k], sizes[k], decoded.view(np.uint8))
         out = array_at(outs[k], shapes[k, 0] * shapes[k, 1], like)
-        step = plain_step(payload, promise, like)
+        step = plain_step(payload, bound_args, like)
         if step > 0:
             body = payload[HEADER_NBYTES:]
             decoded[k] = _decode_slice(body, like.dtype.type(step), shapes[k, 1], buffers, out)
@@ -253,7 +259,7 @@ def decode_rows(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder
     matrices, payloads = [as_rows(out) for out in outs], encoded.payloads()
     left = set(range(len(outs)))
     common = [k for k, out in enumerate(matrices) if out.dtype in INFINITIES and out.numel()]
-    for run in cut(matrices, common):
+    for run in split_by_nbytes(matrices, common):
         dtype = outs[run[0]].dtype
         done = np.zeros(len(run), dtype=np.bool_)
         _decode_kernel(
@@ -262,7 +268,7 @@ def decode_rows(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder
             addresses_of([matrices[k] for k in run]),
             np.array([matrices[k].shape for k in run]),
             EMPTY[dtype],
-            Promise.of(Bound.absolute(0.0), limits_of(dtype)),
+            BoundArgs.of(Bound.absolute(0.0), limits_of(dtype)),
             done,
         )
         left.difference_update(k for k, is_done in zip(run, done.tolist(), strict=True) if is_done)

@@ -55,7 +55,7 @@ from tersor.kernels.quantize.gpu.quantize import (
     quantize_values,
     shifted_codes,
 )
-from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
@@ -66,7 +66,7 @@ _WARPS: Final = 4
 _MAX_REGISTERS: Final = 80
 """Per thread. The tiles that are done again the careful way, few as they are, would take more, and
 leave room for fewer programs: 436 MB take 135 us with 96 registers, 128 with 80."""
-_SCANNED: Final = 1024
+_VALUES_PER_STEP: Final = 1024
 """Values at a time where a tile is looked at once more."""
 _ALIGNMENT: Final = 16
 """Symbols of a tensor start at a multiple of so many, so that loads of them are wide."""
@@ -195,12 +195,12 @@ def _finish_kernel(
         tl.store(targets + k, tl.where(mode == CODED, body + HEAD_NBYTES, 0))
 
 
-@kept
+@cached_on_stream
 def _symbol_places(numels: tuple[int, ...], device: torch.device) -> tuple[torch.Tensor, int]:
     """Return where the symbols of each tensor start, int64, and the room all of them take."""
     rooms = [ceil_div(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels]
     places = list(accumulate(rooms, initial=0))
-    return uploaded(places[:-1], torch.int64, device), places[-1]
+    return to_device_async(places[:-1], torch.int64, device), places[-1]
 
 
 @lru_cache(maxsize=64)
@@ -241,7 +241,7 @@ def _quantize(
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, places, symbols,
         quantized.extents, quantized.missing, KIND=KINDS[dtype], ALIGNED=aligned, TILE=_TILE,
-        PART=_SCANNED, num_warps=_WARPS, enable_fp_fusion=False,
+        PART=_VALUES_PER_STEP, num_warps=_WARPS, enable_fp_fusion=False,
         **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
     )  # fmt: skip
     decide_alphabets(tiles, quantized, grids, status)
@@ -286,7 +286,7 @@ def encode_ans(
         _finish_kernel[(len(xs), programs_per_tensor(numels, _TILE, 4))](
             addresses(xs, device), tiles.counts, tiles.first_tiles, grids, quantized.missing, plan,
             quantized.alphabets, quantized.lows, out, targets, KIND=KINDS[dtype], TILE=_TILE,
-            PART=_SCANNED, num_warps=4, enable_fp_fusion=False,
+            PART=_VALUES_PER_STEP, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         place_streams(streams, encoded, targets)
     is_relative = any(b.kind == "relative" for b in bounds)

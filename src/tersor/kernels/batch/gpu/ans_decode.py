@@ -31,7 +31,7 @@ from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, store_values
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.tiles import addresses
 
-_FILLED: Final = 1024
+_VALUES_PER_STORE: Final = 1024
 """Values that one step of filling a tensor writes."""
 _NARROW = tl.constexpr(NARROW)
 MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
@@ -137,9 +137,9 @@ def decode_ans(
         )  # fmt: skip
         opened = open_bodies(bodies, status)
         decode_values(opened, targets, lows, steps, dtype, status)
-        _fill_kernel[(len(outs), programs_per_tensor(numels, 4 * _FILLED, 4))](
+        _fill_kernel[(len(outs), programs_per_tensor(numels, 4 * _VALUES_PER_STORE, 4))](
             buffer, offsets, sizes, targets, counts, coded, rooms, opened.nbytes, status,
-            KIND=KINDS[dtype], PART=_FILLED, num_warps=4,
+            KIND=KINDS[dtype], PART=_VALUES_PER_STORE, num_warps=4,
         )  # fmt: skip
         put_outliers(buffer, offsets, sizes, targets, counts, dtype, status, max(numels))
     return status

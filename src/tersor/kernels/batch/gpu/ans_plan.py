@@ -20,7 +20,7 @@ from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.gpu.quantize import KINDS
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
 
-_LOOKED_AT: Final = 2048
+_TILES_PER_STEP: Final = 2048
 """Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
 _NARROW = tl.constexpr(NARROW)
 HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
@@ -128,7 +128,7 @@ def decide_alphabets(
     """
     _alphabet_kernel[(status.numel(),)](
         quantized.extents, quantized.missing, quantized.totals, tiles.first_tiles, tiles.counts,
-        grids, quantized.counts, quantized.alphabets, quantized.lows, status, LANES=_LOOKED_AT,
+        grids, quantized.counts, quantized.alphabets, quantized.lows, status, LANES=_TILES_PER_STEP,
         num_warps=8,
     )  # fmt: skip
 

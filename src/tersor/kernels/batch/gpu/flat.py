@@ -57,7 +57,7 @@ from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
 from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, store_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
-from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, padded, tile_table
 from tersor.types import Bound
 
@@ -135,11 +135,11 @@ def _finish_kernel(
         close_payload(payload, count, row, KIND)
 
 
-@kept
+@cached_on_stream
 def _fixed_nbytes(numels: tuple[int, ...], block: int, device: torch.device) -> torch.Tensor:
     layouts = [BitpackLayout(numel, block) for numel in numels]
     numbers = [layout.words_start + TAIL_NBYTES for layout in layouts]
-    return uploaded(numbers, torch.int64, device)
+    return to_device_async(numbers, torch.int64, device)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from tersor.kernels.group import layout as group_layout
 from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
 from tersor.kernels.rows.compose import Coder
-from tersor.kernels.runtime.device_cache import uploaded
+from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.types import Bound
 
 
@@ -272,5 +272,5 @@ def _placed(encoded: EncodedList) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     # not simply the first: an empty payload has no address
     origin = max(payloads, key=torch.Tensor.numel)
     starts = [payload.data_ptr() - origin.data_ptr() for payload in payloads]
-    table = uploaded([starts, list(encoded.sizes)], torch.int64, origin.device)
+    table = to_device_async([starts, list(encoded.sizes)], torch.int64, origin.device)
     return origin, table[0], table[1]

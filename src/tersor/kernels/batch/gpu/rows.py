@@ -24,7 +24,7 @@ from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import find_grid, grid_dtype, store_grid
 from tersor.kernels.quantize.gpu.quantize import KINDS, load_values, quantize_values
 from tersor.kernels.rows.dedup.gpu import (
-    SUMMED,
+    SCAN_STEP,
     Ranges,
     RowNumbers,
     clear,
@@ -46,7 +46,7 @@ from tersor.kernels.rows.gpu.index import (
 )
 from tersor.kernels.rows.gpu.matrices import MatrixList, matrix_list, shapes_of
 from tersor.kernels.rows.gpu.row_words import Words
-from tersor.kernels.runtime.device_cache import kept
+from tersor.kernels.runtime.device_cache import cached_on_stream
 from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
@@ -213,7 +213,7 @@ class _Workspace:
     targets: torch.Tensor
 
 
-@kept
+@cached_on_stream
 def _layout(
     shapes: tuple[tuple[int, int], ...], dtype: torch.dtype, device: torch.device
 ) -> Layout:
@@ -302,13 +302,15 @@ def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
     counts = rows.tiles.counts
     # a single row is not looked at, and float64 values do not fit the words
     ranges = None
-    if dtype != torch.float64 and 1 not in rows.nums_rows:
+    if dtype != torch.float64 and 1 not in rows.rows_per_matrix:
         ranges = Ranges(task.keys, task.room.extremes, dtype)
     else:
         tiles = tile_table(task.matrices.capacities, RANGE_TILE, counts.device)
         fold_ranges(task.starts, tiles, task.keys, dtype, are_aligned(task.xs))
     for group in task.matrices.groups:
-        pointers = [x.data_ptr() for x, num in zip(task.xs, group.nums_rows, strict=True) if num]
+        pointers = [
+            x.data_ptr() for x, num in zip(task.xs, group.rows_per_matrix, strict=True) if num
+        ]
         words = Words.of(group.width * dtype.itemsize, pointers)
         find_slots(
             rows, group.tiles, words, task.starts, 0, counts, numbers.slots, numbers.places, ranges
@@ -316,7 +318,7 @@ def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
     count_slots(rows, counts, numbers, ranges)
     _grid_kernel[(len(task.matrices),)](
         rows.tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, task.room.grids,
-        KIND=KINDS[dtype], LANES=SUMMED, enable_fp_fusion=False,
+        KIND=KINDS[dtype], LANES=SCAN_STEP, enable_fp_fusion=False,
     )  # fmt: skip
     number_slots(rows, counts, numbers)
 

@@ -39,11 +39,11 @@ from tersor.kernels.entropy.rans.gpu.decode_streams import (
 from tersor.kernels.pack.fields.gpu import take_fields
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, copy_values
 from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, as_float, store_values
-from tersor.kernels.rows.dedup.gpu import NUMBERED, SUMMED, member_tiles
+from tersor.kernels.rows.dedup.gpu import ROWS_PER_TILE, SCAN_STEP, member_tiles
 from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, before_tile, sum_tiles
-from tersor.kernels.runtime.side_stream import beside
+from tersor.kernels.runtime.side_stream import fork_join
 from tersor.kernels.runtime.workspace import Layout
 
 _TILE_VALUES: Final = 4096
@@ -204,10 +204,10 @@ def _join_index(
     tiles, num = matrices.rows.tiles, len(matrices)
     shape = tiles.counts, tiles.first_tiles, tiles.owners
     held = plan, matrices.starts, num, symbols, ends
-    _count_kernel[(tiles.num_tiles,)](*shape, *held, TILE=NUMBERED)
-    _sum_kernel[(num,)](tiles.first_tiles, ends, LANES=SUMMED)
+    _count_kernel[(tiles.num_tiles,)](*shape, *held, TILE=ROWS_PER_TILE)
+    _sum_kernel[(num,)](tiles.first_tiles, ends, LANES=SCAN_STEP)
     _join_kernel[(tiles.num_tiles,)](
-        *shape, matrices.rows.first_rows, *held, rooms, nbytes, index, status, TILE=NUMBERED
+        *shape, matrices.rows.first_rows, *held, rooms, nbytes, index, status, TILE=ROWS_PER_TILE
     )
 
 
@@ -221,7 +221,7 @@ def _gather(
     for group in matrices.groups:
         num_rows, columns = group.tile(_TILE_VALUES, group.width)
         whole = group.width % columns == 0
-        tiles = member_tiles(group.nums_rows, num_rows, plan.device)
+        tiles = member_tiles(group.rows_per_matrix, num_rows, plan.device)
         _gather_kernel[(tiles.num_tiles, ceil_div(group.width, columns))](
             targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
             rows.first_rows, group.width, plan, matrices.starts, symbols, index,
@@ -258,7 +258,7 @@ def decode_rows_list(
         open_payloads(matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, status)
         opened = open_bodies(streams, status)
         # chains of dependent steps, neither of which keeps a GPU busy
-        with beside(device) as index_chain:
+        with fork_join(device) as index_chain:
             decode_bytes(opened, symbols, matrices.starts, status)
             with index_chain:
                 decode_shorts(opened, symbols, matrices.starts, status)

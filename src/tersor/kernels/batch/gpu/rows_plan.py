@@ -64,13 +64,13 @@ _COPIED: Final = 1 << 14
 
 
 @triton.jit
-def _index_sizes(num_rows, num_unique, coded_nbytes):
+def _index_sizes(num_rows, num_distinct, coded_nbytes):
     """Return the form of the index, and its bytes without and with the references.
 
     ``coded_nbytes`` is the size of the coded symbols; 0 if they were not worth coding.
     """
-    num_refs = num_rows - num_unique
-    nbits = ref_nbits(num_unique)
+    num_refs = num_rows - num_distinct
+    nbits = ref_nbits(num_distinct)
     marks_nbytes = fields_nbytes(num_rows, 1)
     symbols_nbytes = coded_nbytes + SYMBOLS_HEAD
     packed_nbytes = marks_nbytes + fields_nbytes(num_refs, nbits)
@@ -93,24 +93,24 @@ def _plan_kernel(
         inside = k < num_matrices
         count = tl.load(numels + k, mask=inside, other=0)
         rows = tl.load(num_rows + k, mask=inside, other=0)
-        num_unique = tl.load(unique + k, mask=inside, other=0)
+        num_distinct = tl.load(unique + k, mask=inside, other=0)
         coded_nbytes = tl.load(nbytes + num_matrices + k, mask=inside, other=0)
-        is_coded_index, first_nbytes, both_nbytes = _index_sizes(rows, num_unique, coded_nbytes)
+        is_coded_index, first_nbytes, both_nbytes = _index_sizes(rows, num_distinct, coded_nbytes)
         rows_start = both_nbytes + (HEADER_NBYTES + ROWS_HEAD)
         coded = rows_start + SYMBOLS_HEAD + tl.load(nbytes + k, mask=inside, other=0)
         exact = padded(count * value_nbytes) + HEADER_NBYTES
-        is_coded = (num_unique > 0) & (coded < exact)
+        is_coded = (num_distinct > 0) & (coded < exact)
         low, high = load_range(keys, k, inside, KIND)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
         below = tl.load(codes + 2 * k + BELOW, mask=inside, other=0)
         above = tl.load(codes + 2 * k + ABOVE, mask=inside, other=0)
         # all codes are 0 where there is no grid, and no value that is not finite has a code
-        is_known = (num_unique > 0) | ((step == 0) & (above == BIAS) & (below == BIAS))
+        is_known = (num_distinct > 0) | ((step == 0) & (above == BIAS) & (below == BIAS))
         is_constant = ~is_coded & (count > 0) & (low == high) & is_known
         size = tl.where(is_coded, coded, tl.where(is_constant, HEADER_NBYTES, exact))
         size = tl.maximum(size, count >> _LEAST_LOG2)
         # exact storage is what the codec would choose, unless it knows more than we do
-        could_be_coded = (step > 0) & (num_unique == 0)
+        could_be_coded = (step > 0) & (num_distinct == 0)
         could_be_constant = (step == 0) & (low == high) & ~is_known
         is_larger = (count > 0) & (could_be_coded | could_be_constant)
         room = tl.where(inside, padded(size), 0)
@@ -158,8 +158,8 @@ def _place_kernel(
     mode, count = tl.load(row + MODE), tl.load(numels + k)
     payload = out + tl.load(row + OFFSET)
     if mode == CODED:
-        num_unique, rows = tl.load(unique + k), tl.load(num_rows + k)
-        nbits = ref_nbits(num_unique.to(tl.int32))
+        num_distinct, rows = tl.load(unique + k), tl.load(num_rows + k)
+        nbits = ref_nbits(num_distinct.to(tl.int32))
         index = payload + (HEADER_NBYTES + ROWS_HEAD)
         is_coded_index = tl.load(row + _INDEX) == CODED_INDEX
         if is_coded_index:
@@ -170,11 +170,11 @@ def _place_kernel(
             put_marks(target, source, rows, p, num_parts, LANES)
         target = (payload + tl.load(row + _REFS)).to(tl.pointer_type(tl.int32))
         source = refs + tl.load(first_rows + k)
-        put_refs(target, source, rows - num_unique, nbits, p, num_parts)
+        put_refs(target, source, rows - num_distinct, nbits, p, num_parts)
         if p == 0:
             form = tl.where(is_coded_index, 1 | (nbits << 8), 0).to(tl.int64)
             head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
-            tl.store(head, num_unique | (form << 32))
+            tl.store(head, num_distinct | (form << 32))
             if is_coded_index:
                 alphabet = tl.load(alphabets + tl.num_programs(0) + k)
                 _put_symbols_head(index, alphabet * 0, alphabet)
@@ -244,7 +244,7 @@ def place_payloads(
     ``starts`` are the addresses of the matrices, whose values are copied where they stay exact.
     """
     tiles, largest = matrices.rows.tiles, max(matrices.capacities)
-    num_runs = ceil_div(max(matrices.rows.nums_rows), FIELDS.value)
+    num_runs = ceil_div(max(matrices.rows.rows_per_matrix), FIELDS.value)
     num_shares = max(num_runs, ceil_div(largest, _COPIED))
     _place_kernel[(len(matrices), programs_each(len(matrices), num_shares))](
         starts, matrices.numels, tiles.counts, matrices.rows.first_rows, tiles.first_tiles, plan,

@@ -99,7 +99,7 @@ def _at_most(value: float, like: Any) -> Any:
     return rounded
 
 
-class Promise(NamedTuple):
+class BoundArgs(NamedTuple):
     """A bound and the limits of a compute dtype, as kernels take them."""
 
     relative: bool
@@ -109,7 +109,7 @@ class Promise(NamedTuple):
     radius: Any
 
     @classmethod
-    def of(cls, bound: Bound, limits: Limits) -> Promise:
+    def of(cls, bound: Bound, limits: Limits) -> BoundArgs:
         """Put a bound and limits together."""
         return cls(
             bound.kind == "relative",
@@ -121,7 +121,7 @@ class Promise(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def fit_grid(low: Any, high: Any, promise: Any, like: Any) -> Any:
+def fit_grid(low: Any, high: Any, bound_args: Any, like: Any) -> Any:
     """Do what ``Grid.for_bound`` does for values in ``[low, high]``, inside a kernel.
 
     Returns ``(step, inverse, bound)``; the step is 0 where no grid keeps the bound, where ``low``
@@ -129,12 +129,12 @@ def fit_grid(low: Any, high: Any, promise: Any, like: Any) -> Any:
     """
     real = like.dtype.type
     width = np.float64(high) - np.float64(low)
-    error_bound = promise.value * width if promise.relative else promise.value
+    error_bound = bound_args.value * width if bound_args.relative else bound_args.value
     bound = real(0)
-    if error_bound <= promise.largest_bound and low <= high:
+    if error_bound <= bound_args.largest_bound and low <= high:
         bound = _at_most(error_bound, like)
     step = _at_most(2.0 * np.float64(bound) * SHRINK, like)
-    if step < promise.smallest_step:
+    if step < bound_args.smallest_step:
         return real(0), real(0), bound
     return step, real(real(1) / step), bound
 

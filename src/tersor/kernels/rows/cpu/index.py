@@ -86,8 +86,8 @@ def put_index(index: Any, first: Any, refs: Any, flags: Any, target: Any) -> int
 
     ``refs`` and ``flags``, int32, are scratch for one number per row.
     """
-    num_rows, num_unique = index.size, first.size
-    nbits = _ref_nbits(num_unique)
+    num_rows, num_distinct = index.size, first.size
+    nbits = _ref_nbits(num_distinct)
     count = 0
     for row in range(num_rows):
         repeated = first[index[row]] != row
@@ -98,11 +98,11 @@ def put_index(index: Any, first: Any, refs: Any, flags: Any, target: Any) -> int
     refs = refs[:count]
     flags_nbytes = _fields_nbytes(num_rows, 1)
     packed_nbytes = flags_nbytes + _fields_nbytes(count, nbits)
-    _put(target, 0, num_unique, 4)
+    _put(target, 0, num_distinct, 4)
     _put(target, 4, _PACKED, 4)
     rest = target[HEAD_NBYTES:]
     low = _low_nbits(nbits)
-    alphabet = _index_alphabet(num_unique, low)
+    alphabet = _index_alphabet(num_distinct, low)
     if _worth_coding(count, nbits, alphabet):
         nbytes = _put_coded(index, flags, low, alphabet, rest)
         low_nbytes = _fields_nbytes(count, low)
@@ -133,7 +133,7 @@ def _put_coded(index: Any, flags: Any, low: int, alphabet: int, target: Any) -> 
 
 
 @njit(nogil=True, cache=True)
-def _take_coded(data: Any, num_unique: int, highs: Any) -> int:
+def _take_coded(data: Any, num_distinct: int, highs: Any) -> int:
     """Read 0 for a new row, else 1 plus the high bits of its number; return bytes read, or 0."""
     code, alphabet = symbols_head(data)
     if alphabet == 0 or code != 0:
@@ -141,14 +141,14 @@ def _take_coded(data: Any, num_unique: int, highs: Any) -> int:
     if alphabet <= NARROW:
         octets = np.empty(highs.size, dtype=np.uint8)
         nbytes = take_symbols(data, alphabet, octets)
-        return nbytes if nbytes > 0 and _widen(octets, num_unique, highs) else 0
+        return nbytes if nbytes > 0 and _widen(octets, num_distinct, highs) else 0
     symbols = np.empty(highs.size, dtype=np.int16)
     nbytes = take_symbols(data, alphabet, symbols)
-    return nbytes if nbytes > 0 and _widen(symbols, num_unique, highs) else 0
+    return nbytes if nbytes > 0 and _widen(symbols, num_distinct, highs) else 0
 
 
 @njit(nogil=True, cache=True)
-def _widen(symbols: Any, num_unique: int, highs: Any) -> bool:
+def _widen(symbols: Any, num_distinct: int, highs: Any) -> bool:
     """Copy the symbols if as many rows as stated are new.
 
     Asked first: writing makes the system back ``highs`` with memory, which a few bytes of a damaged
@@ -157,7 +157,7 @@ def _widen(symbols: Any, num_unique: int, highs: Any) -> bool:
     num_new = 0
     for row in range(symbols.size):
         num_new += 1 if symbols[row] == 0 else 0
-    if num_new != num_unique:
+    if num_new != num_distinct:
         return False
     highs[:] = symbols
     return True
@@ -173,21 +173,21 @@ def take_index(data: Any, highs: Any, refs: Any, index: Any) -> Any:
     nothing = np.int64(0), np.int64(0)
     if data.size < HEAD_NBYTES or _get(data, 6, 2) != 0:
         return nothing
-    num_unique, mode, low = _get(data, 0, 4), _get(data, 4, 1), _get(data, 5, 1)
-    nbits = _ref_nbits(num_unique)
+    num_distinct, mode, low = _get(data, 0, 4), _get(data, 4, 1), _get(data, 5, 1)
+    nbits = _ref_nbits(num_distinct)
     width = nbits if mode == _PACKED else _low_nbits(nbits)
     right_low = low == (0 if mode == _PACKED else width)
-    if mode > _CODED or num_unique < 1 or num_unique > num_rows or not right_low:
+    if mode > _CODED or num_distinct < 1 or num_distinct > num_rows or not right_low:
         return nothing
     rest = data[HEAD_NBYTES:]
     start = _fields_nbytes(num_rows, 1)
     if mode == _CODED:
-        start = _take_coded(rest, num_unique, highs[:num_rows])
+        start = _take_coded(rest, num_distinct, highs[:num_rows])
     elif rest.size >= start:
         read_fields(rest, 1, highs[:num_rows])
         for row in range(num_rows):
             highs[row] = 1 - highs[row]
-    num_refs = num_rows - num_unique
+    num_refs = num_rows - num_distinct
     end = start + _fields_nbytes(num_refs, width)
     if start == 0 or rest.size < end:
         return nothing
@@ -200,9 +200,9 @@ def take_index(data: Any, highs: Any, refs: Any, index: Any) -> Any:
         elif num_old < num_refs:
             ref = (np.int64(highs[row] - 1) << width) | np.int64(refs[num_old])
             num_old += 1
-            if ref >= num_unique:
+            if ref >= num_distinct:
                 return nothing
             index[row] = ref
-    if num_new != num_unique or num_old != num_refs:
+    if num_new != num_distinct or num_old != num_refs:
         return nothing
-    return num_unique, np.int64(HEAD_NBYTES + end)
+    return num_distinct, np.int64(HEAD_NBYTES + end)

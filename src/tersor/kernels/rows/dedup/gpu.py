@@ -26,7 +26,7 @@ from tersor.kernels.rows.gpu.row_words import (
     are_equal,
     hash_rows,
 )
-from tersor.kernels.runtime.device_cache import kept, sent
+from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async
 from tersor.kernels.runtime.gpu.tiles import TileTable, before_tile, sum_tiles, tile_table
 
 _EMPTY = tl.constexpr((1 << 31) - 1)
@@ -37,9 +37,9 @@ _SPARE: Final = 1024
 ROWS: Final = 32
 """Rows of a program that looks for their slots: at least as many as it has threads, because two
 threads that hold the same row could see different contents of a slot while others write it."""
-NUMBERED: Final = 1024
+ROWS_PER_TILE: Final = 1024
 """Rows per program where only their numbers are handled."""
-SUMMED: Final = 1024
+SCAN_STEP: Final = 1024
 """Tiles whose numbers one step of a running sum adds up."""
 _CLEARED: Final = 4096
 
@@ -49,14 +49,14 @@ class RowList:
     """How the rows of several matrices share memory; a part of each belongs to each matrix.
 
     Attributes:
-        nums_rows: the most rows that each matrix can have.
+        rows_per_matrix: the most rows that each matrix can have.
         first_rows: int64, the first of each matrix's places for one number per row.
         tables: int64 [num_matrices, 2], first slot of each hash table, and its last slot from there.
         num_slots: of all tables, each of at least twice as many slots as its matrix has rows.
-        tiles: of ``NUMBERED`` rows.
+        tiles: of ``ROWS_PER_TILE`` rows.
     """
 
-    nums_rows: tuple[int, ...]
+    rows_per_matrix: tuple[int, ...]
     first_rows: torch.Tensor
     tables: torch.Tensor
     num_slots: int
@@ -251,16 +251,24 @@ def _index_kernel(
     tl.store(index + at, number, mask=inside)
 
 
-@kept
-def row_list(nums_rows: tuple[int, ...], device: torch.device) -> RowList:
-    """Return how matrices of at most ``nums_rows`` rows share memory."""
-    sizes = torch.tensor([triton.next_power_of_2(2 * rows) for rows in nums_rows], device="cpu")
+@cached_on_stream
+def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
+    """Return how matrices of at most ``rows_per_matrix`` rows share memory."""
+    sizes = torch.tensor(
+        [triton.next_power_of_2(2 * rows) for rows in rows_per_matrix], device="cpu"
+    )
     ends = sizes.cumsum(0)
     tables = torch.stack([ends - sizes, sizes - 1], 1)
-    rows = torch.tensor(nums_rows, device="cpu")
+    rows = torch.tensor(rows_per_matrix, device="cpu")
     first_rows = rows.cumsum(0) - rows
-    tiles = tile_table(nums_rows, NUMBERED, device)
-    return RowList(nums_rows, sent(first_rows, device), sent(tables, device), int(ends[-1]), tiles)
+    tiles = tile_table(rows_per_matrix, ROWS_PER_TILE, device)
+    return RowList(
+        rows_per_matrix,
+        copy_async(first_rows, device),
+        copy_async(tables, device),
+        int(ends[-1]),
+        tiles,
+    )
 
 
 def num_list_slots(rows: RowList) -> int:
@@ -276,17 +284,22 @@ def clear(slots: torch.Tensor, zeroed: torch.Tensor) -> None:
     )
 
 
-@kept
-def member_tiles(nums_rows: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
+@cached_on_stream
+def member_tiles(rows_per_matrix: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
     """Return a table in which matrices without rows have no tile."""
-    counts = torch.tensor(nums_rows, device="cpu")
+    counts = torch.tensor(rows_per_matrix, device="cpu")
     num_tiles = (counts + (tile - 1)) // tile
     first_tiles = num_tiles.cumsum(0) - num_tiles
-    owners = torch.arange(len(nums_rows), dtype=torch.int32, device="cpu").repeat_interleave(
+    owners = torch.arange(len(rows_per_matrix), dtype=torch.int32, device="cpu").repeat_interleave(
         num_tiles
     )
     total = int(num_tiles.sum())
-    return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
+    return TileTable(
+        copy_async(counts, device),
+        copy_async(first_tiles, device),
+        copy_async(owners, device),
+        total,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +319,7 @@ class Ranges:
 
 def num_extremes(rows: RowList) -> int:
     """Return how many smallest and largest values the programs for a list note."""
-    return 2 * rows.tiles.num_tiles * (NUMBERED // ROWS)
+    return 2 * rows.tiles.num_tiles * (ROWS_PER_TILE // ROWS)
 
 
 def find_slots(
@@ -342,7 +355,7 @@ def find_slots(
         rows.tiles.first_tiles, rows.tables, slots, rows.num_slots, places,
         slots if ranges is None else ranges.extremes, TYPE=types[words.dtype], KIND=kind,
         ALIGNED=words.aligned, FULL=words.row_words % columns == 0, SPARE=_SPARE, ROWS=ROWS,
-        TILE=NUMBERED, WORDS=columns, PARTS=min(parts, MAX_PARTS), WHOLE=parts <= MAX_PARTS,
+        TILE=ROWS_PER_TILE, WORDS=columns, PARTS=min(parts, MAX_PARTS), WHOLE=parts <= MAX_PARTS,
         num_warps=1,
     )  # fmt: skip
 
@@ -370,7 +383,7 @@ def count_slots(
     folded = (slots, slots) if ranges is None else (ranges.extremes, ranges.keys)
     _count_kernel[(rows.tiles.num_tiles,)](
         *_shape(rows, counts), slots, numbers.places, numbers.ends, *folded, KIND=kind,
-        PARTS=NUMBERED // ROWS, TILE=NUMBERED,
+        PARTS=ROWS_PER_TILE // ROWS, TILE=ROWS_PER_TILE,
     )  # fmt: skip
 
 
@@ -378,7 +391,7 @@ def number_slots(rows: RowList, counts: torch.Tensor, numbers: RowNumbers) -> No
     """Number the distinct rows of each matrix in order of appearance, without waiting."""
     _number_kernel[(rows.tiles.num_tiles,)](
         *_shape(rows, counts), numbers.slots, numbers.places, numbers.ends, numbers.first,
-        TILE=NUMBERED,
+        TILE=ROWS_PER_TILE,
     )  # fmt: skip
 
 
@@ -396,17 +409,17 @@ def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     slots = torch.full((num_list_slots(rows),), _EMPTY.value, dtype=torch.int32, device=device)
     places = torch.empty(matrix.shape[0], dtype=torch.int32, device=device)
     counts, origin = rows.tiles.counts, matrix.data_ptr()
-    tiles = member_tiles(rows.nums_rows, ROWS, device)
+    tiles = member_tiles(rows.rows_per_matrix, ROWS, device)
     find_slots(rows, tiles, words, rows.first_rows, origin, counts, slots, places)
     ends = torch.empty(rows.tiles.num_tiles, dtype=torch.int64, device=device)
     first = torch.empty(matrix.shape[0], dtype=torch.int64, device=device)
     found = RowNumbers(slots, places, first, ends, torch.empty_like(counts))
     count_slots(rows, counts, found)
-    _sum_kernel[(1,)](rows.tiles.first_tiles, ends, found.counts, LANES=SUMMED)
+    _sum_kernel[(1,)](rows.tiles.first_tiles, ends, found.counts, LANES=SCAN_STEP)
     number_slots(rows, counts, found)
     index = torch.empty_like(places)
     _index_kernel[(rows.tiles.num_tiles,)](
-        *_shape(rows, counts), slots, places, index, TILE=NUMBERED
+        *_shape(rows, counts), slots, places, index, TILE=ROWS_PER_TILE
     )
     return index, found.first, found.counts
 

@@ -13,7 +13,7 @@ def unique_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Returns:
         index: int32 [num_rows], the distinct row that each row equals;
-        first: int64 [num_unique], where each distinct row first appears, ascending.
+        first: int64 [num_distinct], where each distinct row first appears, ascending.
 
     Example:
         >>> index, first = unique_rows(torch.tensor([[7], [9], [7]], dtype=torch.uint8))

@@ -17,7 +17,7 @@ import triton.language as tl
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.pack.fields.gpu import pack_words
 from tersor.kernels.rows import layout
-from tersor.kernels.rows.dedup.gpu import NUMBERED, SUMMED, RowNumbers, look_up
+from tersor.kernels.rows.dedup.gpu import ROWS_PER_TILE, SCAN_STEP, RowNumbers, look_up
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols
 from tersor.kernels.runtime.gpu.tiles import before_tile, padded, sum_tiles
 
@@ -28,7 +28,7 @@ BIAS = tl.constexpr(1 << 31)
 BELOW, ABOVE = tl.constexpr(0), tl.constexpr(1)
 """What is known of the codes of a matrix, int64 [2]: the largest of ``BIAS - code`` and of
 ``BIAS + code``, so that both start from 0. A value without a code counts as far from all codes."""
-MARK_WORDS: Final = NUMBERED // 32
+MARK_WORDS: Final = ROWS_PER_TILE // 32
 """Words of the marks of a tile of rows."""
 FIELDS = tl.constexpr(1024)
 """References that are packed at once."""
@@ -62,7 +62,7 @@ class SplitIndex:
 
     Attributes:
         marks: int32 [num_tiles * MARK_WORDS], one bit per row, set if the row is new; a tile of
-            ``NUMBERED`` rows begins a new word.
+            ``ROWS_PER_TILE`` rows begins a new word.
         refs: int32 [num_rows], the numbers of those rows of each matrix that are not new.
     """
 
@@ -77,11 +77,11 @@ def fields_nbytes(count, width):
 
 
 @triton.jit
-def ref_nbits(num_unique):
-    """Return the bits that name one of ``num_unique`` rows; see ``layout.ref_nbits``."""
-    nbits = num_unique * 0
+def ref_nbits(num_distinct):
+    """Return the bits that name one of ``num_distinct`` rows; see ``layout.ref_nbits``."""
+    nbits = num_distinct * 0
     for k in tl.static_range(31):
-        nbits += (((num_unique - 1) >> k) > 0).to(nbits.dtype)
+        nbits += (((num_distinct - 1) >> k) > 0).to(nbits.dtype)
     return nbits
 
 
@@ -104,15 +104,15 @@ def _decide_kernel(
     smallest = -below + BIAS
     alphabet = above - BIAS - smallest + 1
     is_coded = (above > 0) & (alphabet <= _NARROW) & (tl.load(grids + 3 * k) > 0)
-    num_unique = tl.where(is_coded, kept, 0)
+    num_coded = tl.where(is_coded, kept, 0)
     num_rows = tl.load(counts + k)
-    nbits = ref_nbits(num_unique)
-    symbols = 2 + ((num_unique - 1) >> low_nbits(nbits))
-    is_worth = is_coded & ((num_rows - num_unique) * nbits > symbols * _TABLE_NBITS)
+    nbits = ref_nbits(num_coded)
+    symbols = 2 + ((num_coded - 1) >> low_nbits(nbits))
+    is_worth = is_coded & ((num_rows - num_coded) * nbits > symbols * _TABLE_NBITS)
     low = tl.where(is_coded, smallest, 0).to(tl.int32)
-    tl.store(unique + k, num_unique)
+    tl.store(unique + k, num_coded)
     tl.store(lows + k, low)
-    tl.store(num_symbols + k, num_unique * tl.load(widths + k))
+    tl.store(num_symbols + k, num_coded * tl.load(widths + k))
     tl.store(alphabets + k, tl.where(is_coded, alphabet, 1).to(tl.int32))
     tl.store(rotations + k, low & 255)
     index = k + num_matrices
@@ -122,7 +122,7 @@ def _decide_kernel(
 
 
 @triton.jit
-def _kept_before(distinct, begin, first_row, num_unique, ends, first, TILE: tl.constexpr):
+def _kept_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl.constexpr):
     """Return how many of the first ``distinct`` rows were kept.
 
     ``begin`` is the first tile of the matrix; the running sum ``ends`` over the tiles of distinct
@@ -130,7 +130,7 @@ def _kept_before(distinct, begin, first_row, num_unique, ends, first, TILE: tl.c
     """
     kept = before_tile(ends, begin, begin + distinct // TILE)
     number = kept + tl.arange(0, TILE)
-    known = number < num_unique
+    known = number < num_distinct
     place = tl.load(first + first_row + number, mask=known, other=0)
     return kept + tl.sum((known & (place < distinct)).to(tl.int64), axis=0)
 
@@ -147,17 +147,17 @@ def _split_kernel(
     """
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile)
-    num_unique = tl.load(unique + k)
-    if num_unique > 0:
+    num_distinct = tl.load(unique + k)
+    if num_distinct > 0:
         begin, first_row = tl.load(first_tiles + k), tl.load(first_rows + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
         inside = row < tl.load(counts + k)
         number, is_new = look_up(slots, tables, places, first_row + row, k, inside)
         before = before_tile(ends, begin, tile)
         # where no rows were merged, codes number them as values do
-        if num_unique < tl.load(distinct_counts + k):
+        if num_distinct < tl.load(distinct_counts + k):
             before = _kept_before(
-                before, begin, first_row, num_unique, again_ends, again_first, TILE
+                before, begin, first_row, num_distinct, again_ends, again_first, TILE
             )
             number, is_kept = look_up(
                 again_slots, tables, again_places, first_row + number, k, inside
@@ -166,7 +166,7 @@ def _split_kernel(
         bits = tl.reshape(is_new.to(tl.int32), [TILE // 32, 32]) << tl.arange(0, 32)[None, :]
         word = tile * (TILE // 32) + tl.arange(0, TILE // 32)
         tl.store(marks + word, tl.sum(bits, axis=1))
-        low = low_nbits(ref_nbits(num_unique.to(tl.int32)))
+        low = low_nbits(ref_nbits(num_distinct.to(tl.int32)))
         symbol = tl.where(is_new, 0, 1 + (number >> low)).to(tl.int16)
         tl.store(index_symbols(memory, starts, num_matrices, k) + row, symbol, mask=inside)
         added = is_new.to(tl.int32)
@@ -214,7 +214,7 @@ def decide(
     _decide_kernel[(len(matrices),)](
         tiles.first_tiles, by_code.ends, by_code.counts, tiles.counts, matrices.widths, codes,
         grids, len(matrices), decisions.unique, decisions.counts, decisions.alphabets,
-        decisions.rotations, decisions.lows, LANES=SUMMED,
+        decisions.rotations, decisions.lows, LANES=SCAN_STEP,
     )  # fmt: skip
 
 
@@ -237,5 +237,5 @@ def split_index(
         tiles.counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables,
         by_value.counts, decisions.unique, by_value.slots, by_value.places, by_value.ends,
         by_code.slots, by_code.places, by_code.first, by_code.ends, matrices.starts, len(matrices),
-        memory, index.marks, index.refs, TILE=NUMBERED,
+        memory, index.marks, index.refs, TILE=ROWS_PER_TILE,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.rows.dedup.gpu import ROWS, RowList, member_tiles, row_list
-from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import TileTable
 
 _PROGRAMS: Final = 2112
@@ -27,14 +27,14 @@ class WidthGroup:
 
     Attributes:
         width: values per row.
-        nums_rows: rows of every matrix of the list, 0 for those of another width.
+        rows_per_matrix: rows of every matrix of the list, 0 for those of another width.
         members: int64, which matrices of the list these are.
         num_members: how many.
         tiles: of ``dedup.gpu.ROWS`` rows.
     """
 
     width: int
-    nums_rows: tuple[int, ...]
+    rows_per_matrix: tuple[int, ...]
     members: torch.Tensor
     num_members: int
     tiles: TileTable
@@ -45,12 +45,12 @@ class WidthGroup:
         ``width`` is how many values a row has, or how many words.
         """
         columns = min(_MAX_COLUMNS, num_values, triton.next_power_of_2(width))
-        most_rows = triton.next_power_of_2(max(self.nums_rows))
+        most_rows = triton.next_power_of_2(max(self.rows_per_matrix))
         return min(num_values // columns, most_rows), columns
 
     def grid(self, rows: int, columns: int, width: int) -> tuple[int, int]:
         """Return a grid of programs that share the tiles of each matrix."""
-        num_tiles = ceil_div(max(self.nums_rows), rows) * ceil_div(width, columns)
+        num_tiles = ceil_div(max(self.rows_per_matrix), rows) * ceil_div(width, columns)
         return self.num_members, programs_each(self.num_members, num_tiles)
 
 
@@ -88,7 +88,7 @@ class MatrixList:
     @property
     def num_rows(self) -> int:
         """Return the rows of all matrices."""
-        return sum(self.rows.nums_rows)
+        return sum(self.rows.rows_per_matrix)
 
 
 @triton.jit
@@ -107,30 +107,30 @@ def _starts(sizes: Iterable[int], unit: int) -> list[int]:
     return list(accumulate((ceil_div(size, unit) * unit for size in sizes), initial=0))
 
 
-@kept
+@cached_on_stream
 def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> MatrixList:
     """Return the tables of contiguous matrices of these shapes."""
     numels = tuple(num_rows * width for num_rows, width in shapes)
-    nums_rows = tuple(num_rows if width else 0 for num_rows, width in shapes)
+    rows_per_matrix = tuple(num_rows if width else 0 for num_rows, width in shapes)
     groups = []
     for width in sorted({width for (_, width), numel in zip(shapes, numels, strict=True) if numel}):
         members = [k for k, numel in enumerate(numels) if numel and shapes[k][1] == width]
         chosen = tuple(
-            num_rows if shapes[k][1] == width else 0 for k, num_rows in enumerate(nums_rows)
+            num_rows if shapes[k][1] == width else 0 for k, num_rows in enumerate(rows_per_matrix)
         )
-        table = uploaded(members, torch.int64, device)
+        table = to_device_async(members, torch.int64, device)
         tiles = member_tiles(chosen, ROWS, device)
         groups.append(WidthGroup(width, chosen, table, len(members), tiles))
-    starts = _starts([*numels, *(2 * num_rows for num_rows in nums_rows)], 16)
+    starts = _starts([*numels, *(2 * num_rows for num_rows in rows_per_matrix)], 16)
     return MatrixList(
-        uploaded(numels, torch.int64, device),
-        uploaded([width for _, width in shapes], torch.int64, device),
-        row_list(nums_rows, device),
+        to_device_async(numels, torch.int64, device),
+        to_device_async([width for _, width in shapes], torch.int64, device),
+        row_list(rows_per_matrix, device),
         numels,
-        uploaded(starts[:-1], torch.int64, device),
+        to_device_async(starts[:-1], torch.int64, device),
         starts[len(shapes)],
         starts[-1],
-        (*numels, *nums_rows),
+        (*numels, *rows_per_matrix),
         tuple(groups),
     )
 

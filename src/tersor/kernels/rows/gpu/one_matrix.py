@@ -40,32 +40,32 @@ _NUM_NEW, _STATUS = tl.constexpr(0), tl.constexpr(1)
 """What decoding an index finds out, int32: rows that are new; 1 if a number is out of range."""
 
 
-@triton.jit(do_not_specialize=["num_unique", "nbits", "low"])
+@triton.jit(do_not_specialize=["num_distinct", "nbits", "low"])
 def _split_kernel(
-    index, num_rows, first, num_unique, nbits, low, marks, symbols, refs, TILE: tl.constexpr
+    index, num_rows, first, num_distinct, nbits, low, marks, symbols, refs, TILE: tl.constexpr
 ):
     """One program splits the numbers of a tile of rows into what an index stores.
 
     How many new rows come before a row is found by bisection in ``first``: no running sum is
-    needed. ``2**nbits`` is at least ``num_unique``.
+    needed. ``2**nbits`` is at least ``num_distinct``.
     """
     row = tl.program_id(0) * TILE + tl.arange(0, TILE)
     inside = row < num_rows
     before = tl.zeros([TILE], dtype=tl.int32)
     for k in range(nbits + 1):
         probed = before + (1 << (nbits - k))
-        seen = tl.load(first + probed - 1, mask=inside & (probed <= num_unique), other=num_rows)
+        seen = tl.load(first + probed - 1, mask=inside & (probed <= num_distinct), other=num_rows)
         before = tl.where(seen < row, probed, before)
-    is_new = tl.load(first + before, mask=inside & (before < num_unique), other=-1) == row
+    is_new = tl.load(first + before, mask=inside & (before < num_distinct), other=-1) == row
     number = tl.load(index + row, mask=inside, other=0)
     tl.store(marks + row, is_new.to(tl.int32), mask=inside)
     tl.store(symbols + row, tl.where(is_new, 0, 1 + (number >> low)), mask=inside)
     tl.store(refs + row - before, number, mask=inside & ~is_new)
 
 
-@triton.jit(do_not_specialize=["num_unique", "num_refs", "nbits"])
+@triton.jit(do_not_specialize=["num_distinct", "num_refs", "nbits"])
 def _join_kernel(
-    highs, new_ends, refs, num_rows, num_unique, num_refs, nbits, index, facts,
+    highs, new_ends, refs, num_rows, num_distinct, num_refs, nbits, index, facts,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """One program puts the numbers of a tile of rows together; impossible ones become 0.
@@ -81,7 +81,7 @@ def _join_kernel(
     known = inside & ~is_new & (place < num_refs)
     low = tl.load(refs + place, mask=known, other=0)
     number = tl.where(is_new, end - 1, ((high - 1) << nbits) | low)
-    wrong = inside & ((number < 0) | (number >= num_unique))
+    wrong = inside & ((number < 0) | (number >= num_distinct))
     tl.store(index + row, tl.where(wrong, 0, number), mask=inside)
     if tl.max(wrong.to(tl.int32), axis=0) > 0:
         tl.atomic_or(facts + _STATUS, 1)
@@ -143,18 +143,18 @@ def encode_rows(
 ) -> tuple[Body | None, Range]:
     """See ``compose.encode_rows``; waits for sizes only."""
     index, first, count = number_rows(x.contiguous())
-    num_unique, low, high = _read_back(count, finite_range(x))
+    num_distinct, low, high = _read_back(count, finite_range(x))
     grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
     if grid is None:
         return None, (low, high)
-    first = first[:num_unique]
-    distinct = x if num_unique == x.shape[0] else x.index_select(0, first)
+    first = first[:num_distinct]
+    distinct = x if num_distinct == x.shape[0] else x.index_select(0, first)
     mapped, positions = quantize_symbols(distinct, grid, low, high)
     if positions.numel() == 0 and mapped.escape_positions.numel() == 0:
         codes = mapped.symbols.view(-1, x.shape[1])
         again, kept, count = number_rows(codes)
         num_kept = int(count)
-        if num_kept < num_unique:
+        if num_kept < num_distinct:
             kept = kept[:num_kept]
             mapped = replace(mapped, symbols=codes.index_select(0, kept).view(-1))
             index, first = again.index_select(0, index), first.index_select(0, kept)
@@ -167,26 +167,26 @@ def encode_rows(
 
 def _encode_index(index: torch.Tensor, first: torch.Tensor, coder: Coder) -> list[torch.Tensor]:
     """Return the header and the parts of the smaller of the packed and the coded index."""
-    num_rows, num_unique, device = index.numel(), first.numel(), index.device
-    num_refs = num_rows - num_unique
-    nbits = ref_nbits(num_unique)
+    num_rows, num_distinct, device = index.numel(), first.numel(), index.device
+    num_refs = num_rows - num_distinct
+    nbits = ref_nbits(num_distinct)
     low = low_nbits(nbits)
-    alphabet = index_alphabet(num_unique, low)
+    alphabet = index_alphabet(num_distinct, low)
     marks = torch.empty_like(index)
     refs = torch.empty(num_refs, dtype=torch.int32, device=device)
     narrow = alphabet <= NARROW
     symbols = torch.empty(num_rows, dtype=torch.uint8 if narrow else torch.int16, device=device)
     _split_kernel[(ceil_div(num_rows, _TILE),)](
-        index, num_rows, first, num_unique, nbits, low, marks, symbols, refs, TILE=_TILE
+        index, num_rows, first, num_distinct, nbits, low, marks, symbols, refs, TILE=_TILE
     )
     packed_nbytes = fields_nbytes(num_rows, 1) + fields_nbytes(num_refs, nbits)
     if worth_coding(num_refs, nbits, alphabet):
         none = torch.empty(0, dtype=torch.int64, device=device)
         coded = encode_mapped(Symbols(symbols, 0, alphabet, none, none.to(torch.int32)), coder)
         if coded.numel() + fields_nbytes(num_refs, low) < packed_nbytes:
-            head = from_struct(HEADER.pack(num_unique, CODED, low), device)
+            head = from_struct(HEADER.pack(num_distinct, CODED, low), device)
             return [head, coded, pack_fields(refs, low)]
-    head = from_struct(HEADER.pack(num_unique, PACKED, 0), device)
+    head = from_struct(HEADER.pack(num_distinct, PACKED, 0), device)
     return [head, pack_fields(marks, 1), pack_fields(refs, nbits)]
 
 
@@ -200,20 +200,20 @@ def decode_rows(
 ) -> int:
     """See ``composition.decode_rows``; without outliers and escapes straight from the symbols."""
     num_rows, width = out.shape
-    num_unique, mode = read_head(data, num_rows)
-    index, facts, start = _decode_index(data, mode, num_rows, num_unique, coder)
-    mapped, nbytes = decode_mapped(data[start:], num_unique * width, coder)
-    if positions.numel() and int(positions.max()) >= num_unique * width:
+    num_distinct, mode = read_head(data, num_rows)
+    index, facts, start = _decode_index(data, mode, num_rows, num_distinct, coder)
+    mapped, nbytes = decode_mapped(data[start:], num_distinct * width, coder)
+    if positions.numel() and int(positions.max()) >= num_distinct * width:
         raise CorruptDataError("an outlier lies outside the distinct rows")
     if positions.numel() or mapped.escape_positions.numel():
-        distinct = out.new_empty(num_unique, width)
+        distinct = out.new_empty(num_distinct, width)
         dequantize_symbols(mapped.symbols, mapped, step, distinct)
         distinct.view(-1)[positions] = values
         torch.index_select(distinct, 0, index, out=out)
     else:
         _gather(mapped.symbols, index, mapped.low, step, out)
     num_new, status = facts.tolist()
-    if num_new != num_unique:
+    if num_new != num_distinct:
         raise CorruptDataError("a row index marks the wrong number of new rows")
     if status:
         raise CorruptDataError("a row index names a row that does not exist")
@@ -221,17 +221,17 @@ def decode_rows(
 
 
 def _decode_index(
-    data: torch.Tensor, mode: int, num_rows: int, num_unique: int, coder: Coder
+    data: torch.Tensor, mode: int, num_rows: int, num_distinct: int, coder: Coder
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Return the number of each row, below ``num_unique``; facts to check; where the rows start."""
-    num_refs = num_rows - num_unique
+    """Return the number of each row, below ``num_distinct``; facts to check; where the rows start."""
+    num_refs = num_rows - num_distinct
     rest = data[HEADER.size :]
     if mode == PACKED:
         highs = 1 - unpack_fields(rest, num_rows, 1)
-        start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_unique)
+        start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_distinct)
     else:
         mapped, start = decode_mapped(rest, num_rows, coder)
-        highs, nbits = mapped.symbols, low_nbits(ref_nbits(num_unique))
+        highs, nbits = mapped.symbols, low_nbits(ref_nbits(num_distinct))
         if mapped.low != 0 or mapped.escape_positions.numel():
             raise CorruptDataError("a row index uses codes that no writer uses")
     refs = unpack_fields(rest[start:], num_refs, nbits)
@@ -239,6 +239,6 @@ def _decode_index(
     index = torch.empty(num_rows, dtype=torch.int32, device=data.device)
     facts = torch.zeros(2, dtype=torch.int32, device=data.device)
     _join_kernel[(ceil_div(num_rows, _TILE),)](
-        highs, new_ends, refs, num_rows, num_unique, num_refs, nbits, index, facts, TILE=_TILE
+        highs, new_ends, refs, num_rows, num_distinct, num_refs, nbits, index, facts, TILE=_TILE
     )
     return index, facts, HEADER.size + start + fields_nbytes(num_refs, nbits)

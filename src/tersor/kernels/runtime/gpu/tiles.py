@@ -13,7 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.runtime.device_cache import kept, on_device, sent, uploaded
+from tersor.kernels.runtime.device_cache import (
+    cached_on_stream,
+    copy_async,
+    on_device,
+    to_device_async,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class TileTable:
     num_tiles: int
 
 
-@kept
+@cached_on_stream
 def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
     """Return the table of tensors with ``numels`` values, cut into tiles of ``tile`` values."""
     counts = torch.tensor(numels, dtype=torch.int64, device="cpu")
@@ -42,7 +47,12 @@ def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> Tile
     first_tiles = torch.cat([num_tiles.new_zeros(1), num_tiles.cumsum(0)])
     owners = torch.arange(len(numels), dtype=torch.int32, device="cpu").repeat_interleave(num_tiles)
     total = int(first_tiles[-1])
-    return TileTable(sent(counts, device), sent(first_tiles, device), sent(owners, device), total)
+    return TileTable(
+        copy_async(counts, device),
+        copy_async(first_tiles, device),
+        copy_async(owners, device),
+        total,
+    )
 
 
 @triton.jit
@@ -69,10 +79,10 @@ def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Te
     return on_device(tuple(x.data_ptr() for x in tensors), device)
 
 
-@kept
+@cached_on_stream
 def bound_table(bounds: tuple[tuple[float, bool], ...], device: torch.device) -> torch.Tensor:
     """Return float64 [num_tensors, 2]: the bound's value, and 1 where it is relative."""
-    return uploaded(bounds, torch.float64, device)
+    return to_device_async(bounds, torch.float64, device)
 
 
 def are_aligned(tensors: Sequence[torch.Tensor]) -> bool:

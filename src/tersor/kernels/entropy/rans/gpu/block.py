@@ -24,7 +24,7 @@ LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)
 BYTES, SHORTS = tl.constexpr(-1), tl.constexpr(-2)
 """What decoding writes besides the float dtypes of ``quantize.gpu``: symbols of so many bytes."""
-COPIED: Final = 512
+PAIRS_PER_COPY: Final = 512
 """Pairs of words that one step of a copy moves."""
 
 _VOTE = """
@@ -242,7 +242,7 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
 
 
 @triton.jit
-def _copy_words(source, target, count, COPIED: tl.constexpr):
+def _copy_words(source, target, count, PAIRS_PER_COPY: tl.constexpr):
     """Copy ``count`` words; the two of an aligned pair of the target are stored as one.
 
     Aligned words and all copies leave the cache first, where the words of other blocks are: 28 us
@@ -250,18 +250,18 @@ def _copy_words(source, target, count, COPIED: tl.constexpr):
     """
     lead = (target.to(tl.int64) >> 1).to(tl.int32) & 1
     num_pairs = (count - lead) >> 1
-    k = tl.arange(0, COPIED)
+    k = tl.arange(0, PAIRS_PER_COPY)
     pairs = (target + lead).to(tl.pointer_type(tl.int32))
     source_pairs = (source + lead).to(tl.pointer_type(tl.int32))
     if source_pairs.to(tl.int64) & 3 == 0:
-        for first in range(0, num_pairs, COPIED):
+        for first in range(0, num_pairs, PAIRS_PER_COPY):
             inside = first + k < num_pairs
             pair = tl.load(
                 source_pairs + first + k, mask=inside, other=0, eviction_policy="evict_first"
             )
             tl.store(pairs + first + k, pair, mask=inside, eviction_policy="evict_first")
     else:
-        for first in range(0, num_pairs, COPIED):
+        for first in range(0, num_pairs, PAIRS_PER_COPY):
             inside = first + k < num_pairs
             words = source + lead + 2 * (first + k)
             low = tl.load(words, mask=inside, other=0).to(tl.int32) & 0xFFFF
@@ -277,7 +277,7 @@ def _copy_words(source, target, count, COPIED: tl.constexpr):
 @triton.jit
 def place_block(
     body, b, num_blocks, start, end, source, states, frequencies, num_frequencies,
-    offsets_start, states_start, words_start, COPIED: tl.constexpr,
+    offsets_start, states_start, words_start, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
     """Move one block to its place; the first and last also write what is left.
 
@@ -295,9 +295,9 @@ def place_block(
         offsets_start: where the offsets lie in the body.
         states_start: where the states do.
         words_start: where the words do.
-        COPIED: pairs of words that are moved at a time.
+        PAIRS_PER_COPY: pairs of words that are moved at a time.
     """
-    k = tl.arange(0, COPIED)
+    k = tl.arange(0, PAIRS_PER_COPY)
     offsets = (body + offsets_start).to(tl.pointer_type(tl.int32))
     target = (body + words_start).to(tl.pointer_type(tl.int16))
     tl.store(offsets + b, start.to(tl.int32))
@@ -305,15 +305,15 @@ def place_block(
         lane = tl.arange(0, LANES)
         x = tl.load(states + lane)
         tl.store((body + states_start).to(tl.pointer_type(tl.int32)) + b * LANES + lane, x)
-        _copy_words(source, target + start, (end - start).to(tl.int32), COPIED)
+        _copy_words(source, target + start, (end - start).to(tl.int32), PAIRS_PER_COPY)
     if b == 0:
-        for first in range(0, num_frequencies, COPIED):
+        for first in range(0, num_frequencies, PAIRS_PER_COPY):
             inside = first + k < num_frequencies
             frequency = tl.load(frequencies + first + k, mask=inside, other=0)
             tl.store(body.to(tl.pointer_type(tl.int16)) + first + k, frequency, mask=inside)
     if b == num_blocks - 1:
         tl.store(offsets + num_blocks, end.to(tl.int32))
-        zeros = tl.zeros([COPIED], dtype=tl.int16)
+        zeros = tl.zeros([PAIRS_PER_COPY], dtype=tl.int16)
         tl.store(target + end + k, zeros, mask=k < (4 - end % 4) % 4)
         past = (num_blocks + 1) % 2
         tl.store(offsets + num_blocks + 1 + k, zeros.to(tl.int32), mask=k < past)

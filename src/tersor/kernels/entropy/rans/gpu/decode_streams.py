@@ -34,7 +34,7 @@ from tersor.kernels.entropy.rans.gpu.table import (
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
 from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute
-from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
 
@@ -224,7 +224,7 @@ class OpenBodies:
     orders: tuple[torch.Tensor, torch.Tensor]
 
 
-@kept
+@cached_on_stream
 def _orders(
     capacities: tuple[int, ...], num_narrow: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -240,8 +240,8 @@ def _orders(
         (narrow if k < num_narrow else wide).extend((b, first + b) for b in range(num_programs))
         first += num_programs
     return (
-        uploaded([program for _, program in sorted(narrow)], torch.int32, device),
-        uploaded([program for _, program in sorted(wide)], torch.int32, device),
+        to_device_async([program for _, program in sorted(narrow)], torch.int32, device),
+        to_device_async([program for _, program in sorted(wide)], torch.int32, device),
     )
 
 

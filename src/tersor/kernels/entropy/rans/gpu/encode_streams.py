@@ -18,10 +18,10 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.entropy.rans import layout
-from tersor.kernels.entropy.rans.gpu.block import COPIED, LANES, encode_block, place_block
+from tersor.kernels.entropy.rans.gpu.block import LANES, PAIRS_PER_COPY, encode_block, place_block
 from tersor.kernels.entropy.rans.gpu.table import bits_of_alphabet, encoding_tables
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, stream_counts, table_start
-from tersor.kernels.runtime.device_cache import kept, sent, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async, to_device_async
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
 
@@ -116,7 +116,7 @@ def num_programs_of(capacity: int) -> int:
     return max(1, _most_blocks(capacity))
 
 
-@kept
+@cached_on_stream
 def block_table(capacities: tuple[int, ...], device: torch.device) -> Blocks:
     """Return the programs of streams with at most so many symbols."""
     programs = [num_programs_of(capacity) for capacity in capacities]
@@ -124,9 +124,9 @@ def block_table(capacities: tuple[int, ...], device: torch.device) -> Blocks:
     streams = torch.arange(len(programs), dtype=torch.int32, device="cpu")
     owners = streams.repeat_interleave(torch.tensor(programs, device="cpu"))
     return Blocks(
-        uploaded(capacities, torch.int64, device),
-        uploaded(firsts[:-1], torch.int64, device),
-        sent(owners, device),
+        to_device_async(capacities, torch.int64, device),
+        to_device_async(firsts[:-1], torch.int64, device),
+        copy_async(owners, device),
         firsts[-1],
     )
 
@@ -249,7 +249,7 @@ def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
 @triton.jit(do_not_specialize=["num_narrow"])
 def _place_kernel(
     targets, starts, counts, firsts, owners, alphabets, frequencies, used, words, states, ends,
-    num_narrow, COPIED: tl.constexpr,
+    num_narrow, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
     """One program moves one block to its place in the body of its stream."""
     program = tl.program_id(0).to(tl.int64)
@@ -265,7 +265,7 @@ def _place_kernel(
             target.to(tl.pointer_type(tl.uint8)), b, num_blocks, start, end, source,
             states + program * LANES, frequencies + table_start(k, num_narrow),
             (offsets_start // 2).to(tl.int32), offsets_start, states_start,
-            states_start + states_nbytes, COPIED,
+            states_start + states_nbytes, PAIRS_PER_COPY,
         )  # fmt: skip
 
 
@@ -275,5 +275,5 @@ def place_streams(streams: Streams, encoded: EncodedStreams, targets: torch.Tens
     _place_kernel[(blocks.num_programs,)](
         targets, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
         encoded.frequencies, encoded.used, encoded.words, encoded.states, encoded.ends,
-        streams.num_narrow, COPIED=COPIED,
+        streams.num_narrow, PAIRS_PER_COPY=PAIRS_PER_COPY,
     )  # fmt: skip

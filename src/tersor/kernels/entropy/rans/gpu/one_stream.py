@@ -12,8 +12,8 @@ from tersor.errors import CorruptDataError
 from tersor.kernels.entropy.rans import layout, reference
 from tersor.kernels.entropy.rans.gpu.block import (
     BYTES,
-    COPIED,
     LANES,
+    PAIRS_PER_COPY,
     SHORTS,
     decode_part,
     encode_block,
@@ -67,7 +67,7 @@ def _encode_kernel(
 )  # fmt: skip
 def _place_kernel(
     body, frequencies, num_frequencies, ends, words, states, block,
-    offsets_start, states_start, words_start, COPIED: tl.constexpr,
+    offsets_start, states_start, words_start, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
     """One program moves one block to its place."""
     b = tl.program_id(0).to(tl.int64)
@@ -75,7 +75,7 @@ def _place_kernel(
     source = words + (b + 1) * block - (end - start)
     place_block(
         body, b, tl.num_programs(0), start, end, source, states + b * LANES, frequencies,
-        num_frequencies, offsets_start, states_start, words_start, COPIED,
+        num_frequencies, offsets_start, states_start, words_start, PAIRS_PER_COPY,
     )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ def rans_encode(
     body = torch.empty(place.body_nbytes(num_words, single), dtype=torch.uint8, device=device)
     _place_kernel[(num_blocks,)](
         body, table, 0 if static else table.numel(), ends, words, states, place.block,
-        place.offsets_start, place.states_start, place.words_start(single), COPIED=COPIED,
+        place.offsets_start, place.states_start, place.words_start(single), PAIRS_PER_COPY=PAIRS_PER_COPY,
     )  # fmt: skip
     return body
 

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
-from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 
 _TILE: Final = 8192
 _PROGRAMS: Final = 264
@@ -312,7 +312,7 @@ class _Shares:
     num_wide: int
 
 
-@kept
+@cached_on_stream
 def _shares(capacities: tuple[int, ...], num_narrow: int, device: torch.device) -> _Shares:
     shares: list[int] = []
     for part in (capacities[:num_narrow], capacities[num_narrow:]):
@@ -324,8 +324,8 @@ def _shares(capacities: tuple[int, ...], num_narrow: int, device: torch.device) 
     firsts = list(accumulate(shares, initial=0))
     owners = [k for k, share in enumerate(shares) for _ in range(share)]
     return _Shares(
-        uploaded(firsts, torch.int64, device),
-        uploaded(owners, torch.int32, device),
+        to_device_async(firsts, torch.int64, device),
+        to_device_async(owners, torch.int32, device),
         firsts[num_narrow],
         firsts[-1] - firsts[num_narrow],
     )

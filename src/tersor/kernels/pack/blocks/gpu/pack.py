@@ -36,7 +36,7 @@ from tersor.kernels.quantize.gpu.quantize import (
 )
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.quantize.grid import Grid
-from tersor.kernels.runtime.device_cache import kept, uploaded
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import are_aligned, padded, tile_end
 from tersor.raw_bytes import padded as padded_nbytes
 
@@ -107,13 +107,13 @@ def _place_kernel(
                 _place_positions(address, count, t, before, numbers, positions, KIND)
 
 
-@kept
+@cached_on_stream
 def _on_device(
     numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device
 ) -> torch.Tensor:
     """Return numbers in the dtype that values of ``dtype`` are computed in."""
     compute = torch.float64 if dtype == torch.float64 else torch.float32
-    return uploaded(numbers, compute, device)
+    return to_device_async(numbers, compute, device)
 
 
 def _pack_values(
