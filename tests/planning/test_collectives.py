@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tersor.errors import SpecError
-from tersor.planning import Cluster, Collective, Pattern, Scope, Sent
+from tersor.planning import Cluster, Collective, Pattern, Scope, Traffic
 from tersor.planning.collectives import latency_s
 
 NEAR_S, FAR_S = 1e-6, 1e-4
@@ -40,7 +40,7 @@ def test_the_fullest_links_carry_what_ranks_send_over_them(pattern, ranks, per_n
             near[source] += 1
         else:
             far[source // per_node] += 1
-    found = Sent.of(pattern, float(ranks), cluster_of(per_node), ranks)
+    found = Traffic.of(pattern, float(ranks), cluster_of(per_node), ranks)
     most = [max(one.values(), default=0) for one in (rank, near, far)]
     assert [found.rank_nbytes, found.near_nbytes, found.far_nbytes] == pytest.approx(most)
 

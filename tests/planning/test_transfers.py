@@ -16,7 +16,7 @@ from tersor.planning import (
     Pattern,
     RatioCurve,
     Scope,
-    Sent,
+    Traffic,
     Transfer,
     Transport,
     hierarchical,
@@ -106,7 +106,7 @@ def _unshared(self, cluster, num_ranks):
 
 def _whole(pattern, nbytes, cluster, num_ranks):
     del pattern
-    return Sent(nbytes, nbytes, nbytes if num_ranks > cluster.ranks_per_node else 0.0)
+    return Traffic(nbytes, nbytes, nbytes if num_ranks > cluster.ranks_per_node else 0.0)
 
 
 def _near_s(sent, cluster):
@@ -118,11 +118,15 @@ def _far_s(sent, cluster):
 
 
 FAULTS = {
-    "the own part travels too": (Sent, "of", staticmethod(_whole)),
-    "links take turns": (Sent, "seconds", lambda *of: _near_s(*of) + _far_s(*of)),
-    "the link between nodes is forgotten": (Sent, "seconds", _near_s),
-    "the links within nodes are forgotten": (Sent, "seconds", _far_s),
-    "bytes are taken for bits": (Sent, "seconds", lambda *of: max(_near_s(*of), _far_s(*of)) / 8),
+    "the own part travels too": (Traffic, "of", staticmethod(_whole)),
+    "links take turns": (Traffic, "seconds", lambda *of: _near_s(*of) + _far_s(*of)),
+    "the link between nodes is forgotten": (Traffic, "seconds", _near_s),
+    "the links within nodes are forgotten": (Traffic, "seconds", _far_s),
+    "bytes are taken for bits": (
+        Traffic,
+        "seconds",
+        lambda *of: max(_near_s(*of), _far_s(*of)) / 8,
+    ),
     "groups do not share a link": (Scope, "group", _unshared),
     "an all-reduce is one pass": (Collective, "num_passes", 1),
     "encoding is free": (Collective, "coded_nbytes", lambda _self, nbytes, _ranks: ([], [nbytes])),
@@ -161,7 +165,7 @@ def test_the_costs_of_a_machine_are_counted_per_pass():
         one = transfer(collective, 4 * MB, costs=told, transport=transport)
         found = one.phases(ONE_EACH, 4)
         sent = one.sent(ONE_EACH, 4)
-        assert sent == Sent(0.75 * MB, 0.0, 0.75 * MB)
+        assert sent == Traffic(0.75 * MB, 0.0, 0.75 * MB)
         assert found.sizes_s == pytest.approx(passes * (1e-3 + 30 * US))
         # at half of 1 MB/ms, and 1 ns of host per byte
         assert found.payload_s == pytest.approx(passes * (2e-3 + 30 * US + 1.5e-3 + 0.75e-3))

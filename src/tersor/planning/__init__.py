@@ -2,7 +2,7 @@
 
 from tersor.planning.advice import Advice, Turn, advise, agreement_words, turns
 from tersor.planning.cluster import Cluster, read_cluster_file
-from tersor.planning.collectives import Collective, Pattern, Scope, Sent
+from tersor.planning.collectives import Collective, Pattern, Scope, Traffic
 from tersor.planning.curves import Line, RatioCurve
 from tersor.planning.model import BASELINE, Prediction, Step, StepModel
 from tersor.planning.transfers import (
@@ -34,9 +34,9 @@ __all__ = [
     "Prediction",
     "RatioCurve",
     "Scope",
-    "Sent",
     "Step",
     "StepModel",
+    "Traffic",
     "Transfer",
     "Transport",
     "Turn",

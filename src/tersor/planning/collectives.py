@@ -92,7 +92,7 @@ class Scope(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class Traffic:
     """Bytes of a collective on the links that carry most.
 
     Attributes:
@@ -106,7 +106,7 @@ class Sent:
     far_nbytes: float
 
     @classmethod
-    def of(cls, pattern: Pattern, nbytes: float, cluster: Cluster, num_ranks: int) -> Sent:
+    def of(cls, pattern: Pattern, nbytes: float, cluster: Cluster, num_ranks: int) -> Traffic:
         """Return what one pass of ``nbytes`` sends."""
         local = cluster.local_ranks(num_ranks)
         part = nbytes / num_ranks

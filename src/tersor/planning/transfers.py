@@ -24,7 +24,7 @@ from typing import Final
 
 from tersor.errors import SpecError
 from tersor.planning.cluster import Cluster
-from tersor.planning.collectives import Collective, Pattern, Scope, Sent, latency_s
+from tersor.planning.collectives import Collective, Pattern, Scope, Traffic, latency_s
 from tersor.planning.curves import Line, RatioCurve
 
 
@@ -169,11 +169,11 @@ class Transfer:
         is_pairwise = self.collective is Collective.ALL_TO_ALL or self._is_coded_sum
         return Pattern.PAIRWISE if is_pairwise else Pattern.RING
 
-    def sent(self, cluster: Cluster, num_ranks: int) -> Sent:
+    def sent(self, cluster: Cluster, num_ranks: int) -> Traffic:
         """Return the encoded bytes that one pass sends over each link."""
         group, members = self.scope.group(cluster, num_ranks)
         nbytes = self.nbytes / self.costs.ratio.at(self.slice_rows)
-        return Sent.of(self.used_pattern, nbytes, group, members)
+        return Traffic.of(self.used_pattern, nbytes, group, members)
 
     def phases(self, cluster: Cluster, num_ranks: int) -> Phases:
         """Return what the transfer takes; the formula stands at the top of this module."""

@@ -8,7 +8,7 @@ from xml.etree.ElementTree import canonicalize
 
 import pytest
 
-from tersor.bench.report import Page, Section, Way, build_report, read_runs
+from tersor.bench.report import MeasuredEncoder, Page, Section, build_report, read_runs
 from tersor.bench.sites import report_sections
 from tersor.policy import predicted_speedup
 from tests.bench.report import runs as made
@@ -139,7 +139,11 @@ def test_words_and_empty_cells_are_sorted_too(browser, tmp_path) -> None:
         assert browser.run(cells.format(column)) == wanted
 
 
-WAYS = [Way("small", 20.0, 1.0, 2.0), Way("fast", 4.0, 200.0, 400.0), Way("poor", 1.5, 0.1, 0.1)]
+WAYS = [
+    MeasuredEncoder("small", 20.0, 1.0, 2.0),
+    MeasuredEncoder("fast", 4.0, 200.0, 400.0),
+    MeasuredEncoder("poor", 1.5, 0.1, 0.1),
+]
 
 
 def lines_of(browser) -> list[list[str]]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 
 from tersor.bench.plots import line_chart
-from tersor.bench.report import Figure, Page, Section, Way
+from tersor.bench.report import Figure, MeasuredEncoder, Page, Section
 
 HOSTILE = "<script>alert('&\"')</script>\x00\x1b[2J\ud800"
 
 
 def test_a_page_escapes_what_it_is_told():
     section = Section("<o>").heading("<h>").text("<p>").code("<c>").facts({"<d>": "<e>"})
-    section.table("<i>", ["<a>"], [["<b>"]]).links("<m>", [Way("<q>", 1, 1, 1)], 1, "<s>")
+    section.table("<i>", ["<a>"], [["<b>"]]).links(
+        "<m>", [MeasuredEncoder("<q>", 1, 1, 1)], 1, "<s>"
+    )
     section.show(Figure("<f>", line_chart("<v>", "x", {"<j>": [(0, 1)]}), "<k>"))
     text = Page("<t>", "<l>").add(section, "<n>").render()
     for name in "tlshpcnodeiabfvjkmq":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.planning import Cluster, Pattern, Sent
+from tersor.planning import Cluster, Pattern, Traffic
 from tersor.workloads.network import Bandwidth, RankProcesses, open_network
 from tersor.workloads.network.namespaces import NamespacePlan, Namespaces
 from tests.workloads.network import node_rank
@@ -49,7 +49,7 @@ def test_only_what_leaves_a_node_is_on_its_link(num_ranks, per_node):
     except BackendUnavailableError as error:
         pytest.skip(f"needs namespaces and tbf: {error}")
     cluster = Cluster(ranks_per_node=per_node, inter_bits_per_s=1.0, intra_bits_per_s=1.0)
-    planned = Sent.of(Pattern.PAIRWISE, NBYTES, cluster, num_ranks)
+    planned = Traffic.of(Pattern.PAIRWISE, NBYTES, cluster, num_ranks)
     on_link, on_loopback = (max(one[name] for one in found) for name in ("link0", "lo"))
     # headers and acknowledgements are within a tenth of the bytes
     assert planned.far_nbytes <= on_link < 1.1 * planned.far_nbytes

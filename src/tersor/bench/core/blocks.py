@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from tersor.bench.core.row_checks import Count, FromOne, ask
+from tersor.bench.core.row_checks import Count, FromOne, require
 
 
 class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +53,7 @@ class _Figures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         """Refuse a block that says nothing."""
-        ask(type(self).__name__.lower(), bool(self.figures()), "at least one figure, or null")
+        require(type(self).__name__.lower(), bool(self.figures()), "at least one figure, or null")
 
     def figures(self) -> dict[str, Estimate]:
         """Return what was measured, by name."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tersor.bench.core.row_checks import FromOne, ask
+from tersor.bench.core.row_checks import FromOne, require
 from tersor.bench.core.timing import Percentiles
 
 DIRECTIONS: Final = ("forward", "backward")
@@ -45,9 +45,9 @@ class ExchangeTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     def __post_init__(self) -> None:
         """Refuse what nothing can be divided by."""
-        ask("direction", self.direction in DIRECTIONS, " or ".join(DIRECTIONS))
+        require("direction", self.direction in DIRECTIONS, " or ".join(DIRECTIONS))
         for times in (self.payload_s, self.exchange_s, self.step_s):
-            ask("a time", min(times.p20, times.p50, times.p80) >= _LEAST_S, "above 0 seconds")
+            require("a time", min(times.p20, times.p50, times.p80) >= _LEAST_S, "above 0 seconds")
 
     @property
     def place(self) -> str:

@@ -34,7 +34,7 @@ class Goal:
 _Place = tuple[str, bool, str, int, float | None, int, str, str]
 
 
-class Book:
+class RowLookup:
     """Result rows by what was measured."""
 
     def __init__(self, rows: Sequence[ResultRow]) -> None:

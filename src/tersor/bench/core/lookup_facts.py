@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from tersor.bench.core.row_checks import Count, FromOne, ask
+from tersor.bench.core.row_checks import Count, FromOne, require
 from tersor.sites.embeddings.classes import CLASSES
 
 ALL_CLASSES: Final = "all"
@@ -46,7 +46,7 @@ class LookupFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     def __post_init__(self) -> None:
         """Refuse a class that tables, or steps, do not have."""
         classes = CLASSES if self.table is not None else (ALL_CLASSES,)
-        ask("table_class", self.table_class in classes, " or ".join(classes))
+        require("table_class", self.table_class in classes, " or ".join(classes))
 
     @property
     def repeated_share(self) -> float:

@@ -80,7 +80,7 @@ def is_number(value: Any) -> bool:
     return is_any and not (isinstance(value, int) and abs(value) >= _MOST)
 
 
-def ask(name: str, is_fine: bool, wanted: str) -> None:
+def require(name: str, is_fine: bool, wanted: str) -> None:
     """Raise ``SpecError`` unless what was asked of a value is so."""
     if not is_fine:
         raise SpecError(f"{name} must be {wanted}")

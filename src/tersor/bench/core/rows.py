@@ -19,7 +19,7 @@ from msgspec import Meta, Struct
 from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lookup_facts import LookupFacts
-from tersor.bench.core.row_checks import Count, ask, checked, is_number, text_of
+from tersor.bench.core.row_checks import Count, checked, is_number, require, text_of
 from tersor.bench.core.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -139,7 +139,7 @@ class ResultRow(
     def __post_init__(self) -> None:
         """Refuse a bound that nothing can be relative to."""
         bound = self.relative_bound
-        ask("bound", bound is None or (is_number(bound) and bound > 0), "above 0")
+        require("bound", bound is None or (is_number(bound) and bound > 0), "above 0")
 
     @property
     def ratio(self) -> float:

@@ -26,7 +26,7 @@ the sample meets tables of all sizes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BufferCopy:
     """One copy of what a candidate is given, and what it made of it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Trial:
 
     candidate: Candidate
     threads: int
-    places: Sequence[Place]
+    places: Sequence[BufferCopy]
     error_bounds: Sequence[float]
     worst_error: float
     error_bound: float | None
@@ -101,19 +101,19 @@ class Trial:
         xs = self.places[0].xs
         return sum(x.nbytes for x in xs[:: self._stride]) / max(1, sum(x.nbytes for x in xs))
 
-    def encode(self, place: Place) -> Any:
+    def encode(self, place: BufferCopy) -> Any:
         """Encode the timed slices of one copy."""
         xs, error_bounds = place.xs[:: self._stride], self.error_bounds[:: self._stride]
         with _threads(self.threads):
             return self.candidate.encode_all(xs, error_bounds)
 
-    def decode(self, place: Place) -> Sequence[torch.Tensor]:
+    def decode(self, place: BufferCopy) -> Sequence[torch.Tensor]:
         """Decode the timed slices of one copy."""
         encoded = place.encoded[:: self._stride] if self.candidate.slow else place.encoded
         with _threads(self.threads):
             return self.candidate.decode_all(encoded, place.outs[:: self._stride])
 
-    def copy(self, place: Place) -> None:
+    def copy(self, place: BufferCopy) -> None:
         """Copy the timed slices of one copy with one thread."""
         pairs = zip(place.xs[:: self._stride], place.outs[:: self._stride], strict=True)
         for x, out in pairs:
@@ -135,11 +135,11 @@ class Trial:
         }
 
 
-def _in_turn(places: Sequence[Place], first: int) -> Iterator[Place]:
+def _in_turn(places: Sequence[BufferCopy], first: int) -> Iterator[BufferCopy]:
     return islice(cycle(places), first % len(places), None)
 
 
-def _call_next(call: Callable[[Place], object], turn: Iterator[Place]) -> object:
+def _call_next(call: Callable[[BufferCopy], object], turn: Iterator[BufferCopy]) -> object:
     return call(next(turn))
 
 
@@ -168,7 +168,7 @@ def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
 
 def _run_place(
     candidate: Candidate, copy: Copy, error_bounds: Sequence[float], threads: int
-) -> tuple[Place, Sequence[torch.Tensor], dict[str, int]]:
+) -> tuple[BufferCopy, Sequence[torch.Tensor], dict[str, int]]:
     """Encode and decode one copy; return what came out and the device memory that it took."""
     xs, outs = copy.slices, copy.outs
     if candidate.on_codes:
@@ -187,7 +187,7 @@ def _run_place(
     taken: dict[str, int] = {}
     if candidate.uses_torch_memory and encoding.nbytes is not None and decoding.nbytes is not None:
         taken = {"encode": encoding.nbytes, "decode": decoding.nbytes}
-    return Place(xs, outs, encoded), decoded, taken
+    return BufferCopy(xs, outs, encoded), decoded, taken
 
 
 @dataclass(frozen=True, slots=True)

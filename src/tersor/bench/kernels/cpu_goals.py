@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tersor.bench.core.goal import Book, Goal, worst
+from tersor.bench.core.goal import Goal, RowLookup, worst
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.kernels.memory import FULL_FILE_NBYTES
 
@@ -18,7 +18,7 @@ _F32_BITS: Final = 32
 
 def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge the goals of the CPU core."""
-    book = Book([row for row in rows if row.suite == "kernels"])
+    book = RowLookup([row for row in rows if row.suite == "kernels"])
     return [
         *_flat_goals(book),
         *_rows_goals(book),
@@ -29,7 +29,7 @@ def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
 
 
 def _against(
-    book: Book,
+    book: RowLookup,
     rows: list[ResultRow],
     peer: str,
     quotient: Callable[[ResultRow, ResultRow], float],
@@ -50,7 +50,7 @@ def _ratio(row: ResultRow, other: ResultRow) -> float:
     return row.ratio / other.ratio
 
 
-def _flat_goals(book: Book) -> list[Goal]:
+def _flat_goals(book: RowLookup) -> list[Goal]:
     flat = book.ours("flat")
     encode = [(r.encode_gbps / r.memcpy_gbps, r) for r in flat if r.memcpy_gbps]
     decode = [(r.decode_gbps / r.memcpy_gbps, r) for r in flat if r.memcpy_gbps]
@@ -62,7 +62,7 @@ def _flat_goals(book: Book) -> list[Goal]:
     ]
 
 
-def _rows_goals(book: Book) -> list[Goal]:
+def _rows_goals(book: RowLookup) -> list[Goal]:
     rows = [r for r in book.ours("rows") if r.input == "embeddings" and r.relative_bound == 0.03]
     return [
         worst("rows: ratio 2.5 x SZ3's", 2.5, _against(book, rows, "sz3", _ratio)),
@@ -71,7 +71,7 @@ def _rows_goals(book: Book) -> list[Goal]:
     ]
 
 
-def _entropy_goals(book: Book) -> list[Goal]:
+def _entropy_goals(book: RowLookup) -> list[Goal]:
     on_codes = book.ours("huffman-codes")
     name = "huffman decodes codes at 0.70 of zstd's Huffman decoder"
     goals = [worst(name, 0.70, _against(book, on_codes, "zstd-huffman", _decode_speed))]
@@ -83,7 +83,7 @@ def _entropy_goals(book: Book) -> list[Goal]:
     return goals
 
 
-def _thread_goals(book: Book) -> list[Goal]:
+def _thread_goals(book: RowLookup) -> list[Goal]:
     """Compare the time of all inputs together: encode plus decode, one thread against two."""
     goals = []
     for codec in dict.fromkeys(row.codec for row in book.rows if row.threads == 2 and not row.peer):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from tersor.bench.core.goal import Book, Goal, worst
+from tersor.bench.core.goal import Goal, RowLookup, worst
 from tersor.bench.core.rows import COPY_NBYTES, ResultRow
 
 _INPUT: Final = "embeddings"
@@ -44,7 +44,7 @@ _MOST_TIMES: Final = 3.0
 
 def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge the goals on CUDA."""
-    book = Book([row for row in rows if row.suite == "kernels"])
+    book = RowLookup([row for row in rows if row.suite == "kernels"])
     goals = []
     for codec, encode_gbps, decode_gbps in _SPEEDS:
         found = [r for r in book.ours(codec) if (r.input, r.relative_bound) == (_INPUT, _BOUND)]
@@ -56,7 +56,7 @@ def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     return [*goals, *_rows_goals(book), *_group_goals(book), *_chunk_goals(book)]
 
 
-def _rows_goals(book: Book) -> list[Goal]:
+def _rows_goals(book: RowLookup) -> list[Goal]:
     goals = []
     for bound, ratio in _ROWS_RATIOS:
         found = [
@@ -67,7 +67,7 @@ def _rows_goals(book: Book) -> list[Goal]:
     return goals
 
 
-def _group_goals(book: Book) -> list[Goal]:
+def _group_goals(book: RowLookup) -> list[Goal]:
     """Judge inputs as large as the copy they are held against; below, launches would count."""
     large = [r for r in book.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
     encode = [(r.moved_gbps(r.encode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]
@@ -79,7 +79,7 @@ def _group_goals(book: Book) -> list[Goal]:
     ]
 
 
-def _chunk_goals(book: Book) -> list[Goal]:
+def _chunk_goals(book: RowLookup) -> list[Goal]:
     """Judge lists of small tensors by one launch and one copy, made in the same way."""
     goals = []
     for way, peer in (("device", "launch-copy"), ("graph", "launch-copy-graph")):

@@ -8,8 +8,8 @@ from tersor.bench.core.rows import ResultRow
 from tersor.bench.report.codec_figures import codec_figures
 from tersor.bench.report.links import Links, add_chooser, best_codecs
 from tersor.bench.report.measured import (
+    ComparisonKey,
     Measured,
-    Place,
     bounds_of,
     comparable,
     main_threads,
@@ -20,11 +20,11 @@ from tersor.bench.report.runs import RowsRun, Run
 from tersor.bench.report.section import Section
 
 
-def rows_by_place(rows: Iterable[ResultRow]) -> dict[Place, list[ResultRow]]:
+def rows_by_place(rows: Iterable[ResultRow]) -> dict[ComparisonKey, list[ResultRow]]:
     """Return rows of codecs by what can be compared, in their order."""
-    found: dict[Place, list[ResultRow]] = {}
+    found: dict[ComparisonKey, list[ResultRow]] = {}
     for row in rows:
-        found.setdefault(Place.of(row), []).append(row)
+        found.setdefault(ComparisonKey.of(row), []).append(row)
     return found
 
 
@@ -51,7 +51,7 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
     )
 
 
-def _main_places(rows: Sequence[ResultRow]) -> dict[Place, list[ResultRow]]:
+def _main_places(rows: Sequence[ResultRow]) -> dict[ComparisonKey, list[ResultRow]]:
     """Return the places with more than one row before the others."""
     places = rows_by_place(rows)
     return dict(sorted(places.items(), key=lambda pair: len(pair[1]) == 1))

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from tersor.bench.core.blocks import TITLES
-from tersor.bench.core.goal import Book
+from tersor.bench.core.goal import RowLookup
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import Cells, chosen, figure_cells, figure_names, markdown_table
 
@@ -27,7 +27,7 @@ def kernels_table(rows: Iterable[ResultRow]) -> Table:
     that broke the bound it was given.
     """
     rows = list(rows)
-    book = Book(rows)
+    book = RowLookup(rows)
     table = Table(title="Codecs and peers, end to end from and to float32")
     for name in ("input", "codec", "bound", "threads"):
         table.add_column(name, justify="left" if name != "threads" else "right")
@@ -92,7 +92,7 @@ def _pair(numbers: Mapping[str, int] | None, unit: int) -> str:
     return " / ".join("?" if n is None else f"{n / unit:.0f}" for n in texts)
 
 
-def _kernels_cells(row: ResultRow, book: Book) -> Cells:
+def _kernels_cells(row: ResultRow, book: RowLookup) -> Cells:
     sampled = "~" if row.sampled_fraction < 1 else ""
     broken = "!" if row.bound_held is False else ""
     memcpy = row.memcpy_gbps

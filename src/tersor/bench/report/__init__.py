@@ -8,16 +8,16 @@ from tersor.bench.report.figure import Figure
 from tersor.bench.report.links import COMMON_LINKS
 from tersor.bench.report.page import GENERATOR, Page
 from tersor.bench.report.runs import Run, read_runs
-from tersor.bench.report.section import Section, Way
+from tersor.bench.report.section import MeasuredEncoder, Section
 
 __all__ = [
     "COMMON_LINKS",
     "GENERATOR",
     "Figure",
+    "MeasuredEncoder",
     "Page",
     "Run",
     "Section",
-    "Way",
     "build_report",
     "read_runs",
 ]

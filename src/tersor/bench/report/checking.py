@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tersor.bench.core.row_checks import ask, is_count, is_number
+from tersor.bench.core.row_checks import is_count, is_number, require
 from tersor.errors import SpecError
 
 _MOST_S: Final = 2.0**63
@@ -15,9 +15,9 @@ def check_line(line: Any) -> Mapping[str, Any]:
     """Return a line of a training's log; raises ``SpecError`` if it is none."""
     if not isinstance(line, Mapping) or not isinstance(line.get("kind"), str):
         raise SpecError("it must be an object with a 'kind'")
-    ask("step", is_count(line.get("step")), "a count")
+    require("step", is_count(line.get("step")), "a count")
     for name in ("loss", "step_s", "auc", "logloss"):
-        ask(name, name not in line or is_number(line[name]), "a number")
+        require(name, name not in line or is_number(line[name]), "a number")
     if line["kind"] == "exchange":
         for direction in ("forward", "backward"):
             _check_volume(line.get(direction))
@@ -32,10 +32,10 @@ def check_prediction(line: Any) -> Mapping[str, Any]:
     if not isinstance(line, Mapping) or line.get("kind") != "plan-check":
         raise SpecError("it must be an object of kind 'plan-check'")
     for name in ("codec", "what", "link"):
-        ask(name, isinstance(line.get(name), str), "a text")
-    ask("batch", is_count(line.get("batch")), "a count")
+        require(name, isinstance(line.get(name), str), "a text")
+    require("batch", is_count(line.get("batch")), "a count")
     for name in ("measured_s", "predicted_s"):
-        ask(name, is_number(line.get(name)) and 0 < line[name] < _MOST_S, "a number of seconds")
+        require(name, is_number(line.get(name)) and 0 < line[name] < _MOST_S, "a number of seconds")
     return line
 
 
@@ -43,25 +43,25 @@ def check_pair(line: Any) -> Mapping[str, Any]:
     """Return a pair of trainings; raises ``SpecError`` if it is none."""
     if not isinstance(line, Mapping) or line.get("suite") != "accuracy":
         raise SpecError("it must be an object of suite 'accuracy'")
-    ask("source", isinstance(line.get("source"), str), "a text")
+    require("source", isinstance(line.get("source"), str), "a text")
     for name in ("seed", "ranks"):
-        ask(name, is_count(line.get(name)), "a count")
+        require(name, is_count(line.get(name)), "a count")
     config = line.get("config")
-    ask("config", isinstance(config, Mapping), "an object")
+    require("config", isinstance(config, Mapping), "an object")
     for name in ("uncompressed", "compressed"):
         one: Any = line.get(name)
-        ask(name, isinstance(one, Mapping), "an object")
-        ask("metrics", isinstance(one.get("metrics"), Mapping), "an object")
+        require(name, isinstance(one, Mapping), "an object")
+        require("metrics", isinstance(one.get("metrics"), Mapping), "an object")
         for metric in ("auc", "logloss"):
-            ask(metric, is_number(one["metrics"].get(metric)), "a number")
-        ask(
+            require(metric, is_number(one["metrics"].get(metric)), "a number")
+        require(
             "ratio",
             all(is_number(one.get(f"{d}_ratio")) for d in ("forward", "backward")),
             "a number",
         )
         curve = one.get("curve")
         is_fine = isinstance(curve, list) and all(_is_point(point) for point in curve)
-        ask("curve", is_fine, "a list of [step, AUC, logloss]")
+        require("curve", is_fine, "a list of [step, AUC, logloss]")
         _check_tables(one.get("tables"))
     _check_origin(line)
     return line
@@ -76,23 +76,23 @@ def check_result(result: Any) -> Mapping[str, Any]:
     if not isinstance(result, Mapping) or not isinstance(result.get("runs"), Mapping):
         raise SpecError("it must be an object with 'runs'")
     runs: Mapping[str, Any] = result["runs"]
-    ask("runs", bool(runs), "at least one")
+    require("runs", bool(runs), "at least one")
     for name, one in runs.items():
         is_name = name.isprintable() and not set(name) & set("/\\") and name not in (".", "..")
-        ask("a run's name", is_name, "a file name")
-        ask(name, isinstance(one, Mapping), "an object")
+        require("a run's name", is_name, "a file name")
+        require(name, isinstance(one, Mapping), "an object")
         for metric in ("auc", "logloss", "exchange_s_per_step"):
             value = one.get(metric)
-            ask(metric, value is None or is_number(value), "a number")
+            require(metric, value is None or is_number(value), "a number")
         for direction in ("forward", "backward"):
             _check_volume(one.get(direction))
-    ask("tables", isinstance(result.get("tables"), list), "a list")
+    require("tables", isinstance(result.get("tables"), list), "a list")
     for table in result["tables"]:
-        ask("a table", isinstance(table, Mapping), "an object")
+        require("a table", isinstance(table, Mapping), "an object")
         is_fine = is_count(table.get("num_rows")) and is_number(table.get("ratio"))
-        ask("a table", is_fine, "one with num_rows and ratio")
+        require("a table", is_fine, "one with num_rows and ratio")
     best = result.get("best_auc")
-    ask("best_auc", best is None or is_number(best), "a number")
+    require("best_auc", best is None or is_number(best), "a number")
     _check_links(result.get("links"))
     _check_origin(result)
     return result
@@ -108,21 +108,21 @@ def _check_links(links: Any) -> None:
         isinstance(step, Mapping) and all(is_number(step.get(name)) for name in names)
         for step in steps
     )
-    ask("links", are_fine and isinstance(links.get("how"), str), "predicted steps and how")
+    require("links", are_fine and isinstance(links.get("how"), str), "predicted steps and how")
     pays = links.get("pays_up_to_gbit_s")
-    ask("links", pays is None or is_number(pays), "with a number that they pay up to")
+    require("links", pays is None or is_number(pays), "with a number that they pay up to")
 
 
 def _check_origin(values: Mapping[str, Any]) -> None:
     for name in ("versions", "machine"):
-        ask(name, isinstance(values.get(name, {}), Mapping), "an object")
+        require(name, isinstance(values.get(name, {}), Mapping), "an object")
     for name in ("git_commit", "command"):
-        ask(name, isinstance(values.get(name, ""), str), "a text")
+        require(name, isinstance(values.get(name, ""), str), "a text")
 
 
 def _check_volume(volume: Any) -> None:
     is_fine = isinstance(volume, Mapping) and is_number(volume.get("ratio"))
-    ask("a direction", is_fine and is_count(volume.get("encoded_nbytes")), "bytes and a ratio")
+    require("a direction", is_fine and is_count(volume.get("encoded_nbytes")), "bytes and a ratio")
 
 
 def _check_tables(tables: Any) -> None:
@@ -130,4 +130,4 @@ def _check_tables(tables: Any) -> None:
         isinstance(pair, list) and len(pair) == 2 and all(map(is_count, pair))
         for pair in tables.values()
     )
-    ask("tables", is_fine, "pairs of bytes by table")
+    require("tables", is_fine, "pairs of bytes by table")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from tersor.bench.report.measured import Measured
-from tersor.bench.report.section import Section, Way
+from tersor.bench.report.section import MeasuredEncoder, Section
 
 Links = Sequence[float]
 """Bandwidths in Gbit/s, the one that a reader cares about most first."""
@@ -33,7 +33,8 @@ def add_chooser(
 ) -> None:
     """Let readers move the bandwidth, from the first link on, where there is more than one codec."""
     ways = [
-        Way(one.described, one.ratio, one.encode_gbps, one.decode_gbps) for one in _eligible(found)
+        MeasuredEncoder(one.described, one.ratio, one.encode_gbps, one.decode_gbps)
+        for one in _eligible(found)
     ]
     if len(ways) > 1:
         section.links(about, ways, links[0], note)

@@ -16,7 +16,7 @@ _COPIES: Final = COPIES | {CEILING}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ComparisonKey:
     """Rows of one place can be compared: the same input of the same size on the same device."""
 
     is_file: bool
@@ -26,7 +26,7 @@ class Place:
     repeat: int
 
     @classmethod
-    def of(cls, row: ResultRow) -> Place:
+    def of(cls, row: ResultRow) -> ComparisonKey:
         """Return the place of a row; tables of one input have different sizes and one place."""
         nbytes = 0 if row.group is not None else row.original_nbytes
         return cls(row.suite == "memory", row.input, row.device, nbytes, row.repeat)

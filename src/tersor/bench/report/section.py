@@ -13,7 +13,7 @@ from tersor.bench.report.figure import Figure
 _NUMBER: Final = re.compile(r"[~+-]?[\d.,]+(e[+-]?\d+)?[%!]?( \(.*\))?")
 
 
-class Way(NamedTuple):
+class MeasuredEncoder(NamedTuple):
     """An encoder as it was measured: original over encoded bytes, and 10**9 original bytes per second."""
 
     name: str
@@ -72,7 +72,9 @@ class Section:
         kinds = ["" if _are_numbers(row[k] for row in rows) else "words" for k in range(len(head))]
         return self._add("table", name=name, head=head, rows=rows, kinds=kinds)
 
-    def links(self, about: str, ways: Sequence[Way], gbit_s: float, note: str = "") -> Self:
+    def links(
+        self, about: str, ways: Sequence[MeasuredEncoder], gbit_s: float, note: str = ""
+    ) -> Self:
         """Let readers choose a link, from the one given on, and see which way to send is fastest.
 
         It is filled by ``links.js``, ends with the note, and stays hidden where no script runs.

@@ -7,7 +7,7 @@ from typing import Final
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import LookupRow, ResultRow
-from tersor.bench.embeddings.lookups.sums import OURS, Place, counted, places
+from tersor.bench.embeddings.lookups.sums import OURS, DumpResults, counted, places
 from tersor.sites.embeddings import ClassBounds
 
 _MOSTLY_REPEATED: Final = 0.5
@@ -38,7 +38,7 @@ def _has_default_bounds(tables: Mapping[int, Mapping[str, LookupRow]]) -> bool:
     )
 
 
-def _ratio_goal(place: Place, of: str) -> Goal:
+def _ratio_goal(place: DumpResults, of: str) -> Goal:
     name = f"forward ratio 15 over all tables of {of}"
     sums = {one: place.overall(one) for one in OURS if one in place.encoders}
     whole = {one: s for one, s in sums.items() if s.num_tables == len(place.tables)}
@@ -50,7 +50,7 @@ def _ratio_goal(place: Place, of: str) -> Goal:
     )
 
 
-def _gain_goals(place: Place, of: str) -> list[Goal]:
+def _gain_goals(place: DumpResults, of: str) -> list[Goal]:
     """Judge every table that repeats a row, and then those alone that repeat most of theirs."""
     gains: dict[int, tuple[float, float]] = {}
     for table, rows in place.tables.items():

@@ -115,7 +115,7 @@ class Sum:
 
 
 @dataclass(slots=True)
-class Place:
+class DumpResults:
     """All rows of one dump, cut, setting and device.
 
     Attributes:
@@ -235,17 +235,17 @@ class Place:
         return None if ours is None or lz is None or huffman is None else ours / max(lz, huffman)
 
 
-def places(rows: Iterable[ResultRow]) -> list[Place]:
+def places(rows: Iterable[ResultRow]) -> list[DumpResults]:
     """Sort rows about look-ups; of two equal measurements the later one counts, others are left out.
 
     So are steps of which no table was measured.
     """
-    found: dict[tuple[str, str, int, int, str], Place] = {}
+    found: dict[tuple[str, str, int, int, str], DumpResults] = {}
     for row in rows:
         if isinstance(row, LookupRow):
             facts = row.lookups
             key = (row.input, row.device, facts.num_ranks, row.repeat, facts.setting)
-            place = found.setdefault(key, Place(*key))
+            place = found.setdefault(key, DumpResults(*key))
             if facts.table is None:
                 place.steps[label(row)] = row
             else:

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import chosen, markdown_table
-from tersor.bench.embeddings.lookups.sums import Place, Sum, label, places
+from tersor.bench.embeddings.lookups.sums import DumpResults, Sum, label, places
 from tersor.workloads.network import Bandwidth
 
 Bandwidths = Mapping[str, float]
@@ -59,7 +59,7 @@ def encoder_columns(bandwidths: Bandwidths) -> list[str]:
     return [*ENCODER_COLUMNS, *(f"x at {name}" for name in bandwidths), "best on"]
 
 
-def encoder_cells(place: Place, bandwidths: Bandwidths) -> list[list[str]]:
+def encoder_cells(place: DumpResults, bandwidths: Bandwidths) -> list[list[str]]:
     """Return a line per encoder over all tables, then the best of ours per table at each link."""
     first = next(iter(bandwidths.values()))
     winners = [place.best(table, first) for table in place.tables]
@@ -82,7 +82,7 @@ def table_columns(bandwidths: Bandwidths) -> list[str]:
     return [*TABLE_COLUMNS, *(f"best at {name}" for name in bandwidths), *BEST_COLUMNS]
 
 
-def table_cells(place: Place, bandwidths: Bandwidths) -> list[list[str]]:
+def table_cells(place: DumpResults, bandwidths: Bandwidths) -> list[list[str]]:
     """Return a line per table."""
     return [
         [*_fact_cells(place, table), *_best_cells(place, table, bandwidths)]
@@ -90,7 +90,7 @@ def table_cells(place: Place, bandwidths: Bandwidths) -> list[list[str]]:
     ]
 
 
-def _fact_cells(place: Place, table: int) -> list[str]:
+def _fact_cells(place: DumpResults, table: int) -> list[str]:
     rows = place.tables[table].values()
     row = next(iter(rows))
     facts, gain = row.lookups, place.gain(table)
@@ -116,7 +116,7 @@ def _bound_cell(table_class: str, rows: Iterable[ResultRow]) -> str:
     return f"{table_class} {bounded.relative_bound:g}{decaying}"
 
 
-def _best_cells(place: Place, table: int, bandwidths: Bandwidths) -> list[str]:
+def _best_cells(place: DumpResults, table: int, bandwidths: Bandwidths) -> list[str]:
     best = {name: place.best(table, gbit_s) for name, gbit_s in bandwidths.items()}
     named = [
         "float32"
@@ -157,7 +157,9 @@ def lookup_tables(
     return shown
 
 
-def _detail_cells(place: Place, bandwidths: Bandwidths) -> Iterable[tuple[int, list[list[str]]]]:
+def _detail_cells(
+    place: DumpResults, bandwidths: Bandwidths
+) -> Iterable[tuple[int, list[list[str]]]]:
     for table, rows in place.tables.items():
         sums = {name: place.sum_of([row]) for name, row in rows.items()}
         yield (
@@ -236,7 +238,7 @@ def _block(
     rows: Iterable[ResultRow],
     options: Mapping[str, str],
     head: Callable[[Bandwidths], Sequence[str]],
-    cells: Callable[[Place, Bandwidths], list[list[str]]],
+    cells: Callable[[DumpResults, Bandwidths], list[list[str]]],
 ) -> str:
     links = options.get("link", "1gbit").split(",")
     bandwidths = {name: Bandwidth.parse(name).gbit_s for name in links}

@@ -20,7 +20,7 @@ from tersor.bench.core.inputs import (
 )
 from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.embeddings.lookups.sums import Place, label, places
+from tersor.bench.embeddings.lookups.sums import DumpResults, label, places
 from tersor.bench.embeddings.planning.fitted import Fit
 from tersor.bench.embeddings.planning.model import Profile
 from tersor.bench.peers import COPIES
@@ -191,7 +191,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
     )
 
 
-def _check_even(place: Place) -> None:
+def _check_even(place: DumpResults) -> None:
     """Refuse tables with other numbers of rows or slices than the first has."""
     sizes = {
         (facts.num_rows, facts.num_slices)
@@ -203,7 +203,7 @@ def _check_even(place: Place) -> None:
         )
 
 
-def _warnings(found: Sequence[Place], every: Sequence[str], names: Sequence[str]) -> str:
+def _warnings(found: Sequence[DumpResults], every: Sequence[str], names: Sequence[str]) -> str:
     """Say what a reader must know of these look-ups."""
     words, repeat = [""], found[0].repeat
     if repeat > 1:
@@ -216,22 +216,22 @@ def _warnings(found: Sequence[Place], every: Sequence[str], names: Sequence[str]
     return "; ".join(words)
 
 
-def _is_whole(place: Place, name: str) -> bool:
+def _is_whole(place: DumpResults, name: str) -> bool:
     total = place.overall(name)
     return total.num_tables == len(place.tables) and total.is_predictable
 
 
-def _rows_of(found: Sequence[Place], name: str) -> Iterator[ResultRow]:
+def _rows_of(found: Sequence[DumpResults], name: str) -> Iterator[ResultRow]:
     return (rows[name] for place in found for rows in place.tables.values())
 
 
-def _lookup_coding(found: Sequence[Place], name: str) -> CodecCosts:
+def _lookup_coding(found: Sequence[DumpResults], name: str) -> CodecCosts:
     encode, decode = zip(*(_parts(place, name) for place in found), strict=True)
     ratios = {_slice_rows(place): place.overall(name).ratio for place in found}
     return CodecCosts.fit(encode, decode, ratios)
 
 
-def _parts(place: Place, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
+def _parts(place: DumpResults, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
     """Return bytes and seconds of encoding, and of decoding, what a rank does in one exchange.
 
     Tables are measured one after the other, slices of all ranks, of which a rank has its share;
@@ -243,10 +243,10 @@ def _parts(place: Place, name: str) -> tuple[tuple[float, float], tuple[float, f
     return (nbytes, total.encode_s / num_parts), (nbytes, total.decode_s / num_parts)
 
 
-def _slice_rows(place: Place) -> float:
+def _slice_rows(place: DumpResults) -> float:
     facts = _facts(place, next(iter(place.tables)))
     return facts.num_rows / facts.num_slices
 
 
-def _facts(place: Place, table: int) -> LookupFacts:
+def _facts(place: DumpResults, table: int) -> LookupFacts:
     return next(iter(place.tables[table].values())).lookups

@@ -23,7 +23,7 @@ from tersor.planning import (
     CodecCosts,
     Line,
     Pattern,
-    Sent,
+    Traffic,
     Transport,
     parse_bandwidth,
 )
@@ -165,7 +165,9 @@ def _sending(row: ExchangeRow) -> tuple[float, float]:
         inter_bits_per_s=_bits_per_s(row),
         intra_bits_per_s=math.inf,
     )
-    sent = Sent.of(Pattern.PAIRWISE, row.encoded_nbytes / times.num_ranks, cluster, times.num_ranks)
+    sent = Traffic.of(
+        Pattern.PAIRWISE, row.encoded_nbytes / times.num_ranks, cluster, times.num_ranks
+    )
     return sent.rank_nbytes, sent.seconds(cluster)
 
 

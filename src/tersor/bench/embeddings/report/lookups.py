@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tersor.bench.core.rows import LookupRow, ResultRow
-from tersor.bench.embeddings.lookups.sums import Place, places
+from tersor.bench.embeddings.lookups.sums import DumpResults, places
 from tersor.bench.embeddings.lookups.tables import (
     encoder_cells,
     encoder_columns,
@@ -38,7 +38,7 @@ def lookup_sentence(rows: Sequence[ResultRow]) -> str:
     )
 
 
-def _measured(place: Place, *, usable: bool = False) -> list[Measured]:
+def _measured(place: DumpResults, *, usable: bool = False) -> list[Measured]:
     """Return the encoders that start from floats and were measured on every table.
 
     Those that an exchange could use stayed within every bound, whether they promise that or not.
@@ -87,7 +87,7 @@ def lookups_section(run: Run, links: Links) -> Section | None:
     return section.table("All rows of look-ups", *rows_cells(rows))
 
 
-def _chooser_note(place: Place, usable: Sequence[Measured]) -> str:
+def _chooser_note(place: DumpResults, usable: Sequence[Measured]) -> str:
     """Say what the chooser leaves out, and what it cannot choose."""
     names = {one.label for one in usable}
     beyond = [n for n in place.encoders if n not in names and place.overall(n).is_predictable]
@@ -97,7 +97,7 @@ def _chooser_note(place: Place, usable: Sequence[Measured]) -> str:
     return f"{left}This is one encoder for all tables; a choice per table, as below, can be faster."
 
 
-def _figures(run: str, place: Place) -> list[Figure]:
+def _figures(run: str, place: DumpResults) -> list[Figure]:
     found = _measured(place)
     bounded = [one for one in found if one.promises]
     free = [one for one in found if not one.promises and one.ratio > 1]

@@ -24,7 +24,7 @@ HASH_STEP = tl.constexpr(0x9E3779B1)
 _MAGIC, MAGIC_BITS = tl.constexpr(1.5 * 2.0**23), tl.constexpr(0x4B400000)
 
 
-class Sent(NamedTuple):
+class PackedGroups(NamedTuple):
     """What senders quantized in groups, as kernels take it."""
 
     data: torch.Tensor
@@ -34,7 +34,7 @@ class Sent(NamedTuple):
     num_senders: int
 
     @classmethod
-    def of(cls, data: torch.Tensor, scales: torch.Tensor) -> Sent:
+    def of(cls, data: torch.Tensor, scales: torch.Tensor) -> PackedGroups:
         """Take one row of ``data`` and of ``scales`` per sender."""
         return cls(data, data.stride(0), scales, scales.stride(0), len(scales))
 
@@ -272,7 +272,7 @@ def dequantize_any_group(
     launch: Any = _dequantize_kernel[(ceil_div(num_groups, groups) * num_chunks,)]
     with torch.cuda.device_of(data):
         launch(
-            Sent.of(data, scales),
+            PackedGroups.of(data, scales),
             num_groups,
             group,
             num_chunks,

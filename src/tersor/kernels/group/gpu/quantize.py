@@ -14,7 +14,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.group.gpu.generic import (
-    Sent,
+    PackedGroups,
     dequantize_any_group,
     quantize_any_group,
     seed_words,
@@ -175,7 +175,7 @@ def group_dequantize_transform(
         dequantize_any_group(data, scales, nbits, group, values, add=False)
         transform_into(values, out, inverse=True, add=add)
         return
-    sent = Sent.of(data.view(torch.int32), scales)
+    sent = PackedGroups.of(data.view(torch.int32), scales)
     with torch.cuda.device_of(data):
         _launch(
             _dequantize_kernel,
@@ -221,7 +221,7 @@ def group_dequantize_sum_quantize(
         return group_quantize(total, out_nbits, group, seed, (new_scales, new_data))
     if num_groups == 0:
         return new_scales, new_data
-    sent = Sent.of(data.view(torch.int32), scales)
+    sent = PackedGroups.of(data.view(torch.int32), scales)
     target = (num_groups, new_scales, new_data.view(torch.int32))
     with torch.cuda.device_of(data):
         _launch(
