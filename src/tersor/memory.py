@@ -114,7 +114,7 @@ def check_fits(nbytes: int, max_nbytes: int | None, what: str, way_out: str = ""
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Say whether Python, numpy, numba or torch found no memory, in main memory or on a GPU."""
+    """True if Python, numpy, numba or torch found no memory, in main memory or on a GPU."""
     if isinstance(error, TersorError):
         return False
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):

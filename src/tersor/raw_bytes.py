@@ -98,7 +98,7 @@ def read_struct(layout: struct.Struct, data: torch.Tensor, zeros: slice) -> tupl
 
 
 def are_ascending(positions: torch.Tensor, stop: int) -> bool:
-    """Say whether int64 positions rise strictly and lie below ``stop``."""
+    """True if int64 positions rise strictly and lie below ``stop``."""
     if positions.numel() == 0:
         return True
     return int(positions[-1]) < stop and bool((positions[1:] > positions[:-1]).all())

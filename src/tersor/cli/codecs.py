@@ -85,7 +85,7 @@ def _values(codec: type[Codec]) -> dict[str, Any]:
 
 
 def _backend(name: str) -> dict[str, Any]:
-    """Say whether a kernel backend runs here, and which operations it has."""
+    """True if a kernel backend runs here, and which operations it has."""
     every = operations()
     ready = sorted(op for op, found in every.items() if name in found.targets)
     package = _PACKAGES[name]

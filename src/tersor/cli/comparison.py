@@ -1,4 +1,4 @@
-"""Two arrays held against each other, block by block, without slack."""
+"""Two arrays compared block by block, without slack."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Comparison:
         return float(20 * np.log10(width) - 10 * np.log10(mean_squared))
 
     def holds(self, error_bound: float) -> bool:
-        """Say whether every value is within ``error_bound`` and no special value was lost."""
+        """True if every value is within ``error_bound`` and no special value was lost."""
         return self.num_mismatches == 0 and bool(self.max_error <= _LongDouble(error_bound))
 
 

@@ -127,7 +127,7 @@ class _Verdict:
 
 def _verify_alone(screen: Screen, file: str, stack: ExitStack, max_nbytes: int | None) -> int:
     if Path(file).suffix.lower() in SUFFIXES:
-        raise SpecError(f"name what to hold '{file}' against: tersor verify A B")
+        raise SpecError(f"name what to compare '{file}' with: tersor verify A B")
     source = standard_input(stack) if file == STANDARD else file
     reader = stack.enter_context(Reader(source, max_nbytes=max_nbytes))
     nbytes = sum(entry.info.nbytes for entry in reader.arrays.values())

@@ -92,7 +92,7 @@ class Codec(ABC):
         """Return an upper bound of the payload size of one chunk; exact if size_kind is fixed."""
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Say whether tensors of ``dtype`` can be encoded."""
+        """True if tensors of ``dtype`` can be encoded."""
         return dtype in FLOAT_DTYPES
 
     def check_supported(self, dtype: torch.dtype) -> None:
@@ -175,7 +175,7 @@ class Codec(ABC):
 
     @classmethod
     def takes_bound(cls) -> bool:
-        """Say whether the codec promises an error, and so has an option ``bound``."""
+        """True if the codec promises an error, and so has an option ``bound``."""
         return any(f.name == "bound" for f in fields(cls))
 
     @classmethod

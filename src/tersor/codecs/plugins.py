@@ -69,7 +69,7 @@ def place_of(codec: type[Codec]) -> str:
 
 
 def names(point: EntryPoint, codec: type[Codec]) -> bool:
-    """Say whether an entry point names that class, also from a module that only imports it.
+    """True if an entry point names that class, also from a module that only imports it.
 
     This imports no module: one that is not imported yet is taken to define what it names.
     """

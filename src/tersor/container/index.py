@@ -165,7 +165,7 @@ def num_marks(text: bytes) -> int:
 
 
 def fits_index(nbytes: int, marks: int) -> bool:
-    """Say whether a reader takes an index of that many bytes and ``num_marks``."""
+    """True if a reader takes an index of that many bytes and ``num_marks``."""
     return nbytes <= MAX_INDEX_NBYTES and marks <= MAX_INDEX_MARKS
 
 

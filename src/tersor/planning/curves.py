@@ -117,5 +117,5 @@ class RatioCurve:
         return y0 * exp(slope * log(rows / x0))
 
     def is_beyond(self, rows: float) -> bool:
-        """Say whether ``rows`` is outside what was measured, and that matters."""
+        """True if ``rows`` is outside what was measured, and that matters."""
         return not self.is_flat and not self.points[0][0] <= rows <= self.points[-1][0]

@@ -48,7 +48,7 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        """Say whether the promise was kept in all cases."""
+        """True if the promise was kept in all cases."""
         return not self.problem
 
 

@@ -164,7 +164,7 @@ class CodecCandidate(Candidate):
 
 
 class HuffmanCodes(Candidate):
-    """Our Huffman kernel alone, to be held against zstd's on the same codes."""
+    """Our Huffman kernel alone, to be compared with zstd's on the same codes."""
 
     name = "huffman-codes"
     peer = False

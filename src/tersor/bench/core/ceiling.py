@@ -1,4 +1,4 @@
-"""How fast a device copies its own memory: what all other speeds there are held against."""
+"""How fast a device copies its own memory: what all other speeds there are compared with."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ class Ceiling:
 
 
 def ceiling_of(device: torch.device) -> Ceiling | None:
-    """Return the copy to hold speeds on ``device`` against; None on the CPU: memcpy is a peer."""
+    """Return the copy to compare speeds on ``device`` with; None on the CPU: memcpy is a peer."""
     return Ceiling(device) if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Two sets of result rows held against each other.
+"""Two sets of result rows compared.
 
 A time counts as changed only where noise cannot explain it: the intervals from the 20th to the 80th
 percentile do not meet, and the medians are further apart than a margin. Memory has the same margin, and

@@ -68,7 +68,7 @@ def _rows_goals(book: RowLookup) -> list[Goal]:
 
 
 def _group_goals(book: RowLookup) -> list[Goal]:
-    """Judge inputs as large as the copy they are held against; below, launches would count."""
+    """Judge inputs as large as the copy they are compared with; below, launches would count."""
     large = [r for r in book.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
     encode = [(r.moved_gbps(r.encode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]
     decode = [(r.moved_gbps(r.decode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]

@@ -183,7 +183,7 @@ class _Suite:
         }
 
     def _refused(self, trial: Trial, subject: Subject) -> bool:
-        """Say whether no speed may be reported."""
+        """True if no speed may be reported."""
         at = f" at relative bound {subject.relative_bound:g}" if subject.relative_bound else ""
         sentence = self.outcome.judge(trial, f"{subject.name}{at}")
         if sentence is not None:

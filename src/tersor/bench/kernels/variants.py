@@ -176,7 +176,7 @@ VARIANTS: Final[Mapping[str, tuple[bool, Callable[[Any], Candidate]]]] = {
 
 
 def takes_bound(name: str) -> bool:
-    """Say whether a codec or variant takes a bound.
+    """True if a codec or variant takes a bound.
 
     Raises:
         UnknownCodecError: nothing has that name.

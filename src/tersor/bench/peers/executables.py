@@ -336,7 +336,7 @@ def executables_of(device: str) -> tuple[str, ...]:
 
 
 def is_on_path(name: str) -> bool:
-    """Say whether a program of ``EXECUTABLES`` is on PATH, in working order or not."""
+    """True if a program of ``EXECUTABLES`` is on PATH, in working order or not."""
     return shutil.which(EXECUTABLES[name][1]) is not None
 
 

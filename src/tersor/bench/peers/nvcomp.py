@@ -108,7 +108,7 @@ class _Coder:
 
 
 class NvcompCodes(ListCandidate):
-    """One algorithm on codes alone, to be held against entropy coders without a quantizer."""
+    """One algorithm on codes alone, to be compared with entropy coders without a quantizer."""
 
     on_codes = True
     note = "codes to bytes and back, without quantizing"

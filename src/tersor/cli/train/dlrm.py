@@ -64,7 +64,7 @@ def dlrm(
     """Train DLRM with the compressed exchange; alone, or one rank of torchrun.
 
     The environment variables TIGHTEN_EB_TABLES, LOOSEN_EB_TABLES, TIGHTEN_EB_VALUE, LOOSEN_EB_VALUE,
-    BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options go before them.
+    BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options take precedence.
     """
     from tersor.workloads.dlrm.dumps import Dumps
 

@@ -77,7 +77,7 @@ class ForeignCodec(BoundedCodec):
         return tuple(sizes)
 
     def takes_axes(self, sizes: Sequence[int]) -> bool:
-        """Say whether the library takes an array of that shape."""
+        """True if the library takes an array of that shape."""
         return len(sizes) <= 4
 
     @classmethod

@@ -12,7 +12,7 @@ _MAX_WHOLE_GROUP: Final = 4096
 
 
 def is_held_whole(group: int) -> bool:
-    """Say whether one program of a GPU holds whole groups."""
+    """True if one program of a GPU holds whole groups."""
     return 32 <= group <= _MAX_WHOLE_GROUP and group & (group - 1) == 0
 
 

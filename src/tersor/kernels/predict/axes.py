@@ -8,7 +8,7 @@ from tersor.kernels.predict import lorenzo_residual, lorenzo_restore
 
 
 def is_flat(num_axes: int, dims: int) -> bool:
-    """Say whether each value of a tensor is predicted from the one before it in memory."""
+    """True if each value of a tensor is predicted from the one before it in memory."""
     return min(dims, num_axes) <= 1
 
 

@@ -80,7 +80,7 @@ class Grid:
 
 
 def is_step(step: float, dtype: torch.dtype) -> bool:
-    """Say whether ``step`` can be the step of a grid for ``dtype``."""
+    """True if ``step`` can be the step of a grid for ``dtype``."""
     limits = limits_of(dtype)
     usable = limits.smallest_step <= step <= 2 * limits.largest_bound
     return usable and float(limits.compute(step)) == step

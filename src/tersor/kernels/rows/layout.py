@@ -53,7 +53,7 @@ def index_alphabet(num_distinct: int, low: int) -> int:
 
 
 def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
-    """Say whether entropy coding may beat packing: references must outweigh the code's table.
+    """True if entropy coding may beat packing: references must outweigh the code's table.
 
     A table takes half a byte per symbol; below eight times that, coding never won by more than
     1 % on looked-up embeddings and cost a fifth of the encoding time.

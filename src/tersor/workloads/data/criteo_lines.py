@@ -1,4 +1,4 @@
-"""Lines of Criteo's click logs: a label, 13 integers and 26 hexadecimal values, parted by tabs.
+"""Lines of Criteo's click logs: a label, 13 integers and 26 hexadecimal values, tab-separated.
 
 Whole blocks are parsed at once by arithmetic on eight characters at a time; a line that this cannot take
 is parsed alone, and either has a number of more than eight digits or gets the error that names it.
@@ -95,7 +95,7 @@ def _field_ends(text: npt.NDArray[np.uint8], first_line: int, name: str) -> _I64
             # not damaged, but something else
             hint = "; name a click log as docs/data.md describes, or 'synthetic'"
         raise CorruptDataError(
-            f"{name}, line {first_line + wrong[0]}: {found} fields parted by tabs, not the "
+            f"{name}, line {first_line + wrong[0]}: {found} fields separated by tabs, not the "
             f"{NUM_FIELDS} of a label, {NUM_DENSE} integers and {NUM_TABLES} categories{hint}"
         )
     return ends.reshape(-1, NUM_FIELDS)

@@ -251,7 +251,7 @@ class _Suite:
         return ", ".join(filter(None, (words, self.config.setting)))
 
     def _refused(self, trial: Trial, made: LookupSubject) -> bool:
-        """Say whether no row may be made."""
+        """True if no row may be made."""
         sentence = self.outcome.judge(trial, made.subject.name)
         if sentence is not None:
             self._note(sentence)

@@ -91,7 +91,7 @@ def fit_kernels(
 
 
 def keep_bounds(rows: Iterable[ResultRow]) -> bool | None:
-    """Say whether values came back exactly or within promised bounds; None where none was promised."""
+    """True if values came back exactly or within promised bounds; None where none was promised."""
     found = {True if row.worst_error == 0 else row.bound_held for row in rows}
     return next(held for held in (False, None, True) if held in found)
 
@@ -111,7 +111,7 @@ def _profiles(
 
 
 def _has_fixed_size(name: str) -> bool:
-    """Say whether gradients that an encoder sends have sizes that every rank knows."""
+    """True if gradients that an encoder sends have sizes that every rank knows."""
     codec_id = re.sub(r"-(device|graph|hadamard)$", "", name)
     return codec_id in registry.codec_ids() and registry.get(codec_id).size_kind == "fixed"
 

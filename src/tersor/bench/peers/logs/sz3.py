@@ -80,7 +80,7 @@ def _spec(command: Command) -> dict[str, Any]:
 
 
 def _decompresses(command: Command) -> bool:
-    """Say whether a command only decompresses: the run before it compressed."""
+    """True if a command only decompresses: the run before it compressed."""
     arguments = set(command.arguments)
     return "-i" not in arguments or not arguments & {"-M", "-c"}
 

@@ -53,7 +53,7 @@ class Quantized:
 
 @triton.jit
 def codes_vary(low, high, missed):
-    """Say whether values surely vary whose codes reach from ``low`` to ``high``."""
+    """True if values surely vary whose codes reach from ``low`` to ``high``."""
     return (low < high) & (missed == 0)
 
 

@@ -55,7 +55,7 @@ _SLOT_NBYTES = tl.constexpr(SLOT_NBYTES)
 
 
 def are_small(numels: Sequence[int]) -> bool:
-    """Say whether a list is so small that launches take longer than the work."""
+    """True if a list is so small that launches take longer than the work."""
     return len(numels) <= _MAX_TENSORS and max(numels) <= _MAX_TILES * TILE_VALUES
 
 

@@ -54,7 +54,7 @@ def _symbols_head(address, room, count, wanted):
 
 @triton.jit
 def _is_clean(payload, start, stop, LANES: tl.constexpr):
-    """Say whether all bytes of a payload from ``start`` up to ``stop`` are zero."""
+    """True if all bytes of a payload from ``start`` up to ``stop`` are zero."""
     largest = tl.zeros([LANES], dtype=tl.int32)
     for first in range(start, stop, LANES):
         i = first + tl.arange(0, LANES)

@@ -67,7 +67,7 @@ def window_around(mean: int, smallest: int, largest: int, alphabet: int) -> Wind
 
 
 def narrow_is_enough(num_escapes: int, num_codes: int) -> bool:
-    """Say whether 256 symbols with this many escapes beat a 4096-symbol alphabet.
+    """True if 256 symbols with this many escapes beat a 4096-symbol alphabet.
 
     The wide alphabet costs about 2 KiB of table and decodes at half the speed, so up to 0.03 bit
     per value is paid to avoid it.

@@ -82,7 +82,7 @@ def _launch(kernel: Any, num_groups: int, group: int, *arguments: Any, **constan
 
 
 def _is_aligned(data: torch.Tensor) -> bool:
-    """Say whether bytes, flat or in rows, can be read as words."""
+    """True if bytes, flat or in rows, can be read as words."""
     return (
         data.storage_offset() | data.data_ptr() | (data.stride(0) if data.dim() == 2 else 0)
     ) % 4 == 0

@@ -151,7 +151,7 @@ def _unpack_kernel(
 
 @njit(nogil=True, cache=True)
 def is_consistent(offsets: Any, widths: Any, block: int) -> bool:
-    """Say whether the widths are legal and add up to the offsets of every tile."""
+    """True if the widths are legal and add up to the offsets of every tile."""
     total = np.uint64(0)
     per_tile = TILE // block
     for tile in range(offsets.size):

@@ -194,7 +194,7 @@ def copy_values(source, target, begin, end, KIND: tl.constexpr):
 
 @triton.jit
 def _is_constant(value, KIND: tl.constexpr):
-    """Say whether a float64 is a finite value of the dtype of ``KIND``."""
+    """True if a float64 is a finite value of the dtype of ``KIND``."""
     single = value.to(tl.float32)
     finite = tl.abs(value) < float("inf")
     if KIND == F64:

@@ -40,7 +40,7 @@ def _round_to_f16(value: Any) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def _holds(value: Any, scaled: Any, step: Any, bound: Any, radius: Any, narrow: int) -> Any:
-    """Say whether code ``scaled`` decodes to within the bound; false for NaN."""
+    """True if code ``scaled`` decodes to within the bound; false for NaN."""
     decoded = scaled * step
     if narrow == TO_BF16:
         decoded = _round_to_bf16(decoded)

@@ -18,7 +18,7 @@ _F64_LARGEST, _F64_SMALLEST = (tl.constexpr(limit) for limit in F64_LIMITS[1:3])
 
 @triton.jit
 def is_step(step, KIND: tl.constexpr):
-    """Say whether a float64 can be the step of a grid."""
+    """True if a float64 can be the step of a grid."""
     largest: tl.constexpr = _F64_LARGEST if KIND == F64 else _F32_LARGEST
     smallest: tl.constexpr = _F64_SMALLEST if KIND == F64 else _F32_SMALLEST
     held = step if KIND == F64 else step.to(tl.float32).to(tl.float64)

@@ -86,7 +86,7 @@ def bound_table(bounds: tuple[tuple[float, bool], ...], device: torch.device) ->
 
 
 def are_aligned(tensors: Sequence[torch.Tensor]) -> bool:
-    """Say whether every tensor starts at a multiple of 16 bytes, so that loads can be wide."""
+    """True if every tensor starts at a multiple of 16 bytes, so that loads can be wide."""
     return all(x.data_ptr() % 16 == 0 for x in tensors)
 
 

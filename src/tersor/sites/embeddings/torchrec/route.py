@@ -55,7 +55,7 @@ class Route:
         ]
 
     def fits(self, num_values: int, send: Sequence[int], receive: Sequence[int]) -> bool:
-        """Say whether so many values can go to and come from each rank."""
+        """True if so many values can go to and come from each rank."""
         return sum(send) == num_values and all(
             length % row_width(blocks) == 0 if blocks else length == 0
             for lengths, peers in ((send, self.outgoing), (receive, self.incoming))

@@ -128,7 +128,7 @@ def build_codes(lengths: Any, codes: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def is_complete(lengths: Any, limit: int) -> bool:
-    """Say whether the lengths make a prefix code without gaps, none longer than ``limit``."""
+    """True if the lengths make a prefix code without gaps, none longer than ``limit``."""
     total = np.int64(0)
     for symbol in range(lengths.size):
         if lengths[symbol] > limit:

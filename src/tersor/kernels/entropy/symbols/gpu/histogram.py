@@ -246,7 +246,7 @@ def _list_kernel(
 
 
 def has_ptx(x: torch.Tensor) -> bool:
-    """Say whether kernels on ``x`` are made by way of NVIDIA's PTX, which they may then contain."""
+    """True if kernels on ``x`` are made by way of NVIDIA's PTX, which they may then contain."""
     return x.is_cuda and torch.version.hip is None
 
 
