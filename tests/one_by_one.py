@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,9 +28,8 @@ class OneByOne(Codec):
     def encode(
         self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
     ) -> EncodedList:
-        promises = (
-            [self.resolve_bound(x) for x in xs] if bounds is None else [b.value for b in bounds]
-        )
+        codecs = [self] * len(xs) if bounds is None else [replace(self, bound=b) for b in bounds]
+        promises = [codec.resolve_bound(x) for codec, x in zip(codecs, xs, strict=True)]
         return EncodedList.apart([self.write(*pair) for pair in zip(xs, promises, strict=True)], xs)
 
     def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> None:

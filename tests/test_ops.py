@@ -342,16 +342,21 @@ def test_a_new_seed_every_step_compiles_once():
     assert len(seen) == 100
 
 
-def test_a_seed_may_be_a_number():
+@pytest.mark.parametrize("seed", [0, 5, 2**63, 2**64 - 1])
+def test_a_seed_may_be_a_number(seed):
     wire = GraphCodec(create("group8"))
     x = torch.randn(300)
-    assert wire.encode(x, 5).equal(create("group8", seed=5).pack_chunk(x))
+    assert wire.encode(x, seed).equal(create("group8", seed=seed).pack_chunk(x))
 
 
 @pytest.mark.parametrize(
     ("codec", "seed", "sentence"),
     [
         ("half", 1, "does not round stochastically"),
+        ("group4", 1.5, "whole number"),
+        ("group4", -1, "whole number"),
+        ("group4", True, "whole number"),
+        ("group4", 2**64, "whole number"),
         ("group4", torch.zeros(2, dtype=torch.int64), "one int64"),
         ("group4", torch.zeros(()), "one int64"),
     ],

@@ -68,6 +68,20 @@ class LosesInfinity(Honest):
         out.clamp_(-TOP, TOP)
 
 
+class IgnoresBoundsOfACall(Honest):
+    def encode(
+        self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
+    ) -> EncodedList:
+        # right for its own bound alone: multiples of half of it
+        step = self.bound.value
+        return Honest.encode(self, [(x / step).round() * step if step else x for x in xs], None)
+
+    def resolve_bound(self, x: torch.Tensor) -> float:
+        return (
+            self.bound.resolve(*x[x.isfinite()].double().aminmax()) if x.isfinite().any() else 0.0
+        )
+
+
 class PromisesLess(Honest):
     def resolve_bound(self, x: torch.Tensor) -> float:
         return 2 * Honest.resolve_bound(self, x)
@@ -164,6 +178,7 @@ FAULTS = {
     BreaksItsBound: ("bound holds", "is above the bound 0.5"),
     LosesNan: ("NaN and infinities stay", "a NaN came back as a number"),
     LosesInfinity: ("NaN and infinities stay", "an infinity came back finite"),
+    IgnoresBoundsOfACall: ("lists keep their bounds", "is above the bound"),
     PromisesLess: ("bound holds", "resolve_bound says 1.0"),
     WritesMore: ("size as max_nbytes says", "max_nbytes says"),
     IsNotFixed: ("size as max_nbytes says", "size_kind"),

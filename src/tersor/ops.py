@@ -24,6 +24,7 @@ from tersor.codecs.codec import (
     checked_payload,
     materialised,
 )
+from tersor.codecs.group import check_seed
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding, settled
 from tersor.types import TensorInfo
@@ -114,7 +115,10 @@ class GraphCodec:
 def _as_tensor(seed: int | torch.Tensor | None) -> torch.Tensor | None:
     if seed is None or isinstance(seed, torch.Tensor):
         return seed
-    return torch.tensor(seed, dtype=torch.int64, device="cpu")
+    check_seed(seed)
+    # the same 64 bits, which a tensor holds as a signed number
+    signed = seed - (1 << 64) if seed >> 63 else seed
+    return torch.tensor(signed, dtype=torch.int64, device="cpu")
 
 
 @lru_cache(maxsize=1024)
@@ -137,7 +141,7 @@ def _encode(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -> tor
 
 def _seed_of(codec: Codec, seed: torch.Tensor) -> int:
     """Return the number that a seed holds, which must be on the CPU: no kernel is waited for."""
-    if not hasattr(codec, "seed"):
+    if not codec.takes_seed:
         raise SpecError(f"codec {codec.codec_id!r} does not round stochastically; leave seed out")
     if seed.numel() != 1 or seed.dtype != torch.int64 or seed.device.type != "cpu":
         raise SpecError("seed must be a whole number, or one int64 in a tensor on the CPU")

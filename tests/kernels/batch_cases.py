@@ -33,10 +33,24 @@ def _lists(dtype: torch.dtype) -> Iterator[tuple[str, list[Tensor], list[Bound]]
     """All inputs as one list, so that common tensors stand beside all others; and each few alone."""
     xs = [x.contiguous() for x in float_inputs(dtype).values()]
     bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5))
+    yield "short", _short(dtype), [bounds[0], bounds[1], bounds[0], bounds[2]]
     yield "one bound", xs, [bounds[0]] * len(xs)
     yield "several bounds", xs, [bounds[k % 3] for k in range(len(xs))]
     for k, x in enumerate(xs[::4]):
         yield f"input {4 * k} alone", [x], [bounds[k % 3]]
+
+
+def _short(dtype: torch.dtype) -> list[Tensor]:
+    """A list that the interpreter can run on fused kernels: repeated rows, NaN, nothing, noise."""
+    noise = torch.randn(300, generator=torch.Generator().manual_seed(3))
+    rows = noise[:48].view(3, 16).repeat(4, 1)
+    rows[2, 5] = torch.nan
+    return [
+        noise[:48].view(3, 16).repeat(5, 1).to(dtype),
+        rows.to(dtype),
+        noise[:0].to(dtype),
+        noise.to(dtype),
+    ]
 
 
 @case("encode_streams")

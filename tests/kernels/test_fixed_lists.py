@@ -164,3 +164,17 @@ def test_a_list_is_encoded_into_memory_of_the_caller(name, count):
     for one, other in zip(expected, found, strict=True):
         assert_bits_equal(one, other)
     assert bool((memory[room:] == GUARD).all())
+
+
+@pytest.mark.parametrize("name", ["half", "fp8", "group8", "group4", "raw"])
+def test_memory_may_be_larger_than_needed_and_start_at_any_multiple_of_8(name):
+    codec, xs = create(name), [torch.randn(300 + k, device=DEVICE) for k in range(3)]
+    memory = torch.full((8192,), GUARD, dtype=torch.uint8, device=DEVICE)
+    with use_backend("gpu"):
+        expected = codec.encode(xs).payloads()
+        found = codec.encode(xs, out=memory[8:])
+    assert found.frame().numel() == sum(padded(one.numel()) for one in expected)
+    for one, other in zip(expected, found.payloads(), strict=True):
+        assert_bits_equal(one, other)
+    assert found.payloads()[0].data_ptr() == memory.data_ptr() + 8
+    assert bool((memory[:8] == GUARD).all())

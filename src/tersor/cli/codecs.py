@@ -18,7 +18,7 @@ from tersor.cli.options import JsonOption
 from tersor.cli.screen import Screen
 from tersor.codecs import Codec, create, get, usable_codecs
 from tersor.kernels import operations
-from tersor.kernels.runtime.op import BACKENDS
+from tersor.kernels.runtime.op import BACKENDS, COMPOSED
 from tersor.types import Bound
 
 _PACKAGES: Final = {"reference": "torch", "cpu": "numba", "gpu": "triton"}
@@ -87,7 +87,7 @@ def _values(codec: type[Codec]) -> dict[str, Any]:
 def _backend(name: str) -> dict[str, Any]:
     """True if a kernel backend runs here, and which operations it has."""
     every = operations()
-    ready = sorted(op for op, found in every.items() if name in found.targets)
+    ready = sorted(op for op, found in every.items() if {name, COMPOSED} & set(found.targets))
     package = _PACKAGES[name]
     installed = find_spec(package) is not None
     why = ""

@@ -51,6 +51,8 @@ class Codec(ABC):
     codec_id: ClassVar[str]
     version: ClassVar[int] = 1
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "bounded"
+    takes_seed: ClassVar[bool] = False
+    """True if ``encode`` takes a ``seed`` and rounds stochastically with it."""
     is_selector: ClassVar[bool] = False
     """True for a codec that only chooses another one; files never name it."""
     guarantee: ClassVar[str]
@@ -121,13 +123,17 @@ class Codec(ABC):
         x = materialised(x)
         plan = ChunkPlan(info.shape, chunk_values)
         if len(plan) == 1:
-            (encoded,) = settled([self.encode([x])], info.dtype)
+            (encoded,) = settled([self._encode_whole(x)], info.dtype)
             error_bound = self._promised(x, encoded)
             return Packed(info, self, tuple(encoded.payloads()), chunk_values, error_bound)
         error_bound = self.resolve_bound(x)
         chunks = (x.view(-1)[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan)
         payloads = tuple(self.pack_chunk(chunk, error_bound) for chunk in chunks)
         return Packed(info, self, payloads, chunk_values, error_bound)
+
+    def _encode_whole(self, x: torch.Tensor) -> EncodedList:
+        """Encode one tensor, with its range if the bound needs it and that costs little."""
+        return self.encode([x])
 
     def _promised(self, x: torch.Tensor, encoded: EncodedList) -> float | None:
         """Return what ``resolve_bound`` does, from the range that encoding found if it did."""
@@ -170,8 +176,8 @@ class Codec(ABC):
         return target if out is None else copy_if_strided(target, out)
 
     def batch_key(self) -> Hashable:
-        """Return what is equal for codecs that share a call: all but the bound."""
-        return type(self), *(getattr(self, name) for name in _options(type(self)))
+        """Return what is equal for codecs that share a call of ``encode``."""
+        return self
 
     @classmethod
     def takes_bound(cls) -> bool:
@@ -187,7 +193,7 @@ class Codec(ABC):
     @classmethod
     def option_names(cls) -> list[str]:
         """Return the names of the options, without ``bound``."""
-        return list(_options(cls))
+        return list(option_names_of(cls))
 
     @classmethod
     def check_options(cls, names: Iterable[str]) -> None:
@@ -218,7 +224,8 @@ class Codec(ABC):
 
 
 @cache
-def _options(codec: type[Codec]) -> tuple[str, ...]:
+def option_names_of(codec: type[Codec]) -> tuple[str, ...]:
+    """Return the names of the options of a codec, without ``bound``."""
     return tuple(f.name for f in fields(codec) if f.name != "bound")
 
 

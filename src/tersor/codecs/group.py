@@ -47,6 +47,7 @@ class GroupCodec(FixedCodec):
     comes back infinite.
     """
 
+    takes_seed: ClassVar[bool] = True
     encode_op: ClassVar[Op] = encode_groups
     decode_op: ClassVar[Op] = decode_groups
     guarantee: ClassVar[str] = (
@@ -60,7 +61,7 @@ class GroupCodec(FixedCodec):
 
     def __post_init__(self) -> None:
         """Refuse impossible options."""
-        _check_seed(self.seed)
+        check_seed(self.seed)
         if type(self.group) is not int or not 2 <= self.group <= 2**20 or self.group % 2:
             raise SpecError(f"group must be an even number from 2 to 1048576, not {self.group}")
         if not isinstance(self.hadamard, bool):
@@ -152,7 +153,7 @@ class GroupCodec(FixedCodec):
         return base
 
     def _seed(self, seed: int | None) -> int | None:
-        _check_seed(seed)
+        check_seed(seed)
         return self.seed if seed is None else seed
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
@@ -161,7 +162,8 @@ class GroupCodec(FixedCodec):
         return payload_nbytes(math.prod(shape), self.nbits, self.group)
 
 
-def _check_seed(seed: object) -> None:
+def check_seed(seed: object) -> None:
+    """Raise ``SpecError`` unless this is a seed, or None."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**64):
         raise SpecError(f"seed must be a whole number from 0 to 2**64 - 1, not {seed}")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
 
 from tersor.codecs.bounded import BoundedCodec
-from tersor.codecs.codec import Codec
+from tersor.codecs.codec import Codec, option_names_of
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload.frame import checked_memory
 from tersor.kernels.runtime.op import Op
@@ -28,6 +28,10 @@ class PipelineCodec(Codec):
     def parts(self) -> tuple[Any, ...]:
         """Return transform, quantizer, predictor and encoder as the batch operations take them."""
 
+    def batch_key(self) -> Hashable:
+        """See ``Codec.batch_key``: codecs that differ in their bound alone share a call."""
+        return type(self), *(getattr(self, name) for name in option_names_of(type(self)))
+
     def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded | None:
         """See ``Codec.decode``."""
         undecoded: Undecoded | None = self.decode_op(outs, encoded, *self.parts())
@@ -43,8 +47,12 @@ class BoundedPipeline(PipelineCodec, BoundedCodec):
     ) -> EncodedList:
         """See ``Codec.encode``."""
         bounds = [self.bound] * len(xs) if bounds is None else bounds
-        # of one tensor ``pack`` asks for the error that is promised
-        encoded: EncodedList = self.encode_op(xs, bounds, *self.parts(), with_ranges=len(xs) == 1)
+        encoded: EncodedList = self.encode_op(xs, bounds, *self.parts())
+        return encoded
+
+    def _encode_whole(self, x: torch.Tensor) -> EncodedList:
+        """See ``Codec._encode_whole``."""
+        encoded: EncodedList = self.encode_op([x], [self.bound], *self.parts(), with_ranges=True)
         return encoded
 
 

@@ -167,7 +167,7 @@ class AllToAll:
         receive = [_NUM_FIELDS * len(peer) for peer in widths]
         came = torch.empty(sum(receive), dtype=torch.int64, device=device)
         self.group.all_to_all(came, sent, receive, send).wait()
-        # the one time that the host waits for a device
+        # the host waits for a device here, and in ``Batch.completed`` where a codec has a second pass
         numbers = torch.cat([sizes.to(device), came]).tolist()
         own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
         heads = [

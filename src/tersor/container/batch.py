@@ -48,16 +48,30 @@ class Batch:
     Attributes:
         buffer: uint8, laid out as ``kernels.payload.frame`` says. Encoded on a GPU it has room for the
             largest possible payloads, and what follows the last one is not written.
-        sizes: int64 [len], bytes of each payload; on the device of ``buffer``, because the host
+        sizes: int64 [len], bytes of each payload in ``buffer``, and on its device, because the host
             does not wait for them.
+
+    Encoded on a GPU, the batch refers to the tensors until it is completed: do not change them before
+    ``completed``, ``trimmed`` or ``payloads`` where ``rows`` or ``ans`` encoded them.
     """
 
-    __slots__ = ("_buffer", "_parts", "_sizes")
+    __slots__ = ("_buffer", "_parts", "_settled", "_sizes")
 
     def __init__(self, buffer: torch.Tensor, sizes: torch.Tensor) -> None:
         self._buffer: torch.Tensor | None = buffer
         self._sizes: torch.Tensor | None = sizes
         self._parts: list[_Part] | None = None
+        self._settled: list[_Part] | None = None
+
+    def __repr__(self) -> str:
+        known = "not read yet" if self._sizes is None else f"on {self._sizes.device}"
+        return f"Batch({len(self)} payloads, sizes {known})"
+
+    def __len__(self) -> int:
+        """Return the number of tensors."""
+        if self._parts is None:
+            return len(self.sizes)
+        return sum(len(part.places) for part in self._parts)
 
     @classmethod
     def of(cls, payloads: Sequence[torch.Tensor]) -> Batch:
@@ -72,7 +86,8 @@ class Batch:
         sizes: torch.Tensor | None = None,
     ) -> Batch:
         batch = cls.__new__(cls)
-        batch._buffer, batch._sizes, batch._parts = buffer, sizes, parts  # noqa: SLF001 - its own
+        batch._buffer, batch._sizes = buffer, sizes  # noqa: SLF001 - its own
+        batch._parts, batch._settled = parts, None  # noqa: SLF001 - its own
         return batch
 
     @property
@@ -100,21 +115,35 @@ class Batch:
         if self._parts is None:
             return list(split_frame(self.buffer, self.sizes.tolist()))
         found: dict[int, torch.Tensor] = {}
-        encoded = settled([part.encoded for part in self._parts])
-        for part, one in zip(self._parts, encoded, strict=True):
-            found.update(zip(part.places, one.payloads(), strict=True))
+        for places, encoded in self._settle(self._parts):
+            found.update(zip(places, encoded.payloads(), strict=True))
         return [found[k] for k in range(len(found))]
 
     def completed(self) -> Batch:
-        """Return the batch with what fused kernels may have left to a second pass; waits for it then.
+        """Return the batch with the payloads of the second pass, if a fused kernel may have left any.
 
-        Of codecs that leave nothing this is the batch itself, without waiting.
+        Waits for the GPU then; a batch of codecs without a second pass is returned as it is.
         """
         if all(part.encoded.second_pass is None for part in self._parts or ()):
             return self
-        payloads = self.payloads()
-        sizes = torch.tensor([one.numel() for one in payloads], dtype=torch.int64, device="cpu")
-        return Batch(pack_frame(payloads), sizes)
+        parts = self._settle(self._parts or [])
+        nbytes = [0] * len(self)
+        for places, encoded in parts:
+            for k, size in zip(places, encoded.sizes, strict=True):
+                nbytes[k] = int(size)
+        sizes = torch.tensor(nbytes, dtype=torch.int64, device="cpu")
+        # apart are the payloads of a list of which something was encoded again
+        if self._buffer is not None and all(part.encoded.parts is None for part in parts):
+            return Batch(self._buffer[: int(frame_offsets(sizes)[-1])], sizes)
+        return Batch(pack_frame(self.payloads()), sizes)
+
+    def _settle(self, parts: Sequence[_Part]) -> list[_Part]:
+        """Return the parts with known sizes and the payloads of the second pass; waits once."""
+        if self._settled is None:
+            encoded = settled([part.encoded for part in parts])
+            pairs = zip(parts, encoded, strict=True)
+            self._settled = [_Part(part.places, one) for part, one in pairs]
+        return self._settled
 
     def trimmed(self) -> Batch:
         """Return the completed batch without room behind its payloads, and the sizes on the CPU; waits.

@@ -96,13 +96,14 @@ class Decoding:
 
 
 def _decode(codec: Codec, frame: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded:
-    undecoded = codec.decode(frame, outs) if isinstance(codec, PipelineCodec) else None
-    if undecoded is not None:
-        return undecoded
+    if isinstance(codec, PipelineCodec) and "gpu" in codec.decode_op.targets:
+        undecoded = codec.decode(frame, outs)
+        if undecoded is not None:
+            return undecoded
 
     def decode_one(k: int, payload: torch.Tensor) -> None:
         codec.decode(EncodedList.apart([payload]), [outs[k]])
 
-    # other packages' codecs must know the sizes
+    # other codecs must know the sizes
     status = torch.ones(len(outs), dtype=torch.int32, device=outs[0].device)
     return Undecoded(status, decode_one)

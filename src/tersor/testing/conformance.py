@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from tersor.codecs import Codec, Packed
+from tersor.codecs.codec import checked_payload, materialised
 from tersor.codecs.plugins import Attempt
 from tersor.errors import CorruptDataError
+from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding, settled
 from tersor.kernels.quantize import finite_range
 from tersor.kernels.runtime.scratch import scratch
 from tersor.raw_bytes import as_bytes
@@ -192,6 +194,22 @@ def _in_chunks(codec: Codec, x: Tensor) -> None:
         assert_within_bound(x, decoded, packed.error_bound)
 
 
+def _in_lists(codec: Codec, x: Tensor) -> None:
+    """A list keeps the bound of each of its tensors, whatever the codec's own."""
+    is_bounded = codec.takes_bound() and not codec.is_selector
+    if not is_bounded or x.dtype not in FLOAT_DTYPES or x.numel() == 0:
+        return
+    plain = materialised(x)
+    bounds = [Bound.absolute(0.25), Bound.relative(1e-3), Bound.absolute(1e-3)]
+    (encoded,) = settled([codec.encode([plain] * len(bounds), bounds)])
+    payloads = [checked_payload(payload) for payload in encoded.payloads()]
+    outs = [torch.empty_like(plain) for _ in bounds]
+    finish_decoding(codec.decode(EncodedList.apart(payloads), outs), payloads)
+    for bound, out in zip(bounds, outs, strict=True):
+        promised = replace(codec, bound=bound).resolve_bound(plain)  # type: ignore[call-arg]
+        assert_within_bound(plain, out, promised or 0.0)
+
+
 def _refuses_other_bytes(codec: Codec, x: Tensor) -> None:
     packed = codec.pack(x)
     (payload,) = packed.payloads
@@ -224,6 +242,7 @@ CHECKS: Final[dict[str, Callable[[Codec, Tensor], None]]] = {
     "small values stay finite": _stays_finite,
     "any layout": _any_layout,
     "any chunk size": _in_chunks,
+    "lists keep their bounds": _in_lists,
     "other bytes are refused": _refuses_other_bytes,
 }
 

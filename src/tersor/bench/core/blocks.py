@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Final
 
 from msgspec import Meta, Struct
@@ -54,6 +55,9 @@ class _Figures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Refuse a block that says nothing."""
         require(type(self).__name__.lower(), bool(self.figures()), "at least one figure, or null")
+        for name, figure in self.figures().items():
+            # JSON has no infinity: of data that came back exactly there is no PSNR
+            require(name, math.isfinite(figure.mean), "a finite number, or null")
 
     def figures(self) -> dict[str, Estimate]:
         """Return what was measured, by name."""

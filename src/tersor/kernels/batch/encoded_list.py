@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 
 import torch
 
+from tersor.errors import SpecError
 from tersor.kernels.payload.frame import pack_frame
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.grid import Range
@@ -91,13 +92,19 @@ class EncodedList:
 
     @property
     def is_settled(self) -> bool:
-        """True if the host knows all sizes, and no tensor is left for a second pass."""
+        """True if the host knows all sizes."""
         return not isinstance(self.sizes, torch.Tensor)
 
     def payloads(self) -> list[torch.Tensor]:
-        """Return the payloads of a settled list as views; copied if they fill less than half of it."""
+        """Return the payloads of a settled list as views; copied if they fill less than half of it.
+
+        Raises:
+            SpecError: only the device knows their sizes.
+        """
         if self.parts is not None:
             return list(self.parts)
+        if not self.is_settled:
+            raise SpecError("the sizes of the payloads are on the device; read them with settled")
         buffer = cast("torch.Tensor", self.buffer)
         nbytes = sum(padded(size) for size in self.sizes)
         used = buffer[:nbytes]

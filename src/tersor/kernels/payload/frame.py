@@ -96,7 +96,8 @@ def checked_memory(out: torch.Tensor, sizes: Sequence[int], device: torch.device
             f"out must be contiguous uint8 of one dimension on {device}, not {out.dtype} of shape "
             f"{tuple(out.shape)} on {out.device}"
         )
-    if out.numel() < nbytes or out.data_ptr() % FRAME_ALIGNMENT:
+    is_aligned = not (out.data_ptr() % FRAME_ALIGNMENT or out.storage_offset() % FRAME_ALIGNMENT)
+    if out.numel() < nbytes or not is_aligned:
         raise SpecError(
             f"out must have {nbytes} bytes from an address that is a multiple of {FRAME_ALIGNMENT} "
             f"on, not {out.numel()}; each payload takes its size rounded up to 8"

@@ -73,13 +73,8 @@ class Op:
 
         It runs on that backend whatever the device of the tensors.
         """
-        if backend in self.targets or COMPOSED not in self.targets:
-            return self._load(backend)
-        return partial(_run_on, _known(backend), self._load(COMPOSED))
-
-    def composed(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the target named ``composed`` in place of a fused kernel; it may wait for a device."""
-        return self._load(COMPOSED)(*args, **kwargs)
+        is_own = backend in self.targets or COMPOSED not in self.targets
+        return partial(_run_on, _known(backend), self._load(backend if is_own else COMPOSED))
 
     def _load(self, backend: str) -> Callable[..., Any]:
         if backend in self._loaded:

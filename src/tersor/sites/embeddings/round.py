@@ -128,7 +128,7 @@ class ExchangeRound:
         """Encode and decode without sending; return also the bytes of each payload."""
         xs, device = [x.detach() for x in xs], self.exchange.device
         with watch.phase("encode", device):
-            batch = encode_batch(xs, codecs)
+            batch = encode_batch(xs, codecs).completed()
         with watch.phase("decode", device):
             decoded = decode_batch(batch, [TensorInfo.of(x) for x in xs], codecs)
         return decoded, batch.sizes.tolist()

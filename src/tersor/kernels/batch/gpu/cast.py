@@ -95,7 +95,7 @@ def encode_casts(
             frame.buffer, frame.sizes, TYPE=element_type(xs[0].dtype, device),
             TARGET=element_type(target, device),
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
-            PAYLOAD_ALIGNMENT=common_alignment(frame.starts), TILE=_TILE,
+            PAYLOAD_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *frame.starts]), TILE=_TILE,
         )  # fmt: skip
     return frame
 

@@ -197,7 +197,7 @@ def encode_flat(
     out = torch.empty(capacity, dtype=torch.uint8, device=device)
     is_small, is_relative = are_small(numels), any(b.kind == "relative" for b in bounds)
     keys = None
-    if with_ranges or not is_small:
+    if not is_small or (with_ranges and is_relative):
         keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
     with torch.cuda.device_of(xs[0]):
         if is_relative and keys is not None:

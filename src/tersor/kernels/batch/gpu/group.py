@@ -108,7 +108,7 @@ def encode_groups(
             addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
             frame.buffer, frame.sizes, *seed_words(seed), TYPE=element_type(xs[0].dtype, device),
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
-            DATA_ALIGNMENT=common_alignment(data), NBITS=nbits, STOCHASTIC=seed is not None,
+            DATA_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *data]), NBITS=nbits, STOCHASTIC=seed is not None,
             HADAMARD=hadamard, GROUP=group, ROWS=num_rows_of(group),
             num_warps=num_warps_of(group), enable_fp_fusion=False,
         )  # fmt: skip

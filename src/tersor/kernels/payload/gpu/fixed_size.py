@@ -58,7 +58,9 @@ def fixed_frame(
 ) -> FixedFrame:
     """Return room for payloads of so many bytes: in ``out``, which is large enough, or new."""
     ends = tuple(accumulate((padded(size) for size in sizes), initial=0))
-    buffer = torch.empty(ends[-1], dtype=torch.uint8, device=device) if out is None else out
+    buffer = (
+        torch.empty(ends[-1], dtype=torch.uint8, device=device) if out is None else out[: ends[-1]]
+    )
     noted = torch.empty(len(sizes), dtype=torch.int64, device=device)
     return FixedFrame(buffer, on_device(ends[:-1], device), noted, ends[:-1], sizes)
 
