@@ -9,7 +9,7 @@ import torch
 
 from tersor import Bound, create
 from tersor.codecs.flat import Flat
-from tersor.container.batch import _calls
+from tersor.container.coding import _calls
 
 
 def tensors(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:

@@ -1,12 +1,8 @@
 """Bytes on disk and on the wire: container files and frames."""
 
 from tersor.container.atomic import atomic_write
-from tersor.container.batch import (
-    Batch,
-    begin_decode_batch,
-    decode_batch,
-    encode_batch,
-)
+from tersor.container.batch import Batch
+from tersor.container.coding import begin_decode_batch, decode_batch, encode_batch
 from tersor.container.decoding import Decoding
 from tersor.container.index import AbsentCodec, ArrayEntry
 from tersor.container.reader import Reader, loads

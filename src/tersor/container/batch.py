@@ -5,37 +5,17 @@ Every tensor keeps its own codec, bound and payload; the offset table says where
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from tersor.codecs.codec import (
-    Codec,
-    check_num_values,
-    check_payload_size,
-    check_written,
-    checked_out,
-    checked_payload,
-    copy_if_strided,
-    materialised,
-)
-from tersor.codecs.registry import check_is_codec
-from tersor.container.decoding import Decoding
-from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, settled
-from tersor.kernels.payload import join_frame
+from tersor.kernels.batch.encoded_list import EncodedList, settled
 from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
-from tersor.kernels.runtime import threads
-from tersor.kernels.runtime.cpu_runs import split_by_nbytes
-from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.op import backend_for
-from tersor.raw_bytes import padded
-from tersor.types import Bound, TensorInfo, check_tensor
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """What one call of a codec encoded, and the places of its tensors in the list."""
 
     places: list[int]
@@ -60,8 +40,8 @@ class Batch:
     def __init__(self, buffer: torch.Tensor, sizes: torch.Tensor) -> None:
         self._buffer: torch.Tensor | None = buffer
         self._sizes: torch.Tensor | None = sizes
-        self._parts: list[_Part] | None = None
-        self._settled: list[_Part] | None = None
+        self._parts: list[Part] | None = None
+        self._settled: list[Part] | None = None
 
     def __repr__(self) -> str:
         known = "not read yet" if self._sizes is None else f"on {self._sizes.device}"
@@ -76,15 +56,16 @@ class Batch:
     @classmethod
     def of(cls, payloads: Sequence[torch.Tensor]) -> Batch:
         """Return a batch of payloads that lie anywhere; they are copied when ``buffer`` is asked for."""
-        return cls._of_parts([_Part(list(range(len(payloads))), EncodedList.apart(payloads))])
+        return cls.of_parts([Part(list(range(len(payloads))), EncodedList.apart(payloads))])
 
     @classmethod
-    def _of_parts(
+    def of_parts(
         cls,
-        parts: list[_Part],
+        parts: list[Part],
         buffer: torch.Tensor | None = None,
         sizes: torch.Tensor | None = None,
     ) -> Batch:
+        """Return a batch of what calls of codecs encoded; a frame of them, and its sizes, if made."""
         batch = cls.__new__(cls)
         batch._buffer, batch._sizes = buffer, sizes  # noqa: SLF001 - its own
         batch._parts, batch._settled = parts, None  # noqa: SLF001 - its own
@@ -109,6 +90,13 @@ class Batch:
     def offsets(self) -> torch.Tensor:
         """Where each payload starts in ``buffer``, then its end: int64 [len + 1]."""
         return frame_offsets(self.sizes)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """True if GPU kernels decode the frame, and the host does not know its sizes."""
+        if self._buffer is None or self._sizes is None:
+            return False
+        return runs_on_gpu([self._buffer]) and self._sizes.device == self._buffer.device
 
     def payloads(self) -> list[torch.Tensor]:
         """Return the payloads; waits for a GPU once, and encodes what its fused kernels left."""
@@ -137,12 +125,12 @@ class Batch:
             return Batch(self._buffer[: int(frame_offsets(sizes)[-1])], sizes)
         return Batch(pack_frame(self.payloads()), sizes)
 
-    def _settle(self, parts: Sequence[_Part]) -> list[_Part]:
+    def _settle(self, parts: Sequence[Part]) -> list[Part]:
         """Return the parts with known sizes and the payloads of the second pass; waits once."""
         if self._settled is None:
             encoded = settled([part.encoded for part in parts])
             pairs = zip(parts, encoded, strict=True)
-            self._settled = [_Part(part.places, one) for part, one in pairs]
+            self._settled = [Part(part.places, one) for part, one in pairs]
         return self._settled
 
     def trimmed(self) -> Batch:
@@ -155,261 +143,6 @@ class Batch:
         return Batch(batch.buffer[: int(frame_offsets(sizes)[-1])], sizes)
 
 
-def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
-    """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
-
-    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, those with
-    prediction, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a CUDA graph after it
-    was made once with the same tensors. What a fused kernel cannot code (outliers and wide alphabets of
-    ``rows``, wide alphabets of ``ans``) is stored exactly in ``buffer``; ``Batch.trimmed`` and
-    ``Batch.payloads`` wait, and encode it in a second pass.
-
-    Raises:
-        SpecError: the lists differ in length or a tensor cannot be encoded.
-
-    Example:
-        >>> from tersor import Bound, create
-        >>> tensors = [torch.randn(4, 8), torch.randn(5)]
-        >>> codecs = [create("rows", bound=Bound.relative(0.03)), create("half")]
-        >>> batch = encode_batch(tensors, codecs)
-        >>> infos = [TensorInfo.of(x) for x in tensors]
-        >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
-        [(4, 8), (5,)]
-    """
-    _check_can_encode(tensors, codecs)
-    if runs_on_gpu(tensors):
-        parts = _encode(tensors, codecs, range(len(tensors)))
-        return Batch._of_parts(parts, *_joined(parts, tensors, codecs))  # noqa: SLF001 - its module
-
-    def encode(start: int, stop: int) -> list[_Part]:
-        return _encode(tensors, codecs, range(start, stop))
-
-    made = threads.run(encode, _split_by_size(tensors))
-    return Batch._of_parts([part for parts in made for part in parts])  # noqa: SLF001 - its module
-
-
-def _encode(xs: Sequence[torch.Tensor], codecs: Sequence[Codec], places: range) -> list[_Part]:
-    parts = []
-    for codec, group in _calls(codecs, xs, places):
-        bounds = [_bound_of(codecs[k]) for k in group] if codec.takes_bound() else None
-        parts.append(_Part(group, codec.encode([materialised(xs[k]) for k in group], bounds)))
-    return parts
-
-
-def _bound_of(codec: Codec) -> Bound:
-    bound: Bound = codec.bound  # type: ignore[attr-defined]
-    return bound
-
-
-def _joined(
-    parts: Sequence[_Part], tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the frame and the sizes of what a GPU encoded, without waiting."""
-    for places, encoded in parts:
-        if encoded.is_settled and encoded.device_sizes is None:
-            # the frame has room for what a codec says, and those who know its sizes do not ask for
-            # them; fused kernels write what the layout says
-            for k, size in zip(places, encoded.sizes, strict=True):
-                check_written(codecs[k], size, tuple(tensors[k].shape), tensors[k].dtype)
-    buffers = [encoded.frame() for _, encoded in parts]
-    sizes = [_device_sizes(encoded, buffers[0].device) for _, encoded in parts]
-    places = [k for part in parts for k in part.places]
-    if len(parts) == 1 and places == list(range(len(places))):
-        return buffers[0], sizes[0]
-    rooms = [
-        padded(codec.max_nbytes(tuple(x.shape), x.dtype))
-        for codec, x in zip(codecs, tensors, strict=True)
-    ]
-    frame, ordered = join_frame(buffers, sizes, places, rooms)
-    return frame, ordered
-
-
-def _device_sizes(encoded: EncodedList, device: torch.device) -> torch.Tensor:
-    if encoded.device_sizes is not None:
-        return encoded.device_sizes
-    sizes = encoded.sizes
-    return sizes if isinstance(sizes, torch.Tensor) else on_device(tuple(sizes), device)
-
-
 def runs_on_gpu(tensors: Sequence[torch.Tensor]) -> bool:
     """True if the kernels for these tensors, all on one device, are those for a GPU."""
     return bool(tensors) and backend_for(tensors[0].device) == "gpu"
-
-
-def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
-    """Raise ``SpecError`` unless each tensor has a codec that can encode it as one payload."""
-    _check_codecs(codecs)
-    if len(tensors) != len(codecs):
-        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
-    for x in tensors:
-        check_tensor(x)
-    _check_supported(codecs, [x.dtype for x in tensors])
-    check_num_values(max((x.numel() for x in tensors), default=0))
-    for x in tensors:
-        if x.device != tensors[0].device:
-            raise SpecError(
-                f"the tensors of a list must be on one device, not on {tensors[0].device} and "
-                f"{x.device}; move them, or encode each device's tensors apart"
-            )
-
-
-def _check_codecs(codecs: Sequence[Codec]) -> None:
-    """Raise ``SpecError`` unless this is a list of codecs."""
-    if isinstance(codecs, Codec):
-        raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
-    for codec in {id(codec): codec for codec in codecs}.values():
-        check_is_codec(codec)
-
-
-def _check_supported(codecs: Sequence[Codec], dtypes: Sequence[torch.dtype]) -> None:
-    """Raise ``SpecError`` for a codec with a dtype that it does not take; equal pairs count once."""
-    pairs = zip(codecs, dtypes, strict=True)
-    for codec, dtype in {(id(codec), dtype): (codec, dtype) for codec, dtype in pairs}.values():
-        codec.check_supported(dtype)
-
-
-def decode_batch(
-    batch: Batch,
-    infos: Sequence[TensorInfo],
-    codecs: Sequence[Codec],
-    out: Sequence[torch.Tensor] | None = None,
-) -> list[torch.Tensor]:
-    """Decode all tensors of a batch, in parallel, into ``out`` or into new tensors.
-
-    Raises:
-        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
-        CorruptDataError: the sizes or a payload are malformed.
-    """
-    if _is_on_device(batch):
-        decoded = begin_decode_batch(batch, infos, codecs, out).check()
-        return decoded if out is None else _copied(decoded, out)
-    payloads = batch.payloads()
-    if len(payloads) != len(infos):
-        raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
-    _check_codecs(codecs)
-    if len(infos) != len(codecs):
-        raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
-    _check_supported(codecs, [info.dtype for info in infos])
-    for payload, info in zip(payloads, infos, strict=True):
-        check_payload_size(payload, info.numel)
-    targets = _targets(infos, out, [payload.device for payload in payloads])
-    _decode([checked_payload(payload) for payload in payloads], targets, codecs)
-    return targets if out is None else _copied(targets, out)
-
-
-def _is_on_device(batch: Batch) -> bool:
-    """True if a GPU decodes the batch, and the host does not know its sizes."""
-    if batch._buffer is None:  # noqa: SLF001 - its module
-        return False
-    return runs_on_gpu([batch.buffer]) and batch.sizes.device == batch.buffer.device
-
-
-def _decode(
-    payloads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], codecs: Sequence[Codec]
-) -> None:
-    """Decode payloads of sizes that the host knows; waits for a GPU once."""
-
-    def decode(start: int, stop: int) -> list[tuple[list[int], Undecoded]]:
-        left = []
-        for codec, places in _calls(codecs, targets, range(start, stop)):
-            encoded = EncodedList.apart([payloads[k] for k in places])
-            undecoded = codec.decode(encoded, [targets[k] for k in places])
-            if undecoded is not None:
-                left.append((places, undecoded))
-        return left
-
-    left = [one for part in threads.run(decode, _split_by_size(targets)) for one in part]
-    states = iter(torch.cat([one.status for _, one in left]).tolist() if left else ())
-    for places, undecoded in left:
-        for j, k in enumerate(places):
-            if next(states):
-                undecoded.decode(j, payloads[k])
-
-
-def begin_decode_batch(
-    batch: Batch,
-    infos: Sequence[TensorInfo],
-    codecs: Sequence[Codec],
-    out: Sequence[torch.Tensor] | None = None,
-) -> Decoding:
-    """Start to decode a batch whose sizes are on the GPU; return without waiting.
-
-    Whoever uses the tensors before ``Decoding.check`` must check afterwards. On a GPU an ``out`` that
-    is not contiguous is not written; ``decode_batch`` does that. On the CPU all is done at once.
-
-    Raises:
-        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
-        CorruptDataError: on the CPU, the sizes or a payload are malformed.
-    """
-    if not _is_on_device(batch):
-        return Decoding.finished(decode_batch(batch, infos, codecs, out))
-    _check_codecs(codecs)
-    if not len(batch.sizes) == len(infos) == len(codecs):
-        raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
-    _check_supported(codecs, [info.dtype for info in infos])
-    targets = _targets(infos, out, [batch.buffer.device] * len(infos))
-    groups = list(_calls(codecs, targets, range(len(targets))))
-    return Decoding.begin(batch.buffer, batch.sizes, targets, groups)
-
-
-def _targets(
-    infos: Sequence[TensorInfo],
-    out: Sequence[torch.Tensor] | None,
-    devices: Sequence[torch.device],
-) -> list[torch.Tensor]:
-    """Return contiguous tensors to decode into: those of ``out`` where possible."""
-    wanted = [None] * len(infos) if out is None else out
-    if len(wanted) != len(infos):
-        raise SpecError(f"{len(infos)} payloads need as many outputs, not {len(wanted)}")
-    return [
-        checked_out(x, info, device) for x, info, device in zip(wanted, infos, devices, strict=True)
-    ]
-
-
-def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
-
-
-def _calls(
-    codecs: Sequence[Codec],
-    tensors: Sequence[torch.Tensor],
-    places: range,
-) -> Iterator[tuple[Codec, list[int]]]:
-    """Yield a codec and the places of the tensors that one call of it takes.
-
-    They share all options but the bound, and the dtype. On the CPU a call ends after some MiB: what
-    Python does for it then runs in parallel with the kernels of another thread.
-    """
-    groups: dict[tuple[Hashable, torch.dtype], tuple[Codec, list[int]]] = {}
-    # most tensors of a list share a codec, which is asked once; held, so that ids stay their own
-    held = [codecs[k] for k in places]
-    known: dict[tuple[int, torch.dtype], list[int]] = {}
-    for k, codec in zip(places, held, strict=True):
-        kind = (id(codec), tensors[k].dtype)
-        if kind not in known:
-            key = (codec.batch_key(), tensors[k].dtype)
-            known[kind] = groups.setdefault(key, (codec, []))[1]
-        known[kind].append(k)
-    for codec, group in groups.values():
-        if tensors[group[0]].device.type != "cpu":
-            yield codec, group
-            continue
-        for run in split_by_nbytes(tensors, group):
-            yield codec, run
-
-
-def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """Cut the list into runs of about equal bytes, one per thread worth starting.
-
-    On another device than the CPU there is one: a thread of its own would leave the caller's stream.
-    """
-    if any(tensor.device.type != "cpu" for tensor in tensors):
-        return [(0, len(tensors))]
-    total = sum(tensor.nbytes for tensor in tensors)
-    count = threads.num_parts(len(tensors), total)
-    edges, filled = [0], 0
-    for k, tensor in enumerate(tensors):
-        filled += tensor.nbytes
-        if len(edges) < count and filled * count >= total * len(edges):
-            edges.append(k + 1)
-    return list(pairwise([*edges, len(tensors)]))
