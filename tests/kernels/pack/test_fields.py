@@ -90,7 +90,7 @@ from tersor.kernels.runtime.cpu import intrinsics as machine
 if sys.argv[1] == "portable":
     assert not machine.HAS_BMI2
     assert machine.squeeze_bytes is machine.squeeze_bytes_portable
-from tests.kernels.test_bitfields import digest_of_packing
+from tests.kernels.pack.test_fields import digest_of_packing
 print(digest_of_packing())
 """
 
