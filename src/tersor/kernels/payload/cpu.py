@@ -1,4 +1,4 @@
-"""Headers of plain payloads in numba; ``plain.py`` says what they are."""
+"""Headers of plain payloads in numba; ``compose.py`` says what they are."""
 
 from __future__ import annotations
 

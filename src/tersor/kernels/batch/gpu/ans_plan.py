@@ -123,7 +123,7 @@ def decide_alphabets(
     Args:
         tiles: of the list.
         quantized: extents and missing values are there; the rest is written.
-        grids: ``grids.gpu.grid_table``; a step becomes 0 where the codes span more than 256.
+        grids: ``quantize.gpu.grids.grid_table``; a step becomes 0 where the codes span more than 256.
         status: int32 [tensors], 1 there, else 0; written.
     """
     _alphabet_kernel[(status.numel(),)](
@@ -147,7 +147,7 @@ def plan_payloads(
         tiles: of the list.
         quantized: complete.
         body_nbytes: int64 [tensors], what the coder's bodies take.
-        keys: finite range of each tensor whose values do not surely vary, as ``finite_range.gpu``
+        keys: finite range of each tensor whose values do not surely vary, as ``quantize.gpu.finite_range``
             keeps it.
         grids: those of ``decide_alphabets``.
         dtype: of the tensors.

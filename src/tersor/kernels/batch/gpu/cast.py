@@ -110,7 +110,7 @@ def decode_casts(
 ) -> torch.Tensor:
     """Widen payloads into contiguous tensors of one dtype and device, without waiting.
 
-    Arguments and result are those of ``group_list.gpu.decode_groups``; ``source`` is what payloads
+    Arguments and result are those of ``group.decode_groups``; ``source`` is what payloads
     hold.
     """
     device = buffer.device

@@ -3,7 +3,7 @@
 Encoding reads every value once (twice for a relative bound): programs quantize tiles of 1024
 values, pack each into a slot of worst-case size, and note its words; a running sum over the tiles
 and one small program then decide sizes and places; further programs put the words there. Where
-tensors are small, so that launches take longer than the work, ``flat_small`` needs two of them.
+tensors are small, so that launches take longer than the work, ``flat_short`` needs two of them.
 """
 
 from __future__ import annotations

@@ -209,8 +209,8 @@ def encode_small(
 
     Args:
         numels: values of each tensor.
-        starts: ``tensor_list.gpu.addresses`` of them.
-        bounds: ``tensor_list.gpu.bound_table``.
+        starts: ``runtime.gpu.tiles.addresses`` of them.
+        bounds: ``runtime.gpu.tiles.bound_table``.
         fixed_nbytes: bytes of each coded body before its words.
         dtype: of the tensors.
         aligned: whether every start is a multiple of 16 bytes.

@@ -129,7 +129,7 @@ def decode_groups(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts; see ``flat.gpu.decode_flat``.
+        offsets: int64 [len(outs)], where each starts; see ``flat.decode_flat``.
         sizes: int64 [len(outs)], bytes of each that may be read.
         outs: what to write.
         nbits: 8 or 4.

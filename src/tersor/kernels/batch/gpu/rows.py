@@ -174,17 +174,17 @@ class _Workspace:
         again_first: int64 [num_rows].
         again_ends: int64 [num_tiles].
         num_kept: int64.
-        marks: int32; see ``index_list.gpu.SplitIndex``.
+        marks: int32; see ``rows.gpu.index.SplitIndex``.
         refs: int32 [num_rows].
-        unique: int64; see ``index_list.gpu.Decisions``.
+        unique: int64; see ``rows.gpu.index.Decisions``.
         stream_counts: int64 [2 * num_matrices].
         alphabets: int32 [2 * num_matrices].
         rotations: int32 [2 * num_matrices].
         lows: int32.
-        grids: [num_matrices, 3]; see ``grids.gpu``.
+        grids: [num_matrices, 3]; see ``quantize.gpu.grids``.
         codes: uint8 of the distinct rows, modulo 256.
         symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
-        plan: int64; see ``rows_plan.gpu``.
+        plan: int64; see ``rows_plan``.
         targets: int64 [2 * num_matrices].
     """
 
@@ -259,7 +259,7 @@ class _Task:
         starts: int64, their addresses.
         room: working memory.
         extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
-        keys: finite ranges, as ``finite_range.gpu`` keeps them.
+        keys: finite ranges, as ``quantize.gpu.finite_range`` keeps them.
         counts: int64, of the symbols of all streams.
         by_value: numbers of the rows.
         by_code: numbers of the distinct rows by their codes.

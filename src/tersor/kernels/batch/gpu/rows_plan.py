@@ -206,10 +206,10 @@ def plan_payloads(
     Args:
         matrices: of the list.
         unique: int64, distinct rows; 0 where the matrix cannot be coded here.
-        nbytes: int64 [2 * num_matrices], sizes of the coded streams of ``index_list.gpu.Decisions``.
-        codes: what is known of the codes; see ``index_list.gpu``.
-        keys: finite ranges, as ``finite_range.gpu`` keeps them.
-        grids: of ``grids.gpu``.
+        nbytes: int64 [2 * num_matrices], sizes of the coded streams of ``rows.gpu.index.Decisions``.
+        codes: what is known of the codes; see ``rows.gpu.index``.
+        keys: finite ranges, as ``quantize.gpu.finite_range`` keeps them.
+        grids: of ``quantize.gpu.grids``.
         out: the buffer.
         dtype: of the values.
         plan: int64 [num_matrices * PLAN_COLUMNS], for ``place_payloads``; written.

@@ -138,7 +138,7 @@ def _quantize_symbols_kernel(
 def quantize_symbols(
     x: torch.Tensor, grid: Grid, low: float, high: float
 ) -> tuple[Symbols, torch.Tensor]:
-    """See ``fused.quantize_symbols``.
+    """See ``compose.quantize_symbols``.
 
     Rounding keeps order, so the codes of the range's ends are the extreme codes: without outliers
     the alphabet is known beforehand and the codes need not be stored.
@@ -178,7 +178,7 @@ def _dequantize_symbols_kernel(
 def dequantize_symbols(
     symbols: torch.Tensor, other: Symbols, step: float, out: torch.Tensor
 ) -> None:
-    """See ``fused.dequantize_symbols``."""
+    """See ``compose.dequantize_symbols``."""
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
     if out.dtype != wide or other.escape_positions.numel():
         bounded_dequantize(unmap_symbols(symbols, other), step, out)

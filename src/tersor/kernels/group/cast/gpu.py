@@ -63,7 +63,7 @@ def cast_groups(
     """Cast the ``GROUPS`` groups of a tile: one pass for the largest magnitude, one to round.
 
     Args:
-        x_ptr: ``num_values`` values of any float dtype, as ``hadamard.gpu.load_values`` reads them.
+        x_ptr: ``num_values`` values of any float dtype, as ``transform.gpu.load_values`` reads them.
         num_values: of the tensor; its last group may have fewer than others.
         scales_ptr: one float32 per group.
         out_ptr: one byte per value.

@@ -139,7 +139,7 @@ def group_transform_quantize(
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
     base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``fused.group_transform_quantize``."""
+    """See ``compose.group_transform_quantize``."""
     num_groups = -(-x.numel() // group)
     scales, data = out or (
         empty((num_groups,), torch.float32, x.device),
@@ -236,7 +236,7 @@ def group_dequantize_transform(
     out: torch.Tensor,
     add: bool = False,
 ) -> None:
-    """See ``fused.group_dequantize_transform``."""
+    """See ``compose.group_dequantize_transform``."""
     scales = torch.atleast_2d(scales)
     num_senders, num_groups = scales.shape
     # a wrong size raises here, not beyond the end of the data

@@ -1,6 +1,6 @@
 """Tiles of whole groups as rows of 32 values in Triton: read, searched for magnitudes, written.
 
-Rows have the form of ``hadamard.gpu.split_rows``, those of the groups' lower halves and those of
+Rows have the form of ``transform.gpu.split_rows``, those of the groups' lower halves and those of
 their upper ones, one for each. A group of 32 is one lower row, and its upper one means nothing. All
 is counted from the start of the tile. ``group_words`` says what plain rows are.
 """

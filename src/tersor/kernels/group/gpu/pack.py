@@ -254,7 +254,7 @@ def read_sum(
     """Return the sum over the senders, in their order, of ``FACTOR`` times the rows' values.
 
     Args:
-        sent: the senders' words, as ``any_group.gpu.PackedGroups`` has them.
+        sent: the senders' words, as ``group.gpu.generic.PackedGroups`` has them.
         first: the tile's first group.
         num_rows: how many lower rows there are from there on.
         NBITS: 8 or 4.

@@ -1,7 +1,7 @@
 """Group quantization in Triton, alone and fused with the Hadamard transform, sums and a base.
 
 A program takes one of the tiles of ``group_tile``, whose groups are a power of two that it holds;
-``any_group`` takes the rest.
+``generic`` takes the rest.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def group_transform_quantize(
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
     base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``fused.group_transform_quantize``."""
+    """See ``compose.group_transform_quantize``."""
     num_groups = ceil_div(x.numel(), group)
     scales, data = _outputs(num_groups, nbits, group, out, x.device)
     if num_groups == 0:
@@ -161,7 +161,7 @@ def group_dequantize_transform(
     out: torch.Tensor,
     add: bool = False,
 ) -> None:
-    """See ``fused.group_dequantize_transform``."""
+    """See ``compose.group_dequantize_transform``."""
     scales = torch.atleast_2d(scales)
     num_groups = scales.shape[1]
     data = torch.atleast_2d(data).view(len(scales), num_groups * group * nbits // 8)
@@ -211,7 +211,7 @@ def group_dequantize_sum_quantize(
     seed: int | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``fused.group_dequantize_sum_quantize``."""
+    """See ``compose.group_dequantize_sum_quantize``."""
     num_groups = scales.shape[1]
     data = data.view(len(scales), num_groups * group * nbits // 8)
     new_scales, new_data = _outputs(num_groups, out_nbits, group, out, data.device)

@@ -125,7 +125,7 @@ def dequantize_tile(
 ):  # fmt: skip
     """Decode the sum over senders of the groups that ``ROWS`` lower rows belong to.
 
-    ``sent`` has the fields of ``any_group.gpu.PackedGroups``, whose data are words.
+    ``sent`` has the fields of ``group.gpu.generic.PackedGroups``, whose data are words.
     """
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
     GROUPS: tl.constexpr = ROWS // PER_GROUP

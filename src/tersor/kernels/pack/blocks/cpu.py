@@ -263,7 +263,7 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0
 def quantize_pack(
     x: torch.Tensor, grid: Grid, block: int = 32, base: bool = False, lead: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``fused.quantize_pack``."""
+    """See ``compose.quantize_pack``."""
     arguments = quantizer_arguments(x, grid)
     tile_outliers = np.zeros(-(-x.numel() // TILE), dtype=np.int64)
     body = pack_with(
@@ -306,7 +306,7 @@ def unpack(
 def unpack_dequantize(
     body: torch.Tensor, step: float, out: torch.Tensor, block: int = 32, base: bool = False
 ) -> int:
-    """See ``fused.unpack_dequantize``."""
+    """See ``compose.unpack_dequantize``."""
     arguments, nbytes = unpack_arguments(body, out.numel(), block, base)
     wide = torch.float64 if out.dtype == torch.float64 else torch.float32
     decoded = (

@@ -1,4 +1,4 @@
-"""Fixed-length packing, plain torch. Layout: ``bitpack/layout.py``."""
+"""Fixed-length packing, plain torch. Layout: ``layout.py``."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def _pack_kernel(
 def delta_pack(
     x: torch.Tensor, grid: Grid, block: int = 32, lead: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``composition.delta_pack``."""
+    """See ``compose.delta_pack``."""
     arguments = quantizer_arguments(x, grid)
     tile_outliers = np.zeros(-(-x.numel() // TILE), dtype=np.int64)
     body = pack_with(_pack_kernel, arguments, (tile_outliers,), x.numel(), block, False, lead)
@@ -160,7 +160,7 @@ def _unpack_kernel(
 
 
 def delta_unpack(body: torch.Tensor, step: float, out: torch.Tensor, block: int = 32) -> int:
-    """See ``composition.delta_unpack``.
+    """See ``compose.delta_unpack``.
 
     All parts but the last are first summed, in parallel too, so that every thread knows the code
     that its part starts from.

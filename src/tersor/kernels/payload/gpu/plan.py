@@ -322,8 +322,8 @@ def make_plan(
             ``outliers << 32 | values that are not finite``, then 1 for a tile that surely has two
             different finite values.
         fixed_nbytes: int64 [num_tensors], bytes of the body that the count alone decides.
-        keys: finite range of each tensor as ``finite_range.gpu`` keeps it.
-        grids: ``quantize.gpu.grid_table``.
+        keys: finite range of each tensor as ``quantize.gpu.finite_range`` keeps it.
+        grids: ``quantize.gpu.grids.grid_table``.
         dtype: of the tensors.
     """
     num_tensors = tiles.counts.numel()

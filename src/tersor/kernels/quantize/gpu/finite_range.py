@@ -100,7 +100,7 @@ def fold_ranges(
     """Fold a list of tensors of one dtype into their keys, zeroed before, [num_tensors, 2].
 
     Args:
-        starts: ``tensor_list.gpu.addresses`` of the tensors.
+        starts: ``runtime.gpu.tiles.addresses`` of the tensors.
         tiles: their table for tiles of ``TILE`` values.
         keys: of ``key_dtype(dtype)``.
         dtype: of the tensors.

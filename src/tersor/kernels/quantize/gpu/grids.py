@@ -95,8 +95,8 @@ def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> 
     A step of 0 says that no grid can keep the bound.
 
     Args:
-        keys: ranges as ``finite_range.gpu`` keeps them; not looked at for absolute bounds.
-        bounds: ``tensor_list.gpu.bound_table``.
+        keys: ranges as ``quantize.gpu.finite_range`` keeps them; not looked at for absolute bounds.
+        bounds: ``runtime.gpu.tiles.bound_table``.
         dtype: of the tensors.
     """
     grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)

@@ -307,7 +307,7 @@ class Ranges:
     """Where to put the finite range of each matrix, none of which has a single row.
 
     Attributes:
-        keys: as ``finite_range.gpu`` keeps ranges.
+        keys: as ``quantize.gpu.finite_range`` keeps ranges.
         extremes: float32 [num_extremes(rows)], working memory.
         dtype: of the values; not float64.
     """

@@ -72,7 +72,7 @@ class SplitIndex:
 
 @triton.jit
 def fields_nbytes(count, width):
-    """Return the size of packed fields; see ``bitfields.reference``."""
+    """Return the size of packed fields; see ``pack.fields.reference``."""
     return padded((count * width + 7) // 8)
 
 
@@ -207,7 +207,7 @@ def decide(
         matrices: of the list.
         by_code: rows counted by ``dedup.gpu.count_slots``, to be numbered after this.
         codes: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
-        grids: of ``grids.gpu``.
+        grids: of ``quantize.gpu.grids``.
         decisions: written.
     """
     tiles = matrices.rows.tiles

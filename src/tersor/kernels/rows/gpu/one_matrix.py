@@ -198,7 +198,7 @@ def decode_rows(
     out: torch.Tensor,
     coder: Coder = "huffman",
 ) -> int:
-    """See ``composition.decode_rows``; without outliers and escapes straight from the symbols."""
+    """See ``compose.decode_rows``; without outliers and escapes straight from the symbols."""
     num_rows, width = out.shape
     num_distinct, mode = read_head(data, num_rows)
     index, facts, start = _decode_index(data, mode, num_rows, num_distinct, coder)

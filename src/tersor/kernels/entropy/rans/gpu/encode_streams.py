@@ -223,7 +223,7 @@ def _encoding_layout(num_streams: int, num_table: int, num_words: int, num_block
 def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
     """Code every block of every stream, each with the frequencies of its own symbols.
 
-    ``counts`` is int64 [num_counts()] of ``histogram.gpu``, zeroed: working memory.
+    ``counts`` is int64 [num_counts()] of ``entropy.symbols.gpu.histogram``, zeroed: working memory.
     """
     symbols, num_narrow, num_streams = streams.symbols, streams.num_narrow, len(streams.capacities)
     device = symbols.device

@@ -188,7 +188,7 @@ def rans_decode_dequantize(
     out: torch.Tensor,
     frequencies: torch.Tensor | None = None,
 ) -> int:
-    """See ``fused.rans_decode_dequantize``; waits once, to see whether all went well."""
+    """See ``reference.rans_decode_dequantize``; waits once, to see whether all went well."""
     if out.numel() == 0:
         return reference.rans_decode(body, 0, mapped.alphabet, frequencies)[1]
     values = out.view(-1)

@@ -170,7 +170,7 @@ def encoding_tables(
     """Make frequencies and encoding entries of several streams in one launch.
 
     Args:
-        counts: int64, of ``histogram.gpu.stream_counts``.
+        counts: int64, of ``entropy.symbols.gpu.histogram.stream_counts``.
         alphabets: int32 [streams].
         rotations: int32 [streams]; symbol ``s`` is held in the byte ``s + rotation`` modulo 256.
         num_narrow: how many streams, the first ones, are of bytes.

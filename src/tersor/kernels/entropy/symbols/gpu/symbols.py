@@ -258,7 +258,7 @@ def _outliers_kernel(
 def quantize_symbols(
     x: torch.Tensor, grid: Grid, low: float, high: float
 ) -> tuple[Symbols, torch.Tensor]:
-    """See ``fused.quantize_symbols``; waits once where 256 symbols suffice for all codes.
+    """See ``compose.quantize_symbols``; waits once where 256 symbols suffice for all codes.
 
     Rounding keeps order, so the codes of the range's ends are the extreme codes, unless outliers,
     whose code is 0, change them.
@@ -335,7 +335,7 @@ def put_escapes(other: Symbols, step: float, out: torch.Tensor) -> None:
 def dequantize_symbols(
     symbols: torch.Tensor, other: Symbols, step: float, out: torch.Tensor
 ) -> None:
-    """See ``fused.dequantize_symbols``."""
+    """See ``compose.dequantize_symbols``."""
     values = out.view(-1)
     if out.numel():
         carrier = values.view(torch.int16) if out.dtype == torch.bfloat16 else values

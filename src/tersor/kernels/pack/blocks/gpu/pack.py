@@ -173,7 +173,7 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0
 def quantize_pack(
     x: torch.Tensor, grid: Grid, block: int = 32, base: bool = False, lead: int = 0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``fused.quantize_pack``."""
+    """See ``compose.quantize_pack``."""
     if base:
         codes, positions = bounded_quantize(x, grid)
         return pack(codes, block, base, lead), positions
@@ -246,7 +246,7 @@ def unpack(
 def unpack_dequantize(
     body: torch.Tensor, step: float, out: torch.Tensor, block: int = 32, base: bool = False
 ) -> int:
-    """See ``fused.unpack_dequantize``."""
+    """See ``compose.unpack_dequantize``."""
     if not base:
         return _unpack_values(body, step, out, block)
     codes, nbytes = unpack(body, out.numel(), block, base)
