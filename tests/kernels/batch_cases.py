@@ -91,7 +91,7 @@ def _decode_rows(dtype, encoders):
     for name, (xs, *arguments) in _encode_rows(dtype, encoders):
         if name.startswith("several"):
             continue  # slow to decode by the reference, and nothing new
-        for by, found in _decoding(encoders, batch.encode_rows, xs, *arguments):
+        for by, found in _decoding(encoders, batch.encode_row_lists, xs, *arguments):
             yield f"{name} {by}", found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,13 +15,11 @@ from tersor.codecs.registry import register
 from tersor.errors import SpecError
 from tersor.kernels.batch import decode_groups, encode_groups
 from tersor.kernels.batch.compose import check_nbytes, split_scales
-from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.kernels.group.layout import payload_nbytes
 from tersor.kernels.payload.frame import frame_views
 from tersor.kernels.runtime.op import Op
 from tersor.kernels.transform.reference import ORDER
-from tersor.types import Bound
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,20 +75,10 @@ class GroupCodec(FixedCodec):
         """The quantizer's bits and group, and whether a transform goes first."""
         return self.nbits, self.group, self.hadamard
 
-    def encode(
-        self,
-        xs: Sequence[torch.Tensor],
-        bounds: Sequence[Bound] | None = None,
-        *,
-        seed: int | None = None,
-        out: torch.Tensor | None = None,
-    ) -> EncodedList:
-        """See ``FixedCodec.encode``; ``seed`` rounds stochastically, in place of the codec's own."""
-        del bounds
-        encoded: EncodedList = self.encode_op(
-            xs, *self.parts(), seed=self._seed(seed), out=self.memory(xs, out)
-        )
-        return encoded
+    def seeding(self, seed: int | None) -> dict[str, int | None]:
+        """See ``FixedCodec.seeding``."""
+        check_seed(seed)
+        return {"seed": self.seed if seed is None else seed}
 
     def encode_difference(
         self,
@@ -126,8 +113,9 @@ class GroupCodec(FixedCodec):
         _, (payload,) = frame_views([nbytes], x.device, self.memory([x], out))
         values, subtrahend = materialised(x).view(-1), materialised(base).view(-1)
         target = split_scales(payload, x.numel(), self.group)
+        own = self.seeding(seed)["seed"]
         group_transform_quantize(
-            values, self.nbits, self.group, self._seed(seed), self.hadamard, target, subtrahend
+            values, self.nbits, self.group, own, self.hadamard, target, subtrahend
         )
         return payload
 
@@ -151,10 +139,6 @@ class GroupCodec(FixedCodec):
             data, scales, self.nbits, self.group, self.hadamard, base, add=True
         )
         return base
-
-    def _seed(self, seed: int | None) -> int | None:
-        check_seed(seed)
-        return self.seed if seed is None else seed
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the payload's size."""

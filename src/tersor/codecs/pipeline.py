@@ -11,6 +11,7 @@ import torch
 
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, option_names_of
+from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload.frame import checked_memory
 from tersor.kernels.runtime.op import Op
@@ -67,16 +68,34 @@ class FixedCodec(PipelineCodec):
         xs: Sequence[torch.Tensor],
         bounds: Sequence[Bound] | None = None,
         *,
+        seed: int | None = None,
         out: torch.Tensor | None = None,
     ) -> EncodedList:
         """See ``Codec.encode``; there is no bound.
 
-        ``out`` is uint8 memory to write to, at an address that is a multiple of 8: payload ``k`` takes
-        ``max_nbytes`` of it, rounded up to a multiple of 8.
+        Args:
+            xs: what to encode.
+            bounds: nothing.
+            seed: rounds stochastically, for a codec that ``takes_seed``, in place of its own.
+            out: uint8 memory to write to, at an address that is a multiple of 8: payload ``k`` takes
+                ``max_nbytes`` of it, rounded up to a multiple of 8.
+
+        Raises:
+            SpecError: ``out`` does not fit, or a seed means nothing to the codec.
         """
         del bounds
-        encoded: EncodedList = self.encode_op(xs, *self.parts(), out=self.memory(xs, out))
+        encoded: EncodedList = self.encode_op(
+            xs, *self.parts(), **self.seeding(seed), out=self.memory(xs, out)
+        )
         return encoded
+
+    def seeding(self, seed: int | None) -> dict[str, int | None]:
+        """Return the seed as the batch operation takes it, if it takes one."""
+        if seed is not None:
+            raise SpecError(
+                f"codec {self.codec_id!r} does not round stochastically; leave seed out"
+            )
+        return {}
 
     def memory(self, xs: Sequence[torch.Tensor], out: torch.Tensor | None) -> torch.Tensor | None:
         """Return ``out`` if it can hold the payloads of ``xs``; else raise ``SpecError``."""

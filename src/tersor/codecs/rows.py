@@ -10,7 +10,7 @@ import torch
 from tersor.codecs.pipeline import BoundedPipeline
 from tersor.codecs.registry import register
 from tersor.errors import SpecError
-from tersor.kernels.batch import decode_rows, encode_rows
+from tersor.kernels.batch import decode_row_lists, encode_row_lists
 from tersor.kernels.runtime.op import Op
 
 
@@ -30,8 +30,8 @@ class Rows(BoundedPipeline):
     """
 
     codec_id: ClassVar[str] = "rows"
-    encode_op: ClassVar[Op] = encode_rows
-    decode_op: ClassVar[Op] = decode_rows
+    encode_op: ClassVar[Op] = encode_row_lists
+    decode_op: ClassVar[Op] = decode_row_lists
 
     entropy: Literal["huffman", "ans"] = "huffman"
 

@@ -5,76 +5,35 @@ every backend and whose reference defines the bytes; where a backend has a fused
 it names its own target.
 """
 
-from tersor.kernels.runtime.op import Op
+from tersor.kernels.runtime.op import COMPOSED, Op
 
-_COMPOSED = "tersor.kernels.batch.compose"
-_CPU = "tersor.kernels.batch.cpu"
-_GPU = "tersor.kernels.batch.gpu.lists"
+_FOLDER = "tersor.kernels.batch"
 
-encode_streams = Op(
-    "encode_streams",
-    {
-        "composed": f"{_COMPOSED}:encode_streams",
-        "cpu": f"{_CPU}.flat:encode_streams",
-        "gpu": f"{_GPU}:encode_streams",
-    },
+
+def _op(name: str, cpu: str = "") -> Op:
+    """Return the operation that ``compose.py`` and ``gpu/lists.py`` define, and the CPU file if named."""
+    targets = {COMPOSED: f"{_FOLDER}.compose:{name}", "gpu": f"{_FOLDER}.gpu.lists:{name}"}
+    return Op(name, targets | ({"cpu": f"{_FOLDER}.cpu.{cpu}:{name}"} if cpu else {}))
+
+
+encode_streams, decode_streams = _op("encode_streams", "flat"), _op("decode_streams", "flat")
+encode_row_lists, decode_row_lists = (
+    _op("encode_row_lists", "rows"),
+    _op("decode_row_lists", "rows"),
 )
-decode_streams = Op(
-    "decode_streams",
-    {
-        "composed": f"{_COMPOSED}:decode_streams",
-        "cpu": f"{_CPU}.flat:decode_streams",
-        "gpu": f"{_GPU}:decode_streams",
-    },
-)
-encode_rows = Op(
-    "encode_row_lists",
-    {
-        "composed": f"{_COMPOSED}:encode_rows",
-        "cpu": f"{_CPU}.rows:encode_rows",
-        "gpu": f"{_GPU}:encode_rows",
-    },
-)
-decode_rows = Op(
-    "decode_row_lists",
-    {
-        "composed": f"{_COMPOSED}:decode_rows",
-        "cpu": f"{_CPU}.rows:decode_rows",
-        "gpu": f"{_GPU}:decode_rows",
-    },
-)
-encode_groups = Op(
-    "encode_groups",
-    {"composed": f"{_COMPOSED}:encode_groups", "gpu": f"{_GPU}:encode_groups"},
-)
-decode_groups = Op(
-    "decode_groups",
-    {"composed": f"{_COMPOSED}:decode_groups", "gpu": f"{_GPU}:decode_groups"},
-)
-encode_casts = Op(
-    "encode_casts", {"composed": f"{_COMPOSED}:encode_casts", "gpu": f"{_GPU}:encode_casts"}
-)
-decode_casts = Op(
-    "decode_casts", {"composed": f"{_COMPOSED}:decode_casts", "gpu": f"{_GPU}:decode_casts"}
-)
-encode_scaled_casts = Op(
-    "encode_scaled_casts",
-    {"composed": f"{_COMPOSED}:encode_scaled_casts", "gpu": f"{_GPU}:encode_scaled_casts"},
-)
-decode_scaled_casts = Op(
-    "decode_scaled_casts",
-    {"composed": f"{_COMPOSED}:decode_scaled_casts", "gpu": f"{_GPU}:decode_scaled_casts"},
-)
+encode_groups, decode_groups = _op("encode_groups"), _op("decode_groups")
+encode_casts, decode_casts = _op("encode_casts"), _op("decode_casts")
+encode_scaled_casts, decode_scaled_casts = _op("encode_scaled_casts"), _op("decode_scaled_casts")
 
 __all__ = [
     "decode_casts",
     "decode_groups",
-    "decode_rows",
+    "decode_row_lists",
     "decode_scaled_casts",
     "decode_streams",
     "encode_casts",
     "encode_groups",
-    "encode_rows",
+    "encode_row_lists",
     "encode_scaled_casts",
     "encode_streams",
 ]

@@ -28,8 +28,7 @@ from tersor.kernels.payload.layout import HEADER
 from tersor.kernels.quantize import Grid, finite_range
 from tersor.kernels.quantize.body import Body
 from tersor.kernels.quantize.grid import Range
-from tersor.kernels.rows import decode_rows as decode_matrix
-from tersor.kernels.rows import encode_rows as encode_matrix
+from tersor.kernels.rows import decode_rows, encode_rows
 from tersor.kernels.rows.compose import Coder
 from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
@@ -108,11 +107,11 @@ def encode_row_payload(
     """Return the payload of one tensor as distinct rows, and its range."""
     if x.numel() == 0:
         return seal_smallest(x, None), None
-    body, limits = encode_matrix(as_rows(x), bound, coder, HEADER.size)
+    body, limits = encode_rows(as_rows(x), bound, coder, HEADER.size)
     return seal_smallest(x, body, limits), limits
 
 
-def encode_rows(
+def encode_row_lists(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     coder: Coder,
@@ -132,14 +131,14 @@ def decode_row_payload(payload: torch.Tensor, out: torch.Tensor, coder: Coder) -
 
     def decode_body(opened: Opened, out: torch.Tensor) -> int:
         outliers = opened.positions, opened.values
-        nbytes: int = decode_matrix(opened.body, opened.step, *outliers, as_rows(out), coder)
+        nbytes: int = decode_rows(opened.body, opened.step, *outliers, as_rows(out), coder)
         return nbytes
 
     decode_payload(payload, out, decode_body)
 
 
-def decode_rows(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
-    """Decode what ``encode_rows`` wrote into contiguous tensors."""
+def decode_row_lists(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
+    """Decode what ``encode_row_lists`` wrote into contiguous tensors."""
     for out, payload in zip(outs, encoded.payloads(), strict=True):
         decode_row_payload(payload, out, coder)
 

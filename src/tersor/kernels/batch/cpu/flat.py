@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tersor.kernels.batch import compose
+from tersor.kernels.batch.cpu.runs import Made, decode_in_runs, encode_in_runs
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.encoders.encoder import Encoder
@@ -29,16 +30,10 @@ from tersor.kernels.quantize.cpu.quantize import (
     quantize_bytes,
     quantize_tile,
 )
-from tersor.kernels.quantize.grid import TILE, Range, limits_of
+from tersor.kernels.quantize.grid import TILE, limits_of
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu.intrinsics import address_of, array_at, njit
-from tersor.kernels.runtime.cpu_runs import (
-    EMPTY,
-    addresses_of,
-    run_into_scratch,
-    runs_of_equal,
-    split_by_nbytes,
-)
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, run_into_scratch
 from tersor.types import Bound
 
 
@@ -156,16 +151,13 @@ def encode_streams(
     block = _fused_block(dims, encoder)
     if block is None:
         return compose.encode_streams(xs, bounds, dims, encoder, with_ranges)
-    made: dict[int, tuple[torch.Tensor, Range | None]] = {}
-    common = [k for k, x in enumerate(xs) if _is_common(x)]
-    for run in runs_of_equal(xs, bounds, common):
-        payloads, ranges = _pack([xs[k] for k in run], bounds[run[0]], block)
-        triples = zip(run, payloads, ranges, strict=True)
-        made |= {k: (payload, limits) for k, payload, limits in triples if len(payload)}
-    for k in set(range(len(xs))).difference(made):
-        made[k] = compose.encode_stream(xs[k], bounds[k], 0, encoder)
-    parts = [made[k] for k in range(len(xs))]
-    return EncodedList.apart([one[0] for one in parts], xs, [one[1] for one in parts])
+    return encode_in_runs(
+        xs,
+        bounds,
+        _is_common,
+        lambda run, bound: _pack(run, bound, block),
+        lambda k: compose.encode_stream(xs[k], bounds[k], 0, encoder),
+    )
 
 
 def _fused_block(dims: int, encoder: Encoder) -> int | None:
@@ -175,10 +167,8 @@ def _fused_block(dims: int, encoder: Encoder) -> int | None:
     return None
 
 
-def _pack(
-    xs: Sequence[torch.Tensor], bound: Bound, block: int
-) -> tuple[list[torch.Tensor], list[Range]]:
-    """Return payloads and ranges of tensors of one dtype; an empty payload for what is not common."""
+def _pack(xs: Sequence[torch.Tensor], bound: Bound, block: int) -> list[Made]:
+    """Pack tensors of one dtype; an empty payload says that the kernel cannot code one."""
     counts, dtype = [x.numel() for x in xs], xs[0].dtype
     ranges = np.empty((len(xs), 2))
     payloads = run_into_scratch(
@@ -193,7 +183,8 @@ def _pack(
         block,
         ranges,
     )
-    return payloads, [(low, high) for low, high in ranges.tolist()]
+    pairs = zip(payloads, ranges.tolist(), strict=True)
+    return [(payload, (low, high)) for payload, (low, high) in pairs]
 
 
 @njit(nogil=True, cache=True)
@@ -243,21 +234,28 @@ def decode_streams(
         compose.decode_streams(outs, encoded, dims, encoder)
         return
     payloads = encoded.payloads()
-    left = set(range(len(outs)))
-    common = [k for k, out in enumerate(outs) if _is_common(out)]
-    for run in split_by_nbytes(outs, common):
-        dtype = outs[run[0]].dtype
-        done = np.zeros(len(run), dtype=np.bool_)
-        _unpack_kernel(
-            addresses_of([payloads[k] for k in run]),
-            np.array([payloads[k].numel() for k in run]),
-            addresses_of([outs[k] for k in run]),
-            np.array([outs[k].numel() for k in run]),
-            EMPTY[dtype],
-            BoundArgs.of(Bound.absolute(0.0), limits_of(dtype)),
-            block,
-            done,
-        )
-        left.difference_update(k for k, is_done in zip(run, done.tolist(), strict=True) if is_done)
-    for k in sorted(left):
-        compose.decode_stream(payloads[k], outs[k], 0, encoder)
+    decode_in_runs(
+        outs,
+        payloads,
+        _is_common,
+        lambda run, of_run: _unpack(run, of_run, block),
+        lambda k: compose.decode_stream(payloads[k], outs[k], 0, encoder),
+    )
+
+
+def _unpack(
+    outs: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor], block: int
+) -> list[bool]:
+    """Decode into tensors of one dtype; return which of the payloads the kernel could decode."""
+    done = np.zeros(len(outs), dtype=np.bool_)
+    _unpack_kernel(
+        addresses_of(payloads),
+        np.array([payload.numel() for payload in payloads]),
+        addresses_of(outs),
+        np.array([out.numel() for out in outs]),
+        EMPTY[outs[0].dtype],
+        BoundArgs.of(Bound.absolute(0.0), limits_of(outs[0].dtype)),
+        block,
+        done,
+    )
+    return done.tolist()

@@ -15,12 +15,13 @@ import torch
 
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
+from tersor.kernels.batch.cpu.runs import Made, decode_in_runs, encode_in_runs
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.quantize.cpu.finite_range import INFINITIES, range_if_finite
 from tersor.kernels.quantize.cpu.quantize import BoundArgs, fit_grid, quantize_bytes
-from tersor.kernels.quantize.grid import Range, limits_of
+from tersor.kernels.quantize.grid import limits_of
 from tersor.kernels.rows.compose import Coder
 from tersor.kernels.rows.cpu.index import (
     put_index,
@@ -31,13 +32,7 @@ from tersor.kernels.rows.cpu.index import (
 )
 from tersor.kernels.rows.dedup.cpu import distinct_rows
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
-from tersor.kernels.runtime.cpu_runs import (
-    EMPTY,
-    addresses_of,
-    run_into_scratch,
-    runs_of_equal,
-    split_by_nbytes,
-)
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, run_into_scratch
 from tersor.types import Bound
 
 
@@ -160,32 +155,26 @@ def _is_common(x: torch.Tensor) -> bool:
     return x.dtype in INFINITIES and x.numel() > 0 and x.shape[1] % 8 == 0
 
 
-def encode_rows(
+def encode_row_lists(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     coder: Coder,
     with_ranges: bool = False,
 ) -> EncodedList:
-    """See ``compose.encode_rows``."""
+    """See ``compose.encode_row_lists``."""
     if coder != "huffman":
-        return compose.encode_rows(xs, bounds, coder, with_ranges)
-    matrices = [as_rows(x) for x in xs]
-    made: dict[int, tuple[torch.Tensor, Range | None]] = {}
-    common = [k for k, x in enumerate(matrices) if _is_common(x)]
-    for run in runs_of_equal(matrices, bounds, common):
-        payloads, ranges = _encode([matrices[k] for k in run], bounds[run[0]])
-        triples = zip(run, payloads, ranges, strict=True)
-        made |= {k: (payload, limits) for k, payload, limits in triples if len(payload)}
-    for k in set(range(len(xs))).difference(made):
-        made[k] = compose.encode_row_payload(xs[k], bounds[k], coder)
-    parts = [made[k] for k in range(len(xs))]
-    return EncodedList.apart([one[0] for one in parts], xs, [one[1] for one in parts])
+        return compose.encode_row_lists(xs, bounds, coder, with_ranges)
+    return encode_in_runs(
+        [as_rows(x) for x in xs],
+        bounds,
+        _is_common,
+        _encode,
+        lambda k: compose.encode_row_payload(xs[k], bounds[k], coder),
+    )
 
 
-def _encode(
-    matrices: Sequence[torch.Tensor], bound: Bound
-) -> tuple[list[torch.Tensor], list[Range]]:
-    """Return payloads and ranges of matrices of one dtype; an empty payload for what is not common."""
+def _encode(matrices: Sequence[torch.Tensor], bound: Bound) -> list[Made]:
+    """Encode matrices of one dtype; an empty payload says that the kernel cannot code one."""
     shapes, dtype = [tuple(x.shape) for x in matrices], matrices[0].dtype
     ranges = np.empty((len(matrices), 2))
     payloads = run_into_scratch(
@@ -199,7 +188,8 @@ def _encode(
         INFINITIES[dtype],
         ranges,
     )
-    return payloads, [(low, high) for low, high in ranges.tolist()]
+    pairs = zip(payloads, ranges.tolist(), strict=True)
+    return [(payload, (low, high)) for payload, (low, high) in pairs]
 
 
 @njit(nogil=True, cache=True)
@@ -251,26 +241,31 @@ def _decode_kernel(
             decoded[k] = _decode_slice(body, like.dtype.type(step), shapes[k, 1], buffers, out)
 
 
-def decode_rows(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
-    """See ``compose.decode_rows``."""
+def decode_row_lists(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
+    """See ``compose.decode_row_lists``."""
     if coder != "huffman":
-        compose.decode_rows(outs, encoded, coder)
+        compose.decode_row_lists(outs, encoded, coder)
         return
-    matrices, payloads = [as_rows(out) for out in outs], encoded.payloads()
-    left = set(range(len(outs)))
-    common = [k for k, out in enumerate(matrices) if out.dtype in INFINITIES and out.numel()]
-    for run in split_by_nbytes(matrices, common):
-        dtype = outs[run[0]].dtype
-        done = np.zeros(len(run), dtype=np.bool_)
-        _decode_kernel(
-            addresses_of([payloads[k] for k in run]),
-            np.array([payloads[k].numel() for k in run]),
-            addresses_of([matrices[k] for k in run]),
-            np.array([matrices[k].shape for k in run]),
-            EMPTY[dtype],
-            BoundArgs.of(Bound.absolute(0.0), limits_of(dtype)),
-            done,
-        )
-        left.difference_update(k for k, is_done in zip(run, done.tolist(), strict=True) if is_done)
-    for k in sorted(left):
-        compose.decode_row_payload(payloads[k], outs[k], coder)
+    payloads = encoded.payloads()
+    decode_in_runs(
+        [as_rows(out) for out in outs],
+        payloads,
+        lambda out: out.dtype in INFINITIES and out.numel() > 0,
+        _decode,
+        lambda k: compose.decode_row_payload(payloads[k], outs[k], coder),
+    )
+
+
+def _decode(outs: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor]) -> list[bool]:
+    """Decode into matrices of one dtype; return which of the payloads the kernel could decode."""
+    done = np.zeros(len(outs), dtype=np.bool_)
+    _decode_kernel(
+        addresses_of(payloads),
+        np.array([payload.numel() for payload in payloads]),
+        addresses_of(outs),
+        np.array([out.shape for out in outs]),
+        EMPTY[outs[0].dtype],
+        BoundArgs.of(Bound.absolute(0.0), limits_of(outs[0].dtype)),
+        done,
+    )
+    return done.tolist()

@@ -18,8 +18,9 @@ from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
-from tersor.kernels.batch.gpu import ans, ans_decode, flat, group, rows, rows_decode
+from tersor.kernels.batch.gpu import ans, ans_decode, flat, rows, rows_decode
 from tersor.kernels.batch.gpu import cast as casts
+from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.group import layout as group_layout
 from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
@@ -92,28 +93,28 @@ def decode_streams(
     return Undecoded(fused.decode(*_placed(encoded), outs, status=encoded.status), decode_one)
 
 
-def encode_rows(
+def encode_row_lists(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     coder: Coder,
     with_ranges: bool = False,
 ) -> EncodedList:
-    """See ``compose.encode_rows``; with rANS it does not wait."""
+    """See ``compose.encode_row_lists``; with rANS it does not wait."""
     if coder != "ans":
-        return compose.encode_rows(xs, bounds, coder, with_ranges)
+        return compose.encode_row_lists(xs, bounds, coder, with_ranges)
 
     def encode_one(k: int) -> torch.Tensor:
-        return compose.encode_rows([xs[k]], [bounds[k]], coder).payloads()[0]
+        return compose.encode_row_lists([xs[k]], [bounds[k]], coder).payloads()[0]
 
     return _unsettled(rows.encode_rows_list([as_rows(x) for x in xs], bounds), encode_one)
 
 
-def decode_rows(
+def decode_row_lists(
     outs: Sequence[torch.Tensor],
     encoded: EncodedList,
     coder: Coder,
 ) -> Undecoded | None:
-    """See ``compose.decode_rows`` and ``decode_streams``."""
+    """See ``compose.decode_row_lists`` and ``decode_streams``."""
 
     def decode_one(k: int, payload: torch.Tensor) -> None:
         compose.decode_row_payload(payload, outs[k], coder)
@@ -127,84 +128,94 @@ def decode_rows(
 def encode_groups(
     xs: Sequence[torch.Tensor],
     nbits: int,
-    group_size: int,
+    group: int,
     hadamard: bool,
     seed: int | None = None,
     out: torch.Tensor | None = None,
 ) -> EncodedList:
     """See ``compose.encode_groups``."""
-    options = (nbits, group_size, hadamard, seed, out)
-    if not _worth_a_table(xs) or not group_layout.is_held_whole(group_size):
-        return compose.encode_groups(xs, *options)
-    return _known(group.encode_groups(xs, *options))
+    fused = groups.encode_groups if group_layout.is_held_whole(group) else None
+    return _encode_fixed(fused, compose.encode_groups, xs, nbits, group, hadamard, seed, out)
 
 
 def decode_groups(
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    nbits: int,
-    group_size: int,
-    hadamard: bool,
+    outs: Sequence[torch.Tensor], encoded: EncodedList, nbits: int, group: int, hadamard: bool
 ) -> Undecoded | None:
     """See ``compose.decode_groups`` and ``decode_streams``."""
-    options = (nbits, group_size, hadamard)
-    fused = group.decode_groups if group_layout.is_held_whole(group_size) else None
-
-    def nbytes(out: torch.Tensor) -> int:
-        return group_layout.payload_nbytes(out.numel(), nbits, group_size)
-
-    return _decode_fixed(outs, encoded, nbytes, fused, compose.decode_groups, options)
+    fused = groups.decode_groups if group_layout.is_held_whole(group) else None
+    nbytes = partial(group_layout.payload_nbytes, nbits=nbits, group=group)
+    options = (nbits, group, hadamard)
+    return _decode_fixed(fused, compose.decode_groups, nbytes, outs, encoded, *options)
 
 
 def encode_casts(
     xs: Sequence[torch.Tensor], target: torch.dtype | None, out: torch.Tensor | None = None
 ) -> EncodedList:
     """See ``compose.encode_casts``."""
-    if target is None or not _worth_a_table(xs):
-        return compose.encode_casts(xs, target, out)
-    return _known(casts.encode_casts(xs, target, out))
+    fused = None if target is None else casts.encode_casts
+    return _encode_fixed(fused, compose.encode_casts, xs, target, out)
 
 
 def decode_casts(
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    source: torch.dtype | None,
+    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype | None
 ) -> Undecoded | None:
     """See ``compose.decode_casts`` and ``decode_streams``."""
     fused = None if source is None else casts.decode_casts
-
-    def nbytes(out: torch.Tensor) -> int:
-        return out.numel() * (source or out.dtype).itemsize
-
-    return _decode_fixed(outs, encoded, nbytes, fused, compose.decode_casts, (source,))
+    return _decode_fixed(
+        fused, compose.decode_casts, lambda numel: 2 * numel, outs, encoded, source
+    )
 
 
 def encode_scaled_casts(
-    xs: Sequence[torch.Tensor],
-    target: torch.dtype,
-    group_size: int,
-    out: torch.Tensor | None = None,
+    xs: Sequence[torch.Tensor], target: torch.dtype, group: int, out: torch.Tensor | None = None
 ) -> EncodedList:
     """See ``compose.encode_scaled_casts``."""
-    if not _worth_a_table(xs) or group_size > cast_layout.TILE:
-        return compose.encode_scaled_casts(xs, target, group_size, out)
-    return _known(casts.encode_scaled_casts(xs, target, group_size, out))
+    fused = casts.encode_scaled_casts if group <= cast_layout.TILE else None
+    return _encode_fixed(fused, compose.encode_scaled_casts, xs, target, group, out)
 
 
 def decode_scaled_casts(
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    source: torch.dtype,
-    group_size: int,
+    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype, group: int
 ) -> Undecoded | None:
     """See ``compose.decode_scaled_casts`` and ``decode_streams``."""
-    options = (source, group_size)
-    fused = casts.decode_scaled_casts if group_size <= cast_layout.TILE else None
+    fused = casts.decode_scaled_casts if group <= cast_layout.TILE else None
+    nbytes = partial(cast_layout.payload_nbytes, group=group)
+    return _decode_fixed(fused, compose.decode_scaled_casts, nbytes, outs, encoded, source, group)
 
-    def nbytes(out: torch.Tensor) -> int:
-        return cast_layout.payload_nbytes(out.numel(), group_size)
 
-    return _decode_fixed(outs, encoded, nbytes, fused, compose.decode_scaled_casts, options)
+def _encode_fixed(
+    fused: Callable[..., FixedFrame] | None,
+    composed: Callable[..., EncodedList],
+    xs: Sequence[torch.Tensor],
+    *options: Any,
+) -> EncodedList:
+    """Encode payloads of known sizes; a single tensor has no places to look up, and is composed."""
+    if fused is None or len(xs) == 1:
+        return composed(xs, *options)
+    frame = fused(xs, *options)
+    return EncodedList(frame.nbytes, frame.buffer, device_sizes=frame.sizes)
+
+
+def _decode_fixed(
+    fused: Callable[..., torch.Tensor] | None,
+    composed: Callable[..., None],
+    nbytes: Callable[[int], int],
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    *options: Any,
+) -> Undecoded | None:
+    """Decode payloads that must have ``nbytes(numel)``: where the host knows their sizes, it checks."""
+
+    def decode_one(k: int, payload: torch.Tensor) -> None:
+        composed([outs[k]], EncodedList.apart([payload]), *options)
+
+    is_known = encoded.is_settled
+    if fused is None or (is_known and len(outs) == 1):
+        return _composed(outs, encoded, decode_one)
+    if is_known and list(encoded.sizes) != [nbytes(out.numel()) for out in outs]:
+        return _composed(outs, encoded, decode_one)
+    found = fused(*_placed(encoded), outs, *options, encoded.status)
+    return None if is_known else Undecoded(found, decode_one)
 
 
 def _unsettled(
@@ -214,36 +225,6 @@ def _unsettled(
     buffer, sizes, needed, keys = made
     again = None if needed is None else SecondPass(needed, encode_one)
     return EncodedList(sizes, buffer, ranges=keys, second_pass=again)
-
-
-def _known(frame: FixedFrame) -> EncodedList:
-    return EncodedList(frame.nbytes, frame.buffer, device_sizes=frame.sizes)
-
-
-def _worth_a_table(xs: Sequence[torch.Tensor]) -> bool:
-    """True if a list is longer than one: a single tensor has no places to look up."""
-    return len(xs) > 1
-
-
-def _decode_fixed(
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    nbytes: Callable[[torch.Tensor], int],
-    fused: Callable[..., torch.Tensor] | None,
-    composed: Callable[..., None],
-    options: tuple[Any, ...],
-) -> Undecoded | None:
-    """Decode payloads that must have ``nbytes(out)``: where the host knows what they have, it checks."""
-
-    def decode_one(k: int, payload: torch.Tensor) -> None:
-        composed([outs[k]], EncodedList.apart([payload]), *options)
-
-    is_known = encoded.is_settled
-    are_right = is_known and list(encoded.sizes) == [nbytes(out) for out in outs]
-    if fused is None or (is_known and not (are_right and _worth_a_table(outs))):
-        return _composed(outs, encoded, decode_one)
-    found = fused(*_placed(encoded), outs, *options, encoded.status)
-    return None if is_known else Undecoded(found, decode_one)
 
 
 def _composed(
