@@ -98,7 +98,7 @@ class SlicedCodec(Candidate):
 
 
 class SlicedBatch(ListCandidate):
-    """The same as the exchange does it on a GPU: one buffer, sizes left there, no waiting."""
+    """The same as ``encode_batch`` leaves it on a GPU: one buffer, sizes there, no second pass."""
 
     peer = False
     note = "one buffer, sizes left on the device"

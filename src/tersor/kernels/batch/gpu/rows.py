@@ -23,7 +23,7 @@ from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import find_grid, grid_dtype, store_grid
 from tersor.kernels.quantize.gpu.quantize import KINDS, load_values, quantize_values
-from tersor.kernels.rows.dedup.gpu import (
+from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
     Ranges,
     RowNumbers,
@@ -34,6 +34,7 @@ from tersor.kernels.rows.dedup.gpu import (
     num_list_slots,
     number_slots,
 )
+from tersor.kernels.rows.dedup.gpu.row_words import Words
 from tersor.kernels.rows.gpu.index import (
     ABOVE,
     BELOW,
@@ -45,7 +46,6 @@ from tersor.kernels.rows.gpu.index import (
     split_index,
 )
 from tersor.kernels.rows.gpu.matrices import MatrixList, matrix_list, shapes_of
-from tersor.kernels.rows.gpu.row_words import Words
 from tersor.kernels.runtime.device_cache import cached_on_stream
 from tersor.kernels.runtime.gpu.tiles import (
     addresses,

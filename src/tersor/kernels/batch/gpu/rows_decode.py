@@ -39,7 +39,7 @@ from tersor.kernels.entropy.rans.gpu.decode_streams import (
 from tersor.kernels.pack.fields.gpu import take_fields
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, copy_values
 from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, as_float, store_values
-from tersor.kernels.rows.dedup.gpu import ROWS_PER_TILE, SCAN_STEP, member_tiles
+from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, member_tiles
 from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, before_tile, sum_tiles

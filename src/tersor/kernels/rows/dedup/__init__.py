@@ -7,7 +7,7 @@ unique_rows = Op(
     {
         "reference": "tersor.kernels.rows.dedup.reference:unique_rows",
         "cpu": "tersor.kernels.rows.dedup.cpu:unique_rows",
-        "gpu": "tersor.kernels.rows.dedup.gpu:unique_rows",
+        "gpu": "tersor.kernels.rows.dedup.gpu.numbers:unique_rows",
     },
 )
 

@@ -17,7 +17,7 @@ import triton.language as tl
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.pack.fields.gpu import pack_words
 from tersor.kernels.rows import layout
-from tersor.kernels.rows.dedup.gpu import ROWS_PER_TILE, SCAN_STEP, RowNumbers, look_up
+from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, RowNumbers, look_up
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols
 from tersor.kernels.runtime.gpu.tiles import before_tile, padded, sum_tiles
 

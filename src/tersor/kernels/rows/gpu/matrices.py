@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
-from tersor.kernels.rows.dedup.gpu import ROWS, RowList, member_tiles, row_list
+from tersor.kernels.rows.dedup.gpu.numbers import ROWS, RowList, member_tiles, row_list
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import TileTable
 

@@ -20,7 +20,7 @@ from tersor.kernels.quantize.body import Body
 from tersor.kernels.quantize.gpu.quantize import KINDS, bits_of, from_bits, store_values
 from tersor.kernels.quantize.grid import Range
 from tersor.kernels.rows.compose import Coder, decode_mapped, encode_mapped, read_head
-from tersor.kernels.rows.dedup.gpu import number_rows
+from tersor.kernels.rows.dedup.gpu.numbers import number_rows
 from tersor.kernels.rows.layout import (
     CODED,
     HEADER,

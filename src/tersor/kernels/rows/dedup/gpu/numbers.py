@@ -18,7 +18,7 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.finite_range import fold_range
 from tersor.kernels.quantize.gpu.quantize import KINDS
-from tersor.kernels.rows.gpu.row_words import (
+from tersor.kernels.rows.dedup.gpu.row_words import (
     MAX_PARTS,
     MAX_WORDS,
     NO_VALUES,

@@ -1,0 +1,1 @@
+"""Equal rows in Triton: compared word by word, numbered in order of appearance."""
