@@ -123,17 +123,13 @@ class Codec(ABC):
         x = materialised(x)
         plan = ChunkPlan(info.shape, chunk_values)
         if len(plan) == 1:
-            (encoded,) = settled([self._encode_whole(x)], info.dtype)
+            (encoded,) = settled([self.encode([x])], info.dtype)
             error_bound = self._promised(x, encoded)
             return Packed(info, self, tuple(encoded.payloads()), chunk_values, error_bound)
         error_bound = self.resolve_bound(x)
         chunks = (x.view(-1)[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan)
         payloads = tuple(self.pack_chunk(chunk, error_bound) for chunk in chunks)
         return Packed(info, self, payloads, chunk_values, error_bound)
-
-    def _encode_whole(self, x: torch.Tensor) -> EncodedList:
-        """Encode one tensor, with its range if the bound needs it and that costs little."""
-        return self.encode([x])
 
     def _promised(self, x: torch.Tensor, encoded: EncodedList) -> float | None:
         """Return what ``resolve_bound`` does, from the range that encoding found if it did."""

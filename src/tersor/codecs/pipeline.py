@@ -47,13 +47,10 @@ class BoundedPipeline(PipelineCodec, BoundedCodec):
         self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
     ) -> EncodedList:
         """See ``Codec.encode``."""
+        # who gives no bounds may ask what error the codec's own came to, as ``pack`` does
+        is_own = bounds is None
         bounds = [self.bound] * len(xs) if bounds is None else bounds
-        encoded: EncodedList = self.encode_op(xs, bounds, *self.parts())
-        return encoded
-
-    def _encode_whole(self, x: torch.Tensor) -> EncodedList:
-        """See ``Codec._encode_whole``."""
-        encoded: EncodedList = self.encode_op([x], [self.bound], *self.parts(), with_ranges=True)
+        encoded: EncodedList = self.encode_op(xs, bounds, *self.parts(), with_ranges=is_own)
         return encoded
 
 

@@ -7,14 +7,14 @@ through the operations for single tensors, which write the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 import torch
 
 from tersor.kernels.batch import compose
-from tersor.kernels.batch.cpu.runs import Made, decode_in_runs, encode_in_runs
+from tersor.kernels.batch.cpu.runs import KernelCall, decode_in_runs, encode_in_runs
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.encoders.encoder import Encoder
@@ -33,7 +33,7 @@ from tersor.kernels.quantize.cpu.quantize import (
 from tersor.kernels.quantize.grid import TILE, limits_of
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu.intrinsics import address_of, array_at, njit
-from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, run_into_scratch
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of
 from tersor.types import Bound
 
 
@@ -155,7 +155,7 @@ def encode_streams(
         xs,
         bounds,
         _is_common,
-        lambda run, bound: _pack(run, bound, block),
+        partial(_packing, block),
         lambda k: compose.encode_stream(xs[k], bounds[k], 0, encoder),
     )
 
@@ -167,24 +167,18 @@ def _fused_block(dims: int, encoder: Encoder) -> int | None:
     return None
 
 
-def _pack(xs: Sequence[torch.Tensor], bound: Bound, block: int) -> list[Made]:
-    """Pack tensors of one dtype; an empty payload says that the kernel cannot code one."""
+def _packing(block: int, xs: Sequence[torch.Tensor], bound: Bound) -> KernelCall:
+    """Return the call that packs tensors of one dtype."""
     counts, dtype = [x.numel() for x in xs], xs[0].dtype
-    ranges = np.empty((len(xs), 2))
-    payloads = run_into_scratch(
-        _pack_kernel,
-        sum(_max_nbytes(count, block) for count in counts),
-        len(xs),
+    arguments = (
         addresses_of(xs),
         np.array(counts),
         EMPTY[dtype],
         BoundArgs.of(bound, limits_of(dtype)),
         INFINITIES[dtype],
         block,
-        ranges,
     )
-    pairs = zip(payloads, ranges.tolist(), strict=True)
-    return [(payload, (low, high)) for payload, (low, high) in pairs]
+    return _pack_kernel, sum(_max_nbytes(count, block) for count in counts), arguments
 
 
 @njit(nogil=True, cache=True)
@@ -238,13 +232,13 @@ def decode_streams(
         outs,
         payloads,
         _is_common,
-        lambda run, of_run: _unpack(run, of_run, block),
+        partial(_unpack, block),
         lambda k: compose.decode_stream(payloads[k], outs[k], 0, encoder),
     )
 
 
 def _unpack(
-    outs: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor], block: int
+    block: int, outs: Sequence[torch.Tensor], payloads: Sequence[torch.Tensor]
 ) -> list[bool]:
     """Decode into tensors of one dtype; return which of the payloads the kernel could decode."""
     done = np.zeros(len(outs), dtype=np.bool_)

@@ -15,7 +15,7 @@ import torch
 
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
-from tersor.kernels.batch.cpu.runs import Made, decode_in_runs, encode_in_runs
+from tersor.kernels.batch.cpu.runs import KernelCall, decode_in_runs, encode_in_runs
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
@@ -32,7 +32,7 @@ from tersor.kernels.rows.cpu.index import (
 )
 from tersor.kernels.rows.dedup.cpu import distinct_rows
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
-from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of, run_into_scratch
+from tersor.kernels.runtime.cpu_runs import EMPTY, addresses_of
 from tersor.types import Bound
 
 
@@ -168,28 +168,22 @@ def encode_row_lists(
         [as_rows(x) for x in xs],
         bounds,
         _is_common,
-        _encode,
+        _encoding,
         lambda k: compose.encode_row_payload(xs[k], bounds[k], coder),
     )
 
 
-def _encode(matrices: Sequence[torch.Tensor], bound: Bound) -> list[Made]:
-    """Encode matrices of one dtype; an empty payload says that the kernel cannot code one."""
+def _encoding(matrices: Sequence[torch.Tensor], bound: Bound) -> KernelCall:
+    """Return the call that encodes matrices of one dtype."""
     shapes, dtype = [tuple(x.shape) for x in matrices], matrices[0].dtype
-    ranges = np.empty((len(matrices), 2))
-    payloads = run_into_scratch(
-        _encode_kernel,
-        sum(_max_nbytes(*shape) for shape in shapes),
-        len(matrices),
+    arguments = (
         addresses_of(matrices),
         np.array(shapes),
         EMPTY[dtype],
         BoundArgs.of(bound, limits_of(dtype)),
         INFINITIES[dtype],
-        ranges,
     )
-    pairs = zip(payloads, ranges.tolist(), strict=True)
-    return [(payload, (low, high)) for payload, (low, high) in pairs]
+    return _encode_kernel, sum(_max_nbytes(*shape) for shape in shapes), arguments
 
 
 @njit(nogil=True, cache=True)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.quantize.grid import Range
-from tersor.kernels.runtime.cpu_runs import runs_of_equal, split_by_nbytes
+from tersor.kernels.runtime.cpu_runs import run_into_scratch, runs_of_equal, split_by_nbytes
 from tersor.types import Bound
 
+KernelCall = tuple[Callable[..., None], int, tuple[Any, ...]]
+"""A kernel, the most bytes that its payloads can take, and its arguments."""
 Made = tuple[torch.Tensor, Range | None]
 """A payload, and the range of its tensor if that was found."""
 
@@ -19,17 +23,27 @@ def encode_in_runs(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     fits: Callable[[torch.Tensor], bool],
-    encode_run: Callable[[Sequence[torch.Tensor], Bound], Sequence[Made]],
+    prepare: Callable[[Sequence[torch.Tensor], Bound], KernelCall],
     encode_one: Callable[[int], Made],
 ) -> EncodedList:
     """Encode tensors that ``fits`` holds for in runs of one dtype and bound, and the others one by one.
 
-    ``encode_run`` returns an empty payload for a tensor that its kernel cannot code after all.
+    Args:
+        xs: what to encode.
+        bounds: one per tensor.
+        fits: whether the kernel takes a tensor; it may still not be able to code it.
+        prepare: returns the call of the kernel for a run. After its arguments the kernel is given the
+            ranges to fill in, float64 [len(run), 2], and what ``run_into_scratch`` adds; it leaves a size
+            of 0 for what it cannot code.
+        encode_one: encodes tensor ``k`` without the kernel.
     """
     made: dict[int, Made] = {}
     for run in runs_of_equal(xs, bounds, [k for k, x in enumerate(xs) if fits(x)]):
-        found = encode_run([xs[k] for k in run], bounds[run[0]])
-        made |= {k: one for k, one in zip(run, found, strict=True) if len(one[0])}
+        kernel, max_nbytes, arguments = prepare([xs[k] for k in run], bounds[run[0]])
+        ranges = np.empty((len(run), 2))
+        payloads = run_into_scratch(kernel, max_nbytes, len(run), *arguments, ranges)
+        found = zip(run, payloads, ranges.tolist(), strict=True)
+        made |= {k: (one, (low, high)) for k, one, (low, high) in found if len(one)}
     parts = [made[k] if k in made else encode_one(k) for k in range(len(xs))]
     return EncodedList.apart([one[0] for one in parts], xs, [one[1] for one in parts])
 
