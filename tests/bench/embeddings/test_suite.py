@@ -224,7 +224,7 @@ def test_an_error_where_none_was_allowed_is_the_worst():
 def test_a_rank_that_dies_ends_the_run_with_its_last_words():
     processes = RankProcesses("tersor.no_such_module", Loopback(), 2)
     with pytest.raises(ExchangeError, match="no_such_module"), processes as ranks:
-        ranks.require({}, timeout_s=60)
+        ranks.ask({}, timeout_s=60)
 
 
 SCRIPT = """

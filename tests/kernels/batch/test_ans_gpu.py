@@ -43,9 +43,9 @@ TILE = 64 if INTERPRETED else ans._TILE
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
         monkeypatch.setattr(ans, "_TILE", TILE)
-        monkeypatch.setattr(ans, "_SCANNED", TILE // 2)
+        monkeypatch.setattr(ans, "_VALUES_PER_STEP", TILE // 2)
     # so that tensors of a few tiles and blocks take several steps of their loops
-    monkeypatch.setattr(ans_plan, "_LOOKED_AT", 2)
+    monkeypatch.setattr(ans_plan, "_TILES_PER_STEP", 2)
     monkeypatch.setattr(rans_list, "_SUMMED", 2)
 
 
