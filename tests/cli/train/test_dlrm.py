@@ -79,10 +79,15 @@ def test_people_see_the_loss_while_it_trains(tersor) -> None:
 def test_a_mistyped_folder_is_not_resumed(tersor, tmp_path) -> None:
     run = ("train", "dlrm", "--json", *SMALL, "--resume", "--run-dir")
     words = tersor.refused(*run, "mistyped/run")
-    assert "there is no folder mistyped/run to resume a run in; check its name, or start" in words
-    # a script that starts or goes on by one command makes the folder first
-    (tmp_path / "made").mkdir()
-    assert "no checkpoint yet; starting anew" in tersor.ok(*run, "made").err
+    assert "there is no folder mistyped to resume a run in; check its name, or start" in words
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_one_command_starts_and_restarts_a_run(tersor) -> None:
+    run = ("train", "dlrm", "--json", *SMALL, "--resume", "--run-dir", "new")
+    # as after a run that was killed before it made its folder
+    assert "no checkpoint yet; starting anew" in tersor.ok(*run).err
+    assert "no checkpoint yet; starting anew" in tersor.ok(*run).err
 
 
 def volumes(done: Any) -> Any:

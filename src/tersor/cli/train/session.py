@@ -182,17 +182,18 @@ def _enter_folder(
 def _refuse_wrong_folder(session: Session) -> None:
     """Raise ``SpecError`` for a folder that holds a run, unless it goes on, and for none to go on in.
 
-    A run goes on in a folder without a checkpoint, too, so that one command starts and restarts it.
+    A run goes on in a folder without a checkpoint, too, and in a new one beside others, so that one
+    command starts and restarts it, also after it was killed before it made its folder.
     """
     from tersor.workloads.training.checkpoint import complete_checkpoints
 
     folder = session.folder
     if folder is None:
         return
-    if session.resume and not folder.is_dir():
+    if session.resume and not folder.absolute().parent.is_dir():
         raise SpecError(
-            f"there is no folder {folder} to resume a run in; check its name, or start the run without "
-            "--resume"
+            f"there is no folder {folder.parent} to resume a run in; check its name, or start the run "
+            "without --resume"
         )
     is_used = (folder / "log.jsonl").exists() or complete_checkpoints(folder / "checkpoints")
     if is_used and not session.resume:
