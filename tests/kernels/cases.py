@@ -27,7 +27,6 @@ from tersor.kernels.pack.delta import delta_pack
 from tersor.kernels.pack.fields import pack_fields
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize import reference as quantize
-from tersor.kernels.rows import encode_rows
 from tersor.kernels.runtime.op import Op
 from tersor.types import FLOAT_DTYPES, Bound
 from tests import data
@@ -323,31 +322,6 @@ def _unique_rows(dtype, encoders):
             num_rows = as_bytes.numel() // width
             yield f"{name} width {width}", (as_bytes[: num_rows * width].view(num_rows, width),)
     yield "rows without bytes", (torch.zeros(5, 0, dtype=torch.uint8),)
-
-
-@case("encode_rows")
-def _encode_rows(dtype, encoders):
-    bounds = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.relative(1e-5), Bound.absolute(0.0))
-    for name, x in float_inputs(dtype).items():
-        if x.numel() == 0:
-            continue
-        width = x.shape[-1] if x.dim() > 1 else 13 if x.numel() % 13 == 0 else 1
-        matrix = x.contiguous().view(-1, width)
-        for bound in bounds if dtype == torch.float32 else bounds[:2]:
-            for coder in ("huffman", "ans") if dtype == torch.float32 else ("huffman",):
-                yield f"{name} {bound} {coder}", (matrix, bound, coder)
-
-
-@case("decode_rows")
-def _decode_rows(dtype, encoders):
-    for name, (x, bound, coder) in _encode_rows(dtype, encoders):
-        if bound == Bound.relative(1e-5):
-            continue  # slow to decode by the reference, and nothing new
-        out = Out(tuple(x.shape), dtype)
-        for by, (made, _) in encodings(encoders, encode_rows, x, bound, coder):
-            if made is not None:
-                step, data, *outliers = made
-                yield f"{name} {by}", (data, step, *outliers, out, coder)
 
 
 def in_groups(group: int) -> Iterator[tuple[str, Tensor]]:

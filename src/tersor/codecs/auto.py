@@ -18,9 +18,10 @@ from tersor.codecs.flat import Delta, Flat
 from tersor.codecs.packed import Packed
 from tersor.codecs.raw import Raw
 from tersor.codecs.registry import register
-from tersor.codecs.rows import Rows, row_shape
+from tersor.codecs.rows import Rows
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.rows.layout import row_shape
 from tersor.types import Bound, TensorInfo
 
 _SAMPLE_VALUES: Final = 1 << 18

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal
 
 import torch
 
@@ -16,6 +16,13 @@ from tersor.kernels.batch import (
     decode_scaled_casts,
     encode_casts,
     encode_scaled_casts,
+)
+from tersor.kernels.batch.pipeline import (
+    CastPipeline,
+    FloatFormat,
+    Pipeline,
+    ScaledCastPipeline,
+    ScaledFormat,
 )
 from tersor.kernels.group.cast.layout import payload_nbytes
 from tersor.kernels.runtime.op import Op
@@ -31,9 +38,9 @@ class CastCodec(FixedCodec):
     decode_op: ClassVar[Op] = decode_casts
     target: ClassVar[torch.dtype]
 
-    def parts(self) -> tuple[Any, ...]:
-        """The dtype to cast to."""
-        return (self.target,)
+    def pipeline(self) -> CastPipeline:
+        """Round to the narrower dtype."""
+        return Pipeline(None, FloatFormat(self.target), 0, None)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Two bytes per value."""
@@ -89,9 +96,9 @@ class Fp8(FixedCodec):
         if type(self.group) is not int or not 1 <= self.group <= 2**20:
             raise SpecError(f"group must be from 1 to 1048576, not {self.group}")
 
-    def parts(self) -> tuple[Any, ...]:
-        """The dtype to cast to, and the values that share a scale."""
-        return _FP8[self.format], self.group
+    def pipeline(self) -> ScaledCastPipeline:
+        """Scale each group, and round to the narrower dtype."""
+        return Pipeline(None, ScaledFormat(_FP8[self.format], self.group), 0, None)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """One byte per value and four per group."""

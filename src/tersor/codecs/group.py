@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar, Literal
 
 import torch
 
@@ -15,6 +15,7 @@ from tersor.codecs.registry import register
 from tersor.errors import SpecError
 from tersor.kernels.batch import decode_groups, encode_groups
 from tersor.kernels.batch.compose import check_nbytes, split_scales
+from tersor.kernels.batch.pipeline import GroupLevels, GroupPipeline, Pipeline
 from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.kernels.group.layout import payload_nbytes
 from tersor.kernels.payload.frame import frame_views
@@ -71,9 +72,10 @@ class GroupCodec(FixedCodec):
     def nbits(self) -> int:
         """Bits per value."""
 
-    def parts(self) -> tuple[Any, ...]:
-        """The quantizer's bits and group, and whether a transform goes first."""
-        return self.nbits, self.group, self.hadamard
+    def pipeline(self) -> GroupPipeline:
+        """Transform perhaps, quantize."""
+        transform: Literal["hadamard"] | None = "hadamard" if self.hadamard else None
+        return Pipeline(transform, GroupLevels(self.nbits, self.group), 0, None)
 
     def seeding(self, seed: int | None) -> dict[str, int | None]:
         """See ``FixedCodec.seeding``."""

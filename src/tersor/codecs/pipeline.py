@@ -13,6 +13,7 @@ from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, option_names_of
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
+from tersor.kernels.batch.pipeline import Pipeline
 from tersor.kernels.payload.frame import checked_memory
 from tersor.kernels.runtime.op import Op
 from tersor.types import Bound
@@ -20,14 +21,14 @@ from tersor.types import Bound
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineCodec(Codec):
-    """A codec whose parts are data: one pair of batch operations runs them on every backend."""
+    """A codec that names its parts: one pair of batch operations runs them on every backend."""
 
     encode_op: ClassVar[Op]
     decode_op: ClassVar[Op]
 
     @abstractmethod
-    def parts(self) -> tuple[Any, ...]:
-        """Return transform, quantizer, predictor and encoder as the batch operations take them."""
+    def pipeline(self) -> Pipeline[Any, Any]:
+        """Return transform, quantizer, predictor and encoder."""
 
     def batch_key(self) -> Hashable:
         """See ``Codec.batch_key``: codecs that differ in their bound alone share a call."""
@@ -35,7 +36,7 @@ class PipelineCodec(Codec):
 
     def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded | None:
         """See ``Codec.decode``."""
-        undecoded: Undecoded | None = self.decode_op(outs, encoded, *self.parts())
+        undecoded: Undecoded | None = self.decode_op(outs, encoded, self.pipeline())
         return undecoded
 
 
@@ -50,7 +51,7 @@ class BoundedPipeline(PipelineCodec, BoundedCodec):
         # who gives no bounds may ask what error the codec's own came to, as ``pack`` does
         is_own = bounds is None
         bounds = [self.bound] * len(xs) if bounds is None else bounds
-        encoded: EncodedList = self.encode_op(xs, bounds, *self.parts(), with_ranges=is_own)
+        encoded: EncodedList = self.encode_op(xs, bounds, self.pipeline(), with_ranges=is_own)
         return encoded
 
 
@@ -82,7 +83,7 @@ class FixedCodec(PipelineCodec):
         """
         del bounds
         encoded: EncodedList = self.encode_op(
-            xs, *self.parts(), **self.seeding(seed), out=self.memory(xs, out)
+            xs, self.pipeline(), **self.seeding(seed), out=self.memory(xs, out)
         )
         return encoded
 

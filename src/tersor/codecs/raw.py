@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 
 from tersor.codecs.pipeline import FixedCodec
 from tersor.codecs.registry import register
 from tersor.kernels.batch import decode_casts, encode_casts
+from tersor.kernels.batch.pipeline import CastPipeline, FloatFormat, Pipeline
 from tersor.kernels.runtime.op import Op
 from tersor.types import DTYPE_NAMES
 
@@ -29,9 +30,9 @@ class Raw(FixedCodec):
         """Any dtype that a file can name."""
         return dtype in DTYPE_NAMES
 
-    def parts(self) -> tuple[Any, ...]:
-        """No dtype to cast to."""
-        return (None,)
+    def pipeline(self) -> CastPipeline:
+        """Keep the tensor's own dtype."""
+        return Pipeline(None, FloatFormat(None), 0, None)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the tensor's own size."""

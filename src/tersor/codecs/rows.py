@@ -11,13 +11,8 @@ from tersor.codecs.pipeline import BoundedPipeline
 from tersor.codecs.registry import register
 from tersor.errors import SpecError
 from tersor.kernels.batch import decode_row_lists, encode_row_lists
+from tersor.kernels.batch.pipeline import Bounded, Pipeline, RowPipeline
 from tersor.kernels.runtime.op import Op
-
-
-def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Return (rows, values per row): rows run along the last axis; a vector is one row."""
-    width = shape[-1] if shape else 1
-    return (torch.Size(shape).numel() // width if width else 0), width
 
 
 @register
@@ -46,6 +41,6 @@ class Rows(BoundedPipeline):
         if self.entropy not in ("huffman", "ans"):
             raise SpecError(f"entropy must be 'huffman' or 'ans', not {self.entropy!r}")
 
-    def parts(self) -> tuple[Any, ...]:
-        """The coder of rows and index."""
-        return (self.entropy,)
+    def pipeline(self) -> RowPipeline:
+        """Drop repeated rows, quantize, encode rows and index."""
+        return Pipeline("distinct-rows", Bounded(), 0, self.entropy)

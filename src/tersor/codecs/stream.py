@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from tersor.codecs.pipeline import BoundedPipeline
 from tersor.errors import SpecError
 from tersor.kernels.batch import decode_streams, encode_streams
 from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.batch.pipeline import Bounded, Pipeline, StreamPipeline
 from tersor.kernels.runtime.op import Op
 
 
@@ -38,6 +39,6 @@ class StreamCodec(BoundedPipeline):
     def encoder(self) -> Encoder:
         """Return the encoder of the codes."""
 
-    def parts(self) -> tuple[Any, ...]:
-        """The predictor's axes and the encoder."""
-        return self.lorenzo, self.encoder()
+    def pipeline(self) -> StreamPipeline:
+        """Quantize, predict, encode."""
+        return Pipeline(None, Bounded(), self.lorenzo, self.encoder())

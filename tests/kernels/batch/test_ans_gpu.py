@@ -14,6 +14,7 @@ from torch import Tensor
 from tersor import encode_batch
 from tersor.codecs.entropy import Ans
 from tersor.errors import CorruptDataError
+from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize import reference as quantize
@@ -61,7 +62,7 @@ def inputs(dtype: torch.dtype) -> list[Tensor]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads, on the CPU, and the states."""
-    buffer, sizes, status, _ = ans.encode_ans([x.to(DEVICE) for x in xs], bounds)
+    buffer, sizes, status, _ = ans.encode_ans([x.to(DEVICE) for x in xs], bounds, AnsEncoder())
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 
@@ -82,6 +83,7 @@ def decoded(
         torch.tensor(starts, device=DEVICE),
         torch.tensor(sizes, device=DEVICE),
         outs,
+        AnsEncoder(),
     )
     found = [out.cpu().clone() for out in outs]
     for out in outs:
@@ -246,9 +248,9 @@ def test_lists_are_encoded_and_decoded_without_waiting():
     outs = [torch.empty_like(x) for x in xs]
 
     def step() -> Tensor:
-        buffer, sizes, _, _ = ans.encode_ans(xs, bounds)
+        buffer, sizes, _, _ = ans.encode_ans(xs, bounds, AnsEncoder())
         rooms = (sizes + 7) // 8 * 8
-        return ans_decode.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs)
+        return ans_decode.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs, AnsEncoder())
 
     step()
     with errors_on_waiting():

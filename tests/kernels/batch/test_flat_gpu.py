@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tersor.codecs.flat import Flat
 from tersor.errors import CorruptDataError
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tersor.types import Bound
@@ -54,7 +55,9 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound], block: int) -> list[Tensor]:
     """Encode on the device; return the payloads on the CPU."""
-    buffer, sizes, _, _ = flat.encode_flat([x.to(DEVICE) for x in xs], bounds, block)
+    buffer, sizes, _, _ = flat.encode_flat(
+        [x.to(DEVICE) for x in xs], bounds, BitpackEncoder(block=block)
+    )
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found]
 
@@ -84,7 +87,11 @@ def decoded(
     outs, memory = guarded(shapes, dtype)
     offsets = torch.tensor(starts_of(sizes), device=DEVICE)
     status = flat.decode_flat(
-        buffer.to(DEVICE), offsets, torch.tensor(sizes, device=DEVICE), outs, block
+        buffer.to(DEVICE),
+        offsets,
+        torch.tensor(sizes, device=DEVICE),
+        outs,
+        BitpackEncoder(block=block),
     )
     found = [out.cpu().clone() for out in outs]
     for out in outs:

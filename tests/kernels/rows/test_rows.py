@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.rows import decode_rows, encode_rows
+from tersor.kernels.rows.compose import decode_rows, encode_rows
 from tersor.kernels.runtime.op import use_backend
 from tersor.types import Bound
 from tests.checks import assert_rejects, assert_within_bound

@@ -5,25 +5,26 @@ every backend and whose reference defines the bytes; where a backend has a fused
 it names its own target.
 """
 
-from tersor.kernels.runtime.op import COMPOSED, Op
+from tersor.kernels.runtime.op import Op
 
-_FOLDER = "tersor.kernels.batch"
-
-
-def _op(name: str, cpu: str = "") -> Op:
-    """Return the operation that ``compose.py`` and ``gpu/lists.py`` define, and the CPU file if named."""
-    targets = {COMPOSED: f"{_FOLDER}.compose:{name}", "gpu": f"{_FOLDER}.gpu.lists:{name}"}
-    return Op(name, targets | ({"cpu": f"{_FOLDER}.cpu.{cpu}:{name}"} if cpu else {}))
-
-
-encode_streams, decode_streams = _op("encode_streams", "flat"), _op("decode_streams", "flat")
-encode_row_lists, decode_row_lists = (
-    _op("encode_row_lists", "rows"),
-    _op("decode_row_lists", "rows"),
+encode_streams = Op.of(
+    __name__, "encode_streams", composed="compose", cpu="cpu.flat", gpu="gpu.lists"
 )
-encode_groups, decode_groups = _op("encode_groups"), _op("decode_groups")
-encode_casts, decode_casts = _op("encode_casts"), _op("decode_casts")
-encode_scaled_casts, decode_scaled_casts = _op("encode_scaled_casts"), _op("decode_scaled_casts")
+decode_streams = Op.of(
+    __name__, "decode_streams", composed="compose", cpu="cpu.flat", gpu="gpu.lists"
+)
+encode_row_lists = Op.of(
+    __name__, "encode_row_lists", composed="compose", cpu="cpu.rows", gpu="gpu.lists"
+)
+decode_row_lists = Op.of(
+    __name__, "decode_row_lists", composed="compose", cpu="cpu.rows", gpu="gpu.lists"
+)
+encode_groups = Op.of(__name__, "encode_groups", composed="compose", gpu="gpu.lists")
+decode_groups = Op.of(__name__, "decode_groups", composed="compose", gpu="gpu.lists")
+encode_casts = Op.of(__name__, "encode_casts", composed="compose", gpu="gpu.lists")
+decode_casts = Op.of(__name__, "decode_casts", composed="compose", gpu="gpu.lists")
+encode_scaled_casts = Op.of(__name__, "encode_scaled_casts", composed="compose", gpu="gpu.lists")
+decode_scaled_casts = Op.of(__name__, "decode_scaled_casts", composed="compose", gpu="gpu.lists")
 
 __all__ = [
     "decode_casts",

@@ -12,7 +12,13 @@ import torch
 
 from tersor.errors import CorruptDataError
 from tersor.kernels.batch.encoded_list import EncodedList
-from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.batch.pipeline import (
+    CastPipeline,
+    GroupPipeline,
+    RowPipeline,
+    ScaledCastPipeline,
+    StreamPipeline,
+)
 from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
 from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.group.cast import scaled_cast, scaled_uncast
@@ -28,16 +34,17 @@ from tersor.kernels.payload.layout import HEADER
 from tersor.kernels.quantize import Grid, finite_range
 from tersor.kernels.quantize.body import Body
 from tersor.kernels.quantize.grid import Range
-from tersor.kernels.rows import decode_rows, encode_rows
-from tersor.kernels.rows.compose import Coder
+from tersor.kernels.rows.compose import decode_rows, encode_rows
+from tersor.kernels.rows.layout import row_shape
 from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
 
 
 def encode_stream(
-    x: torch.Tensor, bound: Bound, dims: int, encoder: Encoder
+    x: torch.Tensor, bound: Bound, pipeline: StreamPipeline
 ) -> tuple[torch.Tensor, Range | None]:
     """Return the payload of one tensor, and its range if the bound is relative."""
+    dims, encoder = pipeline.predictor, pipeline.encoder
     limits: Range | None = None
     error_bound = bound.value
     if bound.kind == "relative" and x.numel():
@@ -57,22 +64,22 @@ def encode_stream(
 def encode_streams(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
-    dims: int,
-    encoder: Encoder,
+    pipeline: StreamPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
-    """Quantize each tensor within its bound, predict along ``dims`` axes, and encode the codes.
+    """Quantize each tensor within its bound, predict, and encode the codes.
 
     ``with_ranges`` asks for the ranges of tensors with relative bounds; a backend that finds them
     anyway gives them anyway.
     """
     del with_ranges
-    made = [encode_stream(x, bound, dims, encoder) for x, bound in zip(xs, bounds, strict=True)]
+    made = [encode_stream(x, bound, pipeline) for x, bound in zip(xs, bounds, strict=True)]
     return EncodedList.apart([one[0] for one in made], xs, [one[1] for one in made])
 
 
-def decode_stream(payload: torch.Tensor, out: torch.Tensor, dims: int, encoder: Encoder) -> None:
+def decode_stream(payload: torch.Tensor, out: torch.Tensor, pipeline: StreamPipeline) -> None:
     """Decode what ``encode_stream`` wrote."""
+    dims, encoder = pipeline.predictor, pipeline.encoder
 
     def decode_body(opened: Opened, out: torch.Tensor) -> int:
         if dims == 0:
@@ -86,35 +93,32 @@ def decode_stream(payload: torch.Tensor, out: torch.Tensor, dims: int, encoder: 
 
 
 def decode_streams(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, dims: int, encoder: Encoder
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: StreamPipeline
 ) -> None:
     """Decode what ``encode_streams`` wrote into contiguous tensors."""
     for out, payload in zip(outs, encoded.payloads(), strict=True):
-        decode_stream(payload, out, dims, encoder)
+        decode_stream(payload, out, pipeline)
 
 
 def as_rows(x: torch.Tensor) -> torch.Tensor:
     """View a tensor as a matrix: rows run along the last axis; a vector is one row."""
-    if x.dim() == 2:
-        return x
-    width = x.shape[-1] if x.dim() else 1
-    return x.view(x.numel() // width if width else 0, width)
+    return x if x.dim() == 2 else x.view(row_shape(tuple(x.shape)))
 
 
 def encode_row_payload(
-    x: torch.Tensor, bound: Bound, coder: Coder
+    x: torch.Tensor, bound: Bound, pipeline: RowPipeline
 ) -> tuple[torch.Tensor, Range | None]:
     """Return the payload of one tensor as distinct rows, and its range."""
     if x.numel() == 0:
         return seal_smallest(x, None), None
-    body, limits = encode_rows(as_rows(x), bound, coder, HEADER.size)
+    body, limits = encode_rows(as_rows(x), bound, pipeline.encoder, HEADER.size)
     return seal_smallest(x, body, limits), limits
 
 
 def encode_row_lists(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
-    coder: Coder,
+    pipeline: RowPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
     """Quantize the distinct rows of each tensor, merge those with equal codes, and entropy-code.
@@ -122,45 +126,45 @@ def encode_row_lists(
     ``with_ranges`` as in ``encode_streams``.
     """
     del with_ranges
-    made = [encode_row_payload(x, bound, coder) for x, bound in zip(xs, bounds, strict=True)]
+    made = [encode_row_payload(x, bound, pipeline) for x, bound in zip(xs, bounds, strict=True)]
     return EncodedList.apart([one[0] for one in made], xs, [one[1] for one in made])
 
 
-def decode_row_payload(payload: torch.Tensor, out: torch.Tensor, coder: Coder) -> None:
+def decode_row_payload(payload: torch.Tensor, out: torch.Tensor, pipeline: RowPipeline) -> None:
     """Decode what ``encode_row_payload`` wrote."""
 
     def decode_body(opened: Opened, out: torch.Tensor) -> int:
         outliers = opened.positions, opened.values
-        nbytes: int = decode_rows(opened.body, opened.step, *outliers, as_rows(out), coder)
+        body, coder = opened.body, pipeline.encoder
+        nbytes: int = decode_rows(body, opened.step, *outliers, as_rows(out), coder)
         return nbytes
 
     decode_payload(payload, out, decode_body)
 
 
-def decode_row_lists(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
+def decode_row_lists(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RowPipeline
+) -> None:
     """Decode what ``encode_row_lists`` wrote into contiguous tensors."""
     for out, payload in zip(outs, encoded.payloads(), strict=True):
-        decode_row_payload(payload, out, coder)
+        decode_row_payload(payload, out, pipeline)
 
 
 def encode_groups(
     xs: Sequence[torch.Tensor],
-    nbits: int,
-    group: int,
-    hadamard: bool,
+    pipeline: GroupPipeline,
     seed: int | None = None,
     out: torch.Tensor | None = None,
 ) -> EncodedList:
-    """Store each tensor as one float32 scale per group and ``nbits`` bits per value.
+    """Store each tensor as one float32 scale per group and so many bits per value.
 
     Args:
         xs: what to encode.
-        nbits: 8 or 4.
-        group: values per scale.
-        hadamard: transform every 32 values first.
+        pipeline: the levels, and perhaps a Hadamard transform.
         seed: rounds stochastically; positions count from each tensor's start. None: to nearest.
         out: uint8 memory for the payloads; new by default.
     """
+    (nbits, group), hadamard = pipeline.quantizer, pipeline.transform == "hadamard"
     sizes = [payload_nbytes(x.numel(), nbits, group) for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)
     for x, payload in zip(xs, payloads, strict=True):
@@ -178,9 +182,10 @@ def split_scales(
 
 
 def decode_groups(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, nbits: int, group: int, hadamard: bool
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: GroupPipeline
 ) -> None:
     """Decode what ``encode_groups`` wrote into contiguous tensors."""
+    (nbits, group), hadamard = pipeline.quantizer, pipeline.transform == "hadamard"
     for out, payload in zip(outs, encoded.payloads(), strict=True):
         check_nbytes(payload, payload_nbytes(out.numel(), nbits, group))
         scales, data = split_scales(payload, out.numel(), group)
@@ -194,9 +199,12 @@ def check_nbytes(payload: torch.Tensor, expected: int) -> None:
 
 
 def encode_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype | None, out: torch.Tensor | None = None
+    xs: Sequence[torch.Tensor],
+    pipeline: CastPipeline,
+    out: torch.Tensor | None = None,
 ) -> EncodedList:
-    """Cast each tensor to a 16-bit float dtype; with ``target`` None store its own bytes."""
+    """Cast each tensor to a 16-bit float dtype; with dtype None store its own bytes."""
+    target = pipeline.quantizer.dtype
     sizes = [x.numel() * (target or x.dtype).itemsize for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)
     for x, payload in zip(xs, payloads, strict=True):
@@ -208,9 +216,10 @@ def encode_casts(
 
 
 def decode_casts(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype | None
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: CastPipeline
 ) -> None:
     """Decode what ``encode_casts`` wrote into contiguous tensors."""
+    source = pipeline.quantizer.dtype
     for out, payload in zip(outs, encoded.payloads(), strict=True):
         check_nbytes(payload, out.numel() * (source or out.dtype).itemsize)
         if source is None:
@@ -220,9 +229,12 @@ def decode_casts(
 
 
 def encode_scaled_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype, group: int, out: torch.Tensor | None = None
+    xs: Sequence[torch.Tensor],
+    pipeline: ScaledCastPipeline,
+    out: torch.Tensor | None = None,
 ) -> EncodedList:
     """Cast each tensor to an 8-bit float with one float32 scale per group."""
+    target, group = pipeline.quantizer
     sizes = [cast_layout.payload_nbytes(x.numel(), group) for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)
     for x, payload in zip(xs, payloads, strict=True):
@@ -234,9 +246,10 @@ def encode_scaled_casts(
 
 
 def decode_scaled_casts(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype, group: int
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: ScaledCastPipeline
 ) -> None:
     """Decode what ``encode_scaled_casts`` wrote into contiguous tensors."""
+    source, group = pipeline.quantizer
     for out, payload in zip(outs, encoded.payloads(), strict=True):
         check_nbytes(payload, cast_layout.payload_nbytes(out.numel(), group))
         scales, data = split_scales(payload, out.numel(), group)

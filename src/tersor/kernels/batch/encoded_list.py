@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple, cast
 
 import torch
@@ -145,27 +144,40 @@ def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> l
     waiting = [one for one in lists if not one.is_settled]
     if not waiting:
         return list(lists)
-    facts = [part for one in waiting for part in _facts(one, dtype is not None)]
-    numbers = iter(torch.cat(facts).tolist())
-    return [one if one.is_settled else _settle(one, numbers, dtype) for one in lists]
+    facts = _read([part for one in waiting for part in _facts(one, dtype is not None)])
+    return [one if one.is_settled else _settle(one, facts, dtype) for one in lists]
 
 
 def _facts(encoded: EncodedList, with_ranges: bool) -> Iterator[torch.Tensor]:
-    """Yield what the host must read of a list, as int64."""
+    """Yield what the host must read of a list."""
     yield cast("torch.Tensor", encoded.sizes)
     if encoded.second_pass is not None:
-        yield encoded.second_pass.needed.to(torch.int64)
+        yield encoded.second_pass.needed
     if with_ranges and isinstance(encoded.ranges, torch.Tensor):
-        yield encoded.ranges.to(torch.int64)
+        yield encoded.ranges
 
 
-def _settle(encoded: EncodedList, numbers: Iterator[int], dtype: torch.dtype | None) -> EncodedList:
-    sizes = list(islice(numbers, len(encoded)))
+def _read(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Yield the numbers of each tensor; waits for the device once.
+
+    Bytes are joined, not numbers: a cast of each tensor would be a launch of its own.
+    """
+    held = torch.cat([x.view(torch.uint8) for x in tensors]).cpu().numpy()
+    end = 0
+    for x in tensors:
+        start, end = end, end + x.nbytes
+        yield held[start:end].view(f"i{x.itemsize}").tolist()
+
+
+def _settle(
+    encoded: EncodedList, facts: Iterator[list[int]], dtype: torch.dtype | None
+) -> EncodedList:
+    sizes = next(facts)
     again = encoded.second_pass
-    left = [] if again is None else [k for k in range(len(encoded)) if next(numbers)]
+    left = [] if again is None else [k for k, needed in enumerate(next(facts)) if needed]
     ranges = None
     if dtype is not None and isinstance(encoded.ranges, torch.Tensor):
-        ranges = ranges_of_keys(list(islice(numbers, 2 * len(encoded))), dtype)
+        ranges = ranges_of_keys(next(facts), dtype)
     known = EncodedList(sizes, encoded.buffer, ranges=ranges)
     if again is None or not left:
         return known

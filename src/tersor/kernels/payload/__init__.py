@@ -5,21 +5,7 @@ Order of reading: ``layout.py``, then ``compose.py``; ``frame.py`` for many payl
 
 from tersor.kernels.runtime.op import Op
 
-frame_places = Op(
-    "frame_places",
-    {
-        "reference": "tersor.kernels.payload.frame:frame_places",
-        "cpu": "tersor.kernels.payload.frame:frame_places",
-        "gpu": "tersor.kernels.payload.gpu.frame:frame_places",
-    },
-)
-join_frame = Op(
-    "join_frame",
-    {
-        "reference": "tersor.kernels.payload.frame:join_frame",
-        "cpu": "tersor.kernels.payload.frame:join_frame",
-        "gpu": "tersor.kernels.payload.gpu.frame:join_frame",
-    },
-)
+frame_places = Op.of(__name__, "frame_places", reference="frame", cpu="frame", gpu="gpu.frame")
+join_frame = Op.of(__name__, "join_frame", reference="frame", cpu="frame", gpu="gpu.frame")
 
 __all__ = ["frame_places", "join_frame"]

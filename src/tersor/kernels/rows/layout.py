@@ -22,6 +22,7 @@ rows, not in the tensor.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import Final
 
@@ -31,6 +32,12 @@ SYMBOL_NBITS: Final = 11
 """Bits of a reference that an entropy coder gets to see."""
 TABLE_NBITS: Final = 32
 """References must have more bits than this per symbol for coding to be tried."""
+
+
+def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return (rows, values per row): rows run along the last axis; a vector is one row."""
+    width = shape[-1] if shape else 1
+    return (math.prod(shape) // width if width else 0), width
 
 
 def ref_nbits(num_distinct: int) -> int:

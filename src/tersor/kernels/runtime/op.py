@@ -68,6 +68,16 @@ class Op:
     targets: dict[str, str]
     _loaded: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
 
+    @classmethod
+    def of(cls, folder: str, name: str, **modules: str) -> Op:
+        """Return the operation that modules of ``folder`` implement, one per backend.
+
+        Example:
+            >>> Op.of("tersor.kernels.pack.blocks", "pack", gpu="gpu.pack").targets
+            {'gpu': 'tersor.kernels.pack.blocks.gpu.pack:pack'}
+        """
+        return cls(name, {backend: f"{folder}.{modules[backend]}:{name}" for backend in modules})
+
     def implementation(self, backend: str) -> Callable[..., Any]:
         """Import and return one implementation; raises ``BackendUnavailableError``.
 

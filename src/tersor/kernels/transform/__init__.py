@@ -2,13 +2,6 @@
 
 from tersor.kernels.runtime.op import Op
 
-hadamard = Op(
-    "hadamard",
-    {
-        "reference": "tersor.kernels.transform.reference:hadamard",
-        "cpu": "tersor.kernels.transform.cpu:hadamard",
-        "gpu": "tersor.kernels.transform.gpu:hadamard",
-    },
-)
+hadamard = Op.of(__name__, "hadamard", reference="reference", cpu="cpu", gpu="gpu")
 
 __all__ = ["hadamard"]

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, get_args
 
 import torch
 
-from tersor.codecs.rows import row_shape
 from tersor.errors import SpecError
 from tersor.kernels.quantize import Grid, bounded_quantize, finite_range
 from tersor.kernels.rows.dedup import unique_rows
+from tersor.kernels.rows.layout import row_shape
 from tersor.raw_bytes import as_bytes
 from tersor.types import Bound
 

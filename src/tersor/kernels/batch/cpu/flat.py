@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from tersor.kernels.batch import compose
 from tersor.kernels.batch.cpu.runs import KernelCall, decode_in_runs, encode_in_runs
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
-from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.batch.pipeline import StreamPipeline
 from tersor.kernels.pack.blocks.cpu import is_consistent, to_fields, unpack_dequantize_kernel
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.pack.fields.cpu import SLACK_NBYTES, pack_bytes, pack_tile
@@ -143,28 +143,27 @@ def _max_nbytes(num_codes: int, block: int) -> int:
 def encode_streams(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
-    dims: int,
-    encoder: Encoder,
+    pipeline: StreamPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
     """See ``compose.encode_streams``."""
-    block = _fused_block(dims, encoder)
+    block = _fused_block(pipeline)
     if block is None:
-        return compose.encode_streams(xs, bounds, dims, encoder, with_ranges)
+        return compose.encode_streams(xs, bounds, pipeline, with_ranges)
     return encode_in_runs(
         xs,
         bounds,
         _is_common,
         partial(_packing, block),
-        lambda k: compose.encode_stream(xs[k], bounds[k], 0, encoder),
+        lambda k: compose.encode_stream(xs[k], bounds[k], pipeline),
     )
 
 
-def _fused_block(dims: int, encoder: Encoder) -> int | None:
+def _fused_block(pipeline: StreamPipeline) -> int | None:
     """Return the codes per block if the kernels here run that predictor and encoder."""
-    if dims == 0 and isinstance(encoder, BitpackEncoder) and not encoder.base:
-        return encoder.block
-    return None
+    if (pipeline.predictor, pipeline.encoder.form) != (0, "bitpack"):
+        return None
+    return cast("BitpackEncoder", pipeline.encoder).block
 
 
 def _packing(block: int, xs: Sequence[torch.Tensor], bound: Bound) -> KernelCall:
@@ -220,12 +219,12 @@ def _unpack_kernel(
 
 
 def decode_streams(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, dims: int, encoder: Encoder
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: StreamPipeline
 ) -> None:
     """See ``compose.decode_streams``."""
-    block = _fused_block(dims, encoder)
+    block = _fused_block(pipeline)
     if block is None:
-        compose.decode_streams(outs, encoded, dims, encoder)
+        compose.decode_streams(outs, encoded, pipeline)
         return
     payloads = encoded.payloads()
     decode_in_runs(
@@ -233,7 +232,7 @@ def decode_streams(
         payloads,
         _is_common,
         partial(_unpack, block),
-        lambda k: compose.decode_stream(payloads[k], outs[k], 0, encoder),
+        lambda k: compose.decode_stream(payloads[k], outs[k], pipeline),
     )
 
 

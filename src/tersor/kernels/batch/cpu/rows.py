@@ -17,12 +17,12 @@ from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.cpu.runs import KernelCall, decode_in_runs, encode_in_runs
 from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.pipeline import RowPipeline
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.cpu import HEADER_NBYTES, plain_step, put_header
 from tersor.kernels.quantize.cpu.finite_range import INFINITIES, range_if_finite
 from tersor.kernels.quantize.cpu.quantize import BoundArgs, fit_grid, quantize_bytes
 from tersor.kernels.quantize.grid import limits_of
-from tersor.kernels.rows.compose import Coder
 from tersor.kernels.rows.cpu.index import (
     put_index,
     put_symbols,
@@ -158,18 +158,18 @@ def _is_common(x: torch.Tensor) -> bool:
 def encode_row_lists(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
-    coder: Coder,
+    pipeline: RowPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
     """See ``compose.encode_row_lists``."""
-    if coder != "huffman":
-        return compose.encode_row_lists(xs, bounds, coder, with_ranges)
+    if pipeline.encoder != "huffman":
+        return compose.encode_row_lists(xs, bounds, pipeline, with_ranges)
     return encode_in_runs(
         [as_rows(x) for x in xs],
         bounds,
         _is_common,
         _encoding,
-        lambda k: compose.encode_row_payload(xs[k], bounds[k], coder),
+        lambda k: compose.encode_row_payload(xs[k], bounds[k], pipeline),
     )
 
 
@@ -235,10 +235,12 @@ def _decode_kernel(
             decoded[k] = _decode_slice(body, like.dtype.type(step), shapes[k, 1], buffers, out)
 
 
-def decode_row_lists(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: Coder) -> None:
+def decode_row_lists(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RowPipeline
+) -> None:
     """See ``compose.decode_row_lists``."""
-    if coder != "huffman":
-        compose.decode_row_lists(outs, encoded, coder)
+    if pipeline.encoder != "huffman":
+        compose.decode_row_lists(outs, encoded, pipeline)
         return
     payloads = encoded.payloads()
     decode_in_runs(
@@ -246,7 +248,7 @@ def decode_row_lists(outs: Sequence[torch.Tensor], encoded: EncodedList, coder: 
         payloads,
         lambda out: out.dtype in INFINITIES and out.numel() > 0,
         _decode,
-        lambda k: compose.decode_row_payload(payloads[k], outs[k], coder),
+        lambda k: compose.decode_row_payload(payloads[k], outs[k], pipeline),
     )
 
 

@@ -30,6 +30,11 @@ class BitpackEncoder(Encoder):
         if not isinstance(self.base, bool):
             raise SpecError(f"base must be true or false, not {self.base!r}")
 
+    @property
+    def form(self) -> str:
+        """See ``Encoder.form``."""
+        return "bitpack-base" if self.base else "bitpack"
+
     def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """See ``Encoder.encode``."""
         body: torch.Tensor = pack(codes, self.block, self.base, lead)

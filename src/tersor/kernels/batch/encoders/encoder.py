@@ -17,6 +17,11 @@ class Encoder(ABC):
     ``lead`` asks for so many bytes of room, of any content, before a body that is returned.
     """
 
+    @property
+    @abstractmethod
+    def form(self) -> str:
+        """Name of the coding; backends list by it what they fuse with a predictor."""
+
     @abstractmethod
     def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
         """Return the uint8 body of ``codes``."""

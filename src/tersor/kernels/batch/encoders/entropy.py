@@ -96,6 +96,11 @@ class EntropyEncoder(Encoder):
 class HuffmanEncoder(EntropyEncoder):
     """Huffman coding: the fastest to decode on a CPU."""
 
+    @property
+    def form(self) -> str:
+        """See ``Encoder.form``."""
+        return "huffman"
+
     def encode_symbols(self, symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
         """See ``EntropyEncoder.encode_symbols``."""
         body: torch.Tensor = huffman_encode(symbols, alphabet)
@@ -134,6 +139,11 @@ class AnsEncoder(EntropyEncoder):
             scale = 1 << prob_bits(len(table))
             limit = f"up to {NARROW}" if len(table) <= NARROW else f"more than {NARROW}"
             raise SpecError(f"{limit} frequencies must sum to {scale}, not {sum(table)}")
+
+    @property
+    def form(self) -> str:
+        """See ``Encoder.form``."""
+        return "ans" if self.frequencies is None else "ans-static"
 
     def window(self) -> Window | None:
         """See ``EntropyEncoder.window``."""

@@ -46,6 +46,11 @@ def _module(name: str, package: str) -> Any:
 class FrameEncoder(Encoder):
     """Common part of lz4 and zstd."""
 
+    @property
+    def form(self) -> str:
+        """See ``Encoder.form``."""
+        return "frames"
+
     @abstractmethod
     def compress(self, data: bytes) -> bytes:
         """Compress one frame."""

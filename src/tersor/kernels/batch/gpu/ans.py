@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import (
     HEAD_NBYTES,
     LARGEST_CODE,
@@ -253,11 +254,15 @@ def _quantize(
 
 
 def encode_ans(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], with_ranges: bool = False
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    encoder: AnsEncoder,
+    with_ranges: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
 
-    ``with_ranges`` changes nothing: the ranges of relative bounds are found in any case.
+    The encoder has no static table. ``with_ranges`` changes nothing: the ranges of relative bounds are
+    found in any case.
 
     Returns:
         buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
@@ -266,7 +271,7 @@ def encode_ans(
             coded though the codec could; else 0, and the payload is the codec's own.
         keys: the ranges of the tensors if a bound is relative.
     """
-    del with_ranges
+    del encoder, with_ranges
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
     status = torch.empty(len(xs), dtype=torch.int32, device=device)

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import HEAD_NBYTES, LARGEST_CODE
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
 from tersor.kernels.entropy.symbols.alphabet import NARROW
@@ -104,6 +105,7 @@ def decode_ans(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
+    encoder: AnsEncoder,
     status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
@@ -114,12 +116,14 @@ def decode_ans(
             that lies elsewhere, the difference of their addresses. Trusted.
         sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
+        encoder: what wrote them, without a static table.
         status: what to write the result to; new memory by default.
 
     Returns:
         int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload has
         a wide alphabet or escapes, which others decode, else ``MALFORMED`` or both.
     """
+    del encoder
     device, dtype = buffer.device, outs[0].dtype
     numels = tuple(y.numel() for y in outs)
     counts = on_device(numels, device)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, cast
 
 import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.batch.pipeline import CastPipeline, ScaledCastPipeline
 from tersor.kernels.group.cast.gpu import cast_groups, tile_of, uncast_groups
 from tersor.kernels.group.cast.layout import payload_nbytes
 from tersor.kernels.payload.gpu.fixed_size import (
@@ -77,7 +78,7 @@ def _uncast_kernel(
 
 
 def encode_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype, out: torch.Tensor | None = None
+    xs: Sequence[torch.Tensor], pipeline: CastPipeline, out: torch.Tensor | None = None
 ) -> FixedFrame:
     """Cast contiguous tensors of one dtype and device to a 16-bit float, without waiting.
 
@@ -93,7 +94,7 @@ def encode_casts(
         _cast_kernel[(tiles.num_tiles,)](
             addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
             frame.buffer, frame.sizes, TYPE=element_type(xs[0].dtype, device),
-            TARGET=element_type(target, device),
+            TARGET=element_type(cast("torch.dtype", pipeline.quantizer.dtype), device),
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
             PAYLOAD_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *frame.starts]), TILE=_TILE,
         )  # fmt: skip
@@ -105,13 +106,12 @@ def decode_casts(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
-    source: torch.dtype,
+    pipeline: CastPipeline,
     status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Widen payloads into contiguous tensors of one dtype and device, without waiting.
 
-    Arguments and result are those of ``group.decode_groups``; ``source`` is what payloads
-    hold.
+    Arguments and result are those of ``group.decode_groups``.
     """
     device = buffer.device
     if status is None:
@@ -121,7 +121,7 @@ def decode_casts(
         _uncast_kernel[(tiles.num_tiles,)](
             buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
             tiles.owners, status, TYPE=element_type(outs[0].dtype, device),
-            SOURCE=element_type(source, device),
+            SOURCE=element_type(cast("torch.dtype", pipeline.quantizer.dtype), device),
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             PAYLOAD_ALIGNMENT=PAYLOAD_ALIGNMENT, TILE=_TILE,
         )  # fmt: skip
@@ -164,12 +164,13 @@ def _scaled_uncast_kernel(
 
 
 def encode_scaled_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype, group: int, out: torch.Tensor | None = None
+    xs: Sequence[torch.Tensor], pipeline: ScaledCastPipeline, out: torch.Tensor | None = None
 ) -> FixedFrame:
     """Cast contiguous tensors of one dtype and device to an 8-bit float with a scale per group.
 
-    Result as of ``encode_casts``; ``group`` is at most ``cast.layout.TILE``.
+    Result as of ``encode_casts``; a group is at most ``cast.layout.TILE`` values.
     """
+    target, group = pipeline.quantizer
     device, numels = xs[0].device, tuple(x.numel() for x in xs)
     frame = fixed_frame([payload_nbytes(numel, group) for numel in numels], device, out)
     groups, chunk = tile_of(group)
@@ -190,11 +191,11 @@ def decode_scaled_casts(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
-    source: torch.dtype,
-    group: int,
+    pipeline: ScaledCastPipeline,
     status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Widen payloads of ``encode_scaled_casts``; see ``decode_casts``."""
+    source, group = pipeline.quantizer
     device = buffer.device
     if status is None:
         status = torch.empty(len(outs), dtype=torch.int32, device=device)

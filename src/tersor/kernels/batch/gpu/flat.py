@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.gpu.flat_short import are_small, encode_small
 from tersor.kernels.pack.blocks.gpu.pack_tile import pack_tile
 from tersor.kernels.pack.blocks.gpu.tile import (
@@ -171,14 +172,17 @@ def _pack(
 
 
 def encode_flat(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], block: int, with_ranges: bool = False
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    encoder: BitpackEncoder,
+    with_ranges: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, None, torch.Tensor | None]:
     """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
 
     Args:
         xs: what to encode.
         bounds: one per tensor.
-        block: codes per block.
+        encoder: without bases.
         with_ranges: find the ranges also of small tensors, which takes a launch of its own.
 
     Returns:
@@ -187,7 +191,7 @@ def encode_flat(
         needed: None: every form of a payload is known.
         keys: the ranges of the tensors if a bound is relative; None for small tensors unless asked.
     """
-    device, dtype = xs[0].device, xs[0].dtype
+    device, dtype, block = xs[0].device, xs[0].dtype, encoder.block
     numels = tuple(x.numel() for x in xs)
     aligned = are_aligned(xs)
     starts = addresses(xs, device)
@@ -272,7 +276,7 @@ def decode_flat(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
-    block: int,
+    encoder: BitpackEncoder,
     status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
@@ -283,7 +287,7 @@ def decode_flat(
             that lies elsewhere, the difference of their addresses. Trusted.
         sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
-        block: codes per block.
+        encoder: what wrote them.
         status: zeros to return with the result in it; new ones by default.
 
     Returns:
@@ -301,8 +305,8 @@ def decode_flat(
     with torch.cuda.device_of(buffer):
         _decode_kernel[(runs.num_tiles,)](
             buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
-            runs.owners, status, KIND=KINDS[dtype], ALIGNED=are_aligned(outs), BLOCK=block,
-            ROWS=TILE_VALUES // block, RUN=run, WITH_OUTLIERS=is_small, num_warps=1,
+            runs.owners, status, KIND=KINDS[dtype], ALIGNED=are_aligned(outs), BLOCK=encoder.block,
+            ROWS=TILE_VALUES // encoder.block, RUN=run, WITH_OUTLIERS=is_small, num_warps=1,
             enable_fp_fusion=False,
         )  # fmt: skip
         if not is_small:

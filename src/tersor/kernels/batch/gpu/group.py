@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.batch.pipeline import GroupPipeline
 from tersor.kernels.group.gpu.generic import seed_words
 from tersor.kernels.group.gpu.tile import (
     dequantize_tile,
@@ -79,9 +80,7 @@ def _dequantize_kernel(
 
 def encode_groups(
     xs: Sequence[torch.Tensor],
-    nbits: int,
-    group: int,
-    hadamard: bool,
+    pipeline: GroupPipeline,
     seed: int | None = None,
     out: torch.Tensor | None = None,
 ) -> FixedFrame:
@@ -89,16 +88,15 @@ def encode_groups(
 
     Args:
         xs: what to encode.
-        nbits: 8 or 4.
-        group: values per scale; ``group.layout.is_held_whole``.
-        hadamard: transform every 32 values first.
+        pipeline: the levels, with a group that ``group.layout.is_held_whole``, and the transform.
         seed: see ``group.reference.group_quantize``; positions count from each tensor's start.
         out: memory for the payloads; new by default.
 
     Returns:
         The payloads back to back, each padded with zeros to 8 bytes.
     """
-    device, numels = xs[0].device, tuple(x.numel() for x in xs)
+    (nbits, group), device = pipeline.quantizer, xs[0].device
+    numels = tuple(x.numel() for x in xs)
     frame = fixed_frame([payload_nbytes(numel, nbits, group) for numel in numels], device, out)
     tiles = tile_table(numels, num_values_of(group), device)
     num_groups = (ceil_div(numel, group) for numel in numels)
@@ -109,7 +107,7 @@ def encode_groups(
             frame.buffer, frame.sizes, *seed_words(seed), TYPE=element_type(xs[0].dtype, device),
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
             DATA_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *data]), NBITS=nbits, STOCHASTIC=seed is not None,
-            HADAMARD=hadamard, GROUP=group, ROWS=num_rows_of(group),
+            HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
             num_warps=num_warps_of(group), enable_fp_fusion=False,
         )  # fmt: skip
     return frame
@@ -120,9 +118,7 @@ def decode_groups(
     offsets: torch.Tensor,
     sizes: torch.Tensor,
     outs: Sequence[torch.Tensor],
-    nbits: int,
-    group: int,
-    hadamard: bool,
+    pipeline: GroupPipeline,
     status: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
@@ -132,15 +128,14 @@ def decode_groups(
         offsets: int64 [len(outs)], where each starts; see ``flat.decode_flat``.
         sizes: int64 [len(outs)], bytes of each that may be read.
         outs: what to write.
-        nbits: 8 or 4.
-        group: values per scale; ``group.layout.is_held_whole``.
-        hadamard: undo the transform.
+        pipeline: as in ``encode_groups``.
         status: what to write the result to; new memory by default.
 
     Returns:
         int32 [len(outs)]: 0, or not 0 where a payload has a wrong size; its tensor is not written.
     """
-    device, numels = buffer.device, tuple(out.numel() for out in outs)
+    (nbits, group), device = pipeline.quantizer, buffer.device
+    numels = tuple(out.numel() for out in outs)
     if status is None:
         status = torch.empty(len(outs), dtype=torch.int32, device=device)
     tiles = tile_table(numels, num_values_of(group), device)
@@ -151,7 +146,7 @@ def decode_groups(
             tiles.owners, status, TYPE=element_type(outs[0].dtype, device),
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             DATA_ALIGNMENT=common_alignment([PAYLOAD_ALIGNMENT, *scales_nbytes]), NBITS=nbits,
-            HADAMARD=hadamard, GROUP=group, ROWS=num_rows_of(group),
+            HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
             num_warps=num_warps_of(group), enable_fp_fusion=False,
         )  # fmt: skip
     return status

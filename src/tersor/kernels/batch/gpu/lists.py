@@ -8,34 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 import torch
 
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
-from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
-from tersor.kernels.batch.encoders.encoder import Encoder
-from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu import ans, ans_decode, flat, rows, rows_decode
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
+from tersor.kernels.batch.pipeline import (
+    CastPipeline,
+    GroupPipeline,
+    RowPipeline,
+    ScaledCastPipeline,
+    StreamPipeline,
+)
 from tersor.kernels.group import layout as group_layout
 from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
-from tersor.kernels.rows.compose import Coder
 from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.types import Bound
 
 
 class _Fused(NamedTuple):
-    """Kernels for whole lists.
+    """Kernels for whole lists of one pair of predictor and encoder.
 
     Attributes:
-        encode: returns buffer, sizes, what needs a second pass if the kernel does not know all forms
-            of a payload, and the keys of the ranges if it found them.
-        decode: returns a status per tensor.
+        encode: takes tensors, bounds and the encoder; returns buffer, sizes, what needs a second pass if
+            the kernel does not know all forms of a payload, and the keys of the ranges if it found them.
+        decode: takes places of payloads, tensors and the encoder; returns a status per tensor.
     """
 
     encode: Callable[
@@ -44,39 +47,33 @@ class _Fused(NamedTuple):
     decode: Callable[..., torch.Tensor]
 
 
-def _fused(dims: int, encoder: Encoder) -> _Fused | None:
-    """Return the kernels for a predictor and an encoder, if there are any."""
-    if dims == 0 and isinstance(encoder, BitpackEncoder) and not encoder.base:
-        encode = partial(flat.encode_flat, block=encoder.block)
-        return _Fused(encode, partial(flat.decode_flat, block=encoder.block))
-    if dims == 0 and isinstance(encoder, AnsEncoder) and encoder.frequencies is None:
-        return _Fused(ans.encode_ans, ans_decode.decode_ans)
-    return None
+_STREAMS: Final = {
+    (0, "bitpack"): _Fused(flat.encode_flat, flat.decode_flat),
+    (0, "ans"): _Fused(ans.encode_ans, ans_decode.decode_ans),
+}
+"""The pairs of predictor and form of the encoder that are fused."""
 
 
 def encode_streams(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
-    dims: int,
-    encoder: Encoder,
+    pipeline: StreamPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
     """See ``compose.encode_streams``; fused, it does not wait."""
-    fused = _fused(dims, encoder)
+    fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
     if fused is None:
-        return compose.encode_streams(xs, bounds, dims, encoder, with_ranges)
+        return compose.encode_streams(xs, bounds, pipeline, with_ranges)
 
     def encode_one(k: int) -> torch.Tensor:
-        return compose.encode_streams([xs[k]], [bounds[k]], dims, encoder).payloads()[0]
+        return compose.encode_streams([xs[k]], [bounds[k]], pipeline).payloads()[0]
 
-    return _unsettled(fused.encode(xs, bounds, with_ranges=with_ranges), encode_one)
+    made = fused.encode(xs, bounds, pipeline.encoder, with_ranges=with_ranges)
+    return _unsettled(made, encode_one)
 
 
 def decode_streams(
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    dims: int,
-    encoder: Encoder,
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: StreamPipeline
 ) -> Undecoded | None:
     """See ``compose.decode_streams``; it does not wait.
 
@@ -85,41 +82,40 @@ def decode_streams(
     """
 
     def decode_one(k: int, payload: torch.Tensor) -> None:
-        compose.decode_stream(payload, outs[k], dims, encoder)
+        compose.decode_stream(payload, outs[k], pipeline)
 
-    fused = _fused(dims, encoder)
+    fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
     if fused is None:
         return _composed(outs, encoded, decode_one)
-    return Undecoded(fused.decode(*_placed(encoded), outs, status=encoded.status), decode_one)
+    status = fused.decode(*_placed(encoded), outs, pipeline.encoder, status=encoded.status)
+    return Undecoded(status, decode_one)
 
 
 def encode_row_lists(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
-    coder: Coder,
+    pipeline: RowPipeline,
     with_ranges: bool = False,
 ) -> EncodedList:
     """See ``compose.encode_row_lists``; with rANS it does not wait."""
-    if coder != "ans":
-        return compose.encode_row_lists(xs, bounds, coder, with_ranges)
+    if pipeline.encoder != "ans":
+        return compose.encode_row_lists(xs, bounds, pipeline, with_ranges)
 
     def encode_one(k: int) -> torch.Tensor:
-        return compose.encode_row_lists([xs[k]], [bounds[k]], coder).payloads()[0]
+        return compose.encode_row_lists([xs[k]], [bounds[k]], pipeline).payloads()[0]
 
     return _unsettled(rows.encode_rows_list([as_rows(x) for x in xs], bounds), encode_one)
 
 
 def decode_row_lists(
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    coder: Coder,
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RowPipeline
 ) -> Undecoded | None:
     """See ``compose.decode_row_lists`` and ``decode_streams``."""
 
     def decode_one(k: int, payload: torch.Tensor) -> None:
-        compose.decode_row_payload(payload, outs[k], coder)
+        compose.decode_row_payload(payload, outs[k], pipeline)
 
-    if coder != "ans":
+    if pipeline.encoder != "ans":
         return _composed(outs, encoded, decode_one)
     found = rows_decode.decode_rows_list(*_placed(encoded), [as_rows(out) for out in outs])
     return Undecoded(found, decode_one)
@@ -127,60 +123,63 @@ def decode_row_lists(
 
 def encode_groups(
     xs: Sequence[torch.Tensor],
-    nbits: int,
-    group: int,
-    hadamard: bool,
+    pipeline: GroupPipeline,
     seed: int | None = None,
     out: torch.Tensor | None = None,
 ) -> EncodedList:
     """See ``compose.encode_groups``."""
-    fused = groups.encode_groups if group_layout.is_held_whole(group) else None
-    return _encode_fixed(fused, compose.encode_groups, xs, nbits, group, hadamard, seed, out)
+    fused = groups.encode_groups if _holds_groups(pipeline) else None
+    return _encode_fixed(fused, compose.encode_groups, xs, pipeline, seed, out)
 
 
 def decode_groups(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, nbits: int, group: int, hadamard: bool
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: GroupPipeline
 ) -> Undecoded | None:
     """See ``compose.decode_groups`` and ``decode_streams``."""
-    fused = groups.decode_groups if group_layout.is_held_whole(group) else None
+    fused = groups.decode_groups if _holds_groups(pipeline) else None
+    nbits, group = pipeline.quantizer
     nbytes = partial(group_layout.payload_nbytes, nbits=nbits, group=group)
-    options = (nbits, group, hadamard)
-    return _decode_fixed(fused, compose.decode_groups, nbytes, outs, encoded, *options)
+    return _decode_fixed(fused, compose.decode_groups, nbytes, outs, encoded, pipeline)
+
+
+def _holds_groups(pipeline: GroupPipeline) -> bool:
+    return group_layout.is_held_whole(pipeline.quantizer.group)
 
 
 def encode_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype | None, out: torch.Tensor | None = None
+    xs: Sequence[torch.Tensor], pipeline: CastPipeline, out: torch.Tensor | None = None
 ) -> EncodedList:
     """See ``compose.encode_casts``."""
-    fused = None if target is None else casts.encode_casts
-    return _encode_fixed(fused, compose.encode_casts, xs, target, out)
+    fused = None if pipeline.quantizer.dtype is None else casts.encode_casts
+    return _encode_fixed(fused, compose.encode_casts, xs, pipeline, out)
 
 
 def decode_casts(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype | None
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: CastPipeline
 ) -> Undecoded | None:
     """See ``compose.decode_casts`` and ``decode_streams``."""
-    fused = None if source is None else casts.decode_casts
+    fused = None if pipeline.quantizer.dtype is None else casts.decode_casts
     return _decode_fixed(
-        fused, compose.decode_casts, lambda numel: 2 * numel, outs, encoded, source
+        fused, compose.decode_casts, lambda numel: 2 * numel, outs, encoded, pipeline
     )
 
 
 def encode_scaled_casts(
-    xs: Sequence[torch.Tensor], target: torch.dtype, group: int, out: torch.Tensor | None = None
+    xs: Sequence[torch.Tensor], pipeline: ScaledCastPipeline, out: torch.Tensor | None = None
 ) -> EncodedList:
     """See ``compose.encode_scaled_casts``."""
-    fused = casts.encode_scaled_casts if group <= cast_layout.TILE else None
-    return _encode_fixed(fused, compose.encode_scaled_casts, xs, target, group, out)
+    fused = casts.encode_scaled_casts if pipeline.quantizer.group <= cast_layout.TILE else None
+    return _encode_fixed(fused, compose.encode_scaled_casts, xs, pipeline, out)
 
 
 def decode_scaled_casts(
-    outs: Sequence[torch.Tensor], encoded: EncodedList, source: torch.dtype, group: int
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: ScaledCastPipeline
 ) -> Undecoded | None:
     """See ``compose.decode_scaled_casts`` and ``decode_streams``."""
+    group = pipeline.quantizer.group
     fused = casts.decode_scaled_casts if group <= cast_layout.TILE else None
     nbytes = partial(cast_layout.payload_nbytes, group=group)
-    return _decode_fixed(fused, compose.decode_scaled_casts, nbytes, outs, encoded, source, group)
+    return _decode_fixed(fused, compose.decode_scaled_casts, nbytes, outs, encoded, pipeline)
 
 
 def _encode_fixed(
@@ -202,19 +201,19 @@ def _decode_fixed(
     nbytes: Callable[[int], int],
     outs: Sequence[torch.Tensor],
     encoded: EncodedList,
-    *options: Any,
+    pipeline: GroupPipeline | CastPipeline | ScaledCastPipeline,
 ) -> Undecoded | None:
     """Decode payloads that must have ``nbytes(numel)``: where the host knows their sizes, it checks."""
 
     def decode_one(k: int, payload: torch.Tensor) -> None:
-        composed([outs[k]], EncodedList.apart([payload]), *options)
+        composed([outs[k]], EncodedList.apart([payload]), pipeline)
 
     is_known = encoded.is_settled
     if fused is None or (is_known and len(outs) == 1):
         return _composed(outs, encoded, decode_one)
     if is_known and list(encoded.sizes) != [nbytes(out.numel()) for out in outs]:
         return _composed(outs, encoded, decode_one)
-    found = fused(*_placed(encoded), outs, *options, encoded.status)
+    found = fused(*_placed(encoded), outs, pipeline, encoded.status)
     return None if is_known else Undecoded(found, decode_one)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from tersor.errors import CorruptDataError
-from tersor.kernels.entropy.rans import compose
 from tersor.kernels.entropy.rans.layout import (
     LANES,
     STATE_LOW,
@@ -18,8 +17,6 @@ from tersor.kernels.entropy.rans.layout import (
     normalized_frequencies,
     prob_bits,
 )
-from tersor.kernels.entropy.symbols import Symbols
-from tersor.kernels.runtime.op import use_backend
 
 
 def rans_encode(
@@ -144,15 +141,3 @@ def _decode_blocks(
     if not (torch.equal(place, offsets[1:]) and bool((state == STATE_LOW).all())):
         raise CorruptDataError("a rANS block does not end where it should")
     return out.view(-1)
-
-
-def rans_decode_dequantize(
-    body: torch.Tensor,
-    mapped: Symbols,
-    step: float,
-    out: torch.Tensor,
-    frequencies: torch.Tensor | None = None,
-) -> int:
-    """See ``compose.rans_decode_dequantize``."""
-    with use_backend("reference"):
-        return compose.rans_decode_dequantize(body, mapped, step, out, frequencies)

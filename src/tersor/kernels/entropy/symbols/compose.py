@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from tersor.kernels.entropy.symbols import reference as symbols
+from tersor.kernels.entropy.symbols import map_symbols, unmap_symbols
 from tersor.kernels.entropy.symbols.alphabet import Symbols
-from tersor.kernels.quantize import Grid
-from tersor.kernels.quantize import reference as quantize
+from tersor.kernels.quantize import Grid, bounded_dequantize, bounded_quantize
 
 
 def quantize_symbols(
@@ -19,12 +18,12 @@ def quantize_symbols(
     alphabet before it sees the codes.
     """
     del low, high
-    codes, positions = quantize.bounded_quantize(x, grid)
-    return symbols.map_symbols(codes), positions
+    codes, positions = bounded_quantize(x, grid)
+    return map_symbols(codes), positions
 
 
 def dequantize_symbols(
     mapped: torch.Tensor, other: Symbols, step: float, out: torch.Tensor
 ) -> None:
     """Write the values of the symbols ``mapped`` into the contiguous ``out``."""
-    quantize.bounded_dequantize(symbols.unmap_symbols(mapped, other), step, out)
+    bounded_dequantize(unmap_symbols(mapped, other), step, out)

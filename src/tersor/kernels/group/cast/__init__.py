@@ -6,21 +6,7 @@ CPU implementation.
 
 from tersor.kernels.runtime.op import Op
 
-scaled_cast = Op(
-    "scaled_cast",
-    {
-        "reference": "tersor.kernels.group.cast.reference:scaled_cast",
-        "cpu": "tersor.kernels.group.cast.reference:scaled_cast",
-        "gpu": "tersor.kernels.group.cast.gpu:scaled_cast",
-    },
-)
-scaled_uncast = Op(
-    "scaled_uncast",
-    {
-        "reference": "tersor.kernels.group.cast.reference:scaled_uncast",
-        "cpu": "tersor.kernels.group.cast.reference:scaled_uncast",
-        "gpu": "tersor.kernels.group.cast.gpu:scaled_uncast",
-    },
-)
+scaled_cast = Op.of(__name__, "scaled_cast", reference="reference", cpu="reference", gpu="gpu")
+scaled_uncast = Op.of(__name__, "scaled_uncast", reference="reference", cpu="reference", gpu="gpu")
 
 __all__ = ["scaled_cast", "scaled_uncast"]

@@ -2,21 +2,7 @@
 
 from tersor.kernels.runtime.op import Op
 
-delta_pack = Op(
-    "delta_pack",
-    {
-        "reference": "tersor.kernels.pack.delta.compose:delta_pack",
-        "cpu": "tersor.kernels.pack.delta.cpu:delta_pack",
-        "gpu": "tersor.kernels.pack.delta.compose:delta_pack",
-    },
-)
-delta_unpack = Op(
-    "delta_unpack",
-    {
-        "reference": "tersor.kernels.pack.delta.compose:delta_unpack",
-        "cpu": "tersor.kernels.pack.delta.cpu:delta_unpack",
-        "gpu": "tersor.kernels.pack.delta.compose:delta_unpack",
-    },
-)
+delta_pack = Op.of(__name__, "delta_pack", composed="compose", cpu="cpu")
+delta_unpack = Op.of(__name__, "delta_unpack", composed="compose", cpu="cpu")
 
 __all__ = ["delta_pack", "delta_unpack"]

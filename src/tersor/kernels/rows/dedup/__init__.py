@@ -2,13 +2,6 @@
 
 from tersor.kernels.runtime.op import Op
 
-unique_rows = Op(
-    "unique_rows",
-    {
-        "reference": "tersor.kernels.rows.dedup.reference:unique_rows",
-        "cpu": "tersor.kernels.rows.dedup.cpu:unique_rows",
-        "gpu": "tersor.kernels.rows.dedup.gpu.numbers:unique_rows",
-    },
-)
+unique_rows = Op.of(__name__, "unique_rows", reference="reference", cpu="cpu", gpu="gpu.numbers")
 
 __all__ = ["unique_rows"]

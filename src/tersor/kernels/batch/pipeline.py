@@ -1,0 +1,76 @@
+"""What a codec is made of, as data: compositions run it part by part, and backends fuse what they can."""
+
+from __future__ import annotations
+
+from typing import Generic, Literal, NamedTuple, TypeVar
+
+import torch
+
+from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.rows.compose import Coder
+
+QuantizerT = TypeVar("QuantizerT", bound="Bounded | GroupLevels | FloatFormat | ScaledFormat")
+EncoderT = TypeVar("EncoderT")
+
+
+class Bounded(NamedTuple):
+    """Quantizes to a grid that keeps the bound of each tensor; see ``kernels.quantize``."""
+
+
+class GroupLevels(NamedTuple):
+    """Quantizes to levels between plus and minus the largest magnitude of each group.
+
+    Attributes:
+        nbits: bits per value, 8 or 4.
+        group: values per scale.
+    """
+
+    nbits: int
+    group: int
+
+
+class FloatFormat(NamedTuple):
+    """Rounds to a narrower float.
+
+    Attributes:
+        dtype: of the stored values; None for the tensor's own.
+    """
+
+    dtype: torch.dtype | None
+
+
+class ScaledFormat(NamedTuple):
+    """Scales each group to the range of an 8-bit float and rounds to it.
+
+    Attributes:
+        dtype: of the stored values.
+        group: values per scale.
+    """
+
+    dtype: torch.dtype
+    group: int
+
+
+class Pipeline(NamedTuple, Generic[QuantizerT, EncoderT]):
+    """The parts of a codec, in the order in which a tensor goes through them.
+
+    Attributes:
+        transform: ``hadamard`` transforms every 32 values, ``distinct-rows`` drops repeated rows.
+        quantizer: turns values into codes.
+        predictor: trailing axes along which the Lorenzo predictor runs; 0 for none.
+        encoder: makes bytes of the codes; None where they are stored as they are.
+    """
+
+    transform: Literal["hadamard", "distinct-rows"] | None
+    quantizer: QuantizerT
+    predictor: int
+    encoder: EncoderT
+
+
+StreamPipeline = Pipeline[Bounded, Encoder]
+"""One stream of codes in the tensor's own order."""
+RowPipeline = Pipeline[Bounded, Coder]
+"""The codes of the distinct rows, and an index that puts the rows back."""
+GroupPipeline = Pipeline[GroupLevels, None]
+CastPipeline = Pipeline[FloatFormat, None]
+ScaledCastPipeline = Pipeline[ScaledFormat, None]
