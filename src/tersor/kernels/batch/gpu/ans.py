@@ -46,9 +46,7 @@ from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
-from tersor.kernels.quantize.gpu.quantize import (
-    F64,
-    KINDS,
+from tersor.kernels.quantize.gpu.values import (
     LEAST_SHIFTED,
     MOST_SHIFTED,
     SHIFT,
@@ -57,6 +55,7 @@ from tersor.kernels.quantize.gpu.quantize import (
     shifted_codes,
 )
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
@@ -80,7 +79,7 @@ def _extended(low, high, missed, other_low, other_high, other_missed):
 
 @triton.jit
 def _quantize_tile(
-    address, limit, grid, target, KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
+    address, limit, grid, target, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
 ):
     """Store a tile's codes as bytes; return its smallest and largest code and its outliers.
 
@@ -89,9 +88,9 @@ def _quantize_tile(
     """
     word = tl.arange(0, TILE // 4)
     position = word[:, None] * 4 + tl.arange(0, 4)[None, :]
-    values = load_values(address, position, limit, 0.0, KIND, ALIGNED, False)
+    values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
     step, inverse, bound = grid
-    codes, holds = quantize_values(values, step, inverse, bound, KIND)
+    codes, holds = quantize_values(values, step, inverse, bound, TYPE)
     words = target.to(tl.pointer_type(tl.int32)) + word
     joined = tl.sum((codes & 255) << (8 * tl.arange(0, 4))[None, :], axis=1)
     tl.store(words, joined, mask=4 * word < limit)
@@ -115,7 +114,7 @@ def _wider(low, high, error, other_low, other_high, other_error):
 
 @triton.jit
 def _quantize_whole_tile(
-    address, grid, target, KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
+    address, grid, target, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
 ):
     """Store the codes of a whole tile as bytes, as if every value had a code.
 
@@ -124,9 +123,9 @@ def _quantize_whole_tile(
     """
     word = tl.arange(0, TILE // 4)
     position = word[:, None] * 4 + tl.arange(0, 4)[None, :]
-    values = load_values(address, position, TILE, 0.0, KIND, ALIGNED, True)
+    values = load_values(address, position, TILE, 0.0, TYPE, ALIGNED, True)
     step, inverse, bound = grid
-    shifted, errors = shifted_codes(values, step, inverse, KIND)
+    shifted, errors = shifted_codes(values, step, inverse, TYPE)
     bytes_ = (shifted & 255) << (8 * tl.arange(0, 4))[None, :]
     tl.store(target.to(tl.pointer_type(tl.int32)) + word, tl.reduce(bytes_, 1, _either))
     low, high, worst = tl.reduce(tl.reduce((shifted, shifted, errors), 1, _wider), 0, _wider)
@@ -137,7 +136,7 @@ def _quantize_whole_tile(
 @triton.jit
 def _quantize_kernel(
     starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes one tile to bytes and notes what ``Quantized`` says of it.
 
@@ -148,18 +147,18 @@ def _quantize_kernel(
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     k = tl.load(owners + tile)
     base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
-    address, grid = tl.load(starts + k) + base * (KIND & ~1), load_grid(grids, k)
+    address, grid = tl.load(starts + k) + base * (TYPE.primitive_bitwidth // 8), load_grid(grids, k)
     limit = tl.minimum(count - base, TILE).to(tl.int32)
     target = symbols + tl.load(places + k) + base
     low, high, missed = limit * 0, limit * 0, limit * 0
     is_done = limit < 0
-    if (KIND != F64) and (limit == TILE):
-        low, high, is_done = _quantize_whole_tile(address, grid, target, KIND, ALIGNED, TILE)
+    if (TYPE != F64) and (limit == TILE):
+        low, high, is_done = _quantize_whole_tile(address, grid, target, TYPE, ALIGNED, TILE)
     if not is_done:
-        low, high, missed = _quantize_tile(address, limit, grid, target, KIND, ALIGNED, TILE)
+        low, high, missed = _quantize_tile(address, limit, grid, target, TYPE, ALIGNED, TILE)
     specials = 0
     if not codes_vary(low, high, missed):
-        specials = examine_tile(address, limit, keys + 2 * k, KIND, PART)
+        specials = examine_tile(address, limit, keys + 2 * k, TYPE, PART)
     # places of a tile's own: thousands of programs that meet in one place take 1 ns each
     tl.store(extents + 2 * tile, low)
     tl.store(extents + 2 * tile + 1, high)
@@ -169,7 +168,7 @@ def _quantize_kernel(
 @triton.jit
 def _finish_kernel(
     starts, counts, first_tiles, grids, missing, plan, alphabets, lows, out, targets,
-    KIND: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
 
@@ -183,10 +182,10 @@ def _finish_kernel(
     # running sums of the tensor's own tiles, and of nothing before them
     finish_tiles(
         payload, row, address, count, first - first, last - first, missing + first, 0,
-        load_grid(grids, k), KIND, TILE, PART,
+        load_grid(grids, k), TYPE, TILE, PART,
     )  # fmt: skip
     if tl.program_id(1) == 0:
-        close_payload(payload, count, row, KIND)
+        close_payload(payload, count, row, TYPE)
         body = (payload + HEADER_NBYTES).to(tl.int64)
         if mode == CODED:
             head = body.to(tl.pointer_type(tl.int64))
@@ -241,7 +240,7 @@ def _quantize(
     is_limited = has_ptx(status) and dtype != torch.float64
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, places, symbols,
-        quantized.extents, quantized.missing, KIND=KINDS[dtype], ALIGNED=aligned, TILE=_TILE,
+        quantized.extents, quantized.missing, TYPE=TYPES[dtype], ALIGNED=aligned, TILE=_TILE,
         PART=_VALUES_PER_STEP, num_warps=_WARPS, enable_fp_fusion=False,
         **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
     )  # fmt: skip
@@ -290,7 +289,7 @@ def encode_ans(
         targets = torch.empty(len(xs), dtype=torch.int64, device=device)
         _finish_kernel[(len(xs), programs_per_tensor(numels, _TILE, 4))](
             addresses(xs, device), tiles.counts, tiles.first_tiles, grids, quantized.missing, plan,
-            quantized.alphabets, quantized.lows, out, targets, KIND=KINDS[dtype], TILE=_TILE,
+            quantized.alphabets, quantized.lows, out, targets, TYPE=TYPES[dtype], TILE=_TILE,
             PART=_VALUES_PER_STEP, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         place_streams(streams, encoded, targets)

@@ -28,8 +28,9 @@ from tersor.kernels.payload.gpu.plan import (
     put_outliers,
 )
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
-from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, store_values
+from tersor.kernels.quantize.gpu.values import as_compute, store_values
 from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses
 
 _VALUES_PER_STORE: Final = 1024
@@ -42,7 +43,7 @@ MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
 @triton.jit(do_not_specialize=["buffer", "num_tensors"])
 def _open_kernel(
     buffer, offsets, sizes, counts, num_tensors, bodies, rooms, coded, alphabets, lows, steps,
-    status, KIND: tl.constexpr, LANES: tl.constexpr,
+    status, TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program opens ``LANES`` payloads and says what the coder is to decode."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -50,7 +51,7 @@ def _open_kernel(
     size = tl.load(sizes + k, mask=inside, other=0)
     count = tl.load(counts + k, mask=inside, other=0)
     payload = buffer + tl.load(offsets + k, mask=inside, other=0)
-    mode, number, body, _, good = open_payload(payload, size, count, KIND)
+    mode, number, body, _, good = open_payload(payload, size, count, TYPE)
     is_coded = good & (mode == CODED)
     head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
     whole = is_coded & (body >= HEAD_NBYTES)
@@ -74,7 +75,7 @@ def _open_kernel(
 
 @triton.jit(do_not_specialize=["buffer"])
 def _fill_kernel(
-    buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status, KIND: tl.constexpr,
+    buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status, TYPE: tl.constexpr,
     PART: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes every p-th part of tensor k if it is not coded.
@@ -84,17 +85,17 @@ def _fill_kernel(
     k = tl.program_id(0)
     count, address = tl.load(counts + k), tl.load(targets + k)
     payload = buffer + tl.load(offsets + k)
-    mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, KIND)
+    mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, TYPE)
     begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
     if good & (mode == CONSTANT):
         for start in range(begin, count, stride):
-            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, KIND)
+            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, TYPE)
             position = start + tl.arange(0, PART)
-            store_values(address, position, values, count, KIND, False, False)
+            store_values(address, position, values, count, TYPE, False, False)
     elif good & (mode == EXACT):
         body = (payload + HEADER_NBYTES).to(tl.int64)
         for start in range(begin, count, stride):
-            copy_values(body, address, start, tl.minimum(start + PART, count), KIND)
+            copy_values(body, address, start, tl.minimum(start + PART, count), TYPE)
     is_whole = (tl.load(coded + k) == 0) | (tl.load(nbytes + k) == tl.load(rooms + k))
     if (tl.program_id(1) == 0) & (is_whole == 0):
         tl.atomic_or(status + k, MALFORMED)
@@ -137,13 +138,13 @@ def decode_ans(
     with torch.cuda.device_of(buffer):
         _open_kernel[(ceil_div(len(outs), 128),)](
             buffer, offsets, sizes, counts, len(outs), starts, rooms, coded, alphabets, lows,
-            steps, status, KIND=KINDS[dtype], LANES=128,
+            steps, status, TYPE=TYPES[dtype], LANES=128,
         )  # fmt: skip
         opened = open_bodies(bodies, status)
         decode_values(opened, targets, lows, steps, dtype, status)
         _fill_kernel[(len(outs), programs_per_tensor(numels, 4 * _VALUES_PER_STORE, 4))](
             buffer, offsets, sizes, targets, counts, coded, rooms, opened.nbytes, status,
-            KIND=KINDS[dtype], PART=_VALUES_PER_STORE, num_warps=4,
+            TYPE=TYPES[dtype], PART=_VALUES_PER_STORE, num_warps=4,
         )  # fmt: skip
         put_outliers(buffer, offsets, sizes, targets, counts, dtype, status, max(numels))
     return status

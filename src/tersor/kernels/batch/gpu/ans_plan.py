@@ -17,7 +17,7 @@ from tersor.kernels.entropy.symbols import body as symbols_body
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.gpu.plan import NUM_FIELDS, decide, put_plan
 from tersor.kernels.quantize.gpu.finite_range import load_range
-from tersor.kernels.quantize.gpu.quantize import KINDS
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
 
 _TILES_PER_STEP: Final = 2048
@@ -96,7 +96,7 @@ def _alphabet_kernel(
 
 @triton.jit(do_not_specialize=["num_tensors"])
 def _plan_kernel(
-    counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, KIND: tl.constexpr,
+    counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, TYPE: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
@@ -108,10 +108,10 @@ def _plan_kernel(
         body = tl.load(body_nbytes + k, mask=inside, other=0) + HEAD_NBYTES
         both = tl.load(totals + k, mask=inside, other=0)
         varying = tl.load(totals + num_tensors + k, mask=inside, other=0)
-        low, high = load_range(keys, k, inside, KIND)
+        low, high = load_range(keys, k, inside, TYPE)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0).to(tl.float64)
         is_uniform = (varying == 0) & (low == high)
-        decided = decide(count, body, both >> 32, both & 0xFFFFFFFF, step, is_uniform, low, KIND)
+        decided = decide(count, body, both >> 32, both & 0xFFFFFFFF, step, is_uniform, low, TYPE)
         end = put_plan(plan, sizes, k, inside, decided, end)
 
 
@@ -157,6 +157,6 @@ def plan_payloads(
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     _plan_kernel[(1,)](
         tiles.counts, quantized.totals, body_nbytes, keys, grids, num_tensors, plan, sizes,
-        KIND=KINDS[dtype], LANES=256, num_warps=8, enable_fp_fusion=False,
+        TYPE=TYPES[dtype], LANES=256, num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
     return plan, sizes

@@ -16,13 +16,13 @@ from tersor.kernels.payload.gpu.fixed_size import (
     PAYLOAD_ALIGNMENT,
     FixedFrame,
     common_alignment,
-    element_type,
     fixed_frame,
     given_payload,
     new_payload,
     own_tile,
     typed,
 )
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
 from tersor.kernels.transform.gpu import load_values, store_values
 
@@ -93,8 +93,8 @@ def encode_casts(
     with torch.cuda.device_of(xs[0]):
         _cast_kernel[(tiles.num_tiles,)](
             addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, TYPE=element_type(xs[0].dtype, device),
-            TARGET=element_type(cast("torch.dtype", pipeline.quantizer.dtype), device),
+            frame.buffer, frame.sizes, TYPE=TYPES[xs[0].dtype],
+            TARGET=TYPES[cast("torch.dtype", pipeline.quantizer.dtype)],
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
             PAYLOAD_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *frame.starts]), TILE=_TILE,
         )  # fmt: skip
@@ -120,8 +120,8 @@ def decode_casts(
     with torch.cuda.device_of(buffer):
         _uncast_kernel[(tiles.num_tiles,)](
             buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, TYPE=element_type(outs[0].dtype, device),
-            SOURCE=element_type(cast("torch.dtype", pipeline.quantizer.dtype), device),
+            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
+            SOURCE=TYPES[cast("torch.dtype", pipeline.quantizer.dtype)],
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             PAYLOAD_ALIGNMENT=PAYLOAD_ALIGNMENT, TILE=_TILE,
         )  # fmt: skip
@@ -178,7 +178,7 @@ def encode_scaled_casts(
     with torch.cuda.device_of(xs[0]):
         _scaled_cast_kernel[(tiles.num_tiles,)](
             addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, GROUP=group, TYPE=element_type(xs[0].dtype, device),
+            frame.buffer, frame.sizes, GROUP=group, TYPE=TYPES[xs[0].dtype],
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), TOP=torch.finfo(target).max,
             IS_E4M3=target == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
             enable_fp_fusion=False,
@@ -204,7 +204,7 @@ def decode_scaled_casts(
     with torch.cuda.device_of(buffer):
         _scaled_uncast_kernel[(tiles.num_tiles,)](
             buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, GROUP=group, TYPE=element_type(outs[0].dtype, device),
+            tiles.owners, status, GROUP=group, TYPE=TYPES[outs[0].dtype],
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             IS_E4M3=source == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
             enable_fp_fusion=False,

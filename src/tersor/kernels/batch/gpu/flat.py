@@ -56,9 +56,10 @@ from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
-from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, store_values
+from tersor.kernels.quantize.gpu.values import as_compute, store_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, padded, tile_table
 from tersor.types import Bound
 
@@ -68,7 +69,7 @@ _TAIL = tl.constexpr(TAIL_NBYTES)
 @triton.jit(do_not_specialize=["num_tiles"])
 def _pack_kernel(
     starts, counts, first_tiles, first_runs, owners, grids, keys, slots, widths, stats,
-    num_tiles, KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+    num_tiles, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes ``RUN`` tiles of one tensor and packs each into its slot.
 
@@ -87,13 +88,16 @@ def _pack_kernel(
         base = (tile - first) * TILE
         nwords, outliers, differs = pack_tile(
             address, base, count, grid, slot_of(slots, tile), widths + tile * (TILE // BLOCK),
-            KIND, ALIGNED, BLOCK,
+            TYPE, ALIGNED, BLOCK,
         )  # fmt: skip
         specials = 0
         varies = (differs != 0) & (outliers == 0) & (base + TILE <= count)
         if not varies:
-            start, limit = address + base * (KIND & ~1), tl.minimum(count - base, TILE)
-            specials = examine_tile(start, limit.to(tl.int32), keys + 2 * k, KIND, SCAN_VALUES)
+            start, limit = (
+                address + base * (TYPE.primitive_bitwidth // 8),
+                tl.minimum(count - base, TILE),
+            )
+            specials = examine_tile(start, limit.to(tl.int32), keys + 2 * k, TYPE, SCAN_VALUES)
         tl.store(stats + tile, nwords.to(tl.int64))
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
         # not one mark per tensor: thousands of stores to one place take 100 us
@@ -120,7 +124,7 @@ def _place_kernel(
 
 @triton.jit(do_not_specialize=["num_tiles"])
 def _finish_kernel(
-    starts, counts, first_tiles, grids, ends, plan, num_tiles, out, KIND: tl.constexpr
+    starts, counts, first_tiles, grids, ends, plan, num_tiles, out, TYPE: tl.constexpr
 ):
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header."""
     k = tl.program_id(0)
@@ -129,11 +133,11 @@ def _finish_kernel(
     count, address = tl.load(counts + k), tl.load(starts + k)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
     finish_tiles(
-        payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), KIND, TILE,
+        payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), TYPE, TILE,
         SCAN_VALUES,
     )  # fmt: skip
     if tl.program_id(1) == 0:
-        close_payload(payload, count, row, KIND)
+        close_payload(payload, count, row, TYPE)
 
 
 @cached_on_stream
@@ -165,7 +169,7 @@ def _pack(
     stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=device)
     _pack_kernel[(runs.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
-        slots, widths, stats, tiles.num_tiles, KIND=KINDS[dtype], ALIGNED=aligned,
+        slots, widths, stats, tiles.num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned,
         BLOCK=block, RUN=PACK_RUN, num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     return _Packed(slots, widths, stats.cumsum(0))
@@ -220,7 +224,7 @@ def encode_flat(
         )  # fmt: skip
         _finish_kernel[(len(xs), programs_per_tensor(numels, TILE_VALUES, 1))](
             starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
-            out, KIND=KINDS[dtype], num_warps=1, enable_fp_fusion=False,
+            out, TYPE=TYPES[dtype], num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
     return out, sizes, None, keys if is_relative else None
 
@@ -228,7 +232,7 @@ def encode_flat(
 @triton.jit(do_not_specialize=["buffer", "status"])
 def _decode_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, first_runs, owners, status,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
     RUN: tl.constexpr, WITH_OUTLIERS: tl.constexpr,
 ):  # fmt: skip
     """One program decodes ``RUN`` tiles of one tensor; their outliers too if ``WITH_OUTLIERS``.
@@ -241,7 +245,7 @@ def _decode_kernel(
     num_tiles = tl.load(first_tiles + k + 1) - tl.load(first_tiles + k)
     count, address = tl.load(counts + k), tl.load(targets + k)
     payload, payload_nbytes = buffer + tl.load(offsets + k), tl.load(sizes + k)
-    mode, number, body_nbytes, _, good = open_payload(payload, payload_nbytes, count, KIND)
+    mode, number, body_nbytes, _, good = open_payload(payload, payload_nbytes, count, TYPE)
     begin = (run - tl.load(first_runs + k)) * RUN
     stop = tl.minimum(begin + RUN, num_tiles)
     fixed = padded(4 * (num_tiles + 1)) + padded((count + BLOCK - 1) // BLOCK) + _TAIL
@@ -251,22 +255,22 @@ def _decode_kernel(
     body = payload + HEADER_NBYTES
     for local in range(begin, tl.where(good & (mode == CODED), stop, begin)):
         decode_tile(
-            body, body_nbytes, count, local, num_tiles, as_compute(number, KIND), address,
-            status + k, KIND, ALIGNED, BLOCK, ROWS,
+            body, body_nbytes, count, local, num_tiles, as_compute(number, TYPE), address,
+            status + k, TYPE, ALIGNED, BLOCK, ROWS,
         )  # fmt: skip
     end = tl.minimum(stop * TILE, count)
     if good & (mode == CONSTANT):
         for start in range(begin * TILE, end, 128):
-            values = as_compute(tl.zeros([128], dtype=tl.float64) + number, KIND)
+            values = as_compute(tl.zeros([128], dtype=tl.float64) + number, TYPE)
             position = start + tl.arange(0, 128)
-            store_values(address, position, values, count, KIND, False, False)
+            store_values(address, position, values, count, TYPE, False, False)
     elif good & (mode != CODED):
-        copy_values(body.to(tl.int64), address, begin * TILE, end, KIND)
+        copy_values(body.to(tl.int64), address, begin * TILE, end, TYPE)
     if WITH_OUTLIERS:
         # outliers go over what other threads have just stored
         tl.debug_barrier()
         store_given_outliers(
-            payload, payload_nbytes, count, address, begin * TILE, end, 0, 1, status + k, KIND,
+            payload, payload_nbytes, count, address, begin * TILE, end, 0, 1, status + k, TYPE,
             OUTLIER_LANES,
         )  # fmt: skip
 
@@ -305,7 +309,7 @@ def decode_flat(
     with torch.cuda.device_of(buffer):
         _decode_kernel[(runs.num_tiles,)](
             buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
-            runs.owners, status, KIND=KINDS[dtype], ALIGNED=are_aligned(outs), BLOCK=encoder.block,
+            runs.owners, status, TYPE=TYPES[dtype], ALIGNED=are_aligned(outs), BLOCK=encoder.block,
             ROWS=TILE_VALUES // encoder.block, RUN=run, WITH_OUTLIERS=is_small, num_warps=1,
             enable_fp_fusion=False,
         )  # fmt: skip

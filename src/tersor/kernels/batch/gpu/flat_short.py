@@ -38,8 +38,9 @@ from tersor.kernels.payload.gpu.plan import (
 )
 from tersor.kernels.payload.gpu.uncoded import finish_tiles, load_grid
 from tersor.kernels.quantize.gpu.grids import grid_dtype, grid_of
-from tersor.kernels.quantize.gpu.quantize import F64, KINDS, load_values
+from tersor.kernels.quantize.gpu.values import load_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.tiles import padded, tile_table
 
 _MAX_TILES: Final = 8
@@ -60,18 +61,18 @@ def are_small(numels: Sequence[int]) -> bool:
 
 
 @triton.jit
-def _range_of(address, count, KIND: tl.constexpr, ALIGNED: tl.constexpr, PART: tl.constexpr):
+def _range_of(address, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr, PART: tl.constexpr):
     """Return the finite range of a tensor as float64; low > high if no value is finite."""
     place = tl.arange(0, PART)
-    compute: tl.constexpr = tl.float64 if KIND == F64 else tl.float32
+    compute: tl.constexpr = tl.float64 if TYPE == F64 else tl.float32
     least = tl.full([PART], float("inf"), compute)
     most = tl.full([PART], float("-inf"), compute)
     for start in range(0, count, PART):
         nan = float("nan")
         if start + PART <= count:
-            values = load_values(address, start + place, count, nan, KIND, ALIGNED, True)
+            values = load_values(address, start + place, count, nan, TYPE, ALIGNED, True)
         else:
-            values = load_values(address, start + place, count, nan, KIND, ALIGNED, False)
+            values = load_values(address, start + place, count, nan, TYPE, ALIGNED, False)
         finite = tl.abs(values) < float("inf")
         least = tl.minimum(least, tl.where(finite, values, float("inf")))
         most = tl.maximum(most, tl.where(finite, values, float("-inf")))
@@ -83,7 +84,7 @@ def _range_of(address, count, KIND: tl.constexpr, ALIGNED: tl.constexpr, PART: t
 @triton.jit(do_not_specialize=["num_tiles"])
 def _pack_kernel(
     starts, counts, first_tiles, owners, bounds, grids, ranges, slots, widths, stats, num_tiles,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One program finds the grid of a tensor, and packs one of its tiles into its slot.
 
@@ -96,9 +97,9 @@ def _pack_kernel(
         tl.load(counts + k),
         tl.load(starts + k),
     )
-    low, high = _range_of(address, count, KIND, ALIGNED, PART)
+    low, high = _range_of(address, count, TYPE, ALIGNED, PART)
     is_relative = tl.load(bounds + 2 * k + 1) > 0
-    step, inverse, checked = grid_of(tl.load(bounds + 2 * k), is_relative, low, high, KIND)
+    step, inverse, checked = grid_of(tl.load(bounds + 2 * k), is_relative, low, high, TYPE)
     if local == 0:
         tl.store(grids + 3 * k, step)
         tl.store(grids + 3 * k + 1, inverse)
@@ -108,13 +109,13 @@ def _pack_kernel(
     base = local * TILE
     nwords, outliers, _ = pack_tile(
         address, base, count, (step, inverse, checked), slot_of(slots, tile),
-        widths + tile * (TILE // BLOCK), KIND, ALIGNED, BLOCK,
+        widths + tile * (TILE // BLOCK), TYPE, ALIGNED, BLOCK,
     )  # fmt: skip
     specials = 0
     # what is not finite is an outlier
     if outliers > 0:
         position = base + tl.arange(0, TILE)
-        values = load_values(address, position, count, 0.0, KIND, ALIGNED, False)
+        values = load_values(address, position, count, 0.0, TYPE, ALIGNED, False)
         specials = tl.sum((~(tl.abs(values) < float("inf"))).to(tl.int32), axis=0)
     tl.store(stats + tile, nwords.to(tl.int64))
     tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
@@ -123,7 +124,7 @@ def _pack_kernel(
 @triton.jit
 def _plan_own(
     k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row,
-    KIND: tl.constexpr, LANES: tl.constexpr,
+    TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Decide how tensor ``k`` is stored, and where: behind all before it, decided likewise."""
     offset = tl.zeros([1], dtype=tl.int64)
@@ -143,7 +144,7 @@ def _plan_own(
         step = tl.load(grids + 3 * j, mask=inside, other=0.0).to(tl.float64)
         count = tl.load(counts + j, mask=inside, other=0)
         mode, body, extra, number, size = decide(
-            count, body, both >> 32, both & 0xFFFFFFFF, step, is_uniform, low, KIND
+            count, body, both >> 32, both & 0xFFFFFFFF, step, is_uniform, low, TYPE
         )
         own = j == k
         fields = row + tl.zeros([LANES], dtype=tl.int32)
@@ -171,7 +172,7 @@ def _sum_tiles(stats, num_tiles, first, count, ends, TILES: tl.constexpr):
 @triton.jit(do_not_specialize=["num_tiles", "max_tiles", "ends", "plan", "sizes"])
 def _place_kernel(
     starts, counts, first_tiles, grids, ranges, fixed_nbytes, slots, widths, stats, num_tiles,
-    max_tiles, ends, plan, sizes, out, KIND: tl.constexpr, BLOCK: tl.constexpr,
+    max_tiles, ends, plan, sizes, out, TYPE: tl.constexpr, BLOCK: tl.constexpr,
     LANES: tl.constexpr, TILES: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One program decides where the payload of one tensor goes, and writes it."""
@@ -181,7 +182,7 @@ def _place_kernel(
     count, last = tl.load(counts + k), tl.load(first_tiles + k + 1) - first
     ends += 2 * first
     _plan_own(
-        k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row, KIND,
+        k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row, TYPE,
         LANES,
     )  # fmt: skip
     _sum_tiles(stats, num_tiles, first, last, ends, TILES)
@@ -195,10 +196,10 @@ def _place_kernel(
             widths + first * (TILE // BLOCK), BLOCK, TILES, PART,
         )  # fmt: skip
     finish_tiles(
-        payload, row, tl.load(starts + k), count, 0, last, ends, last, load_grid(grids, k), KIND,
+        payload, row, tl.load(starts + k), count, 0, last, ends, last, load_grid(grids, k), TYPE,
         TILE, SCAN_VALUES,
     )  # fmt: skip
-    close_payload(payload, count, row, KIND)
+    close_payload(payload, count, row, TYPE)
 
 
 def encode_small(
@@ -230,13 +231,13 @@ def encode_small(
     with torch.cuda.device_of(out):
         _pack_kernel[(num_tiles,)](
             starts, tiles.counts, tiles.first_tiles, tiles.owners, bounds, grids, ranges, slots,
-            widths, stats, num_tiles, KIND=KINDS[dtype], ALIGNED=aligned, BLOCK=block,
+            widths, stats, num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned, BLOCK=block,
             PART=TILE_VALUES, num_warps=1, enable_fp_fusion=False,
         )  # fmt: skip
         _place_kernel[(num_tensors,)](
             starts, tiles.counts, tiles.first_tiles, grids, ranges, fixed_nbytes, slots, widths,
             stats, num_tiles, ceil_div(max(numels), TILE_VALUES), ends, plan, sizes, out,
-            KIND=KINDS[dtype], BLOCK=block, LANES=_LANES, TILES=_MAX_TILES, PART=PLACE_WORDS,
+            TYPE=TYPES[dtype], BLOCK=block, LANES=_LANES, TILES=_MAX_TILES, PART=PLACE_WORDS,
             num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
     return sizes

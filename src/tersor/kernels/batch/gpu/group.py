@@ -23,13 +23,13 @@ from tersor.kernels.payload.gpu.fixed_size import (
     PAYLOAD_ALIGNMENT,
     FixedFrame,
     common_alignment,
-    element_type,
     fixed_frame,
     given_payload,
     new_payload,
     own_tile,
     typed,
 )
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
 
 
@@ -104,7 +104,7 @@ def encode_groups(
     with torch.cuda.device_of(xs[0]):
         _quantize_kernel[(tiles.num_tiles,)](
             addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
-            frame.buffer, frame.sizes, *seed_words(seed), TYPE=element_type(xs[0].dtype, device),
+            frame.buffer, frame.sizes, *seed_words(seed), TYPE=TYPES[xs[0].dtype],
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
             DATA_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *data]), NBITS=nbits, STOCHASTIC=seed is not None,
             HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
@@ -143,7 +143,7 @@ def decode_groups(
     with torch.cuda.device_of(buffer):
         _dequantize_kernel[(tiles.num_tiles,)](
             buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, TYPE=element_type(outs[0].dtype, device),
+            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             DATA_ALIGNMENT=common_alignment([PAYLOAD_ALIGNMENT, *scales_nbytes]), NBITS=nbits,
             HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),

@@ -22,7 +22,7 @@ from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import find_grid, grid_dtype, store_grid
-from tersor.kernels.quantize.gpu.quantize import KINDS, load_values, quantize_values
+from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
     Ranges,
@@ -47,6 +47,7 @@ from tersor.kernels.rows.gpu.index import (
 )
 from tersor.kernels.rows.gpu.matrices import MatrixList, matrix_list, shapes_of
 from tersor.kernels.runtime.device_cache import cached_on_stream
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
@@ -83,7 +84,7 @@ def _num_tiles(count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 @triton.jit
 def _quantize_kernel(
     members, starts, numels, first_rows, first, counts, width, grids, code_starts, codes, extents,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Program (m, p) quantizes every p-th tile of the distinct rows of one matrix.
@@ -106,8 +107,8 @@ def _quantize_kernel(
         places = codes + (number[:, None] * width + column[None, :])
         if not WHOLE:
             position = tl.where(known, position, numel)
-        values = load_values(address, position, numel, 0.0, KIND, ALIGNED, WHOLE)
-        found, holds = quantize_values(values, step, inverse, bound, KIND)
+        values = load_values(address, position, numel, 0.0, TYPE, ALIGNED, WHOLE)
+        found, holds = quantize_values(values, step, inverse, bound, TYPE)
         holds = tl.where(step > 0, holds, tl.abs(values) < float("inf"))
         lower, upper = tl.where(holds, found, -_FAR), tl.where(holds, found, _FAR)
         octets = (found & 255).to(tl.uint8)
@@ -127,15 +128,15 @@ def _quantize_kernel(
 
 @triton.jit
 def _keep_kernel(
-    members, unique, first_rows, first, code_starts, row_words, codes, kept, TYPE: tl.constexpr,
+    members, unique, first_rows, first, code_starts, row_words, codes, kept, WORD: tl.constexpr,
     ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Program (m, p) copies every p-th tile of the code rows of one matrix that are kept."""
     k = tl.load(members + tl.program_id(0))
     count, start = tl.load(unique + k), tl.load(code_starts + k)
     first += tl.load(first_rows + k)
-    source = (codes + start).to(tl.pointer_type(TYPE))
-    target = (kept + start).to(tl.pointer_type(TYPE))
+    source = (codes + start).to(tl.pointer_type(WORD))
+    target = (kept + start).to(tl.pointer_type(WORD))
     num_tiles = _num_tiles(count, row_words, ROWS, COLUMNS)
     for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
         number, column, known = _tile_places(tile, count, row_words, ROWS, COLUMNS)
@@ -149,13 +150,13 @@ def _keep_kernel(
 
 @triton.jit
 def _grid_kernel(
-    first_tiles, ends, num_distinct, keys, bounds, grids, KIND: tl.constexpr, LANES: tl.constexpr
+    first_tiles, ends, num_distinct, keys, bounds, grids, TYPE: tl.constexpr, LANES: tl.constexpr
 ):
     """One program adds up the distinct rows of one matrix, and computes its grid."""
     k = tl.program_id(0)
     tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
     exists = k >= 0
-    store_grid(grids, k, find_grid(keys, bounds, k, exists, KIND), exists)
+    store_grid(grids, k, find_grid(keys, bounds, k, exists, TYPE), exists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +319,7 @@ def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
     count_slots(rows, counts, numbers, ranges)
     _grid_kernel[(len(task.matrices),)](
         rows.tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, task.room.grids,
-        KIND=KINDS[dtype], LANES=SCAN_STEP, enable_fp_fusion=False,
+        TYPE=TYPES[dtype], LANES=SCAN_STEP, enable_fp_fusion=False,
     )  # fmt: skip
     number_slots(rows, counts, numbers)
 
@@ -327,14 +328,14 @@ def _quantize(task: _Task) -> None:
     """Quantize the distinct rows and find those with equal codes."""
     matrices, by_value, codes = task.matrices, task.by_value, task.room.codes
     rows = matrices.rows
-    kind, aligned = KINDS[task.xs[0].dtype], are_aligned(task.xs)
+    element, aligned = TYPES[task.xs[0].dtype], are_aligned(task.xs)
     for group in matrices.groups:
         num_rows, columns = group.tile(_TILE_VALUES, group.width)
         whole = group.width % columns == 0
         _quantize_kernel[group.grid(num_rows, columns, group.width)](
             group.members, task.starts, matrices.numels, rows.first_rows, by_value.first,
             by_value.counts, group.width, task.room.grids, matrices.starts, codes, task.extents,
-            KIND=kind, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
+            TYPE=element, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
             COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
         words = Words.of(group.width, [codes.data_ptr()])
@@ -348,13 +349,12 @@ def _quantize(task: _Task) -> None:
 def _keep(task: _Task) -> None:
     """Copy the codes of the rows that are kept, back to back from each matrix's start on."""
     matrices, codes, symbols = task.matrices, task.room.codes, task.room.symbols
-    types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
     for group in matrices.groups:
         words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
         num_rows, columns = group.tile(_TILE_VALUES, words.row_words)
         _keep_kernel[group.grid(num_rows, columns, words.row_words)](
             group.members, task.room.unique, matrices.rows.first_rows, task.by_code.first,
-            matrices.starts, words.row_words, codes, symbols, TYPE=types[words.dtype],
+            matrices.starts, words.row_words, codes, symbols, WORD=TYPES[words.dtype],
             ALIGNED=words.aligned, ROWS=num_rows, COLUMNS=columns, num_warps=4,
         )  # fmt: skip
 

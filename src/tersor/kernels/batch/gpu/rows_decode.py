@@ -38,10 +38,11 @@ from tersor.kernels.entropy.rans.gpu.decode_streams import (
 )
 from tersor.kernels.pack.fields.gpu import take_fields
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, copy_values
-from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute, as_float, store_values
+from tersor.kernels.quantize.gpu.values import as_compute, as_float, store_values
 from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, member_tiles
 from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, before_tile, sum_tiles
 from tersor.kernels.runtime.side_stream import fork_join
 from tersor.kernels.runtime.workspace import Layout
@@ -125,22 +126,22 @@ def _join_kernel(
 
 
 @triton.jit
-def _put_plain(plan_row, mode, address, begin, end, KIND: tl.constexpr, LANES: tl.constexpr):
+def _put_plain(plan_row, mode, address, begin, end, TYPE: tl.constexpr, LANES: tl.constexpr):
     """Write the values from ``begin`` to ``end`` of a matrix that is constant or stored exactly."""
     if mode == EXACT:
-        copy_values(tl.load(plan_row + BODY), address, begin, end, KIND)
+        copy_values(tl.load(plan_row + BODY), address, begin, end, TYPE)
     elif mode == CONSTANT:
         number = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
-        values = as_compute(tl.zeros([LANES], dtype=tl.float64) + number, KIND)
+        values = as_compute(tl.zeros([LANES], dtype=tl.float64) + number, TYPE)
         for start in range(begin, end, LANES):
             position = start + tl.arange(0, LANES)
-            store_values(address, position, values, end, KIND, False, False)
+            store_values(address, position, values, end, TYPE, False, False)
 
 
 @triton.jit
 def _gather_kernel(
     targets, numels, num_rows, first_tiles, owners, first_rows, width, plan, starts, symbols,
-    index, KIND: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
+    index, TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One program writes ``ROWS`` rows of ``COLUMNS`` columns, from the distinct rows' symbols.
@@ -173,11 +174,11 @@ def _gather_kernel(
             position = tl.where(known, position, numel)
         code = found.to(tl.int32) + tl.load(plan_row + LOW).to(tl.int32)
         step = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
-        values = as_float(code, KIND) * as_compute(step, KIND)
-        store_values(address, position, values, numel, KIND, ALIGNED, WHOLE)
+        values = as_float(code, TYPE) * as_compute(step, TYPE)
+        store_values(address, position, values, numel, TYPE, ALIGNED, WHOLE)
     elif tl.program_id(1) == 0:
         end = tl.minimum(first_row + ROWS, count) * width
-        _put_plain(plan_row, mode, address, first_row * width, end, KIND, 512)
+        _put_plain(plan_row, mode, address, first_row * width, end, TYPE, 512)
 
 
 @lru_cache(maxsize=64)
@@ -225,7 +226,7 @@ def _gather(
         _gather_kernel[(tiles.num_tiles, ceil_div(group.width, columns))](
             targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
             rows.first_rows, group.width, plan, matrices.starts, symbols, index,
-            KIND=KINDS[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,
+            TYPE=TYPES[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,
             ROWS=num_rows, COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
         )  # fmt: skip
 

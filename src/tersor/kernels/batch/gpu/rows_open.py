@@ -16,9 +16,9 @@ from tersor.kernels.batch.gpu.rows_plan import CODED_INDEX, PACKED_INDEX, ROWS_H
 from tersor.kernels.entropy.rans.gpu.decode_streams import WIDE_NBITS, Bodies, wide_body_nbytes
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES, open_payload
-from tersor.kernels.quantize.gpu.quantize import F64, KINDS
 from tersor.kernels.rows.gpu.index import fields_nbytes, low_nbits, ref_nbits
 from tersor.kernels.rows.gpu.matrices import MatrixList
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.tiles import padded
 
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
@@ -106,16 +106,16 @@ def _open_index(body, body_nbytes, rows, wanted, SYMBOL_NBITS: tl.constexpr):
 @triton.jit(do_not_specialize=["buffer"])
 def _open_kernel(
     buffer, offsets, sizes, numels, num_rows, widths, plan, bodies, rooms, counts, alphabets,
-    status, KIND: tl.constexpr, SYMBOL_NBITS: tl.constexpr, LANES: tl.constexpr,
+    status, TYPE: tl.constexpr, SYMBOL_NBITS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program reads the heads of one payload, and says what symbols there are to decode."""
     k, num_matrices = tl.program_id(0), tl.num_programs(0)
     size, rows = tl.load(sizes + k), tl.load(num_rows + k)
     payload = buffer + tl.load(offsets + k)
     mode, number, body_nbytes, outliers, good = open_payload(
-        payload, size, tl.load(numels + k), KIND
+        payload, size, tl.load(numels + k), TYPE
     )
-    value_nbytes: tl.constexpr = KIND & ~1
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     end = body_nbytes + padded(4 * outliers) + padded(value_nbytes * outliers) + HEADER_NBYTES
     is_known = (outliers == 0) & (size - end <= _MAX_LEFT)
     good = good & _is_clean(payload, end, tl.where(good & is_known, size, end), LANES)
@@ -126,7 +126,7 @@ def _open_kernel(
     )
     room, num_values = body_nbytes - start, unique * tl.load(widths + k)
     low, alphabet, escapes, possible = _symbols_head(body + start, room, num_values, possible)
-    is_small = ((low > -_SMALL_CODE) & (low < _SMALL_CODE)) | (KIND == F64)
+    is_small = ((low > -_SMALL_CODE) & (low < _SMALL_CODE)) | (TYPE == F64)
     is_narrow = (alphabet <= _NARROW) & (escapes == 0) & is_small
     good = good & ((mode != CODED) | ~is_known | possible)
     is_known = is_known & ((mode != CODED) | is_narrow)
@@ -179,5 +179,5 @@ def open_payloads(
     _open_kernel[(len(matrices),)](
         buffer, offsets, sizes, matrices.numels, matrices.rows.tiles.counts, matrices.widths, plan,
         streams.addresses, streams.rooms, streams.counts, streams.alphabets, status,
-        KIND=KINDS[dtype], SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
+        TYPE=TYPES[dtype], SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
     )  # fmt: skip

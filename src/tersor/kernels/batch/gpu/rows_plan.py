@@ -30,7 +30,6 @@ from tersor.kernels.payload.gpu.plan import (
 )
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.gpu.finite_range import load_range
-from tersor.kernels.quantize.gpu.quantize import KINDS
 from tersor.kernels.rows import layout
 from tersor.kernels.rows.gpu.index import (
     ABOVE,
@@ -47,6 +46,7 @@ from tersor.kernels.rows.gpu.index import (
     ref_nbits,
 )
 from tersor.kernels.rows.gpu.matrices import MatrixList, programs_each
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import padded
 
 _LEAST_LOG2 = tl.constexpr(MAX_VALUES_PER_BYTE_LOG2)
@@ -83,10 +83,10 @@ def _index_sizes(num_rows, num_distinct, coded_nbytes):
 @triton.jit(do_not_specialize=["num_matrices"])
 def _plan_kernel(
     numels, num_rows, unique, nbytes, codes, keys, grids, num_matrices, out, plan, sizes, status,
-    targets, KIND: tl.constexpr, LANES: tl.constexpr,
+    targets, TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
-    value_nbytes: tl.constexpr = KIND & ~1
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     end = tl.zeros([1], dtype=tl.int64)
     for start in range(0, num_matrices, LANES):
         k = start + tl.arange(0, LANES)
@@ -100,7 +100,7 @@ def _plan_kernel(
         coded = rows_start + SYMBOLS_HEAD + tl.load(nbytes + k, mask=inside, other=0)
         exact = padded(count * value_nbytes) + HEADER_NBYTES
         is_coded = (num_distinct > 0) & (coded < exact)
-        low, high = load_range(keys, k, inside, KIND)
+        low, high = load_range(keys, k, inside, TYPE)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
         below = tl.load(codes + 2 * k + BELOW, mask=inside, other=0)
         above = tl.load(codes + 2 * k + ABOVE, mask=inside, other=0)
@@ -150,7 +150,7 @@ def _put_symbols_head(target, low, alphabet):
 @triton.jit
 def _place_kernel(
     starts, numels, num_rows, first_rows, first_tiles, plan, unique, alphabets, lows, marks, refs,
-    out, KIND: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
+    out, TYPE: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes the p-th share of payload k, except for the coded symbols."""
     k, p, num_parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
@@ -184,9 +184,9 @@ def _place_kernel(
         source, target = tl.load(starts + k), (payload + HEADER_NBYTES).to(tl.int64)
         share = (count + num_parts - 1) // num_parts
         begin = tl.minimum(p * share, count)
-        copy_values(source, target, begin, tl.minimum(begin + share, count), KIND)
+        copy_values(source, target, begin, tl.minimum(begin + share, count), TYPE)
     if p == num_parts - 1:
-        close_payload(payload, count, row, KIND)
+        close_payload(payload, count, row, TYPE)
 
 
 def plan_payloads(
@@ -225,7 +225,7 @@ def plan_payloads(
     sizes, status = results[:num], results[num:].view(torch.int32)[:num]
     _plan_kernel[(1,)](
         matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, out,
-        plan, sizes, status, targets, KIND=KINDS[dtype], LANES=_LANES, enable_fp_fusion=False,
+        plan, sizes, status, targets, TYPE=TYPES[dtype], LANES=_LANES, enable_fp_fusion=False,
     )  # fmt: skip
     return sizes, status
 
@@ -249,5 +249,5 @@ def place_payloads(
     _place_kernel[(len(matrices), programs_each(len(matrices), num_shares))](
         starts, matrices.numels, tiles.counts, matrices.rows.first_rows, tiles.first_tiles, plan,
         decisions.unique, decisions.alphabets, decisions.lows, index.marks, index.refs, out,
-        KIND=KINDS[dtype], TILE_WORDS=MARK_WORDS, LANES=256, num_warps=4,
+        TYPE=TYPES[dtype], TILE_WORDS=MARK_WORDS, LANES=256, num_warps=4,
     )  # fmt: skip

@@ -9,13 +9,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 
 from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.element_types import BF16
 from tersor.kernels.runtime.gpu.tiles import padded as padded_on_device
 from tersor.kernels.runtime.gpu.tiles import store_zeros
 from tersor.raw_bytes import padded
@@ -26,12 +27,7 @@ PAYLOAD_ALIGNMENT: Final = 8
 WIDEST: Final = 16
 """Bytes of the widest load, which needs an address that is a multiple of it."""
 
-_TYPES: Final = {
-    torch.float32: tl.float32,
-    torch.float64: tl.float64,
-    torch.float16: tl.float16,
-    torch.bfloat16: tl.bfloat16,
-}
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +66,6 @@ def common_alignment(places: Sequence[int]) -> int:
     return math.gcd(WIDEST, *places)
 
 
-def element_type(dtype: torch.dtype, device: torch.device) -> Any:
-    """Return how a kernel sees values; Triton's interpreter would cut bfloat16 off, not round it."""
-    return tl.int16 if dtype == torch.bfloat16 and device.type == "cpu" else _TYPES[dtype]
-
-
 @triton.jit
 def own_tile(counts, first_tiles, owners):
     """Return the program's tensor, the tile that it has of it, and the tensor's values."""
@@ -85,8 +76,12 @@ def own_tile(counts, first_tiles, owners):
 
 @triton.jit
 def typed(place, TYPE: tl.constexpr, ALIGNMENT: tl.constexpr):
-    """Return an address or a pointer as one to ``TYPE``, known to be a multiple of ``ALIGNMENT``."""
-    return tl.multiple_of(place.to(tl.pointer_type(TYPE)), ALIGNMENT)
+    """Return an address or a pointer as one to ``TYPE``, known to be a multiple of ``ALIGNMENT``.
+
+    Interpreted, a bfloat16 is an int16 with its bits: Triton's interpreter would cut it off, not round it.
+    """
+    element: tl.constexpr = tl.int16 if _INTERPRETED and TYPE == BF16 else TYPE
+    return tl.multiple_of(place.to(tl.pointer_type(element)), ALIGNMENT)
 
 
 @triton.jit

@@ -12,14 +12,8 @@ import triton.language as tl
 from tersor.kernels.payload import layout
 from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.gpu.grids import is_step
-from tersor.kernels.quantize.gpu.quantize import (
-    F16,
-    F32,
-    F64,
-    KINDS,
-    load_values,
-    quantize_values,
-)
+from tersor.kernels.quantize.gpu.values import load_values, quantize_values
+from tersor.kernels.runtime.gpu.element_types import F16, F32, F64, TYPES
 from tersor.kernels.runtime.gpu.tiles import TileTable, padded, store_zeros, tile_end
 
 HEADER_NBYTES = tl.constexpr(layout.HEADER.size)
@@ -37,7 +31,7 @@ OUTLIER_LANES = tl.constexpr(128)
 
 
 @triton.jit
-def decide(count, body, outliers, specials, step, is_uniform, low, KIND: tl.constexpr):
+def decide(count, body, outliers, specials, step, is_uniform, low, TYPE: tl.constexpr):
     """Decide how tensors are stored, all int64 or float64.
 
     Args:
@@ -48,12 +42,12 @@ def decide(count, body, outliers, specials, step, is_uniform, low, KIND: tl.cons
         step: 0 if no grid can keep the bound.
         is_uniform: whether all finite values are equal, and there are some.
         low: the smallest of them.
-        KIND: of the values.
+        TYPE: of the values.
 
     Returns:
         Mode, bytes of the body, outliers, bits of the number in the header, bytes of the payload.
     """
-    value_nbytes: tl.constexpr = KIND & ~1
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     exact = HEADER_NBYTES + padded(count * value_nbytes)
     coded = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
     constant = HEADER_NBYTES + padded(4 * specials) + padded(value_nbytes * specials)
@@ -89,7 +83,7 @@ def put_plan(plan, sizes, k, inside, decided, end):
 @triton.jit(do_not_specialize=["num_tensors"])
 def plan_kernel(
     counts, first_tiles, ends, fixed_nbytes, keys, grids, num_tensors, plan, sizes,
-    KIND: tl.constexpr, LANES: tl.constexpr,
+    TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     num_tiles = tl.load(first_tiles + num_tensors)
@@ -104,12 +98,12 @@ def plan_kernel(
         body = tl.load(fixed_nbytes + k, mask=inside, other=0) + padded(4 * words)
         both = tile_end(ends, last + num_tiles) - tile_end(ends, first + num_tiles)
         outliers, specials = both >> 32, both & 0xFFFFFFFF
-        low, high = load_range(keys, k, inside, KIND)
+        low, high = load_range(keys, k, inside, TYPE)
         step = tl.load(grids + 3 * k, mask=inside, other=0.0)
         varying = tile_end(ends, last + 2 * num_tiles) - tile_end(ends, first + 2 * num_tiles)
         is_uniform = (varying == 0) & (low == high)
         decided = decide(
-            count, body, outliers, specials, step.to(tl.float64), is_uniform, low, KIND
+            count, body, outliers, specials, step.to(tl.float64), is_uniform, low, TYPE
         )
         end = put_plan(plan, sizes, k, inside, decided, end)
 
@@ -124,7 +118,7 @@ def store_header(payload, row):
 
 
 @triton.jit
-def store_outliers(payload, row, address, position, special, before, KIND: tl.constexpr):
+def store_outliers(payload, row, address, position, special, before, TYPE: tl.constexpr):
     """Append positions and values where ``special``; ``before`` outliers come earlier."""
     count = tl.load(row + OUTLIERS)
     positions_at = HEADER_NBYTES + tl.load(row + BODY)
@@ -132,7 +126,7 @@ def store_outliers(payload, row, address, position, special, before, KIND: tl.co
     rank = before + tl.cumsum(chosen, axis=0) - chosen
     positions = (payload + positions_at).to(tl.pointer_type(tl.int32))
     tl.store(positions + rank, position.to(tl.int32), mask=special)
-    value_nbytes: tl.constexpr = KIND & ~1
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     source = address.to(tl.pointer_type(tl.uint8)) + position * value_nbytes
     target = payload + positions_at + padded(4 * count) + rank * value_nbytes
     for part in tl.static_range(value_nbytes):
@@ -141,7 +135,7 @@ def store_outliers(payload, row, address, position, special, before, KIND: tl.co
 
 @triton.jit
 def place_outliers(
-    payload, row, address, count, tile, stop, first, ends, num_tiles, grid, KIND: tl.constexpr,
+    payload, row, address, count, tile, stop, first, ends, num_tiles, grid, TYPE: tl.constexpr,
     TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Append the outliers of tiles ``[tile, stop)`` that have some, ``PART`` values at a time.
@@ -157,19 +151,19 @@ def place_outliers(
             before = tl.where(is_coded, earlier >> 32, earlier & 0xFFFFFFFF)
             for part in range(0, TILE, PART):
                 position = (t - first) * TILE + part + tl.arange(0, PART)
-                values = load_values(address, position, count, 0.0, KIND, False, False)
-                _, holds = quantize_values(values, step, inverse, bound, KIND)
+                values = load_values(address, position, count, 0.0, TYPE, False, False)
+                _, holds = quantize_values(values, step, inverse, bound, TYPE)
                 finite = tl.abs(values) < float("inf")
                 special = (position < count) & tl.where(is_coded, ~holds, ~finite)
-                store_outliers(payload, row, address, position, special, before, KIND)
+                store_outliers(payload, row, address, position, special, before, TYPE)
                 before += tl.sum(special.to(tl.int64), axis=0)
 
 
 @triton.jit
-def close_payload(payload, count, row, KIND: tl.constexpr):
+def close_payload(payload, count, row, TYPE: tl.constexpr):
     """Write the header, and zeros wherever padding follows a part."""
     store_header(payload, row)
-    value_nbytes: tl.constexpr = KIND & ~1
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     outliers = tl.load(row + OUTLIERS)
     positions = HEADER_NBYTES + tl.load(row + BODY)
     if tl.load(row + MODE) == EXACT:
@@ -183,9 +177,9 @@ def close_payload(payload, count, row, KIND: tl.constexpr):
 
 
 @triton.jit
-def copy_values(source, target, begin, end, KIND: tl.constexpr):
+def copy_values(source, target, begin, end, TYPE: tl.constexpr):
     """Copy values ``[begin, end)`` between two addresses, bit for bit."""
-    integer: tl.constexpr = tl.int64 if KIND == F64 else (tl.int32 if KIND == F32 else tl.int16)
+    integer: tl.constexpr = tl.int64 if TYPE == F64 else (tl.int32 if TYPE == F32 else tl.int16)
     old, new = source.to(tl.pointer_type(integer)), target.to(tl.pointer_type(integer))
     for start in range(begin, end, 512):
         i = start + tl.arange(0, 512)
@@ -193,15 +187,15 @@ def copy_values(source, target, begin, end, KIND: tl.constexpr):
 
 
 @triton.jit
-def _is_constant(value, KIND: tl.constexpr):
-    """True if a float64 is a finite value of the dtype of ``KIND``."""
+def _is_constant(value, TYPE: tl.constexpr):
+    """True if a float64 is a finite value of the dtype of ``TYPE``."""
     single = value.to(tl.float32)
     finite = tl.abs(value) < float("inf")
-    if KIND == F64:
+    if TYPE == F64:
         return finite
-    elif KIND == F32:
+    elif TYPE == F32:
         return finite & (tl.abs(single) < float("inf")) & (single.to(tl.float64) == value)
-    elif KIND == F16:
+    elif TYPE == F16:
         half = single.to(tl.float16)
         return finite & (tl.abs(half) < float("inf")) & (half.to(tl.float64) == value)
     else:
@@ -211,7 +205,7 @@ def _is_constant(value, KIND: tl.constexpr):
 
 
 @triton.jit
-def open_payload(payload, size, count, KIND: tl.constexpr):
+def open_payload(payload, size, count, TYPE: tl.constexpr):
     """Return mode, step, body bytes, number of outliers, and whether these can be.
 
     Checks all that does not depend on the codec; what is not good must not be used.
@@ -222,28 +216,28 @@ def open_payload(payload, size, count, KIND: tl.constexpr):
     number = tl.load(words + 1, mask=complete, other=0).to(tl.float64, bitcast=True)
     body = tl.load(words + 2, mask=complete, other=-1)
     mode, outliers = head & 0xFFFFFFFF, (head >> 32) & 0xFFFFFFFF
-    value_nbytes: tl.constexpr = KIND & ~1
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     possible = complete & (body >= 0) & (body <= size) & (body % 8 == 0) & (outliers <= count)
     end = HEADER_NBYTES + body + padded(4 * outliers) + padded(value_nbytes * outliers)
     possible = possible & (end <= size) & (tl.abs(number) < float("inf"))
     is_exact = (mode == EXACT) & (body == padded(count * value_nbytes)) & (outliers == 0)
-    is_coded = (mode == CODED) & (count > 0) & is_step(number, KIND)
-    is_constant = (mode == CONSTANT) & (count > 0) & (body == 0) & _is_constant(number, KIND)
+    is_coded = (mode == CODED) & (count > 0) & is_step(number, TYPE)
+    is_constant = (mode == CONSTANT) & (count > 0) & (body == 0) & _is_constant(number, TYPE)
     return mode, number, body, outliers, possible & (is_exact | is_coded | is_constant)
 
 
 @triton.jit
 def store_given_outliers(
     payload, payload_nbytes, count, target, begin, end, part, num_parts, status,
-    KIND: tl.constexpr, LANES: tl.constexpr,
+    TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Write those outliers of a payload whose positions lie in ``[begin, end)``.
 
     Every ``num_parts``-th run of ``LANES`` outliers, and of bytes that follow them, is looked at.
     Sets ``status`` if something in it is wrong; a payload that cannot be opened is not read.
     """
-    _, _, body, outliers, good = open_payload(payload, payload_nbytes, count, KIND)
-    value_nbytes: tl.constexpr = KIND & ~1
+    _, _, body, outliers, good = open_payload(payload, payload_nbytes, count, TYPE)
+    value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     target = target.to(tl.pointer_type(tl.uint8))
     # a payload that is not good is reported by whoever decodes it
     outliers = tl.where(good, outliers, 0)
@@ -273,14 +267,14 @@ def store_given_outliers(
 
 @triton.jit(do_not_specialize=["buffer", "status"])
 def _outliers_kernel(
-    buffer, offsets, sizes, targets, counts, status, KIND: tl.constexpr, LANES: tl.constexpr
+    buffer, offsets, sizes, targets, counts, status, TYPE: tl.constexpr, LANES: tl.constexpr
 ):
     """Program (k, p) writes every p-th run of the outliers of tensor k, and looks at what follows."""
     k = tl.program_id(0)
     count = tl.load(counts + k)
     store_given_outliers(
         buffer + tl.load(offsets + k), tl.load(sizes + k), count, tl.load(targets + k), 0, count,
-        tl.program_id(1), tl.num_programs(1), status + k, KIND, LANES,
+        tl.program_id(1), tl.num_programs(1), status + k, TYPE, LANES,
     )  # fmt: skip
 
 
@@ -301,7 +295,7 @@ def put_outliers(
     """
     programs = max(1, min(64, largest >> 16))
     _outliers_kernel[(counts.numel(), programs)](
-        buffer, offsets, sizes, targets, counts, status, KIND=KINDS[dtype], LANES=OUTLIER_LANES.value,
+        buffer, offsets, sizes, targets, counts, status, TYPE=TYPES[dtype], LANES=OUTLIER_LANES.value,
         num_warps=1,
     )  # fmt: skip
 
@@ -332,7 +326,7 @@ def make_plan(
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     plan_kernel[(1,)](
         tiles.counts, tiles.first_tiles, ends, fixed_nbytes, keys, grids, num_tensors,
-        plan, sizes, KIND=KINDS[dtype], LANES=256, num_warps=8,
+        plan, sizes, TYPE=TYPES[dtype], LANES=256, num_warps=8,
         enable_fp_fusion=False,
     )  # fmt: skip
     return plan, sizes

@@ -18,7 +18,7 @@ from tersor.kernels.payload.gpu.plan import (
     place_outliers,
 )
 from tersor.kernels.quantize.gpu.finite_range import fold_range
-from tersor.kernels.quantize.gpu.quantize import load_values
+from tersor.kernels.quantize.gpu.values import load_values
 
 _WARPS: Final = 4224
 """Of all programs for what is not coded together: as many programs of one warp as an H200 holds."""
@@ -36,13 +36,13 @@ def load_grid(grids, k):
 
 
 @triton.jit
-def examine_tile(address, limit, keys, KIND: tl.constexpr, PART: tl.constexpr):
+def examine_tile(address, limit, keys, TYPE: tl.constexpr, PART: tl.constexpr):
     """Fold ``limit`` values into their tensor's range; return how many of them are not finite."""
     specials = 0
     for part in range(0, limit, PART):
         position = part + tl.arange(0, PART)
-        values = load_values(address, position, limit, float("nan"), KIND, False, False)
-        fold_range(values, keys, KIND)
+        values = load_values(address, position, limit, float("nan"), TYPE, False, False)
+        fold_range(values, keys, TYPE)
         special = (position < limit) & ~(tl.abs(values) < float("inf"))
         specials += tl.sum(special.to(tl.int32), axis=0)
     return specials
@@ -50,7 +50,7 @@ def examine_tile(address, limit, keys, KIND: tl.constexpr, PART: tl.constexpr):
 
 @triton.jit
 def finish_tiles(
-    payload, row, address, count, first, last, ends, num_tiles, grid, KIND: tl.constexpr,
+    payload, row, address, count, first, last, ends, num_tiles, grid, TYPE: tl.constexpr,
     TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Store the exact values, or the outliers, of every so many tiles of ``[first, last)``.
@@ -64,9 +64,9 @@ def finish_tiles(
         for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
             if is_exact:
                 begin, end = (tile - first) * TILE, tl.minimum((tile + 1 - first) * TILE, count)
-                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, KIND)
+                copy_values(address, (payload + HEADER_NBYTES).to(tl.int64), begin, end, TYPE)
             else:
                 place_outliers(
                     payload, row, address, count, tile, tile + 1, first, ends, num_tiles, grid,
-                    KIND, TILE, PART,
+                    TYPE, TILE, PART,
                 )  # fmt: skip

@@ -18,7 +18,8 @@ from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
-from tersor.kernels.quantize.gpu.quantize import KINDS, load_values, quantize_values, store_values
+from tersor.kernels.quantize.gpu.values import load_values, quantize_values, store_values
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
 
 TILE: Final = 4096
@@ -45,7 +46,7 @@ class CodeList:
 @triton.jit
 def _quantize_kernel(
     starts, counts, first_tiles, owners, grids, codes, num_outliers, RADIUS: tl.constexpr,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes a tile of one tensor."""
     tile = tl.program_id(0).to(tl.int64)
@@ -54,10 +55,10 @@ def _quantize_kernel(
     address, place = tl.load(starts + k), tl.arange(0, TILE)
     step, inverse = tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1)
     if base + TILE <= count:
-        values = load_values(address, base + place, count, 0.0, KIND, ALIGNED, True)
+        values = load_values(address, base + place, count, 0.0, TYPE, ALIGNED, True)
     else:
-        values = load_values(address, base + place, count, 0.0, KIND, ALIGNED, False)
-    found, holds = quantize_values(values, step, inverse, tl.load(grids + 3 * k + 2), KIND)
+        values = load_values(address, base + place, count, 0.0, TYPE, ALIGNED, False)
+    found, holds = quantize_values(values, step, inverse, tl.load(grids + 3 * k + 2), TYPE)
     fits = holds & (tl.abs(found) <= RADIUS)
     # past the end too: the room up to the next tensor's codes is part of the buffer
     kept = tl.where(fits, found, 0).to(codes.dtype.element_ty)
@@ -69,7 +70,7 @@ def _quantize_kernel(
 
 @triton.jit
 def _dequantize_kernel(
-    targets, counts, first_tiles, owners, grids, codes, KIND: tl.constexpr, ALIGNED: tl.constexpr,
+    targets, counts, first_tiles, owners, grids, codes, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """One program decodes a tile of one tensor."""
@@ -79,9 +80,9 @@ def _dequantize_kernel(
     address, place, step = tl.load(targets + k), tl.arange(0, TILE), tl.load(grids + 3 * k)
     values = tl.load(codes + tile * TILE + place).to(step.dtype) * step
     if base + TILE <= count:
-        store_values(address, base + place, values, count, KIND, ALIGNED, True)
+        store_values(address, base + place, values, count, TYPE, ALIGNED, True)
     else:
-        store_values(address, base + place, values, count, KIND, ALIGNED, False)
+        store_values(address, base + place, values, count, TYPE, ALIGNED, False)
 
 
 def quantize_list(
@@ -96,7 +97,7 @@ def quantize_list(
         error_bounds: the absolute bound of each.
         dtype: int8 or int16; codes it cannot hold are counted as outliers.
     """
-    device, kind, aligned = xs[0].device, KINDS[xs[0].dtype], are_aligned(xs)
+    device, element, aligned = xs[0].device, TYPES[xs[0].dtype], are_aligned(xs)
     numels = tuple(x.numel() for x in xs)
     starts = addresses(xs, device)
     keys = torch.zeros(2 * len(xs), dtype=key_dtype(xs[0].dtype), device=device)
@@ -108,7 +109,7 @@ def quantize_list(
     num_outliers = torch.zeros(1, dtype=torch.int32, device=device)
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, codes, num_outliers,
-        RADIUS=torch.iinfo(dtype).max, KIND=kind, ALIGNED=aligned, TILE=TILE, num_warps=8,
+        RADIUS=torch.iinfo(dtype).max, TYPE=element, ALIGNED=aligned, TILE=TILE, num_warps=8,
         enable_fp_fusion=False,
     )  # fmt: skip
     return CodeList(codes, code_starts(numels), grids, num_outliers)
@@ -129,6 +130,6 @@ def dequantize_list(codes: torch.Tensor, grids: torch.Tensor, outs: Sequence[tor
     tiles = tile_table(tuple(y.numel() for y in outs), TILE, device)
     _dequantize_kernel[(tiles.num_tiles,)](
         addresses(outs, device), tiles.counts, tiles.first_tiles, tiles.owners, grids, codes,
-        KIND=KINDS[dtype], ALIGNED=are_aligned(outs), TILE=TILE, num_warps=8,
+        TYPE=TYPES[dtype], ALIGNED=are_aligned(outs), TILE=TILE, num_warps=8,
         enable_fp_fusion=False,
     )  # fmt: skip

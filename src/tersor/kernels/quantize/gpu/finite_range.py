@@ -10,7 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.quantize.gpu.quantize import F64, KINDS, load_values
+from tersor.kernels.quantize.gpu.values import load_values
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.tiles import TileTable, addresses, are_aligned, tile_table
 
 TILE = 8192
@@ -18,9 +19,9 @@ TILE = 8192
 
 
 @triton.jit
-def _key(value, KIND: tl.constexpr):
+def _key(value, TYPE: tl.constexpr):
     """Return an unsigned integer that sorts like the finite value and is not 0."""
-    if KIND == F64:
+    if TYPE == F64:
         bits = value.to(tl.int64, bitcast=True)
         return (bits ^ ((bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))).to(tl.uint64, bitcast=True)
     else:
@@ -29,9 +30,9 @@ def _key(value, KIND: tl.constexpr):
 
 
 @triton.jit
-def _value(key, KIND: tl.constexpr):
+def _value(key, TYPE: tl.constexpr):
     """Return the float64 value of a key; a negative zero becomes positive."""
-    if KIND == F64:
+    if TYPE == F64:
         bits = key.to(tl.int64, bitcast=True)
         bits = bits ^ (~(bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))
         return bits.to(tl.float64, bitcast=True) + 0.0
@@ -42,30 +43,30 @@ def _value(key, KIND: tl.constexpr):
 
 
 @triton.jit
-def fold_range(values, keys, KIND: tl.constexpr):
+def fold_range(values, keys, TYPE: tl.constexpr):
     """Fold the finite ones of ``values`` into the two keys at ``keys``."""
     finite = tl.abs(values) < float("inf")
     low = tl.min(tl.where(finite, values, float("inf")), axis=None)
     high = tl.max(tl.where(finite, values, float("-inf")), axis=None)
-    pointer = keys.to(tl.pointer_type(tl.uint64 if KIND == F64 else tl.uint32))
+    pointer = keys.to(tl.pointer_type(tl.uint64 if TYPE == F64 else tl.uint32))
     if low <= high:
-        tl.atomic_max(pointer, _key(high, KIND), sem="relaxed")
-        tl.atomic_max(pointer + 1, _key(-low, KIND), sem="relaxed")
+        tl.atomic_max(pointer, _key(high, TYPE), sem="relaxed")
+        tl.atomic_max(pointer + 1, _key(-low, TYPE), sem="relaxed")
 
 
 @triton.jit
-def load_range(keys, k, inside, KIND: tl.constexpr):
+def load_range(keys, k, inside, TYPE: tl.constexpr):
     """Return low and high of tensors ``k`` as float64; low > high if no value was finite."""
-    pointer = keys.to(tl.pointer_type(tl.uint64 if KIND == F64 else tl.uint32)) + 2 * k
+    pointer = keys.to(tl.pointer_type(tl.uint64 if TYPE == F64 else tl.uint32)) + 2 * k
     high_key = tl.load(pointer, mask=inside, other=0)
     low_key = tl.load(pointer + 1, mask=inside, other=0)
-    high = tl.where(high_key > 0, _value(high_key, KIND), float("-inf"))
-    return tl.where(low_key > 0, 0.0 - _value(low_key, KIND), float("inf")), high
+    high = tl.where(high_key > 0, _value(high_key, TYPE), float("-inf"))
+    return tl.where(low_key > 0, 0.0 - _value(low_key, TYPE), float("inf")), high
 
 
 @triton.jit
 def _range_kernel(
-    starts, counts, first_tiles, owners, keys, KIND: tl.constexpr, ALIGNED: tl.constexpr,
+    starts, counts, first_tiles, owners, keys, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
 ):  # fmt: skip
     """One program folds ``TILE`` values of one tensor into its two keys."""
@@ -76,15 +77,15 @@ def _range_kernel(
     position = base + tl.arange(0, TILE)
     # what lies outside is loaded as NaN, which is not finite and so not counted
     if base + TILE <= count:
-        values = load_values(address, position, count, nan, KIND, ALIGNED, True)
+        values = load_values(address, position, count, nan, TYPE, ALIGNED, True)
     else:
-        values = load_values(address, position, count, nan, KIND, ALIGNED, False)
-    fold_range(values, keys + 2 * k, KIND)
+        values = load_values(address, position, count, nan, TYPE, ALIGNED, False)
+    fold_range(values, keys + 2 * k, TYPE)
 
 
 @triton.jit
-def _read_kernel(keys, out, KIND: tl.constexpr):
-    low, high = load_range(keys, 0, True, KIND)
+def _read_kernel(keys, out, TYPE: tl.constexpr):
+    low, high = load_range(keys, 0, True, TYPE)
     tl.store(out, low)
     tl.store(out + 1, high)
 
@@ -107,7 +108,7 @@ def fold_ranges(
         aligned: whether every start is a multiple of 16 bytes.
     """
     _range_kernel[(tiles.num_tiles,)](
-        starts, tiles.counts, tiles.first_tiles, tiles.owners, keys, KIND=KINDS[dtype],
+        starts, tiles.counts, tiles.first_tiles, tiles.owners, keys, TYPE=TYPES[dtype],
         ALIGNED=aligned, TILE=TILE, num_warps=4,
     )  # fmt: skip
 
@@ -119,5 +120,5 @@ def finite_range(x: torch.Tensor) -> torch.Tensor:
     tiles = tile_table((x.numel(),), TILE, x.device)
     fold_ranges(addresses([flat], x.device), tiles, keys, x.dtype, are_aligned([flat]))
     ends = torch.empty(2, dtype=torch.float64, device=x.device)
-    _read_kernel[(1,)](keys, ends, KIND=KINDS[x.dtype])
+    _read_kernel[(1,)](keys, ends, TYPE=TYPES[x.dtype])
     return ends

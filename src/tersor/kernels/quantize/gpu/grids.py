@@ -8,8 +8,8 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.finite_range import load_range
-from tersor.kernels.quantize.gpu.quantize import F64, KINDS
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, SHRINK
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 
 _SHRINK = tl.constexpr(SHRINK)
 _F32_LARGEST, _F32_SMALLEST = (tl.constexpr(limit) for limit in F32_LIMITS[1:3])
@@ -17,18 +17,18 @@ _F64_LARGEST, _F64_SMALLEST = (tl.constexpr(limit) for limit in F64_LIMITS[1:3])
 
 
 @triton.jit
-def is_step(step, KIND: tl.constexpr):
+def is_step(step, TYPE: tl.constexpr):
     """True if a float64 can be the step of a grid."""
-    largest: tl.constexpr = _F64_LARGEST if KIND == F64 else _F32_LARGEST
-    smallest: tl.constexpr = _F64_SMALLEST if KIND == F64 else _F32_SMALLEST
-    held = step if KIND == F64 else step.to(tl.float32).to(tl.float64)
+    largest: tl.constexpr = _F64_LARGEST if TYPE == F64 else _F32_LARGEST
+    smallest: tl.constexpr = _F64_SMALLEST if TYPE == F64 else _F32_SMALLEST
+    held = step if TYPE == F64 else step.to(tl.float32).to(tl.float64)
     return (step >= smallest) & (step <= 2 * largest) & (held == step)
 
 
 @triton.jit
-def _at_most(value, KIND: tl.constexpr):
+def _at_most(value, TYPE: tl.constexpr):
     """Round a float64 that is not negative down to the compute dtype."""
-    if KIND == F64:
+    if TYPE == F64:
         return value
     else:
         rounded = value.to(tl.float32)
@@ -38,7 +38,7 @@ def _at_most(value, KIND: tl.constexpr):
 
 
 @triton.jit
-def grid_of(bound, is_relative, low, high, KIND: tl.constexpr):
+def grid_of(bound, is_relative, low, high, TYPE: tl.constexpr):
     """Return step, inverse and checked bound in the compute dtype; the step is 0 if none can be.
 
     All arguments are float64 scalars or tensors; ``low > high`` says that no value is finite.
@@ -46,25 +46,25 @@ def grid_of(bound, is_relative, low, high, KIND: tl.constexpr):
     width = high - low
     spread = tl.where(width < float("inf"), bound * width, bound * high - bound * low)
     error_bound = tl.where(is_relative, tl.where(low <= high, spread, 0.0), bound)
-    largest: tl.constexpr = _F64_LARGEST if KIND == F64 else _F32_LARGEST
-    smallest: tl.constexpr = _F64_SMALLEST if KIND == F64 else _F32_SMALLEST
-    checked = _at_most(tl.minimum(error_bound, largest), KIND)
-    step = _at_most(2.0 * checked.to(tl.float64) * _SHRINK, KIND)
+    largest: tl.constexpr = _F64_LARGEST if TYPE == F64 else _F32_LARGEST
+    smallest: tl.constexpr = _F64_SMALLEST if TYPE == F64 else _F32_SMALLEST
+    checked = _at_most(tl.minimum(error_bound, largest), TYPE)
+    step = _at_most(2.0 * checked.to(tl.float64) * _SHRINK, TYPE)
     usable = step.to(tl.float64) >= smallest
     step = tl.where(usable, step, 0.0)
     divisor = tl.where(usable, step, 1.0)
     one = divisor * 0.0 + 1.0
-    inverse = tl.fdiv(one, divisor) if KIND == F64 else tl.div_rn(one, divisor)
+    inverse = tl.fdiv(one, divisor) if TYPE == F64 else tl.div_rn(one, divisor)
     return step, inverse, checked
 
 
 @triton.jit
-def find_grid(keys, bounds, k, inside, KIND: tl.constexpr):
+def find_grid(keys, bounds, k, inside, TYPE: tl.constexpr):
     """Return step, inverse and checked bound of tensors ``k`` that are ``inside``."""
-    low, high = load_range(keys, k, inside, KIND)
+    low, high = load_range(keys, k, inside, TYPE)
     bound = tl.load(bounds + 2 * k, mask=inside, other=0.0)
     is_relative = tl.load(bounds + 2 * k + 1, mask=inside, other=0.0) > 0
-    return grid_of(bound, is_relative, low, high, KIND)
+    return grid_of(bound, is_relative, low, high, TYPE)
 
 
 @triton.jit
@@ -77,11 +77,11 @@ def store_grid(grids, k, grid, inside):
 
 
 @triton.jit(do_not_specialize=["num_tensors"])
-def _grids_kernel(keys, bounds, num_tensors, grids, KIND: tl.constexpr, LANES: tl.constexpr):
+def _grids_kernel(keys, bounds, num_tensors, grids, TYPE: tl.constexpr, LANES: tl.constexpr):
     """One program computes the grids of ``LANES`` tensors."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = k < num_tensors
-    store_grid(grids, k, find_grid(keys, bounds, k, inside, KIND), inside)
+    store_grid(grids, k, find_grid(keys, bounds, k, inside, TYPE), inside)
 
 
 def grid_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -101,6 +101,6 @@ def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> 
     """
     grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)
     _grids_kernel[(ceil_div(len(bounds), 128),)](
-        keys, bounds, len(bounds), grids, KIND=KINDS[dtype], LANES=128, enable_fp_fusion=False
+        keys, bounds, len(bounds), grids, TYPE=TYPES[dtype], LANES=128, enable_fp_fusion=False
     )
     return grids

@@ -1,8 +1,7 @@
-"""Bounded quantization in Triton; the device functions are shared with the fused kernels."""
+"""Bounded quantization of one tensor in Triton."""
 
 from __future__ import annotations
 
-import struct
 from typing import Any, Final
 
 import torch
@@ -10,237 +9,29 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
-from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, Grid
-
-F32, F64, F16, BF16, I32 = (tl.constexpr(kind) for kind in (4, 8, 2, 3, 5))
-KINDS: Final = {
-    torch.float32: F32,
-    torch.float64: F64,
-    torch.float16: F16,
-    torch.bfloat16: BF16,
-    torch.int32: I32,
-}
-"""How a kernel is told the dtype of values it reads through an address.
-
-``kind & ~1`` is the size of a value in bytes. Values of int32 are codes already, which quantize and
-dequantize to themselves.
-"""
+from tersor.kernels.quantize.gpu.values import (
+    bits_of,
+    from_bits,
+    load_values,
+    quantize_values,
+    store_values,
+)
+from tersor.kernels.quantize.grid import Grid
+from tersor.kernels.runtime.gpu.element_types import TYPES
 
 _TILE: Final = 4096
-_F32_RADIUS, _F64_RADIUS = tl.constexpr(F32_LIMITS.radius), tl.constexpr(F64_LIMITS.radius)
-# adding and subtracting these rounds to the nearest integer, ties to even
-_F32_MAGIC, _F64_MAGIC = tl.constexpr(1.5 * 2.0**23), tl.constexpr(1.5 * 2.0**52)
-SHIFT = tl.constexpr(0x4B400000)
-"""The bits of the magic number of float32: what the bits of a sum with it are above the code."""
-LEAST_SHIFTED = tl.constexpr(0x4B400000 - F32_LIMITS.radius)
-MOST_SHIFTED = tl.constexpr(0x4B400000 + F32_LIMITS.radius)
-_TWO_23, _TWO_23_BITS = tl.constexpr(2.0**23), tl.constexpr(0x4B000000)
-
-
-@triton.jit
-def _places(pointer, position, ALIGNED: tl.constexpr):
-    """Return where the values lie; the compiler forgets what it knew of an address otherwise."""
-    places = pointer + position
-    if ALIGNED and len(position.shape) == 1:
-        places = tl.multiple_of(places, 16)
-    elif ALIGNED and len(position.shape) == 2:
-        places = tl.multiple_of(places, (16, 16))
-    elif ALIGNED and len(position.shape) == 3:
-        places = tl.multiple_of(places, (16, 16, 16))
-    return places
-
-
-@triton.jit
-def _load(pointer, position, count, fill, ALIGNED: tl.constexpr, WHOLE: tl.constexpr):
-    places = _places(pointer, position, ALIGNED)
-    if WHOLE:
-        return tl.load(places)
-    else:
-        return tl.load(places, mask=position < count, other=fill)
-
-
-@triton.jit
-def load_values(
-    address, position, count, fill, KIND: tl.constexpr, ALIGNED: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Return values at ``address`` in float32, or float64 for float64; ``fill`` from ``count`` on.
-
-    Codes stay int32, and are 0 from there on.
-
-    ``ALIGNED`` says that the address is a multiple of 16, ``WHOLE`` that all positions lie below
-    the count: only then loads are 16 bytes wide, as a mask might end within them.
-    """
-    if KIND == F64:
-        pointer = address.to(tl.pointer_type(tl.float64))
-        return _load(pointer, position, count, fill, ALIGNED, WHOLE)
-    elif KIND == F32:
-        pointer = address.to(tl.pointer_type(tl.float32))
-        return _load(pointer, position, count, fill, ALIGNED, WHOLE)
-    elif KIND == F16:
-        pointer = address.to(tl.pointer_type(tl.float16))
-        return _load(pointer, position, count, fill, ALIGNED, WHOLE).to(tl.float32)
-    elif KIND == I32:
-        pointer = address.to(tl.pointer_type(tl.int32))
-        return _load(pointer, position, count, 0, ALIGNED, WHOLE)
-    else:
-        pointer = address.to(tl.pointer_type(tl.int16))
-        bits = _load(pointer, position, count, 0, ALIGNED, WHOLE)
-        values = (bits.to(tl.int32) << 16).to(tl.float32, bitcast=True)
-        return values if WHOLE else tl.where(position < count, values, fill)
-
-
-@triton.jit
-def _rounded_bf16_bits(values):
-    """Return the upper 16 bits of float32 values rounded to bfloat16; not for NaN."""
-    bits = values.to(tl.uint32, bitcast=True)
-    return (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-
-
-@triton.jit
-def _store(pointer, position, values, count, ALIGNED: tl.constexpr, WHOLE: tl.constexpr):
-    places = _places(pointer, position, ALIGNED)
-    if WHOLE:
-        tl.store(places, values)
-    else:
-        tl.store(places, values, mask=position < count)
-
-
-@triton.jit
-def store_values(
-    address, position, values, count, KIND: tl.constexpr, ALIGNED: tl.constexpr,
-    WHOLE: tl.constexpr,
-):  # fmt: skip
-    """Round values to the dtype of ``KIND`` and store them as ``load_values`` reads; not for NaN."""
-    if KIND == F64:
-        _store(address.to(tl.pointer_type(tl.float64)), position, values, count, ALIGNED, WHOLE)
-    elif KIND == F32:
-        _store(address.to(tl.pointer_type(tl.float32)), position, values, count, ALIGNED, WHOLE)
-    elif KIND == F16:
-        halves = values.to(tl.float16)
-        _store(address.to(tl.pointer_type(tl.float16)), position, halves, count, ALIGNED, WHOLE)
-    elif KIND == I32:
-        _store(address.to(tl.pointer_type(tl.int32)), position, values, count, ALIGNED, WHOLE)
-    else:
-        bits = _rounded_bf16_bits(values).to(tl.int16)
-        _store(address.to(tl.pointer_type(tl.int16)), position, bits, count, ALIGNED, WHOLE)
-
-
-@triton.jit
-def _quantize_floats(values, step, inverse, bound, KIND: tl.constexpr):
-    magic: tl.constexpr = _F64_MAGIC if KIND == F64 else _F32_MAGIC
-    radius: tl.constexpr = _F64_RADIUS if KIND == F64 else _F32_RADIUS
-    shifted = values * inverse + magic
-    scaled = shifted - magic
-    decoded = scaled * step
-    if KIND == F16:
-        decoded = decoded.to(tl.float16).to(tl.float32)
-    if KIND == BF16:
-        decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
-    # NaN compares false, so it is an outlier
-    holds = (tl.abs(values - decoded) <= bound) & (tl.abs(scaled) <= radius)
-    # within the radius the code stands in the low bits; a conversion would be four times slower
-    if KIND == F64:
-        codes = shifted.to(tl.int64, bitcast=True).to(tl.int32)
-    else:
-        codes = shifted.to(tl.int32, bitcast=True) - SHIFT
-    return tl.where(holds, codes, 0), holds
-
-
-@triton.jit
-def quantize_values(values, step, inverse, bound, KIND: tl.constexpr):
-    """Return int32 codes and whether each decodes to within the bound; codes are 0 where not."""
-    if KIND == I32:
-        return values, values * 0 == 0
-    else:
-        return _quantize_floats(values, step, inverse, bound, KIND)
-
-
-@triton.jit
-def shifted_codes(values, step, inverse, KIND: tl.constexpr):
-    """Return codes plus ``SHIFT``, and the errors of the decoded values.
-
-    Not for float64. Where an error is within the bound and the shifted code between ``LEAST_SHIFTED``
-    and ``MOST_SHIFTED``, both are right; what has no code has an error above any bound, or NaN, or lies
-    outside of these. The lowest 8 bits are those of the code.
-    """
-    shifted = values * inverse + _F32_MAGIC
-    decoded = (shifted - _F32_MAGIC) * step
-    if KIND == F16:
-        decoded = decoded.to(tl.float16).to(tl.float32)
-    if KIND == BF16:
-        decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
-    return shifted.to(tl.int32, bitcast=True), tl.abs(values - decoded)
-
-
-@triton.jit
-def quantize_fields(values, step, inverse, KIND: tl.constexpr):
-    """Return zigzag fields (0, -1, 1, -2 become 0, 1, 2, 3) and the errors of the decoded values.
-
-    Not for float64. Where an error is within the bound and the field below 2**22, both are right;
-    what has no code has an error above any bound, or NaN, or a larger field. NaN is not looked for.
-    """
-    scaled = (values * inverse + _F32_MAGIC) - _F32_MAGIC
-    decoded = scaled * step
-    if KIND == F16:
-        decoded = decoded.to(tl.float16).to(tl.float32)
-    if KIND == BF16:
-        decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
-    # |2 * code + 1/2| - 1/2 is the field; added to 2**23, it stands in the low bits
-    doubled = tl.abs(tl.fma(scaled, 2.0, 0.5)) + (_TWO_23 - 0.5)
-    fields = doubled.to(tl.uint32, bitcast=True) - _TWO_23_BITS
-    return fields, tl.abs(values - decoded)
-
-
-@triton.jit
-def as_float(codes, KIND: tl.constexpr):
-    """Return small int32 codes, below 2**22, in the compute dtype, by the same trick backwards."""
-    if KIND == F64:
-        return codes.to(tl.float64)
-    else:
-        return (codes + SHIFT).to(tl.float32, bitcast=True) - _F32_MAGIC
-
-
-@triton.jit
-def dequantize_values(codes, step, KIND: tl.constexpr, SMALL: tl.constexpr):
-    """Return what ``store_values`` takes; ``SMALL`` says that all codes are below 2**22."""
-    if KIND == I32:
-        return codes
-    elif SMALL:
-        return as_float(codes, KIND) * step
-    else:
-        return codes.to(step.dtype) * step
-
-
-@triton.jit
-def as_compute(value, KIND: tl.constexpr):
-    """Return a float64 as the dtype that values of ``KIND`` are computed in."""
-    return value if KIND == F64 else value.to(tl.float32)
-
-
-def bits_of(number: float) -> int:
-    """Return a float64's bits: a kernel takes floats in float32 only, but integers of 64 bits."""
-    bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
-    return bits
-
-
-@triton.jit
-def from_bits(bits, KIND: tl.constexpr):
-    """Return the number with these float64 bits in the compute dtype of ``KIND``."""
-    number = bits.to(tl.int64).to(tl.float64, bitcast=True)
-    return number if KIND == F64 else number.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["num_values", "step", "inverse", "bound"])
 def _quantize_kernel(
-    x, num_values, step, inverse, bound, codes, holds, KIND: tl.constexpr, TILE: tl.constexpr
+    x, num_values, step, inverse, bound, codes, holds, TYPE: tl.constexpr, TILE: tl.constexpr
 ):
     """One program quantizes ``TILE`` values; ``step`` and its like come as bits."""
     position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = position < num_values
-    values = load_values(x.to(tl.int64), position, num_values, 0.0, KIND, False, False)
+    values = load_values(x.to(tl.int64), position, num_values, 0.0, TYPE, False, False)
     found, held = quantize_values(
-        values, from_bits(step, KIND), from_bits(inverse, KIND), from_bits(bound, KIND), KIND
+        values, from_bits(step, TYPE), from_bits(inverse, TYPE), from_bits(bound, TYPE), TYPE
     )
     tl.store(codes + position, found, mask=inside)
     tl.store(holds + position, held.to(tl.int8), mask=inside)
@@ -255,20 +46,20 @@ def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.T
     numbers = (bits_of(grid.step), bits_of(grid.inverse), bits_of(grid.bound))
     _quantize_kernel[(ceil_div(x.numel(), _TILE),)](
         x.reshape(-1).view(_carrier(x.dtype)), x.numel(), *numbers, codes, holds,
-        KIND=KINDS[x.dtype], TILE=_TILE, enable_fp_fusion=False,
+        TYPE=TYPES[x.dtype], TILE=_TILE, enable_fp_fusion=False,
     )  # fmt: skip
     return codes, torch.nonzero(holds == 0).view(-1)
 
 
 @triton.jit(do_not_specialize=["num_codes", "step"])
-def _dequantize_kernel(codes, num_codes, step, out, KIND: tl.constexpr, TILE: tl.constexpr):
+def _dequantize_kernel(codes, num_codes, step, out, TYPE: tl.constexpr, TILE: tl.constexpr):
     """One program decodes ``TILE`` codes; the step comes as bits."""
     position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = position < num_codes
     found = tl.load(codes + position, mask=inside, other=0)
-    factor = from_bits(step, KIND)
+    factor = from_bits(step, TYPE)
     values = found.to(factor.dtype) * factor
-    store_values(out.to(tl.int64), position, values, num_codes, KIND, False, False)
+    store_values(out.to(tl.int64), position, values, num_codes, TYPE, False, False)
 
 
 def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> None:
@@ -277,7 +68,7 @@ def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> N
         return
     _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
         codes, out.numel(), bits_of(step), out.view(-1).view(_carrier(out.dtype)),
-        KIND=KINDS[out.dtype], TILE=_TILE, enable_fp_fusion=False,
+        TYPE=TYPES[out.dtype], TILE=_TILE, enable_fp_fusion=False,
     )  # fmt: skip
 
 

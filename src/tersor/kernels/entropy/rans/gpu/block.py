@@ -18,12 +18,10 @@ import triton.language as tl
 from tersor.kernels.entropy.rans import layout
 from tersor.kernels.entropy.rans.gpu.table import NARROW_SLOT_WORDS, WIDE_SLOT_WORDS, popcount
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
-from tersor.kernels.quantize.gpu.quantize import store_values
+from tersor.kernels.quantize.gpu.values import store_values
 
 LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)
-BYTES, SHORTS = tl.constexpr(-1), tl.constexpr(-2)
-"""What decoding writes besides the float dtypes of ``quantize.gpu``: symbols of so many bytes."""
 PAIRS_PER_COPY: Final = 512
 """Pairs of words that one step of a copy moves."""
 
@@ -368,26 +366,21 @@ def _load_words(words, position, num_words):
 
 @triton.jit
 def _store_symbols(
-    target, position, symbol, count, low, step, KIND: tl.constexpr, WHOLE: tl.constexpr
+    target, position, symbol, count, low, step, TYPE: tl.constexpr, WHOLE: tl.constexpr
 ):
     """Store symbols as they are, or as values; all of them if ``WHOLE``, else below ``count``."""
-    if KIND > 0:
+    if TYPE.is_floating():
         values = (symbol + low).to(step.dtype) * step
-        store_values(target, position, values, count, KIND, False, WHOLE)
+        store_values(target, position, values, count, TYPE, False, WHOLE)
     else:
         inside = (position < count) | WHOLE
-        if KIND == BYTES:
-            bytes_ = target.to(tl.pointer_type(tl.uint8))
-            tl.store(bytes_ + position, symbol.to(tl.uint8), mask=inside)
-        else:
-            shorts = target.to(tl.pointer_type(tl.int16))
-            tl.store(shorts + position, symbol.to(tl.int16), mask=inside)
+        tl.store(target.to(tl.pointer_type(TYPE)) + position, symbol.to(TYPE), mask=inside)
 
 
 @triton.jit
 def decode_block(
     x, words, num_words, slots, is_shared, count, target, low, step, bits, IS_WIDE: tl.constexpr,
-    KIND: tl.constexpr, PTX: tl.constexpr,
+    TYPE: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """Decode ``count`` symbols to the address ``target``; return whether the block ended well.
 
@@ -406,11 +399,11 @@ def decode_block(
             shared = _shared(slots, _SHARE_WIDE)
     elif PTX:
         shared = _shared(slots, _SHARE_NARROW)
-    nbytes: tl.constexpr = KIND & ~1 if KIND > 0 else -KIND
+    nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     place_of_step = target
     for _ in range(count // LANES):
         symbol, x = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
-        _store_symbols(place_of_step, lane, symbol, count, low, step, KIND, True)
+        _store_symbols(place_of_step, lane, symbol, count, low, step, TYPE, True)
         place_of_step += LANES * nbytes
         x, taken = _renormalize(x, lane >= 0, first, second, place, lane_bit, PTX)
         place += taken
@@ -423,7 +416,7 @@ def decode_block(
     position = count // LANES * LANES + lane
     live = position < count
     symbol, stepped = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
-    _store_symbols(target, position, symbol, count, low, step, KIND, False)
+    _store_symbols(target, position, symbol, count, low, step, TYPE, False)
     x = tl.where(live, stepped, x)
     x, taken = _renormalize(x, live, first, second, place, lane_bit, PTX)
     num_wrong = tl.sum((x != _LOW).to(tl.int32), axis=0)
@@ -433,7 +426,7 @@ def decode_block(
 @triton.jit
 def decode_part(
     body, b, num_blocks, count, offsets_start, states_start, num_words_room, has_room, num_used,
-    only, slots, is_shared, target, low, step, bits, IS_WIDE: tl.constexpr, KIND: tl.constexpr,
+    only, slots, is_shared, target, low, step, bits, IS_WIDE: tl.constexpr, TYPE: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
     """Decode one block of a body; return whether it is well formed.
@@ -457,7 +450,7 @@ def decode_part(
         step: what they are multiplied by then.
         bits: precision of the frequencies.
         IS_WIDE: whether the entries are those of a wide alphabet.
-        KIND: what to write.
+        TYPE: what to write.
         PTX: whether NVIDIA's instructions may be used.
     """
     lane = tl.arange(0, LANES)
@@ -473,12 +466,12 @@ def decode_part(
         source = words + tl.where(good, start, 0)
         ended_well = decode_block(
             x.to(tl.uint32, bitcast=True), source, num_words, slots, is_shared, count, target, low,
-            step, bits, IS_WIDE, KIND, PTX,
+            step, bits, IS_WIDE, TYPE, PTX,
         )  # fmt: skip
         good = good & ended_well
     else:
         good = good & (end == 0)
         symbol = tl.zeros([LANES], dtype=tl.int32) + only
         for first in range(0, count, LANES):
-            _store_symbols(target, first + lane, symbol, count, low, step, KIND, False)
+            _store_symbols(target, first + lane, symbol, count, low, step, TYPE, False)
     return good

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.entropy.rans import layout
-from tersor.kernels.entropy.rans.gpu.block import BYTES, SHORTS, decode_part
+from tersor.kernels.entropy.rans.gpu.block import decode_part
 from tersor.kernels.entropy.rans.gpu.encode_streams import (
     STATES_NBYTES,
     Blocks,
@@ -33,8 +33,9 @@ from tersor.kernels.entropy.rans.gpu.table import (
 )
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
-from tersor.kernels.quantize.gpu.quantize import KINDS, as_compute
+from tersor.kernels.quantize.gpu.values import as_compute
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
 
@@ -134,11 +135,11 @@ def _slots_kernel(
 @triton.jit(do_not_specialize=["num_narrow", "num_states"])
 def _decode_kernel(
     bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
-    status, num_narrow, num_states, IS_WIDE: tl.constexpr, KIND: tl.constexpr, PTX: tl.constexpr,
+    status, num_narrow, num_states, IS_WIDE: tl.constexpr, TYPE: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """One program, of one warp, decodes one block, if the head of its body is well formed.
 
-    ``KIND`` is what symbols become.
+    ``TYPE`` is what symbols become.
     """
     program = tl.load(order + tl.program_id(0)).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
@@ -154,17 +155,17 @@ def _decode_kernel(
         # always so: without this branch ptxas lets what the next step waits for wait for a store, and
         # 109 M symbols take 260 us instead of 210
         if IS_WIDE or k < num_narrow:
-            if KIND > 0:
-                target = place + b * block * (KIND & ~1)
-                low, step = tl.load(lows + k), as_compute(tl.load(steps + k), KIND)
+            if TYPE.is_floating():
+                target = place + b * block * (TYPE.primitive_bitwidth // 8)
+                low, step = tl.load(lows + k), as_compute(tl.load(steps + k), TYPE)
             else:
-                target = out.to(tl.int64) + place + b * block * -KIND
+                target = out.to(tl.int64) + place + b * block * (TYPE.primitive_bitwidth // 8)
                 low, step = 0, 0.0
             is_shared = size >= _WORTH_SHARING
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
                 only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
-                IS_WIDE, KIND, PTX,
+                IS_WIDE, TYPE, PTX,
             )  # fmt: skip
         if not good:
             tl.atomic_or(status + k % num_states, 1)
@@ -266,7 +267,7 @@ def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
 
 
 def _decode(
-    opened: OpenBodies, status: torch.Tensor, is_wide: bool, kind: Any, **where: torch.Tensor
+    opened: OpenBodies, status: torch.Tensor, is_wide: bool, element: Any, **where: torch.Tensor
 ) -> None:
     bodies, blocks, order = opened.bodies, opened.blocks, opened.orders[is_wide]
     if order.numel() == 0:
@@ -274,7 +275,7 @@ def _decode(
     _decode_kernel[(order.numel(),)](
         bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
         blocks.owners, order, opened.slots, opened.facts, status=status,
-        num_narrow=bodies.num_narrow, num_states=status.numel(), IS_WIDE=is_wide, KIND=kind,
+        num_narrow=bodies.num_narrow, num_states=status.numel(), IS_WIDE=is_wide, TYPE=element,
         PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False, **where,
     )  # fmt: skip
 
@@ -290,14 +291,18 @@ def decode_bytes(
         starts: int64 [streams], the byte at which the symbols of each begin. Trusted.
         status: that of ``open_bodies``.
     """
-    _decode(opened, status, False, BYTES, out=out, places=starts, lows=status, steps=status)
+    _decode(
+        opened, status, False, TYPES[torch.uint8], out=out, places=starts, lows=status, steps=status
+    )
 
 
 def decode_shorts(
     opened: OpenBodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
 ) -> None:
     """Decode the streams of int16; takes what ``decode_bytes`` does."""
-    _decode(opened, status, True, SHORTS, out=out, places=starts, lows=status, steps=status)
+    _decode(
+        opened, status, True, TYPES[torch.int16], out=out, places=starts, lows=status, steps=status
+    )
 
 
 def decode_values(
@@ -320,4 +325,4 @@ def decode_values(
         status: that of ``open_bodies``.
     """
     where = {"out": status, "places": targets, "lows": lows, "steps": steps}
-    _decode(opened, status, False, KINDS[dtype], **where)
+    _decode(opened, status, False, TYPES[dtype], **where)

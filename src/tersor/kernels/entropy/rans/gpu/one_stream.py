@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -11,10 +9,8 @@ import triton.language as tl
 from tersor.errors import CorruptDataError
 from tersor.kernels.entropy.rans import layout, reference
 from tersor.kernels.entropy.rans.gpu.block import (
-    BYTES,
     LANES,
     PAIRS_PER_COPY,
-    SHORTS,
     decode_part,
     encode_block,
     place_block,
@@ -32,7 +28,8 @@ from tersor.kernels.entropy.rans.layout import RansLayout, prob_bits
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE, Symbols
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
 from tersor.kernels.entropy.symbols.gpu.symbols import put_escapes
-from tersor.kernels.quantize.gpu.quantize import KINDS, bits_of, from_bits
+from tersor.kernels.quantize.gpu.values import bits_of, from_bits
+from tersor.kernels.runtime.gpu.element_types import TYPES
 
 _NARROW_BITS = tl.constexpr(layout.NARROW_BITS)
 
@@ -116,18 +113,17 @@ def rans_encode(
 )  # fmt: skip
 def _decode_kernel(
     body, num_symbols, block, offsets_start, states_start, num_blocks_room, num_words_room,
-    slots, facts, out, low, step_bits, BITS: tl.constexpr, KIND: tl.constexpr, NBYTES: tl.constexpr,
-    PTX: tl.constexpr,
+    slots, facts, out, low, step_bits, BITS: tl.constexpr, TYPE: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
     """One program, of one warp, decodes one block."""
     b = tl.program_id(0).to(tl.int64)
     num_blocks = tl.num_programs(0)
     count = tl.minimum(num_symbols - b * block, block).to(tl.int32)
-    target = out.to(tl.int64) + b * block * NBYTES
+    target = out.to(tl.int64) + b * block * (TYPE.primitive_bitwidth // 8)
     good = decode_part(
         body, b, num_blocks, count, offsets_start, states_start, num_words_room,
         num_blocks <= num_blocks_room, tl.load(facts + USED), tl.load(facts + SYMBOL).to(tl.int32),
-        slots, False, target, low, from_bits(step_bits, KIND), BITS, BITS > _NARROW_BITS, KIND, PTX,
+        slots, False, target, low, from_bits(step_bits, TYPE), BITS, BITS > _NARROW_BITS, TYPE, PTX,
     )  # fmt: skip
     if not good:
         tl.store(facts + STATUS, tl.full((), 1, tl.int64))
@@ -141,7 +137,6 @@ def _decode(
     alphabet: int,
     frequencies: torch.Tensor | None,
     out: torch.Tensor,
-    kind: Any,
     low: int,
     step: float,
 ) -> int:
@@ -158,8 +153,8 @@ def _decode(
         body, out.numel(), place.block, place.offsets_start, place.states_start,
         (body.numel() - place.states_start) // (4 * layout.LANES),
         max(0, body.numel() - words_start) // 2,
-        slots, facts, out, low, bits_of(step), BITS=prob_bits(alphabet), KIND=kind,
-        NBYTES=out.element_size(), PTX=has_ptx(body), num_warps=1, enable_fp_fusion=False,
+        slots, facts, out, low, bits_of(step), BITS=prob_bits(alphabet), TYPE=TYPES[out.dtype],
+        PTX=has_ptx(body), num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
     status, num_used, _, num_words = facts.tolist()
     nbytes = place.body_nbytes(num_words, single=num_used <= 1)
@@ -174,11 +169,9 @@ def rans_decode(
     """See ``reference.rans_decode``; waits once, to see whether all went well."""
     if num_symbols == 0:
         return reference.rans_decode(body, 0, alphabet, frequencies)
-    narrow = alphabet <= NARROW
-    dtype = torch.uint8 if narrow else torch.int16
+    dtype = torch.uint8 if alphabet <= NARROW else torch.int16
     out = torch.empty(num_symbols, dtype=dtype, device=body.device)
-    kind = BYTES if narrow else SHORTS
-    return out, _decode(body, alphabet, frequencies, out, kind, 0, 1.0)
+    return out, _decode(body, alphabet, frequencies, out, 0, 1.0)
 
 
 def rans_decode_dequantize(
@@ -192,6 +185,6 @@ def rans_decode_dequantize(
     if out.numel() == 0:
         return reference.rans_decode(body, 0, mapped.alphabet, frequencies)[1]
     values = out.view(-1)
-    nbytes = _decode(body, mapped.alphabet, frequencies, values, KINDS[out.dtype], mapped.low, step)
+    nbytes = _decode(body, mapped.alphabet, frequencies, values, mapped.low, step)
     put_escapes(mapped, step, values)
     return nbytes

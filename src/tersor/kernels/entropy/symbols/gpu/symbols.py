@@ -19,16 +19,16 @@ from tersor.kernels.entropy.symbols.alphabet import (
     whole_window,
     window_around,
 )
-from tersor.kernels.quantize.gpu.quantize import (
-    KINDS,
+from tersor.kernels.quantize.gpu.quantize import bounded_quantize
+from tersor.kernels.quantize.gpu.values import (
     bits_of,
-    bounded_quantize,
     from_bits,
     load_values,
     quantize_values,
     store_values,
 )
 from tersor.kernels.quantize.grid import Grid
+from tersor.kernels.runtime.gpu.element_types import TYPES
 
 _TILE: Final = 4096
 _PROGRAMS: Final = 1056
@@ -217,7 +217,7 @@ def unmap_symbols(symbols: torch.Tensor, mapped: Symbols) -> torch.Tensor:
 @triton.jit(do_not_specialize=["step", "inverse", "bound", "low"])
 def _quantize_kernel(
     x, num_values, step, inverse, bound, low, symbols, num_outliers, facts,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program turns a tile of values into symbols and counts its outliers.
 
@@ -226,9 +226,9 @@ def _quantize_kernel(
     tile = tl.program_id(0).to(tl.int64)
     position = tile * TILE + tl.arange(0, TILE)
     inside = position < num_values
-    values = load_values(x.to(tl.int64), position, num_values, 0.0, KIND, ALIGNED, False)
+    values = load_values(x.to(tl.int64), position, num_values, 0.0, TYPE, ALIGNED, False)
     codes, holds = quantize_values(
-        values, from_bits(step, KIND), from_bits(inverse, KIND), from_bits(bound, KIND), KIND
+        values, from_bits(step, TYPE), from_bits(inverse, TYPE), from_bits(bound, TYPE), TYPE
     )
     tl.store(symbols + position, ((codes - low) & 255).to(tl.uint8), mask=inside)
     missed = tl.sum((inside & ~holds).to(tl.int32), axis=0)
@@ -240,7 +240,7 @@ def _quantize_kernel(
 
 @triton.jit(do_not_specialize=["step", "inverse", "bound"])
 def _outliers_kernel(
-    x, num_values, step, inverse, bound, ends, positions, KIND: tl.constexpr, TILE: tl.constexpr
+    x, num_values, step, inverse, bound, ends, positions, TYPE: tl.constexpr, TILE: tl.constexpr
 ):
     """One program stores the positions of the outliers of one tile, if it has any."""
     tile = tl.program_id(0).to(tl.int64)
@@ -248,9 +248,9 @@ def _outliers_kernel(
     if end > tl.load(ends + tile - 1, mask=tile > 0, other=0):
         position = tile * TILE + tl.arange(0, TILE)
         inside = position < num_values
-        values = load_values(x.to(tl.int64), position, num_values, 0.0, KIND, False, False)
+        values = load_values(x.to(tl.int64), position, num_values, 0.0, TYPE, False, False)
         _, holds = quantize_values(
-            values, from_bits(step, KIND), from_bits(inverse, KIND), from_bits(bound, KIND), KIND
+            values, from_bits(step, TYPE), from_bits(inverse, TYPE), from_bits(bound, TYPE), TYPE
         )
         put_marked(positions, inside & ~holds, position, end)
 
@@ -287,10 +287,10 @@ def _quantize_narrow(
     values: Any = x.reshape(-1)
     values = values.view(torch.int16) if x.dtype == torch.bfloat16 else values
     numbers = (bits_of(grid.step), bits_of(grid.inverse), bits_of(grid.bound))
-    kind = KINDS[x.dtype]
+    element = TYPES[x.dtype]
     _quantize_kernel[(num_tiles,)](
         values, count, *numbers, guess, symbols, ends, ends[num_tiles:],
-        KIND=kind, ALIGNED=x.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8, enable_fp_fusion=False,
+        TYPE=element, ALIGNED=x.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8, enable_fp_fusion=False,
     )  # fmt: skip
     ends[:num_tiles].cumsum_(0)
     num_outliers, below, above = ends[num_tiles - 1 :].tolist()
@@ -303,7 +303,7 @@ def _quantize_narrow(
     if num_outliers:
         _outliers_kernel[(num_tiles,)](
             values, count, *numbers, ends, positions,
-            KIND=kind, TILE=_TILE, enable_fp_fusion=False,
+            TYPE=element, TILE=_TILE, enable_fp_fusion=False,
         )  # fmt: skip
     none = torch.empty(0, dtype=torch.int64, device=device)
     mapped = Symbols(symbols, smallest, largest - smallest + 1, none, none.to(torch.int32))
@@ -313,15 +313,15 @@ def _quantize_narrow(
 @triton.jit(do_not_specialize=["low", "step"])
 def _dequantize_kernel(
     symbols, num_symbols, low, step, out,
-    KIND: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program turns a tile of symbols into values."""
     position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
     inside = position < num_symbols
     found = tl.load(symbols + position, mask=inside, other=0).to(tl.int32) + low
-    number = from_bits(step, KIND)
+    number = from_bits(step, TYPE)
     values = found.to(number.dtype) * number
-    store_values(out.to(tl.int64), position, values, num_symbols, KIND, ALIGNED, False)
+    store_values(out.to(tl.int64), position, values, num_symbols, TYPE, ALIGNED, False)
 
 
 def put_escapes(other: Symbols, step: float, out: torch.Tensor) -> None:
@@ -341,7 +341,7 @@ def dequantize_symbols(
         carrier = values.view(torch.int16) if out.dtype == torch.bfloat16 else values
         _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
             symbols, out.numel(), other.low, bits_of(step), carrier,
-            KIND=KINDS[out.dtype], ALIGNED=out.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8,
+            TYPE=TYPES[out.dtype], ALIGNED=out.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8,
             enable_fp_fusion=False,
         )  # fmt: skip
     put_escapes(other, step, values)

@@ -24,8 +24,8 @@ from tersor.kernels.pack.blocks.gpu.tile import (
     slot_of,
 )
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
-from tersor.kernels.quantize.gpu.quantize import I32
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
+from tersor.kernels.runtime.gpu.element_types import I32
 from tersor.kernels.runtime.gpu.tiles import are_aligned, padded
 from tersor.raw_bytes import padded as padded_nbytes
 

@@ -9,13 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tersor.kernels.quantize.gpu.quantize import (
-    F64,
-    I32,
-    load_values,
-    quantize_fields,
-    quantize_values,
-)
+from tersor.kernels.quantize.gpu.values import load_values, quantize_fields, quantize_values
+from tersor.kernels.runtime.gpu.element_types import F64, I32
 
 _LANES = tl.constexpr(32)
 _LARGEST_FAST = tl.constexpr((1 << 22) - 1)
@@ -146,50 +141,50 @@ def _store_any(fields, width, words):
 
 
 @triton.jit
-def _load_tile(address, base, limit, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+def _load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return a tile as [8, 32, 4]: every four of a lane's 32 neighbours; 0 from ``limit`` on."""
     fours = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, _LANES)[None, :, None] * 32
     position = base + fours + tl.arange(0, 4)[None, None, :]
     if base + 32 * _LANES <= limit:
-        values = load_values(address, position, limit, 0.0, KIND, ALIGNED, True)
+        values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
     else:
-        values = load_values(address, position, limit, 0.0, KIND, ALIGNED, False)
+        values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
     return values
 
 
 @triton.jit
-def _exact_fields(address, base, limit, grid, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+def _exact_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return the fields of a tile of any values, outliers as 0, and how many outliers it has."""
-    values = _load_tile(address, base, limit, KIND, ALIGNED)
-    codes, holds = quantize_values(values, grid[0], grid[1], grid[2], KIND)
+    values = _load_tile(address, base, limit, TYPE, ALIGNED)
+    codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
     return zigzag(codes), tl.sum((~holds).to(tl.int32), axis=None)
 
 
 @triton.jit
-def _fields_of(address, base, limit, grid, KIND: tl.constexpr, ALIGNED: tl.constexpr):
+def _fields_of(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return the fields of a tile and how many outliers it has.
 
     As if there were neither outliers nor codes of more than 22 bits, if that turns out to be right:
     to look once per lane instead of at every value saves a third of the instructions. If not, the
     values are loaded again, since to hold them would take 32 registers.
     """
-    is_fast: tl.constexpr = (KIND != F64) & (KIND != I32)
+    is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32)
     if is_fast:
-        values = _load_tile(address, base, limit, KIND, ALIGNED)
-        fields, error = quantize_fields(values, grid[0], grid[1], KIND)
+        values = _load_tile(address, base, limit, TYPE, ALIGNED)
+        fields, error = quantize_fields(values, grid[0], grid[1], TYPE)
         wrong = ~(tl.reduce(tl.reduce(error, 2, _larger), 0, _larger) <= grid[2])
         wrong |= _lane_union(fields) > _LARGEST_FAST
         outliers = tl.sum(wrong.to(tl.int32), axis=0)
         if outliers > 0:
-            fields, outliers = _exact_fields(address, base, limit, grid, KIND, ALIGNED)
+            fields, outliers = _exact_fields(address, base, limit, grid, TYPE, ALIGNED)
     else:
-        fields, outliers = _exact_fields(address, base, limit, grid, KIND, ALIGNED)
+        fields, outliers = _exact_fields(address, base, limit, grid, TYPE, ALIGNED)
     return fields, outliers
 
 
 @triton.jit
 def pack_tile(
-    address, base, limit, grid, slot, widths, KIND: tl.constexpr, ALIGNED: tl.constexpr,
+    address, base, limit, grid, slot, widths, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Quantize and pack the 1024 values from ``base`` on into the words at ``slot``.
@@ -197,7 +192,7 @@ def pack_tile(
     Values from ``limit`` on count as 0. Returns the tile's words, its outliers, and whether its
     codes differ; what the blocks' widths are goes to ``widths``.
     """
-    fields, outliers = _fields_of(address, base, limit, grid, KIND, ALIGNED)
+    fields, outliers = _fields_of(address, base, limit, grid, TYPE, ALIGNED)
     union = _lane_union(fields)
     common = tl.reduce(tl.reduce(tl.reduce(fields, 2, _both), 0, _both), 0, _both)
     differs = (tl.reduce(union, 0, _either) != common).to(tl.int32)

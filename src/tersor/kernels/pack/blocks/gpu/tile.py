@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES
-from tersor.kernels.quantize.gpu.quantize import dequantize_values, store_values
+from tersor.kernels.quantize.gpu.values import dequantize_values, store_values
 from tersor.kernels.quantize.grid import TILE as _TILE
 from tersor.kernels.runtime.gpu.tiles import padded, store_zeros, tile_end
 
@@ -131,7 +131,7 @@ def unpack_up_to_32(words, width, start, BLOCK: tl.constexpr):
 
 @triton.jit
 def _unpack_tile(
-    words, widths, num_blocks, usable, step, address, base, count, KIND: tl.constexpr,
+    words, widths, num_blocks, usable, step, address, base, count, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Decode one tile whose widths are known to fit; all are taken as 0 if it is not usable."""
@@ -144,21 +144,21 @@ def _unpack_tile(
         start = tl.cumsum(block_words, axis=0) - block_words + done
         if tl.max(width, axis=0) <= 8:
             codes = unzigzag(unpack_up_to_8(words, width, start, BLOCK))
-            values = dequantize_values(codes, step, KIND, True)
+            values = dequantize_values(codes, step, TYPE, True)
         else:
             codes = unzigzag(unpack_up_to_32(words, width, start, BLOCK))
-            values = dequantize_values(codes, step, KIND, False)
+            values = dequantize_values(codes, step, TYPE, False)
         position = base + b[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
         if whole:
-            store_values(address, position, values, count, KIND, ALIGNED, True)
+            store_values(address, position, values, count, TYPE, ALIGNED, True)
         else:
-            store_values(address, position, values, count, KIND, ALIGNED, False)
+            store_values(address, position, values, count, TYPE, ALIGNED, False)
         done += tl.sum(block_words, axis=0)
 
 
 @triton.jit
 def decode_tile(
-    body, body_nbytes, count, local, num_tiles, step, address, status, KIND: tl.constexpr,
+    body, body_nbytes, count, local, num_tiles, step, address, status, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Decode one tile of a packed body whose fixed parts are known to be present.
@@ -184,6 +184,6 @@ def decode_tile(
         tl.atomic_or(status, 1)
     words = (body + words_start).to(tl.pointer_type(tl.uint32)) + tl.where(good, first, 0)
     _unpack_tile(
-        words, widths, num_blocks, good, step, address, local * TILE, count, KIND, ALIGNED, BLOCK,
+        words, widths, num_blocks, good, step, address, local * TILE, count, TYPE, ALIGNED, BLOCK,
         ROWS,
     )  # fmt: skip

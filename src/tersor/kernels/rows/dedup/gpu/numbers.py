@@ -17,7 +17,6 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.finite_range import fold_range
-from tersor.kernels.quantize.gpu.quantize import KINDS
 from tersor.kernels.rows.dedup.gpu.row_words import (
     MAX_PARTS,
     MAX_WORDS,
@@ -27,6 +26,7 @@ from tersor.kernels.rows.dedup.gpu.row_words import (
     hash_rows,
 )
 from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.tiles import TileTable, before_tile, sum_tiles, tile_table
 
 _EMPTY = tl.constexpr((1 << 31) - 1)
@@ -105,7 +105,7 @@ def _insert(slots, slot, spare, row, pending):
 
 @triton.jit
 def _insert_rows(
-    rows, row, count, num_words, slots, last, spare, places, extremes, KIND: tl.constexpr,
+    rows, row, count, num_words, slots, last, spare, places, extremes, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -115,9 +115,9 @@ def _insert_rows(
     """
     existing = tl.minimum(row, count - 1)
     own, hashed, low, high = hash_rows(
-        rows, existing, num_words, KIND, ALIGNED, FULL, WORDS, PARTS, WHOLE
+        rows, existing, num_words, TYPE, ALIGNED, FULL, WORDS, PARTS, WHOLE
     )
-    if KIND != NO_VALUES:
+    if TYPE != NO_VALUES:
         tl.store(extremes, low)
         tl.store(extremes + 1, high)
     pending = row < count
@@ -126,7 +126,7 @@ def _insert_rows(
         # rows that are not pending find row 0
         found = _insert(slots, place, spare, row, pending)
         equal = are_equal(
-            rows, existing, own, found, num_words, KIND, ALIGNED, FULL, WORDS, PARTS, WHOLE
+            rows, existing, own, found, num_words, TYPE, ALIGNED, FULL, WORDS, PARTS, WHOLE
         )
         settled = pending & equal
         tl.atomic_min(slots + place, row, mask=settled & (row < found), sem="relaxed")
@@ -138,7 +138,7 @@ def _insert_rows(
 @triton.jit(do_not_specialize=["origin", "num_slots"])
 def _insert_kernel(
     starts, origin, counts, num_words, first_tiles, owners, first_rows, first_numbered, tables,
-    slots, num_slots, places, extremes, TYPE: tl.constexpr, KIND: tl.constexpr,
+    slots, num_slots, places, extremes, WORD: tl.constexpr, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, FULL: tl.constexpr, SPARE: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
@@ -158,11 +158,11 @@ def _insert_kernel(
         tl.store(own_places, 0)
     elif first < count:
         row = first + tl.arange(0, ROWS)
-        rows = (tl.load(starts + k) + origin).to(tl.pointer_type(TYPE))
+        rows = (tl.load(starts + k) + origin).to(tl.pointer_type(WORD))
         spare = num_slots - table + (row % SPARE)
         noted = extremes + 2 * (tl.load(first_numbered + k) * (TILE // ROWS) + local)
         _insert_rows(
-            rows, row, count, num_words, slots + table, last, spare, own_places, noted, KIND,
+            rows, row, count, num_words, slots + table, last, spare, own_places, noted, TYPE,
             ALIGNED, FULL, WORDS, PARTS, WHOLE,
         )  # fmt: skip
 
@@ -183,7 +183,7 @@ def _is_first(counts, first_tiles, owners, first_rows, tables, slots, places, TI
 @triton.jit
 def _count_kernel(
     counts, first_tiles, owners, first_rows, tables, slots, places, num_first, extremes, keys,
-    KIND: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+    TYPE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """One program counts the rows of a tile that are the first of their kind.
 
@@ -195,12 +195,12 @@ def _count_kernel(
     )
     found = tl.sum(is_first.to(tl.int32), axis=0)
     tl.store(num_first + tl.program_id(0), found.to(tl.int64))
-    if KIND != NO_VALUES:
+    if TYPE != NO_VALUES:
         number = tl.arange(0, 2 * PARTS)
         first_row = tl.min(row, axis=0) + (number // 2) * (TILE // PARTS)
         known = first_row < tl.load(counts + k)
         at = extremes + tl.program_id(0).to(tl.int64) * (2 * PARTS) + number
-        fold_range(tl.load(at, mask=known, other=float("nan")), keys + 2 * k, KIND)
+        fold_range(tl.load(at, mask=known, other=float("nan")), keys + 2 * k, TYPE)
 
 
 @triton.jit
@@ -348,12 +348,11 @@ def find_slots(
     """
     columns = min(MAX_WORDS, triton.next_power_of_2(words.row_words))
     parts = ceil_div(words.row_words, columns)
-    types = {torch.int32: tl.int32, torch.int16: tl.int16, torch.uint8: tl.uint8}
-    kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
+    element: Any = NO_VALUES if ranges is None else TYPES[ranges.dtype]
     _insert_kernel[(tiles.num_tiles,)](
         starts, origin, counts, words.row_words, tiles.first_tiles, tiles.owners, rows.first_rows,
         rows.tiles.first_tiles, rows.tables, slots, rows.num_slots, places,
-        slots if ranges is None else ranges.extremes, TYPE=types[words.dtype], KIND=kind,
+        slots if ranges is None else ranges.extremes, WORD=TYPES[words.dtype], TYPE=element,
         ALIGNED=words.aligned, FULL=words.row_words % columns == 0, SPARE=_SPARE, ROWS=ROWS,
         TILE=ROWS_PER_TILE, WORDS=columns, PARTS=min(parts, MAX_PARTS), WHOLE=parts <= MAX_PARTS,
         num_warps=1,
@@ -378,11 +377,11 @@ def count_slots(
         numbers: with the slots and places of ``find_slots`` for all widths; ``ends`` is written.
         ranges: those of ``find_slots``.
     """
-    kind: Any = NO_VALUES if ranges is None else KINDS[ranges.dtype]
+    element: Any = NO_VALUES if ranges is None else TYPES[ranges.dtype]
     slots = numbers.slots
     folded = (slots, slots) if ranges is None else (ranges.extremes, ranges.keys)
     _count_kernel[(rows.tiles.num_tiles,)](
-        *_shape(rows, counts), slots, numbers.places, numbers.ends, *folded, KIND=kind,
+        *_shape(rows, counts), slots, numbers.places, numbers.ends, *folded, TYPE=element,
         PARTS=ROWS_PER_TILE // ROWS, TILE=ROWS_PER_TILE,
     )  # fmt: skip
 

@@ -14,14 +14,14 @@ import torch
 import triton
 import triton.language as tl
 
-from tersor.kernels.quantize.gpu.quantize import F16, F32
+from tersor.kernels.runtime.gpu.element_types import F16, F32
 
 MAX_WORDS: Final = 16
 """Words of each row that are handled at once: few, so that many programs run side by side."""
 MAX_PARTS: Final = 8
 """As many times so many words are loaded without waiting for each other."""
-NO_VALUES = tl.constexpr(0)
-"""In place of one of ``quantize.gpu.KINDS``: words whose range nobody asks for."""
+NO_VALUES = tl.constexpr(tl.void)
+"""In place of the type of values: words whose range nobody asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Words:
 
 @triton.jit
 def _load_words(
-    rows, row, column, num_words, KIND: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr
+    rows, row, column, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr
 ):
     """Return words of rows that exist; ``FULL`` says that the columns do, too.
 
@@ -64,9 +64,9 @@ def _load_words(
     known = (column < num_words)[None, :] & (row >= 0)[:, None]
     if FULL:
         return tl.load(places)
-    elif KIND == NO_VALUES:
+    elif TYPE == NO_VALUES:
         return tl.load(places, mask=known, other=0)
-    elif KIND == F32:
+    elif TYPE == F32:
         return tl.load(places, mask=known, other=0x7FC00000)
     elif rows.dtype.element_ty == tl.int32:
         return tl.load(places, mask=known, other=0x7FC07FC0)
@@ -89,9 +89,9 @@ def _mixed(words, column):
 
 
 @triton.jit
-def _half_values(bits, KIND: tl.constexpr):
+def _half_values(bits, TYPE: tl.constexpr):
     """Return the 16-bit floats in the lower halves of int32 in float32."""
-    if KIND == F16:
+    if TYPE == F16:
         return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     else:
         return (bits << 16).to(tl.float32, bitcast=True)
@@ -106,39 +106,39 @@ def _widen(low, high, values):
 
 
 @triton.jit
-def _widen_words(low, high, words, KIND: tl.constexpr):
+def _widen_words(low, high, words, TYPE: tl.constexpr):
     """Do what ``_widen`` does with the values that words are made of."""
-    if KIND == F32:
+    if TYPE == F32:
         low, high = _widen(low, high, words.to(tl.float32, bitcast=True))
-    elif KIND != NO_VALUES:
+    elif TYPE != NO_VALUES:
         bits = words.to(tl.int32)
-        low, high = _widen(low, high, _half_values(bits, KIND))
+        low, high = _widen(low, high, _half_values(bits, TYPE))
         if words.dtype == tl.int32:
-            low, high = _widen(low, high, _half_values(bits >> 16, KIND))
+            low, high = _widen(low, high, _half_values(bits >> 16, TYPE))
     return low, high
 
 
 @triton.jit
 def hash_rows(
-    rows, row, num_words, KIND: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr,
+    rows, row, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr,
     WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Return the first words and the hashes of rows, and their smallest and largest finite value."""
     column = tl.arange(0, WORDS)
-    own = _load_words(rows, row, column, num_words, KIND, ALIGNED, FULL)
+    own = _load_words(rows, row, column, num_words, TYPE, ALIGNED, FULL)
     mixed = _mixed(own, column)
     low = tl.full(mixed.shape, float("inf"), tl.float32)
     high = tl.full(mixed.shape, float("-inf"), tl.float32)
-    low, high = _widen_words(low, high, own, KIND)
+    low, high = _widen_words(low, high, own, TYPE)
     for part in tl.static_range(1, PARTS):
-        words = _load_words(rows, row, part * WORDS + column, num_words, KIND, ALIGNED, FULL)
+        words = _load_words(rows, row, part * WORDS + column, num_words, TYPE, ALIGNED, FULL)
         mixed += _mixed(words, part * WORDS + column)
-        low, high = _widen_words(low, high, words, KIND)
+        low, high = _widen_words(low, high, words, TYPE)
     if not WHOLE:
         for start in range(PARTS * WORDS, num_words, WORDS):
-            words = _load_words(rows, row, start + column, num_words, KIND, ALIGNED, FULL)
+            words = _load_words(rows, row, start + column, num_words, TYPE, ALIGNED, FULL)
             mixed += _mixed(words, start + column)
-            low, high = _widen_words(low, high, words, KIND)
+            low, high = _widen_words(low, high, words, TYPE)
     lowest, highest = tl.min(tl.min(low, axis=0), axis=0), tl.max(tl.max(high, axis=0), axis=0)
     hashed = tl.sum(mixed, axis=1)
     hashed = (hashed ^ (hashed >> 16)) * 0x7FEB352D
@@ -147,19 +147,19 @@ def hash_rows(
 
 @triton.jit
 def are_equal(
-    rows, row, own, found, num_words, KIND: tl.constexpr, ALIGNED: tl.constexpr,
+    rows, row, own, found, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
     """Say which rows ``row``, whose first words are ``own``, are equal to the rows ``found``."""
     column = tl.arange(0, WORDS)
-    bits = own ^ _load_words(rows, found, column, num_words, KIND, ALIGNED, FULL)
+    bits = own ^ _load_words(rows, found, column, num_words, TYPE, ALIGNED, FULL)
     for part in tl.static_range(1, PARTS):
-        ours = _load_words(rows, row, part * WORDS + column, num_words, KIND, ALIGNED, FULL)
+        ours = _load_words(rows, row, part * WORDS + column, num_words, TYPE, ALIGNED, FULL)
         bits |= ours ^ _load_words(
-            rows, found, part * WORDS + column, num_words, KIND, ALIGNED, FULL
+            rows, found, part * WORDS + column, num_words, TYPE, ALIGNED, FULL
         )
     if not WHOLE:
         for start in range(PARTS * WORDS, num_words, WORDS):
-            ours = _load_words(rows, row, start + column, num_words, KIND, ALIGNED, FULL)
-            bits |= ours ^ _load_words(rows, found, start + column, num_words, KIND, ALIGNED, FULL)
+            ours = _load_words(rows, row, start + column, num_words, TYPE, ALIGNED, FULL)
+            bits |= ours ^ _load_words(rows, found, start + column, num_words, TYPE, ALIGNED, FULL)
     return tl.max(bits.to(tl.int32).to(tl.uint32, bitcast=True), axis=1) == 0
