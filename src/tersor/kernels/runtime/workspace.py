@@ -6,7 +6,7 @@ these views costs less than 1 us.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,41 +23,39 @@ class Layout:
     Attributes:
         nbytes: of the memory.
         parts: per dtype its first byte and the byte behind its last, the lengths of the pieces it
-            is cut into, and at which place of the list each piece stands; -1 for padding.
-        num_tensors: how many there are.
+            is cut into, and the name of each piece; empty for padding.
     """
 
     nbytes: int
-    parts: tuple[tuple[torch.dtype, int, int, tuple[int, ...], tuple[int, ...]], ...]
-    num_tensors: int
+    parts: tuple[tuple[torch.dtype, int, int, tuple[int, ...], tuple[str, ...]], ...]
 
     @classmethod
-    def of(cls, tensors: Sequence[tuple[torch.dtype, int]]) -> Layout:
-        """Lay out tensors of these dtypes and numbers of values."""
+    def of(cls, tensors: Mapping[str, tuple[torch.dtype, int]]) -> Layout:
+        """Lay out tensors of these names, dtypes and numbers of values."""
         parts, start = [], 0
-        for dtype in dict.fromkeys(dtype for dtype, _ in tensors):
+        for dtype in dict.fromkeys(dtype for dtype, _ in tensors.values()):
             lengths: list[int] = []
-            places: list[int] = []
-            for place, (other, length) in enumerate(tensors):
+            names: list[str] = []
+            for name, (other, length) in tensors.items():
                 if other == dtype:
                     lengths += [length, -length % (_ALIGNMENT // dtype.itemsize)]
-                    places += [place, -1]
+                    names += [name, ""]
             stop = start + sum(lengths) * dtype.itemsize
-            parts.append((dtype, start, stop, tuple(lengths), tuple(places)))
+            parts.append((dtype, start, stop, tuple(lengths), tuple(names)))
             start = stop
-        return cls(start, tuple(parts), len(tensors))
+        return cls(start, tuple(parts))
 
-    def carve(self, device: torch.device) -> list[torch.Tensor]:
-        """Allocate the memory; return the tensors in order, with arbitrary contents.
+    def carve(self, device: torch.device) -> dict[str, torch.Tensor]:
+        """Allocate the memory; return the tensors by name, with arbitrary contents.
 
         Each of them keeps all of the memory. One kernel module may return them to another, as the
         coder of streams does, but what the codec's call on a list returns must not be one of them.
         """
         memory = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
-        found = [memory] * self.num_tensors
-        for dtype, start, stop, lengths, places in self.parts:
-            pieces = memory[start:stop].view(dtype).split_with_sizes(lengths)
-            for place, piece in zip(places, pieces, strict=True):
-                if place >= 0:
-                    found[place] = piece
+        found: dict[str, torch.Tensor] = {}
+        for dtype, start, stop, lengths, names in self.parts:
+            found.update(
+                zip(names, memory[start:stop].view(dtype).split_with_sizes(lengths), strict=True)
+            )
+        found.pop("", None)
         return found

@@ -205,17 +205,17 @@ def _symbol_places(numels: tuple[int, ...], device: torch.device) -> tuple[torch
 
 @lru_cache(maxsize=64)
 def _layout(num_tensors: int, num_tiles: int, num_symbols: int) -> Layout:
-    """Return where the symbols lie, and then, in their order, the fields of ``Quantized``."""
+    """Return where the symbols and the fields of ``Quantized`` lie."""
     return Layout.of(
-        (
-            (torch.uint8, num_symbols),
-            (torch.int32, 2 * num_tiles),
-            (torch.int64, num_tiles),
-            (torch.int64, 2 * num_tensors),
-            (torch.int64, num_tensors),
-            (torch.int32, num_tensors),
-            (torch.int32, num_tensors),
-        )
+        {
+            "symbols": (torch.uint8, num_symbols),
+            "extents": (torch.int32, 2 * num_tiles),
+            "missing": (torch.int64, num_tiles),
+            "totals": (torch.int64, 2 * num_tensors),
+            "counts": (torch.int64, num_tensors),
+            "alphabets": (torch.int32, num_tensors),
+            "lows": (torch.int32, num_tensors),
+        }
     )
 
 
@@ -232,8 +232,9 @@ def _quantize(
     limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
     tiles = tile_table(numels, _TILE, device)
     places, room = _symbol_places(numels, device)
-    symbols, *known = _layout(len(xs), tiles.num_tiles, room).carve(device)
-    quantized = Quantized(*known)
+    held = _layout(len(xs), tiles.num_tiles, room).carve(device)
+    symbols = held.pop("symbols")
+    quantized = Quantized(**held)
     if any(b.kind == "relative" for b in bounds):
         fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
     grids = grid_table(keys, limits, dtype)

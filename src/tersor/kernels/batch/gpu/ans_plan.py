@@ -53,7 +53,7 @@ class Quantized:
 
 @triton.jit
 def codes_vary(low, high, missed):
-    """True if values surely vary whose codes reach from ``low`` to ``high``."""
+    """True if codes from ``low`` to ``high`` prove that two values differ."""
     return (low < high) & (missed == 0)
 
 

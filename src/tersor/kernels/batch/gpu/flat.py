@@ -31,6 +31,13 @@ from tersor.kernels.pack.blocks.gpu.tile import (
     slot_of,
 )
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
+from tersor.kernels.payload.gpu.open import (
+    OUTLIER_LANES,
+    copy_values,
+    open_payload,
+    put_outliers,
+    store_given_outliers,
+)
 from tersor.kernels.payload.gpu.plan import (
     CODED,
     CONSTANT,
@@ -38,13 +45,8 @@ from tersor.kernels.payload.gpu.plan import (
     MODE,
     NUM_FIELDS,
     OFFSET,
-    OUTLIER_LANES,
     close_payload,
-    copy_values,
     make_plan,
-    open_payload,
-    put_outliers,
-    store_given_outliers,
 )
 from tersor.kernels.payload.gpu.uncoded import (
     examine_tile,

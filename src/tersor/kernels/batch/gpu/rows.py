@@ -221,32 +221,32 @@ def _layout(
     matrices = matrix_list(shapes, device)
     rows, num, num_rows = matrices.rows, len(matrices), matrices.num_rows
     num_tiles = rows.tiles.num_tiles
-    numbers = (
-        (torch.int32, num_rows),
-        (torch.int64, num_rows),
-        (torch.int64, num_tiles),
-        (torch.int64, num),
-    )
     return Layout.of(
-        (
-            (torch.int64, 4 * num + num_counts(num, num)),
-            (torch.int32, 2 * num_list_slots(rows)),
-            (torch.float32, num_extremes(rows)),
-            *numbers,
-            *numbers,
-            (torch.int32, num_tiles * MARK_WORDS),
-            (torch.int32, num_rows),
-            (torch.int64, num),
-            (torch.int64, 2 * num),
-            (torch.int32, 2 * num),
-            (torch.int32, 2 * num),
-            (torch.int32, num),
-            (grid_dtype(dtype), 3 * num),
-            (torch.uint8, matrices.codes_nbytes),
-            (torch.uint8, matrices.nbytes),
-            (torch.int64, num * PLAN_COLUMNS),
-            (torch.int64, 2 * num),
-        )
+        {
+            "zeroed": (torch.int64, 4 * num + num_counts(num, num)),
+            "slots": (torch.int32, 2 * num_list_slots(rows)),
+            "extremes": (torch.float32, num_extremes(rows)),
+            "places": (torch.int32, num_rows),
+            "first": (torch.int64, num_rows),
+            "ends": (torch.int64, num_tiles),
+            "num_distinct": (torch.int64, num),
+            "again_places": (torch.int32, num_rows),
+            "again_first": (torch.int64, num_rows),
+            "again_ends": (torch.int64, num_tiles),
+            "num_kept": (torch.int64, num),
+            "marks": (torch.int32, num_tiles * MARK_WORDS),
+            "refs": (torch.int32, num_rows),
+            "unique": (torch.int64, num),
+            "stream_counts": (torch.int64, 2 * num),
+            "alphabets": (torch.int32, 2 * num),
+            "rotations": (torch.int32, 2 * num),
+            "lows": (torch.int32, num),
+            "grids": (grid_dtype(dtype), 3 * num),
+            "codes": (torch.uint8, matrices.codes_nbytes),
+            "symbols": (torch.uint8, matrices.nbytes),
+            "plan": (torch.int64, num * PLAN_COLUMNS),
+            "targets": (torch.int64, 2 * num),
+        }
     )
 
 
@@ -282,7 +282,7 @@ class _Task:
         device, dtype, num = xs[0].device, xs[0].dtype, len(xs)
         shapes = shapes_of(xs)
         matrices = matrix_list(shapes, device)
-        room = _Workspace(*_layout(shapes, dtype, device).carve(device))
+        room = _Workspace(**_layout(shapes, dtype, device).carve(device))
         clear(room.slots, room.zeroed)
         extents, keys, counts = room.zeroed.split_with_sizes(
             [2 * num, 2 * num, room.zeroed.numel() - 4 * num]

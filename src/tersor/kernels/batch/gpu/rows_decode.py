@@ -37,7 +37,8 @@ from tersor.kernels.entropy.rans.gpu.decode_streams import (
     open_bodies,
 )
 from tersor.kernels.pack.fields.gpu import take_fields
-from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, copy_values
+from tersor.kernels.payload.gpu.open import copy_values
+from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize.gpu.values import as_compute, as_float, store_values
 from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, member_tiles
 from tersor.kernels.rows.gpu.index import fields_nbytes
@@ -184,16 +185,16 @@ def _gather_kernel(
 @lru_cache(maxsize=64)
 def _layout(num: int, num_rows: int, num_tiles: int, symbols_nbytes: int) -> Layout:
     return Layout.of(
-        (
-            (torch.int64, num * PLAN_COLUMNS),
-            (torch.int64, 2 * num),
-            (torch.int64, 2 * num),
-            (torch.int64, 2 * num),
-            (torch.int32, 2 * num),
-            (torch.uint8, symbols_nbytes),
-            (torch.int64, num_tiles),
-            (torch.int32, num_rows),
-        )
+        {
+            "plan": (torch.int64, num * PLAN_COLUMNS),
+            "bodies": (torch.int64, 2 * num),
+            "rooms": (torch.int64, 2 * num),
+            "counts": (torch.int64, 2 * num),
+            "alphabets": (torch.int32, 2 * num),
+            "symbols": (torch.uint8, symbols_nbytes),
+            "ends": (torch.int64, num_tiles),
+            "index": (torch.int32, num_rows),
+        }
     )
 
 
@@ -250,11 +251,12 @@ def decode_rows_list(
     device, num = buffer.device, len(outs)
     matrices = matrix_list(shapes_of(outs), device)
     num_tiles = matrices.rows.tiles.num_tiles
-    plan, bodies, rooms, counts, alphabets, symbols, ends, index = _layout(
-        num, matrices.num_rows, num_tiles, matrices.nbytes
-    ).carve(device)
+    held = _layout(num, matrices.num_rows, num_tiles, matrices.nbytes).carve(device)
+    plan, symbols, index = held["plan"], held["symbols"], held["index"]
     status = torch.empty(num, dtype=torch.int32, device=device)
-    streams = Bodies(bodies, rooms, counts, alphabets, matrices.symbols, num)
+    streams = Bodies(
+        held["bodies"], held["rooms"], held["counts"], held["alphabets"], matrices.symbols, num
+    )
     with torch.cuda.device_of(buffer):
         open_payloads(matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, status)
         opened = open_bodies(streams, status)
@@ -263,6 +265,15 @@ def decode_rows_list(
             decode_bytes(opened, symbols, matrices.starts, status)
             with index_chain:
                 decode_shorts(opened, symbols, matrices.starts, status)
-                _join_index(matrices, plan, symbols, rooms, opened.nbytes, ends, index, status)
+                _join_index(
+                    matrices,
+                    plan,
+                    symbols,
+                    streams.rooms,
+                    opened.nbytes,
+                    held["ends"],
+                    index,
+                    status,
+                )
         _gather(matrices, plan, symbols, index, outs)
     return status

@@ -15,7 +15,8 @@ import triton.language as tl
 from tersor.kernels.batch.gpu.rows_plan import CODED_INDEX, PACKED_INDEX, ROWS_HEAD, SYMBOLS_HEAD
 from tersor.kernels.entropy.rans.gpu.decode_streams import WIDE_NBITS, Bodies, wide_body_nbytes
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
-from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES, open_payload
+from tersor.kernels.payload.gpu.open import open_payload
+from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES
 from tersor.kernels.rows.gpu.index import fields_nbytes, low_nbits, ref_nbits
 from tersor.kernels.rows.gpu.matrices import MatrixList
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES

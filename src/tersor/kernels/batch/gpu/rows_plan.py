@@ -13,6 +13,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.entropy.symbols import body
+from tersor.kernels.payload.gpu.open import copy_values
 from tersor.kernels.payload.gpu.plan import (
     BODY,
     CODED,
@@ -26,7 +27,6 @@ from tersor.kernels.payload.gpu.plan import (
     SIZE,
     STEP,
     close_payload,
-    copy_values,
 )
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.gpu.finite_range import load_range

@@ -8,13 +8,13 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from tersor.kernels.payload.gpu.open import copy_values
 from tersor.kernels.payload.gpu.plan import (
     CODED,
     CONSTANT,
     HEADER_NBYTES,
     MODE,
     OUTLIERS,
-    copy_values,
     place_outliers,
 )
 from tersor.kernels.quantize.gpu.finite_range import fold_range

@@ -196,11 +196,11 @@ class Bodies:
 @lru_cache(maxsize=64)
 def _decoding_layout(num_streams: int, num_narrow: int) -> Layout:
     return Layout.of(
-        (
-            (torch.int32, num_slot_words(num_narrow, num_streams - num_narrow)),
-            (torch.int32, num_streams * _NUM_FACTS.value),
-            (torch.int64, num_streams),
-        )
+        {
+            "slots": (torch.int32, num_slot_words(num_narrow, num_streams - num_narrow)),
+            "facts": (torch.int32, num_streams * _NUM_FACTS.value),
+            "nbytes": (torch.int64, num_streams),
+        }
     )
 
 
@@ -254,16 +254,17 @@ def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
     """
     device, num_streams, num_narrow = status.device, len(bodies.capacities), bodies.num_narrow
     blocks = block_table(bodies.capacities, device)
-    slots, facts, nbytes = _decoding_layout(num_streams, num_narrow).carve(device)
+    held = _decoding_layout(num_streams, num_narrow).carve(device)
+    orders = _orders(bodies.capacities, num_narrow, device)
+    opened = OpenBodies(bodies, **held, blocks=blocks, orders=orders)
     num_wide = num_streams - num_narrow
     _slots_kernel[(num_narrow * _NARROW_PARTS.value + num_wide * _WIDE_PARTS.value,)](
-        bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets, slots,
-        facts, nbytes, status, num_narrow, status.numel(), HAS_NARROW=num_narrow > 0,
+        bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets,
+        opened.slots, opened.facts, opened.nbytes, status, num_narrow, status.numel(), HAS_NARROW=num_narrow > 0,
         HAS_WIDE=num_wide > 0, NARROW_NBITS=NARROW.bit_length() - 1, WIDE_NBITS=WIDE_NBITS,
         SLOTS=SLOTS,
     )  # fmt: skip
-    orders = _orders(bodies.capacities, num_narrow, device)
-    return OpenBodies(bodies, nbytes, slots, facts, blocks, orders)
+    return opened
 
 
 def _decode(

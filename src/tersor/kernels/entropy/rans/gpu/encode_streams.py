@@ -208,15 +208,15 @@ def _sum_kernel(counts, alphabets, used, firsts, ends, nbytes, LANES: tl.constex
 @lru_cache(maxsize=64)
 def _encoding_layout(num_streams: int, num_table: int, num_words: int, num_blocks: int) -> Layout:
     return Layout.of(
-        (
-            (torch.int64, num_streams),
-            (torch.int16, num_table),
-            (torch.int64, num_table),
-            (torch.int32, num_streams),
-            (torch.int16, num_words),
-            (torch.int32, num_blocks * layout.LANES),
-            (torch.int64, num_blocks),
-        )
+        {
+            "nbytes": (torch.int64, num_streams),
+            "frequencies": (torch.int16, num_table),
+            "entries": (torch.int64, num_table),
+            "used": (torch.int32, num_streams),
+            "words": (torch.int16, num_words),
+            "states": (torch.int32, num_blocks * layout.LANES),
+            "ends": (torch.int64, num_blocks),
+        }
     )
 
 
@@ -228,22 +228,25 @@ def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
     symbols, num_narrow, num_streams = streams.symbols, streams.num_narrow, len(streams.capacities)
     device = symbols.device
     blocks = block_table(streams.capacities, device)
-    nbytes, frequencies, entries, used, words, states, ends = _encoding_layout(
-        num_streams, counts.numel(), symbols.numel(), blocks.num_programs
-    ).carve(device)
+    room = _encoding_layout(num_streams, counts.numel(), symbols.numel(), blocks.num_programs)
+    held = room.carve(device)
+    entries = held.pop("entries")
+    encoded = EncodedStreams(**held, blocks=blocks)
     stream_counts(symbols, streams.starts, streams.counts, streams.capacities, num_narrow, counts)
     encoding_tables(
-        counts, streams.alphabets, streams.rotations, num_narrow, frequencies, entries, used
-    )
+        counts, streams.alphabets, streams.rotations, num_narrow, encoded.frequencies, entries,
+        encoded.used,
+    )  # fmt: skip
     _encode_kernel[(blocks.num_programs,)](
         symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
-        entries, used, words, states, ends, num_narrow, HAS_NARROW=num_narrow > 0,
+        entries, encoded.used, encoded.words, encoded.states, encoded.ends, num_narrow, HAS_NARROW=num_narrow > 0,
         HAS_WIDE=streams.num_wide > 0, PTX=has_ptx(symbols), num_warps=1,
     )  # fmt: skip
     _sum_kernel[(num_streams,)](
-        streams.counts, streams.alphabets, used, blocks.firsts, ends, nbytes, LANES=_SUMMED
-    )
-    return EncodedStreams(nbytes, frequencies, used, words, states, ends, blocks)
+        streams.counts, streams.alphabets, encoded.used, blocks.firsts, encoded.ends,
+        encoded.nbytes, LANES=_SUMMED,
+    )  # fmt: skip
+    return encoded
 
 
 @triton.jit(do_not_specialize=["num_narrow"])
