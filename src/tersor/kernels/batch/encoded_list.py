@@ -162,6 +162,9 @@ def _read(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
 
     Bytes are joined, not numbers: a cast of each tensor would be a launch of its own.
     """
+    if len(tensors) == 1:
+        yield tensors[0].tolist()
+        return
     held = torch.cat([x.view(torch.uint8) for x in tensors]).cpu().numpy()
     end = 0
     for x in tensors:

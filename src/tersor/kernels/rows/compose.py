@@ -169,26 +169,26 @@ def _decode_index(
     """Return the int64 number of each row and the bytes read."""
     num_refs = num_rows - num_distinct
     if mode == PACKED:
-        new = unpack_fields(data, num_rows, 1) == 1
+        high = 1 - unpack_fields(data, num_rows, 1)
         start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_distinct)
-        symbols = None
     else:
         mapped, start = decode_mapped(data, num_rows, coder)
-        nbits = low_nbits(ref_nbits(num_distinct))
-        symbols = mapped.symbols
-        new = symbols == 0
+        high, nbits = mapped.symbols.to(torch.int32), low_nbits(ref_nbits(num_distinct))
         if mapped.low != 0 or mapped.escape_positions.numel():
             raise CorruptDataError("a row index uses codes that no writer uses")
-    # not sum, which makes eight bytes of each row first
-    if int(torch.count_nonzero(new)) != num_distinct:
+    # 0 is a new row, else one more than the high bits of a number whose low bits follow in order; no
+    # selection by a mask, whose size a device would have to tell
+    is_new = high == 0
+    index = is_new.cumsum(0) - 1
+    if num_refs:
+        place = torch.arange(num_rows, device=data.device) - (index + 1)
+        low = unpack_fields(data[start:], num_refs, nbits)[place.clamp_(0, num_refs - 1)]
+        index = torch.where(is_new, index, (high.to(torch.int64) - 1) << nbits | low)
+    num_new, smallest, largest = torch.stack(
+        [torch.count_nonzero(is_new), *torch.aminmax(index)]
+    ).tolist()
+    if num_new != num_distinct:
         raise CorruptDataError("a row index marks the wrong number of new rows")
-    if symbols is None:
-        high = torch.zeros(num_refs, dtype=torch.int32, device=data.device)
-    else:
-        high = symbols[~new].to(torch.int32) - 1
-    refs = high << nbits | unpack_fields(data[start:], num_refs, nbits)
-    if num_refs and not 0 <= int(refs.min()) <= int(refs.max()) < num_distinct:
+    if not 0 <= smallest <= largest < num_distinct:
         raise CorruptDataError("a row index names a row that does not exist")
-    index = new.to(torch.int64).cumsum(0) - 1
-    index[~new] = refs.to(torch.int64)
     return index, start + fields_nbytes(num_refs, nbits)
