@@ -33,14 +33,14 @@ def field(*shape: int) -> torch.Tensor:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_values_that_the_library_misses_are_stored_exactly(codec_id, dtype, monkeypatch):
     codec = create(codec_id, bound=BOUND)
-    right = type(codec).decompress
+    right = type(codec).from_stream
 
     def wrong(self, stream, dtype, axes):
         values = right(self, stream, dtype, axes)
         values.reshape(-1)[5] += 0.002
         return values
 
-    monkeypatch.setattr(type(codec), "decompress", wrong)
+    monkeypatch.setattr(type(codec), "from_stream", wrong)
     x = field(24, 24).to(dtype)
     packed = codec.pack(x)
     decoded = codec.unpack(packed)
@@ -58,7 +58,7 @@ def test_a_library_that_cannot_decode_its_own_stream_leaves_values_exact(codec_i
 
     x = field(24, 24)
     with monkeypatch.context() as patch:
-        patch.setattr(type(codec), "decompress", refuse)
+        patch.setattr(type(codec), "from_stream", refuse)
         packed = codec.pack(x)
     assert_bits_equal(codec.unpack(packed), x)
 
@@ -66,13 +66,13 @@ def test_a_library_that_cannot_decode_its_own_stream_leaves_values_exact(codec_i
 @BOTH
 def test_the_library_sees_only_finite_values_near_their_neighbours(codec_id, monkeypatch):
     codec, seen = create(codec_id, bound=BOUND), []
-    right = type(codec).compress
+    right = type(codec).to_stream
 
     def spy(self, values, error_bound):
         seen.append(values.copy())
         return right(self, values, error_bound)
 
-    monkeypatch.setattr(type(codec), "compress", spy)
+    monkeypatch.setattr(type(codec), "to_stream", spy)
     x = field(30, 40)
     x[0, :3], x[5:12, 7:20], x[20, 0] = torch.inf, torch.nan, -torch.inf
     packed = codec.pack(x)
@@ -93,7 +93,7 @@ def test_damaged_streams_are_refused_before_the_library_sees_them(codec_id, monk
     def never(self, stream, dtype, axes):
         raise AssertionError
 
-    monkeypatch.setattr(type(codec), "decompress", never)
+    monkeypatch.setattr(type(codec), "from_stream", never)
     start = 24 + 16
     for place in range(start, payload.numel(), 7):
         damaged = payload.clone()

@@ -36,12 +36,12 @@ class ForeignPeer(Peer):
     def encode(self, x: torch.Tensor, error_bound: float) -> _Encoded:
         """Compress; keep the shape that the library was given."""
         axes = self._codec.axes(tuple(x.shape))
-        return self._codec.compress(x.numpy().reshape(axes), error_bound), axes
+        return self._codec.to_stream(x.numpy().reshape(axes), error_bound), axes
 
     def decode(self, encoded: _Encoded, out: torch.Tensor) -> torch.Tensor:
         """Decompress into memory that the library allocates."""
         stream, axes = encoded
-        decoded = self._codec.decompress(stream, np.dtype(np.float32), axes)
+        decoded = self._codec.from_stream(stream, np.dtype(np.float32), axes)
         return torch.from_numpy(decoded).view(out.shape)
 
     def nbytes(self, encoded: _Encoded) -> int:

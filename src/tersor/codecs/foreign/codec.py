@@ -59,11 +59,11 @@ class ForeignCodec(BoundedCodec):
     """The module to import, which is also the distribution to install."""
 
     @abstractmethod
-    def compress(self, values: np.ndarray, error_bound: float) -> Any:
+    def to_stream(self, values: np.ndarray, error_bound: float) -> Any:
         """Return the stream of finite values as bytes; their shape is one that ``axes`` returned."""
 
     @abstractmethod
-    def decompress(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
+    def from_stream(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
         """Return the values of a stream as a new array; raise ``ValueError`` if it is of another shape."""
 
     def axes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -123,7 +123,7 @@ class ForeignCodec(BoundedCodec):
         known = _filled(values.view(-1).to(computed_in).numpy())
         bound = min(error_bound, limits_of(x.dtype).largest_bound)
         try:
-            stream = self.compress(known.reshape(self.axes(tuple(x.shape))), bound)
+            stream = self.to_stream(known.reshape(self.axes(tuple(x.shape))), bound)
             stream = np.frombuffer(stream, np.uint8)
             error = self._decoded(stream, values).double()
         except _REFUSALS:
@@ -144,7 +144,7 @@ class ForeignCodec(BoundedCodec):
         """Return the values of a stream, flat and rounded to the dtype of ``like``."""
         dtype = np.dtype(limits_of(like.dtype).compute)
         try:
-            decoded = self.decompress(stream, dtype, self.axes(tuple(like.shape)))
+            decoded = self.from_stream(stream, dtype, self.axes(tuple(like.shape)))
         except _REFUSALS as error:
             words = " ".join(str(error).split())
             raise CorruptDataError(f"{self.package} cannot decode a stream: {words}") from error

@@ -42,8 +42,8 @@ class Sz3(ForeignCodec):
                 f"algorithm must be one of {', '.join(ALGORITHMS)}, not {self.algorithm!r}"
             )
 
-    def compress(self, values: np.ndarray, error_bound: float) -> Any:
-        """See ``ForeignCodec.compress``."""
+    def to_stream(self, values: np.ndarray, error_bound: float) -> Any:
+        """See ``ForeignCodec.to_stream``."""
         pysz = self.library()
         config = pysz.szConfig()
         config.errorBoundMode = pysz.szErrorBoundMode.ABS
@@ -51,6 +51,6 @@ class Sz3(ForeignCodec):
         config.cmprAlgo = getattr(pysz.szAlgorithm, ALGORITHMS[self.algorithm])
         return pysz.sz.compress(values, config)[0]
 
-    def decompress(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
-        """See ``ForeignCodec.decompress``; pysz itself compares the number of values first."""
+    def from_stream(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
+        """See ``ForeignCodec.from_stream``; pysz itself compares the number of values first."""
         return self.library().sz.decompress(stream, dtype, axes)[0]

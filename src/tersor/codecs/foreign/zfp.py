@@ -27,12 +27,12 @@ class Zfp(ForeignCodec):
         """See ``ForeignCodec.takes_axes``."""
         return len(sizes) <= 4 and max(sizes) <= 2 ** (_SHAPE_NBITS // len(sizes))
 
-    def compress(self, values: np.ndarray, error_bound: float) -> Any:
-        """See ``ForeignCodec.compress``."""
+    def to_stream(self, values: np.ndarray, error_bound: float) -> Any:
+        """See ``ForeignCodec.to_stream``."""
         return self.library().compress_numpy(values, tolerance=error_bound)
 
-    def decompress(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
-        """See ``ForeignCodec.decompress``."""
+    def from_stream(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
+        """See ``ForeignCodec.from_stream``."""
         zfpy = self.library()
         header = zfpy.header(stream)
         sizes = tuple(header[name] for name in ("nw", "nz", "ny", "nx") if header[name])

@@ -52,11 +52,11 @@ class FrameEncoder(Encoder):
         return "frames"
 
     @abstractmethod
-    def compress(self, data: bytes) -> bytes:
+    def encode_frame(self, data: bytes) -> bytes:
         """Compress one frame."""
 
     @abstractmethod
-    def decompress(self, data: bytes, nbytes: int) -> bytes:
+    def decode_frame(self, data: bytes, nbytes: int) -> bytes:
         """Decompress one frame of ``nbytes``; anything else raises ``CorruptDataError``."""
 
     def encode(self, codes: torch.Tensor, lead: int = 0) -> torch.Tensor:
@@ -66,7 +66,8 @@ class FrameEncoder(Encoder):
         starts = range(0, values.size, FRAME_CODES)
         frames = threads.run(
             lambda part: [
-                self.compress(_planes(values[s : s + FRAME_CODES], low, code_nbytes)) for s in part
+                self.encode_frame(_planes(values[s : s + FRAME_CODES], low, code_nbytes))
+                for s in part
             ],
             [(starts[a:b],) for a, b in threads.split(len(starts), 4 * FRAME_CODES)],
         )
@@ -96,7 +97,7 @@ class FrameEncoder(Encoder):
             for k in range(first, last):
                 part = codes[k * FRAME_CODES : (k + 1) * FRAME_CODES]
                 frame = data[int(ends[k]) - int(sizes[k]) : int(ends[k])].tobytes()
-                plain = self.decompress(frame, part.size * code_nbytes)
+                plain = self.decode_frame(frame, part.size * code_nbytes)
                 part[:] = _unplanes(plain, code_nbytes)
                 part += np.uint32(low & 0xFFFFFFFF)
 
@@ -144,16 +145,16 @@ class Lz4Encoder(FrameEncoder):
         if type(self.acceleration) is not int or not 1 <= self.acceleration <= 65537:
             raise SpecError(f"acceleration must be from 1 to 65537, not {self.acceleration}")
 
-    def compress(self, data: bytes) -> bytes:
-        """See ``FrameEncoder.compress``."""
+    def encode_frame(self, data: bytes) -> bytes:
+        """See ``FrameEncoder.encode_frame``."""
         block = _module("lz4.block", "lz4")
         frame: bytes = block.compress(
             data, mode="fast", acceleration=self.acceleration, store_size=False
         )
         return frame
 
-    def decompress(self, data: bytes, nbytes: int) -> bytes:
-        """See ``FrameEncoder.decompress``."""
+    def decode_frame(self, data: bytes, nbytes: int) -> bytes:
+        """See ``FrameEncoder.decode_frame``."""
         block = _module("lz4.block", "lz4")
         try:
             plain: bytes = block.decompress(data, uncompressed_size=nbytes)
@@ -175,14 +176,14 @@ class ZstdEncoder(FrameEncoder):
         if type(self.level) is not int or not -131072 <= self.level <= 22:
             raise SpecError(f"level must be from -131072 to 22, not {self.level}")
 
-    def compress(self, data: bytes) -> bytes:
-        """See ``FrameEncoder.compress``."""
+    def encode_frame(self, data: bytes) -> bytes:
+        """See ``FrameEncoder.encode_frame``."""
         zstd = _module("zstandard", "zstandard")
         frame: bytes = zstd.ZstdCompressor(level=self.level, write_checksum=False).compress(data)
         return frame
 
-    def decompress(self, data: bytes, nbytes: int) -> bytes:
-        """See ``FrameEncoder.decompress``."""
+    def decode_frame(self, data: bytes, nbytes: int) -> bytes:
+        """See ``FrameEncoder.decode_frame``."""
         zstd = _module("zstandard", "zstandard")
         try:
             # the frame's own size is checked first: the library would allocate whatever it says
