@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from tersor.kernels.group import group_quantize, group_transform_quantize
+from tersor.kernels.group import group_quantize
 from tersor.kernels.group.reference import group_quantize as quantize_group
 from tests.kernels.cases import CASES, Out, case, encodings, float_inputs, in_groups
 
@@ -16,20 +16,12 @@ __all__ = ["CASES"]
 _F32: Final = (torch.float32,)
 
 
-@case("group_quantize", dtypes=_F32)
-def _group_quantize(dtype, encoders):
+def _whole_groups():
     for nbits in (4, 8):
         for group in (2, 64, 130):
             for name, x in in_groups(group):
                 for seed in (None, 0, 2**64 - 1):
                     yield f"{name} {nbits} bits {group} seed {seed}", (x, nbits, group, seed)
-
-
-@case("group_dequantize", dtypes=_F32)
-def _group_dequantize(dtype, encoders):
-    for name, (x, nbits, group, seed) in _group_quantize(dtype, encoders):
-        for by, (scales, packed) in encodings(encoders, group_quantize, x, nbits, group, seed):
-            yield f"{name} {by}", (packed, scales, nbits, group)
 
 
 # bits, group, seed, hadamard: groups of one row, of one pass, of two, and no power of two
@@ -55,8 +47,10 @@ def _neighbours(x: Tensor) -> Tensor:
     return x.roll(1)
 
 
-@case("group_transform_quantize")
-def _group_transform_quantize(dtype, encoders):
+@case("group_quantize")
+def _group_quantize(dtype, encoders):
+    if dtype == torch.float32:
+        yield from _whole_groups()
     for options in _transformed(dtype):
         for name, x in float_inputs(dtype).items():
             flat = x.contiguous().view(-1)
@@ -64,13 +58,16 @@ def _group_transform_quantize(dtype, encoders):
             yield f"{name} {options} less a base", (flat, *options, None, _neighbours(flat))
 
 
-@case("group_dequantize_transform")
-def _group_dequantize_transform(dtype, encoders):
+@case("group_dequantize")
+def _group_dequantize(dtype, encoders):
+    for name, arguments in _whole_groups() if dtype == torch.float32 else ():
+        for by, (scales, packed) in encodings(encoders, group_quantize, *arguments):
+            yield f"{name} {by}", (packed, scales, *arguments[1:3])
     for nbits, group, seed, hadamard in _transformed(dtype):
         for name, x in float_inputs(torch.float32).items():
             arguments = (x.contiguous().view(-1), nbits, group, seed, hadamard)
             base = _neighbours(arguments[0].to(dtype))
-            for by, (scales, packed) in encodings(encoders, group_transform_quantize, *arguments):
+            for by, (scales, packed) in encodings(encoders, group_quantize, *arguments):
                 parts = (packed, scales, nbits, group, hadamard)
                 label = f"{name} {arguments[1:]} {by}"
                 yield label, (*parts, Out(tuple(base.shape), dtype))

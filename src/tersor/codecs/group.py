@@ -16,7 +16,7 @@ from tersor.errors import SpecError
 from tersor.kernels.batch import decode_groups, encode_groups
 from tersor.kernels.batch.compose import check_nbytes, split_scales
 from tersor.kernels.batch.pipeline import GroupLevels, GroupPipeline, Pipeline
-from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
+from tersor.kernels.group import group_dequantize, group_quantize
 from tersor.kernels.group.layout import payload_nbytes
 from tersor.kernels.payload.frame import frame_views
 from tersor.kernels.runtime.op import Op
@@ -116,9 +116,7 @@ class GroupCodec(FixedCodec):
         values, subtrahend = materialised(x).view(-1), materialised(base).view(-1)
         target = split_scales(payload, x.numel(), self.group)
         own = self.seeding(seed)["seed"]
-        group_transform_quantize(
-            values, self.nbits, self.group, own, self.hadamard, target, subtrahend
-        )
+        group_quantize(values, self.nbits, self.group, own, self.hadamard, target, subtrahend)
         return payload
 
     def decode_add(self, payload: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
@@ -137,9 +135,7 @@ class GroupCodec(FixedCodec):
         payload = checked_payload(payload)
         check_nbytes(payload, self.max_nbytes(tuple(base.shape), base.dtype))
         scales, data = split_scales(payload, base.numel(), self.group)
-        group_dequantize_transform(
-            data, scales, self.nbits, self.group, self.hadamard, base, add=True
-        )
+        group_dequantize(data, scales, self.nbits, self.group, self.hadamard, base, add=True)
         return base
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:

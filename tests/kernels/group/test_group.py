@@ -11,9 +11,7 @@ import torch
 from tersor.kernels.group import (
     group_dequantize,
     group_dequantize_sum_quantize,
-    group_dequantize_transform,
     group_quantize,
-    group_transform_quantize,
 )
 from tersor.kernels.transform import hadamard
 from tersor.types import FLOAT_DTYPES
@@ -140,7 +138,7 @@ def test_the_largest_floats_stay_finite(nbits):
 
 def decoded(scales, data, nbits, group, count, dtype=torch.float32, *, transformed):
     out = torch.full((count,), torch.nan, dtype=dtype)
-    group_dequantize_transform(data, scales, nbits, group, transformed, out)
+    group_dequantize(data, scales, nbits, group, transformed, out)
     return out
 
 
@@ -149,7 +147,7 @@ def decoded(scales, data, nbits, group, count, dtype=torch.float32, *, transform
 def test_fused_steps_give_the_bytes_of_single_ones(nbits, group, generator):
     x = torch.randn(3 * group - 5, generator=generator)
     padded = torch.cat([x, torch.zeros(5)])
-    scales, data = group_transform_quantize(x, nbits, group, 9, True)
+    scales, data = group_quantize(x, nbits, group, 9, True)
     expected_scales, expected = group_quantize(hadamard(padded), nbits, group, 9)
     assert torch.equal(scales, expected_scales)
     assert torch.equal(data, expected)
@@ -162,8 +160,8 @@ def test_fused_steps_give_the_bytes_of_single_ones(nbits, group, generator):
 @pytest.mark.parametrize("transformed", [False, True])
 def test_every_dtype_is_rounded_once(dtype, transformed, generator):
     x = torch.randn(1000, generator=generator).to(dtype)
-    scales, data = group_transform_quantize(x, 8, 128, None, transformed)
-    wide_scales, wide_data = group_transform_quantize(x.float(), 8, 128, None, transformed)
+    scales, data = group_quantize(x, 8, 128, None, transformed)
+    wide_scales, wide_data = group_quantize(x.float(), 8, 128, None, transformed)
     assert torch.equal(scales, wide_scales)
     assert torch.equal(data, wide_data)
     wide = decoded(scales, data, 8, 128, 1000, transformed=transformed)
@@ -175,10 +173,10 @@ def test_every_dtype_is_rounded_once(dtype, transformed, generator):
 def test_what_is_not_finite_is_nan_in_every_dtype(dtype, generator):
     x = torch.randn(640, generator=generator).to(dtype)
     x[[3, 70, 639]] = torch.tensor([math.nan, math.inf, -math.inf], dtype=dtype)
-    scales, data = group_transform_quantize(x, 4, 64)
+    scales, data = group_quantize(x, 4, 64)
     found = decoded(scales, data, 4, 64, 640, dtype, transformed=False)
     assert found.isnan().nonzero().view(-1).tolist() == [3, 70, 639]
-    scales, data = group_transform_quantize(x, 4, 64, None, True)
+    scales, data = group_quantize(x, 4, 64, None, True)
     found = decoded(scales, data, 4, 64, 640, dtype, transformed=True)
     assert found.view(-1, 32).isnan().all(1).nonzero().view(-1).tolist() == [0, 2, 19]
     assert found.isnan().sum() == 96
@@ -187,12 +185,12 @@ def test_what_is_not_finite_is_nan_in_every_dtype(dtype, generator):
 def test_given_buffers_are_written_wherever_they_start(generator):
     x = torch.randn(1280, generator=generator)
     for transformed in (False, True):
-        scales, data = group_transform_quantize(x, 4, 128, 5, transformed)
+        scales, data = group_quantize(x, 4, 128, 5, transformed)
         for lead in (0, 1, 4, 8):
             buffer = torch.full((lead + 640 + 3,), 77, dtype=torch.uint8)
             place = buffer[lead : lead + 640]
             new_scales = torch.empty(10)
-            group_transform_quantize(x, 4, 128, 5, transformed, (new_scales, place))
+            group_quantize(x, 4, 128, 5, transformed, (new_scales, place))
             assert torch.equal(new_scales, scales)
             assert torch.equal(place, data)
             assert buffer[:lead].tolist() + buffer[-3:].tolist() == [77] * (lead + 3)
@@ -242,8 +240,8 @@ def test_differences_are_rounded_as_torch_rounds_them(dtype, transformed, genera
     x[[5, 300, 700]] = torch.tensor([math.nan, math.inf, torch.finfo(dtype).max], dtype=dtype)
     base[[300, 700]] = torch.tensor([math.inf, -torch.finfo(dtype).max], dtype=dtype)
     before = x.clone(), base.clone()
-    scales, data = group_transform_quantize(x, 4, 128, 7, transformed, None, base)
-    expected_scales, expected = group_transform_quantize(x - base, 4, 128, 7, transformed)
+    scales, data = group_quantize(x, 4, 128, 7, transformed, None, base)
+    expected_scales, expected = group_quantize(x - base, 4, 128, 7, transformed)
     assert torch.equal(scales, expected_scales)
     assert torch.equal(data, expected)
     assert torch.equal(torch.stack([x, base]).nan_to_num(), torch.stack(before).nan_to_num())
@@ -256,11 +254,11 @@ def test_what_is_added_to_a_base_is_rounded_once(dtype, transformed, generator):
     x[5] = math.nan
     base = torch.randn(1003, generator=generator).to(dtype)
     base[[40, 50]] = torch.tensor([math.nan, math.inf], dtype=dtype)
-    scales, data = group_transform_quantize(x, 8, 128, None, transformed)
+    scales, data = group_quantize(x, 8, 128, None, transformed)
     wide = decoded(scales, data, 8, 128, 1003, transformed=transformed)
     expected = base.clone().add_(wide)
     twice_rounded = base + wide.to(dtype)
-    group_dequantize_transform(data, scales, 8, 128, transformed, base, True)
+    group_dequantize(data, scales, 8, 128, transformed, base, True)
     assert torch.equal(base.isnan(), expected.isnan())
     assert torch.equal(base.nan_to_num(), expected.nan_to_num())
     if dtype in (torch.float16, torch.bfloat16):

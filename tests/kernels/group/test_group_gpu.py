@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tersor.kernels.group import compose
+from tersor.kernels.group import compose, reference
 from tersor.kernels.group.reference import uniform
 from tersor.kernels.runtime.op import use_backend
 from tests.checks import assert_bits_equal
@@ -62,7 +62,7 @@ def tiles(dtype: torch.dtype) -> Tensor:
 
 def quantized(x: Tensor, base: Tensor | None, options: Any) -> tuple[Tensor, Tensor]:
     moved = None if base is None else base.to(DEVICE)
-    scales, data = gpu.group_transform_quantize(x.to(DEVICE), *options, None, moved)
+    scales, data = gpu.group_quantize(x.to(DEVICE), *options, None, moved)
     return scales.cpu(), data.cpu()
 
 
@@ -71,8 +71,8 @@ def check_decoding(scales: Tensor, data: Tensor, options: Any, base: Tensor) -> 
     for add in (False, True):
         expected, found = base.clone(), base.to(DEVICE, copy=True)
         arguments = (nbits, group, hadamard)
-        by_reference(compose.group_dequantize_transform, data, scales, *arguments, expected, add)
-        gpu.group_dequantize_transform(data.to(DEVICE), scales.to(DEVICE), *arguments, found, add)
+        by_reference(reference.group_dequantize, data, scales, *arguments, expected, add)
+        gpu.group_dequantize(data.to(DEVICE), scales.to(DEVICE), *arguments, found, add)
         assert_same(expected, found)
 
 
@@ -82,7 +82,7 @@ def test_every_tile_has_the_bytes_of_the_reference(options, dtype):
     x = tiles(dtype)
     base = (x.roll(3) * 0.25).to(dtype)
     for subtrahend in (None, base):
-        expected = by_reference(compose.group_transform_quantize, x, *options, None, subtrahend)
+        expected = by_reference(reference.group_quantize, x, *options, None, subtrahend)
         found = quantized(x, subtrahend, options)
         assert_bits_equal(expected[0], found[0])
         assert_bits_equal(expected[1], found[1])
@@ -136,7 +136,7 @@ def test_chance_rounds_no_value_beyond_the_largest_level(nbits, absmax, seed, po
     x[position] = absmax if chance > 0.5 else -absmax
     scaled = x[position] * (torch.tensor(2.0 ** (nbits - 1) - 1) / x[position].abs())
     assert abs(torch.floor(scaled + chance)) == 2 ** (nbits - 1)
-    expected = by_reference(compose.group_transform_quantize, x, nbits, 128, seed)
+    expected = by_reference(reference.group_quantize, x, nbits, 128, seed)
     found = quantized(x, None, (nbits, 128, seed, False))
     assert_bits_equal(expected[1], found[1])
 
@@ -145,7 +145,7 @@ def test_chance_rounds_no_value_beyond_the_largest_level(nbits, absmax, seed, po
 def test_sums_of_plain_and_other_tiles_are_the_reference_s(out_nbits, generator):
     senders = [tiles(torch.float32) * scale for scale in (1.0, 1e-3, 40.0)]
     senders[2] = senders[2].nan_to_num(1.0)
-    sent = [by_reference(compose.group_transform_quantize, x, 8, 128, 7) for x in senders]
+    sent = [by_reference(reference.group_quantize, x, 8, 128, 7) for x in senders]
     scales, data = torch.stack([s for s, _ in sent]), torch.stack([d for _, d in sent])
     expected = by_reference(
         compose.group_dequantize_sum_quantize, data, scales, 8, 128, out_nbits, 5

@@ -19,7 +19,7 @@ from tersor.kernels.batch.pipeline import (
     ScaledCastPipeline,
     StreamPipeline,
 )
-from tersor.kernels.group import group_dequantize_transform, group_transform_quantize
+from tersor.kernels.group import group_dequantize, group_quantize
 from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.group.cast import scaled_cast, scaled_uncast
 from tersor.kernels.group.layout import payload_nbytes
@@ -169,7 +169,7 @@ def encode_groups(
     frame, payloads = frame_views(sizes, xs[0].device, out)
     for x, payload in zip(xs, payloads, strict=True):
         scales, data = split_scales(payload, x.numel(), group)
-        group_transform_quantize(x.view(-1), nbits, group, seed, hadamard, (scales, data))
+        group_quantize(x.view(-1), nbits, group, seed, hadamard, (scales, data))
     return EncodedList(sizes, frame)
 
 
@@ -189,7 +189,7 @@ def decode_groups(
     for out, payload in zip(outs, encoded.payloads(), strict=True):
         check_nbytes(payload, payload_nbytes(out.numel(), nbits, group))
         scales, data = split_scales(payload, out.numel(), group)
-        group_dequantize_transform(data, scales, nbits, group, hadamard, out)
+        group_dequantize(data, scales, nbits, group, hadamard, out)
 
 
 def check_nbytes(payload: torch.Tensor, expected: int) -> None:

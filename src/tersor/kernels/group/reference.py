@@ -7,10 +7,13 @@ is ``code + 2**(nbits - 1)``; field 0 marks a value that is not finite and decod
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Final
 
 import numpy as np
 import torch
+
+from tersor.kernels.transform.reference import hadamard as hadamard_transform
 
 SMALLEST_ABSMAX: Final = 2.0**-118
 """Groups below this decode to zero: the reciprocal of their scale would overflow float32."""
@@ -44,21 +47,27 @@ def group_quantize(
     nbits: int,
     group: int,
     seed: int | None = None,
+    hadamard: bool = False,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
+    base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantize groups of consecutive values by their largest finite magnitude.
 
     Args:
-        x: float32, flat, a multiple of ``group`` long.
+        x: flat, any float dtype, rounded to float32; what it lacks to a whole group counts as zero.
         nbits: 8 or 4.
-        group: values per scale, even.
+        group: values per scale, even; with ``hadamard`` a multiple of 32.
         seed: round stochastically with this seed (unbiased), or to nearest when None.
+        hadamard: transform every 32 values first.
         out: scales and data to write to and return instead of new ones.
+        base: quantize ``x - base`` instead, a difference rounded to the dtype that both have.
 
     Returns:
         scales: float32 [num_groups]; data: uint8 [num_groups * group * nbits / 8].
     """
-    values = x.view(-1, group)
+    flat = (x if base is None else x - base).to(torch.float32)
+    flat = torch.cat([flat, flat.new_zeros(-flat.numel() % group)])
+    values = (hadamard_transform(flat) if hadamard else flat).view(-1, group)
     top = 2 ** (nbits - 1) - 1
     finite = torch.isfinite(values)
     peak = torch.where(finite, values.abs(), 0.0)
@@ -72,7 +81,7 @@ def group_quantize(
     if seed is None:
         codes = torch.round(scaled)
     else:
-        codes = torch.floor(scaled + uniform(seed, x.numel(), x.device).view(-1, group))
+        codes = torch.floor(scaled + uniform(seed, values.numel(), x.device).view(-1, group))
     fields = codes.clamp(-top, top).to(torch.int64) + (top + 1)
     fields = torch.where(finite, fields, 0)
     if nbits == 4:
@@ -86,13 +95,45 @@ def group_dequantize(
     scales: torch.Tensor,
     nbits: int,
     group: int,
+    hadamard: bool = False,
     out: torch.Tensor | None = None,
+    add: bool = False,
 ) -> torch.Tensor:
-    """Return the float32 values of ``group_quantize``'s output, flat, in ``out`` if given."""
+    """Write the values of ``group_quantize``, or of several senders' sum, into ``out``.
+
+    The senders are added one after the other, in float32 and before the inverse transform, which
+    happens once. A NaN of one sender makes the sum NaN.
+
+    Args:
+        data: uint8, flat, or one row per sender.
+        scales: float32, flat, or one row per sender.
+        nbits: 8 or 4.
+        group: values per scale.
+        hadamard: undo the transform.
+        out: contiguous, any float dtype; may end inside the last group. Every NaN in it is
+            ``nan_of`` its dtype. By default flat float32 of whole groups.
+        add: add the float32 values to what ``out`` holds. The sum is made in float32, or in float64
+            if ``out`` is, and rounded once.
+
+    Returns:
+        ``out``.
+    """
+    senders = zip(torch.atleast_2d(data), torch.atleast_2d(scales), strict=True)
+    values = reduce(torch.add, (_values(*sender, nbits, group) for sender in senders))
+    if hadamard:
+        values = hadamard_transform(values, inverse=True)
+    out = torch.empty_like(values) if out is None else out
+    flat = out.view(-1)
+    values = values[: flat.numel()]
+    values = flat + values if add else values
+    nan = nan_of(out.dtype).to(out.device)
+    flat.copy_(torch.where(values.isnan(), nan, values.to(out.dtype)))
+    return out
+
+
+def _values(data: torch.Tensor, scales: torch.Tensor, nbits: int, group: int) -> torch.Tensor:
     fields = data.view(scales.numel(), group * nbits // 8)
     if nbits == 4:
         fields = torch.cat([fields & 15, fields >> 4], 1)
     codes = fields.to(torch.float32) - 2.0 ** (nbits - 1)
-    values = codes * scales[:, None]
-    values = torch.where(fields == 0, torch.nan, values).view(-1)
-    return values if out is None else out.copy_(values)
+    return torch.where(fields == 0, torch.nan, codes * scales[:, None]).view(-1)

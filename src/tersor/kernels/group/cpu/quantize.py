@@ -130,7 +130,7 @@ def _staged_quantize_kernel(
         )
 
 
-def group_transform_quantize(
+def group_quantize(
     x: torch.Tensor,
     nbits: int,
     group: int,
@@ -139,7 +139,7 @@ def group_transform_quantize(
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
     base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``compose.group_transform_quantize``."""
+    """See ``reference.group_quantize``."""
     num_groups = -(-x.numel() // group)
     scales, data = out or (
         empty((num_groups,), torch.float32, x.device),
@@ -158,17 +158,6 @@ def group_transform_quantize(
     staged = (source, subtrahend, kind, base is not None, hadamard, group, rounding, *targets)
     threads.run(_staged_quantize_kernel, [(*staged, s, e) for s, e in parts])
     return scales, data
-
-
-def group_quantize(
-    x: torch.Tensor,
-    nbits: int,
-    group: int,
-    seed: int | None = None,
-    out: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``reference.group_quantize``."""
-    return group_transform_quantize(x, nbits, group, seed, False, out)
 
 
 @njit(nogil=True, cache=True)
@@ -227,20 +216,22 @@ def _staged_dequantize_kernel(
         write_stage(flat[: count * group], out, kind, nan, add, first * group)
 
 
-def group_dequantize_transform(
+def group_dequantize(
     data: torch.Tensor,
     scales: torch.Tensor,
     nbits: int,
     group: int,
-    hadamard: bool,
-    out: torch.Tensor,
+    hadamard: bool = False,
+    out: torch.Tensor | None = None,
     add: bool = False,
-) -> None:
-    """See ``compose.group_dequantize_transform``."""
+) -> torch.Tensor:
+    """See ``reference.group_dequantize``."""
     scales = torch.atleast_2d(scales)
     num_senders, num_groups = scales.shape
     # a wrong size raises here, not beyond the end of the data
     data = torch.atleast_2d(data).view(num_senders, num_groups * group * nbits // 8)
+    if out is None:
+        out = empty((num_groups * group,), torch.float32, data.device)
     parts = threads.split(num_groups, 4 * group)
     is_plain = out.dtype == torch.float32 and not (hadamard or add)
     if is_plain and num_senders == 1 and out.numel() == num_groups * group:
@@ -248,24 +239,11 @@ def group_dequantize_transform(
         target = out.view(num_groups, group).numpy()
         arguments = (fields, scales.view(-1).numpy(), nbits, target)
         threads.run(_dequantize_kernel, [(*arguments, s, e) for s, e in parts])
-        return
+        return out
     # senders may lie apart, but each in one piece
     rows = [[row.contiguous() for row in tensor] for tensor in (data, scales)]
     addresses = (np.array([row.data_ptr() for row in each], dtype=np.uint64) for each in rows)
     nan = array_of(nan_of(out.dtype))[0][0]
     staged = (*addresses, nbits, group, hadamard, *array_of(out), nan, add)
     threads.run(_staged_dequantize_kernel, [(*staged, s, e) for s, e in parts])
-
-
-def group_dequantize(
-    data: torch.Tensor,
-    scales: torch.Tensor,
-    nbits: int,
-    group: int,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """See ``reference.group_dequantize``."""
-    if out is None:
-        out = empty((scales.numel() * group,), torch.float32, data.device)
-    group_dequantize_transform(data, scales, nbits, group, False, out)
     return out

@@ -103,7 +103,7 @@ def _outputs(
     return scales, data
 
 
-def group_transform_quantize(
+def group_quantize(
     x: torch.Tensor,
     nbits: int,
     group: int,
@@ -112,7 +112,7 @@ def group_transform_quantize(
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
     base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``compose.group_transform_quantize``."""
+    """See ``reference.group_quantize``."""
     num_groups = ceil_div(x.numel(), group)
     scales, data = _outputs(num_groups, nbits, group, out, x.device)
     if num_groups == 0:
@@ -141,40 +141,31 @@ def group_transform_quantize(
     return scales, data
 
 
-def group_quantize(
-    x: torch.Tensor,
-    nbits: int,
-    group: int,
-    seed: int | None = None,
-    out: tuple[torch.Tensor, torch.Tensor] | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``reference.group_quantize``."""
-    return group_transform_quantize(x, nbits, group, seed, out=out)
-
-
-def group_dequantize_transform(
+def group_dequantize(
     data: torch.Tensor,
     scales: torch.Tensor,
     nbits: int,
     group: int,
-    hadamard: bool,
-    out: torch.Tensor,
+    hadamard: bool = False,
+    out: torch.Tensor | None = None,
     add: bool = False,
-) -> None:
-    """See ``compose.group_dequantize_transform``."""
+) -> torch.Tensor:
+    """See ``reference.group_dequantize``."""
     scales = torch.atleast_2d(scales)
     num_groups = scales.shape[1]
     data = torch.atleast_2d(data).view(len(scales), num_groups * group * nbits // 8)
+    if out is None:
+        out = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
     if num_groups == 0:
-        return
+        return out
     if not (is_held_whole(group) and _is_aligned(data)):
         if not hadamard:
             dequantize_any_group(data, scales, nbits, group, out, add=add)
-            return
+            return out
         values = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
         dequantize_any_group(data, scales, nbits, group, values, add=False)
         transform_into(values, out, inverse=True, add=add)
-        return
+        return out
     sent = PackedGroups.of(data.view(torch.int32), scales)
     with torch.cuda.device_of(data):
         _launch(
@@ -186,19 +177,6 @@ def group_dequantize_transform(
             HADAMARD=hadamard,
             ADD=add,
         )
-
-
-def group_dequantize(
-    data: torch.Tensor,
-    scales: torch.Tensor,
-    nbits: int,
-    group: int,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """See ``reference.group_dequantize``."""
-    if out is None:
-        out = torch.empty(scales.numel() * group, dtype=torch.float32, device=data.device)
-    group_dequantize_transform(data, scales, nbits, group, False, out)
     return out
 
 
@@ -216,9 +194,8 @@ def group_dequantize_sum_quantize(
     data = data.view(len(scales), num_groups * group * nbits // 8)
     new_scales, new_data = _outputs(num_groups, out_nbits, group, out, data.device)
     if not (is_held_whole(group) and _is_aligned(data) and _is_aligned(new_data)):
-        total = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
-        group_dequantize_transform(data, scales, nbits, group, False, total)
-        return group_quantize(total, out_nbits, group, seed, (new_scales, new_data))
+        total = group_dequantize(data, scales, nbits, group)
+        return group_quantize(total, out_nbits, group, seed, out=(new_scales, new_data))
     if num_groups == 0:
         return new_scales, new_data
     sent = PackedGroups.of(data.view(torch.int32), scales)
