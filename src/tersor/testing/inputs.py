@@ -16,7 +16,6 @@ TIE_STEP: Final = 0.2
 """Distance between levels for which ``ties`` holds exact ties: that of an absolute bound of 0.1."""
 
 Factory = Callable[[torch.dtype], Tensor]
-FACTORIES: Final[dict[str, Factory]] = {}
 
 
 def inputs(dtype: torch.dtype) -> dict[str, Tensor]:
@@ -46,11 +45,6 @@ def ties(step: float, dtype: torch.dtype) -> Tensor:
     return ((torch.arange(-64, 64, dtype=torch.float64) + 0.5) * step).to(dtype)
 
 
-def _input(factory: Factory) -> Factory:
-    FACTORIES[factory.__name__.removeprefix("_")] = factory
-    return factory
-
-
 def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(20260714)
 
@@ -75,77 +69,6 @@ def _wave(*shape: int) -> Tensor:
     return sum((torch.sin(axis.double() * (i + 1)) for i, axis in enumerate(axes)), torch.zeros(()))
 
 
-@_input
-def _empty(dtype: torch.dtype) -> Tensor:
-    return torch.zeros(0, dtype=dtype)
-
-
-@_input
-def _empty_2d(dtype: torch.dtype) -> Tensor:
-    return torch.zeros(0, 5, dtype=dtype)
-
-
-@_input
-def _scalar(dtype: torch.dtype) -> Tensor:
-    return torch.tensor(-1.75, dtype=dtype)
-
-
-@_input
-def _one_element(dtype: torch.dtype) -> Tensor:
-    return torch.tensor([3.25], dtype=dtype)
-
-
-@_input
-def _one_nan(dtype: torch.dtype) -> Tensor:
-    return torch.tensor([float("nan")], dtype=dtype)
-
-
-@_input
-def _odd_size(dtype: torch.dtype) -> Tensor:
-    return _normal(1237).to(dtype)
-
-
-@_input
-def _block_plus_one(dtype: torch.dtype) -> Tensor:
-    return _normal(4097).to(dtype)
-
-
-@_input
-def _constant(dtype: torch.dtype) -> Tensor:
-    return torch.full((33, 31), 0.3, dtype=dtype)
-
-
-@_input
-def _zeros(dtype: torch.dtype) -> Tensor:
-    return torch.zeros(1000, dtype=dtype)
-
-
-@_input
-def _smooth_1d(dtype: torch.dtype) -> Tensor:
-    return _wave(3000).to(dtype)
-
-
-@_input
-def _smooth_2d(dtype: torch.dtype) -> Tensor:
-    return _wave(61, 47).to(dtype)
-
-
-@_input
-def _smooth_3d(dtype: torch.dtype) -> Tensor:
-    return _wave(13, 17, 19).to(dtype)
-
-
-@_input
-def _smooth_4d(dtype: torch.dtype) -> Tensor:
-    return _wave(3, 5, 7, 11).to(dtype)
-
-
-@_input
-def _noise(dtype: torch.dtype) -> Tensor:
-    return _normal(64, 64).to(dtype)
-
-
-@_input
 def _embedding_rows(dtype: torch.dtype) -> Tensor:
     """Look-ups whose rows repeat as Zipf's law has it."""
     table = _normal(500, 16) * 0.05
@@ -155,35 +78,12 @@ def _embedding_rows(dtype: torch.dtype) -> Tensor:
     )
 
 
-@_input
-def _relu_activations(dtype: torch.dtype) -> Tensor:
-    return _normal(4, 8, 10, 12).relu().to(dtype)
-
-
-@_input
-def _gradients(dtype: torch.dtype) -> Tensor:
-    return (_normal(48, 65) * 1e-3).to(dtype)
-
-
-@_input
-def _ties(dtype: torch.dtype) -> Tensor:
-    return ties(TIE_STEP, dtype)
-
-
-@_input
-def _ties_power_of_two(dtype: torch.dtype) -> Tensor:
-    """Ties that every dtype holds exactly; the levels are 0.25 apart."""
-    return ties(0.25, dtype)
-
-
-@_input
 def _grid(dtype: torch.dtype) -> Tensor:
     """8-bit image values, k / 255."""
     values = torch.randint(0, 256, (40, 50), generator=_generator())
     return (values.double() / 255).to(dtype)
 
 
-@_input
 def _huge(dtype: torch.dtype) -> Tensor:
     largest = torch.finfo(dtype).max
     values = (0.9 + 0.1 * _uniform(500)) * largest
@@ -192,7 +92,6 @@ def _huge(dtype: torch.dtype) -> Tensor:
     return _finite(values, dtype)
 
 
-@_input
 def _subnormal(dtype: torch.dtype) -> Tensor:
     info = torch.finfo(dtype)
     values = ((_uniform(500) * 2 - 1) * info.smallest_normal).to(dtype)
@@ -200,12 +99,6 @@ def _subnormal(dtype: torch.dtype) -> Tensor:
     return values
 
 
-@_input
-def _signed_zeros(dtype: torch.dtype) -> Tensor:
-    return torch.tensor([0.0, -0.0] * 100, dtype=dtype)
-
-
-@_input
 def _nan_and_inf(dtype: torch.dtype) -> Tensor:
     """Mostly ordinary values; every special one alone and in runs."""
     values = _normal(2000)
@@ -216,32 +109,6 @@ def _nan_and_inf(dtype: torch.dtype) -> Tensor:
     return values.to(dtype)
 
 
-@_input
-def _all_nan(dtype: torch.dtype) -> Tensor:
-    return torch.full((129,), float("nan"), dtype=dtype)
-
-
-@_input
-def _all_inf(dtype: torch.dtype) -> Tensor:
-    return torch.tensor([float("inf"), float("-inf")] * 40, dtype=dtype)
-
-
-@_input
-def _transposed(dtype: torch.dtype) -> Tensor:
-    return _normal(40, 30).to(dtype).t()
-
-
-@_input
-def _strided(dtype: torch.dtype) -> Tensor:
-    return _wave(60, 90).to(dtype)[5::2, ::3]
-
-
-@_input
-def _expanded(dtype: torch.dtype) -> Tensor:
-    return _normal(1, 64).to(dtype).expand(20, 64)
-
-
-@_input
 def _far_from_zero(dtype: torch.dtype) -> Tensor:
     """A million plus or minus one, or as near to that as the dtype can tell apart."""
     info = torch.finfo(dtype)
@@ -250,7 +117,6 @@ def _far_from_zero(dtype: torch.dtype) -> Tensor:
     return _finite(center + spread * (_uniform(1500) * 2 - 1), dtype)
 
 
-@_input
 def _wide_range(dtype: torch.dtype) -> Tensor:
     """Lognormal magnitudes over some thirty decades, both signs."""
     values = torch.exp(10 * _normal(2000))
@@ -258,7 +124,40 @@ def _wide_range(dtype: torch.dtype) -> Tensor:
     return _finite(values, dtype)
 
 
-@_input
-def _large_codes(dtype: torch.dtype) -> Tensor:
-    """Codes far outside a 12-bit alphabet, at any bound below 1."""
-    return ((_uniform(4999) * 2 - 1) * 30000).to(dtype)
+FACTORIES: Final[dict[str, Factory]] = {
+    "empty": lambda dtype: torch.zeros(0, dtype=dtype),
+    "empty_2d": lambda dtype: torch.zeros(0, 5, dtype=dtype),
+    "scalar": lambda dtype: torch.tensor(-1.75, dtype=dtype),
+    "one_element": lambda dtype: torch.tensor([3.25], dtype=dtype),
+    "one_nan": lambda dtype: torch.tensor([float("nan")], dtype=dtype),
+    "odd_size": lambda dtype: _normal(1237).to(dtype),
+    "block_plus_one": lambda dtype: _normal(4097).to(dtype),
+    "constant": lambda dtype: torch.full((33, 31), 0.3, dtype=dtype),
+    "zeros": lambda dtype: torch.zeros(1000, dtype=dtype),
+    "smooth_1d": lambda dtype: _wave(3000).to(dtype),
+    "smooth_2d": lambda dtype: _wave(61, 47).to(dtype),
+    "smooth_3d": lambda dtype: _wave(13, 17, 19).to(dtype),
+    "smooth_4d": lambda dtype: _wave(3, 5, 7, 11).to(dtype),
+    "noise": lambda dtype: _normal(64, 64).to(dtype),
+    "embedding_rows": _embedding_rows,
+    "relu_activations": lambda dtype: _normal(4, 8, 10, 12).relu().to(dtype),
+    "gradients": lambda dtype: _normal(48, 65).mul(1e-3).to(dtype),
+    "ties": lambda dtype: ties(TIE_STEP, dtype),
+    # ties that every dtype holds exactly
+    "ties_power_of_two": lambda dtype: ties(0.25, dtype),
+    "grid": _grid,
+    "huge": _huge,
+    "subnormal": _subnormal,
+    "signed_zeros": lambda dtype: torch.tensor([0.0, -0.0] * 100, dtype=dtype),
+    "nan_and_inf": _nan_and_inf,
+    "all_nan": lambda dtype: torch.full((129,), float("nan"), dtype=dtype),
+    "all_inf": lambda dtype: torch.tensor([float("inf"), float("-inf")] * 40, dtype=dtype),
+    "transposed": lambda dtype: _normal(40, 30).to(dtype).t(),
+    "strided": lambda dtype: _wave(60, 90).to(dtype)[5::2, ::3],
+    "expanded": lambda dtype: _normal(1, 64).to(dtype).expand(20, 64),
+    "far_from_zero": _far_from_zero,
+    "wide_range": _wide_range,
+    # codes far outside a 12-bit alphabet, at any bound below 1
+    "large_codes": lambda dtype: _uniform(4999).mul(2).sub(1).mul(30000).to(dtype),
+}
+"""How each shared input is made in a dtype, by its name."""
