@@ -26,7 +26,7 @@ def test_statistics_go_on_from_their_json_form():
     again = ExchangeStats.from_dict(json.loads(json.dumps(stats.to_dict())))
     assert again.to_dict() == stats.to_dict()
     with again.forward_times.phase("encode", torch.device("cpu")):
-        again.tables[1].add(1, 1)
+        again.tables[1].add(Volume(1, 1))
     assert again.forward.original_nbytes == stats.forward.original_nbytes + 1
     assert again.forward_times.read()["encode"] > stats.forward_times.read()["encode"]
 

@@ -9,14 +9,13 @@ from tersor.comm.agreement import (
     gathered,
     is_distributed,
 )
-from tersor.comm.all_to_all import AllToAll, ChunkVolume, Transfer
+from tersor.comm.all_to_all import AllToAll, Transfer
 from tersor.comm.counters import PHASES, Stopwatch, Volume
 from tersor.comm.group import RankGroup, Turn
 
 __all__ = [
     "PHASES",
     "AllToAll",
-    "ChunkVolume",
     "RankGroup",
     "Stopwatch",
     "Transfer",

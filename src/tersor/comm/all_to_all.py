@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec, check_payload_size, check_written
-from tersor.comm.counters import Stopwatch
+from tersor.comm.counters import Stopwatch, Volume
 from tersor.comm.group import InFlight, RankGroup, Turn
 from tersor.container import Batch, decode_batch, encode_batch
 from tersor.errors import CorruptDataError, SpecError
@@ -32,14 +32,6 @@ _ANY_BOUND: Final = Bound.absolute(1.0)
 def format_of(codec: Codec) -> Codec:
     """Return what a decoder must know of a codec: all but its bound."""
     return replace(codec, bound=_ANY_BOUND) if isinstance(codec, BoundedCodec) else codec
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkVolume:
-    """One chunk as it went out: original and encoded bytes."""
-
-    original_nbytes: int
-    encoded_nbytes: int
 
 
 class AllToAll:
@@ -129,7 +121,7 @@ class AllToAll:
             # that of no chunks is on the CPU
             payload = batch.buffer[: sum(send)].to(device)
             operation = self.group.all_to_all(received, payload, receive, send)
-        sent = [ChunkVolume(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
+        sent = [Volume(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
         return Transfer(self, operation, payload, received, heads, widths, sent, watch)
 
     def _known_sizes(
@@ -202,7 +194,7 @@ class ChunkHeader:
 
 @dataclass(slots=True)
 class Transfer:
-    """Payloads on their way."""
+    """Payloads on their way; ``sent`` has the bytes of each chunk that went out."""
 
     wire: AllToAll
     operation: InFlight
@@ -210,7 +202,7 @@ class Transfer:
     received: torch.Tensor
     heads: list[list[ChunkHeader]]
     widths: Sequence[Sequence[int]]
-    sent: list[ChunkVolume]
+    sent: list[Volume]
     watch: Stopwatch
 
     def wait(self) -> list[list[torch.Tensor]]:

@@ -28,10 +28,10 @@ class Volume:
         """Original over encoded bytes; 1 where nothing was moved."""
         return self.original_nbytes / self.encoded_nbytes if self.encoded_nbytes else 1.0
 
-    def add(self, original_nbytes: int, encoded_nbytes: int) -> None:
-        """Count one chunk."""
-        self.original_nbytes += original_nbytes
-        self.encoded_nbytes += encoded_nbytes
+    def add(self, other: Volume) -> None:
+        """Count another one in."""
+        self.original_nbytes += other.original_nbytes
+        self.encoded_nbytes += other.encoded_nbytes
 
 
 class Stopwatch:

@@ -21,18 +21,7 @@ from tersor.comm.agreement import (
 from tersor.comm.all_to_all import AllToAll
 from tersor.errors import ExchangeError, SpecError
 from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batches
-from tersor.sites.embeddings.plan import (
-    CANDIDATES,
-    DEFAULT_GBIT_S,
-    BoundsArgument,
-    CodecPlan,
-    as_policy,
-    check_bound_is_used,
-    link_gbit_s,
-    make_backward,
-    make_codec,
-    warn_of_wide_bounds,
-)
+from tersor.sites.embeddings.plan import BoundsArgument, make_backward, make_codec, make_plan
 from tersor.sites.embeddings.round import ExchangeRound, Sending, Start, Wait
 from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.sites.embeddings.warmup import compile_kernels
@@ -70,7 +59,7 @@ class Exchange:
             does. Right where the loss of each rank is the mean over its own samples and dense
             gradients are averaged, as ``DistributedDataParallel`` does; turn it off where the
             losses of all ranks add up to the loss of the batch.
-        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``.
+        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``; 10 if None.
         group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
             rank: rows are encoded and decoded, and go nowhere.
         device: where the tensors are.
@@ -96,7 +85,7 @@ class Exchange:
         codec: str | Codec = "rows",
         backward: str | Codec = "half",
         gradient_division: bool = True,
-        bandwidth_gbit_s: float = DEFAULT_GBIT_S,
+        bandwidth_gbit_s: float | None = None,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
@@ -112,10 +101,18 @@ class Exchange:
             named = range(len(owners)) if names is None else names
             self.layout = TableLayout(tuple(owners), tuple(each), tuple(map(str, named)))
             self.layout.check(self.world_size)
-            gbit_s = link_gbit_s(bandwidth_gbit_s, bandwidth_gbps, stacklevel=2)
-            self._choose_codecs(codec, backward, bounds, gbit_s)
+            self.plan = make_plan(
+                codec, bounds, self.layout.names, self.device,
+                bandwidth_gbit_s=bandwidth_gbit_s, bandwidth_gbps=bandwidth_gbps,
+            )  # fmt: skip
+            self._exact = make_codec("raw", self.device)
+            self.backward_codec = (
+                self._exact if backward == "none" else make_backward(backward, self.device)
+            )
             self.gradient_division = bool(gradient_division)
             formats = (*self.plan.candidates, self.backward_codec, self._exact)
+            for one in formats:
+                one.check_supported(dtype)
             compile_kernels(formats, self.dtype, self.device)
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
@@ -129,25 +126,6 @@ class Exchange:
             check_same_everywhere(self._terms(), "exchange", group)
             channels = (*_CHANNELS, *_EXACT_CHANNELS)
             self.wire = AllToAll(group, formats, dtype, self.device, channels)
-
-    def _choose_codecs(
-        self,
-        codec: str | Codec,
-        backward: str | Codec,
-        bounds: BoundsArgument,
-        bandwidth_gbit_s: float,
-    ) -> None:
-        """Make the codecs of both directions; refuse what cannot send the tables."""
-        ids = CANDIDATES if codec == "auto" else (codec,)
-        candidates = tuple(make_codec(name, self.device) for name in ids)
-        check_bound_is_used(codec, bounds)
-        policy = as_policy(bounds, self.layout.names)
-        warn_of_wide_bounds(policy, self.layout.names, stacklevel=3)
-        self.plan = CodecPlan(candidates, policy, bandwidth_gbit_s=bandwidth_gbit_s)
-        self.backward_codec = make_backward("raw" if backward == "none" else backward, self.device)
-        self._exact = make_codec("raw", self.device)
-        for one in (*candidates, self.backward_codec):
-            one.check_supported(self.dtype)
 
     def _terms(self) -> dict[str, object]:
         """Return the arguments that all ranks must give alike, by name."""

@@ -75,7 +75,7 @@ def make_backward(spec: str | Codec, device: torch.device) -> Codec:
     return make_codec(spec, device)
 
 
-def check_bound_is_used(codec: str | Codec, bounds: BoundsArgument) -> None:
+def _check_bound_is_used(codec: str | Codec, bounds: BoundsArgument) -> None:
     """Raise ``SpecError`` for a codec whose own bound the default ones would silently replace."""
     if bounds is None and isinstance(codec, BoundedCodec):
         own = codec.bound
@@ -86,7 +86,7 @@ def check_bound_is_used(codec: str | Codec, bounds: BoundsArgument) -> None:
         )
 
 
-def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds | SameBound:
+def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds:
     """Return what gives each table its bound, with all tables named by number.
 
     Args:
@@ -101,7 +101,7 @@ def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds | 
     if isinstance(bounds, Mapping):
         return AdaptiveBounds(tables=_bounds_of_all(bounds, names), decay=Decay.off())
     if isinstance(bounds, Bound):
-        return SameBound(bounds)
+        return AdaptiveBounds(tables=dict.fromkeys(range(len(names)), bounds), decay=Decay.off())
     if isinstance(bounds, AdaptiveBounds):
         return bounds.numbered(names)
     if bounds is None:
@@ -134,9 +134,7 @@ def _bounds_of_all(bounds: Mapping[int | str, Any], names: Sequence[str]) -> dic
     return found
 
 
-def warn_of_wide_bounds(
-    policy: AdaptiveBounds | SameBound, names: Sequence[str], stacklevel: int
-) -> None:
+def _warn_of_wide_bounds(policy: AdaptiveBounds, names: Sequence[str]) -> None:
     """Warn where a bound lets every value of a table be off by its whole range."""
     for number, name in enumerate(names):
         bound = policy.bound(number, _FINAL)
@@ -144,25 +142,10 @@ def warn_of_wide_bounds(
             warnings.warn(
                 f"a relative bound of {bound.value:g} lets every value of table {name} be off by its "
                 f"whole range; 1 % of the range is 0.01",
-                stacklevel=stacklevel + 1,
+                # past this function and make_plan, to who calls the function of the user
+                stacklevel=4,
             )
             return
-
-
-@dataclass(frozen=True, slots=True)
-class SameBound:
-    """The same bound for every table and iteration."""
-
-    value: Bound
-
-    def bound(self, table: int, iteration: int) -> Bound:
-        """See ``AdaptiveBounds.bound``."""
-        del table, iteration
-        return self.value
-
-    def terms(self) -> object:
-        """See ``AdaptiveBounds.terms``."""
-        return self.value
 
 
 def _shown(codec: Codec) -> dict[str, Any]:
@@ -170,18 +153,34 @@ def _shown(codec: Codec) -> dict[str, Any]:
     return {name: value for name, value in codec.to_config().items() if name != "bound"}
 
 
-def link_gbit_s(bandwidth_gbit_s: float, bandwidth_gbps: float | None, stacklevel: int) -> float:
-    """Return the bandwidth in gigabits, also where it was given in gigabytes as it used to be.
+def make_plan(
+    codec: str | Codec,
+    bounds: BoundsArgument,
+    names: Sequence[str],
+    device: torch.device,
+    *,
+    bandwidth_gbit_s: float | None,
+    bandwidth_gbps: float | None,
+) -> CodecPlan:
+    """Return the plan of the tables with these names; arguments as an ``Exchange`` takes them.
+
+    To be called by the function that the user calls: warnings name its caller.
 
     Raises:
-        SpecError: both were given.
+        SpecError: the arguments contradict each other.
     """
-    if bandwidth_gbps is None:
-        return bandwidth_gbit_s
-    if bandwidth_gbit_s != DEFAULT_GBIT_S:
-        raise SpecError("give bandwidth_gbit_s alone: bandwidth_gbps is its deprecated form")
-    _warn_of_gigabytes(8 * bandwidth_gbps, stacklevel + 1)
-    return 8 * bandwidth_gbps
+    candidates = CANDIDATES if codec == "auto" else (codec,)
+    made = tuple(make_codec(candidate, device) for candidate in candidates)
+    _check_bound_is_used(codec, bounds)
+    policy = as_policy(bounds, names)
+    _warn_of_wide_bounds(policy, names)
+    if bandwidth_gbps is not None:
+        if bandwidth_gbit_s is not None:
+            raise SpecError("give bandwidth_gbit_s alone: bandwidth_gbps is its deprecated form")
+        bandwidth_gbit_s = 8 * bandwidth_gbps
+        _warn_of_gigabytes(bandwidth_gbit_s, stacklevel=3)
+    gbit_s = DEFAULT_GBIT_S if bandwidth_gbit_s is None else bandwidth_gbit_s
+    return CodecPlan(made, policy, bandwidth_gbit_s=gbit_s)
 
 
 def _warn_of_gigabytes(gbit_s: float, stacklevel: int) -> None:
@@ -206,7 +205,7 @@ class CodecPlan:
     """
 
     candidates: tuple[Codec, ...]
-    bounds: AdaptiveBounds | SameBound
+    bounds: AdaptiveBounds
     # by name: the third argument used to count gigabytes
     _: KW_ONLY
     bandwidth_gbit_s: float = DEFAULT_GBIT_S
@@ -284,7 +283,7 @@ class CodecPlan:
         """Return the iteration, the decay and the choices, in the form that JSON can hold."""
         return {
             "iteration": iteration,
-            "decay": asdict(self.bounds.decay) if isinstance(self.bounds, AdaptiveBounds) else None,
+            "decay": asdict(self.bounds.decay),
             "codecs": [codec.codec_id for codec in self.candidates],
             "choices": {str(table): choice.to_config() for table, choice in self.choices.items()},
         }
@@ -302,8 +301,9 @@ class CodecPlan:
             iteration = state["iteration"]
             codecs, decay = list(state["codecs"]), state["decay"]
             choices = {int(table): config for table, config in state["choices"].items()}
+            # a state that was saved with one bound for all tables may have no decay
             bounds = self.bounds
-            if isinstance(bounds, AdaptiveBounds) and decay is not None:
+            if decay is not None:
                 bounds = replace(bounds, decay=Decay(**decay))
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SpecError("this is no saved state of such an exchange") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -42,6 +42,17 @@ class Sending:
     stats: ExchangeStats
 
 
+class Unsent(NamedTuple):
+    """What a rank without peers encoded and decoded, in place of a ``Transfer``."""
+
+    chunks: list[torch.Tensor]
+    sent: list[Volume]
+
+    def wait(self) -> list[list[torch.Tensor]]:
+        """Return the chunks as those of the only source."""
+        return [self.chunks]
+
+
 class ExchangeRound:
     """One exchange in both directions, held by the two nodes of the graph."""
 
@@ -64,52 +75,37 @@ class ExchangeRound:
         """
         self.exchange, self.place, self.sending = exchange, place, sending
         self.splits, self.num_rows = splits, num_rows
-        self.transfer: Transfer | None = None
-        self.local: list[torch.Tensor] = []
+        self.transfer: Transfer | Unsent | None = None
 
     def start_forward(self, rows: Sequence[torch.Tensor]) -> None:
         """Encode rows and start to send them."""
         exchange, codecs, stats = self.exchange, self.sending.codecs, self.sending.stats
+        layout, peers = exchange.layout, range(exchange.world_size)
         if exchange.wire is None:
-            self.local, sizes = self._round_trip(rows, codecs, stats.forward_times)
-            for table, x, size in zip(exchange.tables, rows, sizes, strict=True):
-                stats.tables.setdefault(table, Volume()).add(x.nbytes, size)
-            return
-        parts = [x.detach().split(list(s)) for x, s in zip(rows, self.splits, strict=True)]
-        outgoing = [[part[rank] for part in parts] for rank in range(exchange.world_size)]
-        widths = [
-            [exchange.layout.widths[table] for table in exchange.layout.of(rank)]
-            for rank in range(exchange.world_size)
-        ]
-        self.transfer = exchange.wire.start(
-            outgoing,
-            [codecs] * exchange.world_size,
-            widths,
-            stats.forward_times,
-            Turn(self.sending.channels[0], *self.place),
-        )
-        tables = exchange.tables * exchange.world_size
-        for table, sent in zip(tables, self.transfer.sent, strict=True):
-            volume = stats.tables.setdefault(table, Volume())
-            volume.add(sent.original_nbytes, sent.encoded_nbytes)
+            self.transfer = self._round_trip(rows, codecs, stats.forward_times)
+        else:
+            parts = [x.detach().split(list(s)) for x, s in zip(rows, self.splits, strict=True)]
+            outgoing = [[part[rank] for part in parts] for rank in peers]
+            widths = [[layout.widths[table] for table in layout.of(rank)] for rank in peers]
+            turn = Turn(self.sending.channels[0], *self.place)
+            self.transfer = exchange.wire.start(
+                outgoing, [codecs for _ in peers], widths, stats.forward_times, turn
+            )
+        stats.count_forward(exchange.tables * exchange.world_size, self.transfer.sent)
 
     def wait_forward(self) -> list[torch.Tensor]:
         """Return the rows of all tables for this rank's samples."""
-        exchange = self.exchange
-        if self.transfer is None:
-            return self._taken()
-        chunks = self.transfer.wait()
-        self.transfer = None
+        layout = self.exchange.layout
         found: dict[int, torch.Tensor] = {}
-        for rank, peer in enumerate(chunks):
-            found.update(zip(exchange.layout.of(rank), peer, strict=True))
+        for rank, peer in enumerate(self._arrived()):
+            found.update(zip(layout.of(rank), peer, strict=True))
         self._check_rows(found)
-        return [found[table] for table in range(len(exchange.layout.owners))]
+        return [found[table] for table in range(len(layout.owners))]
 
-    def _taken(self) -> list[torch.Tensor]:
-        """Give away what stayed here: rows know this passage, and knowing them would keep both."""
-        local, self.local = self.local, []
-        return local
+    def _arrived(self) -> list[list[torch.Tensor]]:
+        """Wait, and forget what came: rows know this round, and knowing them would keep both."""
+        transfer, self.transfer = self.transfer, None
+        return [] if transfer is None else transfer.wait()
 
     def _check_rows(self, found: Mapping[int, torch.Tensor]) -> None:
         if self.num_rows is None:
@@ -124,45 +120,45 @@ class ExchangeRound:
 
     def _round_trip(
         self, xs: Sequence[torch.Tensor], codecs: Sequence[Codec], watch: Stopwatch
-    ) -> tuple[list[torch.Tensor], list[int]]:
-        """Encode and decode without sending; return also the bytes of each payload."""
+    ) -> Unsent:
+        """Encode and decode without sending."""
         xs, device = [x.detach() for x in xs], self.exchange.device
         with watch.phase("encode", device):
             batch = encode_batch(xs, codecs).completed()
         with watch.phase("decode", device):
             decoded = decode_batch(batch, [TensorInfo.of(x) for x in xs], codecs)
-        return decoded, batch.sizes.tolist()
+        sizes = batch.sizes.tolist()
+        return Unsent(decoded, [Volume(x.nbytes, n) for x, n in zip(xs, sizes, strict=True)])
 
     def start_backward(self, gradients: Sequence[torch.Tensor]) -> None:
         """Encode gradients and start to send them."""
         exchange, codec, stats = self.exchange, self.sending.backward, self.sending.stats
-        layout = exchange.layout
+        layout, peers = exchange.layout, range(exchange.world_size)
         if exchange.wire is None:
-            self.local, sizes = self._round_trip(
-                gradients, [codec] * len(gradients), stats.backward_times
+            codecs = [codec] * len(gradients)
+            self.transfer = self._round_trip(gradients, codecs, stats.backward_times)
+        else:
+            outgoing = [[gradients[table] for table in layout.of(rank)] for rank in peers]
+            widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
+            # as many as went out: the forward exchange has made sure of that
+            rows = [[split[rank] for split in self.splits] for rank in peers]
+            self.transfer = exchange.wire.start(
+                outgoing,
+                [[codec] * len(peer) for peer in outgoing],
+                widths,
+                stats.backward_times,
+                Turn(self.sending.channels[1], *self.place),
+                rows,
+                codec,
             )
-            for x, size in zip(gradients, sizes, strict=True):
-                stats.backward.add(x.nbytes, size)
-            return
-        peers = range(exchange.world_size)
-        outgoing = [[gradients[table] for table in layout.of(rank)] for rank in peers]
-        codecs = [[codec] * len(peer) for peer in outgoing]
-        widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
-        # as many as went out: the forward exchange has made sure of that
-        rows = [[split[rank] for split in self.splits] for rank in peers]
-        turn = Turn(self.sending.channels[1], *self.place)
-        self.transfer = exchange.wire.start(
-            outgoing, codecs, widths, stats.backward_times, turn, rows, codec
-        )
         for sent in self.transfer.sent:
-            stats.backward.add(sent.original_nbytes, sent.encoded_nbytes)
+            stats.backward.add(sent)
 
     def wait_backward(self) -> list[torch.Tensor]:
         """Return the gradients of this rank's tables for all samples."""
-        if self.transfer is None:
-            return self._taken()
-        chunks = self.transfer.wait()
-        self.transfer = None
+        chunks = self._arrived()
+        if self.exchange.wire is None:
+            return chunks[0]
         whole = [torch.cat(parts) for parts in zip(*chunks, strict=True)]
         if self.exchange.gradient_division:
             # after decoding: half precision would lose gradients that are divided before

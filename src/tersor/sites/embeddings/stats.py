@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,8 +40,13 @@ class ExchangeStats:
         """Forward bytes of all tables."""
         total = Volume()
         for volume in self.tables.values():
-            total.add(volume.original_nbytes, volume.encoded_nbytes)
+            total.add(volume)
         return total
+
+    def count_forward(self, tables: Iterable[int], sent: Iterable[Volume]) -> None:
+        """Count what went out forward, given the table of each."""
+        for table, volume in zip(tables, sent, strict=True):
+            self.tables.setdefault(table, Volume()).add(volume)
 
     def __str__(self) -> str:
         names = ("", "original MiB", "encoded MiB", "ratio", *(f"{name} ms" for name in PHASES))
@@ -74,10 +79,8 @@ class ExchangeStats:
         """
         found = cls(num_exchanges=max((one.num_exchanges for one in every), default=0))
         for one in every:
-            found.backward.add(one.backward.original_nbytes, one.backward.encoded_nbytes)
-            for table, volume in one.tables.items():
-                total = found.tables.setdefault(table, Volume())
-                total.add(volume.original_nbytes, volume.encoded_nbytes)
+            found.backward.add(one.backward)
+            found.count_forward(one.tables, one.tables.values())
         found.forward_times = Stopwatch.slowest([one.forward_times for one in every])
         found.backward_times = Stopwatch.slowest([one.backward_times for one in every])
         return found

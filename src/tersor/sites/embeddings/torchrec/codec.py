@@ -17,7 +17,7 @@ import torch
 
 from tersor.codecs.codec import Codec
 from tersor.comm import Stopwatch, Volume
-from tersor.comm.all_to_all import AllToAll, ChunkVolume, Transfer
+from tersor.comm.all_to_all import AllToAll, Transfer
 from tersor.comm.group import Turn
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 from tersor.sites.embeddings.plan import CodecPlan
@@ -164,7 +164,7 @@ class VariableCodec(ABC):
         """Return what counts the time."""
 
     @abstractmethod
-    def _count(self, sent: Sequence[ChunkVolume]) -> None:
+    def _count(self, sent: Sequence[Volume]) -> None:
         """Count what went out."""
 
 
@@ -201,13 +201,11 @@ class ForwardCodec(VariableCodec):
     def _watch(self) -> Stopwatch:
         return self.stats.forward_times
 
-    def _count(self, sent: Sequence[ChunkVolume]) -> None:
+    def _count(self, sent: Sequence[Volume]) -> None:
         self.iteration += 1
         self.stats.num_exchanges += 1
-        blocks = (block for peer in self.route.outgoing for block in peer)
-        for block, one in zip(blocks, sent, strict=True):
-            volume = self.stats.tables.setdefault(block.table, Volume())
-            volume.add(one.original_nbytes, one.encoded_nbytes)
+        tables = (block.table for peer in self.route.outgoing for block in peer)
+        self.stats.count_forward(tables, sent)
 
 
 class PooledCodec(ForwardCodec):
@@ -244,9 +242,9 @@ class BackwardCodec(VariableCodec):
     def _watch(self) -> Stopwatch:
         return self.stats.backward_times
 
-    def _count(self, sent: Sequence[ChunkVolume]) -> None:
+    def _count(self, sent: Sequence[Volume]) -> None:
         for one in sent:
-            self.stats.backward.add(one.original_nbytes, one.encoded_nbytes)
+            self.stats.backward.add(one)
 
 
 class PassThrough:
@@ -276,7 +274,7 @@ class PassThrough:
     def encode(self, input_tensor: torch.Tensor, ctx: None = None) -> torch.Tensor:
         """Return what is given."""
         del ctx
-        self.stats.backward.add(input_tensor.nbytes, input_tensor.nbytes)
+        self.stats.backward.add(Volume(input_tensor.nbytes, input_tensor.nbytes))
         return input_tensor
 
     def calc_quantized_size(self, input_len: int, ctx: None = None) -> int:

@@ -14,16 +14,10 @@ from tersor.comm.agreement import check_same_everywhere
 from tersor.comm.all_to_all import AllToAll
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.sites.embeddings.plan import (
-    CANDIDATES,
-    DEFAULT_GBIT_S,
     BoundsArgument,
     CodecPlan,
-    as_policy,
-    check_bound_is_used,
-    link_gbit_s,
     make_backward,
-    make_codec,
-    warn_of_wide_bounds,
+    make_plan,
 )
 from tersor.sites.embeddings.stats import ExchangeStats
 from tersor.sites.embeddings.torchrec.codec import (
@@ -51,7 +45,7 @@ def torchrec_codecs(
     bounds: BoundsArgument = None,
     codec: str | Codec = "rows",
     backward: str | Codec = "half",
-    bandwidth_gbit_s: float = DEFAULT_GBIT_S,
+    bandwidth_gbit_s: float | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
     bandwidth_gbps: float | None = None,
@@ -70,7 +64,7 @@ def torchrec_codecs(
             ``bounds`` take precedence over the bound of a codec, which needs them.
         backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
             ``"group8"``, or any other id or codec. Bounded ones take their own bound.
-        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``.
+        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``; 10 if None.
         device: where the model computes.
         dtype: of rows and gradients.
         bandwidth_gbps: deprecated: the bandwidth in 10**9 bytes per second.
@@ -80,16 +74,13 @@ def torchrec_codecs(
         SpecError: the arguments contradict each other.
     """
     device = torch.device(device)
-    names = CANDIDATES if codec == "auto" else (codec,)
-    candidates = tuple(make_codec(name, device) for name in names)
-    check_bound_is_used(codec, bounds)
-    table_names = _names_of(tables)
-    policy = as_policy(bounds, table_names)
-    warn_of_wide_bounds(policy, table_names, stacklevel=2)
-    gbit_s = link_gbit_s(bandwidth_gbit_s, bandwidth_gbps, stacklevel=2)
-    plan = CodecPlan(candidates, policy, bandwidth_gbit_s=gbit_s)
+    names = _names_of(tables)
+    plan = make_plan(
+        codec, bounds, names, device,
+        bandwidth_gbit_s=bandwidth_gbit_s, bandwidth_gbps=bandwidth_gbps,
+    )  # fmt: skip
     gradients = None if backward == "none" else make_backward(backward, device)
-    return TorchRecCodecs(table_names, plan, gradients, device, dtype)
+    return TorchRecCodecs(names, plan, gradients, device, dtype)
 
 
 def _names_of(tables: Sequence[Any]) -> tuple[str, ...]:
