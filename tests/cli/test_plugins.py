@@ -68,7 +68,7 @@ BROKEN = {
     "misnamed": ("Mine", CODEC.format(id="another"), "its codec_id is 'another'"),
     "abstract": ("Mine", CODEC.format(id="abstract").replace("max_n", "n"), "lacks max_nbytes"),
     "function": ("make", "def make(): pass", "no subclass of tersor.Codec"),
-    "flat": ("Mine", CODEC.format(id="flat"), "taken by tersor.codecs.flat:Flat"),
+    "flat": ("Mine", CODEC.format(id="flat"), "taken by tersor.codecs.stream:Flat"),
 }
 
 

@@ -11,8 +11,8 @@ import torch
 
 from tersor import Bound, codec_ids, compress, create, decompress
 from tersor.codecs import Codec, from_config, get, register, registry
-from tersor.codecs.flat import Flat
 from tersor.codecs.raw import Raw
+from tersor.codecs.stream import Flat
 from tersor.errors import SpecError, UnknownCodecError, UnsupportedVersionError
 from tests.checks import assert_rejects
 from tests.distributions import NEGATE, install
@@ -95,7 +95,7 @@ def test_an_id_that_another_package_takes_too_is_warned_of_once(tmp_path, monkey
     (record,) = caplog.records
     assert record.message == (
         "codec 'flat' of package 'taker' cannot be used: its id is taken by "
-        "tersor.codecs.flat:Flat; update or uninstall 'taker'"
+        "tersor.codecs.stream:Flat; update or uninstall 'taker'"
     )
     assert "taker" not in sys.modules
 
@@ -124,7 +124,7 @@ def test_an_entry_point_of_any_form_is_compared_with_the_codec_that_has_its_id(
     install(tmp_path, "taker", {"flat": value}, NEGATE)
     monkeypatch.syspath_prepend(tmp_path)
     _, (problem,) = registry.usable_codecs()
-    assert "its id is taken by tersor.codecs.flat:Flat" in problem
+    assert "its id is taken by tersor.codecs.stream:Flat" in problem
 
 
 def test_what_is_no_codec_is_not_registered():

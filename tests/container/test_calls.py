@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tersor import Bound, create
-from tersor.codecs.flat import Flat
+from tersor.codecs.stream import Flat
 from tersor.container.coding import _calls
 
 

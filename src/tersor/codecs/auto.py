@@ -13,12 +13,11 @@ import torch
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs.bounded import check_is_bound
 from tersor.codecs.codec import Codec, materialised
-from tersor.codecs.entropy import Huffman
-from tersor.codecs.flat import Delta, Flat
 from tersor.codecs.packed import Packed
 from tersor.codecs.raw import Raw
 from tersor.codecs.registry import register
 from tersor.codecs.rows import Rows
+from tersor.codecs.stream import Delta, Flat, Huffman
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.rows.layout import row_shape

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -45,6 +44,8 @@ class GroupCodec(FixedCodec):
     comes back infinite.
     """
 
+    nbits: ClassVar[int]
+    """Bits per value."""
     takes_seed: ClassVar[bool] = True
     encode_op: ClassVar[Op] = encode_groups
     decode_op: ClassVar[Op] = decode_groups
@@ -66,11 +67,6 @@ class GroupCodec(FixedCodec):
             raise SpecError(f"hadamard must be true or false, not {self.hadamard!r}")
         if self.hadamard and self.group % ORDER:
             raise SpecError(f"with hadamard, group must be a multiple of 32, not {self.group}")
-
-    @property
-    @abstractmethod
-    def nbits(self) -> int:
-        """Bits per value."""
 
     def pipeline(self) -> GroupPipeline:
         """Transform perhaps, quantize."""
@@ -156,11 +152,7 @@ class Group8(GroupCodec):
     """8 bits per value, 127 levels on each side of zero."""
 
     codec_id: ClassVar[str] = "group8"
-
-    @property
-    def nbits(self) -> int:
-        """Bits per value."""
-        return 8
+    nbits: ClassVar[int] = 8
 
 
 @register
@@ -169,8 +161,4 @@ class Group4(GroupCodec):
     """4 bits per value, 7 levels on each side of zero."""
 
     codec_id: ClassVar[str] = "group4"
-
-    @property
-    def nbits(self) -> int:
-        """Bits per value."""
-        return 4
+    nbits: ClassVar[int] = 4

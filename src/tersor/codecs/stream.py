@@ -1,4 +1,8 @@
-"""What codecs of one stream of codes share: quantize, predict perhaps, encode."""
+"""The codecs of one stream of codes: quantize, predict perhaps, encode.
+
+``flat`` and ``delta`` pack at fixed lengths, the fastest way to a bounded error; ``huffman`` and
+``ans`` code the entropy; ``lz4`` and ``zstd`` look for repetitions.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tersor.codecs.pipeline import BoundedPipeline
+from tersor.codecs.registry import register
 from tersor.errors import SpecError
 from tersor.kernels.batch import decode_streams, encode_streams
+from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.encoders.encoder import Encoder
+from tersor.kernels.batch.encoders.entropy import AnsEncoder, HuffmanEncoder
+from tersor.kernels.batch.encoders.lz import Lz4Encoder, ZstdEncoder
 from tersor.kernels.batch.pipeline import Bounded, Pipeline, StreamPipeline
 from tersor.kernels.runtime.op import Op
 
@@ -42,3 +50,100 @@ class StreamCodec(BoundedPipeline):
     def pipeline(self) -> StreamPipeline:
         """Quantize, predict, encode."""
         return Pipeline(None, Bounded(), self.lorenzo, self.encoder())
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flat(StreamCodec):
+    """Quantize and pack blocks of 32 or 64 codes at the width their largest code needs.
+
+    ``base`` stores each block relative to its smallest code: for smooth data far from zero.
+    """
+
+    codec_id: ClassVar[str] = "flat"
+
+    block: int = 32
+    base: bool = False
+
+    def encoder(self) -> BitpackEncoder:
+        """Fixed-length packing."""
+        return BitpackEncoder(block=self.block, base=self.base)
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delta(StreamCodec):
+    """``flat`` after Lorenzo prediction: for smooth data."""
+
+    codec_id: ClassVar[str] = "delta"
+
+    lorenzo: int = 1
+    block: int = 32
+
+    def encoder(self) -> BitpackEncoder:
+        """Fixed-length packing."""
+        return BitpackEncoder(block=self.block)
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Huffman(StreamCodec):
+    """Quantize and Huffman-code: small, and fast to decode on a CPU."""
+
+    codec_id: ClassVar[str] = "huffman"
+
+    def encoder(self) -> HuffmanEncoder:
+        """Huffman coding."""
+        return HuffmanEncoder()
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ans(StreamCodec):
+    """Quantize and rANS-code: within 1 % of the entropy, made for GPUs.
+
+    ``frequencies`` is an optional static table, known to both sides and not stored: one entry per
+    code, centred on code 0, and the last for the escape; see ``AnsEncoder``.
+    """
+
+    codec_id: ClassVar[str] = "ans"
+
+    frequencies: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Take lists as JSON gives them."""
+        if isinstance(self.frequencies, list):
+            object.__setattr__(self, "frequencies", tuple(self.frequencies))
+        StreamCodec.__post_init__(self)
+
+    def encoder(self) -> AnsEncoder:
+        """RANS coding."""
+        return AnsEncoder(frequencies=self.frequencies)
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lz4(StreamCodec):
+    """Quantize and compress with lz4."""
+
+    codec_id: ClassVar[str] = "lz4"
+
+    acceleration: int = 1
+
+    def encoder(self) -> Lz4Encoder:
+        """Lz4 frames."""
+        return Lz4Encoder(acceleration=self.acceleration)
+
+
+@register
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Zstd(StreamCodec):
+    """Quantize and compress with zstd."""
+
+    codec_id: ClassVar[str] = "zstd"
+
+    level: int = 1
+
+    def encoder(self) -> ZstdEncoder:
+        """Zstd frames."""
+        return ZstdEncoder(level=self.level)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tersor import encode_batch
-from tersor.codecs.entropy import Ans
+from tersor.codecs.stream import Ans
 from tersor.errors import CorruptDataError
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tersor.codecs.flat import Flat
+from tersor.codecs.stream import Flat
 from tersor.errors import CorruptDataError
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.runtime.op import use_backend
