@@ -14,9 +14,9 @@ SMALL = Trial(create("raw"), ratio=40.0, encode_gbps=5.0, decode_gbps=5.0)
 
 
 def test_speedup_is_the_published_formula():
-    assert predicted_speedup(13.4, 45.0, 290.0, 32.0) == pytest.approx(
-        1 / (1 / 13.4 + 4 * (1 / 45 + 1 / 290))
-    )
+    assert predicted_speedup(
+        ratio=13.4, encode_gbps=45.0, decode_gbps=290.0, bandwidth_gbit_s=32.0
+    ) == pytest.approx(1 / (1 / 13.4 + 4 * (1 / 45 + 1 / 290)))
 
 
 def test_a_slow_link_wants_small_payloads_and_a_fast_one_speed():

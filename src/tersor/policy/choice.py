@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from statistics import median
 from typing import Any, Final
 
@@ -15,10 +15,11 @@ from tersor.codecs.codec import Codec, materialised
 from tersor.errors import SpecError
 
 _ROUNDS: Final = 3
+_MEASURED: Final = ("ratio", "encode_gbps", "decode_gbps")
 
 
 def predicted_speedup(
-    ratio: float, encode_gbps: float, decode_gbps: float, bandwidth_gbit_s: float
+    *, ratio: float, encode_gbps: float, decode_gbps: float, bandwidth_gbit_s: float
 ) -> float:
     """Return how many times faster an exchange is than without compression.
 
@@ -41,13 +42,18 @@ class Trial:
     """What a codec did on a sample: original / encoded bytes, and speeds in GB/s of the original."""
 
     codec: Codec
+    _: KW_ONLY
     ratio: float
     encode_gbps: float
     decode_gbps: float
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
         """See ``predicted_speedup``."""
-        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s)
+        return predicted_speedup(bandwidth_gbit_s=bandwidth_gbit_s, **self.measured())
+
+    def measured(self) -> dict[str, float]:
+        """Return the ratio and the speeds by name."""
+        return {name: getattr(self, name) for name in _MEASURED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +99,7 @@ class Choice:
 
     def to_config(self) -> list[dict[str, float]]:
         """Return what was measured of each trial, in the form that JSON can hold."""
-        return [
-            {"ratio": t.ratio, "encode_gbps": t.encode_gbps, "decode_gbps": t.decode_gbps}
-            for t in self.trials
-        ]
+        return [trial.measured() for trial in self.trials]
 
     @classmethod
     def from_config(
@@ -110,13 +113,13 @@ class Choice:
         Raises:
             SpecError: this is no such form, or is one of another number of codecs.
         """
-        names = ("ratio", "encode_gbps", "decode_gbps")
         try:
-            measured = [[float(trial[name]) for name in names] for trial in config]
-            trials = [Trial(codec, *values) for codec, values in zip(codecs, measured, strict=True)]
+            measured = [{name: float(trial[name]) for name in _MEASURED} for trial in config]
+            pairs = zip(codecs, measured, strict=True)
+            trials = [Trial(codec, **values) for codec, values in pairs]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise SpecError("this is no saved choice between these codecs") from error
-        if not all(0 < value < math.inf for values in measured for value in values):
+        if not all(0 < value < math.inf for values in measured for value in values.values()):
             raise SpecError("a saved choice has ratios and speeds above 0, not others")
         return cls.of(trials, bandwidth_gbit_s)
 

@@ -96,7 +96,12 @@ class Measured:
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
         """Return how many times faster it makes sending over a link, encoding and decoding counted."""
-        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s)
+        return predicted_speedup(
+            ratio=self.ratio,
+            encode_gbps=self.encode_gbps,
+            decode_gbps=self.decode_gbps,
+            bandwidth_gbit_s=bandwidth_gbit_s,
+        )
 
 
 def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:

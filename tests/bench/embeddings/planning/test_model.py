@@ -21,7 +21,10 @@ def test_without_latency_and_fixed_costs_the_speedup_is_that_of_the_choice_of_co
     # one rank's own share never travels, which the other formula does not know
     for ranks, tolerance in ((4096, 1e-3), (64, 2e-2)):
         found = made.predict("float32", ranks).transfers_s / made.predict("some", ranks).transfers_s
-        assert found == pytest.approx(predicted_speedup(10.0, 100.0, 50.0, 8.0), rel=tolerance)
+        wanted = predicted_speedup(
+            ratio=10.0, encode_gbps=100.0, decode_gbps=50.0, bandwidth_gbit_s=8.0
+        )
+        assert found == pytest.approx(wanted, rel=tolerance)
 
 
 def test_every_part_of_the_formula_is_counted():

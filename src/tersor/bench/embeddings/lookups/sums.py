@@ -95,7 +95,12 @@ class Sum:
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
         """Return the predicted speed-up of sending, over float32 as it is."""
-        return predicted_speedup(self.ratio, self.encode_gbps, self.decode_gbps, bandwidth_gbit_s)
+        return predicted_speedup(
+            ratio=self.ratio,
+            encode_gbps=self.encode_gbps,
+            decode_gbps=self.decode_gbps,
+            bandwidth_gbit_s=bandwidth_gbit_s,
+        )
 
     @property
     def pays_up_to_gbit_s(self) -> float:
