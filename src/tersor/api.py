@@ -55,9 +55,7 @@ def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
         raise SpecError(f"values of {x.dtype} take no bytes; give an array of numbers")
     if not x.dtype.isnative:
         x = x.astype(x.dtype.newbyteorder("="))
-    if not x.flags.writeable or any(stride < 0 for stride in x.strides):
-        x = x.copy()
-    if any(stride % x.itemsize for stride in x.strides):
+    if not x.flags.writeable or any(step < 0 or step % x.itemsize for step in x.strides):
         x = x.copy()
     try:
         return torch.from_numpy(x)
@@ -99,11 +97,7 @@ def compress(
 
 @overload
 def decompress(
-    packed: Packed, out: None = None, *, max_nbytes: int | None = None
-) -> torch.Tensor: ...
-@overload
-def decompress(
-    packed: Packed, out: torch.Tensor, *, max_nbytes: int | None = None
+    packed: Packed, out: torch.Tensor | None = None, *, max_nbytes: int | None = None
 ) -> torch.Tensor: ...
 @overload
 def decompress(

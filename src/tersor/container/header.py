@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from tersor.division import ceil_div
 from tersor.errors import BackendUnavailableError, CorruptDataError, UnsupportedVersionError
 
 FORMAT_VERSION: Final = 1
@@ -90,8 +89,7 @@ class SectionTable(Sequence[Section]):
         return int(self.rows[:, 1].max(initial=0))
 
 
-@dataclass(frozen=True, slots=True)
-class Trailer:
+class Trailer(NamedTuple):
     """The last bytes of a file: where table and index are, and their checksum."""
 
     table_offset: int
@@ -109,16 +107,6 @@ def checksum_of(data: bytes | memoryview) -> int:
             "reading and writing .tsr data needs xxhash, which cannot be imported; install it"
         ) from error
     return xxhash.xxh3_64_intdigest(data)
-
-
-def padded_nbytes(nbytes: int) -> int:
-    """Round up to a multiple of ``ALIGNMENT``.
-
-    Example:
-        >>> padded_nbytes(0), padded_nbytes(1), padded_nbytes(8)
-        (0, 8, 8)
-    """
-    return ceil_div(nbytes, ALIGNMENT) * ALIGNMENT
 
 
 def pack_preamble() -> bytes:
@@ -143,12 +131,10 @@ def check_preamble(preamble: bytes) -> None:
 def pack_end(table_offset: int, sections: Sequence[Section], index: bytes) -> bytes:
     """Return everything that follows the last section: table, index and trailer."""
     table = b"".join(SECTION.pack(*section) for section in sections)
-    trailer = TRAILER.pack(table_offset, len(sections), len(index), 0, END_MAGIC)
-    signed = trailer[:_SIGNED_TRAILER_NBYTES]
+    numbers = table_offset, len(sections), len(index)
+    signed = TRAILER.pack(*numbers, 0, END_MAGIC)[:_SIGNED_TRAILER_NBYTES]
     checksum = checksum_of(pack_preamble() + table + index + signed)
-    return (
-        table + index + TRAILER.pack(table_offset, len(sections), len(index), checksum, END_MAGIC)
-    )
+    return table + index + TRAILER.pack(*numbers, checksum, END_MAGIC)
 
 
 def parse_trailer(trailer: bytes, file_nbytes: int) -> Trailer:
@@ -171,8 +157,7 @@ def parse_trailer(trailer: bytes, file_nbytes: int) -> Trailer:
 def check_end(preamble: bytes, table: bytes, index: bytes, trailer: bytes) -> None:
     """Compare the trailer's checksum with the bytes it covers."""
     signed = preamble + table + index + trailer[:_SIGNED_TRAILER_NBYTES]
-    checksum = TRAILER.unpack(trailer)[3]
-    if checksum_of(signed) != checksum:
+    if checksum_of(signed) != TRAILER.unpack(trailer)[3]:
         raise CorruptDataError("the index of the file is damaged: its checksum does not match")
 
 

@@ -23,16 +23,9 @@ from tersor.errors import CorruptDataError, UnknownCodecError, UnsupportedVersio
 from tersor.types import TensorInfo
 
 _KEYS: Final = {
-    "name",
-    "codec",
-    "shape",
-    "dtype",
-    "chunk_values",
-    "num_chunks",
-    "error_bound",
-    "reason",
+    "name", "codec", "shape", "dtype", "chunk_values", "num_chunks", "error_bound", "reason",
     "metadata",
-}
+}  # fmt: skip
 MAX_INDEX_MARKS: Final = 2**22
 """Most values in an index, as ``num_marks`` counts them. Lists and objects take 30 times the memory
 of their JSON: 16 MiB of them took 728 MB."""

@@ -24,7 +24,6 @@ from tersor.container.header import (
     check_end,
     check_preamble,
     checksum_of,
-    padded_nbytes,
     parse_table,
     parse_trailer,
 )
@@ -38,13 +37,9 @@ from tersor.errors import (
 )
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.memory import check_fits, check_limit, reports_lack
+from tersor.raw_bytes import padded
 
-_ABOUT_THE_FILE = (
-    CorruptDataError,
-    MemoryLimitError,
-    UnknownCodecError,
-    UnsupportedVersionError,
-)
+_ABOUT_THE_FILE = (CorruptDataError, MemoryLimitError, UnknownCodecError, UnsupportedVersionError)
 _CPU = torch.device("cpu")
 
 
@@ -52,8 +47,7 @@ class Reader:
     """Open a container file; only preamble, section table, index and trailer are read.
 
     One reader may be used from several threads, and one of a path also in processes that were forked
-    later. Memory: the index, and one encoded chunk at a
-    time besides what is returned.
+    later. Memory: the index, and one encoded chunk at a time besides what is returned.
 
     Args:
         source: a path; or a binary stream, read from its position to its end and not closed. A
@@ -255,16 +249,13 @@ class Reader:
     def _payload(self, entry: ArrayEntry, index: int) -> torch.Tensor:
         """Return one section as a uint8 tensor that nothing else refers to."""
         section = entry.sections[index]
-        data = self._read_tensor(section.offset, padded_nbytes(section.nbytes))
+        data = self._read_tensor(section.offset, padded(section.nbytes))
         payload, padding = data[: section.nbytes], data[section.nbytes :]
+        damage = "its padding is not zero" if padding.any() else ""
         if checksum_of(payload.numpy().data) != section.checksum:
-            raise CorruptDataError(
-                f"array {entry.name!r}, chunk {index} is damaged: its checksum does not match"
-            )
-        if padding.any():
-            raise CorruptDataError(
-                f"array {entry.name!r}, chunk {index} is damaged: its padding is not zero"
-            )
+            damage = "its checksum does not match"
+        if damage:
+            raise CorruptDataError(f"array {entry.name!r}, chunk {index} is damaged: {damage}")
         return payload
 
     def _read_bytes(self, offset: int, nbytes: int) -> bytes:

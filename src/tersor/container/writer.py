@@ -17,13 +17,7 @@ from tersor.codecs.codec import Codec, check_chunk_values, materialised
 from tersor.codecs.packed import Packed
 from tersor.codecs.registry import check_is_codec
 from tersor.container.atomic import atomic_write
-from tersor.container.header import (
-    ALIGNMENT,
-    Section,
-    checksum_of,
-    pack_end,
-    pack_preamble,
-)
+from tersor.container.header import ALIGNMENT, Section, checksum_of, pack_end, pack_preamble
 from tersor.container.index import array_entry, fits_index, join_index, num_marks
 from tersor.errors import SpecError
 from tersor.memory import reports_lack
@@ -123,7 +117,8 @@ class Writer:
         codec.check_supported(info.dtype)
         x = materialised(x)
         flat = x.view(-1)
-        plan = ChunkPlan(info.shape, _checked_chunk_values(chunk_values))
+        check_chunk_values(chunk_values)
+        plan = ChunkPlan(info.shape, chunk_values)
         error_bound = codec.resolve_bound(x)
         # on a chunk as it will be encoded: a huge slice is cut into flat runs
         middle = plan[len(plan) // 2]
@@ -174,18 +169,10 @@ class Writer:
         check_is_codec(codec)
         codec.check_supported(info.dtype)
         error_bound = _checked_promise(error_bound, codec)
-        chunk_values = _checked_chunk_values(chunk_values)
+        check_chunk_values(chunk_values)
         checked = _checked_chunks(name, info, ChunkPlan(info.shape, chunk_values), chunks)
-        entry = array_entry(
-            _checked_text(name),
-            info,
-            codec,
-            chunk_values,
-            error_bound,
-            _checked_text(reason),
-            _checked_metadata(metadata),
-        )
-        self._add_payloads(name, entry, (codec.pack_chunk(x, error_bound) for x in checked))
+        payloads = (codec.pack_chunk(x, error_bound) for x in checked)
+        self._add(name, info, codec, chunk_values, error_bound, reason, metadata, payloads)
 
     @reports_lack
     def add_packed(
@@ -203,18 +190,23 @@ class Writer:
         num_chunks = len(ChunkPlan(packed.info.shape, packed.chunk_values))
         if num_chunks != len(packed.payloads):
             raise SpecError(f"{num_chunks} payloads expected, {len(packed.payloads)} given")
-        entry = array_entry(
-            _checked_text(name),
-            packed.info,
-            packed.codec,
-            packed.chunk_values,
-            packed.error_bound if packed.codec.takes_bound() else None,
-            _checked_text(packed.reason),
-            _checked_metadata(metadata),
-        )
-        self._add_payloads(name, entry, packed.payloads)
+        error_bound = packed.error_bound if packed.codec.takes_bound() else None
+        about = packed.info, packed.codec, packed.chunk_values, error_bound, packed.reason
+        self._add(name, *about, metadata, packed.payloads)
 
-    def _add_payloads(self, name: str, entry: bytes, payloads: Iterable[torch.Tensor]) -> None:
+    def _add(
+        self,
+        name: str,
+        info: TensorInfo,
+        codec: Codec,
+        chunk_values: int,
+        error_bound: float | None,
+        reason: str,
+        metadata: Mapping[str, str] | None,
+        payloads: Iterable[torch.Tensor],
+    ) -> None:
+        name, reason, metadata = _checked_text(name), _checked_text(reason), _checked(metadata)
+        entry = array_entry(name, info, codec, chunk_values, error_bound, reason, metadata)
         if self._closed or self._half_array is not None:
             raise SpecError("this writer is closed or failed before; make a new one")
         if name in self._arrays:
@@ -234,8 +226,7 @@ class Writer:
 
     def _write_section(self, payload: torch.Tensor) -> None:
         data = payload.detach().cpu().contiguous().numpy().data
-        checksum = checksum_of(data)
-        self._sections.append(Section(self._offset, data.nbytes, checksum))
+        self._sections.append(Section(self._offset, data.nbytes, checksum_of(data)))
         self._write(data)
         self._write(bytes(-data.nbytes % ALIGNMENT))
 
@@ -282,11 +273,6 @@ def _checked_chunks(
         raise SpecError(f"array {name!r} has {len(plan)} chunks, but more were given")
 
 
-def _checked_chunk_values(chunk_values: int) -> int:
-    check_chunk_values(chunk_values)
-    return chunk_values
-
-
 def _checked_promise(error_bound: float | None, codec: Codec) -> float | None:
     if (error_bound is not None) != codec.takes_bound():
         promise = "an error bound" if codec.takes_bound() else "no error bound"
@@ -304,7 +290,7 @@ def _checked_text(text: str) -> str:
     return text
 
 
-def _checked_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
+def _checked(metadata: Mapping[str, str] | None) -> Mapping[str, str]:
     if metadata is None:
         return {}
     if not isinstance(metadata, Mapping):

@@ -139,18 +139,6 @@ def assert_promised(codec: Codec, packed: Packed, x: Tensor) -> None:
         require(promised == asked, f"the bound is {asked!r}, resolve_bound says {promised!r}")
 
 
-def _deterministic(codec: Codec, x: Tensor) -> None:
-    encode_twice(codec, x)
-
-
-def _sized(codec: Codec, x: Tensor) -> None:
-    assert_size(codec, codec.pack(x))
-
-
-def _filled(codec: Codec, x: Tensor) -> None:
-    decode_into_poison(codec.pack(x))
-
-
 def _bounded(codec: Codec, x: Tensor) -> None:
     if x.dtype not in FLOAT_DTYPES:
         return
@@ -233,10 +221,10 @@ def _refuses_other_bytes(codec: Codec, x: Tensor) -> None:
         require(refused or not is_wrong, f"{sizes}; raise CorruptDataError")
 
 
-CHECKS: Final[dict[str, Callable[[Codec, Tensor], None]]] = {
-    "same bytes every time": _deterministic,
-    "size as max_nbytes says": _sized,
-    "decoding fills out": _filled,
+CHECKS: Final[dict[str, Callable[[Codec, Tensor], object]]] = {
+    "same bytes every time": encode_twice,
+    "size as max_nbytes says": lambda codec, x: assert_size(codec, codec.pack(x)),
+    "decoding fills out": lambda codec, x: decode_into_poison(codec.pack(x)),
     "bound holds": _bounded,
     "NaN and infinities stay": _keeps_what_is_not_finite,
     "small values stay finite": _stays_finite,
@@ -248,7 +236,7 @@ CHECKS: Final[dict[str, Callable[[Codec, Tensor], None]]] = {
 
 
 def _problems(
-    check: Callable[[Codec, Tensor], None], codec: Codec, bounds: Sequence[Bound]
+    check: Callable[[Codec, Tensor], object], codec: Codec, bounds: Sequence[Bound]
 ) -> Iterator[str]:
     """Yield what a check finds for ``codec``, and for the same codec with each of ``bounds``."""
     for bound in (None, *bounds):
@@ -271,7 +259,7 @@ def _case(codec: Codec, label: str, x: Tensor) -> str:
     return f"{label} of {str(x.dtype).removeprefix('torch.')}{bound}"
 
 
-def _problem(check: Callable[..., None], *arguments: Any) -> str:
+def _problem(check: Callable[..., object], *arguments: Any) -> str:
     """Return what a check found, in one line; empty if nothing."""
     with Attempt() as attempt:
         check(*arguments)

@@ -43,16 +43,19 @@ class Context:
 
 
 class VariableCodec(ABC):
-    """One direction of an all-to-all of TorchRec."""
+    """One direction of an all-to-all of TorchRec.
+
+    Attributes:
+        quantized_dtype: what TorchRec's planner takes the size of one value from.
+        iteration: that bounds decay with; 0 for what has none.
+    """
+
+    quantized_dtype = torch.uint8
 
     def __init__(self, route: Route, wire: AllToAll, stats: ExchangeStats, channel: str) -> None:
         self.route, self.wire, self.stats, self.channel = route, wire, stats, channel
         self.num_started = 0
-
-    @property
-    def quantized_dtype(self) -> torch.dtype:
-        """What TorchRec's planner takes the size of one value from."""
-        return torch.uint8
+        self.iteration = 0
 
     def create_context(self) -> Context:
         """Return the memory of one exchange."""
@@ -118,7 +121,7 @@ class VariableCodec(ABC):
         rows = self.route.rows(receive)
         # sizes travel ahead even where all ranks know them: a peer that left is noticed then, and not
         # in TorchRec's own collective, which would wait for it
-        turn = Turn(self.channel, self.num_started, self._iteration())
+        turn = Turn(self.channel, self.num_started, self.iteration)
         self.num_started += 1
         ctx.transfer = self.wire.start(
             outgoing, self._codecs(flat), widths, self._watch(), turn, rows
@@ -155,10 +158,6 @@ class VariableCodec(ABC):
     def _codecs(self, flat: torch.Tensor) -> list[list[Codec]]:
         """Return the codec of every chunk, per destination."""
 
-    def _iteration(self) -> int:
-        """Return the iteration that bounds decay with; 0 for what has none."""
-        return 0
-
     @abstractmethod
     def _watch(self) -> Stopwatch:
         """Return what counts the time."""
@@ -178,7 +177,6 @@ class ForwardCodec(VariableCodec):
     ) -> None:
         super().__init__(route, wire, stats, channel)
         self.plan = plan
-        self.iteration = 0
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on with a saved iteration and saved choices; see ``CodecPlan.load_state_dict``."""
@@ -194,9 +192,6 @@ class ForwardCodec(VariableCodec):
             self.plan.remeasure_if_due(list(rows), list(rows.values()), self.iteration)
         chosen = [self.plan.codec(block.table, self.iteration) for block in own]
         return [chosen] * self.route.world_size
-
-    def _iteration(self) -> int:
-        return self.iteration
 
     def _watch(self) -> Stopwatch:
         return self.stats.forward_times
@@ -254,12 +249,7 @@ class PassThrough:
     """
 
     def __init__(self, dtype: torch.dtype, stats: ExchangeStats) -> None:
-        self.dtype, self.stats = dtype, stats
-
-    @property
-    def quantized_dtype(self) -> torch.dtype:
-        """The dtype of what travels."""
-        return self.dtype
+        self.quantized_dtype, self.stats = dtype, stats
 
     def create_context(self) -> None:
         """Remember nothing."""
