@@ -194,31 +194,23 @@ def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, N
     return gradient, None, None
 
 
-# bounded codecs read sizes back and keep memory between calls, which no CUDA graph can hold
-_TAGS: Final = (torch.Tag.cudagraph_unsafe,)
+def _operator(name: str, arguments: str, run: Any, fake: Any) -> Any:
+    """Register an operator that returns a tensor; ``fake`` says of which shape."""
+    operator = torch.library.custom_op(
+        f"tersor::{name}",
+        run,
+        mutates_args=(),
+        schema=f"({arguments}) -> Tensor",
+        # bounded codecs read sizes back and keep memory between calls, which no CUDA graph can hold
+        tags=(torch.Tag.cudagraph_unsafe,),
+    )
+    operator.register_fake(fake)
+    return operator
 
-_ENCODE = torch.library.custom_op(
-    "tersor::encode",
-    _encode,
-    mutates_args=(),
-    schema="(Tensor x, str spec, Tensor? seed=None) -> Tensor",
-    tags=_TAGS,
-)
-_ENCODE.register_fake(_encode_fake)
-_DECODE = torch.library.custom_op(
-    "tersor::decode",
-    _decode,
-    mutates_args=(),
-    schema="(Tensor payload, str spec, SymInt[] shape, ScalarType dtype) -> Tensor",
-    tags=_TAGS,
-)
-_DECODE.register_fake(_decode_fake)
-_ROUND_TRIP = torch.library.custom_op(
-    "tersor::round_trip",
-    _round_trip,
-    mutates_args=(),
-    schema="(Tensor x, str spec, Tensor? seed=None) -> Tensor",
-    tags=_TAGS,
-)
-_ROUND_TRIP.register_fake(_round_trip_fake)
+
+_ENCODING: Final = "Tensor x, str spec, Tensor? seed=None"
+_DECODING: Final = "Tensor payload, str spec, SymInt[] shape, ScalarType dtype"
+_ENCODE: Final = _operator("encode", _ENCODING, _encode, _encode_fake)
+_DECODE: Final = _operator("decode", _DECODING, _decode, _decode_fake)
+_ROUND_TRIP: Final = _operator("round_trip", _ENCODING, _round_trip, _round_trip_fake)
 _ROUND_TRIP.register_autograd(_straight_through)
