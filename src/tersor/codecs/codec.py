@@ -14,26 +14,15 @@ import torch
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.codecs.packed import Packed
 from tersor.errors import CorruptDataError, SpecError
-from tersor.kernels.batch.encoded_list import (
-    EncodedList,
-    Undecoded,
-    finish_decoding,
-    settled,
-)
+from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, finish_decoding, settled
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.runtime.threads import fork_safe
 from tersor.raw_bytes import empty
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
 
 _COMPUTING: Final = (
-    "resolve_bound",
-    "encode",
-    "decode",
-    "pack",
-    "unpack",
-    "encode_difference",
-    "decode_add",
-)
+    "resolve_bound", "encode", "decode", "pack", "unpack", "encode_difference", "decode_add",
+)  # fmt: skip
 """The methods of codecs that compute with tensors."""
 
 
@@ -136,8 +125,7 @@ class Codec(ABC):
         limits = encoded.ranges[0] if encoded.ranges else None
         if limits is None or not self.takes_bound():
             return self.resolve_bound(x)
-        bound: Bound = self.bound  # type: ignore[attr-defined]
-        return bound.resolve(*limits)
+        return self.own_bound().resolve(*limits)
 
     def pack_chunk(self, x: torch.Tensor, error_bound: float | None = None) -> torch.Tensor:
         """Return the payload of one contiguous chunk.
@@ -180,6 +168,11 @@ class Codec(ABC):
         """True if the codec promises an error, and so has an option ``bound``."""
         return any(f.name == "bound" for f in fields(cls))
 
+    def own_bound(self) -> Bound:
+        """Return the option ``bound`` of a codec that ``takes_bound``."""
+        bound: Bound = self.bound  # type: ignore[attr-defined]
+        return bound
+
     @classmethod
     def options_on(cls, device: torch.device) -> dict[str, Any]:
         """Return the options to take for tensors on ``device`` where nobody names any."""
@@ -187,9 +180,10 @@ class Codec(ABC):
         return {}
 
     @classmethod
-    def option_names(cls) -> list[str]:
+    @cache
+    def option_names(cls) -> tuple[str, ...]:
         """Return the names of the options, without ``bound``."""
-        return list(option_names_of(cls))
+        return tuple(f.name for f in fields(cls) if f.name != "bound")
 
     @classmethod
     def check_options(cls, names: Iterable[str]) -> None:
@@ -217,12 +211,6 @@ class Codec(ABC):
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)
-
-
-@cache
-def option_names_of(codec: type[Codec]) -> tuple[str, ...]:
-    """Return the names of the options of a codec, without ``bound``."""
-    return tuple(f.name for f in fields(codec) if f.name != "bound")
 
 
 def _fork_safe_member(member: Any) -> Any:
@@ -258,8 +246,7 @@ def check_chunk_values(chunk_values: int) -> None:
 
 def checked_payload(payload: torch.Tensor) -> torch.Tensor:
     """Return ``payload`` where parts of it can be seen as wider numbers: a copy if need be."""
-    if payload.dtype != torch.uint8 or payload.dim() != 1:
-        raise CorruptDataError("a payload must be a one-dimensional uint8 tensor")
+    check_payload_size(payload, 0)
     in_place = payload.is_contiguous() and payload.storage_offset() % 8 == 0
     return payload if in_place and payload.data_ptr() % 8 == 0 else payload.clone()
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from tersor.codecs.bounded import BoundedCodec
-from tersor.codecs.codec import Codec, option_names_of
+from tersor.codecs.codec import Codec
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.batch.pipeline import Pipeline
@@ -32,7 +32,7 @@ class PipelineCodec(Codec):
 
     def batch_key(self) -> Hashable:
         """See ``Codec.batch_key``: codecs that differ in their bound alone share a call."""
-        return type(self), *(getattr(self, name) for name in option_names_of(type(self)))
+        return type(self), *(getattr(self, name) for name in self.option_names())
 
     def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded | None:
         """See ``Codec.decode``."""

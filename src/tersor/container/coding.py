@@ -19,7 +19,7 @@ from tersor.codecs.codec import (
 )
 from tersor.codecs.registry import check_is_codec
 from tersor.container.batch import Batch, Part, runs_on_gpu
-from tersor.container.decoding import Decoding
+from tersor.container.decoding import Decoding, decode_left
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
@@ -27,7 +27,7 @@ from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu_runs import split_by_nbytes
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.raw_bytes import padded
-from tersor.types import Bound, TensorInfo, check_tensor
+from tersor.types import TensorInfo, check_tensor
 
 
 def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
@@ -66,14 +66,9 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
 def _encode(xs: Sequence[torch.Tensor], codecs: Sequence[Codec], places: range) -> list[Part]:
     parts = []
     for codec, group in _calls(codecs, xs, places):
-        bounds = [_bound_of(codecs[k]) for k in group] if codec.takes_bound() else None
+        bounds = [codecs[k].own_bound() for k in group] if codec.takes_bound() else None
         parts.append(Part(group, codec.encode([materialised(xs[k]) for k in group], bounds)))
     return parts
-
-
-def _bound_of(codec: Codec) -> Bound:
-    bound: Bound = codec.bound  # type: ignore[attr-defined]
-    return bound
 
 
 def _joined(
@@ -156,10 +151,7 @@ def decode_batch(
     payloads = batch.payloads()
     if len(payloads) != len(infos):
         raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
-    _check_codecs(codecs)
-    if len(infos) != len(codecs):
-        raise SpecError(f"{len(payloads)} payloads need as many shapes and codecs")
-    _check_supported(codecs, [info.dtype for info in infos])
+    _check_can_decode(len(payloads), infos, codecs)
     for payload, info in zip(payloads, infos, strict=True):
         check_payload_size(payload, info.numel)
     targets = _targets(infos, out, [payload.device for payload in payloads])
@@ -182,11 +174,8 @@ def _decode(
         return left
 
     left = [one for part in threads.run(decode, _split_by_size(targets)) for one in part]
-    states = iter(torch.cat([one.status for _, one in left]).tolist() if left else ())
-    for places, undecoded in left:
-        for j, k in enumerate(places):
-            if next(states):
-                undecoded.decode(j, payloads[k])
+    states = torch.cat([one.status for _, one in left]).tolist() if left else []
+    decode_left(left, states, payloads)
 
 
 def begin_decode_batch(
@@ -206,13 +195,20 @@ def begin_decode_batch(
     """
     if not batch.is_on_gpu:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
-    _check_codecs(codecs)
-    if not len(batch.sizes) == len(infos) == len(codecs):
-        raise SpecError(f"{len(batch.sizes)} payloads need as many shapes and codecs")
-    _check_supported(codecs, [info.dtype for info in infos])
+    _check_can_decode(len(batch.sizes), infos, codecs)
     targets = _targets(infos, out, [batch.buffer.device] * len(infos))
     groups = list(_calls(codecs, targets, range(len(targets))))
     return Decoding.begin(batch.buffer, batch.sizes, targets, groups)
+
+
+def _check_can_decode(
+    num_payloads: int, infos: Sequence[TensorInfo], codecs: Sequence[Codec]
+) -> None:
+    """Raise ``SpecError`` unless each payload has a shape and a codec that takes its dtype."""
+    _check_codecs(codecs)
+    if not num_payloads == len(infos) == len(codecs):
+        raise SpecError(f"{num_payloads} payloads need as many shapes and codecs")
+    _check_supported(codecs, [info.dtype for info in infos])
 
 
 def _targets(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import torch
 
@@ -14,6 +15,9 @@ from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import frame_places
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.runtime.device_cache import on_device
+
+Left: TypeAlias = Sequence[tuple[list[int], Undecoded]]
+"""What calls of codecs did not wait for, and the places of the payloads of each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +32,13 @@ class Decoding:
 
     tensors: list[torch.Tensor]
     status: torch.Tensor
-    _buffer: torch.Tensor = field(repr=False)
-    _offsets: torch.Tensor = field(repr=False)
-    _sizes: torch.Tensor = field(repr=False)
-    _left: list[tuple[list[int], Undecoded]] = field(repr=False)
+    _left: Left = field(default=(), repr=False)
+    _payloads: Callable[[], list[torch.Tensor]] = field(default=list, repr=False)
 
     @classmethod
     def finished(cls, tensors: list[torch.Tensor]) -> Decoding:
         """Return what is decoded and checked already."""
-        none = torch.zeros(1, dtype=torch.int32, device="cpu")
-        return cls(tensors, none, none, none, none, [])
+        return cls(tensors, torch.zeros(1, dtype=torch.int32, device="cpu"))
 
     @classmethod
     def begin(
@@ -74,7 +75,12 @@ class Decoding:
             if undecoded.status is not own:
                 own.copy_(undecoded.status)
             left.append((places, undecoded))
-        return cls(list(outs), status, buffer, offsets, checked, left)
+
+        def payloads() -> list[torch.Tensor]:
+            pairs = zip(offsets.tolist(), checked.tolist(), strict=True)
+            return [buffer[start : start + size] for start, size in pairs]
+
+        return cls(list(outs), status, left, payloads)
 
     def check(self) -> list[torch.Tensor]:
         """Wait, decode the forms that fused kernels do not know, and return the tensors.
@@ -86,13 +92,17 @@ class Decoding:
         if are_impossible:
             raise CorruptDataError("the sizes of a batch are impossible or do not fit its buffer")
         if any(states):
-            sizes, offsets = self._sizes.tolist(), self._offsets.tolist()
-            left = iter(states)
-            for places, undecoded in self._left:
-                for j, k in enumerate(places):
-                    if next(left):
-                        undecoded.decode(j, self._buffer[offsets[k] : offsets[k] + sizes[k]])
+            decode_left(self._left, states, self._payloads())
         return self.tensors
+
+
+def decode_left(left: Left, states: Iterable[int], payloads: Sequence[torch.Tensor]) -> None:
+    """Decode what fused kernels have left, which the status of each payload says, in that order."""
+    rest = iter(states)
+    for places, undecoded in left:
+        for j, k in enumerate(places):
+            if next(rest):
+                undecoded.decode(j, payloads[k])
 
 
 def _decode(codec: Codec, frame: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded:
