@@ -7,11 +7,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, option
 from tersor.cli.screen import Screen, json_number
 from tersor.errors import SpecError
 
@@ -25,31 +24,22 @@ if TYPE_CHECKING:
 
 
 def accuracy(
-    data: Annotated[
-        str, typer.Option("--data", metavar="LOG", help="synthetic, or a Criteo log.")
-    ] = "synthetic",
-    seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="Pairs of trainings, seeds 0 to N - 1.")
-    ] = 5,
-    steps: Annotated[
-        int | None, typer.Option("--steps", metavar="N", help="Steps; default: one epoch.")
-    ] = None,
-    batch: Annotated[int, typer.Option("--batch", metavar="N", help="Of all ranks.")] = 512,
-    rate: Annotated[float, typer.Option("--lr", metavar="X", help="Learning rate.")] = 0.05,
-    codec: Annotated[str, typer.Option("--codec", help="Of looked-up rows.")] = "rows",
-    backward: Annotated[str, typer.Option("--backward", help="Of gradients.")] = "half",
-    ranks: Annotated[
-        int, typer.Option("--ranks", metavar="N", help="Processes that train together.")
-    ] = 2,
-    samples: Annotated[
-        int, typer.Option("--samples", metavar="N", help="Training samples of the synthetic log.")
-    ] = 1 << 18,
+    data: Annotated[str, option("--data", "synthetic, or a Criteo log.", "LOG")] = "synthetic",
+    seeds: Annotated[int, option("--seeds", "Pairs of trainings, seeds 0 to N - 1.", "N")] = 5,
+    steps: Annotated[int | None, option("--steps", "Steps; default: one epoch.", "N")] = None,
+    batch: Annotated[int, option("--batch", "Of all ranks.", "N")] = 512,
+    rate: Annotated[float, option("--lr", "Learning rate.", "X")] = 0.05,
+    codec: Annotated[str, option("--codec", "Of looked-up rows.")] = "rows",
+    backward: Annotated[str, option("--backward", "Of gradients.")] = "half",
+    ranks: Annotated[int, option("--ranks", "Processes that train together.", "N")] = 2,
+    samples: Annotated[int, option("--samples", "Training samples of the synthetic log.", "N")] = 1
+    << 18,
     max_rows: Annotated[
-        int, typer.Option("--max-rows", metavar="N", help="Rows per table of the synthetic log.")
+        int, option("--max-rows", "Rows per table of the synthetic log.", "N")
     ] = 500_000,
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Append a line per pair to this file."),
+        option("--output -o", "Append a line per pair to this file.", "FILE"),
     ] = None,
     as_json: JsonOption = False,
 ) -> int:

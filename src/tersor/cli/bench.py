@@ -20,6 +20,7 @@ from tersor.cli.options import (
     check_device,
     names_of,
     numbers_of,
+    option,
     typed_command,
     use_threads,
 )
@@ -34,47 +35,41 @@ app = typer.Typer(help="Measure codecs and peers; one table, one JSON row per me
 
 OutputOption = Annotated[
     str | None,
-    typer.Option(
-        "--output", "-o", metavar="FILE", help="Append each result row to this .jsonl file."
-    ),
+    option("--output -o", "Append each result row to this .jsonl file.", "FILE"),
 ]
 ResumeOption = Annotated[
-    bool, typer.Option("--resume", help="Go on with an --output file that has rows already.")
+    bool, option("--resume", "Go on with an --output file that has rows already.")
 ]
 SmokeOption = Annotated[
-    bool, typer.Option("--smoke", help="Tiny inputs, one round: shows that everything runs.")
+    bool, option("--smoke", "Tiny inputs, one round: shows that everything runs.")
 ]
 
 
 @app.command()
 def kernels(
     context: typer.Context,
-    device: Annotated[str, typer.Option("--device", help="Where to measure: cpu or cuda.")] = "cpu",
+    device: Annotated[str, option("--device", "Where to measure: cpu or cuda.")] = "cpu",
     smoke: SmokeOption = False,
     inputs: Annotated[
         str | None,
-        typer.Option("--inputs", metavar="NAME,...", help="Inputs; default: all four kinds."),
+        option("--inputs", "Inputs; default: all four kinds.", "NAME,..."),
     ] = None,
     codecs: Annotated[
         str | None,
-        typer.Option("--codecs", metavar="ID,...", help="Our codecs; default: all that compete."),
+        option("--codecs", "Our codecs; default: all that compete.", "ID,..."),
     ] = None,
     peers: Annotated[
         str | None,
-        typer.Option(
-            "--peers", metavar="NAME,...", help="Other projects' codecs; none for no peer."
-        ),
+        option("--peers", "Other projects' codecs; none for no peer.", "NAME,..."),
     ] = None,
     bounds: Annotated[
         str | None,
-        typer.Option("--bounds", metavar="R,...", help="Relative bounds; default: each input's."),
+        option("--bounds", "Relative bounds; default: each input's.", "R,..."),
     ] = None,
-    threads: Annotated[
-        str, typer.Option("--threads", metavar="N,...", help="Thread counts for our codecs.")
-    ] = "1,2",
+    threads: Annotated[str, option("--threads", "Thread counts for our codecs.", "N,...")] = "1,2",
     rounds: Annotated[
         int | None,
-        typer.Option("--rounds", metavar="N", help="Timed rounds; default: 7 on cpu, 10 on cuda."),
+        option("--rounds", "Timed rounds; default: 7 on cpu, 10 on cuda.", "N"),
     ] = None,
     output: OutputOption = None,
     resume: ResumeOption = False,
@@ -104,19 +99,15 @@ def kernels(
 @app.command()
 def memory(
     context: typer.Context,
-    codec: Annotated[
-        str, typer.Option("--codec", metavar="ID", help="A codec that takes a bound.")
-    ] = "flat",
-    relative: Annotated[
-        float, typer.Option("--rel", metavar="R", help="Relative bound of the file.")
-    ] = 0.01,
+    codec: Annotated[str, option("--codec", "A codec that takes a bound.", "ID")] = "flat",
+    relative: Annotated[float, option("--rel", "Relative bound of the file.", "R")] = 0.01,
     folder: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--folder",
-            metavar="PATH",
-            help="Where to put three files for the time of the run, about 10 GiB; default: the "
+            "Where to put three files for the time of the run, about 10 GiB; default: the "
             "system's temporary folder.",
+            "PATH",
         ),
     ] = None,
     smoke: SmokeOption = False,

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tersor.bench.core.compare import NOISE_PERCENT
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, option
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
@@ -24,25 +24,25 @@ def compare(
     after: Annotated[str, typer.Argument(metavar="B", help="Result rows after (.jsonl).")],
     fail_on_slower: Annotated[
         float | None,
-        typer.Option(
+        option(
             "--fail-on-slower",
-            metavar="PERCENT",
-            help="Exit with 1 if a time is longer by more than this, beyond noise.",
+            "Exit with 1 if a time is longer by more than this, beyond noise.",
+            "PERCENT",
         ),
     ] = None,
     noise: Annotated[
         float,
-        typer.Option("--noise", metavar="PERCENT", help="Medians nearer than this are the same."),
+        option("--noise", "Medians nearer than this are the same.", "PERCENT"),
     ] = NOISE_PERCENT,
     per_copy: Annotated[
         bool,
-        typer.Option(
+        option(
             "--per-copy",
-            help="Compare times as multiples of the copy timed in the same rounds; those of rows "
+            "Compare times as multiples of the copy timed in the same rounds; those of rows "
             "without a copy are left out.",
         ),
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="Show pairs without a change, too.")] = False,
+    every: Annotated[bool, option("--all", "Show pairs without a change, too.")] = False,
     as_json: JsonOption = False,
 ) -> int:
     """Hold two result files against each other: B's times, sizes and errors against A's.

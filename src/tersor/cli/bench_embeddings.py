@@ -16,33 +16,24 @@ from tersor.cli.bench import (
 )
 from tersor.cli.bench_lookups import measure_lookups
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, names_of, numbers_of, typed_command
+from tersor.cli.options import JsonOption, names_of, numbers_of, option, typed_command
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
-
-
-def _option(name: str, text: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, metavar=metavar, help=text)
-
 
 _Folder = Annotated[
     str | None, typer.Argument(metavar="DIR", help="Dumped look-ups: .npy, .npz, .pt, raw float32.")
 ]
-_Synthetic = Annotated[
-    bool, typer.Option("--synthetic", help="Made-up look-ups in place of dumped ones.")
-]
+_Synthetic = Annotated[bool, option("--synthetic", "Made-up look-ups in place of dumped ones.")]
 _Ranks = Annotated[
-    int, _option("--ranks", "How many exchange; look-ups are cut for as many destinations.", "N")
+    int, option("--ranks", "How many exchange; look-ups are cut for as many destinations.", "N")
 ]
 _PerNode = Annotated[
     int | None,
-    _option(
-        "--ranks-per-node", "Exchanges: ranks that share a node and its link; default: 1.", "N"
-    ),
+    option("--ranks-per-node", "Exchanges: ranks that share a node and its link; default: 1.", "N"),
 ]
 _Bandwidth = Annotated[
     str,
-    _option(
+    option(
         "--bandwidth",
         "Of each node's link: 100mbit, 1gbit ...; throttled where that is possible, up to 800gbit; or "
         "what speed-ups of look-ups are predicted for, without a limit.",
@@ -51,77 +42,75 @@ _Bandwidth = Annotated[
 ]
 _Batch = Annotated[
     str | None,
-    _option("--batch", "Samples of all ranks per step; default: 2048, or a dump's rows.", "N,..."),
+    option("--batch", "Samples of all ranks per step; default: 2048, or a dump's rows.", "N,..."),
 ]
 _Preset = Annotated[
     str | None,
-    _option("--preset", "Exchanges: sizes of the model, small, kaggle or terabyte (default)."),
+    option("--preset", "Exchanges: sizes of the model, small, kaggle or terabyte (default)."),
 ]
 _Dim = Annotated[
     int | None,
-    _option("--dim", "Values per row; default: the preset's, or what the dumps say.", "N"),
+    option("--dim", "Values per row; default: the preset's, or what the dumps say.", "N"),
 ]
 _Exchanges = Annotated[
-    str | None, _option("--exchanges", "Exchanges: what to compare; default: all.", "NAME,...")
+    str | None, option("--exchanges", "Exchanges: what to compare; default: all.", "NAME,...")
 ]
 _Codecs = Annotated[
-    str | None, _option("--codecs", "Look-ups: our encoders; default: all.", "NAME,...")
+    str | None, option("--codecs", "Look-ups: our encoders; default: all.", "NAME,...")
 ]
 _Peers = Annotated[
     str | None,
-    _option("--peers", "Look-ups: other projects' codecs; none for no peer.", "NAME,..."),
+    option("--peers", "Look-ups: other projects' codecs; none for no peer.", "NAME,..."),
 ]
 _Classes = Annotated[
     str | None,
-    _option(
+    option(
         "--classes",
         "Look-ups: auto finds the tables' classes from their first look-up; hand does not.",
     ),
 ]
 _Tight = Annotated[
-    str | None, _option("--tight-tables", "Look-ups: numbers of the tight tables.", "N,N,...")
+    str | None, option("--tight-tables", "Look-ups: numbers of the tight tables.", "N,N,...")
 ]
 _Loose = Annotated[
-    str | None, _option("--loose-tables", "Look-ups: numbers of the loose tables.", "N,N,...")
+    str | None, option("--loose-tables", "Look-ups: numbers of the loose tables.", "N,N,...")
 ]
 _Bounds = Annotated[
     str | None,
-    _option("--bounds", "Look-ups: relative bounds of tight, base and loose tables.", "T,B,L"),
+    option("--bounds", "Look-ups: relative bounds of tight, base and loose tables.", "T,B,L"),
 ]
 _Decay = Annotated[
     str | None,
-    _option(
+    option(
         "--decay",
         "Look-ups: how bounds tighten: step, linear, log, constant; default: final bounds.",
     ),
 ]
 _Magnitude = Annotated[
     float | None,
-    _option("--decay-magnitude", "Look-ups: how many times looser they start; default: 2.", "X"),
+    option("--decay-magnitude", "Look-ups: how many times looser they start; default: 2.", "X"),
 ]
 _DecayEnd = Annotated[
     int | None,
-    _option("--decay-end", "Look-ups: iteration of the final bounds; default: 65536.", "N"),
+    option("--decay-end", "Look-ups: iteration of the final bounds; default: 65536.", "N"),
 ]
 _First = Annotated[
-    int | None, _option("--from-iteration", "Look-ups: leave out those dumped before it.", "N")
+    int | None, option("--from-iteration", "Look-ups: leave out those dumped before it.", "N")
 ]
 _CodeDtype = Annotated[
     str | None,
-    _option("--code-dtype", "Look-ups: int8, int16 or auto, for encoders that take codes."),
+    option("--code-dtype", "Look-ups: int8, int16 or auto, for encoders that take codes."),
 ]
 _Repeat = Annotated[
     int | None,
-    _option("--repeat", "Look-ups: repeat the rows, which flatters LZ and rows.", "N"),
+    option("--repeat", "Look-ups: repeat the rows, which flatters LZ and rows.", "N"),
 ]
 _Device = Annotated[
-    str | None, _option("--device", "Look-ups: where to measure, cpu (default) or cuda.")
+    str | None, option("--device", "Look-ups: where to measure, cpu (default) or cuda.")
 ]
-_Details = Annotated[
-    bool, typer.Option("--details", help="Look-ups: show every encoder on every table too.")
-]
+_Details = Annotated[bool, option("--details", "Look-ups: show every encoder on every table too.")]
 _Rounds = Annotated[
-    int | None, _option("--rounds", "Timed rounds; default: 9, or 5 per table of look-ups.", "N")
+    int | None, option("--rounds", "Timed rounds; default: 9, or 5 per table of look-ups.", "N")
 ]
 
 

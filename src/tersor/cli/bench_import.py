@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tersor.cli.bench import OutputOption, ResumeOption, Rows
-from tersor.cli.options import JsonOption, typed_command
+from tersor.cli.options import JsonOption, option, typed_command
 from tersor.cli.screen import Screen
 from tersor.errors import CorruptDataError
 
@@ -22,45 +22,39 @@ if TYPE_CHECKING:
 
 ValueOption = Annotated[
     int | None,
-    typer.Option(
+    option(
         "--value-nbytes",
-        metavar="N",
-        help="1 or 2 if the program was given codes of that many bytes, each standing for a float32: "
+        "1 or 2 if the program was given codes of that many bytes, each standing for a float32: "
         "ratio and speed then count the float32.",
+        "N",
     ),
 ]
 InputOption = Annotated[
     int | None,
-    typer.Option(
-        "--input-nbytes", metavar="N", help="Size of each input, where the log does not say."
-    ),
+    option("--input-nbytes", "Size of each input, where the log does not say.", "N"),
 ]
 CodecOption = Annotated[
     str | None,
-    typer.Option("--codec", metavar="NAME", help="Algorithm, where the log does not say."),
+    option("--codec", "Algorithm, where the log does not say.", "NAME"),
 ]
 PartialOption = Annotated[
     bool,
-    typer.Option("--partial", help="Leave out runs that failed or were cut short, with a line."),
+    option("--partial", "Leave out runs that failed or were cut short, with a line."),
 ]
 
 
 def import_log(
     context: typer.Context,
     log: Annotated[str, typer.Argument(metavar="FILE", help="Output of the program, or many.")],
-    format_name: Annotated[
-        str, typer.Option("--format", metavar="NAME", help="nvcomp, gpulz, cusz or sz3.")
-    ],
+    format_name: Annotated[str, option("--format", "nvcomp, gpulz, cusz or sz3.", "NAME")],
     output: OutputOption = None,
     resume: ResumeOption = False,
     value_nbytes: ValueOption = None,
     input_nbytes: InputOption = None,
     codec: CodecOption = None,
-    machine: Annotated[
-        str | None, typer.Option("--machine", metavar="WORDS", help="What it ran on.")
-    ] = None,
+    machine: Annotated[str | None, option("--machine", "What it ran on.", "WORDS")] = None,
     program_version: Annotated[
-        str, typer.Option("--program-version", metavar="WORDS", help="Version of the program.")
+        str, option("--program-version", "Version of the program.", "WORDS")
     ] = "unknown",
     partial: PartialOption = False,
     as_json: JsonOption = False,

@@ -15,7 +15,7 @@ from tersor.cli.bench import (
     SmokeOption,
 )
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, check_device, names_of, numbers_of, typed_command
+from tersor.cli.options import JsonOption, check_device, names_of, numbers_of, option, typed_command
 from tersor.cli.screen import Screen
 
 if TYPE_CHECKING:
@@ -25,24 +25,22 @@ if TYPE_CHECKING:
 def programs(
     context: typer.Context,
     device: Annotated[
-        str, typer.Option("--device", help="Where they compute: cpu for sz3, cuda for the others.")
+        str, option("--device", "Where they compute: cpu for sz3, cuda for the others.")
     ] = "cpu",
     names: Annotated[
         str | None,
-        typer.Option("--programs", metavar="NAME,...", help="Which; default: all on PATH."),
+        option("--programs", "Which; default: all on PATH.", "NAME,..."),
     ] = None,
     inputs: Annotated[
         str | None,
-        typer.Option("--inputs", metavar="NAME,...", help="Inputs; default: all four kinds."),
+        option("--inputs", "Inputs; default: all four kinds.", "NAME,..."),
     ] = None,
     bounds: Annotated[
         str | None,
-        typer.Option("--bounds", metavar="R,...", help="Relative bounds; default: each input's."),
+        option("--bounds", "Relative bounds; default: each input's.", "R,..."),
     ] = None,
-    rounds: Annotated[int, typer.Option("--rounds", metavar="N", help="Runs of each program.")] = 3,
-    timeout: Annotated[
-        float, typer.Option("--timeout", metavar="S", help="Most seconds for one run.")
-    ] = 300.0,
+    rounds: Annotated[int, option("--rounds", "Runs of each program.", "N")] = 3,
+    timeout: Annotated[float, option("--timeout", "Most seconds for one run.", "S")] = 300.0,
     smoke: SmokeOption = False,
     output: OutputOption = None,
     resume: ResumeOption = False,

@@ -9,12 +9,11 @@ from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import torch
-import typer
 from rich.table import Table
 from rich.text import Text
 
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption
+from tersor.cli.options import JsonOption, option
 from tersor.cli.screen import Screen
 from tersor.codecs import Codec, create, get, usable_codecs
 from tersor.kernels import operations
@@ -24,11 +23,11 @@ from tersor.types import Bound
 _PACKAGES: Final = {"reference": "torch", "cpu": "numba", "gpu": "triton"}
 _CheckOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--check",
-        metavar="ID",
-        help="Check that one codec, with its default options, keeps what codecs promise; exit "
+        "Check that one codec, with its default options, keeps what codecs promise; exit "
         "code 1 if it does not.",
+        "ID",
     ),
 ]
 

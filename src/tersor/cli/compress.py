@@ -24,6 +24,7 @@ from tersor.cli.options import (
     RelOption,
     ShapeOption,
     ThreadsOption,
+    option,
     parse_bound,
     parse_size,
     use_threads,
@@ -55,29 +56,26 @@ _InputArgument = Annotated[
 ]
 _OutputOption = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Where to write; - for standard output. Default: the input's name with .tsr appended.",
+    option(
+        "--output -o",
+        "Where to write; - for standard output. Default: the input's name with .tsr appended.",
+        "FILE",
     ),
 ]
 _CodecOption = Annotated[
     str,
-    typer.Option(
-        "--codec", metavar="ID", help="A codec id, see 'tersor codecs'; auto tries several."
-    ),
+    option("--codec", "A codec id, see 'tersor codecs'; auto tries several.", "ID"),
 ]
 _CodecOptionOption = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="KEY=VALUE", help="An option of the codec; may be repeated."),
+    option("--option", "An option of the codec; may be repeated.", "KEY=VALUE"),
 ]
 _ChunkValuesOption = Annotated[
     int,
-    typer.Option(
+    option(
         "--chunk-values",
-        metavar="N",
-        help="Most values per chunk: what is held in memory, and can be read alone, at a time.",
+        "Most values per chunk: what is held in memory, and can be read alone, at a time.",
+        "N",
     ),
 ]
 

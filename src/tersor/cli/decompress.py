@@ -27,6 +27,7 @@ from tersor.cli.options import (
     JsonOption,
     MaxMemoryOption,
     ThreadsOption,
+    option,
     parse_size,
     use_threads,
 )
@@ -55,25 +56,18 @@ _FileArgument = Annotated[
 ]
 _OutputOption = Annotated[
     str | None,
-    typer.Option(
-        "--output",
-        "-o",
-        metavar="FILE",
-        help="Where to write; - for standard output. Its suffix says the format: .npy (one "
+    option(
+        "--output -o",
+        "Where to write; - for standard output. Its suffix says the format: .npy (one "
         "array), .npz, .pt or .safetensors. Default: the name without .tsr.",
+        "FILE",
     ),
 ]
-_ArrayOption = Annotated[
-    str | None, typer.Option("--array", metavar="NAME", help="Write only this array.")
-]
-_RawOption = Annotated[
-    bool, typer.Option("--raw", help="Write the values of one array without any header.")
-]
+_ArrayOption = Annotated[str | None, option("--array", "Write only this array.", "NAME")]
+_RawOption = Annotated[bool, option("--raw", "Write the values of one array without any header.")]
 _DtypeOption = Annotated[
     str | None,
-    typer.Option(
-        "--dtype", metavar="NAME", help="Convert floats to a wider dtype, as bf16 to f32."
-    ),
+    option("--dtype", "Convert floats to a wider dtype, as bf16 to f32.", "NAME"),
 ]
 
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption, MaxMemoryOption, parse_size
+from tersor.cli.options import JsonOption, MaxMemoryOption, option, parse_size
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.cli.streams import STANDARD, standard_input
 from tersor.cli.wording import bound_words, codec_words, shape_words
@@ -25,7 +25,7 @@ def inspect(
         str, typer.Argument(metavar="FILE", help="A .tsr file, or - for standard input.")
     ],
     chunks: Annotated[
-        bool, typer.Option("--chunks", help="Show where each chunk lies and how small it got.")
+        bool, option("--chunks", "Show where each chunk lies and how small it got.")
     ] = False,
     max_memory: MaxMemoryOption = None,
     as_json: JsonOption = False,

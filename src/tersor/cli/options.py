@@ -21,56 +21,50 @@ def _number(text: str) -> float:
         raise typer.BadParameter(f"{text!r} is not a number, as 1e-3 is") from error
 
 
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Write the result to standard output as JSON.")
-]
+def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Any:
+    """Return an option with its help; ``names`` are separated by spaces."""
+    return typer.Option(*names.split(), metavar=metavar, help=text, **more)
+
+
+JsonOption = Annotated[bool, option("--json", "Write the result to standard output as JSON.")]
 ThreadsOption = Annotated[
     int | None,
-    typer.Option("--threads", metavar="N", help="Threads to use; default: as many as torch does."),
+    option("--threads", "Threads to use; default: as many as torch does.", "N"),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an existing output file.")]
+ForceOption = Annotated[bool, option("--force", "Overwrite an existing output file.")]
 MaxMemoryOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--max-memory",
-        metavar="SIZE",
-        help="Most memory for values at a time, as 512M or 4G; default: what the machine has free.",
+        "Most memory for values at a time, as 512M or 4G; default: what the machine has free.",
+        "SIZE",
     ),
 ]
 AbsOption = Annotated[
     float | None,
-    typer.Option(
-        "--abs",
-        metavar="E",
-        parser=_number,
-        help="Absolute bound: every finite value comes back within E.",
-    ),
+    option("--abs", "Absolute bound: every finite value comes back within E.", "E", parser=_number),
 ]
 RelOption = Annotated[
     float | None,
-    typer.Option(
+    option(
         "--rel",
-        metavar="R",
-        parser=_number,
-        help="Relative bound: every finite value comes back within R times the array's range "
+        "Relative bound: every finite value comes back within R times the array's range "
         "(largest minus smallest finite value).",
+        "R",
+        parser=_number,
     ),
 ]
 DtypeOption = Annotated[
     str | None,
-    typer.Option(
+    option(
         "--dtype",
-        metavar="NAME",
-        help=f"Raw binary input: dtype of the values; one of {_DTYPES}, or torch's name for it.",
+        f"Raw binary input: dtype of the values; one of {_DTYPES}, or torch's name for it.",
+        "NAME",
     ),
 ]
 ShapeOption = Annotated[
     str | None,
-    typer.Option(
-        "--shape",
-        metavar="N,N,...",
-        help="Raw binary input: shape, as in 100,200; default: one axis.",
-    ),
+    option("--shape", "Raw binary input: shape, as in 100,200; default: one axis.", "N,N,..."),
 ]
 
 

@@ -4,138 +4,100 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
+from tersor.cli.options import option
 
 Rows = Annotated[
     list[str] | None,
-    typer.Option("--rows", metavar="FILE", help="Result rows to plan from; may be repeated."),
+    option("--rows", "Result rows to plan from; may be repeated.", "FILE"),
 ]
 Check = Annotated[
     str | None,
-    typer.Option(
-        "--check",
-        metavar="FILE",
-        help="Predict measured exchanges from each other, and show errors.",
-    ),
+    option("--check", "Predict measured exchanges from each other, and show errors.", "FILE"),
 ]
 HoldOut = Annotated[
     str,
-    typer.Option(
-        "--hold-out", help="With --check: predict each link, or each batch, from the rest."
-    ),
+    option("--hold-out", "With --check: predict each link, or each batch, from the rest."),
 ]
-Ranks = Annotated[
-    str, typer.Option("--ranks", metavar="N,...", help="Numbers of ranks, 2 or more.")
-]
+Ranks = Annotated[str, option("--ranks", "Numbers of ranks, 2 or more.", "N,...")]
 Cluster = Annotated[
     str | None,
-    typer.Option("--cluster", metavar="FILE", help="TOML or JSON with any of the values below."),
+    option("--cluster", "TOML or JSON with any of the values below.", "FILE"),
 ]
-PerNode = Annotated[int | None, typer.Option("--ranks-per-node", metavar="N", help="Default: 1.")]
+PerNode = Annotated[int | None, option("--ranks-per-node", "Default: 1.", "N")]
 Inter = Annotated[
     str | None,
-    typer.Option(
-        "--inter",
-        metavar="RATE",
-        help="Of a node to the others, shared by its ranks; default: 100gbit.",
-    ),
+    option("--inter", "Of a node to the others, shared by its ranks; default: 100gbit.", "RATE"),
 ]
 Intra = Annotated[
     str | None,
-    typer.Option("--intra", metavar="RATE", help="Of a rank within its node; default: 2400gbit."),
+    option("--intra", "Of a rank within its node; default: 2400gbit.", "RATE"),
 ]
 Latency = Annotated[
     str | None,
-    typer.Option("--latency", metavar="TIME", help="Of a message between nodes; default: 5us."),
+    option("--latency", "Of a message between nodes; default: 5us.", "TIME"),
 ]
 IntraLatency = Annotated[
     str | None,
-    typer.Option(
-        "--intra-latency", metavar="TIME", help="Of a message within a node; default: 2us."
-    ),
+    option("--intra-latency", "Of a message within a node; default: 2us.", "TIME"),
 ]
 Efficiency = Annotated[
     float | None,
-    typer.Option(
-        "--efficiency", metavar="X", help="Share of a link an all-to-all reaches; default: fitted."
-    ),
+    option("--efficiency", "Share of a link an all-to-all reaches; default: fitted.", "X"),
 ]
 Batch = Annotated[
     int | None,
-    typer.Option("--batch", metavar="N", help="Samples of all ranks per step; default: 65536."),
+    option("--batch", "Samples of all ranks per step; default: 65536.", "N"),
 ]
 PerRank = Annotated[
     int | None,
-    typer.Option("--batch-per-rank", metavar="N", help="Samples of each rank, instead of --batch."),
+    option("--batch-per-rank", "Samples of each rank, instead of --batch.", "N"),
 ]
 Sample = Annotated[
     int | None,
-    typer.Option(
-        "--sample-nbytes", metavar="N", help="Looked-up bytes per sample; default: as in the rows."
-    ),
+    option("--sample-nbytes", "Looked-up bytes per sample; default: as in the rows.", "N"),
 ]
 Compute = Annotated[
     float | None,
-    typer.Option(
-        "--compute-ms", metavar="MS", help="A rank's computing per step; default: as in the rows."
-    ),
+    option("--compute-ms", "A rank's computing per step; default: as in the rows.", "MS"),
 ]
 Trace = Annotated[
     str | None,
-    typer.Option(
-        "--trace", metavar="FILE", help="Computing from log.jsonl of tersor train dlrm --run-dir."
-    ),
+    option("--trace", "Computing from log.jsonl of tersor train dlrm --run-dir.", "FILE"),
 ]
 AllReduce = Annotated[
     float | None,
-    typer.Option(
-        "--allreduce-mbytes", metavar="MB", help="Dense gradients; default: as in the rows."
-    ),
+    option("--allreduce-mbytes", "Dense gradients; default: as in the rows.", "MB"),
 ]
 Overlap = Annotated[
     float | None,
-    typer.Option(
-        "--overlap", metavar="X", help="Share of sending hidden by computing; default: 0."
-    ),
+    option("--overlap", "Share of sending hidden by computing; default: 0.", "X"),
 ]
 Sweep = Annotated[
     str | None,
-    typer.Option(
-        "--bandwidth-sweep",
-        metavar="LOW..HIGH",
-        help="Show the best by bandwidth instead: 1gbit..400gbit.",
-    ),
+    option("--bandwidth-sweep", "Show the best by bandwidth instead: 1gbit..400gbit.", "LOW..HIGH"),
 ]
 Codecs = Annotated[
     str | None,
-    typer.Option("--codecs", metavar="NAME,...", help="What to compare; default: all in the rows."),
+    option("--codecs", "What to compare; default: all in the rows.", "NAME,..."),
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--input", metavar="NAME", help="The model or dump, of rows with several."),
+    option("--input", "The model or dump, of rows with several.", "NAME"),
 ]
 Setting = Annotated[
     str,
-    typer.Option(
-        "--setting",
-        metavar="TEXT",
-        help="A part of the words of look-ups measured in several ways.",
-    ),
+    option("--setting", "A part of the words of look-ups measured in several ways.", "TEXT"),
 ]
 Bound = Annotated[
     float | None,
-    typer.Option("--bound", metavar="R", help="Relative bound, of rows of the kernels suite."),
+    option("--bound", "Relative bound, of rows of the kernels suite.", "R"),
 ]
-Backward = Annotated[
-    str, typer.Option("--backward", metavar="NAME", help="Codec of gradients, of rows of codecs.")
-]
+Backward = Annotated[str, option("--backward", "Codec of gradients, of rows of codecs.", "NAME")]
 Plot = Annotated[
     str | None,
-    typer.Option(
-        "--plot", metavar="FILE", help="Draw speed-ups by ranks, or by bandwidth, as SVG."
-    ),
+    option("--plot", "Draw speed-ups by ranks, or by bandwidth, as SVG.", "FILE"),
 ]
 Output = Annotated[
     str | None,
-    typer.Option("--output", "-o", metavar="FILE", help="Write predictions as JSON lines."),
+    option("--output -o", "Write predictions as JSON lines.", "FILE"),
 ]

@@ -15,7 +15,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tersor.cli.options import JsonOption, typed_command
+from tersor.cli.options import JsonOption, option, typed_command
 from tersor.cli.report import write_page
 from tersor.cli.screen import Screen, binary_size, json_number
 from tersor.errors import SpecError
@@ -33,16 +33,12 @@ _NEXT: Final = """What to try next:
 
 def quickstart(
     context: typer.Context,
-    steps: Annotated[
-        int, typer.Option("--steps", metavar="N", help="Training steps of each run.")
-    ] = 300,
-    ranks: Annotated[
-        int, typer.Option("--ranks", metavar="N", help="Processes that train together.")
-    ] = 2,
+    steps: Annotated[int, option("--steps", "Training steps of each run.", "N")] = 300,
+    ranks: Annotated[int, option("--ranks", "Processes that train together.", "N")] = 2,
     folder: Annotated[
-        str, typer.Option("--run", metavar="DIR", help="Where the log and the report go.")
+        str, option("--run", "Where the log and the report go.", "DIR")
     ] = "runs/quickstart",
-    seed: Annotated[int, typer.Option("--seed", help="Of data and weights.")] = 0,
+    seed: Annotated[int, option("--seed", "Of data and weights.")] = 0,
     as_json: JsonOption = False,
 ) -> int:
     """Train a small DLRM on real ranks, uncompressed and with adaptive compression, and compare.

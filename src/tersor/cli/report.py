@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from tersor.cli.options import ForceOption, JsonOption, names_of, typed_command
+from tersor.cli.options import ForceOption, JsonOption, names_of, option, typed_command
 from tersor.cli.screen import Screen, binary_size, printable
 from tersor.errors import SpecError
 
@@ -26,22 +26,20 @@ def report(
             help="Result files (.jsonl of any suite), folders of them, or run folders.",
         ),
     ],
-    output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")
-    ] = "report.html",
+    output: Annotated[str, option("--output -o", "The page to write.", "FILE")] = "report.html",
     figures: Annotated[
         str | None,
-        typer.Option("--figures", metavar="DIR", help="Write every figure to this folder as .svg."),
+        option("--figures", "Write every figure to this folder as .svg.", "DIR"),
     ] = None,
     title: Annotated[
-        str, typer.Option("--title", metavar="TEXT", help="What stands above the page.")
+        str, option("--title", "What stands above the page.", "TEXT")
     ] = "tersor report",
     bandwidth: Annotated[
         str | None,
-        typer.Option(
+        option(
             "--bandwidth",
-            metavar="RATE,...",
-            help="Links that speed-ups are predicted for, as in 10gbit,400gbit; default: common ones.",
+            "Links that speed-ups are predicted for, as in 10gbit,400gbit; default: common ones.",
+            "RATE,...",
         ),
     ] = None,
     force: ForceOption = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tersor.cli.train.options import option
+from tersor.cli.options import option
 
 Data = Annotated[
     str, option("--data", "synthetic, or a Criteo log: train.txt, a folder of day_*, .npz.", "LOG")

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import typer
-
-
-def option(name: str, text: str, metavar: str | None = None) -> Any:
-    """Return an option with its help."""
-    return typer.Option(name, metavar=metavar, help=text)
-
+from tersor.cli.options import option
 
 Steps = Annotated[
     int, option("--steps", "Steps to train for, those before a --resume included.", "N")
@@ -24,19 +18,16 @@ Device = Annotated[str, option("--device", "cpu or cuda.")]
 # not --run alone: torchrun takes that for an abbreviation of its --run-path
 RunFolder = Annotated[
     str | None,
-    typer.Option(
-        "--run-dir",
-        "--run",
-        metavar="DIR",
-        help="Folder for the log, and for checkpoints; --run is the same, but not under torchrun.",
+    option(
+        "--run-dir --run",
+        "Folder for the log, and for checkpoints; --run is the same, but not under torchrun.",
+        "DIR",
     ),
 ]
 CheckpointEvery = Annotated[
     int, option("--checkpoint-every", "Steps between checkpoints; 0 for none.", "N")
 ]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on from the last checkpoint in --run-dir.")
-]
+Resume = Annotated[bool, option("--resume", "Go on from the last checkpoint in --run-dir.")]
 EvalEvery = Annotated[
     int, option("--eval-every", "Steps between evaluations; 0 for one at the end.", "N")
 ]
@@ -44,6 +35,4 @@ EvalSamples = Annotated[
     int | None, option("--eval-samples", "Test samples of each; default: all.", "N")
 ]
 LogEvery = Annotated[int, option("--log-every", "Steps between lines about the loss.", "N")]
-Tensorboard = Annotated[
-    bool, typer.Option("--tensorboard", help="Write TensorBoard files to --run-dir too.")
-]
+Tensorboard = Annotated[bool, option("--tensorboard", "Write TensorBoard files to --run-dir too.")]
