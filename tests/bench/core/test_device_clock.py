@@ -15,7 +15,7 @@ from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.subject import Subject, copies_needed
 from tersor.bench.core.timing import CudaClock, HostClock, clock_of, measure_interleaved
 from tersor.bench.core.trial import run_trial, time_trials
-from tersor.bench.peers.device_copy import DeviceCopy
+from tersor.bench.peers.memcpy import DeviceCopy
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -114,11 +114,11 @@ def test_a_copy_that_decodes_wrongly_is_found(monkeypatch):
     monkeypatch.setattr("tersor.bench.core.subject.cache_nbytes", lambda device: 2**16)
     subject = Subject.of(make_input("gradients", 2**16), None)
     last = subject.copies[2].outs[0]
-    decode = DeviceCopy.decode
+    copy = DeviceCopy.copy
     monkeypatch.setattr(
         DeviceCopy,
-        "decode",
-        lambda peer, one, out: out.zero_() if out is last else decode(peer, one, out),
+        "copy",
+        lambda peer, x, out: out.zero_() if out is last else copy(peer, x, out),
     )
     assert run_trial(DeviceCopy(), subject, threads=1).worst_error > 0
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Final
 
 import torch
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
-from tersor.container import Batch, decode_batch, encode_batch
+from tersor.container import Batch, begin_decode_batch, decode_batch, encode_batch
 from tersor.kernels.entropy.huffman import huffman_decode, huffman_encode
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.types import Bound, TensorInfo
+
+_GIVEN: Final = "the absolute bound of each slice was given"
 
 
 class Candidate(ABC):
@@ -52,64 +55,57 @@ class Candidate(ABC):
         return {}
 
     def prepare(self, codes: torch.Tensor) -> torch.Tensor:
-        """Return what ``encode`` gets, where ``on_codes`` is set; not timed."""
+        """Return what ``encode_all`` gets, where ``on_codes`` is set; not timed."""
         return codes
 
     @abstractmethod
-    def encode(self, x: torch.Tensor, error_bound: float) -> Any:
-        """Encode one slice within an absolute error bound; the result is opaque."""
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
+        """Encode every slice within its absolute bound; what the encoding time is taken of.
 
-    @abstractmethod
-    def decode(self, encoded: Any, out: torch.Tensor) -> torch.Tensor:
-        """Decode one slice into ``out``, contiguous and of the slice's shape and dtype.
-
-        Returns ``out``, or a new tensor where the library cannot write into memory it is given:
-        copying would be charged to it.
+        The result is opaque.
         """
 
     @abstractmethod
-    def nbytes(self, encoded: Any) -> int:
-        """Return the bytes one encoded slice needs on disk or wire."""
+    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Decode what ``encode_all`` returned into ``outs``; what the decoding time is taken of.
 
-    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
-        """Encode every slice; what the encoding time is taken of."""
+        ``outs`` are contiguous and of the slices' shapes and dtypes. Returns them, or new tensors
+        where the library cannot write into memory it is given: copying would be charged to it.
+        """
+
+    @abstractmethod
+    def total_nbytes(self, encoded: Any) -> int:
+        """Return the bytes that what ``encode_all`` returned needs on disk or wire."""
+
+
+class SliceCandidate(Candidate):
+    """One that takes one slice after the other; what it returns for each is opaque."""
+
+    @abstractmethod
+    def encode(self, x: torch.Tensor, error_bound: float) -> Any:
+        """Encode one slice; see ``Candidate.encode_all``."""
+
+    @abstractmethod
+    def decode(self, encoded: Any, out: torch.Tensor) -> torch.Tensor:
+        """Decode one slice; see ``Candidate.decode_all``."""
+
+    @abstractmethod
+    def nbytes(self, encoded: Any) -> int:
+        """Return the bytes of one encoded slice."""
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> list[Any]:
+        """See ``Candidate.encode_all``."""
         return [self.encode(x, bound) for x, bound in zip(xs, error_bounds, strict=True)]
 
-    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode what ``encode_all`` returned; what the decoding time is taken of."""
+    def decode_all(
+        self, encoded: Sequence[Any], outs: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """See ``Candidate.decode_all``."""
         return [self.decode(one, out) for one, out in zip(encoded, outs, strict=True)]
 
-    def total_nbytes(self, encoded: Any) -> int:
-        """Return the bytes of what ``encode_all`` returned."""
-        return sum(self.nbytes(one) for one in encoded)
-
-
-class ListCandidate(Candidate):
-    """One that encodes a list of slices into one thing, so that a slice alone is a list of one."""
-
-    def encode(self, x: torch.Tensor, error_bound: float) -> Any:
-        """See ``Candidate.encode``."""
-        return self.encode_all([x], [error_bound])
-
-    def decode(self, encoded: Any, out: torch.Tensor) -> torch.Tensor:
-        """See ``Candidate.decode``."""
-        return self.decode_all(encoded, [out])[0]
-
-    def nbytes(self, encoded: Any) -> int:
-        """See ``Candidate.nbytes``."""
-        return self.total_nbytes(encoded)
-
-    @abstractmethod
-    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
-        """See ``Candidate.encode_all``."""
-
-    @abstractmethod
-    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """See ``Candidate.decode_all``."""
-
-    @abstractmethod
-    def total_nbytes(self, encoded: Any) -> int:
+    def total_nbytes(self, encoded: Sequence[Any]) -> int:
         """See ``Candidate.total_nbytes``."""
+        return sum(self.nbytes(one) for one in encoded)
 
 
 class CodecCandidate(Candidate):
@@ -118,52 +114,83 @@ class CodecCandidate(Candidate):
     peer = False
     max_threads = 64
 
-    def __init__(self, codec: Codec) -> None:
-        """Measure ``codec`` as it is configured."""
-        self.codec = codec
-        self.name = codec.codec_id
-        self.version = str(codec.version)
-        self.bounded = codec.takes_bound()
+    def __init__(
+        self, codecs: Sequence[Codec], name: str = "", *, is_absolute: bool = False
+    ) -> None:
+        """Measure codecs that are the same but for bounds and the sizes of groups.
 
-    @classmethod
-    def create(cls, codec_id: str, relative_bound: float | None) -> CodecCandidate:
-        """Build the registered codec; ``relative_bound`` must be None where it takes no bound."""
-        spec = {} if relative_bound is None else {"bound": Bound.relative(relative_bound)}
-        return cls(registry.create(codec_id, **spec))
+        Args:
+            codecs: one for each slice, or one for all.
+            name: of the candidate; by default the codec's id.
+            is_absolute: whether ``encode_all`` gives each slice its absolute bound in place of the
+                relative one, so that no range is looked for.
+        """
+        self.codecs, self.name = codecs, name or codecs[0].codec_id
+        self.version, self.bounded = str(codecs[0].version), codecs[0].takes_bound()
+        self._absolute: dict[tuple[float, ...], Sequence[Codec]] | None = None
+        if is_absolute:
+            self._absolute = {}
+            self.note = "; ".join(filter(None, (self.note, _GIVEN)))
 
     def options(self) -> dict[str, Any]:
-        """Return the codec's own spec."""
-        config = self.codec.to_config()
-        return {k: v for k, v in config.items() if k not in ("id", "version", "bound")}
+        """Return the codecs' own spec, a list where they differ, and which kind of bound was given."""
+        configs = [codec.to_config() for codec in dict.fromkeys(self.codecs)]
+        given = {} if self._absolute is None else {"given": "absolute"}
+        values = {
+            name: [config[name] for config in configs]
+            for name in configs[0]
+            if name not in ("id", "version", "bound")
+        }
+        return {k: v[0] if all(one == v[0] for one in v) else v for k, v in values.items()} | given
 
-    def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
-        """Encode with the codec's own bound; ``error_bound`` is not needed."""
-        return self.encode_all([x], [error_bound])[0]
+    def _encoders(self, error_bounds: Sequence[float]) -> Sequence[Codec]:
+        if self._absolute is None:
+            return self._decoders(len(error_bounds))
+        bounds = tuple(error_bounds)
+        if bounds not in self._absolute:
+            codec: Any = self.codecs[0]
+            self._absolute[bounds] = [replace(codec, bound=Bound.absolute(b)) for b in bounds]
+        return self._absolute[bounds]
 
-    def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Decode into ``out``."""
-        return self.decode_all([encoded], [out])[0]
+    def _decoders(self, count: int) -> Sequence[Codec]:
+        return self.codecs if len(self.codecs) == count else [self.codecs[0]] * count
 
-    def nbytes(self, encoded: torch.Tensor) -> int:
-        """Return the size of the payload."""
-        return encoded.numel()
-
-    def encode_all(
-        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
-    ) -> list[torch.Tensor]:
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
         """Encode every slice, in parallel where there are threads."""
-        del error_bounds
-        return encode_batch(xs, [self.codec] * len(xs)).payloads()
+        return encode_batch(xs, self._encoders(error_bounds)).payloads()
 
-    def decode_all(
-        self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
+    def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Decode every slice, in parallel where there are threads."""
         infos = [TensorInfo.of(out) for out in outs]
-        return decode_batch(Batch.of(encoded), infos, [self.codec] * len(outs), outs)
+        return decode_batch(Batch.of(encoded), infos, self._decoders(len(outs)), outs)
+
+    def total_nbytes(self, encoded: Any) -> int:
+        """Return the bytes of all payloads."""
+        return sum(payload.numel() for payload in encoded)
 
 
-class HuffmanCodes(Candidate):
+class DeviceBatch(CodecCandidate):
+    """A codec of ours as a site uses it on a GPU: one buffer, sizes left there, no waiting."""
+
+    max_threads = 1
+    note = "one buffer, sizes left on the device"
+
+    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
+        """Return the buffer and the sizes of the payloads in it."""
+        return encode_batch(xs, self._encoders(error_bounds))
+
+    def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Decode all payloads; the status is left on the device, as the sizes are."""
+        infos = [TensorInfo.of(out) for out in outs]
+        begin_decode_batch(encoded, infos, self._decoders(len(outs)), outs)
+        return outs
+
+    def total_nbytes(self, encoded: Batch) -> int:
+        """Return the bytes of all payloads, each padded as it lies in the buffer."""
+        return int(encoded.offsets[-1])
+
+
+class HuffmanCodes(SliceCandidate):
     """Our Huffman kernel alone, to be compared with zstd's on the same codes."""
 
     name = "huffman-codes"

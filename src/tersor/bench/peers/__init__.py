@@ -29,7 +29,7 @@ PEERS: Final[Mapping[str, str]] = {
 
 _NVCOMP: Final = ("LZ4", "Snappy", "GDeflate", "Deflate", "Zstd", "ANS", "Bitcomp", "Cascaded")
 DEVICE_PEERS: Final[Mapping[str, str]] = {
-    "copy": f"{_HERE}.device_copy:DeviceCopy",
+    "copy": f"{_HERE}.memcpy:DeviceCopy",
     "launch-copy": f"{_HERE}.launch_copy:LaunchCopy",
     "launch-copy-graph": f"{_HERE}.launch_copy:LaunchCopyGraph",
     **{f"nvcomp-{name.lower()}": f"{_HERE}.nvcomp:Nvcomp:{name}" for name in _NVCOMP},

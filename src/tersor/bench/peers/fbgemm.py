@@ -8,14 +8,14 @@ from typing import Any, Final
 import torch
 
 from tersor.bench.core.machine import package_version
-from tersor.bench.peers.peer import Peer
+from tersor.bench.peers.peer import SlicePeer
 
 _DISTRIBUTIONS: Final = ("fbgemm-gpu-cpu", "fbgemm-gpu")
 _MAX_ROW: Final = 1024
 _ROW: Final = 128
 
 
-class Fbgemm(Peer):
+class Fbgemm(SlicePeer):
     """Codes of 8 or 4 bits with a scale and an offset per row, as TorchRec's quantized tables have.
 
     The last axis is a row where it is at most 1024 long, as for look-ups; other tensors are cut into

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from tersor.bench.peers.peer import Peer
+from tersor.bench.peers.peer import SlicePeer
 from tersor.codecs.foreign.codec import ForeignCodec
 from tersor.codecs.foreign.sz3 import Sz3 as Sz3Codec
 from tersor.codecs.foreign.zfp import Zfp as ZfpCodec
@@ -18,7 +18,7 @@ _UNUSED: Final = Bound.absolute(0.0)
 _Encoded = tuple[Any, tuple[int, ...]]
 
 
-class ForeignPeer(Peer):
+class ForeignPeer(SlicePeer):
     """A library with an absolute bound, one thread."""
 
     slow = True

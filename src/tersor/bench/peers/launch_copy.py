@@ -69,21 +69,9 @@ class LaunchCopy(Peer):
         self._launch_and_copy(encoded.copied, encoded.decoded)
         return encoded.views
 
-    def encode(self, x: torch.Tensor, error_bound: float) -> Joined:
-        """See ``Candidate.encode``."""
-        return self.encode_all([x], [error_bound])
-
-    def decode(self, encoded: Joined, out: torch.Tensor) -> torch.Tensor:
-        """See ``Candidate.decode``."""
-        return self.decode_all(encoded, [out])[0]
-
-    def nbytes(self, encoded: Joined) -> int:
+    def total_nbytes(self, encoded: Joined) -> int:
         """Return the bytes of all slices."""
         return encoded.copied.nbytes
-
-    def total_nbytes(self, encoded: Joined) -> int:
-        """See ``nbytes``."""
-        return self.nbytes(encoded)
 
 
 class LaunchCopyGraph(LaunchCopy):

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.core.candidate import Candidate
+from tersor.bench.core.candidate import SliceCandidate
 
 _BLOCK: Final = 32
 _LEVELS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -21,7 +21,7 @@ _MAX_EXPONENT: Final = 2
 _BIAS: Final = 127
 
 
-class Mx4(Candidate):
+class Mx4(SliceCandidate):
     """Blocks of 32 e2m1 values that share a power of two (e8m0): 17 bytes for 128.
 
     The power is that of the block's largest magnitude, less 2; magnitudes are rounded to the nearest

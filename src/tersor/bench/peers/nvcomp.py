@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.core.candidate import ListCandidate
+from tersor.bench.core.candidate import Candidate
 from tersor.bench.core.machine import package_version
 from tersor.bench.peers.code_lists import ListQuantizer, QuantizedList
 from tersor.errors import BackendUnavailableError
@@ -107,7 +107,7 @@ class _Coder:
         self._codec.decode(batch, out=arrays, decompression_config=self._config(parts)[1])
 
 
-class NvcompCodes(ListCandidate):
+class NvcompCodes(Candidate):
     """One algorithm on codes alone, to be compared with entropy coders without a quantizer."""
 
     on_codes = True

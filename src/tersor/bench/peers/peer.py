@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tersor.bench.core import codes
-from tersor.bench.core.candidate import Candidate
+from tersor.bench.core.candidate import Candidate, SliceCandidate
 from tersor.bench.core.codes import Codes
 from tersor.bench.core.machine import package_version
 
@@ -24,7 +24,11 @@ class Peer(Candidate):
         self.version = package_version(self.distribution) or "unknown"
 
 
-class CodesPeer(Peer):
+class SlicePeer(Peer, SliceCandidate):
+    """A peer that takes one slice after the other."""
+
+
+class CodesPeer(SlicePeer):
     """A lossless byte compressor, measured from float32: our range and quantizer, then its own."""
 
     note = "quantized by tersor"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import zstandard
 
-from tersor.bench.peers.peer import Peer
+from tersor.bench.peers.peer import SlicePeer
 
 # Numbers of ZSTD_cParameter. The last is ZSTD_c_literalCompressionMode, which the Python package
 # does not pass on; it makes Huffman coding compulsory where a skipping search would switch it off.
@@ -49,7 +49,7 @@ def _load_library() -> ctypes.CDLL:
     return library
 
 
-class ZstdHuffman(Peer):
+class ZstdHuffman(SlicePeer):
     """Zstandard kept from searching matches, so that every code is a Huffman-coded literal.
 
     The system's libzstd encodes, the Python package's own copy decodes.

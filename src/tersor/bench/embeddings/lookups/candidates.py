@@ -5,20 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import torch
-
-from tersor.bench.core.candidate import Candidate, ListCandidate
+from tersor.bench.core.candidate import Candidate, CodecCandidate, DeviceBatch
 from tersor.bench.peers.mx4 import Mx4
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
-from tersor.container import (
-    Batch,
-    begin_decode_batch,
-    decode_batch,
-    encode_batch,
-)
 from tersor.errors import UnknownCodecError
-from tersor.types import Bound, TensorInfo
+from tersor.types import Bound
 
 BOUNDED: Final = ("flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "rows-ans")
 FIXED: Final = ("half", "bf16", "fp8", "group8", "group4", "mx4")
@@ -50,84 +42,6 @@ def check_encoders(names: Iterable[str]) -> None:
             raise UnknownCodecError(f"encoders of look-ups are {', '.join(every)}, not {name!r}")
 
 
-class SlicedCodec(Candidate):
-    """A codec of ours with a bound per slice, or with none; all slices in one call."""
-
-    peer = False
-
-    def __init__(self, name: str, codecs: Sequence[Codec]) -> None:
-        """Measure ``codecs``, one for each slice: the same but for the bound, and the size of a group."""
-        self.name, self.codecs = name, codecs
-        self.version, self.bounded = str(codecs[0].version), codecs[0].takes_bound()
-
-    def options(self) -> dict[str, Any]:
-        """Return the codecs' own spec, without the bound; a list where they differ."""
-        configs = [codec.to_config() for codec in dict.fromkeys(self.codecs)]
-        values = {
-            name: [config[name] for config in configs]
-            for name in configs[0]
-            if name not in ("id", "version", "bound")
-        }
-        return {k: v[0] if all(one == v[0] for one in v) else v for k, v in values.items()}
-
-    def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
-        """Encode one slice within an absolute bound, or at the fixed rate."""
-        return self.codecs[0].pack_chunk(x, error_bound if self.bounded else None)
-
-    def decode(self, encoded: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-        """Decode one slice into ``out``."""
-        return self.decode_all([encoded], [out])[0]
-
-    def nbytes(self, encoded: torch.Tensor) -> int:
-        """Return the size of the payload."""
-        return encoded.numel()
-
-    def encode_all(
-        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
-    ) -> list[torch.Tensor]:
-        """Encode every slice within its own relative bound, so that ranges are looked for too."""
-        del error_bounds
-        return encode_batch(xs, self.codecs).payloads()
-
-    def decode_all(
-        self, encoded: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        """Decode every slice."""
-        infos = [TensorInfo.of(out) for out in outs]
-        return decode_batch(Batch.of(encoded), infos, self.codecs, outs)
-
-
-class SlicedBatch(ListCandidate):
-    """The same as ``encode_batch`` leaves it on a GPU: one buffer, sizes there, no second pass."""
-
-    peer = False
-    note = "one buffer, sizes left on the device"
-
-    def __init__(self, name: str, codecs: Sequence[Codec]) -> None:
-        """See ``SlicedCodec``."""
-        self._plain = SlicedCodec(name, codecs)
-        self.name, self.codecs = name, codecs
-        self.version, self.bounded = self._plain.version, self._plain.bounded
-
-    def options(self) -> dict[str, Any]:
-        """See ``SlicedCodec.options``."""
-        return self._plain.options()
-
-    def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
-        """Return the buffer and the sizes of the payloads in it."""
-        del error_bounds
-        return encode_batch(xs, self.codecs)
-
-    def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode all payloads; the status is left on the device, as the sizes are."""
-        begin_decode_batch(encoded, [TensorInfo.of(out) for out in outs], self.codecs, outs)
-        return outs
-
-    def total_nbytes(self, encoded: Batch) -> int:
-        """Return the bytes of all payloads, each padded as it lies in the buffer."""
-        return int(encoded.offsets[-1])
-
-
 def make_lookup_candidate(
     name: str, relative_bounds: Sequence[float], widths: Sequence[int]
 ) -> Candidate:
@@ -142,7 +56,7 @@ def make_lookup_candidate(
     pairs = list(zip(relative_bounds, widths, strict=True))
     made = {pair: _codec(name, *pair) for pair in set(pairs)}
     codecs = [made[pair] for pair in pairs]
-    return (SlicedBatch if name.endswith(_ON_DEVICE) else SlicedCodec)(name, codecs)
+    return (DeviceBatch if name.endswith(_ON_DEVICE) else CodecCandidate)(codecs, name)
 
 
 def _codec(name: str, relative_bound: float, width: int) -> Codec:
