@@ -33,28 +33,14 @@ class Ceiling:
         """Time the copy alone and make a row of it."""
         device = self._source.device
         seconds = measure(self, device=device, rounds=rounds, warmup=warmup, clock=clock)
+        nbytes = self._source.nbytes
         return ResultRow(
-            suite="kernels",
-            codec=CEILING,
-            version=str(torch.__version__),
-            spec={},
-            input="copy",
-            device=device.type,
-            num_values=self._source.numel(),
-            original_nbytes=self._source.nbytes,
-            encoded_nbytes=self._source.nbytes,
-            worst_error=None,
-            error_bound=None,
-            encode_s=seconds,
-            decode_s=seconds,
-            memcpy_s=seconds,
-            copy_s=seconds,
-            peer=True,
-            note="reads and writes every byte once",
-            git_commit=machine.git_commit(),
-            versions=machine.versions(),
-            machine=machine.machine(device),
-        )
+            suite="kernels", codec=CEILING, version=str(torch.__version__), spec={}, input="copy",
+            device=device.type, num_values=self._source.numel(), worst_error=None,
+            error_bound=None, peer=True, note="reads and writes every byte once",
+            original_nbytes=nbytes, encoded_nbytes=nbytes, encode_s=seconds, decode_s=seconds,
+            memcpy_s=seconds, copy_s=seconds, **machine.origin(device),
+        )  # fmt: skip
 
 
 def ceiling_of(device: torch.device) -> Ceiling | None:

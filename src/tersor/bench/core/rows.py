@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Self
 import msgspec
 from msgspec import Meta, Struct
 
+from tersor.bench.core import machine
 from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lookup_facts import LookupFacts
@@ -56,6 +57,12 @@ def row_key(**values: Any) -> str:
         odd = min(set(values) ^ set(_KEY_FIELDS))
         raise SpecError(f"a row's key is made of {', '.join(_KEY_FIELDS)}; see {odd!r}")
     return json.dumps([values[name] for name in _KEY_FIELDS], sort_keys=True)
+
+
+def row_identity(**values: Any) -> dict[str, Any]:
+    """Return the identifying fields of a row that is measured now, with what is usual for the others."""
+    usual = {"suite": "kernels", "threads": 1, "repeat": 1, "group": None}
+    return {**usual, "git_commit": machine.git_commit(), **values}
 
 
 class ResultRow(

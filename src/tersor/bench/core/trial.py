@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from tersor.bench.core import machine
 from tersor.bench.core.candidate import Candidate
 from tersor.bench.core.footprint import count_launches, peak_memory
 from tersor.bench.core.roundtrip import worst_error
@@ -122,25 +123,38 @@ class Trial:
             else:
                 out.copy_(x)
 
+    def row_values(self, subject: Subject, times: TrialTimes) -> dict[str, Any]:
+        """Return what a result row says of this trial, beside its identity and its note."""
+        on_codes = self.candidate.on_codes
+        return {
+            "original_nbytes": subject.nbytes,
+            "encoded_nbytes": self.encoded_nbytes,
+            "worst_error": None if on_codes else self.worst_error,
+            "error_bound": None if on_codes else self.error_bound,
+            "encode_s": times.encode_s,
+            "decode_s": times.decode_s,
+            # a copy of the codes moves a quarter of the bytes: not comparable with other rows
+            "memcpy_s": None if on_codes else times.memcpy_s,
+            "copy_s": times.copy_s,
+            "sampled_fraction": self.sampled_fraction,
+            "peer": self.candidate.peer,
+            "entropy_bits": subject.entropy_bits,
+            "distinct_rows": subject.distinct_rows,
+            "workspace_nbytes": self.workspace_nbytes,
+            "versions": machine.versions(),
+            "machine": machine.machine(subject.slices[0].device),
+        }
+
     def tasks(self) -> dict[str, Task]:
         """Return a copy, an encode and a decode; each takes the next of the places every time.
 
         They start at different places, so that none finds in the cache what the last one left.
         """
-        calls = (self.copy, self.encode, self.decode)
-        turns = [_in_turn(self.places, first) for first in range(len(calls))]
-        return {
-            call.__name__: partial(_call_next, call, turn)
-            for call, turn in zip(calls, turns, strict=True)
-        }
+        calls = enumerate((self.copy, self.encode, self.decode))
+        return {call.__name__: partial(next, self._in_turn(call, first)) for first, call in calls}
 
-
-def _in_turn(places: Sequence[BufferCopy], first: int) -> Iterator[BufferCopy]:
-    return islice(cycle(places), first % len(places), None)
-
-
-def _call_next(call: Callable[[BufferCopy], object], turn: Iterator[BufferCopy]) -> object:
-    return call(next(turn))
+    def _in_turn(self, call: Callable[[BufferCopy], object], first: int) -> Iterator[object]:
+        return map(call, islice(cycle(self.places), first % len(self.places), None))
 
 
 def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
@@ -159,11 +173,10 @@ def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
     pairs = zip(errors, error_bounds, strict=True)
     worst, bound = max(pairs, key=lambda pair: bound_share(*pair))
     share = bound_share(worst, bound)
-    if not candidate.bounded:
-        return Trial(
-            candidate, threads, places, error_bounds, max(errors), None, share, workspace or None
-        )
-    return Trial(candidate, threads, places, error_bounds, worst, bound, share, workspace or None)
+    error, promised = (worst, bound) if candidate.bounded else (max(errors), None)
+    return Trial(
+        candidate, threads, places, error_bounds, error, promised, share, workspace or None
+    )
 
 
 def _run_place(

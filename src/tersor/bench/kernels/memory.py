@@ -16,7 +16,7 @@ import torch
 
 from tersor.bench.core import machine
 from tersor.bench.core.roundtrip import worst_error
-from tersor.bench.core.rows import ResultRow, row_key
+from tersor.bench.core.rows import ResultRow, row_identity, row_key
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.kernels import memory_child
 from tersor.codecs import registry
@@ -52,19 +52,12 @@ class MemoryConfig:
     def identity(self) -> dict[str, Any]:
         """Return what makes two rows the same measurement."""
         codec = registry.create(self.codec, bound=Bound.relative(self.relative_bound))
-        return {
-            "suite": "memory",
-            "codec": self.codec,
-            "version": str(codec.version),
-            "spec": {k: v for k, v in codec.to_config().items() if k not in ("id", "version")},
-            "input": "file",
-            "device": "cpu",
-            "num_values": self.nbytes // 4,
-            "threads": self.threads or torch.get_num_threads(),
-            "repeat": 1,
-            "group": None,
-            "git_commit": machine.git_commit(),
-        }
+        spec = {k: v for k, v in codec.to_config().items() if k not in ("id", "version")}
+        return row_identity(
+            suite="memory", codec=self.codec, version=str(codec.version), spec=spec, input="file",
+            device="cpu", num_values=self.nbytes // 4,
+            threads=self.threads or torch.get_num_threads(),
+        )  # fmt: skip
 
 
 def run_memory(config: MemoryConfig, *, done: frozenset[str] = frozenset()) -> ResultRow | None:

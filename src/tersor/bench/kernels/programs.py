@@ -14,7 +14,7 @@ import torch
 from tersor.bench.core import machine
 from tersor.bench.core.inputs import SMOKE_NBYTES
 from tersor.bench.core.outcome import SuiteOutcome, ignore
-from tersor.bench.core.rows import ResultRow, row_key
+from tersor.bench.core.rows import ResultRow, row_identity
 from tersor.bench.core.subject import Subject
 from tersor.bench.kernels.config import Group, KernelsConfig
 from tersor.bench.peers.executables import (
@@ -116,11 +116,11 @@ def run_programs(
         on_note: called with one sentence for each thing left out.
         on_group: called with (finished groups, all groups, label) before each group starts.
     """
-    outcome = ProgramsOutcome(num_on_path=sum(map(is_on_path, config.names())))
+    num_on_path = sum(map(is_on_path, config.names()))
+    outcome = ProgramsOutcome(done, on_row, on_note, num_on_path=num_on_path)
     programs, absent = find_executables(config.names())
-    outcome.notes += absent
     for sentence in absent:
-        on_note(sentence)
+        outcome.note(sentence)
     groups = config.groups() if programs else []
     device = torch.device(config.device)
     for index, group in enumerate(groups):
@@ -128,7 +128,7 @@ def run_programs(
         subject = Subject.of(group.make(device), group.relative_bound)
         for program in programs:
             identity = _identity(program, subject, config)
-            if row_key(**identity) in done:
+            if outcome.is_done(identity):
                 outcome.num_known += 1
                 continue
             try:
@@ -136,12 +136,9 @@ def run_programs(
                     subject, rounds=config.rounds, timeout_s=config.timeout_s
                 )
             except BackendUnavailableError as error:
-                outcome.notes.append(f"left out: {program.name} on {group.label}: {error}")
-                on_note(outcome.notes[-1])
+                outcome.note(f"left out: {program.name} on {group.label}: {error}")
                 continue
-            row = _row(program, subject, identity, measured)
-            outcome.rows.append(row)
-            on_row(row)
+            outcome.add(_row(program, subject, identity, measured))
     on_group(len(groups), len(groups), "done")
     return outcome
 
@@ -149,19 +146,12 @@ def run_programs(
 def _identity(program: Executable, subject: Subject, config: ProgramsConfig) -> dict[str, Any]:
     if subject.relative_bound is None:
         raise SpecError("programs are measured on inputs with a bound")
-    return {
-        "suite": "kernels",
-        "codec": program.name,
-        "version": program.version,
-        "spec": {"bound": Bound.relative(subject.relative_bound).to_config(), **program.options()},
-        "input": subject.name,
-        "device": config.device,
-        "num_values": sum(x.numel() for x in subject.slices),
-        "threads": 1,
-        "repeat": 1,
-        "group": None,
-        "git_commit": machine.git_commit(),
-    }
+    bound = Bound.relative(subject.relative_bound).to_config()
+    return row_identity(
+        codec=program.name, version=program.version, spec={"bound": bound, **program.options()},
+        input=subject.name, device=config.device,
+        num_values=sum(x.numel() for x in subject.slices),
+    )  # fmt: skip
 
 
 def _row(

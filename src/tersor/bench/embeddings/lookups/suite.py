@@ -12,13 +12,12 @@ from typing import Any, Final
 
 import torch
 
-from tersor.bench.core import machine
 from tersor.bench.core.candidate import Candidate
 from tersor.bench.core.lookup_facts import ALL_CLASSES, LookupFacts
 from tersor.bench.core.outcome import SuiteOutcome, ignore
-from tersor.bench.core.rows import LookupRow, ResultRow, row_key
+from tersor.bench.core.rows import LookupRow, ResultRow, row_identity
 from tersor.bench.core.timing import clock_of, own_stream
-from tersor.bench.core.trial import Trial, TrialTimes, run_trial, time_trials
+from tersor.bench.core.trial import Trial, time_trials
 from tersor.bench.embeddings.lookups.candidates import make_lookup_candidate
 from tersor.bench.embeddings.lookups.config import CODE_DTYPES, LookupsConfig
 from tersor.bench.embeddings.lookups.inputs import Cut, LookUp, LookUps, named_tables
@@ -55,10 +54,10 @@ def run_lookups(
     Raises:
         SpecError: dumps cannot be measured as asked, or codes do not fit their dtype.
     """
-    outcome = SuiteOutcome()
+    outcome = SuiteOutcome(done, on_row, on_note)
     tables = list(look_ups.tables)[: config.max_tables]
     with own_stream(torch.device(config.device)):
-        suite = _Suite(config, look_ups, outcome, done, on_row, on_note)
+        suite = _Suite(config, look_ups, outcome)
         # every table is looked at before the first is measured, so that nothing is found too late
         on_table(0, len(tables), "reading the dumps")
         suite.look(tables)
@@ -75,30 +74,15 @@ def run_lookups(
 class _Suite:
     """The state of one run."""
 
-    def __init__(
-        self,
-        config: LookupsConfig,
-        look_ups: LookUps,
-        outcome: SuiteOutcome,
-        done: frozenset[str],
-        on_row: Callable[[ResultRow], None],
-        on_note: Callable[[str], None],
-    ) -> None:
+    def __init__(self, config: LookupsConfig, look_ups: LookUps, outcome: SuiteOutcome) -> None:
         self.config, self.look_ups, self.outcome = config, look_ups, outcome
-        self.done, self.on_row, self.on_note = done, on_row, on_note
         self.device = torch.device(config.device)
         self.input = f"{look_ups.name}-{look_ups.digest()}"
         self.peers, absent = load_peers(config.peers, config.device)
         for peer in self.peers:
             peer.code_dtype = CODE_DTYPES[config.code_dtype]
         for sentence in absent:
-            self._note(sentence)
-
-    def _note(self, sentence: str) -> None:
-        """Say something once."""
-        if sentence not in self.outcome.notes:
-            self.outcome.notes.append(sentence)
-            self.on_note(sentence)
+            self.outcome.note(sentence)
 
     def look(self, tables: list[int]) -> None:
         """Find the classes of the tables, and refuse what cannot be measured."""
@@ -120,7 +104,7 @@ class _Suite:
         num_left_out = sum(map(config.cut.num_left_out, sizes))
         if num_left_out:
             num_rows = sum(sizes) * config.cut.repeat
-            self._note(
+            self.outcome.note(
                 f"batches of {config.cut.batch} leave out {num_left_out:,} of {num_rows:,} rows, which "
                 "make no whole batch; a --batch that divides every look-up counts all"
             )
@@ -143,7 +127,7 @@ class _Suite:
         if unknown:
             some = named_tables(unknown) if len(unknown) < len(tables) else "their tables"
             verb = "is" if some.startswith("table ") else "are"
-            self._note(
+            self.outcome.note(
                 f"the dumps do not say how large {some} {verb}, so that classes follow from the "
                 "distinct rows alone there; name large tables with --tight-tables"
             )
@@ -185,23 +169,10 @@ class _Suite:
 
     def measure(self, made: LookupSubject) -> None:
         """Check and time all encoders on the look-ups of one table or one step."""
-        wanted = []
-        for candidate in self._candidates(made):
-            identity = self._identity(candidate, made)
-            if row_key(**identity) not in self.done:
-                wanted.append((candidate, identity))
-        checked = []
-        for candidate, identity in wanted:
-            try:
-                trial = run_trial(candidate, made.subject, threads=1)
-            except (BackendUnavailableError, torch.OutOfMemoryError) as error:
-                self._note(
-                    f"{candidate.name} is left out of {made.subject.name}: "
-                    f"{str(error).splitlines()[0]}"
-                )
-                continue
-            if not self._refused(trial, made):
-                checked.append((trial, identity))
+        known = ((one, self._identity(one, made)) for one in self._candidates(made))
+        wanted = [pair for pair in known if not self.outcome.is_done(pair[1])]
+        name = made.subject.name
+        checked = self.outcome.checked(wanted, made.subject, name, left_out=f"left out of {name}")
         is_step = made.table is None
         times = time_trials(
             [trial for trial, _ in checked],
@@ -211,9 +182,9 @@ class _Suite:
             clock=clock_of(self.device, has_many_tensors=is_step),
         )
         for (trial, identity), seconds in zip(checked, times, strict=True):
-            row = self._row(trial, made, identity, seconds)
-            self.outcome.rows.append(row)
-            self.on_row(row)
+            values = {**identity, **trial.row_values(made.subject, seconds)}
+            facts, note = self._facts(trial, made), self._row_note(trial.candidate)
+            self.outcome.add(LookupRow(**values, lookups=facts, note=note))
 
     def _candidates(self, made: LookupSubject) -> list[Candidate]:
         ours: list[Candidate] = []
@@ -221,7 +192,7 @@ class _Suite:
             try:
                 ours.append(make_lookup_candidate(name, made.relative_bounds, made.widths))
             except BackendUnavailableError as error:
-                self._note(f"{name} is left out: {error}")
+                self.outcome.note(f"{name} is left out: {error}")
         return [*ours, *self.peers]
 
     def _identity(self, candidate: Candidate, made: LookupSubject) -> dict[str, Any]:
@@ -230,56 +201,17 @@ class _Suite:
             spec = {**made.bound_config(self.policy), **spec}
         if candidate.quantized_by_us or candidate.on_codes:
             spec["code_dtype"] = self.config.code_dtype
-        return {
-            "suite": SUITE,
-            "codec": candidate.name,
-            "version": candidate.version,
-            "spec": spec,
-            "input": self.input,
-            "device": self.config.device,
-            "num_values": made.num_values,
-            "threads": 1,
-            "repeat": self.config.cut.repeat,
-            "group": self._group(made),
-            "git_commit": machine.git_commit(),
-        }
+        return row_identity(
+            suite=SUITE, codec=candidate.name, version=candidate.version, spec=spec,
+            input=self.input, device=self.config.device, num_values=made.num_values,
+            repeat=self.config.cut.repeat, group=self._group(made),
+        )  # fmt: skip
 
     def _group(self, made: LookupSubject) -> str:
         num_ranks, num_rows = self.config.cut.num_ranks, len(made.subject.slices[0])
         # "1 ranks" is what rows of one rank have always had, and rows are compared by these words
         words = f"{made.subject.name}, {num_ranks} ranks, slices of {num_rows} rows"
         return ", ".join(filter(None, (words, self.config.setting)))
-
-    def _refused(self, trial: Trial, made: LookupSubject) -> bool:
-        """True if no row may be made."""
-        sentence = self.outcome.judge(trial, made.subject.name)
-        if sentence is not None:
-            self._note(sentence)
-        return sentence is not None
-
-    def _row(
-        self, trial: Trial, made: LookupSubject, identity: dict[str, Any], times: TrialTimes
-    ) -> LookupRow:
-        on_codes = trial.candidate.on_codes
-        return LookupRow(
-            **identity,
-            original_nbytes=made.subject.nbytes,
-            encoded_nbytes=trial.encoded_nbytes,
-            worst_error=None if on_codes else trial.worst_error,
-            error_bound=None if on_codes else trial.error_bound,
-            encode_s=times.encode_s,
-            decode_s=times.decode_s,
-            memcpy_s=None if on_codes else times.memcpy_s,
-            sampled_fraction=trial.sampled_fraction,
-            peer=trial.candidate.peer,
-            entropy_bits=made.subject.entropy_bits,
-            distinct_rows=made.subject.distinct_rows,
-            workspace_nbytes=trial.workspace_nbytes,
-            lookups=self._facts(trial, made),
-            note=self._row_note(trial.candidate),
-            versions=machine.versions(),
-            machine=machine.machine(self.device),
-        )
 
     def _facts(self, trial: Trial, made: LookupSubject) -> LookupFacts:
         return LookupFacts(
