@@ -6,43 +6,34 @@ The printed throughputs are not used: ``bin_hf`` counts four bytes per code what
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from tersor.bench.peers.logs.program_run import ProgramRun
 from tersor.bench.peers.logs.scan import Figure, LogFormat, Record
 from tersor.errors import CorruptDataError
 
+_TIME: Final = r"(?:shortest time \(ms\): |\S+ GiB/s at )(\S+)"
 _FIGURES: Final = (
     Figure(
-        "encode_ms",
-        re.compile(
-            r"^\[psz::info::res::(?:comp_)?hf_encode\] (?:shortest time \(ms\): |\S+ GiB/s at )(\S+)"
-        ),
+        "encode_ms", rf"^\[psz::info::res::(?:comp_)?hf_encode\] {_TIME}",
         "[psz::info::res::comp_hf_encode] shortest time (ms): 0.25",
     ),
     Figure(
-        "decode_ms",
-        re.compile(
-            r"^\[psz::info::res::(?:decomp_)?hf_decode\] (?:shortest time \(ms\): |\S+ GiB/s at )(\S+)"
-        ),
+        "decode_ms", rf"^\[psz::info::res::(?:decomp_)?hf_decode\] {_TIME}",
         "[psz::info::res::decomp_hf_decode] shortest time (ms): 0.25",
     ),
     Figure(
-        "type",
-        re.compile(r"^HF run version-\d.*, input type: u([124])\s*$"),
-        "HF run version-1, input type: u1",
-        False,
+        "type", r"^HF run version-\d.*, input type: u([124])\s*$",
+        "HF run version-1, input type: u1", False,
     ),
-    Figure("given_codes", re.compile(r"^Huffman in  len:\s*(\S+)"), "Huffman in  len: 9", False),
-    Figure("given", re.compile(r"^Huffman in  bytes:\s*(\S+)"), "Huffman in  bytes: 9", False),
-    Figure("encoded", re.compile(r"^Huffman out (?:len|bytes):\s*(\S+)"), "Huffman out len: 1024"),
+    Figure("given_codes", r"^Huffman in  len:\s*(\S+)", "Huffman in  len: 9", False),
+    Figure("given", r"^Huffman in  bytes:\s*(\S+)", "Huffman in  bytes: 9", False),
+    Figure("encoded", r"^Huffman out (?:len|bytes):\s*(\S+)", "Huffman out len: 1024"),
     Figure(
-        "ratio",
-        re.compile(r"^\"?Huffman CR .*:\s*([0-9.eE+-]+|nan|inf)\s*$"),
+        "ratio", r"^\"?Huffman CR .*:\s*([0-9.eE+-]+|nan|inf)\s*$",
         '"Huffman CR = sizeof(E) * len / outlen", where outlen is byte count: 2.42',
     ),
-)
+)  # fmt: skip
 
 
 def _build(record: Record) -> ProgramRun:
@@ -88,8 +79,8 @@ def _given(record: Record, encoded: int, ratio: float) -> tuple[int, int | None]
 FORMAT: Final = LogFormat(
     name="cusz",
     title="cuSZ's bin_hf",
-    program=re.compile(r"bin_p?hf"),
+    program=r"bin_p?hf",
     figures=_FIGURES,
-    failures=(re.compile(r"^!!!!  ERROR"), re.compile(r"CUDA error|GPU error", re.IGNORECASE)),
+    failures=r"^!!!!  ERROR|(?i:CUDA error|GPU error)",
     build=_build,
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from tersor.bench.peers.logs.program_run import ProgramRun
@@ -12,21 +11,19 @@ _GBPS_PER_UNIT: Final = 2**20 / 1e6
 """What is printed as GB/s are MiB per millisecond."""
 
 _FIGURES: Final = (
-    Figure("given", re.compile(r"^the original size: (\S+)"), "the original size: 4096", False),
-    Figure("encoded", re.compile(r"^the compressed size: (\S+)"), "the compressed size: 9", False),
-    Figure("ratio", re.compile(r"^compression ratio: (\S+)\s*$"), "compression ratio: 11.5429"),
+    Figure("given", r"^the original size: (\S+)", "the original size: 4096", False),
+    Figure("encoded", r"^the compressed size: (\S+)", "the compressed size: 9", False),
+    Figure("ratio", r"^compression ratio: (\S+)\s*$", "compression ratio: 11.5429"),
     Figure(
-        "encode",
-        re.compile(r"^compression e2e throughput: (\S+) GB/s"),
+        "encode", r"^compression e2e throughput: (\S+) GB/s",
         "compression e2e throughput: 20.9908 GB/s",
     ),
     # the branch that Python calls prints "compression" for both
     Figure(
-        "decode",
-        re.compile(r"^(?:de)?compression e2e throughput: (\S+) GB/s"),
+        "decode", r"^(?:de)?compression e2e throughput: (\S+) GB/s",
         "decompression e2e throughput: 34.4679 GB/s",
     ),
-)
+)  # fmt: skip
 
 
 def _build(record: Record) -> ProgramRun:
@@ -48,8 +45,8 @@ def _build(record: Record) -> ProgramRun:
 FORMAT: Final = LogFormat(
     name="gpulz",
     title="gpulz",
-    program=re.compile(r"gpulz"),
+    program="gpulz",
     figures=_FIGURES,
-    failures=(re.compile(r"verification failed"), re.compile(r"CUDA error", re.IGNORECASE)),
+    failures=r"verification failed|(?i:CUDA error)",
     build=_build,
 )

@@ -14,27 +14,24 @@ from tersor.bench.peers.logs.scan import Figure, Line, LogFormat, Record
 
 _NUMBER: Final = r"(\S+?),?"
 _FIGURES: Final = (
-    Figure("given", re.compile(rf"^uncompressed \(B\): {_NUMBER}\s*$"), "uncompressed (B): 4096"),
+    Figure("given", rf"^uncompressed \(B\): {_NUMBER}\s*$", "uncompressed (B): 4096"),
     Figure(
-        "encoded",
-        re.compile(r"^comp_size: (\S+), compressed ratio: "),
+        "encoded", r"^comp_size: (\S+), compressed ratio: ",
         "comp_size: 1024, compressed ratio: 4.0000",
     ),
     Figure(
-        "encode",
-        re.compile(rf"^compression throughput \(GB/s\): {_NUMBER}\s*$"),
+        "encode", rf"^compression throughput \(GB/s\): {_NUMBER}\s*$",
         "compression throughput (GB/s): 90.48",
     ),
     Figure(
-        "decode",
-        re.compile(rf"^decompression throughput \(GB/s\): {_NUMBER}\s*$"),
+        "decode", rf"^decompression throughput \(GB/s\): {_NUMBER}\s*$",
         "decompression throughput (GB/s): 312.81",
     ),
-    Figure("repeat", re.compile(r"^duplicate data: (\S+)$"), "duplicate data: 1", required=False),
-)
+    Figure("repeat", r"^duplicate data: (\S+)$", "duplicate data: 1", required=False),
+)  # fmt: skip
 _FAILURES: Final = (
-    re.compile(r"CUDA (?:API )?error", re.IGNORECASE),
-    re.compile(r"benchmark_assert|^ERROR: |did not match input|^WARNING: Not enough memory"),
+    r"(?i:CUDA (?:API )?error)|benchmark_assert|^ERROR: |did not match input"
+    r"|^WARNING: Not enough memory"
 )
 
 # columns by the start of their name in lower case; NVIDIA spelled the first of them "Ucompressed"
@@ -109,7 +106,7 @@ def _codec(program: str, arguments: Sequence[str]) -> str | None:
 FORMAT: Final = LogFormat(
     name="nvcomp",
     title="nvCOMP's benchmarks",
-    program=re.compile(r"benchmark_(?:\w+_chunked|hlif)"),
+    program=r"benchmark_(?:\w+_chunked|hlif)",
     figures=_FIGURES,
     failures=_FAILURES,
     build=_build,

@@ -37,7 +37,7 @@ class Figure:
     """
 
     name: str
-    pattern: re.Pattern[str]
+    pattern: str
     example: str
     required: bool = True
 
@@ -128,7 +128,7 @@ class LogFormat:
         program: matches the name of the executable.
         figures: the lines with values; of two that match one line, the first without a value gets
             it.
-        failures: match lines in which the program says that it failed.
+        failures: matches lines in which the program says that it failed.
         build: makes a run of a complete record.
         rewrite: turns another layout of the same figures into lines that the figures match.
         continues: says whether a command goes on with the run before it.
@@ -136,9 +136,9 @@ class LogFormat:
 
     name: str
     title: str
-    program: re.Pattern[str]
+    program: str
     figures: Sequence[Figure]
-    failures: Sequence[re.Pattern[str]]
+    failures: str
     build: Callable[[Record], ProgramRun]
     rewrite: Callable[[Sequence[Line]], Sequence[Line]] = _as_they_are
     continues: Callable[[Command], bool] = _never
@@ -146,7 +146,7 @@ class LogFormat:
     def command(self, text: str) -> Command | None:
         """Return the command that a line shows, if it starts the program."""
         found = _COMMAND.match(text)
-        if found is None or not self.program.fullmatch(PurePath(found[1]).name):
+        if found is None or not re.fullmatch(self.program, PurePath(found[1]).name):
             return None
         try:
             arguments = shlex.split(found[2])
@@ -200,11 +200,11 @@ def _records(lines: Sequence[Line], log_format: LogFormat, where: str) -> Iterat
                 yield record
             record = None if command is None else Record(where, number, command)
             continue
-        if any(pattern.search(text) for pattern in (_CRASH, *log_format.failures)):
+        if _CRASH.search(text) or re.search(log_format.failures, text):
             record = record or Record(where, number)
             record.failure = record.failure or (number, text.strip())
             continue
-        matching = [f for f in log_format.figures if f.pattern.search(text)]
+        matching = [f for f in log_format.figures if re.search(f.pattern, text)]
         if not matching:
             continue
         figure = next((f for f in matching if record is None or f.name not in record.values), None)
@@ -213,7 +213,7 @@ def _records(lines: Sequence[Line], log_format: LogFormat, where: str) -> Iterat
             if record is not None:
                 yield record
             record, figure = Record(where, number), matching[0]
-        found = figure.pattern.search(text)
+        found = re.search(figure.pattern, text)
         record.values[figure.name] = found[1].strip() if found else ""
         record.lines[figure.name] = number
     if record is not None:

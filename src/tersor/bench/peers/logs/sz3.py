@@ -7,26 +7,21 @@ digits only: too few to judge a bound, so it becomes a note.
 from __future__ import annotations
 
 import math
-import re
 from typing import Any, Final
 
 from tersor.bench.peers.logs.program_run import ProgramRun
 from tersor.bench.peers.logs.scan import Command, Figure, LogFormat, Record
 
-_RATIO: Final = re.compile(r"^compression ratio = (\S+)\s*$")
+_RATIO: Final = r"^compression ratio = (\S+)\s*$"
 _FIGURES: Final = (
     Figure("ratio", _RATIO, "compression ratio = 3.32"),
-    Figure("encode", re.compile(r"^compression time = (\S+)\s*$"), "compression time = 0.001664"),
+    Figure("encode", r"^compression time = (\S+)\s*$", "compression time = 0.001664"),
     Figure(
-        "decode",
-        re.compile(r"^decompression time = (\S+) seconds"),
-        "decompression time = 0.000920 seconds.",
+        "decode", r"^decompression time = (\S+) seconds", "decompression time = 0.000920 seconds."
     ),
     # printed again, with more digits, when decompressing
     Figure("exact_ratio", _RATIO, "compression ratio = 3.317712", False),
-    Figure(
-        "worst", re.compile(r"^Max absolute error = (\S+)\s*$"), "Max absolute error = 0.01", False
-    ),
+    Figure("worst", r"^Max absolute error = (\S+)\s*$", "Max absolute error = 0.01", False),
 )
 _BOUND_KINDS: Final = {"ABS": "absolute", "REL": "relative", "VR_REL": "relative"}
 
@@ -88,9 +83,9 @@ def _decompresses(command: Command) -> bool:
 FORMAT: Final = LogFormat(
     name="sz3",
     title="the command sz3",
-    program=re.compile(r"sz3?"),
+    program=r"sz3?",
     figures=_FIGURES,
-    failures=(re.compile(r"^Error[:,] "),),
+    failures=r"^Error[:,] ",
     build=_build,
     continues=_decompresses,
 )
