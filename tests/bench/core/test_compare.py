@@ -57,14 +57,14 @@ def verdicts(comparison):
     ],
 )
 def test_a_time_has_changed_only_where_noise_cannot_explain_it(before, after, verdict):
-    assert TimeChange.of("encode", before, after, NOISE_PERCENT).verdict == verdict
+    assert TimeChange("encode", before, after, NOISE_PERCENT).verdict == verdict
 
 
 def test_intervals_that_touch_overlap():
-    touching = TimeChange.of("encode", Percentiles(1, 2, 3), Percentiles(3, 4, 5), 0)
+    touching = TimeChange("encode", Percentiles(1, 2, 3), Percentiles(3, 4, 5), 0)
     assert touching.overlap
     assert touching.verdict == "same"
-    assert not TimeChange.of("encode", Percentiles(1, 2, 3), Percentiles(3.1, 4, 5), 0).overlap
+    assert not TimeChange("encode", Percentiles(1, 2, 3), Percentiles(3.1, 4, 5), 0).overlap
 
 
 def test_rows_of_two_builds_are_the_same_measurement_and_other_threads_are_not():

@@ -20,13 +20,9 @@ from tersor.bench.core.rows import ResultRow, latest
 from tersor.bench.core.timing import Percentiles
 from tersor.errors import SpecError
 
-Verdict = Literal["faster", "slower", "same"]
+Verdict = Literal["faster", "slower", "better", "worse", "same"]
 SizeVerdict = Literal["smaller", "larger", "same"]
 ErrorVerdict = Literal["bound broken", "bound held again", "larger", "smaller", "same"]
-
-FigureVerdict = Literal["better", "worse", "same"]
-
-_Times = tuple[str, Percentiles, Percentiles]
 
 NOISE_PERCENT: Final = 5.0
 """Medians nearer than this are the same. In results/2026-11-kernels-cpu.jsonl the intervals of two
@@ -46,31 +42,29 @@ class TimeChange:
         name: what was timed: ``"encode"``, ``"decode"``, ``"exchange"`` or ``"step"``.
         before: in seconds, or as multiples of the copy's time.
         after: in the same unit.
-        verdict: what can be said in spite of noise.
+        noise_percent: medians nearer than this are the same.
     """
 
     name: str
     before: Percentiles
     after: Percentiles
-    verdict: Verdict
+    noise_percent: float
 
-    @classmethod
-    def of(
-        cls, name: str, before: Percentiles, after: Percentiles, noise_percent: float
-    ) -> TimeChange:
-        """Judge two times.
+    @property
+    def verdict(self) -> Verdict:
+        """What can be said in spite of noise.
 
         Example:
             >>> quick, slow = Percentiles(0.9, 1.0, 1.1), Percentiles(1.3, 1.5, 1.6)
-            >>> change = TimeChange.of("encode", quick, slow, noise_percent=5)
+            >>> change = TimeChange("encode", quick, slow, noise_percent=5)
             >>> change.verdict, change.slowdown_percent
             ('slower', 50.0)
         """
-        margin = 1 + noise_percent / 100
-        apart = max(before.p50, after.p50) > margin * min(before.p50, after.p50)
-        if not apart or _overlap(before, after):
-            return cls(name, before, after, "same")
-        return cls(name, before, after, "slower" if after.p50 > before.p50 else "faster")
+        before, after = self.before.p50, self.after.p50
+        apart = max(before, after) > (1 + self.noise_percent / 100) * min(before, after)
+        if not apart or self.overlap:
+            return "same"
+        return "slower" if after > before else "faster"
 
     @property
     def speed(self) -> float:
@@ -85,7 +79,7 @@ class TimeChange:
     @property
     def overlap(self) -> bool:
         """Whether the intervals from the 20th to the 80th percentile meet."""
-        return _overlap(self.before, self.after)
+        return self.before.p20 <= self.after.p80 and self.after.p20 <= self.before.p80
 
     @property
     def has_spread(self) -> bool:
@@ -101,35 +95,31 @@ class FigureChange:
         name: a key of ``TITLES``.
         before: of the first file.
         after: of the second.
-        verdict: what can be said in spite of noise.
+        noise_percent: memory nearer than this is the same.
     """
 
     name: str
     before: Estimate
     after: Estimate
-    verdict: FigureVerdict
+    noise_percent: float
 
-    @classmethod
-    def of(cls, name: str, before: Estimate, after: Estimate, noise_percent: float) -> FigureChange:
-        """Judge two figures.
+    @property
+    def verdict(self) -> Verdict:
+        """What can be said in spite of noise.
 
         Example:
-            >>> FigureChange.of("loss", Estimate(mean=2.0), Estimate(mean=1.9), 5).verdict
+            >>> FigureChange("loss", Estimate(mean=2.0), Estimate(mean=1.9), 5).verdict
             'better'
         """
-        margin = 0.0
-        if name.endswith("_nbytes"):
-            margin = noise_percent / 100 * min(before.mean, after.mean)
+        before, after, margin = self.before, self.after, 0.0
+        if self.name.endswith("_nbytes"):
+            margin = self.noise_percent / 100 * min(before.mean, after.mean)
         elif before.half_width is not None and after.half_width is not None:
             margin = before.half_width + after.half_width
         if abs(after.mean - before.mean) <= margin:
-            return cls(name, before, after, "same")
-        is_better = (after.mean < before.mean) == (name in SMALLER_IS_BETTER)
-        return cls(name, before, after, "better" if is_better else "worse")
-
-
-def _overlap(one: Percentiles, other: Percentiles) -> bool:
-    return one.p20 <= other.p80 and other.p20 <= one.p80
+            return "same"
+        is_better = (after.mean < before.mean) == (self.name in SMALLER_IS_BETTER)
+        return "better" if is_better else "worse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,12 +216,10 @@ class Comparison:
     warnings: Sequence[str]
 
     def count(self, verdict: Verdict) -> int:
-        """Return the number of times with that verdict."""
-        return sum(change.verdict == verdict for pair in self.pairs for change in pair.times)
-
-    def count_figures(self, verdict: FigureVerdict) -> int:
-        """Return the number of figures of quality and memory with that verdict."""
-        return sum(change.verdict == verdict for pair in self.pairs for change in pair.figures)
+        """Return the number of times with that verdict; of figures where it is better or worse."""
+        changes = (c for pair in self.pairs for c in (*pair.times, *pair.figures))
+        is_time = verdict not in ("better", "worse")
+        return sum(c.verdict == verdict and isinstance(c, TimeChange) == is_time for c in changes)
 
     def slower_than(self, percent: float) -> list[tuple[RowPair, TimeChange]]:
         """Return what is slower beyond noise and by more than ``percent``."""
@@ -291,34 +279,30 @@ def compare_rows(
 
 
 def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy: bool) -> RowPair:
-    times = _times(before, after)
+    old_times, new_times = before.times(), after.times()
     if per_copy:
-        times = _per_copy(times, before.memcpy_s, after.memcpy_s)
-    changes = tuple(TimeChange.of(name, old, new, noise_percent) for name, old, new in times)
-    olds, news = before.figures(), after.figures()
+        old_times = _per_copy(old_times, before.memcpy_s)
+        new_times = _per_copy(new_times, after.memcpy_s)
+    times = tuple(
+        TimeChange(name, old, new_times[name], noise_percent)
+        for name, old in old_times.items()
+        if name in new_times
+    )
+    news = after.figures()
     figures = tuple(
-        FigureChange.of(name, olds[name], news[name], noise_percent)
-        for name in olds
+        FigureChange(name, old, news[name], noise_percent)
+        for name, old in before.figures().items()
         if name in news
     )
-    return RowPair(before, after, changes, figures)
+    return RowPair(before, after, times, figures)
 
 
-def _times(before: ResultRow, after: ResultRow) -> list[_Times]:
-    olds, news = before.times(), after.times()
-    return [(name, olds[name], news[name]) for name in olds if name in news]
-
-
-def _per_copy(
-    times: Sequence[_Times], before: Percentiles | None, after: Percentiles | None
-) -> list[_Times]:
+def _per_copy(times: Mapping[str, Percentiles], copy: Percentiles | None) -> dict[str, Percentiles]:
     """Return times as multiples of their copy's; none where a copy is missing.
 
     Seconds would stand beside multiples there, and show the machine that the copy takes out.
     """
-    if before is None or after is None:
-        return []
-    return [(name, _quotient(old, before), _quotient(new, after)) for name, old, new in times]
+    return {} if copy is None else {name: _quotient(one, copy) for name, one in times.items()}
 
 
 def _quotient(times: Percentiles, copy: Percentiles) -> Percentiles:

@@ -108,8 +108,8 @@ def comparison_sentence(comparison: Comparison) -> str:
         f"sizes: {sizes['larger']} larger, {sizes['smaller']} smaller, {sizes['same']} the same"
     )
     if any(pair.figures for pair in pairs):
-        counts = (f"{comparison.count_figures(v)} {v}" for v in ("worse", "better"))
-        words = f"{words}; quality and memory: {', '.join(counts)}"
+        worse, better = comparison.count("worse"), comparison.count("better")
+        words = f"{words}; quality and memory: {worse} worse, {better} better"
     return f"{words}; bounds newly broken: {broken}" if broken else words
 
 
@@ -145,28 +145,24 @@ def _identity(row: ResultRow) -> dict[str, Any]:
 
 def _pair_values(pair: RowPair) -> dict[str, Any]:
     before, after = pair.before, pair.after
-    times = {
-        change.name: {
-            "verdict": change.verdict,
-            "speed": change.speed,
-            "intervals_overlap": change.overlap,
-            "before": asdict(change.before),
-            "after": asdict(change.after),
-        }
-        for change in pair.times
-    }
-    return {
-        **_identity(before),
-        "changed": pair.changed,
-        "times": times,
-        "figures": {
+    times, figures = (
+        {
             change.name: {
                 "verdict": change.verdict,
                 "before": asdict(change.before),
                 "after": asdict(change.after),
             }
-            for change in pair.figures
-        },
+            for change in changes
+        }
+        for changes in (pair.times, pair.figures)
+    )
+    for change in pair.times:
+        times[change.name] |= {"speed": change.speed, "intervals_overlap": change.overlap}
+    return {
+        **_identity(before),
+        "changed": pair.changed,
+        "times": times,
+        "figures": figures,
         "size": pair.size,
         "ratio": {"before": before.ratio, "after": after.ratio},
         "error": pair.error,

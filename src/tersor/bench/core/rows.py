@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Final, Self
 
 import msgspec
@@ -363,11 +362,6 @@ class RowFile:
         """Return the file itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close the file; an exception passes through."""
         self.close()
