@@ -6,7 +6,7 @@ on any machine. Where several inputs or bounds qualify, the worst of them decide
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from tersor.bench.core.goal import Goal, RowLookup, worst
@@ -20,67 +20,49 @@ def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge the goals of the CPU core."""
     book = RowLookup([row for row in rows if row.suite == "kernels"])
     return [
-        *_flat_goals(book),
-        *_rows_goals(book),
-        *_entropy_goals(book),
+        _memcpy_goal(book, "encode", 0.40),
+        _memcpy_goal(book, "decode", 0.60),
+        *_peer_goals(book),
+        *(_entropy_goal(book, codec) for codec in ("huffman", "ans")),
         *_thread_goals(book),
         _memory_goal([row for row in rows if row.suite == "memory"]),
     ]
 
 
-def _against(
-    book: RowLookup,
-    rows: list[ResultRow],
-    peer: str,
-    quotient: Callable[[ResultRow, ResultRow], float],
-) -> list[tuple[float, ResultRow]]:
+def _memcpy_goal(book: RowLookup, direction: str, target: float) -> Goal:
+    speed = f"{direction}_gbps"
+    rows = [row for row in book.ours("flat") if row.memcpy_gbps]
+    values = [(getattr(row, speed) / (row.memcpy_gbps or 1), row) for row in rows]
+    return worst(f"flat {direction}s at {target:.2f} of memcpy speed", target, values)
+
+
+def _peer_goal(
+    book: RowLookup, name: str, target: float, rows: list[ResultRow], peer: str, what: str
+) -> Goal:
+    """Judge a property of rows by how many times as large it is as that of a peer."""
     pairs = [(row, book.counterpart(row, peer, peer=True)) for row in rows]
-    return [(quotient(row, other), row) for row, other in pairs if other is not None]
+    values = [(getattr(row, what) / getattr(other, what), row) for row, other in pairs if other]
+    return worst(name, target, values)
 
 
-def _encode_speed(row: ResultRow, other: ResultRow) -> float:
-    return row.encode_gbps / other.encode_gbps
-
-
-def _decode_speed(row: ResultRow, other: ResultRow) -> float:
-    return row.decode_gbps / other.decode_gbps
-
-
-def _ratio(row: ResultRow, other: ResultRow) -> float:
-    return row.ratio / other.ratio
-
-
-def _flat_goals(book: RowLookup) -> list[Goal]:
-    flat = book.ours("flat")
-    encode = [(r.encode_gbps / r.memcpy_gbps, r) for r in flat if r.memcpy_gbps]
-    decode = [(r.decode_gbps / r.memcpy_gbps, r) for r in flat if r.memcpy_gbps]
-    return [
-        worst("flat encodes at 0.40 of memcpy speed", 0.40, encode),
-        worst("flat decodes at 0.60 of memcpy speed", 0.60, decode),
-        worst("flat encodes 20 x SZ3", 20.0, _against(book, flat, "sz3", _encode_speed)),
-        worst("flat encodes 20 x zfp", 20.0, _against(book, flat, "zfp", _encode_speed)),
-    ]
-
-
-def _rows_goals(book: RowLookup) -> list[Goal]:
+def _peer_goals(book: RowLookup) -> list[Goal]:
+    flat, on_codes = book.ours("flat"), book.ours("huffman-codes")
     rows = [r for r in book.ours("rows") if r.input == "embeddings" and r.relative_bound == 0.03]
+    huffman = "huffman decodes codes at 0.70 of zstd's Huffman decoder"
     return [
-        worst("rows: ratio 2.5 x SZ3's", 2.5, _against(book, rows, "sz3", _ratio)),
-        worst("rows: ratio above zstd's", 1.0, _against(book, rows, "zstd", _ratio)),
-        worst("rows encodes 12 x SZ3", 12.0, _against(book, rows, "sz3", _encode_speed)),
+        _peer_goal(book, "flat encodes 20 x SZ3", 20.0, flat, "sz3", "encode_gbps"),
+        _peer_goal(book, "flat encodes 20 x zfp", 20.0, flat, "zfp", "encode_gbps"),
+        _peer_goal(book, "rows: ratio 2.5 x SZ3's", 2.5, rows, "sz3", "ratio"),
+        _peer_goal(book, "rows: ratio above zstd's", 1.0, rows, "zstd", "ratio"),
+        _peer_goal(book, "rows encodes 12 x SZ3", 12.0, rows, "sz3", "encode_gbps"),
+        _peer_goal(book, huffman, 0.70, on_codes, "zstd-huffman", "decode_gbps"),
     ]
 
 
-def _entropy_goals(book: RowLookup) -> list[Goal]:
-    on_codes = book.ours("huffman-codes")
-    name = "huffman decodes codes at 0.70 of zstd's Huffman decoder"
-    goals = [worst(name, 0.70, _against(book, on_codes, "zstd-huffman", _decode_speed))]
-    for codec in ("huffman", "ans"):
-        values = [
-            (r.ratio * r.entropy_bits / _F32_BITS, r) for r in book.ours(codec) if r.entropy_bits
-        ]
-        goals.append(worst(f"{codec}: ratio within 1 % of the entropy", 0.99, values))
-    return goals
+def _entropy_goal(book: RowLookup, codec: str) -> Goal:
+    rows = book.ours(codec)
+    values = [(r.ratio * r.entropy_bits / _F32_BITS, r) for r in rows if r.entropy_bits]
+    return worst(f"{codec}: ratio within 1 % of the entropy", 0.99, values)
 
 
 def _thread_goals(book: RowLookup) -> list[Goal]:

@@ -19,23 +19,18 @@ from tersor.bench.core.rows import COPY_NBYTES, ResultRow
 _INPUT: Final = "embeddings"
 _BOUND: Final = 0.03
 
-# codec or variant, then encode and decode; None where nothing is asked for
-_SPEEDS: Final = (
-    ("flat-absolute", 1600.0, 2800.0),
-    ("flat-device-absolute", 1600.0, 2800.0),
-    ("flat-graph-absolute", 1600.0, 2800.0),
-    ("flat", 1200.0, None),
-    ("flat-device", 1200.0, None),
-    ("flat-graph", 1200.0, None),
-    ("ans", 900.0, 1500.0),
-    ("ans-device-absolute", 900.0, 1500.0),
-    ("ans-graph-absolute", 900.0, 1500.0),
-    ("ans-device", 900.0, 1500.0),
-    ("ans-graph", 900.0, 1500.0),
-    ("rows-ans", 600.0, 1500.0),
-    ("rows-device", 600.0, 1500.0),
-    ("rows-graph", 600.0, 1500.0),
-)
+_SPEEDS: Final = {
+    **dict.fromkeys(
+        ("flat-absolute", "flat-device-absolute", "flat-graph-absolute"), (1600.0, 2800.0)
+    ),
+    **dict.fromkeys(("flat", "flat-device", "flat-graph"), (1200.0, None)),
+    **dict.fromkeys(
+        ("ans", "ans-device-absolute", "ans-graph-absolute", "ans-device", "ans-graph"),
+        (900.0, 1500.0),
+    ),
+    **dict.fromkeys(("rows-ans", "rows-device", "rows-graph"), (600.0, 1500.0)),
+}
+"""Encode and decode of a codec or variant; None where nothing is asked for."""
 _ROWS_RATIOS: Final = ((0.01, 40.0), (0.03, 60.0))
 _MIN_SHARE: Final = 0.85
 _SMALL: Final = ("flat", "ans", "rows", "half", "group8", "group4")
@@ -46,25 +41,19 @@ def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     """Judge the goals on CUDA."""
     book = RowLookup([row for row in rows if row.suite == "kernels"])
     goals = []
-    for codec, encode_gbps, decode_gbps in _SPEEDS:
-        found = [r for r in book.ours(codec) if (r.input, r.relative_bound) == (_INPUT, _BOUND)]
-        speeds = [(r.encode_gbps, r) for r in found]
-        goals.append(worst(f"{codec} encodes at {encode_gbps:g} GB/s", encode_gbps, speeds))
-        if decode_gbps is not None:
-            speeds = [(r.decode_gbps, r) for r in found]
-            goals.append(worst(f"{codec} decodes at {decode_gbps:g} GB/s", decode_gbps, speeds))
-    return [*goals, *_rows_goals(book), *_group_goals(book), *_chunk_goals(book)]
-
-
-def _rows_goals(book: RowLookup) -> list[Goal]:
-    goals = []
+    for codec, targets in _SPEEDS.items():
+        for direction, target in zip(("encode", "decode"), targets, strict=True):
+            if target is not None:
+                speeds = [(getattr(r, f"{direction}_gbps"), r) for r in _at(book, codec, _BOUND)]
+                goals.append(worst(f"{codec} {direction}s at {target:g} GB/s", target, speeds))
     for bound, ratio in _ROWS_RATIOS:
-        found = [
-            r for r in book.ours("rows-device") if (r.input, r.relative_bound) == (_INPUT, bound)
-        ]
-        name = f"rows: ratio {ratio:g} at bound {bound:g}"
-        goals.append(worst(name, ratio, [(r.ratio, r) for r in found]))
-    return goals
+        ratios = [(r.ratio, r) for r in _at(book, "rows-device", bound)]
+        goals.append(worst(f"rows: ratio {ratio:g} at bound {bound:g}", ratio, ratios))
+    return [*goals, *_group_goals(book), *_chunk_goals(book)]
+
+
+def _at(book: RowLookup, codec: str, bound: float) -> list[ResultRow]:
+    return [r for r in book.ours(codec) if (r.input, r.relative_bound) == (_INPUT, bound)]
 
 
 def _group_goals(book: RowLookup) -> list[Goal]:
