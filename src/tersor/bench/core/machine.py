@@ -27,15 +27,10 @@ def package_version(distribution: str) -> str | None:
 
 
 @cache
-def _versions() -> tuple[tuple[str, str], ...]:
-    found = [("python", platform.python_version()), ("os", platform.system())]
-    for name in ("tersor", *_PACKAGES):
-        version = package_version(name)
-        if version is not None:
-            found.append((name, version))
-    if torch.version.cuda:
-        found.append(("cuda", torch.version.cuda))
-    return tuple(found)
+def _versions() -> dict[str, str]:
+    found = {name: package_version(name) for name in ("tersor", *_PACKAGES)}
+    known = {"python": platform.python_version(), "os": platform.system(), **found}
+    return {name: v for name, v in {**known, "cuda": torch.version.cuda}.items() if v}
 
 
 def versions() -> dict[str, str]:

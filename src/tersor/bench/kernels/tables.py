@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Final
 
 from rich.console import RenderableType
@@ -28,15 +29,12 @@ def kernels_table(rows: Iterable[ResultRow]) -> Table:
     """
     rows = list(rows)
     book = RowLookup(rows)
-    table = Table(title="Codecs and peers, end to end from and to float32")
-    for name in ("input", "codec", "bound", "threads"):
-        table.add_column(name, justify="left" if name != "threads" else "right")
-    for name in (
-        "ratio", "encode GB/s", "decode GB/s", "x memcpy enc", "x memcpy dec", "x SZ3 enc",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
-    _add_rows(table, rows, lambda row: _kernels_cells(row, book))
-    return table
+    columns = (
+        "input", "codec", "bound", "threads", "ratio", "encode GB/s", "decode GB/s",
+        "x memcpy enc", "x memcpy dec", "x SZ3 enc",
+    )  # fmt: skip
+    title = "Codecs and peers, end to end from and to float32"
+    return _table(title, columns, 3, rows, lambda row: _kernels_cells(row, book))
 
 
 def device_table(rows: Iterable[ResultRow]) -> Table:
@@ -45,24 +43,27 @@ def device_table(rows: Iterable[ResultRow]) -> Table:
     Speeds are GB/s of raw float32; the share is that of the copy ceiling, by bytes read and
     written. Pairs are of encoding and decoding.
     """
-    table = Table(title="Codecs and peers on CUDA, end to end from and to float32")
-    for name in DEVICE_COLUMNS:
-        table.add_column(name, justify="left" if name in ("input", "codec") else "right")
-    _add_rows(table, list(rows), device_cells)
-    return table
+    title = "Codecs and peers on CUDA, end to end from and to float32"
+    return _table(title, DEVICE_COLUMNS, 2, list(rows), device_cells)
 
 
-def _add_rows(table: Table, rows: list[ResultRow], cells: Callable[[ResultRow], Cells]) -> None:
+def _table(
+    title: str,
+    columns: Sequence[str],
+    num_left: int,
+    rows: list[ResultRow],
+    cells: Callable[[ResultRow], Cells],
+) -> Table:
+    """Show rows in sections of one input and bound; the first ``num_left`` columns hold words."""
     names = figure_names(rows)
-    for name in names:
-        table.add_column(TITLES[name], justify="right")
-    previous: tuple[str, int, float | None] | None = None
-    for row in rows:
-        place = (row.input, row.num_values, row.relative_bound)
-        if previous not in (None, place):
-            table.add_section()
-        previous = place
-        table.add_row(*cells(row), *figure_cells(row, names))
+    table = Table(title=title)
+    for k, name in enumerate((*columns, *(TITLES[name] for name in names))):
+        table.add_column(name, justify="left" if k < num_left else "right")
+    for _, same in groupby(rows, lambda row: (row.input, row.num_values, row.relative_bound)):
+        for row in same:
+            table.add_row(*cells(row), *figure_cells(row, names))
+        table.add_section()
+    return table
 
 
 def device_cells(row: ResultRow) -> Cells:

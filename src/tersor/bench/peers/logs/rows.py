@@ -54,59 +54,53 @@ def rows_from_runs(runs: Sequence[ProgramRun], facts: LogFacts) -> Iterator[Resu
     for run in runs:
         given, value_nbytes = _given(run, facts), _value_nbytes(run, facts)
         if given % value_nbytes:
-            raise SpecError(
-                f"line {run.line} of {facts.where}: the run that begins here was given {given} bytes, "
-                f"which values of {value_nbytes} bytes do not fill; say how many bytes a value has "
-                "with --value-nbytes"
-            )
-        same = [_codec(run, facts), _input(run, facts), dict(run.spec), given, run.repeat]
+            raise _refusal(
+                run, facts, f"was given {given} bytes, which values of {value_nbytes} bytes do not "
+                "fill; say how many bytes a value has with --value-nbytes",
+            )  # fmt: skip
+        same = [_codec(run, facts), run.input or facts.where, dict(run.spec), given, run.repeat]
         key = json.dumps(same, sort_keys=True)
         groups.setdefault(key, []).append((run, given, value_nbytes))
     for group in groups.values():
         yield _row(group, facts)
 
 
+def _refusal(run: ProgramRun, facts: LogFacts, words: str) -> SpecError:
+    return SpecError(f"line {run.line} of {facts.where}: the run that begins here {words}")
+
+
 def _given(run: ProgramRun, facts: LogFacts) -> int:
     given = run.given_nbytes if run.given_nbytes is not None else facts.input_nbytes
     if given is None:
-        raise SpecError(
-            f"line {run.line} of {facts.where}: the run that begins here does not say how many bytes "
-            "it was given; say so with --input-nbytes"
+        raise _refusal(
+            run, facts, "does not say how many bytes it was given; say so with --input-nbytes"
         )
     if facts.input_nbytes not in (None, given):
-        raise SpecError(
-            f"line {run.line} of {facts.where}: the run that begins here was given {given} bytes, "
-            f"not {facts.input_nbytes}; leave --input-nbytes out"
-        )
+        words = f"was given {given} bytes, not {facts.input_nbytes}; leave --input-nbytes out"
+        raise _refusal(run, facts, words)
     return given
 
 
 def _value_nbytes(run: ProgramRun, facts: LogFacts) -> int:
     told = {n for n in (run.value_nbytes, facts.value_nbytes) if n is not None}
     if len(told) > 1:
-        raise SpecError(
-            f"line {run.line} of {facts.where}: the run that begins here was given values of "
-            f"{run.value_nbytes} bytes, not {facts.value_nbytes}; leave --value-nbytes out"
-        )
+        raise _refusal(
+            run, facts, f"was given values of {run.value_nbytes} bytes, not {facts.value_nbytes}; "
+            "leave --value-nbytes out",
+        )  # fmt: skip
     return told.pop() if told else _F32_NBYTES
 
 
 def _codec(run: ProgramRun, facts: LogFacts) -> str:
     name = run.codec or facts.codec
     if name is None:
-        raise SpecError(
-            f"line {run.line} of {facts.where}: the run that begins here does not say which algorithm "
-            "it measured; name it with --codec"
-        )
+        raise _refusal(run, facts, "does not say which algorithm it measured; name it with --codec")
     return name
-
-
-def _input(run: ProgramRun, facts: LogFacts) -> str:
-    return run.input or facts.where
 
 
 def _row(group: Sequence[tuple[ProgramRun, int, int]], facts: LogFacts) -> ResultRow:
     run, given, value_nbytes = group[0]
+    part = "gpu" if run.device == "cuda" else "cpu"
     num_values = given // value_nbytes
     notes = [f"from the log {facts.where}, by the program's own clock", run.note]
     spec: dict[str, Any] = dict(run.spec)
@@ -120,7 +114,7 @@ def _row(group: Sequence[tuple[ProgramRun, int, int]], facts: LogFacts) -> Resul
         codec=_codec(run, facts),
         version=facts.version,
         spec=spec,
-        input=_input(run, facts),
+        input=run.input or facts.where,
         device=run.device,
         num_values=num_values,
         original_nbytes=num_values * max(value_nbytes, _F32_NBYTES),
@@ -132,9 +126,5 @@ def _row(group: Sequence[tuple[ProgramRun, int, int]], facts: LogFacts) -> Resul
         repeat=run.repeat,
         peer=True,
         note="; ".join(note for note in notes if note),
-        machine={} if facts.machine is None else {_part(run): facts.machine},
+        machine={} if facts.machine is None else {part: facts.machine},
     )
-
-
-def _part(run: ProgramRun) -> str:
-    return "gpu" if run.device == "cuda" else "cpu"
