@@ -217,9 +217,9 @@ class Comparison:
 
     def count(self, verdict: Verdict) -> int:
         """Return the number of times with that verdict; of figures where it is better or worse."""
-        changes = (c for pair in self.pairs for c in (*pair.times, *pair.figures))
-        is_time = verdict not in ("better", "worse")
-        return sum(c.verdict == verdict and isinstance(c, TimeChange) == is_time for c in changes)
+        if verdict in ("better", "worse"):
+            return sum(change.verdict == verdict for p in self.pairs for change in p.figures)
+        return sum(change.verdict == verdict for p in self.pairs for change in p.times)
 
     def slower_than(self, percent: float) -> list[tuple[RowPair, TimeChange]]:
         """Return what is slower beyond noise and by more than ``percent``."""

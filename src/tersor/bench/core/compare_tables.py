@@ -143,19 +143,18 @@ def _identity(row: ResultRow) -> dict[str, Any]:
     return {name: getattr(row, name) for name in names}
 
 
+def _changes(changes: Sequence[TimeChange] | Sequence[FigureChange]) -> dict[str, dict[str, Any]]:
+    return {
+        one.name: {
+            "verdict": one.verdict, "before": asdict(one.before), "after": asdict(one.after),
+        }
+        for one in changes
+    }  # fmt: skip
+
+
 def _pair_values(pair: RowPair) -> dict[str, Any]:
     before, after = pair.before, pair.after
-    times, figures = (
-        {
-            change.name: {
-                "verdict": change.verdict,
-                "before": asdict(change.before),
-                "after": asdict(change.after),
-            }
-            for change in changes
-        }
-        for changes in (pair.times, pair.figures)
-    )
+    times, figures = _changes(pair.times), _changes(pair.figures)
     for change in pair.times:
         times[change.name] |= {"speed": change.speed, "intervals_overlap": change.overlap}
     return {
