@@ -32,9 +32,9 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
     """Return what the first place of a result file shows, in one sentence."""
     place, own = next(iter(_main_places(rows).items()))
     shown = comparable(own)
-    bounds: list[float | None] = [*bounds_of(shown)] or [None]
+    bound = bounds_of(shown)[0]
     # nothing is left of programs that started from codes
-    found = measured(shown, bounds[0], main_threads(shown)) if shown else []
+    found = measured(shown, bound, main_threads(shown)) if shown else []
     held = [one for one in found if not one.broken and one.ratio > 1]
     count = f"{len(rows):,} row" + "s" * (len(rows) > 1)
     if len(own) == 1 and own[0].note:
@@ -43,7 +43,7 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
         return f"{count} on {place.label}."
     small = max(held, key=lambda one: one.ratio)
     fast = max(held, key=lambda one: one.encode_gbps)
-    at = "" if bounds[0] is None else f" at the relative bound {bounds[0]:g}"
+    at = "" if bound is None else f" at the relative bound {bound:g}"
     return (
         f"{count}; on {place.label}{at}, {_named(small)} is smallest, "
         f"{small.ratio:.1f} times smaller than float32, and {_named(fast)} encodes fastest, at "
@@ -81,8 +81,7 @@ def codecs_section(run: Run, links: Links) -> Section | None:
 
 def _add_best(section: Section, label: str, rows: Sequence[ResultRow], links: Links) -> None:
     """Add which codec is fastest on which link, and why."""
-    bounds: list[float | None] = [*bounds_of(rows)] or [None]
-    threads = main_threads(rows)
+    bounds, threads = bounds_of(rows), main_threads(rows)
     at = label if bounds[0] is None else f"{label}, relative bound {bounds[0]:g}"
     add_chooser(section, at, measured(rows, bounds[0], threads), links)
     lines = [
@@ -91,18 +90,11 @@ def _add_best(section: Section, label: str, rows: Sequence[ResultRow], links: Li
         for link, one, gain in best_codecs(measured(rows, bound, threads), links)
     ]
     head = (
-        "link Gbit/s",
-        "bound",
-        "fastest",
-        "times float32",
-        "ratio",
-        "encode GB/s",
-        "decode GB/s",
-    )
+        "link Gbit/s", "bound", "fastest", "times float32", "ratio", "encode GB/s", "decode GB/s",
+    )  # fmt: skip
+    name = "Predicted fastest codec by link: sending, encoding and decoding"
     if lines:
-        section.table(
-            "Predicted fastest codec by link: sending, encoding and decoding", head, lines
-        )
+        section.table(name, head, lines)
 
 
 def _fastest_cells(one: Measured, gain: float) -> list[str]:

@@ -127,24 +127,6 @@ class NvcompCodes(Candidate):
         """Return the algorithm."""
         return {"algorithm": self.algorithm}
 
-    def encode_parts(self, parts: Sequence[torch.Tensor]) -> Any:
-        """Encode codes.
-
-        Raises:
-            BackendUnavailableError: nvCOMP cannot.
-        """
-        with _as_unavailable(self.algorithm):
-            return self._coder(parts[0].dtype).encode(parts)
-
-    def decode_parts(self, batch: Any, parts: Sequence[torch.Tensor]) -> None:
-        """Decode into ``parts``.
-
-        Raises:
-            BackendUnavailableError: nvCOMP cannot.
-        """
-        with _as_unavailable(self.algorithm):
-            self._coder(parts[0].dtype).decode(batch, parts)
-
     def _coder(self, dtype: torch.dtype) -> _Coder:
         key = (dtype, _stream())
         if key not in self._coders:
@@ -152,13 +134,19 @@ class NvcompCodes(Candidate):
         return self._coders[key]
 
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
-        """Encode the codes of all slices."""
+        """Encode the codes of all slices.
+
+        Raises:
+            BackendUnavailableError: nvCOMP cannot.
+        """
         del error_bounds
-        return self.encode_parts(xs)
+        with _as_unavailable(self.algorithm):
+            return self._coder(xs[0].dtype).encode(xs)
 
     def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode into ``outs``."""
-        self.decode_parts(encoded, outs)
+        """Decode into ``outs``; raises as ``encode_all``."""
+        with _as_unavailable(self.algorithm):
+            self._coder(outs[0].dtype).decode(encoded, outs)
         return outs
 
     def total_nbytes(self, encoded: Any) -> int:
@@ -184,7 +172,8 @@ class Nvcomp(NvcompCodes):
     ) -> tuple[Any, QuantizedList]:
         """Quantize all slices and encode their codes."""
         quantized = self._quantizer.quantize(xs, error_bounds, self.code_dtype)
-        return self.encode_parts(quantized.parts()), quantized.without_codes()
+        encoded = super().encode_all(quantized.parts(), error_bounds)
+        return encoded, quantized.without_codes()
 
     def decode_all(
         self, encoded: tuple[Any, QuantizedList], outs: Sequence[torch.Tensor]
@@ -192,7 +181,7 @@ class Nvcomp(NvcompCodes):
         """Decode the codes into memory of their own, and those into ``outs``."""
         batch, side = encoded
         quantized = side.with_room()
-        self.decode_parts(batch, quantized.parts())
+        super().decode_all(batch, quantized.parts())
         quantized.dequantize(outs)
         return outs
 

@@ -38,13 +38,8 @@ def _load_library() -> ctypes.CDLL:
     library.ZSTD_compressBound.restype = ctypes.c_size_t
     library.ZSTD_CCtx_setParameter.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_int]
     library.ZSTD_CCtx_setParameter.restype = ctypes.c_size_t
-    library.ZSTD_compress2.argtypes = [
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-    ]
+    buffer = (ctypes.c_void_p, ctypes.c_size_t)
+    library.ZSTD_compress2.argtypes = [ctypes.c_void_p, *buffer, *buffer]
     library.ZSTD_compress2.restype = ctypes.c_size_t
     return library
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tersor.bench.core.markup import printable
 from tersor.bench.plots.style import WIDTH, text_width
-from tersor.bench.plots.svg_text import tidied
+from tersor.bench.plots.svg_text import printable, tidied
 from tersor.bench.plots.ticks import set_ticks
 
 if TYPE_CHECKING:

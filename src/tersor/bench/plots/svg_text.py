@@ -32,6 +32,16 @@ _USUAL: Final = re.compile(rf"none|start|{FONT_PX}px|rotate\(-?0 .*\)")
 _DECIMALS: Final = re.compile(r"-?\d+\.\d+")
 
 
+def printable(text: str) -> str:
+    r"""Return text that HTML and XML can hold; what neither can becomes a mark.
+
+    Example:
+        >>> printable("a\x00b")
+        'a\ufffdb'
+    """
+    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in text)
+
+
 def tidied(data: bytes, label: str, notes: Mapping[str, Mapping[str, str]]) -> str:
     """Return matplotlib's file as an SVG element that is a file of its own.
 

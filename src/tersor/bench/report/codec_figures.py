@@ -20,7 +20,7 @@ def codec_figures(run: str, label: str, rows: Sequence[ResultRow]) -> list[Figur
     threads = main_threads(rows)
     many = "" if threads == 1 else f", {threads} threads"
     figures: list[Figure] = []
-    for k, bound in enumerate(bounds_of(rows) or [None]):
+    for k, bound in enumerate(bounds_of(rows)):
         ours = _without_copies(measured(rows, bound, threads))
         free = [] if bound is None else _without_copies(measured(rows, None, threads))
         at = f"{label}{many}" if bound is None else f"{label}{many}, relative bound {bound:g}"
@@ -128,7 +128,7 @@ def _roofline(direction: str, name: Sequence[str], at: str, found: Sequence[Meas
 def _distortion(
     name: Sequence[str], at: str, rows: Sequence[ResultRow], threads: int
 ) -> Figure | None:
-    bounds = sorted(bounds_of(rows))
+    bounds = sorted(bound for bound in bounds_of(rows) if bound is not None)
     if len(bounds) < 2:
         return None
     series: dict[str, list[tuple[float, float]]] = {}
@@ -154,8 +154,7 @@ def _tables(
     name: Sequence[str], label: str, rows: Sequence[ResultRow], threads: int
 ) -> Figure | None:
     """Show the best ratio of every table, where the rows are of tables."""
-    bounds: list[float | None] = [*bounds_of(rows)]
-    bound = bounds[0] if bounds else None
+    bound = bounds_of(rows)[0]
     best: dict[str, ResultRow] = {}
     for row in rows:
         is_shown = row.group is not None and row.threads == threads and row.relative_bound == bound

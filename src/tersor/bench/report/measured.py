@@ -123,12 +123,13 @@ def main_threads(rows: Iterable[ResultRow]) -> int:
     return min(counts, key=lambda threads: (-counts[threads], threads))
 
 
-def bounds_of(rows: Iterable[ResultRow]) -> list[float]:
-    """Return the relative bounds that occur, the one in the middle first, then in order."""
+def bounds_of(rows: Iterable[ResultRow]) -> list[float | None]:
+    """Return the relative bounds that occur, the one in the middle first, then in order.
+
+    Where none does, None stands for rows without a bound.
+    """
     found = sorted({row.relative_bound for row in rows if row.relative_bound is not None})
-    if not found:
-        return []
-    middle = found[len(found) // 2]
+    middle = found[len(found) // 2] if found else None
     return [middle, *(bound for bound in found if bound != middle)]
 
 

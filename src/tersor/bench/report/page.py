@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from tersor.bench.core.markup import printable
 from tersor.bench.plots.style import SCREEN_COLOURS
+from tersor.bench.plots.svg_text import printable
 from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.section import Section
 

@@ -15,12 +15,7 @@ from typing import Any, Final
 
 from tersor.bench.core.row_checks import text_of
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.report.checking import (
-    check_line,
-    check_pair,
-    check_prediction,
-    check_result,
-)
+from tersor.bench.report.checking import check_line, check_pair, check_prediction, check_result
 from tersor.errors import CorruptDataError, SpecError
 
 RESULT: Final = "result.json"
@@ -65,6 +60,11 @@ class PlanRun:
 
 
 Run = RowsRun | AccuracyRun | TrainingRun | PlanRun
+_KINDS: Final[Mapping[str, tuple[Callable[..., Run], str, Callable[[Any], Any]]]] = {
+    "pairs": (AccuracyRun, "a pair", check_pair),
+    "predictions": (PlanRun, "a prediction", check_prediction),
+    "rows": (RowsRun, "a result row", ResultRow.from_config),
+}
 
 
 def read_runs(paths: Iterable[str]) -> list[Run]:
@@ -121,18 +121,15 @@ def _run_of(lines: list[Any], file: Path, path: str) -> Run:
     if not lines:
         raise SpecError(f"{path} holds no rows; was the benchmark that writes it interrupted?")
     kind, name = _kind(lines), file.stem
-    if kind == "pairs":
-        return AccuracyRun(name, path, _checked(lines, path, "a pair", check_pair))
-    if kind == "predictions":
-        return PlanRun(name, path, _checked(lines, path, "a prediction", check_prediction))
-    if kind == "log":
-        return TrainingRun(name, path, {name: _checked(lines, path, "a log line", check_line)})
     if kind is None:
         raise SpecError(
             f"{path} is nothing that reports are made of; name results of tersor bench, a plan --check, or "
             "the log of a training"
         )
-    return RowsRun(name, path, _checked(lines, path, "a result row", ResultRow.from_config))
+    if kind == "log":
+        return TrainingRun(name, path, {name: _checked(lines, path, "a log line", check_line)})
+    make, words, check = _KINDS[kind]
+    return make(name, path, _checked(lines, path, words, check))
 
 
 def read_quickstart(folder: Path, path: str) -> TrainingRun:
