@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tersor.bench.peers.logs import cusz, gpulz, nvcomp, sz3
-from tersor.bench.peers.logs.program_run import ProgramRun
-from tersor.bench.peers.logs.scan import LogFormat, ParsedLog, scan
+from tersor.bench.peers.logs.scan import LogFormat, ParsedLog, ProgramRun, scan
 from tersor.errors import CorruptDataError, SpecError
 
 FORMATS: Final[Mapping[str, LogFormat]] = {

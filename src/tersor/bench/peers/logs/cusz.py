@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tersor.bench.peers.logs.program_run import ProgramRun
-from tersor.bench.peers.logs.scan import Figure, LogFormat, Record
+from tersor.bench.peers.logs.scan import Figure, LogFormat, ProgramRun, Record
 from tersor.errors import CorruptDataError
 
 _TIME: Final = r"(?:shortest time \(ms\): |\S+ GiB/s at )(\S+)"

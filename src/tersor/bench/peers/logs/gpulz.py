@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tersor.bench.peers.logs.program_run import ProgramRun
-from tersor.bench.peers.logs.scan import Figure, LogFormat, Record
+from tersor.bench.peers.logs.scan import Figure, LogFormat, ProgramRun, Record
 
 _GBPS_PER_UNIT: Final = 2**20 / 1e6
 """What is printed as GB/s are MiB per millisecond."""

@@ -9,8 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
-from tersor.bench.peers.logs.program_run import ProgramRun
-from tersor.bench.peers.logs.scan import Figure, Line, LogFormat, Record
+from tersor.bench.peers.logs.scan import Figure, Line, LogFormat, ProgramRun, Record
 
 _NUMBER: Final = r"(\S+?),?"
 _FIGURES: Final = (

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.timing import Percentiles
-from tersor.bench.peers.logs.program_run import ProgramRun
+from tersor.bench.peers.logs.scan import ProgramRun
 from tersor.errors import SpecError
 
 _F32_NBYTES: Final = 4

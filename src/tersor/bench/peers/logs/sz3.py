@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Final
 
-from tersor.bench.peers.logs.program_run import ProgramRun
-from tersor.bench.peers.logs.scan import Command, Figure, LogFormat, Record
+from tersor.bench.peers.logs.scan import Command, Figure, LogFormat, ProgramRun, Record
 
 _RATIO: Final = r"^compression ratio = (\S+)\s*$"
 _FIGURES: Final = (
