@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from tersor.bench.core.rows import ResultRow, read_rows
-from tersor.bench.core.tables import GOAL_COLUMNS, markdown_table
+from tersor.bench.core.tables import GOAL_COLUMNS, goal_cells, markdown_table
 from tersor.bench.site import PageBlock
 from tersor.bench.sites import evaluate_goals, page_blocks
 from tersor.errors import SpecError
@@ -58,17 +58,8 @@ def filled(text: str, root: Path) -> str:
 
 def _goals(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
     del options
-    cells = [
-        [
-            goal.name,
-            f"{goal.target:g}",
-            "" if goal.measured is None else f"{goal.measured:.4g}",
-            _VERDICTS[goal.met],
-            goal.detail,
-        ]
-        for goal in evaluate_goals(rows)
-    ]
-    return markdown_table(GOAL_COLUMNS, cells)
+    goals = evaluate_goals(rows)
+    return markdown_table(GOAL_COLUMNS, (goal_cells(goal, _VERDICTS) for goal in goals))
 
 
 def main(paths: Sequence[str]) -> int:

@@ -52,6 +52,12 @@ def figure_cells(row: ResultRow, names: Iterable[str]) -> Cells:
     return [shown(name, figures[name]) if name in figures else "" for name in names]
 
 
+def goal_cells(goal: Goal, verdicts: Mapping[bool | None, str], digits: int = 4) -> Cells:
+    """Return what stands under ``GOAL_COLUMNS``, with the words for a goal that is met or missed."""
+    measured = "" if goal.measured is None else f"{goal.measured:.{digits}g}"
+    return [goal.name, f"{goal.target:g}", measured, verdicts[goal.met], goal.detail]
+
+
 def goals_table(goals: Iterable[Goal]) -> Table:
     """Show every goal with what was measured and whether that meets it."""
     table = Table(title="Goals")
@@ -59,6 +65,5 @@ def goals_table(goals: Iterable[Goal]) -> Table:
         table.add_column(name, justify="right" if name in ("target", "measured") else "left")
     verdicts = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "not measured"}
     for goal in goals:
-        measured = "" if goal.measured is None else f"{goal.measured:.3g}"
-        table.add_row(goal.name, f"{goal.target:g}", measured, verdicts[goal.met], goal.detail)
+        table.add_row(*goal_cells(goal, verdicts, digits=3))
     return table

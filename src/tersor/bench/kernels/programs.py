@@ -6,7 +6,7 @@ Its rows carry that suite's name, so that they stand beside ours in one file.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -19,7 +19,6 @@ from tersor.bench.core.subject import Subject
 from tersor.bench.kernels.config import Group, KernelsConfig
 from tersor.bench.peers.executables import (
     Executable,
-    Measured,
     executables_of,
     find_executables,
     is_on_path,
@@ -138,7 +137,12 @@ def run_programs(
             except BackendUnavailableError as error:
                 outcome.note(f"left out: {program.name} on {group.label}: {error}")
                 continue
-            outcome.add(_row(program, subject, identity, measured))
+            row = ResultRow(
+                **identity, **asdict(measured), original_nbytes=subject.nbytes, peer=True,
+                entropy_bits=subject.entropy_bits, distinct_rows=subject.distinct_rows,
+                note=program.note, versions=machine.versions(), machine=machine.machine(device),
+            )  # fmt: skip
+            outcome.add(row)
     on_group(len(groups), len(groups), "done")
     return outcome
 
@@ -152,25 +156,3 @@ def _identity(program: Executable, subject: Subject, config: ProgramsConfig) -> 
         input=subject.name, device=config.device,
         num_values=sum(x.numel() for x in subject.slices),
     )  # fmt: skip
-
-
-def _row(
-    program: Executable, subject: Subject, identity: dict[str, Any], measured: Measured
-) -> ResultRow:
-    device = torch.device(identity["device"])
-    return ResultRow(
-        **identity,
-        original_nbytes=subject.nbytes,
-        encoded_nbytes=measured.encoded_nbytes,
-        worst_error=measured.worst_error,
-        error_bound=measured.error_bound,
-        encode_s=measured.encode_s,
-        decode_s=measured.decode_s,
-        memcpy_s=measured.memcpy_s,
-        peer=True,
-        entropy_bits=subject.entropy_bits,
-        distinct_rows=subject.distinct_rows,
-        note=program.note,
-        versions=machine.versions(),
-        machine=machine.machine(device),
-    )
