@@ -136,13 +136,10 @@ def measure_interleaved(
     clock = clock or clock_of(device)
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     with _no_garbage_collection():
-        for _ in range(warmup):
-            for task in tasks.values():
-                clock.seconds(task)
-        for _ in range(rounds):
+        for _ in range(warmup + rounds):
             for name, task in tasks.items():
                 seconds[name].append(clock.seconds(task))
-    return {name: Percentiles.of(times) for name, times in seconds.items()}
+    return {name: Percentiles.of(times[warmup:]) for name, times in seconds.items()}
 
 
 def measure(

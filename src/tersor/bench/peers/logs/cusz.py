@@ -38,13 +38,12 @@ _FIGURES: Final = (
 def _build(record: Record) -> ProgramRun:
     encoded, ratio = record.whole("encoded"), record.number("ratio")
     given, value_nbytes = _given(record, encoded, ratio)
-    command = record.command
     return ProgramRun(
         line=record.line,
         device="cuda",
         codec="cusz-hf",
         # the file comes first and has no option
-        input=None if command is None else command.arguments[0].rpartition("/")[2],
+        input=next((one.rpartition("/")[2] for one in record.command.arguments), None),
         given_nbytes=given,
         encoded_nbytes=encoded,
         value_nbytes=value_nbytes,

@@ -31,7 +31,7 @@ def _build(record: Record) -> ProgramRun:
         line=record.line,
         device="cuda",
         codec="gpulz",
-        input=None if record.command is None else record.command.file_of("-i"),
+        input=record.command.file_of("-i"),
         given_nbytes=sizes.get("given"),
         encoded_nbytes=sizes.get("encoded"),
         ratio=record.number("ratio"),

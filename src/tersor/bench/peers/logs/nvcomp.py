@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from tersor.bench.peers.logs.scan import Figure, Line, LogFormat, ProgramRun, Record
 
@@ -73,24 +73,20 @@ def _build(record: Record) -> ProgramRun:
     given, encoded = record.whole("given"), record.whole("encoded")
     command = record.command
     repeat = record.values.get("repeat", "")
-    spec: dict[str, Any] = {}
-    if command is not None:
-        repeat = repeat or next(iter(command.values_of("-x", "--duplicate_data")), "")
-        chunks = command.values_of("-p", "--chunk_size")
-        if chunks and chunks[0].isdigit():
-            spec["chunk_nbytes"] = int(chunks[0])
+    repeat = repeat or next(iter(command.values_of("-x", "--duplicate_data")), "")
+    chunk = next(iter(command.values_of("-p", "--chunk_size")), "")
     return ProgramRun(
         line=record.line,
         device="cuda",
-        codec=None if command is None else _codec(command.program, command.arguments),
-        input=None if command is None else command.file_of("-f", "--input_file"),
+        codec=_codec(command.program, command.arguments),
+        input=command.file_of("-f", "--input_file"),
         given_nbytes=given,
         encoded_nbytes=encoded,
         ratio=given / encoded,
         encode_gbps=record.number("encode"),
         decode_gbps=record.number("decode"),
         repeat=max(1, int(repeat)) if repeat.isdigit() else 1,
-        spec=spec,
+        spec={"chunk_nbytes": int(chunk)} if chunk.isdigit() else {},
     )
 
 

@@ -104,10 +104,10 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line found in a log."""
+    """A command line found in a log; empty where a log shows none."""
 
-    program: str
-    arguments: Sequence[str]
+    program: str = ""
+    arguments: Sequence[str] = ()
 
     def values_of(self, *options: str) -> list[str]:
         """Return the arguments that follow one of the options, up to the next option."""
@@ -133,7 +133,7 @@ class Record:
 
     where: str
     line: int
-    command: Command | None = None
+    command: Command = Command()
     values: dict[str, str] = field(default_factory=dict)
     lines: dict[str, int] = field(default_factory=dict)
     failure: Line | None = None

@@ -28,28 +28,26 @@ _BOUND_KINDS: Final = {"ABS": "absolute", "REL": "relative", "VR_REL": "relative
 def _build(record: Record) -> ProgramRun:
     command = record.command
     ratio = record.number("exact_ratio" if "exact_ratio" in record.values else "ratio")
-    value_nbytes = 4 if command is None else _value_nbytes(command)
+    value_nbytes = _value_nbytes(command)
     worst = record.values.get("worst")
     return ProgramRun(
         line=record.line,
         device="cpu",
         codec="sz3-cli",
-        input=None if command is None else command.file_of("-i"),
-        given_nbytes=None if command is None else _given_nbytes(command, value_nbytes),
+        input=command.file_of("-i"),
+        given_nbytes=_given_nbytes(command, value_nbytes),
         value_nbytes=value_nbytes,
         ratio=ratio,
         encode_s=record.number("encode"),
         decode_s=record.number("decode"),
-        spec={} if command is None else _spec(command),
+        spec=_spec(command),
         note="" if worst is None else f"largest error {worst} as printed, with two digits",
     )
 
 
 def _value_nbytes(command: Command) -> int:
-    widths = command.values_of("-I")
-    if "-d" in command.arguments or widths[:1] == ["64"]:
-        return 8
-    return 4
+    is_wide = "-d" in command.arguments or command.values_of("-I")[:1] == ["64"]
+    return 8 if is_wide else 4
 
 
 def _given_nbytes(command: Command, value_nbytes: int) -> int | None:
