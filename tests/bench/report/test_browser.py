@@ -8,7 +8,8 @@ from xml.etree.ElementTree import canonicalize
 
 import pytest
 
-from tersor.bench.report import MeasuredEncoder, Page, Section, build_report, read_runs
+from tersor.bench.report import Page, build_report, read_runs
+from tersor.bench.report.section import MeasuredEncoder, Section
 from tersor.bench.sites import report_sections
 from tersor.policy import predicted_speedup
 from tests.bench.report import runs as made

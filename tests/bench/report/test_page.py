@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from tersor.bench.plots import line_chart
-from tersor.bench.report import Figure, MeasuredEncoder, Page, Section
+from tersor.bench.report import Page
+from tersor.bench.report.figure import Figure
+from tersor.bench.report.section import MeasuredEncoder, Section
 
 HOSTILE = "<script>alert('&\"')</script>\x00\x1b[2J\ud800"
 

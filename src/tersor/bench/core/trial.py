@@ -257,12 +257,11 @@ def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str,
         tasks[f"{index} encode"] = partial(trial.encode, trial.places[0])
         tasks[f"{index} decode"] = partial(trial.decode, trial.places[0])
     counts = count_launches(tasks, device)
-    found: list[dict[str, int] | None] = []
-    for index in range(len(trials)):
-        keys = {name: f"{index} {name}" for name in ("encode", "decode")}
-        seen = all(key in counts for key in keys.values())
-        found.append({name: counts[key] for name, key in keys.items()} if seen else None)
-    return found
+    pairs = [(counts.get(f"{k} encode"), counts.get(f"{k} decode")) for k in range(len(trials))]
+    return [
+        None if encode is None or decode is None else {"encode": encode, "decode": decode}
+        for encode, decode in pairs
+    ]
 
 
 @contextmanager
