@@ -19,9 +19,9 @@ PEERS: Final[Mapping[str, str]] = {
     "zstd-huffman": f"{_HERE}.zstd_huffman:ZstdHuffman",
     "blosc2": f"{_HERE}.blosc:Blosc2",
     "pcodec": f"{_HERE}.pcodec:Pcodec",
-    "sz3": f"{_HERE}.foreign:Sz3",
-    "sz3-nopred": f"{_HERE}.foreign:Sz3NoPrediction",
-    "zfp": f"{_HERE}.foreign:Zfp",
+    "sz3": f"{_HERE}.foreign:ForeignPeer:sz3",
+    "sz3-nopred": f"{_HERE}.foreign:ForeignPeer:sz3-nopred",
+    "zfp": f"{_HERE}.foreign:ForeignPeer:zfp",
     "fbgemm8": f"{_HERE}.fbgemm:Fbgemm:8",
     "fbgemm4": f"{_HERE}.fbgemm:Fbgemm:4",
 }

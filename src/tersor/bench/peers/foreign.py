@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -10,11 +10,21 @@ import torch
 
 from tersor.bench.peers.peer import SlicePeer
 from tersor.codecs.foreign.codec import ForeignCodec
-from tersor.codecs.foreign.sz3 import Sz3 as Sz3Codec
-from tersor.codecs.foreign.zfp import Zfp as ZfpCodec
+from tersor.codecs.foreign.sz3 import Sz3
+from tersor.codecs.foreign.zfp import Zfp
 from tersor.types import Bound
 
 _UNUSED: Final = Bound.absolute(0.0)
+_LIBRARIES: Final[Mapping[str, tuple[Callable[..., ForeignCodec], str, str, dict[str, str]]]] = {
+    "sz3": (Sz3, "pysz", "absolute bound given", {"algorithm": "interp-lorenzo"}),
+    # its best choice by far on looked-up rows and noise
+    "sz3-nopred": (Sz3, "pysz", "absolute bound given", {"algorithm": "nopred"}),
+    "zfp": (Zfp, "zfpy", "tolerance given", {}),
+}
+"""By a peer's name: its codec of ours, its distribution, its note, and options.
+
+SZ3 is called with its default algorithm and without prediction, zfp in fixed-accuracy mode.
+"""
 _Encoded = tuple[Any, tuple[int, ...]]
 
 
@@ -23,15 +33,17 @@ class ForeignPeer(SlicePeer):
 
     slow = True
 
-    def __init__(self) -> None:
-        """Refuse to be made where the library is not installed."""
+    def __init__(self, name: str) -> None:
+        """Take a name of ``_LIBRARIES``; refuse to be made where the library is not installed."""
+        kind, self.distribution, self.note, self._options = _LIBRARIES[name]
         super().__init__()
-        self._codec = self.codec()
+        self.name = name
+        self._codec: ForeignCodec = kind(bound=_UNUSED, **self._options)
         self._codec.library()
 
-    @abstractmethod
-    def codec(self) -> ForeignCodec:
-        """Return the codec that calls the library; its bound is not used."""
+    def options(self) -> dict[str, Any]:
+        """Return the algorithm, where there are several."""
+        return dict(self._options)
 
     def encode(self, x: torch.Tensor, error_bound: float) -> _Encoded:
         """Compress; keep the shape that the library was given."""
@@ -47,39 +59,3 @@ class ForeignPeer(SlicePeer):
     def nbytes(self, encoded: _Encoded) -> int:
         """Return the size of the stream."""
         return len(encoded[0])
-
-
-class Sz3(ForeignPeer):
-    """SZ3's default algorithm."""
-
-    name = "sz3"
-    distribution = "pysz"
-    note = "absolute bound given"
-    algorithm = "interp-lorenzo"
-
-    def codec(self) -> ForeignCodec:
-        """See ``ForeignPeer.codec``."""
-        return Sz3Codec(bound=_UNUSED, algorithm=self.algorithm)
-
-    def options(self) -> dict[str, Any]:
-        """Return the algorithm."""
-        return {"algorithm": self.algorithm}
-
-
-class Sz3NoPrediction(Sz3):
-    """SZ3 without prediction: its best choice by far on looked-up rows and noise."""
-
-    name = "sz3-nopred"
-    algorithm = "nopred"
-
-
-class Zfp(ForeignPeer):
-    """zfp in fixed-accuracy mode."""
-
-    name = "zfp"
-    distribution = "zfpy"
-    note = "tolerance given"
-
-    def codec(self) -> ForeignCodec:
-        """See ``ForeignPeer.codec``."""
-        return ZfpCodec(bound=_UNUSED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from tersor.bench.core.machine import package_version
 class Peer(Candidate):
     """Another project's codec; importing its module fails if the package is missing."""
 
-    distribution: ClassVar[str]
+    distribution: str
 
     def __init__(self) -> None:
         """Record the package's version."""
