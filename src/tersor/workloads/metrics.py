@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import torch
@@ -36,12 +36,7 @@ class ClickMetrics:
 
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "auc": self.auc,
-            "logloss": self.logloss,
-            "accuracy": self.accuracy,
-            "num_samples": self.num_samples,
-        }
+        return asdict(self)
 
 
 def click_metrics(logits: torch.Tensor, labels: torch.Tensor) -> ClickMetrics:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias
 
+import msgspec
 import numpy as np
 
 from tersor.container.atomic import atomic_write
@@ -29,23 +30,15 @@ from tersor.workloads.data.vocabulary import U32, Counts
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many steps or bytes of it are, and how many there are (0: unknown)."""
 
-Stage = Literal["reading", "ranking", "ready"]
-_STAGES: Final = ("reading", "ranking", "ready")
 _FORMAT: Final = "tersor-clicks"
 _VERSION: Final = 1
 _LOCK: Final = "lock"
 _OWN_FILES: Final = (
-    "clicks.json",
-    "values.bin",
-    "counts.bin",
-    "*.values",
-    "*.samples",
-    ".tersor-*",
-)
+    "clicks.json", "values.bin", "counts.bin", "*.values", "*.samples", ".tersor-*",
+)  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(msgspec.Struct, frozen=True):
     """What ``clicks.json`` says.
 
     Attributes:
@@ -59,7 +52,7 @@ class Manifest:
 
     sources: tuple[Fingerprint, ...]
     max_rows: int | None
-    stage: Stage = "reading"
+    stage: Literal["reading", "ranking", "ready"] = "reading"
     part_samples: tuple[int, ...] = ()
     source_samples: tuple[int, ...] = ()
     num_values: tuple[int, ...] = ()
@@ -67,33 +60,6 @@ class Manifest:
     def same_source(self, other: Manifest) -> bool:
         """Return whether both are of the same samples."""
         return (self.sources, self.max_rows) == (other.sources, other.max_rows)
-
-    def to_config(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return {
-            "format": _FORMAT,
-            "version": _VERSION,
-            "sources": [source.to_config() for source in self.sources],
-            "max_rows": self.max_rows,
-            "stage": self.stage,
-            "part_samples": self.part_samples,
-            "source_samples": self.source_samples,
-            "num_values": self.num_values,
-        }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Manifest:
-        """Take the JSON form; a ``KeyError``, ``TypeError`` or ``ValueError`` where it is another."""
-        if config["stage"] not in _STAGES:
-            raise ValueError(config["stage"])
-        return cls(
-            sources=tuple(Fingerprint(**source) for source in config["sources"]),
-            max_rows=config["max_rows"],
-            stage=config["stage"],
-            part_samples=tuple(config["part_samples"]),
-            source_samples=tuple(config["source_samples"]),
-            num_values=tuple(config["num_values"]),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +74,19 @@ class ClickCache:
             config = json.loads((self.folder / "clicks.json").read_bytes())
             if (config["format"], config["version"]) != (_FORMAT, _VERSION):
                 return None
-            return Manifest.from_config(config)
+            return msgspec.convert(config, Manifest)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
             raise CorruptDataError(
                 f"clicks.json in {self.folder} is damaged; delete the folder"
             ) from error
 
     def save(self, manifest: Manifest) -> None:
         """Let the folder hold what ``manifest`` says."""
+        config = {"format": _FORMAT, "version": _VERSION, **msgspec.to_builtins(manifest)}
         with atomic_write(self.folder / "clicks.json") as file:
-            file.write(json.dumps(manifest.to_config(), indent=1).encode())
+            file.write(json.dumps(config, indent=1).encode())
 
     def clear(self) -> None:
         """Remove every file of ours, the manifest first; others stay."""

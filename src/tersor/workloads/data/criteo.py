@@ -130,14 +130,10 @@ def open_criteo(
     ends = tuple(accumulate(manifest.part_samples))
     source = CriteoClicks(names, prepared, manifest, numbering, ends)
     if not (source.num_samples("train") and source.num_samples("test")):
-        with prepared.locked(progress or _unheard):
+        with prepared.locked(progress or (lambda *_: None)):
             prepared.remove()
         raise SpecError(f"{names} has too few samples to be split into training and test")
     return source
-
-
-def _unheard(what: str, done: int, total: int) -> None:
-    """Tell nobody of progress."""
 
 
 def _numbering(cache: ClickCache, manifest: Manifest, min_count: int) -> Numbering:

@@ -45,7 +45,11 @@ def open_clicks(
     if source == SYNTHETIC:
         _check_options("the synthetic log", options)
         max_rows = options.pop("max_rows", None)
-        return SyntheticClicks(**options) if max_rows is None else _scaled(max_rows, options)
+        if max_rows is None:
+            return SyntheticClicks(**options)
+        if "num_rows" in options:
+            raise SpecError("the synthetic log takes num_rows or max_rows, not both")
+        return SyntheticClicks.scaled(max_rows, **options)
     paths = [*map(Path, [source] if isinstance(source, str | os.PathLike) else source)]
     if len(paths) == 1 and paths[0].is_dir():
         paths = _files_of(paths[0])
@@ -61,12 +65,6 @@ def open_clicks(
     if all(is_day_file(path) for path in paths):
         options.setdefault("max_rows", TERABYTE_MAX_ROWS)
     return open_criteo(paths, **options)
-
-
-def _scaled(max_rows: int, options: dict[str, Any]) -> SyntheticClicks:
-    if "num_rows" in options:
-        raise SpecError("the synthetic log takes num_rows or max_rows, not both")
-    return SyntheticClicks.scaled(max_rows, **options)
 
 
 def _files_of(folder: Path) -> list[Path]:

@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.data.click_cache import ClickCache, Manifest, Progress
 from tersor.workloads.data.clicks import NUM_TABLES
@@ -63,7 +65,7 @@ def prepare(
             cache.save(found := _Reading(paths, cache, found, progress).run(part_samples))
         if found.stage == "ranking":
             _rank(cache, found, progress)
-            cache.save(found := replace(found, stage="ready"))
+            cache.save(found := structs.replace(found, stage="ready"))
     return found
 
 
@@ -90,7 +92,7 @@ class _Reading:
             raise
         ranked = [counts.ranked() for counts in self._counts]
         self._cache.save_vocabulary(ranked)
-        return replace(
+        return structs.replace(
             self._manifest,
             stage="ranking",
             part_samples=tuple(part.num_samples for part in self._parts),
@@ -128,17 +130,18 @@ class _Reading:
         """Write the parts of one file that are not there yet."""
         path, sizes = self._paths[source], [one.nbytes for one in self._manifest.sources]
         own = [part for part in self._parts if part.source == source]
-        text_end, num_read = own[-1].text_end if own else 0, self._num_samples(source)
+        start, num_read = own[-1].text_end if own else 0, self._num_samples(source)
+        text_end = start
         blocks: list[Samples] = []
-        for lines in read_lines(path, text_end):
-            samples = parse_lines(lines.text, num_read + 1, path.name)
+        for text, text_end, source_nbytes in read_lines(path, start):
+            samples = parse_lines(text, num_read + 1, path.name)
             values = folded(samples.categories, self._manifest.max_rows)
             blocks.append(replace(samples, categories=values))
-            num_read, text_end = num_read + len(samples), lines.start + len(lines.text)
+            num_read += len(samples)
             if sum(len(block) for block in blocks) >= part_samples:
                 self._close_part(blocks, source, text_end)
                 blocks = []
-            done = sum(sizes[:source]) + lines.source_nbytes
+            done = sum(sizes[:source]) + source_nbytes
             self._progress(f"reading {path.name}", done, sum(sizes))
         if blocks:
             self._close_part(blocks, source, text_end)

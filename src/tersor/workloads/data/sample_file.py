@@ -6,10 +6,9 @@ import os
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
-import numpy.typing as npt
 import xxhash
 
 from tersor.container.atomic import atomic_write
@@ -97,11 +96,12 @@ class SampleFile:
         samples = Samples.empty(count)
         at = _HEAD.size
         try:
-            with self.path.open("rb", buffering=0) as file:
+            with self.path.open("rb") as file:
                 for array in (samples.labels, samples.dense, samples.categories):
                     row_nbytes = array.nbytes // max(count, 1)
                     file.seek(at + start * row_nbytes)
-                    _fill(file, array, self.path)
+                    if file.readinto(array.data.cast("B")) < array.nbytes:
+                        raise _damaged(self.path)
                     at += self.num_samples * row_nbytes
         except OSError as error:
             raise _damaged(self.path) from error
@@ -120,16 +120,6 @@ class SampleFile:
         if hasher.intdigest() != self.checksum:
             raise _damaged(self.path)
         return samples
-
-
-def _fill(file: Any, array: npt.NDArray[Any], path: Path) -> None:
-    """Read a whole array; one call to the system may give less than was asked for."""
-    rest = array.data.cast("B")
-    while len(rest):
-        num_read = file.readinto(rest)
-        if not num_read:
-            raise _damaged(path)
-        rest = rest[num_read:]
 
 
 def _damaged(path: Path) -> CorruptDataError:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, cast
+from typing import BinaryIO, Final, Self, TypeAlias, cast
 
+import msgspec
 import xxhash
 
 from tersor.errors import CorruptDataError, SpecError
@@ -19,8 +19,7 @@ _EDGE_NBYTES: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
+class Fingerprint(msgspec.Struct, frozen=True):
     """What a file is known by without reading it whole.
 
     Attributes:
@@ -52,24 +51,10 @@ class Fingerprint:
             raise SpecError(f"{path} cannot be read: {error.strerror}") from error
         return cls(path.name, state.st_size, state.st_mtime_ns, edges.hexdigest())
 
-    def to_config(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        return asdict(self)
 
-
-@dataclass(frozen=True, slots=True)
-class Lines:
-    """Some whole lines of a file.
-
-    Attributes:
-        text: the lines, each ended by a newline.
-        start: where they begin in the text of the file.
-        source_nbytes: how much of the file, as it lies on disk, was read up to their end.
-    """
-
-    text: bytes
-    start: int
-    source_nbytes: int
+Lines: TypeAlias = tuple[bytes, int, int]
+"""Whole lines, each ended by a newline; where they end in the text of the file; and how much of the
+file, as it lies on disk, was read up to there."""
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[Lines]:
@@ -105,8 +90,8 @@ def _blocks(path: Path, raw: BinaryIO, text: BinaryIO, start: int) -> Iterator[L
             )
         if cut:
             lines = rest + block[:cut]
-            yield Lines(lines, start, raw.tell())
             start, rest = start + len(lines), b""
+            yield lines, start, raw.tell()
         rest += block[cut:]
     if rest:
-        yield Lines(rest + b"\n", start, raw.tell())
+        yield rest + b"\n", start + len(rest) + 1, raw.tell()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -90,8 +91,4 @@ class Ranks:
 
 def num_at_least(ranked_counts: Counts, min_count: int) -> int:
     """Return how many of the first ranks were seen at least ``min_count`` times."""
-    low, high = 0, len(ranked_counts)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if ranked_counts[middle] >= min_count else (low, middle)
-    return low
+    return bisect_right(ranked_counts, -min_count, key=lambda count: -int(count))

@@ -9,7 +9,7 @@ from typing import Any
 
 from tersor.errors import SpecError
 from tersor.policy.decay import SHAPES
-from tersor.sites.embeddings import AdaptiveBounds, ClassBounds
+from tersor.sites.embeddings import AdaptiveBounds
 
 VARIABLES = {
     "TIGHTEN_EB_TABLES": "numbers of the tables with the tight bound",
@@ -21,6 +21,9 @@ VARIABLES = {
     "EARLY_STAGE": "iterations until they are final",
     "DECAY_FUNC": "step, linear, log or constant",
 }
+
+_BOUNDS = {"TIGHTEN_EB_VALUE": "tight", "BASE_ERROR_BOUND": "base", "LOOSEN_EB_VALUE": "loose"}
+_TABLES = {"TIGHTEN_EB_TABLES": "tight", "LOOSEN_EB_TABLES": "loose"}
 
 
 def _tables(name: str, text: str) -> frozenset[int]:
@@ -43,12 +46,16 @@ def bounds_from(environment: Mapping[str, str], given: AdaptiveBounds) -> Adapti
         SpecError: a variable makes no sense; the sentence names it.
     """
     found = {name: environment[name] for name in VARIABLES if environment.get(name, "").strip()}
-    bounds: dict[str, float] = {}
-    for variable, name in (
-        ("TIGHTEN_EB_VALUE", "tight"), ("BASE_ERROR_BOUND", "base"), ("LOOSEN_EB_VALUE", "loose"),
-    ):  # fmt: skip
-        if variable in found:
-            bounds[name] = _number(variable, found[variable])
+    bounds = {
+        name: _number(variable, found[variable])
+        for variable, name in _BOUNDS.items()
+        if variable in found
+    }
+    tables: dict[str, Any] = {
+        name: _tables(variable, found[variable])
+        for variable, name in _TABLES.items()
+        if variable in found
+    }
     decay: dict[str, Any] = {}
     if "EB_CONSTANT" in found:
         decay["magnitude"] = _number("EB_CONSTANT", found["EB_CONSTANT"])
@@ -58,18 +65,9 @@ def bounds_from(environment: Mapping[str, str], given: AdaptiveBounds) -> Adapti
         decay["shape"] = found["DECAY_FUNC"].strip().lower()
         if decay["shape"] not in SHAPES:
             raise SpecError(f"DECAY_FUNC must be one of {', '.join(SHAPES)}")
-    tables: dict[str, Any] = {
-        name: _tables(variable, found[variable])
-        for variable, name in (("TIGHTEN_EB_TABLES", "tight"), ("LOOSEN_EB_TABLES", "loose"))
-        if variable in found
-    }
     return replace(
         given,
-        bounds=_changed(given.bounds, bounds),
+        bounds=replace(given.bounds, **bounds),
         decay=replace(given.decay, **decay),
         **tables,
     )
-
-
-def _changed(bounds: ClassBounds, values: dict[str, float]) -> ClassBounds:
-    return replace(bounds, **values) if values else bounds

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -22,7 +23,6 @@ from tersor.workloads.data.clicks import ClickBatch
 from tersor.workloads.data.opening import open_clicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
 from tersor.workloads.models.dlrm import PRESETS
-from tersor.workloads.training.learning_rate import LearningRate
 
 _STILL: Final = 1e-30
 """Learning rate of measured steps: they do all the work and leave the model as it was."""
@@ -45,13 +45,9 @@ class Contender:
     def exchange(self, run: DlrmRun, bounds: AdaptiveBounds, bandwidth_gbit_s: float) -> Exchange:
         """Make the exchange; a collective call."""
         return Exchange(
-            run.owners,
-            run.config.shape.dim,
-            bounds=bounds,
-            codec=_codec(self.forward),
-            backward=_codec(self.backward),
-            bandwidth_gbit_s=bandwidth_gbit_s,
-        )
+            run.owners, run.config.shape.dim, bounds=bounds, codec=_codec(self.forward),
+            backward=_codec(self.backward), bandwidth_gbit_s=bandwidth_gbit_s,
+        )  # fmt: skip
 
 
 def _codec(spec: str | Mapping[str, Any]) -> str | Codec:
@@ -91,21 +87,6 @@ class Case:
         return cls(**{**config, "contenders": contenders})
 
 
-class _Times:
-    """Seconds of one contender in one direction, round by round."""
-
-    def __init__(self) -> None:
-        self.whole: list[float] = []
-        self.phases: list[dict[str, float]] = []
-
-    def add(self, seconds: float, before: Mapping[str, float], after: Mapping[str, float]) -> None:
-        self.whole.append(seconds)
-        self.phases.append({name: after[name] - before[name] for name in after})
-
-    def to_config(self) -> dict[str, Any]:
-        return {"seconds": self.whole, "phases": self.phases}
-
-
 class Bench:
     """A model that was trained for a while, whose look-ups and gradients are exchanged."""
 
@@ -135,7 +116,7 @@ class Bench:
         self._plain = self.run.exchange
         for _ in range(warm_steps):
             self.run.step()
-        self.run.learning_rate = LearningRate(_STILL)
+        self.run.learning_rate = _STILL
 
     def close(self) -> None:
         """Leave the groups."""
@@ -150,7 +131,9 @@ class Bench:
             many tables use which codec.
         """
         batch = self.source.read("train", 0, case.batch)
-        rows = self._look_up(batch)
+        with torch.no_grad():
+            rows = [x.requires_grad_() for x in self.run.model.look_up(batch.ids)]
+            exact = self._plain(rows)
         gradients = self._gradients(batch)
         bounds = self._bounds(rows)
         found: dict[str, Any] = {}
@@ -159,23 +142,19 @@ class Bench:
             exchange = contender.exchange(self.run, bounds, case.bandwidth_gbit_s)
             one = _Timed(exchange, rows, gradients)
             # the first use compiles kernels and chooses codecs; it is checked, not timed
-            worst = self._worst(one.checked(), self._exact(rows), bounds)
+            worst = self._worst(one.checked(), exact, bounds)
             found[contender.name] = {"worst": worst, "choices": _choices(exchange)}
             timed.append(one)
         with _no_garbage_collection():
             for is_counted in _rounds(case):
                 for one in timed:
-                    one.round(lambda exchange: self._step(exchange, batch), is_counted)
+                    self.run.exchange = one.exchange
+                    one.round(partial(self.run.step, batch), is_counted)
         for contender, one in zip(case.contenders, timed, strict=True):
-            found[contender.name] |= one.to_config()
+            found[contender.name] |= one.found
             one.exchange.close()
         self.run.exchange = self._plain
         return found
-
-    def _look_up(self, batch: ClickBatch) -> list[torch.Tensor]:
-        with torch.no_grad():
-            rows = self.run.model.look_up(batch.ids)
-        return [x.requires_grad_() for x in rows]
 
     def _gradients(self, batch: ClickBatch) -> list[torch.Tensor]:
         """Return the gradients of all tables' rows for this rank's samples.
@@ -212,10 +191,6 @@ class Bench:
             decay=Decay.off(),
         )
 
-    def _exact(self, rows: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        with torch.no_grad():
-            return self._plain(rows)
-
     @staticmethod
     def _worst(
         decoded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], bounds: AdaptiveBounds
@@ -229,53 +204,53 @@ class Bench:
             found.append((error if error == error else float("inf"), bound))  # noqa: PLR0124
         return max(found, key=lambda pair: bound_share(*pair))
 
-    def _step(self, exchange: Exchange, batch: ClickBatch) -> None:
-        self.run.exchange = exchange
-        self.run.step(batch)
-
 
 class _Timed:
-    """One contender, and its times so far."""
+    """One contender, and its bytes and seconds so far.
+
+    Attributes:
+        exchange: of the contender.
+        found: bytes of each direction, seconds of each round with their phases, and of whole steps.
+    """
 
     def __init__(
         self, exchange: Exchange, rows: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
     ) -> None:
-        self.exchange, self._rows, self._gradients = exchange, rows, gradients
-        self._forward, self._backward = _Times(), _Times()
-        self._steps: list[float] = []
-        self._nbytes: dict[str, tuple[int, int]] = {}
+        self.exchange, self._rows, self._gradients = exchange, rows, list(gradients)
+        self.found: dict[str, Any] = {
+            "nbytes": {},
+            "forward": {"seconds": [], "phases": []},
+            "backward": {"seconds": [], "phases": []},
+            "step": [],
+        }
 
     def checked(self) -> list[torch.Tensor]:
         """Exchange once; return the rows, and remember the bytes of both directions."""
         decoded = self.exchange(self._rows)
-        torch.autograd.backward(decoded, list(self._gradients))
+        torch.autograd.backward(decoded, self._gradients)
         stats = self.exchange.stats
         for name, volume in (("forward", stats.forward), ("backward", stats.backward)):
-            self._nbytes[name] = (volume.original_nbytes, volume.encoded_nbytes)
+            self.found["nbytes"][name] = (volume.original_nbytes, volume.encoded_nbytes)
         return [x.detach() for x in decoded]
 
-    def round(self, step: Callable[[Exchange], None], is_counted: bool) -> None:
+    def round(self, step: Callable[[], Any], is_counted: bool) -> None:
         """Exchange forward and backward, and take a step; times of a round to warm up are lost."""
         stats, decoded = self.exchange.stats, list[torch.Tensor]()
-        forward = _clocked(lambda: decoded.extend(self.exchange(self._rows)), stats.forward_times)
-        gradients = list(self._gradients)
-        backward = _clocked(
-            lambda: torch.autograd.backward(decoded, gradients), stats.backward_times
+        tasks = (
+            ("forward", lambda: decoded.extend(self.exchange(self._rows)), stats.forward_times),
+            (
+                "backward",
+                lambda: torch.autograd.backward(decoded, self._gradients),
+                stats.backward_times,
+            ),
         )
-        whole = _clocked(lambda: step(self.exchange), stats.forward_times)
+        timed = [(name, *_clocked(task, watch)) for name, task, watch in tasks]
+        whole_s, _ = _clocked(step, stats.forward_times)
         if is_counted:
-            self._forward.add(*forward)
-            self._backward.add(*backward)
-            self._steps.append(whole[0])
-
-    def to_config(self) -> dict[str, Any]:
-        """Return bytes and seconds as JSON."""
-        return {
-            "nbytes": self._nbytes,
-            "forward": self._forward.to_config(),
-            "backward": self._backward.to_config(),
-            "step": self._steps,
-        }
+            for name, seconds, phases in timed:
+                self.found[name]["seconds"].append(seconds)
+                self.found[name]["phases"].append(phases)
+            self.found["step"].append(whole_s)
 
 
 def _rounds(case: Case) -> Iterator[bool]:
@@ -289,16 +264,14 @@ def _rounds(case: Case) -> Iterator[bool]:
         yield True
 
 
-def _clocked(
-    task: Callable[[], Any], watch: Stopwatch
-) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
-    """Begin a task on all ranks together; return its seconds, and the phases before and after."""
+def _clocked(task: Callable[[], Any], watch: Stopwatch) -> tuple[float, dict[str, float]]:
+    """Begin a task on all ranks together; return its seconds, and those of its phases."""
     before = watch.read()
     dist.barrier()
     begin = time.perf_counter()
     task()
     seconds = time.perf_counter() - begin
-    return seconds, before, watch.read()
+    return seconds, {name: after - before[name] for name, after in watch.read().items()}
 
 
 def _choices(exchange: Exchange) -> dict[str, int]:

@@ -11,7 +11,6 @@ import re
 import secrets
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -75,17 +74,10 @@ def save_checkpoint(run: _Run, folder: Path) -> Path:
 
 def _save_rank(run: _Run, path: Path, save_id: str) -> None:
     path.mkdir(parents=True, exist_ok=True)
-    marked = {
-        **run.state(),
-        _SAVE_ID: torch.tensor(list(bytes.fromhex(save_id)), dtype=torch.uint8),
-    }
-    save(_state_file(run, path), marked, codec="raw")
-    counted = {
-        "run_id": run.run_id,
-        _SAVE_ID: save_id,
-        "stats": run.counters(),
-    }
-    with atomic_write(_stats_file(run, path)) as file:
+    mark = torch.tensor(list(bytes.fromhex(save_id)), dtype=torch.uint8)
+    save(path / f"rank-{run.ranks.rank}.tsr", {**run.state(), _SAVE_ID: mark}, codec="raw")
+    counted = {"run_id": run.run_id, _SAVE_ID: save_id, "stats": run.counters()}
+    with atomic_write(path / f"rank-{run.ranks.rank}.json") as file:
         file.write(json.dumps(counted).encode())
 
 
@@ -109,25 +101,6 @@ def _mark_complete(run: _Run, path: Path, save_id: str) -> None:
         shutil.rmtree(old)
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The checkpoint that a rank would go on from.
-
-    Attributes:
-        path: where it is.
-        facts: what ``complete.json`` says.
-        digest: of the bytes of that file.
-    """
-
-    path: Path
-    facts: dict[str, Any]
-    digest: str
-
-    def __str__(self) -> str:
-        run = self.facts.get("run_id", "without an id")
-        return f"step {self.facts['step']} of run {run}, complete.json {self.digest}"
-
-
 def resume(run: _Run, folder: Path) -> int:
     """Continue from the last complete checkpoint; return its step, 0 if there is none.
 
@@ -139,18 +112,19 @@ def resume(run: _Run, folder: Path) -> int:
             different ones.
         CorruptDataError: a file is damaged, or of another checkpoint.
     """
-    seen = run.ranks.together(lambda: _last(folder))
-    _refuse_disagreement(folder, run.ranks.gathered("none" if seen is None else str(seen)))
-    if seen is None:
+    seen, path, facts = run.ranks.together(lambda: _last(folder))
+    _refuse_disagreement(folder, run.ranks.gathered(seen))
+    if path is None:
         return 0
-    run.ranks.together(lambda: _load_rank(run, seen))
+    run.ranks.together(lambda: _load_rank(run, path, facts))
     return run.step_number
 
 
-def _last(folder: Path) -> _Seen | None:
+def _last(folder: Path) -> tuple[str, Path | None, dict[str, Any]]:
+    """Return the checkpoint that a rank would go on from: in words, its path, and what it says."""
     found = complete_checkpoints(folder)
     if not found:
-        return None
+        return "none", None, {}
     path = found[-1]
     try:
         data = (path / _COMPLETE).read_bytes()
@@ -160,7 +134,8 @@ def _last(folder: Path) -> _Seen | None:
         raise _unreadable(path) from error
     if types != [int, int, dict]:
         raise _unreadable(path)
-    return _Seen(path, facts, xxhash.xxh3_64_hexdigest(data))
+    run_id, digest = facts.get("run_id", "without an id"), xxhash.xxh3_64_hexdigest(data)
+    return f"step {facts['step']} of run {run_id}, complete.json {digest}", path, facts
 
 
 def _unreadable(path: Path) -> CorruptDataError:
@@ -181,9 +156,8 @@ def _refuse_disagreement(folder: Path, every: Sequence[str]) -> None:
     )
 
 
-def _load_rank(run: _Run, seen: _Seen) -> None:
+def _load_rank(run: _Run, path: Path, facts: dict[str, Any]) -> None:
     """Take up the files of this rank, where they are of a checkpoint that the run can go on from."""
-    path, facts = seen.path, seen.facts
     if facts["world_size"] != run.ranks.world_size:
         raise SpecError(
             f"{path} was written by {facts['world_size']} ranks, this run has "
@@ -197,18 +171,10 @@ def _load_rank(run: _Run, seen: _Seen) -> None:
         )
     _refuse_another_run(run, path, facts)
     save_id = facts.get(_SAVE_ID)
-    state = _saved_state(_state_file(run, path), save_id)
-    _load_counters(run, _stats_file(run, path), save_id)
+    state = _saved_state(path / f"rank-{run.ranks.rank}.tsr", save_id)
+    _load_counters(run, path / f"rank-{run.ranks.rank}.json", save_id)
     run.load_state(state)
     run.run_id = str(facts.get("run_id", run.run_id))
-
-
-def _state_file(run: _Run, path: Path) -> Path:
-    return path / f"rank-{run.ranks.rank}.tsr"
-
-
-def _stats_file(run: _Run, path: Path) -> Path:
-    return path / f"rank-{run.ranks.rank}.json"
 
 
 def _saved_state(file: Path, save_id: str | None) -> dict[str, torch.Tensor]:

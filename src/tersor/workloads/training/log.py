@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, TextIO
 
 _KINDS: Final = ("run", "train", "eval")
@@ -63,12 +62,7 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         for stream in (self._file, self._board):
             if stream is not None:
                 stream.close()
