@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -85,10 +84,11 @@ def kernels(
 
     screen = Screen(as_json=as_json)
     config = _kernels_config(device, smoke, inputs, codecs, peers, bounds, threads, rounds)
-    with ExitStack() as stack:
-        rows = stack.enter_context(Rows(output, resume=resume, command=typed_command(context)))
-        stack.enter_context(screen.compiling())
-        show = stack.enter_context(screen.steps("measuring"))
+    with (
+        Rows(output, resume=resume, command=typed_command(context)) as rows,
+        screen.compiling(),
+        screen.steps("measuring") as show,
+    ):
         outcome = run_kernels(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )

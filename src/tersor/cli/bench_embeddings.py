@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import Annotated, Any
 
 import typer
 
-from tersor.cli.bench import (
-    OutputOption,
-    ResumeOption,
-    Rows,
-    SmokeOption,
-    show_rows,
-)
+from tersor.cli.bench import OutputOption, ResumeOption, Rows, SmokeOption, show_rows
 from tersor.cli.bench_lookups import measure_lookups
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption, names_of, numbers_of, option, typed_command
@@ -195,18 +188,11 @@ def _measure_exchanges(
         contenders=CONTENDERS if exchanges is None else names_of(exchanges),
         rounds=9 if shared["rounds"] is None else shared["rounds"],
     )
-    with ExitStack() as stack:
-        rows = stack.enter_context(Rows(**shared["rows"]))
-        show = stack.enter_context(screen.steps("measuring"))
+    with Rows(**shared["rows"]) as rows, screen.steps("measuring") as show:
         config = config.smoke() if shared["smoke"] else config
         outcome = run_embeddings(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_case=show
         )
-    show_rows(
-        screen,
-        rows.all,
-        notes=outcome.notes,
-        refusals=outcome.refusals,
-        judges=not shared["smoke"],
-    )
+    smoke = shared["smoke"]
+    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals, judges=not smoke)
     return CHECK_FAILED if outcome.refusals else 0

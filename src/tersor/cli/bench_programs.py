@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -68,10 +67,11 @@ def programs(
         timeout_s=timeout,
     )
     config = config.smoke() if smoke else config
-    with ExitStack() as stack:
-        rows = stack.enter_context(Rows(output, resume=resume, command=typed_command(context)))
-        stack.enter_context(screen.compiling())
-        show = stack.enter_context(screen.steps("measuring"))
+    with (
+        Rows(output, resume=resume, command=typed_command(context)) as rows,
+        screen.compiling(),
+        screen.steps("measuring") as show,
+    ):
         outcome = run_programs(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )

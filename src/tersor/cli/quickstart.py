@@ -60,7 +60,7 @@ def quickstart(
     shown: list[RenderableType] = [
         _summary_table(outcomes),
         *_shown_links(values["links"]),
-        _table_of_tables(outcomes[_SMALL], classes),
+        _table_of_tables(values["tables"]),
     ]
     closing = f"Report: {target}  ({seconds:.0f} s in all)\n{_NEXT}"
     screen.result(values, Text(_sentence(outcomes)), *shown, Text(closing))
@@ -114,56 +114,33 @@ def _sentence(outcomes: dict[str, Any]) -> str:
     )
 
 
-_HEAD: Final = (
-    "run", "AUC", "logloss", "forward", "backward", "ratio forward", "ratio backward",
-    "ms per step in exchange",
-)  # fmt: skip
-
-
-def _summary(outcomes: dict[str, Any]) -> list[list[str]]:
-    lines = []
+def _summary_table(outcomes: dict[str, Any]) -> Table:
+    table = Table(title="DLRM on two ways through the same exchange")
+    table.add_column("run")
+    for name in (
+        "AUC", "logloss", "forward", "backward", "ratio forward", "ratio backward",
+        "ms per step in exchange",
+    ):  # fmt: skip
+        table.add_column(name, justify="right")
     for name, one in outcomes.items():
         forward, backward = one.volume("forward"), one.volume("backward")
-        lines.append([
+        table.add_row(
             name, f"{one.metrics['auc']:.4f}", f"{one.metrics['logloss']:.4f}",
             binary_size(forward.encoded_nbytes), binary_size(backward.encoded_nbytes),
             f"{forward.ratio:.2f}", f"{backward.ratio:.2f}", f"{1e3 * one.exchange_s():.2f}",
-        ])  # fmt: skip
-    return lines
-
-
-_TABLE_HEAD: Final = ("table", "rows", "class", "final bound", "ratio", "why")
-
-
-def _tables(outcome: Any, classes: list[Any]) -> list[list[str]]:
-    from tersor.sites.embeddings import ClassBounds
-
-    bounds = ClassBounds()
-    return [
-        [
-            str(found.stats.table), f"{found.stats.num_rows:,}", found.table_class,
-            f"{bounds.of(found.table_class):g}", f"{outcome.tables[found.stats.table].ratio:.1f}",
-            found.reason,
-        ]
-        for found in classes
-    ]  # fmt: skip
-
-
-def _summary_table(outcomes: dict[str, Any]) -> Table:
-    table = Table(title="DLRM on two ways through the same exchange")
-    for k, name in enumerate(_HEAD):
-        table.add_column(name, justify="left" if k == 0 else "right")
-    for line in _summary(outcomes):
-        table.add_row(*line)
+        )  # fmt: skip
     return table
 
 
-def _table_of_tables(outcome: Any, classes: list[Any]) -> Table:
+def _table_of_tables(tables: list[dict[str, Any]]) -> Table:
     table = Table(title="Tables: class, relative bound, and ratio of the looked-up rows")
-    for k, name in enumerate(_TABLE_HEAD):
-        table.add_column(name, justify="left" if k in (2, 5) else "right")
-    for line in _tables(outcome, classes):
-        table.add_row(*line)
+    for name in ("table", "rows", "class", "final bound", "ratio", "why"):
+        table.add_column(name, justify="left" if name in ("class", "why") else "right")
+    for one in tables:
+        table.add_row(
+            str(one["table"]), f"{one['num_rows']:,}", one["class"], f"{one['bound']:g}",
+            f"{one['ratio']:.1f}", one["reason"],
+        )  # fmt: skip
     return table
 
 

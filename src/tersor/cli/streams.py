@@ -40,43 +40,38 @@ def _mode(stream: BinaryIO) -> int:
         return 0
 
 
-class _Counted(io.RawIOBase):
-    """Passes bytes on and counts them."""
+class Output(io.RawIOBase):
+    """Where a command writes its bytes.
 
-    def __init__(self, stream: BinaryIO) -> None:
+    Attributes:
+        nbytes: bytes written so far.
+        path: the temporary file behind the stream; None for standard output and devices.
+    """
+
+    def __init__(self, stream: BinaryIO, path: Path | None) -> None:
         super().__init__()
         self._stream = stream
         self.nbytes = 0
+        self.path = path
+
+    @property
+    def stream(self) -> BinaryIO:
+        """Itself, as what takes the bytes."""
+        return cast("BinaryIO", self)
 
     def writable(self) -> bool:
+        """See ``io.RawIOBase.writable``."""
         return True
 
     def write(self, data: object) -> int:
+        """Pass bytes on and count them."""
         taken = self._stream.write(cast("bytes", data))
         self.nbytes += taken
         return taken
 
     def flush(self) -> None:
+        """See ``io.RawIOBase.flush``."""
         self._stream.flush()
-
-
-class Output:
-    """Where a command writes its bytes.
-
-    Attributes:
-        stream: takes the bytes.
-        path: the temporary file behind the stream; None for standard output and devices.
-    """
-
-    def __init__(self, stream: BinaryIO, path: Path | None) -> None:
-        self._counted = _Counted(stream)
-        self.stream = cast("BinaryIO", self._counted)
-        self.path = path
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes written so far."""
-        return self._counted.nbytes
 
 
 def check_output(name: str, *, force: bool, as_json: bool) -> None:

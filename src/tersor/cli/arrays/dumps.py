@@ -6,9 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import torch
 
@@ -27,13 +26,8 @@ _ITERATION: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    """One array of one file."""
-
-    path: Path
-    array: str
-    iteration: int
+_Entry: TypeAlias = tuple[Path, str, int]
+"""One array of one file: its path, the name of the array, and the iteration."""
 
 
 class FolderLookUps(LookUps):
@@ -73,27 +67,24 @@ class FolderLookUps(LookUps):
 
     def read(self, table: int) -> list[LookUp]:
         """See ``LookUps.read``."""
-        found = [LookUp(entry.iteration, self._rows(entry)) for entry in self._entries[table]]
+        found = [
+            LookUp(when, self._rows(path, array)) for path, array, when in self._entries[table]
+        ]
         return checked_look_ups(table, found)
 
-    def _rows(self, entry: _Entry) -> torch.Tensor:
+    def _rows(self, path: Path, array: str) -> torch.Tensor:
         with ExitStack() as stack:
-            sources = _open(entry.path, self._dim, stack).sources
-            source = next(one for one in sources if one.name == entry.array)
+            sources = _open(path, self._dim, stack).sources
+            source = next(one for one in sources if one.name == array)
             shape, numel = source.info.shape, source.info.numel
-            self._check(entry, source)
+            self._check(f"'{path}'" if path.stem == array else f"{array!r} of '{path}'", source)
             values = source.chunk(Chunk(0, numel, shape)).clone()
         width = shape[-1] if len(shape) > 1 else self._dim
         return values.view(-1, width or 1)
 
-    def _check(self, entry: _Entry, source: Source) -> None:
+    def _check(self, name: str, source: Source) -> None:
         """Raise ``SpecError`` unless the array holds float32 rows of the width asked for."""
         info, dim = source.info, self._dim
-        name = (
-            f"'{entry.path}'"
-            if entry.path.stem == entry.array
-            else f"{entry.array!r} of '{entry.path}'"
-        )
         if info.dtype != torch.float32:
             kind = str(info.dtype).removeprefix("torch.")
             raise SpecError(
@@ -153,7 +144,7 @@ def _entries(folder: Path, dim: int | None) -> dict[int, list[_Entry]]:
             if table is None:
                 table = unnumbered.get(iteration, 0)
                 unnumbered[iteration] = table + 1
-            found.setdefault(table, []).append(_Entry(path, name, iteration))
+            found.setdefault(table, []).append((path, name, iteration))
     if not found:
         raise SpecError(
             f"there are no dumps in '{folder}'; make some with "

@@ -62,15 +62,12 @@ class MappedSource(Source):
         self, name: str, info: TensorInfo, file: MappedFile, offset: int, *, swapped: bool = False
     ) -> None:
         super().__init__(name, info)
-        self._file = file
-        self._offset = offset
-        self._swapped = swapped
+        self._file, self._offset, self._swapped = file, offset, swapped
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
         """See ``Source.chunk``; a copy, so that the file's pages can be given back at once."""
-        itemsize = self.info.dtype.itemsize
         values = torch.empty(chunk.stop - chunk.start, dtype=self.info.dtype)
-        start = self._offset + chunk.start * itemsize
+        start = self._offset + chunk.start * self.info.dtype.itemsize
         target = values.view(torch.uint8).numpy()
         target[:] = self._file.view(start, target.size)
         self._file.release(start, target.size)
@@ -86,8 +83,7 @@ class FortranSource(Source):
         self, name: str, info: TensorInfo, file: MappedFile, offset: int, dtype: np.dtype[Any]
     ) -> None:
         super().__init__(name, info)
-        self._file = file
-        self._offset = offset
+        self._file, self._offset = file, offset
         stored = file.view(offset, info.nbytes)
         self._array = stored.view(dtype).reshape(info.shape, order="F")
 

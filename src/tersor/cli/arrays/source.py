@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import ClassVar
 
 import torch
 
@@ -23,7 +22,7 @@ class Source(ABC):
         is_read_whole: whether no chunk can be read alone; it then minds the limit of memory itself.
     """
 
-    is_read_whole: ClassVar[bool] = False
+    is_read_whole = False
 
     def __init__(self, name: str, info: TensorInfo) -> None:
         self.name = name

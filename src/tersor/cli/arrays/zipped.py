@@ -5,10 +5,10 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, cast
 
 import torch
 
@@ -22,51 +22,11 @@ _SUFFIX = ".npy"
 
 
 class ZippedSource(Source):
-    """A C-ordered array in an archive; each pass over it decompresses it anew."""
+    """An array in an archive; each pass over it decompresses it anew.
 
-    def __init__(
-        self, archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: NpyHeader, label: str
-    ) -> None:
-        super().__init__(member.filename.removesuffix(_SUFFIX), header.info)
-        self._archive = archive
-        self._member = member
-        self._header = header
-        self._label = label
-
-    def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``."""
-        with _member_stream(self._archive, self._member, self._label) as stream:
-            stream.seek(self._header.nbytes + chunk.start * self.info.dtype.itemsize)
-            return self._read(stream, chunk)
-
-    def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
-        """See ``Source.chunks``."""
-        with _member_stream(self._archive, self._member, self._label) as stream:
-            stream.seek(self._header.nbytes)
-            for chunk in plan:
-                yield self._read(stream, chunk)
-
-    def _read(self, stream: BinaryIO, chunk: Chunk) -> torch.Tensor:
-        values = torch.empty(chunk.stop - chunk.start, dtype=self.info.dtype)
-        rest = values.view(torch.uint8).numpy().data
-        while rest.nbytes:
-            num_read = cast("Any", stream).readinto(rest)
-            if not num_read:
-                raise CorruptDataError(f"{self._label} is cut short")
-            rest = rest[num_read:]
-        if not self._header.dtype.isnative:
-            values.numpy().byteswap(inplace=True)
-        return values
-
-
-class ZippedFortranSource(ZippedSource):
-    """An array in an archive whose first axis varies fastest.
-
-    Its chunks are spread over the whole stream, which cannot be mapped: each pass reads all of it
-    into memory.
+    Where the first axis varies fastest, chunks are spread over the whole stream, which cannot be
+    mapped: each pass then reads all of it into memory, ``max_nbytes`` at most.
     """
-
-    is_read_whole: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -76,26 +36,51 @@ class ZippedFortranSource(ZippedSource):
         label: str,
         max_nbytes: int | None,
     ) -> None:
-        super().__init__(archive, member, header, label)
-        self._max_nbytes = max_nbytes
+        super().__init__(member.filename.removesuffix(_SUFFIX), header.info)
+        self._archive, self._member, self._header = archive, member, header
+        self._label, self._max_nbytes = label, max_nbytes
+        self.is_read_whole = header.fortran_order and len(header.info.shape) > 1
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
         """See ``Source.chunk``."""
-        return self._whole()[chunk.start : chunk.stop].clone()
+        if self.is_read_whole:
+            return self._whole()[chunk.start : chunk.stop].clone()
+        return next(self._read([chunk]))
 
     def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
-        """See ``Source.chunks``; all values are held until the last chunk was taken."""
-        values = self._whole()
-        return (values[chunk.start : chunk.stop] for chunk in plan)
+        """See ``Source.chunks``; values read as a whole are held until the last chunk was taken."""
+        if self.is_read_whole:
+            values = self._whole()
+            return (values[chunk.start : chunk.stop] for chunk in plan)
+        return self._read(plan)
+
+    def _read(self, chunks: Iterable[Chunk]) -> Iterator[torch.Tensor]:
+        """Yield neighbouring chunks as they are stored."""
+        start = None
+        with _member_stream(self._archive, self._member, self._label) as stream:
+            for chunk in chunks:
+                if start is None:
+                    start = self._header.nbytes + chunk.start * self.info.dtype.itemsize
+                    stream.seek(start)
+                values = torch.empty(chunk.stop - chunk.start, dtype=self.info.dtype)
+                rest = values.view(torch.uint8).numpy().data
+                while rest.nbytes:
+                    num_read = cast("Any", stream).readinto(rest)
+                    if not num_read:
+                        raise CorruptDataError(f"{self._label} is cut short")
+                    rest = rest[num_read:]
+                if not self._header.dtype.isnative:
+                    values.numpy().byteswap(inplace=True)
+                yield values
 
     def _whole(self) -> torch.Tensor:
         """Return all values, flat, the last axis fastest."""
         way_out = "save it with order='C', or "
         # as it is stored, and reordered
         check_fits(2 * self.info.nbytes, self._max_nbytes, self._label, way_out)
-        stored = super().chunk(Chunk(0, self.info.numel, self.info.shape))
-        ordered = stored.view(self.info.shape[::-1]).permute(*range(len(self.info.shape))[::-1])
-        return ordered.reshape(-1)
+        shape = self.info.shape
+        stored = next(self._read([Chunk(0, self.info.numel, shape)]))
+        return stored.view(shape[::-1]).permute(*range(len(shape))[::-1]).reshape(-1)
 
 
 @contextmanager
@@ -148,6 +133,4 @@ def _npz_source(
                 f"{label} has {member.file_size - header.nbytes} bytes of values, not the "
                 f"{header.info.nbytes} that its shape takes"
             )
-    if header.fortran_order and len(header.info.shape) > 1:
-        return ZippedFortranSource(archive, member, header, label, max_nbytes)
-    return ZippedSource(archive, member, header, label)
+    return ZippedSource(archive, member, header, label, max_nbytes)
