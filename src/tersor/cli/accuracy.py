@@ -117,15 +117,9 @@ def _values(pairs: Pairs) -> dict[str, Any]:
         }
         for judged in _judgements(pairs)
     }
-    shown = [
-        {
-            "seed": pair.seed,
-            "auc": pair.first.metrics["auc"],
-            "auc_change": pair.change("auc"),
-        }
-        for pair in pairs
-    ]
-    return {"pairs": shown, **changes}
+    shown = [(pair.seed, pair.first.metrics["auc"], pair.change("auc")) for pair in pairs]
+    names = ("seed", "auc", "auc_change")
+    return {"pairs": [dict(zip(names, one, strict=True)) for one in shown], **changes}
 
 
 def _table(pairs: Pairs) -> Table:

@@ -83,7 +83,8 @@ def kernels(
     from tersor.bench.kernels.suite import run_kernels
 
     screen = Screen(as_json=as_json)
-    config = _kernels_config(device, smoke, inputs, codecs, peers, bounds, threads, rounds)
+    chosen = {"inputs": inputs, "codecs": codecs, "peers": peers}
+    config = _kernels_config(device, smoke, chosen, bounds, threads, rounds)
     with (
         Rows(output, resume=resume, command=typed_command(context)) as rows,
         screen.compiling(),
@@ -174,20 +175,14 @@ class Rows:
 
 
 def _kernels_config(
-    device: str,
-    smoke: bool,
-    inputs: str | None,
-    codecs: str | None,
-    peers: str | None,
-    bounds: str | None,
-    threads: str,
+    device: str, smoke: bool, chosen: Mapping[str, str | None], bounds: str | None, threads: str,
     rounds: int | None,
-) -> KernelsConfig:
+) -> KernelsConfig:  # fmt: skip
     from tersor.bench.kernels.config import KernelsConfig
 
     check_device(device)
     asked: dict[str, Any] = {"threads": numbers_of(threads, "--threads", int)}
-    for name, text in (("inputs", inputs), ("codecs", codecs), ("peers", peers)):
+    for name, text in chosen.items():
         if text is not None:
             asked[name] = () if text == "none" else names_of(text)
     if bounds is not None:

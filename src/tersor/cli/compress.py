@@ -7,7 +7,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 import torch
@@ -38,7 +37,7 @@ from tersor.container import FILE_CHUNK_VALUES, Writer
 from tersor.errors import SpecError
 from tersor.kernels.quantize import finite_range
 from tersor.memory import check_fits
-from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
+from tersor.types import FLOAT_DTYPES, Bound
 
 Advance = Callable[[int], None]
 
@@ -105,6 +104,7 @@ def compress(
     bound = parse_bound(absolute, relative)
     options = parse_options(option or [], codec)
     check_bound(codec, bound)
+    options |= {} if bound is None else {"bound": bound}
     if not 1 <= chunk_values <= MAX_CHUNK_VALUES:
         raise SpecError(f"--chunk-values must be from 1 to {MAX_CHUNK_VALUES}, not {chunk_values}")
     target = output or (STANDARD if source == STANDARD else f"{source}.tsr")
@@ -117,7 +117,7 @@ def compress(
 
         def codec_for(found: Source) -> Codec:
             exact = found.info.dtype not in FLOAT_DTYPES and (inputs.several or codec == "auto")
-            return create("raw") if exact else _create(codec, bound, options)
+            return create("raw") if exact else create(codec, **options)
 
         output_nbytes, arrays = _write(screen, inputs, target, codec_for, chunk_values)
     values = {
@@ -126,13 +126,13 @@ def compress(
         "original_nbytes": inputs.nbytes,
         "encoded_nbytes": output_nbytes,
         "ratio": inputs.nbytes / output_nbytes,
-        "arrays": [array.values() for array in arrays],
+        "arrays": arrays,
         "left_out": inputs.left_out,
     }
     screen.result(values)
     _say_notes(screen, inputs.left_out, bound)
     if not as_json:
-        _say_summary(screen, values, arrays)
+        _say_summary(screen, values)
     return 0
 
 
@@ -144,32 +144,6 @@ def _check_chunks_fit(inputs: Inputs, chunk_values: int, max_nbytes: int | None)
         chunk_nbytes = min(found.info.numel, chunk_values) * found.info.dtype.itemsize
         way_out = "write smaller chunks with --chunk-values, or "
         check_fits(2 * chunk_nbytes, max_nbytes, f"a chunk of {found.name}", way_out)
-
-
-@dataclass(frozen=True, slots=True)
-class _Written:
-    """An array that was written, and how."""
-
-    name: str
-    info: TensorInfo
-    codec: Codec
-    error_bound: float | None
-    encoded_nbytes: int
-    num_chunks: int
-    reason: str
-
-    def values(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            **self.info.to_config(),
-            "codec": self.codec.to_config(),
-            "error_bound": self.error_bound,
-            "original_nbytes": self.info.nbytes,
-            "encoded_nbytes": self.encoded_nbytes,
-            "ratio": self.info.nbytes / max(1, self.encoded_nbytes),
-            "num_chunks": self.num_chunks,
-            "reason": self.reason,
-        }
 
 
 def parse_options(pairs: list[str], codec_id: str) -> dict[str, Any]:
@@ -209,17 +183,13 @@ def check_bound(codec_id: str, bound: Bound | None) -> None:
         )
 
 
-def _create(codec_id: str, bound: Bound | None, options: Mapping[str, Any]) -> Codec:
-    return create(codec_id, **options, **({} if bound is None else {"bound": bound}))
-
-
 def _write(
     screen: Screen,
     inputs: Inputs,
     target: str,
     codec_for: Callable[[Source], Codec],
     chunk_values: int,
-) -> tuple[int, list[_Written]]:
+) -> tuple[int, list[dict[str, Any]]]:
     """Write all arrays; return the size of the file in bytes, and what was written."""
     codecs = [codec_for(source) for source in inputs.sources]
     pairs = list(zip(inputs.sources, codecs, strict=True))
@@ -237,8 +207,23 @@ def _write(
             for source, codec in pairs:
                 before_nbytes = output.nbytes
                 metadata = inputs.metadata if source is inputs.sources[0] else {}
-                array = _write_array(writer, source, codec, chunk_values, metadata, advance)
-                arrays.append(replace(array, encoded_nbytes=output.nbytes - before_nbytes))
+                used, error_bound, reason = _write_array(
+                    writer, source, codec, chunk_values, metadata, advance
+                )
+                nbytes, encoded_nbytes = source.info.nbytes, output.nbytes - before_nbytes
+                arrays.append(
+                    {
+                        "name": source.name,
+                        **source.info.to_config(),
+                        "codec": used.to_config(),
+                        "error_bound": error_bound,
+                        "original_nbytes": nbytes,
+                        "encoded_nbytes": encoded_nbytes,
+                        "ratio": nbytes / max(1, encoded_nbytes),
+                        "num_chunks": len(ChunkPlan(source.info.shape, chunk_values)),
+                        "reason": reason,
+                    }
+                )
         return output.nbytes, arrays
 
 
@@ -254,7 +239,8 @@ def _write_array(
     chunk_values: int,
     metadata: Mapping[str, str],
     advance: Advance,
-) -> _Written:
+) -> tuple[Codec, float | None, str]:
+    """Write one array; return the codec that was used, the promised error, and why that codec."""
     plan = ChunkPlan(source.info.shape, chunk_values)
     error_bound = _error_bound(codec, source, plan, advance)
     reason = ""
@@ -272,7 +258,7 @@ def _write_array(
         metadata=metadata,
         reason=reason,
     )
-    return _Written(source.name, source.info, codec, error_bound, 0, len(plan), reason)
+    return codec, error_bound, reason
 
 
 def _watched(chunks: Iterator[torch.Tensor], advance: Advance) -> Iterator[torch.Tensor]:
@@ -315,14 +301,15 @@ def _say_notes(screen: Screen, left_out: list[str], bound: Bound | None) -> None
         )
 
 
-def _say_summary(screen: Screen, values: Mapping[str, Any], arrays: list[_Written]) -> None:
+def _say_summary(screen: Screen, values: Mapping[str, Any]) -> None:
+    arrays = values["arrays"]
     if len(arrays) == 1:
-        codec, error_bound = arrays[0].codec, arrays[0].error_bound
-        config = codec.to_config()
-        bound = bound_words(config, codec.guarantee, error_bound)
+        config = arrays[0]["codec"]
+        guarantee = registry.from_config(config).guarantee
+        bound = bound_words(config, guarantee, arrays[0]["error_bound"])
         promise = f"codec {codec_words(config)}, promised error {bound}"
     else:
-        counts = Counter(array.codec.codec_id for array in arrays)
+        counts = Counter(array["codec"]["id"] for array in arrays)
         used = ", ".join(f"{codec_id} x {count}" for codec_id, count in counts.most_common())
         promise = (
             f"{len(arrays)} arrays, codecs {used or 'none'}; 'tersor inspect' shows the bounds"

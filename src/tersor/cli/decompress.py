@@ -110,7 +110,16 @@ def decompress(
             arrays = [Decoded(reader, name, dtypes[name], advance) for name in names]
             metadata = safetensors_metadata(reader)
             members = _write(form, arrays, metadata, opened)
-    result = _result(file, target, form, arrays, members)
+    result = {
+        "input": file,
+        "output": target,
+        "format": form.removeprefix("."),
+        "nbytes": sum(array.info.nbytes for array in arrays),
+        "arrays": [
+            {"name": array.name, "written_as": members[array.name], **array.info.to_config()}
+            for array in arrays
+        ],
+    }
     screen.result(result)
     if form != ".safetensors":
         _say_left_out(screen, form, list(metadata))
@@ -214,21 +223,6 @@ def _write(
         (array,) = arrays
         (write_raw if form == RAW else write_npy)(array, output.stream)
     return names
-
-
-def _result(
-    file: str, target: str, form: str, arrays: list[Decoded], members: dict[str, str]
-) -> dict[str, Any]:
-    return {
-        "input": file,
-        "output": target,
-        "format": form.removeprefix("."),
-        "nbytes": sum(array.info.nbytes for array in arrays),
-        "arrays": [
-            {"name": array.name, "written_as": members[array.name], **array.info.to_config()}
-            for array in arrays
-        ],
-    }
 
 
 def _say_left_out(screen: Screen, form: str, keys: list[str]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tersor.sites.embeddings import AdaptiveBounds, ClassBounds
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm import DlrmConfig, DlrmRun
-    from tersor.workloads.dlrm.dumps import Dumps
     from tersor.workloads.metrics import ClickMetrics
 
 
@@ -66,6 +65,7 @@ def dlrm(
     The environment variables TIGHTEN_EB_TABLES, LOOSEN_EB_TABLES, TIGHTEN_EB_VALUE, LOOSEN_EB_VALUE,
     BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options take precedence.
     """
+    from tersor.workloads.dlrm import DlrmRun
     from tersor.workloads.dlrm.dumps import Dumps
 
     folder = None if run_folder is None else Path(run_folder)
@@ -78,43 +78,24 @@ def dlrm(
     )
     policy = _bounds(bounds, tight, loose, decay, magnitude, decay_end, steps)
     dumped = None if dumps is None else Dumps(Path(dumps), dump_every)
-    one = _Dlrm(session, source, config, policy, classes, dumped)
-    before_step = None if dumped is None else dumped.write_if_due
-    return run_training(
-        session, schedule, one.make_run, one.show, check=one.check, before_step=before_step
-    )
 
+    def make_run(device: torch.device) -> DlrmRun:
+        return DlrmRun(_classified(config, policy, source, classes), source, device)
 
-@dataclass(frozen=True, slots=True)
-class _Dlrm:
-    """What this command adds to the training of any model."""
+    def check() -> None:
+        if dumped is not None and not session.goes_on():
+            dumped.refuse_files()
 
-    session: Session
-    source: ClickSource
-    config: DlrmConfig
-    policy: AdaptiveBounds
-    classes: str
-    dumps: Dumps | None
-
-    def make_run(self, device: torch.device) -> DlrmRun:
-        """Make the run of this rank; a collective call."""
-        from tersor.workloads.dlrm import DlrmRun
-
-        config = _classified(self.config, self.policy, self.source, self.classes)
-        return DlrmRun(config, self.source, device)
-
-    def check(self) -> None:
-        """Refuse to add dumps to those of another run."""
-        if self.dumps is not None and not self.session.goes_on():
-            self.dumps.refuse_files()
-
-    def show(self, run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> None:
-        """Show what was learned and sent."""
-        screen, dumps = self.session.screen, self.dumps
-        if dumps is not None:
-            screen.say(f"{dumps.num_files()} dumps of looked-up rows are in {dumps.folder}")
+    def show(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> None:
+        if dumped is not None:
+            screen.say(f"{dumped.num_files()} dumps of looked-up rows are in {dumped.folder}")
         values = {"metrics": metrics.to_config(), run.totals_kind: totals}
-        screen.result(values, _result(run, metrics, totals), Text(_closing(self.source)))
+        best = getattr(source, "best_auc", None)
+        words = "" if best is None else f"The best AUC of any model on this log is {best():.4f}."
+        screen.result(values, _result(run, metrics, totals), Text(words))
+
+    before_step = None if dumped is None else dumped.write_if_due
+    return run_training(session, schedule, make_run, show, check=check, before_step=before_step)
 
 
 def _open(data: str, max_rows: int | None, seed: int) -> ClickSource:
@@ -211,8 +192,8 @@ def _classified(
 
 def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Table:
     table = Table(title=f"DLRM on {run.data_name}, {run.config.steps} steps")
-    for k, name in enumerate(("", "value")):
-        table.add_column(name, justify="left" if k == 0 else "right")
+    table.add_column("")
+    table.add_column("value", justify="right")
     shown = [
         ("AUC", f"{metrics.auc:.4f}"),
         ("logloss", f"{metrics.logloss:.4f}"),
@@ -231,8 +212,3 @@ def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Tabl
     for name, value in shown:
         table.add_row(name, value)
     return table
-
-
-def _closing(source: Any) -> str:
-    best = getattr(source, "best_auc", None)
-    return "" if best is None else f"The best AUC of any model on this log is {best():.4f}."
