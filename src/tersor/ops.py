@@ -9,7 +9,7 @@ or refuse (2.11). ``GraphCodec`` keeps the string.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -85,8 +85,7 @@ class GraphCodec:
         Raises:
             SpecError: the dtype, layout or size cannot be encoded by this codec.
         """
-        payload: torch.Tensor = _ENCODE(x.detach(), self._spec, _as_tensor(seed))
-        return payload
+        return _ENCODE(x.detach(), self._spec, _as_tensor(seed))
 
     def decode(
         self, payload: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
@@ -97,8 +96,7 @@ class GraphCodec:
             SpecError: the codec does not hold values of ``dtype``.
             CorruptDataError: the payload is not what this codec writes for the shape.
         """
-        x: torch.Tensor = _DECODE(payload, self._spec, shape, dtype)
-        return x
+        return _DECODE(payload, self._spec, shape, dtype)
 
     def round_trip(self, x: torch.Tensor, seed: int | torch.Tensor | None = None) -> torch.Tensor:
         """Return ``x`` as it comes back after encoding and decoding; the gradient passes unchanged.
@@ -108,8 +106,7 @@ class GraphCodec:
         Raises:
             SpecError: as for ``encode``.
         """
-        y: torch.Tensor = _ROUND_TRIP(x, self._spec, _as_tensor(seed))
-        return y
+        return _ROUND_TRIP(x, self._spec, _as_tensor(seed))
 
 
 def _as_tensor(seed: int | torch.Tensor | None) -> torch.Tensor | None:
@@ -194,9 +191,9 @@ def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, N
     return gradient, None, None
 
 
-def _operator(name: str, arguments: str, run: Any, fake: Any) -> Any:
+def _operator(name: str, arguments: str, run: Any, fake: Any) -> Callable[..., torch.Tensor]:
     """Register an operator that returns a tensor; ``fake`` says of which shape."""
-    operator = torch.library.custom_op(
+    operator: Callable[..., torch.Tensor] = torch.library.custom_op(
         f"tersor::{name}",
         run,
         mutates_args=(),
@@ -204,7 +201,7 @@ def _operator(name: str, arguments: str, run: Any, fake: Any) -> Any:
         # bounded codecs read sizes back and keep memory between calls, which no CUDA graph can hold
         tags=(torch.Tag.cudagraph_unsafe,),
     )
-    operator.register_fake(fake)
+    torch.library.register_fake(f"tersor::{name}", fake)
     return operator
 
 
@@ -213,4 +210,4 @@ _DECODING: Final = "Tensor payload, str spec, SymInt[] shape, ScalarType dtype"
 _ENCODE: Final = _operator("encode", _ENCODING, _encode, _encode_fake)
 _DECODE: Final = _operator("decode", _DECODING, _decode, _decode_fake)
 _ROUND_TRIP: Final = _operator("round_trip", _ENCODING, _round_trip, _round_trip_fake)
-_ROUND_TRIP.register_autograd(_straight_through)
+torch.library.register_autograd("tersor::round_trip", _straight_through)
