@@ -93,10 +93,7 @@ class Auto(Codec):
             if self.bandwidth_gbit_s is None
             else f"fastest over {self.bandwidth_gbit_s:g} Gbit/s ({cost:.3f} ns per byte)"
         )
-        options = {
-            k: v for k, v in codec.to_config().items() if k not in ("id", "version", "bound")
-        }
-        named = ", ".join(f"{key}={value}" for key, value in options.items())
+        named = ", ".join(f"{name}={getattr(codec, name)}" for name in codec.option_names())
         reason = (
             f"{codec.codec_id}{f' ({named})' if named else ''} was the {by} of {len(scored)} codecs "
             f"on a sample of {sample.numel()} values: ratio {ratio:.2f}"
@@ -156,17 +153,11 @@ def _sample(x: torch.Tensor) -> torch.Tensor:
     """
     if x.numel() <= _SAMPLE_VALUES:
         return x
-    num_rows, width = row_shape(tuple(x.shape))
-    if x.dim() >= 2 and x[0].numel() <= _SAMPLE_VALUES:
-        count = _SAMPLE_VALUES // x[0].numel()
-        start = (x.shape[0] - count) // 2
-        return x[start : start + count]
-    if x.dim() >= 2 and width <= _SAMPLE_VALUES:
-        count = _SAMPLE_VALUES // width
-        start = (num_rows - count) // 2
-        return x.view(num_rows, width)[start : start + count]
-    start = (x.numel() - _SAMPLE_VALUES) // 2
-    return x.view(-1)[start : start + _SAMPLE_VALUES]
+    views = (x, x.view(row_shape(tuple(x.shape))), x.view(-1))
+    whole = next(view for view in views if view[0].numel() <= _SAMPLE_VALUES)
+    count = _SAMPLE_VALUES // whole[0].numel()
+    start = (len(whole) - count) // 2
+    return whole[start : start + count]
 
 
 def chosen(codec: Codec, x: torch.Tensor, error_bound: float | None) -> tuple[Codec, str]:

@@ -32,11 +32,12 @@ _FP8: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CastCodec(FixedCodec):
-    """Store the values in a 16-bit float dtype; payload: the cast values."""
+    """Store the values in a 16-bit float dtype, or in their own; payload: the cast values."""
 
     encode_op: ClassVar[Op] = encode_casts
     decode_op: ClassVar[Op] = decode_casts
-    target: ClassVar[torch.dtype]
+    target: ClassVar[torch.dtype | None]
+    """The dtype; None for that of the tensor."""
 
     def pipeline(self) -> CastPipeline:
         """Round to the narrower dtype."""
@@ -57,7 +58,7 @@ class Half(CastCodec):
     guarantee: ClassVar[str] = (
         "a fixed size; relative error 2**-11 down to 2**-14, infinite above 65504"
     )
-    target: ClassVar[torch.dtype] = torch.float16
+    target: ClassVar[torch.dtype | None] = torch.float16
 
 
 @register
@@ -67,7 +68,7 @@ class Bf16(CastCodec):
 
     codec_id: ClassVar[str] = "bf16"
     guarantee: ClassVar[str] = "a fixed size; relative error 2**-8 in the range of normal float32"
-    target: ClassVar[torch.dtype] = torch.bfloat16
+    target: ClassVar[torch.dtype | None] = torch.bfloat16
 
 
 @register
