@@ -35,11 +35,6 @@ def integers(dtype: torch.dtype) -> dict[str, Tensor]:
     }
 
 
-def make(name: str, dtype: torch.dtype) -> Tensor:
-    """Return one shared input in ``dtype``; ``FACTORIES`` holds the names."""
-    return FACTORIES[name](dtype)
-
-
 def ties(step: float, dtype: torch.dtype) -> Tensor:
     """Return ``(i + 0.5) * step`` for i in -64..63: each halfway between two levels."""
     return ((torch.arange(-64, 64, dtype=torch.float64) + 0.5) * step).to(dtype)
