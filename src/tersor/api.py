@@ -32,11 +32,11 @@ def resolve_codec(
     if codec == "auto" and x.dtype not in FLOAT_DTYPES:
         return create("raw")
     kind.check_options(options)
-    if bound is None:
-        return create(codec, device=x.device, **options)
-    if not kind.takes_bound():
-        raise SpecError(f"codec {codec!r} promises a size, not an error: leave bound out")
-    return create(codec, device=x.device, bound=bound, **options)
+    if bound is not None:
+        if not kind.takes_bound():
+            raise SpecError(f"codec {codec!r} promises a size, not an error: leave bound out")
+        options["bound"] = bound
+    return create(codec, device=x.device, **options)
 
 
 def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:

@@ -226,7 +226,10 @@ class Transfer:
             offsets = frame_offsets([head.nbytes for head in heads]).tolist()
             for head, width, offset in zip(heads, widths, offsets, strict=False):
                 payload = self.received[start + offset : start + offset + head.nbytes]
-                _check_size(payload, head.rows * width, source)
+                try:
+                    check_payload_size(payload, head.rows * width)
+                except CorruptDataError as error:
+                    raise CorruptDataError(f"rank {source} sent too little: {error}") from error
                 payloads.append(payload)
                 infos.append(TensorInfo((head.rows, width), self.wire.dtype))
                 codecs.append(self.wire.formats[head.format])
@@ -253,13 +256,6 @@ def _check_fixed(
             check_written(codec, size, tuple(chunk.shape), chunk.dtype)
 
 
-def _check_size(payload: torch.Tensor, num_values: int, source: int) -> None:
-    try:
-        check_payload_size(payload, num_values)
-    except CorruptDataError as error:
-        raise CorruptDataError(f"rank {source} sent too little: {error}") from error
-
-
 def _totals(
     sizes: Sequence[int], heads: Sequence[Sequence[ChunkHeader]], lengths: Sequence[int]
 ) -> tuple[list[int], list[int]]:
@@ -280,9 +276,9 @@ def _totals(
 
 
 def _check_total(*totals: Sequence[int]) -> None:
-    for total in totals:
-        if sum(total) > _MAX_NBYTES:
-            raise SpecError(
-                f"one exchange can move {_MAX_NBYTES} bytes per rank, not {sum(total)}; use smaller "
-                "batches or a tighter codec"
-            )
+    most = max(map(sum, totals))
+    if most > _MAX_NBYTES:
+        raise SpecError(
+            f"one exchange can move {_MAX_NBYTES} bytes per rank, not {most}; use smaller batches or "
+            "a tighter codec"
+        )

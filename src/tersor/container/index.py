@@ -123,10 +123,9 @@ def array_entry(
         "reason": reason,
         "metadata": dict(metadata),
     }
-    text = json.dumps(
+    return json.dumps(
         config, ensure_ascii=False, allow_nan=False, sort_keys=True, separators=(",", ":")
-    )
-    return text.encode()
+    ).encode()
 
 
 def join_index(arrays: Sequence[bytes]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -137,13 +137,8 @@ class AdaptiveBounds:
         }
         if len(tables) < len(self.tables):
             raise SpecError("a table has two bounds, by number and by name; leave one of them")
-        return AdaptiveBounds(
-            tight=frozenset(map(number, self.tight)),
-            loose=frozenset(map(number, self.loose)),
-            bounds=self.bounds,
-            decay=self.decay,
-            tables=tables,
-        )
+        tight, loose = (frozenset(map(number, group)) for group in (self.tight, self.loose))
+        return replace(self, tight=tight, loose=loose, tables=tables)
 
     def terms(self) -> object:
         """Return what ranks must agree on; equal bounds have equal forms, whatever their order."""

@@ -53,29 +53,25 @@ class Unsent(NamedTuple):
         return [self.chunks]
 
 
+@dataclass(eq=False)
 class ExchangeRound:
-    """One exchange in both directions, held by the two nodes of the graph."""
+    """One exchange in both directions, held by the two nodes of the graph.
 
-    def __init__(
-        self,
-        exchange: Exchange,
-        splits: Sequence[Sequence[int]],
-        num_rows: int | None,
-        place: tuple[int, int],
-        sending: Sending,
-    ) -> None:
-        """Remember what both directions need.
+    Attributes:
+        exchange: whose tables are sent.
+        splits: per own table, the rows that go to each rank.
+        num_rows: of every table for this rank; None where only the owners know.
+        place: number of this exchange and its iteration, the same on all ranks.
+        sending: how rows and gradients are encoded.
+        transfer: what is on its way.
+    """
 
-        Args:
-            exchange: whose tables are sent.
-            splits: per own table, the rows that go to each rank.
-            num_rows: of every table for this rank; None where only the owners know.
-            place: number of this exchange and its iteration, the same on all ranks.
-            sending: how rows and gradients are encoded.
-        """
-        self.exchange, self.place, self.sending = exchange, place, sending
-        self.splits, self.num_rows = splits, num_rows
-        self.transfer: Transfer | Unsent | None = None
+    exchange: Exchange
+    splits: Sequence[Sequence[int]]
+    num_rows: int | None
+    place: tuple[int, int]
+    sending: Sending
+    transfer: Transfer | Unsent | None = None
 
     def start_forward(self, rows: Sequence[torch.Tensor]) -> None:
         """Encode rows and start to send them."""

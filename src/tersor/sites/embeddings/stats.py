@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields
 from typing import Any, Final
 
 from tersor.comm import PHASES, Stopwatch, Volume
@@ -96,10 +96,7 @@ class ExchangeStats:
             "num_exchanges": self.num_exchanges,
             "forward": _direction(self.forward, self.forward_times),
             "backward": _direction(self.backward, self.backward_times),
-            "tables": {
-                str(table): [volume.original_nbytes, volume.encoded_nbytes]
-                for table, volume in sorted(self.tables.items())
-            },
+            "tables": {str(table): list(astuple(x)) for table, x in sorted(self.tables.items())},
         }
 
     @classmethod
@@ -117,9 +114,7 @@ class ExchangeStats:
                     int(table): Volume(_count(original), _count(encoded))
                     for table, (original, encoded) in values["tables"].items()
                 },
-                backward=Volume(
-                    _count(backward["original_nbytes"]), _count(backward["encoded_nbytes"])
-                ),
+                backward=Volume(*(_count(backward[f.name]) for f in fields(Volume))),
                 forward_times=Stopwatch(forward["seconds"]),
                 backward_times=Stopwatch(backward["seconds"]),
             )
@@ -141,9 +136,4 @@ def _line(name: str, volume: Volume, milliseconds: Sequence[float] = ()) -> list
 
 
 def _direction(volume: Volume, times: Stopwatch) -> dict[str, Any]:
-    return {
-        "original_nbytes": volume.original_nbytes,
-        "encoded_nbytes": volume.encoded_nbytes,
-        "ratio": volume.ratio,
-        "seconds": dict(times.read()),
-    }
+    return {**asdict(volume), "ratio": volume.ratio, "seconds": dict(times.read())}
