@@ -19,7 +19,7 @@ from tersor.codecs.codec import (
 )
 from tersor.codecs.registry import check_is_codec
 from tersor.container.batch import Batch, Part, runs_on_gpu
-from tersor.container.decoding import Decoding, decode_left
+from tersor.container.decoding import Decoding, finish_left
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
@@ -175,7 +175,7 @@ def _decode(
 
     left = [one for part in threads.run(decode, _split_by_size(targets)) for one in part]
     states = torch.cat([one.status for _, one in left]).tolist() if left else []
-    decode_left(left, states, payloads)
+    finish_left(left, states, payloads)
 
 
 def begin_decode_batch(

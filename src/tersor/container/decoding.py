@@ -92,11 +92,11 @@ class Decoding:
         if are_impossible:
             raise CorruptDataError("the sizes of a batch are impossible or do not fit its buffer")
         if any(states):
-            decode_left(self._left, states, self._payloads())
+            finish_left(self._left, states, self._payloads())
         return self.tensors
 
 
-def decode_left(left: Left, states: Iterable[int], payloads: Sequence[torch.Tensor]) -> None:
+def finish_left(left: Left, states: Iterable[int], payloads: Sequence[torch.Tensor]) -> None:
     """Decode what fused kernels have left, which the status of each payload says, in that order."""
     rest = iter(states)
     for places, undecoded in left:
