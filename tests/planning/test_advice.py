@@ -1,9 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import pytest
 
 from tersor.bench.embeddings.planning.tables import plan_cells, short_reason
-from tersor.planning import Line, Transport, advise, parse_sweep, turns
+from tersor.planning import (
+    UNCODED,
+    Cluster,
+    CodecCosts,
+    Collective,
+    Line,
+    RatioCurve,
+    Step,
+    StepModel,
+    Transfer,
+    Transport,
+    advise,
+    parse_sweep,
+    turns,
+)
 from tests.bench.embeddings.planning.made import FAST, GBIT, SMALL, model, profile
 
 MODEL = model(FAST, SMALL, compute=Line(1e-3))
@@ -94,3 +111,47 @@ def test_latency_is_not_called_coding():
     )
     assert "agree" not in advise(model(FAST), 8).reason
     assert "agree" not in short_reason(advise(model(FAST), 8))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Summed(StepModel):
+    """Gradients summed by a ring, or encoded and summed pairwise: other links limit each."""
+
+    coding_s: float
+
+    @property
+    def ways(self) -> Mapping[str, bool | None]:
+        return {"float32": True, "small": True}
+
+    def step(self, name: str, num_ranks: int) -> Step:
+        coded = CodecCosts(Line(self.coding_s), Line(), RatioCurve.fixed(8.0), has_sizes=False)
+        costs = UNCODED if name == "float32" else coded
+        return Step((
+            Transfer(name="it", collective=Collective.REDUCE_SCATTER, nbytes=64e6, costs=costs),
+        ))  # fmt: skip
+
+
+def test_a_codec_that_pays_on_slow_and_on_fast_links_alone_is_told_so():
+    # ring: 60 MB on either link; pairwise, encoded: 3.5 MB within nodes and 32 MB between them
+    cluster = Cluster(ranks_per_node=8, inter_bits_per_s=800 * GBIT, intra_bits_per_s=800 * GBIT)
+    made = Summed(cluster=cluster, coding_s=0.4e-3)
+    found = turns(made, 16, 1 * GBIT, 4000 * GBIT)
+    assert [(turn.before, turn.after) for turn in found] == [
+        ("small", "float32"), ("float32", "small"),
+    ]  # fmt: skip
+    # 480 Mbit / B = 0.4 ms + 256 Mbit / B, then 0.6 ms = 0.4 ms + 256 Mbit / B
+    assert [turn.bits_per_s for turn in found] == pytest.approx([560 * GBIT, 1280 * GBIT])
+    assert "codes 0.4 ms faster" in found[0].reason
+    assert "it sends 0.4 ms faster, and codes 0.4 ms longer" in found[1].reason
+    assert "it pays only below 560gbit and above 1.28tbit" in advise(made, 16).reason
+    assert made.break_even("small", 16) == pytest.approx(560 * GBIT)
+
+
+def test_a_codec_that_pays_on_fast_links_alone_never_pays_on_slow_ones():
+    # a ratio of 8 makes up for what eight ranks of a node send; 16 of them send more than a ring does
+    cluster = Cluster(ranks_per_node=16, inter_bits_per_s=GBIT, intra_bits_per_s=800 * GBIT)
+    made = Summed(cluster=cluster, coding_s=0.1e-3)
+    assert made.break_even("small", 64) == 0
+    assert "it pays only above" in advise(made, 64).reason
+    [turn] = turns(made, 64, 1 * GBIT, 4000 * GBIT)
+    assert (turn.before, turn.after) == ("float32", "small")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from tersor.planning.model import Prediction, StepModel
+from tersor.planning.model import LEAST_BITS, MOST_BITS, Prediction, StepModel
 from tersor.planning.units import bandwidth_words
 
 _LEAST_GAIN: Final = 1.02
@@ -87,12 +87,17 @@ def _in_favour(best: Prediction, baseline: Prediction) -> str:
 def _against(model: StepModel, baseline: Prediction, other: Prediction | None) -> str:
     if other is None:
         return "there is nothing else to choose from"
-    stops = model.break_even(other.name, baseline.num_ranks)
-    until = "never pays here" if stops == 0 else f"pays only below {bandwidth_words(stops or 0)}"
+    names = (baseline.name, other.name)
+    found = model.changes(names, baseline.num_ranks, LEAST_BITS, MOST_BITS)
+    places = [
+        f"{'below' if before == other.name else 'above'} {bandwidth_words(bits)}"
+        for bits, before, _ in found
+    ]
+    where = f"pays only {' and '.join(places)}" if places else "never pays here"
     return (
         f"payloads take {_ms(baseline.payload_s)} to send, and the best codec, "
         f"{other.name}, would save {_ms(baseline.payload_s - other.payload_s)} of it for "
-        f"{_cost(other, baseline)}: it {until}"
+        f"{_cost(other, baseline)}: it {where}"
     )
 
 
@@ -108,29 +113,20 @@ def agreement_words(found: Prediction, baseline: Prediction) -> str:
 
 
 def turns(model: StepModel, num_ranks: int, low: float, high: float) -> list[Turn]:
-    """Return where the best way changes between two bandwidths, from low to high.
-
-    Steps are sums of constants and of bytes over bandwidth, so each way is best in one stretch.
-    """
-
-    def best(bits_per_s: float) -> str:
-        found = model.at_bandwidth(bits_per_s, num_ranks).eligible(num_ranks)
-        return min(found, key=lambda one: one.step_s).name
-
-    before, after = best(low), best(high)
-    if before == after:
-        return []
-    if high / low < 1 + 1e-9:
-        return [_turn(model.at_bandwidth(high, num_ranks), num_ranks, before, after)]
-    middle = (low * high) ** 0.5
-    return [*turns(model, num_ranks, low, middle), *turns(model, num_ranks, middle, high)]
+    """Return where the best way changes between two bandwidths, from low to high."""
+    names = [one.name for one in model.eligible(num_ranks)]
+    found = model.changes(names, num_ranks, low, high)
+    return [_turn(model.at_bandwidth(bits, num_ranks), num_ranks, *pair) for bits, *pair in found]
 
 
 def _turn(model: StepModel, num_ranks: int, before: str, after: str) -> Turn:
     left, right = model.predict(before, num_ranks), model.predict(after, num_ranks)
     bits = model.cluster.bandwidth(num_ranks)
-    reason = (
-        f"from {bandwidth_words(bits)} on {after} beats {before}: it codes "
-        f"{_ms(left.coding_s - right.coding_s)} faster, and the bytes it sends more take less"
+    coding_s = left.coding_s - right.coding_s
+    why = f"it codes {_ms(coding_s)} faster, and the bytes it sends more take less"
+    if coding_s < 0:
+        sending_s = left.payload_s - right.payload_s
+        why = f"it sends {_ms(sending_s)} faster, and codes {_ms(-coding_s)} longer"
+    return Turn(
+        bits, before, after, f"from {bandwidth_words(bits)} on {after} beats {before}: {why}"
     )
-    return Turn(bits, before, after, reason)

@@ -11,18 +11,23 @@ others. A site describes its steps in a subclass of ``StepModel``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, Self
+
+import numpy as np
 
 from tersor.errors import SpecError
 from tersor.planning.cluster import Cluster
 from tersor.planning.transfers import Phases, Transfer
 
 BASELINE: Final = "float32"
-_LEAST_BITS, _MOST_BITS = 1e3, 1e16
+LEAST_BITS, MOST_BITS = 1e3, 1e16
 """Where break-even is looked for: beyond is never, or always."""
+_Changes = list[tuple[float, str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,24 +164,38 @@ class StepModel(ABC):
         ways = self.ways
         return [one for one in self.predictions(num_ranks) if ways[one.name] is not False]
 
-    def break_even(self, name: str, num_ranks: int) -> float | None:
-        """Return the bits per second at which a step takes as long as the baseline's.
+    def changes(self, names: Sequence[str], num_ranks: int, low: float, high: float) -> _Changes:
+        """Return where another way is the fastest of ``names``: bits per second, before and after.
 
-        Above it the codec does not pay: 0 where it never does. None where it always does.
+        Of equal ones the first is taken. As soon as another link limits a way, it may be fastest for a
+        second time; only stretches narrower than a factor of 1.5 can be missed.
         """
 
-        def loss_s(bits_per_s: float) -> float:
-            model = self.at_bandwidth(bits_per_s, num_ranks)
-            base_s = model.predict(self.baseline, num_ranks).step_s
-            return model.predict(name, num_ranks).step_s - base_s
+        def fastest(bits_per_s: float) -> str:
+            there = self.at_bandwidth(bits_per_s, num_ranks)
+            return min(names, key=lambda name: there.predict(name, num_ranks).step_s)
 
-        low, high = _LEAST_BITS, _MOST_BITS
-        if loss_s(low) >= 0:
+        def narrowed(left: tuple[float, str], right: tuple[float, str]) -> _Changes:
+            if left[1] == right[1]:
+                return []
+            if right[0] / left[0] <= 1 + 1e-12:
+                return [(right[0], left[1], right[1])]
+            bits_per_s = math.sqrt(left[0] * right[0])
+            middle = bits_per_s, fastest(bits_per_s)
+            return [*narrowed(left, middle), *narrowed(middle, right)]
+
+        num_parts = math.ceil(math.log(high / low, 1.5))
+        ends = [(bits, fastest(bits)) for bits in np.geomspace(low, high, num_parts + 1).tolist()]
+        return [change for pair in pairwise(ends) for change in narrowed(*pair)]
+
+    def break_even(self, name: str, num_ranks: int) -> float | None:
+        """Return the bits per second up to which a step is shorter than the baseline's.
+
+        0 where the codec does not pay on the slowest links, None where it pays on all.
+        """
+        there = self.at_bandwidth(LEAST_BITS, num_ranks)
+        plain, coded = (there.predict(one, num_ranks) for one in (self.baseline, name))
+        if coded.step_s >= plain.step_s:
             return 0.0
-        if loss_s(high) <= 0:
-            return None
-        # what a codec saves grows with the time that bytes take, so there is one place
-        while high / low > 1 + 1e-12:
-            middle = (low * high) ** 0.5
-            low, high = (middle, high) if loss_s(middle) < 0 else (low, middle)
-        return low
+        found = self.changes((self.baseline, name), num_ranks, LEAST_BITS, MOST_BITS)
+        return found[0][0] if found else None
