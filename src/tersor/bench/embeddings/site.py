@@ -9,8 +9,11 @@ from rich.console import RenderableType
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow
-from tersor.bench.embeddings.exchange_goals import exchange_goals
-from tersor.bench.embeddings.exchange_tables import exchange_table, exchanges_block
+from tersor.bench.embeddings.exchange_tables import (
+    exchange_goals,
+    exchange_table,
+    exchanges_block,
+)
 from tersor.bench.embeddings.lookups.goals import lookup_goals
 from tersor.bench.embeddings.lookups.tables import encoders_block, tables_block
 from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block

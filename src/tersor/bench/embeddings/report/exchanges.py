@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from tersor.bench.core.exchange_times import ExchangeTimes
+from tersor.bench.core.exchange_times import DIRECTIONS
 from tersor.bench.core.rows import ExchangeRow, ResultRow
 from tersor.bench.embeddings.contenders import BASELINE, BOUNDED
-from tersor.bench.embeddings.exchange_tables import exchange_cells
+from tersor.bench.embeddings.exchange_tables import exchange_cells, exchange_pairs
 from tersor.bench.plots import Bar, bar_chart, line_chart
 from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.links import Links, gbit_words
 from tersor.bench.report.runs import RowsRun, Run
 from tersor.bench.report.section import Section
 from tersor.errors import SpecError
-from tersor.workloads.network.bandwidth import Bandwidth
+from tersor.planning import parse_bandwidth
 
 _HEAD: Final = (
     "link Gbit/s", "batch", "exchange", "ratio forward", "forward ms", "forward x float32",
     "ratio backward", "backward ms", "backward x float32", "step ms", "step x float32",
 )  # fmt: skip
+Gains = dict[tuple[str, str, int, int], dict[str, list[tuple[float, float]]]]
 _WHAT: Final = {
     "forward": "exchange of looked-up rows",
     "backward": "exchange of gradients",
@@ -29,56 +29,22 @@ _WHAT: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
-    """Seconds of one contender in one direction, or of the whole step, on one link."""
-
-    what: str
-    input: str
-    num_ranks: int
-    batch: int
-    link_gbit_s: float | None
-    codec: str
-    seconds: float
-
-
-def link_gbit_s(times: ExchangeTimes) -> float | None:
-    """Return the bandwidth of a link in Gbit/s; None where nothing throttles it."""
-    if times.link is None:
-        return None
-    try:
-        return Bandwidth.parse(times.link).bits_per_s / 1e9
-    except SpecError:
-        return None
-
-
-def _timed(rows: Iterable[ResultRow]) -> Iterable[_Timed]:
-    for row in rows:
-        if isinstance(row, ExchangeRow):
-            times, named = row.exchange, f"{row.input}{row.exchange.node_words}"
-            place = (named, times.num_ranks, times.batch, link_gbit_s(times), row.codec)
-            yield _Timed(times.direction, *place, times.exchange_s.p50)
-            yield _Timed("step", *place, times.step_s.p50)
-
-
-def speedups(
-    rows: Iterable[ResultRow],
-) -> dict[tuple[str, str, int, int], dict[str, list[tuple[float, float]]]]:
+def speedups(rows: Iterable[ResultRow]) -> Gains:
     """Return, by what is timed, input, ranks and batch, each contender's (Gbit/s, times float32)."""
-    timed = list(_timed(rows))
-    seconds = {
-        (t.what, t.input, t.num_ranks, t.batch, t.link_gbit_s, t.codec): t.seconds for t in timed
-    }
-    found: dict[tuple[str, str, int, int], dict[str, list[tuple[float, float]]]] = {}
-    for (what, source, ranks, batch, link, codec), own in seconds.items():
-        base = seconds.get((what, source, ranks, batch, link, BASELINE))
-        if base is not None and link is not None and codec != BASELINE:
-            lines = found.setdefault((what, source, ranks, batch), {})
-            lines.setdefault(codec, []).append((link, base / own))
-    return {
-        place: {codec: sorted(points) for codec, points in lines.items()}
-        for place, lines in found.items()
-    }
+    found: Gains = {}
+    for pair in exchange_pairs(rows):
+        times, gains = pair.times, pair.speedups()
+        if gains is None or times.link is None or pair.forward.codec == BASELINE:
+            continue
+        gbit_s = parse_bandwidth(times.link) / 1e9
+        for what, gain in zip(_WHAT, gains, strict=True):
+            source = f"{pair.forward.input}{times.node_words}"
+            lines = found.setdefault((what, source, times.num_ranks, times.batch), {})
+            lines.setdefault(pair.forward.codec, []).append((gbit_s, gain))
+    for lines in found.values():
+        for points in lines.values():
+            points.sort()
+    return found
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:
@@ -112,16 +78,19 @@ def exchanges_section(run: Run, _links: Links) -> Section | None:
     cells = [_with_number(line) for line in exchange_cells(rows)]
     title = "Times of exchanges and steps; in brackets encode + sizes + payload + decode"
     section.table(title, _HEAD, cells)
-    alone = [row for row in rows if not _is_paired(row, rows)]
+    ways = {(_place(row), row.exchange.direction) for row in rows}
+    both = {place for place, _ in ways if {(place, one) for one in DIRECTIONS} <= ways}
+    alone = [
+        [row.codec, row.exchange.direction, f"{row.exchange.place}, batch {row.exchange.batch:,}"]
+        for row in rows
+        if _place(row) not in both
+    ]
     if alone:
-        head = ("exchange", "direction", "place")
-        section.table("Rows of one direction only", head, _alone(alone))
+        section.table("Rows of one direction only", ("exchange", "direction", "place"), alone)
     return section
 
 
-def _figures(
-    run: str, gains: Mapping[tuple[str, str, int, int], Mapping[str, list[tuple[float, float]]]]
-) -> list[Figure]:
+def _figures(run: str, gains: Gains) -> list[Figure]:
     batches = sorted({batch for _, _, _, batch in gains})
     figures = []
     for (what, source, ranks, batch), lines in gains.items():
@@ -151,27 +120,11 @@ def _chart(title: str, lines: Mapping[str, list[tuple[float, float]]]) -> str:
 def _with_number(cells: Sequence[str]) -> list[str]:
     """Return a line with its link as a number of Gbit/s, by which a reader can sort."""
     try:
-        link = f"{Bandwidth.parse(cells[0]).bits_per_s / 1e9:g}"
+        link = f"{parse_bandwidth(cells[0]) / 1e9:g}"
     except SpecError:
         link = cells[0]
     return [link, *cells[1:]]
 
 
-def _place(row: ResultRow) -> tuple[str, str, str, int] | None:
-    if not isinstance(row, ExchangeRow):
-        return None
+def _place(row: ExchangeRow) -> tuple[str, str, str, int]:
     return row.codec, row.input, row.exchange.place, row.exchange.batch
-
-
-def _is_paired(row: ResultRow, rows: Sequence[ResultRow]) -> bool:
-    between = [r for r in rows if isinstance(r, ExchangeRow)]
-    same = {r.exchange.direction for r in between if _place(r) == _place(row)}
-    return len(same) == 2
-
-
-def _alone(rows: Sequence[ResultRow]) -> list[list[str]]:
-    return [
-        [row.codec, row.exchange.direction, f"{row.exchange.place}, batch {row.exchange.batch:,}"]
-        for row in rows
-        if isinstance(row, ExchangeRow)
-    ]
