@@ -19,8 +19,7 @@ from tersor.errors import SpecError
 
 if TYPE_CHECKING:
     from tersor.bench.embeddings.planning.description import Description, Workload
-    from tersor.bench.embeddings.planning.fitted import Fit
-    from tersor.bench.embeddings.planning.model import Model
+    from tersor.bench.embeddings.planning.model import Fit, Model
     from tersor.planning import Advice
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})

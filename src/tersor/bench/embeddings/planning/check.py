@@ -13,8 +13,7 @@ from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
 from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
-from tersor.bench.embeddings.planning.fitted import Fit
-from tersor.bench.embeddings.planning.model import Model
+from tersor.bench.embeddings.planning.model import Fit, Model
 from tersor.errors import SpecError
 
 HOLD_OUT: Final = ("link", "batch")

@@ -21,8 +21,7 @@ from tersor.bench.core.inputs import (
 from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.lookups.sums import DumpResults, label, places
-from tersor.bench.embeddings.planning.fitted import Fit
-from tersor.bench.embeddings.planning.model import Profile
+from tersor.bench.embeddings.planning.model import Fit, Profile
 from tersor.bench.peers import COPIES
 from tersor.codecs import registry
 from tersor.errors import SpecError

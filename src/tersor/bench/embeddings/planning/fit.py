@@ -14,8 +14,7 @@ from statistics import median
 from tersor.bench.core.exchange_times import DIRECTIONS
 from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, latest
 from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups, keep_bounds
-from tersor.bench.embeddings.planning.fitted import Fit
-from tersor.bench.embeddings.planning.model import Profile
+from tersor.bench.embeddings.planning.model import Fit, Profile
 from tersor.errors import SpecError
 from tersor.planning import (
     BASELINE,

@@ -7,10 +7,11 @@ tables as bytes say; that tables are uneven is part of the efficiency that was m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
-from tersor.bench.embeddings.planning.description import Workload
+from tersor.bench.embeddings.planning.description import Description, Workload
 from tersor.errors import SpecError
 from tersor.planning import (
     CodecCosts,
@@ -22,6 +23,7 @@ from tersor.planning import (
     Transport,
 )
 
+_FAR: Final = 4.0
 DENSE = "dense gradients"
 """The transfer that no way of exchanging look-ups changes."""
 
@@ -103,4 +105,81 @@ class Model(StepModel):
             transfers=tuple(exchanges),
             shared=(dense,) if self.allreduce_nbytes else (),
             compute_s=self.compute.at(rows),
+        )
+
+
+def _sizes(nbytes: Iterable[float]) -> list[str]:
+    """Return sizes in MB, equal ones once."""
+    return list(dict.fromkeys(f"{one / 1e6:.3g} MB" for one in nbytes))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """What rows say, ready to be joined with a description of a cluster.
+
+    Attributes:
+        profiles: of every way to exchange.
+        transport: of the machine.
+        sample_nbytes: bytes of the rows that one sample looks up.
+        compute: seconds of a rank's computing by its samples; None where no steps were measured.
+        allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
+        source: one sentence on what was fitted to what.
+        measured_nbytes: fewest and most original bytes of a rank that were coded in one exchange.
+    """
+
+    profiles: dict[str, Profile]
+    transport: Transport
+    sample_nbytes: float
+    compute: Line | None
+    allreduce_nbytes: float | None
+    source: str
+    measured_nbytes: tuple[float, float]
+
+    @property
+    def measured_rows(self) -> tuple[float, float]:
+        """Rows per slice, fewest and most, between which ratios are no guesses."""
+        points = [
+            rows
+            for one in self.profiles.values()
+            for way in (one.forward, one.backward)
+            if not way.ratio.is_flat
+            for rows, _ in way.ratio.points
+        ]
+        return min(points, default=0.0), max(points, default=0.0)
+
+    def beyond(self, model: Model, ranks: Sequence[int]) -> str | None:
+        """Say that coding times are guesses far from what was measured; None where they are not."""
+        low, high = self.measured_nbytes
+        planned = [model.workload.rows_per_slice(n) * model.sample_nbytes for n in ranks]
+        if low / _FAR <= min(planned) and max(planned) <= high * _FAR:
+            return None
+        said = [" to ".join(_sizes(pair)) for pair in ((min(planned), max(planned)), (low, high))]
+        return f"coding times are guesses: a rank codes {said[0]} here, and {said[1]} were measured"
+
+    def missing(self, workload: Workload) -> str | None:
+        """Say which parts of a step neither the rows nor a description tell; None where all are told."""
+        said = {
+            "computing (--compute-ms)": (self.compute, workload.compute_s),
+            "the all-reduce (--allreduce-mbytes)": (
+                self.allreduce_nbytes, workload.allreduce_nbytes,
+            ),
+        }  # fmt: skip
+        parts = [part for part, told in said.items() if told == (None, None)]
+        return (
+            f"steps are without {' and '.join(parts)}: the rows do not tell it" if parts else None
+        )
+
+    def model(self, description: Description) -> Model:
+        """Return the model of a described cluster; what was described goes before what was fitted."""
+        workload = description.workload
+        compute = Line() if self.compute is None else self.compute
+        nbytes = workload.allreduce_nbytes
+        return Model(
+            profiles=self.profiles,
+            transport=self.transport,
+            cluster=description.cluster,
+            workload=workload,
+            sample_nbytes=workload.sample_nbytes or self.sample_nbytes,
+            compute=compute if workload.compute_s is None else Line(workload.compute_s),
+            allreduce_nbytes=(self.allreduce_nbytes or 0.0) if nbytes is None else nbytes,
         )
