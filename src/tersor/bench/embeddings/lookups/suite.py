@@ -25,7 +25,7 @@ from tersor.bench.embeddings.lookups.subject import LookupSubject, step_subject,
 from tersor.bench.peers import load_peers
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.sites.embeddings import AdaptiveBounds, classify
-from tersor.sites.embeddings.classes import TableClass
+from tersor.sites.embeddings.classes import Classification
 
 SUITE: Final = "lookups"
 _STEP_ROUNDS: Final = 3
@@ -87,14 +87,13 @@ class _Suite:
     def look(self, tables: list[int]) -> None:
         """Find the classes of the tables, and refuse what cannot be measured."""
         config = self.config
-        tight, loose = set(config.tight), set(config.loose)
-        if not (config.by_hand or tight or loose):
-            classes = self._classes(tables)
-            tight = {table for table, name in classes.items() if name == "tight"}
-            loose = {table for table, name in classes.items() if name == "loose"}
         self.policy = AdaptiveBounds(
-            frozenset(tight), frozenset(loose), bounds=config.bounds, decay=config.decay
+            config.tight, config.loose, bounds=config.bounds, decay=config.decay
         )
+        if not (config.by_hand or config.tight or config.loose):
+            self.policy = AdaptiveBounds.from_classes(
+                self._classes(tables), bounds=config.bounds, decay=config.decay
+            )
         self._check_named()
         sizes = []
         for table in tables:
@@ -120,7 +119,7 @@ class _Suite:
                 f"{named_tables(there)}; correct --tight-tables and --loose-tables"
             )
 
-    def _classes(self, tables: list[int]) -> dict[int, TableClass]:
+    def _classes(self, tables: list[int]) -> list[Classification]:
         """Class the tables by the rows of their first look-up, as a training does."""
         known = self.look_ups.num_rows
         unknown = [table for table in tables if table not in known]
@@ -131,11 +130,10 @@ class _Suite:
                 f"the dumps do not say how large {some} {verb}, so that classes follow from the "
                 "distinct rows alone there; name large tables with --tight-tables"
             )
-        found = {}
+        found: list[Classification] = []
         for table in tables:
-            sizes = [known[table]] if table in known else None
-            sample = [self.look_ups.read(table)[0].rows]
-            found[table] = classify(sample, sizes, self.config.bounds)[0].table_class
+            sizes: dict[int | str, int] | None = {table: known[table]} if table in known else None
+            found += classify({table: self.look_ups.read(table)[0].rows}, sizes, self.config.bounds)
         return found
 
     def table(self, table: int) -> LookupSubject:

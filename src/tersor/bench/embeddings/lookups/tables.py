@@ -135,24 +135,18 @@ def lookup_tables(
     rows: Iterable[ResultRow], bandwidths: Bandwidths, *, details: bool = False
 ) -> list[Table]:
     """Show every dump: its tables, its encoders, and if asked every encoder on every table."""
+    encoders, tables = encoder_columns(bandwidths), table_columns(bandwidths)
     shown = []
     for place in places(rows):
         if details:
             shown += [
-                _shown(f"Table {table} of {place.words}", encoder_columns(bandwidths)[:-1], lines)
+                _shown(f"Table {table} of {place.words}", encoders[:-1], lines)
                 for table, lines in _detail_cells(place, bandwidths)
             ]
+        every = table_cells(place, bandwidths), encoder_cells(place, bandwidths)
         shown += [
-            _shown(
-                f"Tables of {place.words}",
-                table_columns(bandwidths),
-                table_cells(place, bandwidths),
-            ),
-            _shown(
-                f"All tables of {place.words}",
-                encoder_columns(bandwidths),
-                encoder_cells(place, bandwidths),
-            ),
+            _shown(f"Tables of {place.words}", tables, every[0]),
+            _shown(f"All tables of {place.words}", encoders, every[1]),
         ]
     return shown
 
@@ -162,13 +156,11 @@ def _detail_cells(
 ) -> Iterable[tuple[int, list[list[str]]]]:
     for table, rows in place.tables.items():
         sums = {name: place.sum_of([row]) for name, row in rows.items()}
-        yield (
-            table,
-            [
-                [*_sum_cells(name, one), *(_speedup(one, gbit_s) for gbit_s in bandwidths.values())]
-                for name, one in sums.items()
-            ],
-        )
+        lines = [
+            [*_sum_cells(name, one), *(_speedup(one, gbit_s) for gbit_s in bandwidths.values())]
+            for name, one in sums.items()
+        ]
+        yield table, lines
 
 
 def _shown(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> Table:
