@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -182,7 +183,8 @@ def run_embeddings(
             for index, (link, batch) in enumerate(wanted):
                 on_case(index, len(wanted), f"{link or network.kind}, batch {batch}")
                 network.throttle(link or _UNTHROTTLED)
-                case = suite.case(link, batch)
+                gbit_s, asked = (link or _UNTHROTTLED).gbit_s, tuple(suite.contenders)
+                case = Case(batch, gbit_s, config.rounds, _ROUNDS_MAX_S, asked)
                 answers = ranks.ask(case.to_config(), _CASE_TIMEOUT_S)
                 for row in suite.rows(link, batch, answers, outcome):
                     outcome.rows.append(row)
@@ -203,12 +205,6 @@ class _Suite:
         self.ranks_per_node = config.ranks_per_node if network != Loopback.kind else 1
         links = config.bandwidths if network != Loopback.kind else (None,)
         self.places = [(link, batch) for link in links for batch in config.batches]
-
-    def case(self, link: Bandwidth | None, batch: int) -> Case:
-        """Return what ranks are told to measure."""
-        gbit_s = (link or _UNTHROTTLED).gbit_s
-        rounds = self.config.rounds
-        return Case(batch, gbit_s, rounds, _ROUNDS_MAX_S, tuple(self.contenders))
 
     def keys(self, link: Bandwidth | None, batch: int) -> frozenset[str]:
         """Return the keys of all rows of a case."""
@@ -279,8 +275,7 @@ class _Suite:
     def _note(self, name: str, ranks: Sequence[Mapping[str, Any]], *, is_forward: bool) -> str:
         words = [] if self.network != Loopback.kind else ["loopback, not throttled"]
         if name == "auto" and is_forward:
-            chosen = {codec for one in ranks for codec in one["choices"]}
-            counts = {codec: sum(one["choices"].get(codec, 0) for one in ranks) for codec in chosen}
+            counts = sum((Counter(one["choices"]) for one in ranks), Counter[str]())
             words.append(
                 "tables: " + ", ".join(f"{n} {codec}" for codec, n in sorted(counts.items()))
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, Final
 
@@ -66,11 +66,7 @@ class Point:
 
     def to_config(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {
-            "kind": "plan-check", "codec": self.codec, "what": self.what, "link": self.link,
-            "num_ranks": self.num_ranks, "batch": self.batch, "measured_s": self.measured_s,
-            "predicted_s": self.predicted_s, "error": self.error, "hold_out": self.hold_out,
-        }  # fmt: skip
+        return {"kind": "plan-check", **asdict(self), "error": self.error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,16 +189,12 @@ def check_cells(points: Iterable[Point]) -> list[list[str]]:
     """Return what stands under ``CHECK_COLUMNS``, a line per point."""
     return [
         [
-            point.link,
-            f"{point.batch:,}",
-            point.codec,
-            point.what,
-            f"{point.measured_s * 1e3:.1f}",
-            f"{point.predicted_s * 1e3:.1f}",
+            point.link, f"{point.batch:,}", point.codec, point.what,
+            f"{point.measured_s * 1e3:.1f}", f"{point.predicted_s * 1e3:.1f}",
             f"{point.error:+.0%}{'' if point.is_hit else ' !'}",
         ]
         for point in points
-    ]
+    ]  # fmt: skip
 
 
 def summary_cells(points: Sequence[Point]) -> list[list[str]]:

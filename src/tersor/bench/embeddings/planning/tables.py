@@ -43,7 +43,7 @@ def plan_row(model: Model, found: Prediction, advice: Advice) -> dict[str, Any]:
         "sample_nbytes": model.sample_nbytes,
         "cluster": asdict(cluster),
         "efficiency": model.efficiency,
-        **{name: _phases_row(phases) for name, phases in found.phases.items()},
+        **{n: asdict(phases) | {"total_s": phases.total_s} for n, phases in found.phases.items()},
         "exchange_s": found.transfers_s,
         "compute_s": found.compute_s,
         "hidden_s": found.hidden_s,
@@ -57,10 +57,6 @@ def plan_row(model: Model, found: Prediction, advice: Advice) -> dict[str, Any]:
         "is_best": found.name == advice.best.name,
         "reason": advice.reason if found.name == advice.best.name else None,
     }
-
-
-def _phases_row(phases: Phases) -> dict[str, Any]:
-    return asdict(phases) | {"total_s": phases.total_s}
 
 
 def _break_even(model: Model, found: Prediction) -> float | None:
@@ -101,6 +97,7 @@ def plan_cells(model: Model, num_ranks: int) -> list[list[str]]:
 
 def _cells(model: Model, found: Prediction, advice: Advice) -> list[str]:
     base, is_base = advice.baseline, found.name == BASELINE
+    is_best = found.name == advice.best.name
     return [
         f"{found.num_ranks:,}",
         found.name,
@@ -113,12 +110,8 @@ def _cells(model: Model, found: Prediction, advice: Advice) -> list[str]:
         _milliseconds(found.step_s),
         "" if is_base else f"{base.step_s / found.step_s:.2f}",
         "" if is_base else break_even_words(_break_even(model, found)),
-        ", ".join(filter(None, (_best_word(found, advice), _bound_words(model, found)))),
+        ", ".join(filter(None, ("best" if is_best else "", _bound_words(model, found)))),
     ]
-
-
-def _best_word(found: Prediction, advice: Advice) -> str:
-    return "best" if found.name == advice.best.name else ""
 
 
 def _bound_words(model: Model, found: Prediction) -> str:

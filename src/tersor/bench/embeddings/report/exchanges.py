@@ -15,7 +15,7 @@ from tersor.bench.report.links import Links, gbit_words
 from tersor.bench.report.runs import RowsRun, Run
 from tersor.bench.report.section import Section
 from tersor.errors import SpecError
-from tersor.planning import parse_bandwidth
+from tersor.workloads.network.bandwidth import Bandwidth
 
 _HEAD: Final = (
     "link Gbit/s", "batch", "exchange", "ratio forward", "forward ms", "forward x float32",
@@ -34,9 +34,9 @@ def speedups(rows: Iterable[ResultRow]) -> Gains:
     found: Gains = {}
     for pair in exchange_pairs(rows):
         times, gains = pair.times, pair.speedups()
-        if gains is None or times.link is None or pair.forward.codec == BASELINE:
+        gbit_s = _gbit_s(times.link or "")
+        if gains is None or gbit_s is None or pair.forward.codec == BASELINE:
             continue
-        gbit_s = parse_bandwidth(times.link) / 1e9
         for what, gain in zip(_WHAT, gains, strict=True):
             source = f"{pair.forward.input}{times.node_words}"
             lines = found.setdefault((what, source, times.num_ranks, times.batch), {})
@@ -119,11 +119,16 @@ def _chart(title: str, lines: Mapping[str, list[tuple[float, float]]]) -> str:
 
 def _with_number(cells: Sequence[str]) -> list[str]:
     """Return a line with its link as a number of Gbit/s, by which a reader can sort."""
+    gbit_s = _gbit_s(cells[0])
+    return [cells[0] if gbit_s is None else f"{gbit_s:g}", *cells[1:]]
+
+
+def _gbit_s(link: str) -> float | None:
+    """Return the bandwidth of a link in Gbit/s; None where nothing throttles it."""
     try:
-        link = f"{parse_bandwidth(cells[0]) / 1e9:g}"
+        return Bandwidth.parse(link).gbit_s
     except SpecError:
-        link = cells[0]
-    return [link, *cells[1:]]
+        return None
 
 
 def _place(row: ExchangeRow) -> tuple[str, str, str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
 from typing import Any, Final
 
 from tersor.bench.core.row_checks import is_count
@@ -52,7 +53,10 @@ def accuracy_section(run: Run, _links: Links) -> Section | None:
     if not isinstance(run, AccuracyRun):
         return None
     source = _source(run)
-    curves = {name: _mean_curve(run.pairs, name, _AUC) for name in (_PLAIN, _SMALL)}
+    curves = {
+        name: [(step, fmean(own)) for step, own in _by_step(run.pairs, name, _AUC).items()]
+        for name in (_PLAIN, _SMALL)
+    }
     mean = f"mean of {len(run.pairs)}" if len(run.pairs) > 1 else "one training each"
     lines = line_chart(
         f"AUC over training: {source}", "step", curves, y_label="AUC", dashed=[_SMALL]
@@ -89,20 +93,14 @@ def _pair_cells(pair: Mapping[str, Any]) -> list[str]:
 
 
 def _by_step(
-    pairs: Iterable[Mapping[str, Any]], name: str, column: int
+    pairs: Sequence[Mapping[str, Any]], name: str, column: int
 ) -> dict[float, list[float]]:
+    """Return the values of all pairs by step; one that some pair lacks would make a mean jump."""
     found: dict[float, list[float]] = {}
     for pair in pairs:
         for point in pair[name]["curve"]:
             found.setdefault(float(point[0]), []).append(float(point[column]))
-    return found
-
-
-def _mean_curve(pairs: Sequence[Mapping[str, Any]], name: str, column: int) -> Points:
-    found = _by_step(pairs, name, column)
-    # a step that some pair lacks would make the mean jump
-    full = {step: values for step, values in found.items() if len(values) == len(pairs)}
-    return [(step, sum(values) / len(values)) for step, values in sorted(full.items())]
+    return {step: values for step, values in sorted(found.items()) if len(values) == len(pairs)}
 
 
 def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, list[float]]:
@@ -110,14 +108,13 @@ def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, l
     from tersor.workloads.training.judgement import Interval
 
     plain, small = (_by_step(pairs, name, column) for name in (_PLAIN, _SMALL))
-    points, widths = [], []
-    for step in sorted(plain):
-        ours, theirs = small.get(step, []), plain[step]
-        if len(ours) == len(theirs) == len(pairs):
-            change = Interval.of([a - b for a, b in zip(ours, theirs, strict=True)])
-            points.append((step, change.mean))
-            widths.append(change.half_width)
-    return points, widths
+    changes = {
+        step: Interval.of([a - b for a, b in zip(small[step], plain[step], strict=True)])
+        for step in plain
+        if step in small
+    }
+    points = [(step, change.mean) for step, change in changes.items()]
+    return points, [change.half_width for change in changes.values()]
 
 
 def _volumes(tables: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, float]:
