@@ -95,11 +95,11 @@ class Transport:
 class Phases:
     """Predicted seconds of one transfer; ``is_beyond`` where the ratio is a guess."""
 
-    encode_s: float
-    sizes_s: float
-    payload_s: float
-    decode_s: float
-    rest_s: float
+    encode_s: float = 0.0
+    sizes_s: float = 0.0
+    payload_s: float = 0.0
+    decode_s: float = 0.0
+    rest_s: float = 0.0
     ratio: float
     is_beyond: bool
 
@@ -182,10 +182,7 @@ class Transfer:
         ratio, is_beyond = costs.ratio.at(self.slice_rows), costs.ratio.is_beyond(self.slice_rows)
         if members == 1:
             # nothing leaves a rank that is alone
-            return Phases(
-                encode_s=0.0, sizes_s=0.0, payload_s=0.0, decode_s=0.0, rest_s=0.0, ratio=ratio,
-                is_beyond=is_beyond,
-            )  # fmt: skip
+            return Phases(ratio=ratio, is_beyond=is_beyond)
         passes = self.collective.num_passes
         delay_s = latency_s(self.collective, self.used_pattern, group, members)
         fixed_s = passes * transport.payload_s + (0.0 if costs.has_sizes else transport.unready_s)

@@ -8,7 +8,7 @@ predicted for gradients is that of look-ups.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -25,7 +25,7 @@ from tersor.bench.embeddings.planning.model import Fit, Profile
 from tersor.bench.peers import COPIES
 from tersor.codecs import registry
 from tersor.errors import SpecError
-from tersor.planning import BASELINE, UNCODED, CodecCosts, Transport
+from tersor.planning import BASELINE, UNCODED, CodecCosts
 
 _KERNELS_INPUT: Final = embeddings.__name__
 _KERNELS_SAMPLE_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4
@@ -75,10 +75,7 @@ def fit_kernels(
             {name: keep_bounds(own) for name, own in by_name.items()},
             backward,
         ),
-        transport=Transport(),
         sample_nbytes=_KERNELS_SAMPLE_NBYTES,
-        compute=None,
-        allreduce_nbytes=None,
         source=f"coding fitted to {len(found)} rows of codecs on {found[0].device}, gradients as "
         f"{backward}; links are taken at their full bandwidth unless --efficiency says less, and "
         "rows of one size tell no fixed cost per call",
@@ -122,14 +119,13 @@ def _coding(rows: Sequence[ResultRow]) -> CodecCosts:
     return CodecCosts.fit(
         encode=zip(nbytes, (row.encode_s.p50 for row in own), strict=True),
         decode=zip(nbytes, (row.decode_s.p50 for row in own), strict=True),
-        ratios={_kernels_slice_rows(row): row.ratio for row in own},
+        ratios={
+            EMBEDDING_BATCH
+            if row.device == "cpu"
+            else row.original_nbytes / _KERNELS_SAMPLE_NBYTES: row.ratio
+            for row in own
+        },
     )
-
-
-def _kernels_slice_rows(row: ResultRow) -> float:
-    if row.device == "cpu":
-        return EMBEDDING_BATCH
-    return row.original_nbytes / _KERNELS_SAMPLE_NBYTES
 
 
 def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting: str = "") -> Fit:
@@ -176,13 +172,13 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
     return Fit(
         profiles=_profiles(
             {name: _lookup_coding(found, name) for name in names},
-            {name: keep_bounds(_rows_of(found, name)) for name in names},
+            {
+                name: keep_bounds(rows[name] for place in found for rows in place.tables.values())
+                for name in names
+            },
             backward,
         ),
-        transport=Transport(),
         sample_nbytes=sum(4 * _facts(first, table).width for table in first.tables),
-        compute=None,
-        allreduce_nbytes=None,
         source=f"coding fitted to {first.tables_words} of {first.input} on {first.device}, batches of "
         f"{batches}, gradients as {backward}{_warnings(found, every, names)}; links are taken at their full bandwidth "
         "unless --efficiency says less",
@@ -192,11 +188,8 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
 
 def _check_even(place: DumpResults) -> None:
     """Refuse tables with other numbers of rows or slices than the first has."""
-    sizes = {
-        (facts.num_rows, facts.num_slices)
-        for facts in (_facts(place, table) for table in place.tables)
-    }
-    if len(sizes) > 1:
+    every = [_facts(place, table) for table in place.tables]
+    if len({(facts.num_rows, facts.num_slices) for facts in every}) > 1:
         raise SpecError(
             f"the tables of {place.input} were not looked up equally often; plan from dumps of whole steps"
         )
@@ -218,10 +211,6 @@ def _warnings(found: Sequence[DumpResults], every: Sequence[str], names: Sequenc
 def _is_whole(place: DumpResults, name: str) -> bool:
     total = place.overall(name)
     return total.num_tables == len(place.tables) and total.is_predictable
-
-
-def _rows_of(found: Sequence[DumpResults], name: str) -> Iterator[ResultRow]:
-    return (rows[name] for place in found for rows in place.tables.values())
 
 
 def _lookup_coding(found: Sequence[DumpResults], name: str) -> CodecCosts:

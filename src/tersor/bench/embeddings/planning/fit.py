@@ -141,13 +141,8 @@ def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
         allreduce_nbytes=allreduce_nbytes,
         source=f"fitted to {len(exchanges)} rows of {first.input}: {ranks} ranks, links of {links}, batches "
         f"of {batches}",
-        measured_nbytes=_ends(_own_nbytes(row) for row in exchanges),
+        measured_nbytes=(min(map(_own_nbytes, exchanges)), max(map(_own_nbytes, exchanges))),
     )
-
-
-def _ends(values: Iterable[float]) -> tuple[float, float]:
-    found = sorted(values)
-    return found[0], found[-1]
 
 
 def _own_nbytes(row: ExchangeRow) -> float:
@@ -206,19 +201,14 @@ def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:
         costs = nonnegative_fit(columns[1:], left, payloads)
     payload_s, host_s_per_byte, unready_s = costs
     return Transport(
-        sizes_s=_fit_sizes(rows),
+        # 0 where there was no exchange of sizes
+        sizes_s=median([s for row in rows if (s := row.exchange.sizes_s.p50) > 0] or [0.0]),
         payload_s=payload_s,
         unready_s=unready_s,
         host_s_per_byte=host_s_per_byte,
         rest={direction: _fit_rest(rows, direction) for direction in DIRECTIONS},
         efficiency=1.0 / slowdown,
     )
-
-
-def _fit_sizes(rows: Sequence[ExchangeRow]) -> float:
-    """Return the seconds of an exchange of sizes; 0 where there was none."""
-    found = [seconds for row in rows if (seconds := row.exchange.sizes_s.p50) > 0]
-    return median(found) if found else 0.0
 
 
 def _fit_rest(rows: Sequence[ExchangeRow], direction: str) -> Line:

@@ -119,21 +119,21 @@ class Fit:
 
     Attributes:
         profiles: of every way to exchange.
-        transport: of the machine.
         sample_nbytes: bytes of the rows that one sample looks up.
-        compute: seconds of a rank's computing by its samples; None where no steps were measured.
-        allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
         source: one sentence on what was fitted to what.
         measured_nbytes: fewest and most original bytes of a rank that were coded in one exchange.
+        transport: of the machine.
+        compute: seconds of a rank's computing by its samples; None where no steps were measured.
+        allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
     """
 
     profiles: dict[str, Profile]
-    transport: Transport
     sample_nbytes: float
-    compute: Line | None
-    allreduce_nbytes: float | None
     source: str
     measured_nbytes: tuple[float, float]
+    transport: Transport = field(default_factory=Transport)
+    compute: Line | None = None
+    allreduce_nbytes: float | None = None
 
     @property
     def measured_rows(self) -> tuple[float, float]:

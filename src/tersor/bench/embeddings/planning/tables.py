@@ -27,7 +27,6 @@ PLAN_COLUMNS: Final = (
 """What a table shows; ``docs/plan.md`` says what the columns mean."""
 _FEW: Final = 6
 """Lines that a figure can show in colours of their own."""
-Advised = tuple[Advice, list[Prediction]]
 SWEEP_COLUMNS: Final = ("bandwidth", "ranks", "best", "step ms", "float32 ms", "x float32", "why")
 
 
@@ -179,35 +178,30 @@ def _signed(seconds: float) -> str:
     return f"{_milliseconds(abs(seconds))} ms {word}"
 
 
-def advise_all(model: Model, num_ranks: int) -> Advised:
-    """Return the best way to exchange, and all of them."""
-    return advise(model, num_ranks), model.predictions(num_ranks)
-
-
 def bandwidth_figure(model: Model, num_ranks: int, sweep: Sequence[float]) -> str:
     """Return an SVG of the speed-up of a step by bandwidth."""
-    models = {bits / 1e9: model.at_bandwidth(bits, num_ranks) for bits in sweep}
-    found = {gbit_s: advise_all(one, num_ranks) for gbit_s, one in models.items()}
-    return _chart(f"Predicted steps on {num_ranks:,} ranks", "Gbit/s", found)
+    places = {bits / 1e9: (model.at_bandwidth(bits, num_ranks), num_ranks) for bits in sweep}
+    return _chart(f"Predicted steps on {num_ranks:,} ranks", "Gbit/s", places)
 
 
 def ranks_figure(model: Model, ranks: Sequence[int]) -> str:
     """Return an SVG of the speed-up of a step by the number of ranks."""
     bandwidth = bandwidth_words(model.cluster.inter_bits_per_s)
-    found = {float(number): advise_all(model, number) for number in ranks}
-    return _chart(f"Predicted steps at {bandwidth} between nodes", "ranks", found)
+    places = {float(number): (model, number) for number in ranks}
+    return _chart(f"Predicted steps at {bandwidth} between nodes", "ranks", places)
 
 
-def _chart(title: str, x_label: str, found: Mapping[float, Advised]) -> str:
+def _chart(title: str, x_label: str, places: Mapping[float, tuple[Model, int]]) -> str:
     """Draw speed-ups over x; what is best nowhere is grey, unless all are few."""
     series: dict[str, list[tuple[float, float]]] = {}
-    for x, (advice, predictions) in found.items():
-        for one in predictions:
+    best = set()
+    for x, (model, num_ranks) in places.items():
+        advice = advise(model, num_ranks)
+        best |= {one.name for one in (advice.best, advice.best_bounded) if one is not None}
+        for one in model.predictions(num_ranks):
             if one.name != BASELINE:
                 point = (x, advice.baseline.step_s / one.step_s)
                 series.setdefault(one.name, []).append(point)
-    best = {advice.best.name for advice, _ in found.values()}
-    best |= {a.best_bounded.name for a, _ in found.values() if a.best_bounded is not None}
     faint = [name for name in series if name not in best] if len(series) > _FEW else []
     return line_chart(
         title, x_label, series, y_label=f"times faster than {BASELINE}", log_x=True,
