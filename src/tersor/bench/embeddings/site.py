@@ -16,7 +16,7 @@ from tersor.bench.embeddings.exchange_tables import (
 )
 from tersor.bench.embeddings.lookups.goals import lookup_goals
 from tersor.bench.embeddings.lookups.tables import encoders_block, tables_block
-from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block
+from tersor.bench.embeddings.planning.tables import check_block, plan_block, sweep_block
 from tersor.bench.report.building import SectionMaker
 from tersor.bench.site import SiteBench
 

@@ -12,11 +12,17 @@ from msgspec import structs
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import read_rows
 from tersor.bench.core.timing import Percentiles
-from tersor.bench.embeddings.planning.blocks import check_block, plan_block, sweep_block
 from tersor.bench.embeddings.planning.check import LEAST_HITS, check, check_cells
 from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, fit_rows
-from tersor.bench.embeddings.planning.tables import bandwidth_figure, plan_row, ranks_figure
+from tersor.bench.embeddings.planning.tables import (
+    bandwidth_figure,
+    check_block,
+    plan_block,
+    plan_row,
+    ranks_figure,
+    sweep_block,
+)
 from tersor.bench.embeddings.planning.trace import computing_s
 from tersor.errors import SpecError
 from tersor.planning import advise, parse_bandwidth
