@@ -65,32 +65,29 @@ def fit_rows(
     """
     given = list(rows)
     rows = latest(given)
-    if setting and not any(isinstance(row, LookupRow) for row in rows):
+    exchanges = [row for row in rows if isinstance(row, ExchangeRow)]
+    look_ups = [row for row in rows if isinstance(row, LookupRow)]
+    if setting and not look_ups:
         raise SpecError("--setting is for rows of look-ups")
-    exchanged = [row.input for row in rows if isinstance(row, ExchangeRow)]
-    inputs = sorted(set(exchanged or (row.input for row in rows if isinstance(row, LookupRow))))
+    inputs = sorted({row.input for row in exchanges or look_ups})
     if model is not None and inputs and model not in inputs:
         raise SpecError(f"no row is of {model!r}; these are of {', '.join(inputs)}")
-    if any(isinstance(row, ExchangeRow) for row in rows):
+    if exchanges:
         if bound is not None or backward != BASELINE:
             raise SpecError("--bound and --backward are for rows of codecs; these are of exchanges")
-        fit = fit_exchanges(row for row in rows if model in (None, row.input))
-    elif any(isinstance(row, LookupRow) for row in rows):
+        fit = fit_exchanges(row for row in exchanges if model in (None, row.input))
+    elif look_ups:
         if bound is not None:
             raise SpecError(
                 "--bound is for rows of the kernels suite; look-ups have a bound per table"
             )
-        fit = fit_lookups(
-            (row for row in rows if model in (None, row.input)), backward=backward, setting=setting
-        )
+        own = (row for row in look_ups if model in (None, row.input))
+        fit = fit_lookups(own, backward=backward, setting=setting)
     else:
         if model is not None:
             raise SpecError("--input is for rows of exchanges and look-ups; these are of codecs")
         fit = fit_kernels(rows, bound=bound, backward=backward)
-    fit = replace(fit, source=f"{fit.source}{_left_out(rows)}")
-    if len(rows) < len(given):
-        words = "of rows that answer the same question the last one counts"
-        fit = replace(fit, source=f"{fit.source}; {words}")
+    fit = replace(fit, source="; ".join([fit.source, *_not_counted(rows, len(given))]))
     if codecs is None:
         return fit
     for name in codecs:
@@ -100,15 +97,15 @@ def fit_rows(
     return replace(fit, profiles=kept)
 
 
-def _left_out(rows: Sequence[ResultRow]) -> str:
-    """Say how many rows are of other kinds than those that a plan is made from."""
-    kinds: dict[str, Sequence[ResultRow]] = {
-        "exchanges": [row for row in rows if isinstance(row, ExchangeRow)],
-        "look-ups": [row for row in rows if isinstance(row, LookupRow)],
-        "codecs": [row for row in rows if type(row) is ResultRow],
-    }
-    _, *others = (f"{len(own)} rows of {kind}" for kind, own in kinds.items() if own)
-    return f"; {' and '.join(others)} are left out" if others else ""
+def _not_counted(rows: Sequence[ResultRow], num_given: int) -> list[str]:
+    """Say which rows a plan is not made from: those of other kinds, and those measured again."""
+    kinds = {"exchanges": ExchangeRow, "look-ups": LookupRow, "codecs": ResultRow}
+    counts = {word: sum(type(row) is kind for row in rows) for word, kind in kinds.items()}
+    _, *others = (f"{count} rows of {word}" for word, count in counts.items() if count)
+    words = [f"{' and '.join(others)} are left out"] if others else []
+    if len(rows) < num_given:
+        words.append("of rows that answer the same question the last one counts")
+    return words
 
 
 def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
