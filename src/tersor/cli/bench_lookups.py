@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,21 +47,18 @@ def measure_lookups(
     if not bandwidths:
         raise SpecError("--bandwidth names at least one link, as in 1gbit")
     config = _config(shared, options)
-    with ExitStack() as stack:
-        stack.enter_context(screen.compiling())
+    with screen.compiling():
         look_ups = _look_ups(folder, synthetic, shared)
-        rows = stack.enter_context(Rows(**shared["rows"]))
-        show = stack.enter_context(screen.steps("measuring"))
+    with Rows(**shared["rows"]) as rows, screen.compiling(), screen.steps("measuring") as show:
         outcome = run_lookups(
             config, look_ups, done=rows.keys, on_row=rows.append, on_note=screen.say, on_table=show
         )
-    details = bool(options["--details"])
     show_rows(
         screen,
         rows.all,
         notes=outcome.notes,
         refusals=outcome.refusals,
-        shown=lookup_tables(rows.all, bandwidths, details=details),
+        shown=lookup_tables(rows.all, bandwidths, details=bool(options["--details"])),
         summary={"summary": lookup_summary(rows.all, bandwidths)},
         judges=not shared["smoke"],
     )
@@ -127,12 +123,8 @@ def _policy(options: dict[str, Any]) -> dict[str, Any]:
                 f"--bounds takes three growing numbers, as in 0.01,0.03,0.05, not {values}"
             )
         asked["bounds"] = ClassBounds(*values)
-    changes = {
-        "shape": options["--decay"],
-        "magnitude": options["--decay-magnitude"],
-        "end": options["--decay-end"],
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
+    named = {"shape": "--decay", "magnitude": "--decay-magnitude", "end": "--decay-end"}
+    changes = {name: options[one] for name, one in named.items() if options[one] is not None}
     if changes:
         asked["decay"] = Decay(**changes)
     return asked

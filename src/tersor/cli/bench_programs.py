@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import RenderableType
 
-from tersor.cli.bench import (
-    OutputOption,
-    ResumeOption,
-    Rows,
-    SmokeOption,
-)
+from tersor.cli.bench import OutputOption, ResumeOption, Rows, SmokeOption
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption, check_device, names_of, numbers_of, option, typed_command
 from tersor.cli.screen import Screen

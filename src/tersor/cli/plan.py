@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tersor.cli import plan_options as asked
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import ForceOption, JsonOption
+from tersor.cli.options import ForceOption, JsonOption, names_of
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
@@ -147,9 +147,8 @@ def _fit(paths: Sequence[str], codecs: str | None, **chosen: Any) -> Fit:
     from tersor.bench.core.rows import read_rows
     from tersor.bench.embeddings.planning.fit import fit_rows
 
-    names = None if codecs is None else [n.strip() for n in codecs.split(",") if n.strip()]
     rows = [row for path in paths for row in read_rows(path)]
-    return fit_rows(rows, codecs=names, **chosen)
+    return fit_rows(rows, codecs=None if codecs is None else names_of(codecs), **chosen)
 
 
 def _show(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +60,9 @@ def report(
     page = build_report(found, report_sections(), title=title, command=command, links=links)
     targets = {} if figures is None else _figure_targets(page, Path(figures), force=force)
     nbytes = write_page(page, target)
-    paths = _write_figures(page, targets)
+    for name, path in targets.items():
+        _write_whole(path, f"{page.figures[name].svg}\n")
+    paths = [str(path) for path in targets.values()]
     # the last chapter is about the page itself
     said = [(r, chapter.section.sentence) for r, chapter in zip(found, page.chapters, strict=False)]
     values = {
@@ -105,13 +106,16 @@ def _check_target(target: Path, *, force: bool) -> None:
 
 def write_page(page: Page, target: Path) -> int:
     """Write a page, whole or not at all, making its folder; return its bytes."""
+    return _write_whole(target, page.render())
+
+
+def _write_whole(target: Path, text: str) -> int:
+    """Write a text, whole or not at all, making its folder; return its bytes."""
     from tersor.container import atomic_write
 
-    data = page.render().encode()
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:
-        file.write(data)
-    return len(data)
+        return file.write(text.encode())
 
 
 def _figure_targets(page: Page, folder: Path, *, force: bool) -> dict[str, Path]:
@@ -123,13 +127,3 @@ def _figure_targets(page: Page, folder: Path, *, force: bool) -> dict[str, Path]
             f"{taken} exists; name another folder with --figures, or overwrite it with --force"
         )
     return targets
-
-
-def _write_figures(page: Page, targets: Mapping[str, Path]) -> list[str]:
-    from tersor.container import atomic_write
-
-    for name, target in targets.items():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target) as file:
-            file.write(f"{page.figures[name].svg}\n".encode())
-    return [str(target) for target in targets.values()]

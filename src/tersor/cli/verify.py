@@ -74,7 +74,8 @@ def verify(
         if original == decoded == STANDARD:
             raise SpecError("only one of A and B can be standard input; name a file for the other")
         raw = (parse_dtype(dtype), parse_shape(shape))
-        _check_raw_is_used(original, decoded, dtype)
+        if dtype is not None and _describes_itself(original) and _describes_itself(decoded):
+            raise SpecError("neither file is raw binary; leave out --dtype and --shape")
         first = open_inputs(original, stack, *_raw_for(original, raw), max_nbytes)
         second = _open_decoded(decoded, stack, _raw_for(decoded, raw), max_nbytes)
         return _verify_pair(screen, first, second, bound)
@@ -162,11 +163,6 @@ def _verify_pair(screen: Screen, first: Inputs, second: Inputs, bound: Bound | N
     for verdict in broken:
         screen.say(f"array {verdict.name!r}: {verdict.broken}")
     return CHECK_FAILED if broken else 0
-
-
-def _check_raw_is_used(original: str, decoded: str, dtype: str | None) -> None:
-    if dtype is not None and _describes_itself(original) and _describes_itself(decoded):
-        raise SpecError("neither file is raw binary; leave out --dtype and --shape")
 
 
 def _describes_itself(name: str) -> bool:

@@ -178,12 +178,9 @@ def _local_rank(
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
     try:
         dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=world_size,
+            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size,
             timeout=_TIMEOUT,
-        )
+        )  # fmt: skip
         work(rank, pipe.send, **options)
     except KeyboardInterrupt:
         pass

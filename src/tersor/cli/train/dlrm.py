@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tersor.sites.embeddings import AdaptiveBounds, ClassBounds
     from tersor.workloads.data.clicks import ClickSource
     from tersor.workloads.dlrm import DlrmConfig, DlrmRun
+    from tersor.workloads.dlrm.dumps import Dumps
     from tersor.workloads.metrics import ClickMetrics
+    from tersor.workloads.training.loop import Schedule
 
 
 def dlrm(
@@ -65,7 +67,6 @@ def dlrm(
     The environment variables TIGHTEN_EB_TABLES, LOOSEN_EB_TABLES, TIGHTEN_EB_VALUE, LOOSEN_EB_VALUE,
     BASE_ERROR_BOUND, EB_CONSTANT, EARLY_STAGE and DECAY_FUNC are understood; options take precedence.
     """
-    from tersor.workloads.dlrm import DlrmRun
     from tersor.workloads.dlrm.dumps import Dumps
 
     folder = None if run_folder is None else Path(run_folder)
@@ -78,6 +79,14 @@ def dlrm(
     )
     policy = _bounds(bounds, tight, loose, decay, magnitude, decay_end, steps)
     dumped = None if dumps is None else Dumps(Path(dumps), dump_every)
+    return _train(session, schedule, source, config, policy, classes, dumped)
+
+
+def _train(
+    session: Session, schedule: Schedule, source: ClickSource, config: DlrmConfig,
+    policy: AdaptiveBounds, classes: str, dumped: Dumps | None,
+) -> int:  # fmt: skip
+    from tersor.workloads.dlrm import DlrmRun
 
     def make_run(device: torch.device) -> DlrmRun:
         return DlrmRun(_classified(config, policy, source, classes), source, device)
@@ -88,11 +97,13 @@ def dlrm(
 
     def show(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> None:
         if dumped is not None:
-            screen.say(f"{dumped.num_files()} dumps of looked-up rows are in {dumped.folder}")
+            session.screen.say(
+                f"{dumped.num_files()} dumps of looked-up rows are in {dumped.folder}"
+            )
         values = {"metrics": metrics.to_config(), run.totals_kind: totals}
         best = getattr(source, "best_auc", None)
         words = "" if best is None else f"The best AUC of any model on this log is {best():.4f}."
-        screen.result(values, _result(run, metrics, totals), Text(words))
+        session.screen.result(values, _result(run, metrics, totals), Text(words))
 
     before_step = None if dumped is None else dumped.write_if_due
     return run_training(session, schedule, make_run, show, check=check, before_step=before_step)

@@ -10,6 +10,7 @@ import os
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -121,11 +122,8 @@ def open_criteo(
     names = paths[0].name if len(paths) == 1 else f"{paths[0].name} to {paths[-1].name}"
     folder = names.replace(" ", "_") + ".clicks" + (f"-{max_rows}" if max_rows else "")
     prepared = ClickCache((paths[0].parent if cache is None else Path(cache)) / folder)
-    if progress is None:
-        with terminal_bar() as bar:
-            manifest = prepare(paths, prepared, bar, max_rows)
-    else:
-        manifest = prepare(paths, prepared, progress, max_rows)
+    with terminal_bar() if progress is None else nullcontext(progress) as told:
+        manifest = prepare(paths, prepared, told, max_rows)
     numbering = _numbering(prepared, manifest, min_count)
     ends = tuple(accumulate(manifest.part_samples))
     source = CriteoClicks(names, prepared, manifest, numbering, ends)

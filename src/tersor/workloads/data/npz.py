@@ -54,11 +54,8 @@ class NpzClicks:
         check_max_rows(max_rows)
         arrays = _arrays(path)
         ranked = [_ranked(folded(arrays["cat"][:, table], max_rows)) for table in range(NUM_TABLES)]
-        samples = Samples(
-            arrays["label"],
-            arrays["dense"],
-            np.stack([ranks for ranks, _ in ranked], 1),
-        )
+        ranks = np.stack([ranks for ranks, _ in ranked], 1)
+        samples = Samples(arrays["label"], arrays["dense"], ranks)
         num_values = tuple(len(counts) for _, counts in ranked)
         num_kept = tuple(num_at_least(counts, min_count) for _, counts in ranked)
         self.name = path.name

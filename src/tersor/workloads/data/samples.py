@@ -45,11 +45,8 @@ class Samples:
         """Return the samples of all parts, in order."""
         if len(parts) == 1:
             return parts[0]
-        return cls(
-            np.concatenate([part.labels for part in parts]),
-            np.concatenate([part.dense for part in parts]),
-            np.concatenate([part.categories for part in parts]),
-        )
+        columns = zip(*((part.labels, part.dense, part.categories) for part in parts), strict=True)
+        return cls(*map(np.concatenate, columns))
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -52,21 +52,18 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
         self.owners = place_tables(config.shape.num_rows, self.ranks.world_size)
         tables = [t for t, owner in enumerate(self.owners) if owner == self.ranks.rank]
         self.model = Dlrm(config.shape, tables, config.seed).to(self.device)
-        self.exchange = self._exchange()
-        self.optimizer = self._optimizer()
-
-    def _exchange(self) -> Exchange:
-        return Exchange(
+        self.exchange = Exchange(
             self.owners,
-            self.config.shape.dim,
-            bounds=self.config.bounds,
-            codec=_codec(self.config.codec),
-            backward=self.config.backward,
+            config.shape.dim,
+            bounds=config.bounds,
+            codec=_codec(config.codec),
+            backward=config.backward,
             # the losses of all ranks add up to that of the batch
             gradient_division=False,
-            bandwidth_gbit_s=self.config.bandwidth_gbit_s,
+            bandwidth_gbit_s=config.bandwidth_gbit_s,
             device=self.device,
         )
+        self.optimizer = self._optimizer()
 
     def _optimizer(self) -> torch.optim.Optimizer:
         parameters, rate = list(self.model.parameters()), self.config.learning_rate

@@ -55,6 +55,9 @@ class RankProcesses:
 
     def _started(self, rank: int) -> subprocess.Popen[bytes]:
         command = [*self._network.prefix(rank), sys.executable, "-m", self._module]
+        # what this process can import, its ranks can
+        paths = os.pathsep.join(path for path in sys.path if path)
+        changes = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": self._network.interface()}
         with self._errors(rank).open("wb") as errors:
             # a session of its own: Ctrl-C reaches this process alone, which then ends the ranks
             return subprocess.Popen(  # noqa: S603 (our own interpreter and module)
@@ -62,19 +65,9 @@ class RankProcesses:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=self._environment(),
+                env={**_KEEP_MEMORY, **os.environ, **changes},
                 start_new_session=True,
             )
-
-    def _environment(self) -> dict[str, str]:
-        # what this process can import, its ranks can
-        paths = [path for path in sys.path if path]
-        return {
-            **_KEEP_MEMORY,
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "GLOO_SOCKET_IFNAME": self._network.interface(),
-        }
 
     def set_up(self, settings: Mapping[str, Any], timeout_s: float) -> list[Any]:
         """Give every rank its settings, with ``rank``, ``num_ranks`` and ``store`` added."""
