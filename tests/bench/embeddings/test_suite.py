@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import torch
 
 from tersor.bench.core.outcome import SuiteOutcome
 from tersor.bench.embeddings import suite as embeddings
-from tersor.bench.embeddings.suite import EmbeddingsConfig, run_embeddings
+from tersor.bench.embeddings.suite import EmbeddingsConfig, _Suite, run_embeddings
 from tersor.errors import BackendUnavailableError, ExchangeError, SpecError
 from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
 from tersor.workloads.network import Bandwidth, Loopback, RankProcesses, opening
@@ -253,3 +254,13 @@ def test_a_killed_run_leaves_no_process_and_its_namespaces_go(number):
         remove_leftovers(run_command)
     assert f"tersor-{process.pid}-" not in run_command(("ip", "netns", "list"))
     assert_ended(ranks)
+
+
+def test_a_contender_that_loses_values_is_left_out_and_the_user_hears_of_it():
+    seen: list[str] = []
+    suite = _Suite(EmbeddingsConfig(contenders=("int8",)).smoke(), "loopback")
+    answers = [{one.name: {"worst": (math.inf, 0.1)} for one in suite.contenders}]
+    outcome = SuiteOutcome(on_note=seen.append)
+    assert not list(suite.rows(None, 64, answers, outcome))
+    names = [one.name for one in suite.contenders]
+    assert seen == [f"left out: {name}: it lost values of the look-ups" for name in names]

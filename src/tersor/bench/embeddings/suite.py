@@ -20,7 +20,7 @@ import torch
 from tersor.bench.core import machine
 from tersor.bench.core.exchange_times import DIRECTIONS, ExchangeTimes
 from tersor.bench.core.outcome import SuiteOutcome, ignore
-from tersor.bench.core.rows import ExchangeRow, ResultRow, row_key
+from tersor.bench.core.rows import ExchangeRow, ResultRow, row_identity, row_key
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.contenders import (
     BASELINE,
@@ -166,13 +166,8 @@ def run_embeddings(
     Raises:
         ExchangeError: a rank failed; no process is left.
     """
-    outcome = SuiteOutcome()
-
-    def note(sentence: str) -> None:
-        outcome.notes.append(sentence)
-        on_note(sentence)
-
-    with _network(config, note) as network:
+    outcome = SuiteOutcome(done, on_row, on_note)
+    with _network(config, outcome.note) as network:
         suite = _Suite(config, network.kind)
         wanted = [place for place in suite.places if not suite.keys(*place) <= done]
         if not wanted:
@@ -187,10 +182,9 @@ def run_embeddings(
                 case = Case(batch, gbit_s, config.rounds, _ROUNDS_MAX_S, asked)
                 answers = ranks.ask(case.to_config(), _CASE_TIMEOUT_S)
                 for row in suite.rows(link, batch, answers, outcome):
-                    outcome.rows.append(row)
-                    on_row(row)
+                    outcome.add(row)
     for sentence in outcome.refusals:
-        note(sentence)
+        outcome.note(sentence)
     on_case(len(wanted), len(wanted), "done")
     return outcome
 
@@ -219,19 +213,12 @@ class _Suite:
     ) -> dict[str, Any]:
         config = self.config
         version, spec = described(contender, direction)
-        return {
-            "suite": "embeddings",
-            "codec": contender.name,
-            "version": version,
-            "spec": spec,
-            "input": config.model,
-            "device": "cpu",
-            "num_values": batch * NUM_TABLES * config.width,
-            "threads": max(1, (os.cpu_count() or 1) // config.num_ranks),
-            "repeat": 1,
-            "group": f"{direction}, {self._place(link)}",
-            "git_commit": machine.git_commit(),
-        }
+        return row_identity(
+            suite="embeddings", codec=contender.name, version=version, spec=spec,
+            input=config.model, device="cpu", num_values=batch * NUM_TABLES * config.width,
+            threads=max(1, (os.cpu_count() or 1) // config.num_ranks),
+            group=f"{direction}, {self._place(link)}",
+        )  # fmt: skip
 
     def _place(self, link: Bandwidth | None) -> str:
         per_node = "" if self.ranks_per_node == 1 else f", {self.ranks_per_node} per node"
@@ -255,7 +242,7 @@ class _Suite:
                 )
                 continue
             if math.isinf(error):
-                outcome.notes.append(f"left out: {contender.name}: it lost values of the look-ups")
+                outcome.note(f"left out: {contender.name}: it lost values of the look-ups")
                 continue
             for direction in DIRECTIONS:
                 is_forward = direction == "forward"
