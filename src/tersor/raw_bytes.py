@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from tersor.division import ceil_div
-from tersor.errors import CorruptDataError
+from tersor.errors import BackendUnavailableError, CorruptDataError
 
 _HUGE_FROM_NBYTES: Final = 1 << 22
 """Below two huge pages there is little to gain; numpy's own allocator draws the same line."""
@@ -107,3 +107,14 @@ def are_ascending(positions: torch.Tensor, stop: int) -> bool:
 def from_struct(header: bytes, device: torch.device) -> torch.Tensor:
     """Return packed header fields as a uint8 tensor."""
     return torch.frombuffer(bytearray(header), dtype=torch.uint8).to(device)
+
+
+def checksum_of(data: bytes | memoryview) -> int:
+    """Return the xxh3_64 checksum; raises ``BackendUnavailableError`` without xxhash."""
+    try:
+        import xxhash
+    except ImportError as error:
+        raise BackendUnavailableError(
+            "checksums of files and streams need xxhash, which cannot be imported; install it"
+        ) from error
+    return xxhash.xxh3_64_intdigest(data)

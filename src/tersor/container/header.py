@@ -15,7 +15,8 @@ from typing import Final, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from tersor.errors import BackendUnavailableError, CorruptDataError, UnsupportedVersionError
+from tersor.errors import CorruptDataError, UnsupportedVersionError
+from tersor.raw_bytes import checksum_of
 
 FORMAT_VERSION: Final = 1
 ALIGNMENT: Final = 8
@@ -96,17 +97,6 @@ class Trailer(NamedTuple):
     num_sections: int
     index_nbytes: int
     checksum: int
-
-
-def checksum_of(data: bytes | memoryview) -> int:
-    """Return the xxh3_64 checksum; raises ``BackendUnavailableError`` without xxhash."""
-    try:
-        import xxhash
-    except ImportError as error:
-        raise BackendUnavailableError(
-            "reading and writing .tsr data needs xxhash, which cannot be imported; install it"
-        ) from error
-    return xxhash.xxh3_64_intdigest(data)
 
 
 def pack_preamble() -> bytes:

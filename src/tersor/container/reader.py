@@ -23,7 +23,6 @@ from tersor.container.header import (
     TRAILER,
     check_end,
     check_preamble,
-    checksum_of,
     parse_table,
     parse_trailer,
 )
@@ -37,7 +36,7 @@ from tersor.errors import (
 )
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.memory import check_fits, check_limit, reports_lack
-from tersor.raw_bytes import padded
+from tersor.raw_bytes import checksum_of, padded
 
 _ABOUT_THE_FILE = (CorruptDataError, MemoryLimitError, UnknownCodecError, UnsupportedVersionError)
 _CPU = torch.device("cpu")

@@ -17,10 +17,11 @@ from tersor.codecs.codec import Codec, check_chunk_values, materialised
 from tersor.codecs.packed import Packed
 from tersor.codecs.registry import check_is_codec
 from tersor.container.atomic import atomic_write
-from tersor.container.header import ALIGNMENT, Section, checksum_of, pack_end, pack_preamble
+from tersor.container.header import ALIGNMENT, Section, pack_end, pack_preamble
 from tersor.container.index import array_entry, fits_index, join_index, num_marks
 from tersor.errors import SpecError
 from tersor.memory import reports_lack
+from tersor.raw_bytes import checksum_of
 from tersor.types import TensorInfo, checked_error_bound
 
 FILE_CHUNK_VALUES: Final = 2**22

@@ -38,7 +38,7 @@ from tersor.kernels.payload.compose import (
 from tersor.kernels.payload.layout import HEADER
 from tersor.kernels.quantize.body import Body
 from tersor.kernels.quantize.grid import Grid, limits_of
-from tersor.raw_bytes import padded, read_struct
+from tersor.raw_bytes import checksum_of, padded, read_struct
 from tersor.types import Bound
 
 _STREAM: Final = struct.Struct("<QQ")
@@ -160,18 +160,11 @@ def _filled(values: np.ndarray) -> np.ndarray:
     return np.where(finite[last], values[last], values.dtype.type(0))
 
 
-def _checksum(stream: np.ndarray) -> int:
-    # not at the top: importing tersor must work without it
-    import xxhash
-
-    return int(xxhash.xxh3_64_intdigest(stream.data))
-
-
 def _sealed_stream(stream: np.ndarray) -> torch.Tensor:
     """Return room for the header of the payload, then the body."""
     start = HEADER.size + _STREAM.size
     data = np.zeros(start + padded(stream.size), dtype=np.uint8)
-    _STREAM.pack_into(data.data, HEADER.size, stream.size, _checksum(stream))
+    _STREAM.pack_into(data.data, HEADER.size, stream.size, checksum_of(stream.data))
     data[start : start + stream.size] = stream
     return torch.from_numpy(data)
 
@@ -183,6 +176,6 @@ def _checked_stream(opened: Opened) -> np.ndarray:
     if _STREAM.size + padded(nbytes) != body.numel():
         raise CorruptDataError("a stream has another size than its payload")
     stream = body.numpy()[_STREAM.size : _STREAM.size + nbytes].copy()
-    if _checksum(stream) != checksum:
+    if checksum_of(stream.data) != checksum:
         raise CorruptDataError("a stream is damaged: its checksum does not match")
     return stream
