@@ -58,8 +58,8 @@ def test_each_step_has_the_learning_rate_of_its_number():
     while run.step_number < 6:
         run.step()
         found.append(run.optimizer.param_groups[0]["lr"])
-    assert found == [run.rate(step) for step in range(6)]
-    assert found[:2] == [0.2, 0.2 * 0.9]
+    assert found == [run.learning_rate.at(step) for step in range(6)]
+    assert found[:3] == [0.1, 0.2, 0.2]
 
 
 def test_a_log_ends_with_the_totals_of_its_training(tmp_path):

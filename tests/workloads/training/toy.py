@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from tersor.workloads.training.config import TrainingConfig
+from tersor.workloads.training.learning_rate import LearningRate
 from tersor.workloads.training.run import TrainingRun
 
 
@@ -38,9 +39,8 @@ class ToyRun(TrainingRun[torch.Tensor, ToyMetrics]):
         torch.manual_seed(config.seed)
         self.model = torch.nn.Sequential(torch.nn.Dropout(config.dropout), torch.nn.Linear(4, 1))
         self.optimizer = torch.optim.Adam(self.model.parameters())
-
-    def rate(self, step: int) -> float:
-        return self.learning_rate * 0.9**step
+        rate = config.learning_rate
+        self.learning_rate = LearningRate(rate, "cosine", warmup=2, end=max(3, config.steps))
 
     def batch(self, step: int) -> torch.Tensor:
         return torch.rand(self.config.batch, 4, generator=torch.Generator().manual_seed(step))

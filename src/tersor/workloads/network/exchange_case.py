@@ -23,6 +23,7 @@ from tersor.workloads.data.clicks import ClickBatch
 from tersor.workloads.data.opening import open_clicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
 from tersor.workloads.models.dlrm import PRESETS
+from tersor.workloads.training.learning_rate import LearningRate
 
 _STILL: Final = 1e-30
 """Learning rate of measured steps: they do all the work and leave the model as it was."""
@@ -116,7 +117,7 @@ class Bench:
         self._plain = self.run.exchange
         for _ in range(warm_steps):
             self.run.step()
-        self.run.learning_rate = _STILL
+        self.run.learning_rate = LearningRate(_STILL)
 
     def close(self) -> None:
         """Leave the groups."""

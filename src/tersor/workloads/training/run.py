@@ -14,6 +14,7 @@ from tersor.errors import SpecError
 from tersor.workloads.ranks import Ranks
 from tersor.workloads.training.config import TrainingConfig
 from tersor.workloads.training.judgement import Outcome
+from tersor.workloads.training.learning_rate import LearningRate
 
 
 class Metrics(Protocol):
@@ -41,7 +42,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         ranks: this process among all of them.
         model: the part of it that this rank holds.
         optimizer: of the model's parameters.
-        learning_rate: of all steps, unless a training defines another ``rate``.
+        learning_rate: of each step; constant unless a training sets another.
         step_number: steps taken so far.
         run_id: random, the same on all ranks; a run that goes on from a checkpoint keeps its id.
         totals_kind: what the line that ends a log is called.
@@ -66,7 +67,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 f"a batch of {config.batch} samples is not divisible by {self.ranks.world_size} "
                 "ranks; choose another batch"
             )
-        self.learning_rate = config.learning_rate
+        self.learning_rate = LearningRate(config.learning_rate)
         self.step_number = 0
         self.run_id = str(self.ranks.gathered(secrets.token_hex(8))[0])
 
@@ -82,17 +83,12 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
     def evaluate(self, max_samples: int | None = None) -> MetricsT:
         """Judge the model on its test samples; the same on every rank, a collective call."""
 
-    def rate(self, step: int) -> float:
-        """Return the learning rate of a step; it depends on the number of the step alone."""
-        del step
-        return self.learning_rate
-
     def step(self, batch: BatchT | None = None) -> float:
         """Take the next step; return the mean loss of this rank's samples."""
         batch = self.batch(self.step_number) if batch is None else batch
         torch.manual_seed(_step_seed(self.config.seed, self.step_number, self.ranks.rank))
         for group in self.optimizer.param_groups:
-            group["lr"] = self.rate(self.step_number)
+            group["lr"] = self.learning_rate.at(self.step_number)
         loss = self.take_step(batch)
         self.step_number += 1
         return loss
