@@ -40,6 +40,35 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
+def terminal_table(
+    title: str,
+    columns: Sequence[str],
+    lines: Iterable[Sequence[str]],
+    *,
+    words: Iterable[str] = (),
+    section: slice = slice(0),
+) -> Table:
+    """Return a table for a terminal.
+
+    Args:
+        title: stands above it.
+        columns: their names.
+        lines: one cell per column.
+        words: the columns that hold words, which are aligned left; numbers are aligned right.
+        section: a line is drawn where one of these cells changes.
+    """
+    table, left = Table(title=title), set(words)
+    for name in columns:
+        table.add_column(name, justify="left" if name in left else "right")
+    previous = None
+    for cells in lines:
+        if previous not in (None, cells[section]):
+            table.add_section()
+        previous = cells[section]
+        table.add_row(*cells)
+    return table
+
+
 def figure_names(rows: Iterable[ResultRow]) -> list[str]:
     """Return the figures of quality and memory that some row has, in the order of ``TITLES``."""
     found = {name for row in rows for name in row.figures()}
@@ -60,10 +89,6 @@ def goal_cells(goal: Goal, verdicts: Mapping[bool | None, str], digits: int = 4)
 
 def goals_table(goals: Iterable[Goal]) -> Table:
     """Show every goal with what was measured and whether that meets it."""
-    table = Table(title="Goals")
-    for name in GOAL_COLUMNS:
-        table.add_column(name, justify="right" if name in ("target", "measured") else "left")
     verdicts = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "not measured"}
-    for goal in goals:
-        table.add_row(*goal_cells(goal, verdicts, digits=3))
-    return table
+    lines = (goal_cells(goal, verdicts, digits=3) for goal in goals)
+    return terminal_table("Goals", GOAL_COLUMNS, lines, words=("goal", "", "decided by"))

@@ -11,7 +11,7 @@ from rich.table import Table
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ExchangeRow, ResultRow
-from tersor.bench.core.tables import chosen, markdown_table
+from tersor.bench.core.tables import chosen, markdown_table, terminal_table
 from tersor.bench.embeddings.contenders import BASELINE, BOUNDED
 
 EXCHANGE_COLUMNS: Final = (
@@ -102,16 +102,9 @@ def _milliseconds(row: ExchangeRow) -> str:
 
 def exchange_table(rows: Iterable[ResultRow]) -> Table:
     """Show ratio and time of every contender in both directions, and of whole steps."""
-    table = Table(title="Exchanges between ranks; in brackets encode + sizes + payload + decode")
-    for name in EXCHANGE_COLUMNS:
-        table.add_column(name, justify="left" if name in ("link", "exchange") else "right")
-    previous = None
-    for cells in exchange_cells(rows):
-        if previous not in (None, cells[:2]):
-            table.add_section()
-        previous = cells[:2]
-        table.add_row(*cells)
-    return table
+    title = "Exchanges between ranks; in brackets encode + sizes + payload + decode"
+    words, lines = ("link", "exchange"), exchange_cells(rows)
+    return terminal_table(title, EXCHANGE_COLUMNS, lines, words=words, section=slice(2))
 
 
 def exchange_goals(rows: Iterable[ResultRow]) -> list[Goal]:

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
+from tersor.bench.core.tables import terminal_table
 from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
 from tersor.bench.embeddings.planning.model import Fit, Model
@@ -215,13 +216,5 @@ def summary_cells(points: Sequence[Point]) -> list[list[str]]:
 
 def check_table(found: Check) -> Table:
     """Show every point with its error."""
-    table = Table(title=f"Measured and predicted times; ! is not {_WITHIN}")
-    for name in CHECK_COLUMNS:
-        table.add_column(name, justify="left" if name in ("link", "codec", "what") else "right")
-    previous = None
-    for cells in check_cells(found.points):
-        if previous not in (None, cells[:2]):
-            table.add_section()
-        previous = cells[:2]
-        table.add_row(*cells)
-    return table
+    title, lines = f"Measured and predicted times; ! is not {_WITHIN}", check_cells(found.points)
+    return terminal_table(title, CHECK_COLUMNS, lines, words=("link", "codec", "what"), section=slice(2))

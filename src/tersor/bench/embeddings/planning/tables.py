@@ -11,7 +11,7 @@ from rich.table import Table
 
 from tersor.bench.core.row_checks import is_number
 from tersor.bench.core.rows import ResultRow
-from tersor.bench.core.tables import markdown_table
+from tersor.bench.core.tables import markdown_table, terminal_table
 from tersor.bench.embeddings.planning.check import SUMMARY_COLUMNS, check, summary_cells
 from tersor.bench.embeddings.planning.description import KEYS, Description
 from tersor.bench.embeddings.planning.fit import fit_rows
@@ -91,14 +91,8 @@ def plan_table(model: Model, ranks: Sequence[int]) -> Table:
     """Show every way to exchange at every number of ranks; ~ marks a ratio that is a guess."""
     link = bandwidth_words(model.cluster.inter_bits_per_s)
     title = f"Predicted times at {link} between nodes; ~ ratio beyond the measured slices"
-    table = Table(title=title)
-    for name in PLAN_COLUMNS:
-        table.add_column(name, justify="left" if name in ("exchange", "") else "right")
-    for number in ranks:
-        for cells in plan_cells(model, number):
-            table.add_row(*cells)
-        table.add_section()
-    return table
+    lines = [cells for number in ranks for cells in plan_cells(model, number)]
+    return terminal_table(title, PLAN_COLUMNS, lines, words=("exchange", ""), section=slice(1))
 
 
 def plan_cells(model: Model, num_ranks: int) -> list[list[str]]:
@@ -141,16 +135,8 @@ def _milliseconds(seconds: float) -> str:
 
 def sweep_table(advised: Iterable[Advice]) -> Table:
     """Show the best way to exchange at every bandwidth."""
-    table = Table(title="The best exchange by bandwidth")
-    for name in SWEEP_COLUMNS:
-        table.add_column(name, justify="left" if name in ("best", "why") else "right")
-    previous = None
-    for advice in advised:
-        if previous not in (None, advice.best.num_ranks):
-            table.add_section()
-        previous = advice.best.num_ranks
-        table.add_row(*sweep_cells(advice))
-    return table
+    title, lines = "The best exchange by bandwidth", map(sweep_cells, advised)
+    return terminal_table(title, SWEEP_COLUMNS, lines, words=("best", "why"), section=slice(1, 2))
 
 
 def sweep_cells(advice: Advice) -> list[str]:
