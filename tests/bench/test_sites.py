@@ -13,7 +13,14 @@ from tersor.bench.kernels.site import KERNELS
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.report.section import Section
 from tersor.bench.site import SiteBench
-from tersor.bench.sites import SITES, evaluate_goals, report_sections, rows_by_site, site_tables
+from tersor.bench.sites import (
+    SITES,
+    evaluate_goals,
+    page_blocks,
+    report_sections,
+    rows_by_site,
+    site_tables,
+)
 from tersor.errors import SpecError
 from tests.bench.core.test_rows import make_row
 from tests.bench.report import runs as made
@@ -55,7 +62,9 @@ def test_a_new_site_needs_nothing_but_its_place_in_the_list(tmp_path, monkeypatc
     with RowFile(tmp_path / "rows.jsonl") as file:
         file.append(row)
     report = build_report(read_runs([str(tmp_path / "rows.jsonl")]), report_sections(), title="t")
-    assert "1 rows of trials." in report.render()
+    shown = report.render()
+    assert "1 rows of trials." in shown
+    assert "All rows" not in shown, "another site shows these rows too"
     text = "<!-- trials: rows.jsonl input=any -->\n<!-- end -->"
     assert "1 trials of any" in page.filled(text, tmp_path)
 
@@ -63,5 +72,5 @@ def test_a_new_site_needs_nothing_but_its_place_in_the_list(tmp_path, monkeypatc
 @pytest.mark.parametrize("word", ["rowz", "plan-b"])
 def test_a_word_that_no_site_has_is_refused_with_those_that_exist(word, tmp_path):
     text = f"<!-- {word}: results/rows.jsonl -->\n<!-- end -->"
-    with pytest.raises(SpecError, match=f"goals, exchanges, .*plan-check, rows, not '{word}'"):
+    with pytest.raises(SpecError, match=f"goals, {', '.join(page_blocks())}, not '{word}'"):
         page.filled(text, tmp_path)

@@ -104,6 +104,16 @@ def _nan_and_inf(dtype: torch.dtype) -> Tensor:
     return values.to(dtype)
 
 
+def _odd_nans(dtype: torch.dtype) -> Tensor:
+    """NaNs of both signs with the lowest mantissa bit alone, and with all: a codec could cut them off."""
+    values = _normal(130).to(dtype)
+    words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
+    infinity = torch.tensor([float("inf"), float("-inf")], dtype=dtype).view(words)
+    values.view(words)[[0, 64]] = infinity + 1
+    values.view(words)[[65, 129]] = infinity.bitwise_or(int(1 / torch.finfo(dtype).eps) - 1)
+    return values
+
+
 def _far_from_zero(dtype: torch.dtype) -> Tensor:
     """A million plus or minus one, or as near to that as the dtype can tell apart."""
     info = torch.finfo(dtype)
@@ -145,6 +155,7 @@ FACTORIES: Final[dict[str, Factory]] = {
     "subnormal": _subnormal,
     "signed_zeros": lambda dtype: torch.tensor([0.0, -0.0] * 100, dtype=dtype),
     "nan_and_inf": _nan_and_inf,
+    "odd_nans": _odd_nans,
     "all_nan": lambda dtype: torch.full((129,), float("nan"), dtype=dtype),
     "all_inf": lambda dtype: torch.tensor([float("inf"), float("-inf")] * 40, dtype=dtype),
     "transposed": lambda dtype: _normal(40, 30).to(dtype).t(),

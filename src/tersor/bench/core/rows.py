@@ -58,10 +58,10 @@ def row_key(**values: Any) -> str:
     return json.dumps([values[name] for name in _KEY_FIELDS], sort_keys=True)
 
 
-def row_identity(**values: Any) -> dict[str, Any]:
+def row_identity(*, suite: str, **values: Any) -> dict[str, Any]:
     """Return the identifying fields of a row that is measured now, with what is usual for the others."""
-    usual = {"suite": "kernels", "threads": 1, "repeat": 1, "group": None}
-    return {**usual, "git_commit": machine.git_commit(), **values}
+    usual = {"threads": 1, "repeat": 1, "group": None, "git_commit": machine.git_commit()}
+    return {"suite": suite, **usual, **values}
 
 
 class ResultRow(

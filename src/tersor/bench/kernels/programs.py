@@ -152,7 +152,7 @@ def _identity(program: Executable, subject: Subject, config: ProgramsConfig) -> 
         raise SpecError("programs are measured on inputs with a bound")
     bound = Bound.relative(subject.relative_bound).to_config()
     return row_identity(
-        codec=program.name, version=program.version, spec={"bound": bound, **program.options()},
-        input=subject.name, device=config.device,
+        suite="kernels", codec=program.name, version=program.version,
+        spec={"bound": bound, **program.options()}, input=subject.name, device=config.device,
         num_values=sum(x.numel() for x in subject.slices),
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tersor.bench.core.rows import ResultRow
+from tersor.bench.kernels import SUITES
 from tersor.bench.report.codec_figures import codec_figures
 from tersor.bench.report.links import Links, add_chooser, best_codecs
 from tersor.bench.report.measured import (
@@ -64,7 +65,7 @@ def _named(one: Measured) -> str:
 def codecs_section(run: Run, links: Links) -> Section | None:
     """Return a part per place: its figures, the codecs that suit each link, and all its rows."""
     rows = run.rows if isinstance(run, RowsRun) else []
-    rows = [row for row in rows if type(row) is ResultRow]
+    rows = [row for row in rows if row.suite in SUITES]
     if not rows:
         return None
     section = Section(_sentence(rows))

@@ -7,6 +7,7 @@ from typing import Final
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
+from tersor.bench.kernels import SUITES
 from tersor.bench.kernels.cpu_goals import evaluate_cpu_goals
 from tersor.bench.kernels.device_goals import evaluate_device_goals
 from tersor.bench.kernels.tables import kernels_tables, rows_block
@@ -30,7 +31,7 @@ def _sections() -> list[SectionMaker]:
 
 KERNELS: Final = SiteBench(
     name="kernels",
-    suites=("kernels", "memory"),
+    suites=SUITES,
     tables=kernels_tables,
     goals=_goals,
     blocks={"rows": rows_block},

@@ -135,6 +135,6 @@ class _Suite:
         if relative_bound is not None:
             spec = {"bound": Bound.relative(relative_bound).to_config(), **spec}
         return row_identity(
-            codec=candidate.name, version=candidate.version, spec=spec, input=made.name,
-            device=self.config.device, num_values=made.num_values, threads=threads,
+            suite="kernels", codec=candidate.name, version=candidate.version, spec=spec,
+            input=made.name, device=self.config.device, num_values=made.num_values, threads=threads,
         )  # fmt: skip

@@ -217,4 +217,6 @@ def summary_cells(points: Sequence[Point]) -> list[list[str]]:
 def check_table(found: Check) -> Table:
     """Show every point with its error."""
     title, lines = f"Measured and predicted times; ! is not {_WITHIN}", check_cells(found.points)
-    return terminal_table(title, CHECK_COLUMNS, lines, words=("link", "codec", "what"), section=slice(2))
+    return terminal_table(
+        title, CHECK_COLUMNS, lines, words=("link", "codec", "what"), section=slice(2)
+    )
