@@ -157,7 +157,8 @@ def decode_rows(
     all_new = num_distinct == num_rows
     distinct = out if all_new else out.new_empty(num_distinct, width)
     dequantize_symbols(mapped.symbols, mapped, step, distinct)
-    distinct.view(-1)[positions] = values
+    if positions.numel():
+        distinct.view(-1)[positions] = values
     if not all_new:
         torch.index_select(distinct, 0, index, out=out)
     return start + nbytes
@@ -179,14 +180,14 @@ def _decode_index(
     # 0 is a new row, else one more than the high bits of a number whose low bits follow in order; no
     # selection by a mask, whose size a device would have to tell
     is_new = high == 0
-    index = is_new.cumsum(0) - 1
+    new_ends = is_new.cumsum(0)
+    index = new_ends - 1
     if num_refs:
-        place = torch.arange(num_rows, device=data.device) - (index + 1)
-        low = unpack_fields(data[start:], num_refs, nbits)[place.clamp_(0, num_refs - 1)]
-        index = torch.where(is_new, index, (high.to(torch.int64) - 1) << nbits | low)
-    num_new, smallest, largest = torch.stack(
-        [torch.count_nonzero(is_new), *torch.aminmax(index)]
-    ).tolist()
+        place = (torch.arange(num_rows, device=data.device) - new_ends).clamp_(0, num_refs - 1)
+        low = unpack_fields(data[start:], num_refs, nbits)[place]
+        numbers = torch.add(low, high.to(torch.int64), alpha=1 << nbits).sub_(1 << nbits)
+        index = torch.where(is_new, index, numbers)
+    num_new, smallest, largest = torch.stack([new_ends[-1], *torch.aminmax(index)]).tolist()
     if num_new != num_distinct:
         raise CorruptDataError("a row index marks the wrong number of new rows")
     if not 0 <= smallest <= largest < num_distinct:
