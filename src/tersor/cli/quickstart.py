@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,8 +15,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tersor.bench.core.tables import terminal_table
 from tersor.cli.options import JsonOption, option, typed_command
-from tersor.cli.report import write_page
+from tersor.cli.report import write_whole
 from tersor.cli.screen import Screen, binary_size, json_number
 from tersor.errors import SpecError
 
@@ -115,33 +116,33 @@ def _sentence(outcomes: dict[str, Any]) -> str:
 
 
 def _summary_table(outcomes: dict[str, Any]) -> Table:
-    table = Table(title="DLRM on two ways through the same exchange")
-    table.add_column("run")
-    for name in (
-        "AUC", "logloss", "forward", "backward", "ratio forward", "ratio backward",
+    columns = (
+        "run", "AUC", "logloss", "forward", "backward", "ratio forward", "ratio backward",
         "ms per step in exchange",
-    ):  # fmt: skip
-        table.add_column(name, justify="right")
+    )  # fmt: skip
+    lines = []
     for name, one in outcomes.items():
         forward, backward = one.volume("forward"), one.volume("backward")
-        table.add_row(
+        lines.append([
             name, f"{one.metrics['auc']:.4f}", f"{one.metrics['logloss']:.4f}",
             binary_size(forward.encoded_nbytes), binary_size(backward.encoded_nbytes),
             f"{forward.ratio:.2f}", f"{backward.ratio:.2f}", f"{1e3 * one.exchange_s():.2f}",
-        )  # fmt: skip
-    return table
+        ])  # fmt: skip
+    title = "DLRM on two ways through the same exchange"
+    return terminal_table(title, columns, lines, words=("run",))
 
 
 def _table_of_tables(tables: list[dict[str, Any]]) -> Table:
-    table = Table(title="Tables: class, relative bound, and ratio of the looked-up rows")
-    for name in ("table", "rows", "class", "final bound", "ratio", "why"):
-        table.add_column(name, justify="left" if name in ("class", "why") else "right")
-    for one in tables:
-        table.add_row(
+    title = "Tables: class, relative bound, and ratio of the looked-up rows"
+    columns = ("table", "rows", "class", "final bound", "ratio", "why")
+    lines = [
+        [
             str(one["table"]), f"{one['num_rows']:,}", one["class"], f"{one['bound']:g}",
             f"{one['ratio']:.1f}", one["reason"],
-        )  # fmt: skip
-    return table
+        ]
+        for one in tables
+    ]  # fmt: skip
+    return terminal_table(title, columns, lines, words=("class", "why"))
 
 
 def _values(
@@ -164,12 +165,9 @@ def _values(
             **{key: json_number(value) for key, value in one.metrics.items()},
             "exchange_s_per_step": one.exchange_s(),
             **{
-                direction: {
-                    "original_nbytes": one.volume(direction).original_nbytes,
-                    "encoded_nbytes": one.volume(direction).encoded_nbytes,
-                    "ratio": one.volume(direction).ratio,
-                }
+                direction: {**asdict(volume), "ratio": volume.ratio}
                 for direction in ("forward", "backward")
+                for volume in [one.volume(direction)]
             },
         }
     bounds = ClassBounds()
@@ -204,11 +202,7 @@ def _shown_links(links: dict[str, Any] | None) -> list[RenderableType]:
 
     if links is None:
         return [Text("One rank sends nothing, so no link is predicted for; --ranks 2 has one.")]
-    table = Table(title="A step on other links, predicted")
-    for name in LINKS_HEAD:
-        table.add_column(name, justify="right")
-    for line in links_cells(links):
-        table.add_row(*line)
+    table = terminal_table("A step on other links, predicted", LINKS_HEAD, links_cells(links))
     return [Text(links_sentence(links)), table, Text(links["how"])]
 
 
@@ -217,16 +211,13 @@ def _write(folder: Path, values: dict[str, Any], outcomes: dict[str, Any]) -> Pa
     from tersor.bench.report import build_report
     from tersor.bench.report.runs import RESULT, read_quickstart
     from tersor.bench.sites import report_sections
-    from tersor.container import atomic_write
 
-    folder.mkdir(parents=True, exist_ok=True)
     for name, one in outcomes.items():
         text = "".join(json.dumps(line) + "\n" for line in one.lines)
-        with atomic_write(folder / f"{name}.jsonl") as file:
-            file.write(text.encode())
-    with atomic_write(folder / RESULT) as file:
-        file.write(json.dumps(values, indent=2).encode())
+        write_whole(folder / f"{name}.jsonl", text)
+    write_whole(folder / RESULT, json.dumps(values, indent=2))
     target = folder / "report.html"
     runs = [read_quickstart(folder, str(folder))]
-    write_page(build_report(runs, report_sections(), title="tersor quickstart"), target)
+    page = build_report(runs, report_sections(), title="tersor quickstart")
+    write_whole(target, page.render())
     return target

@@ -59,9 +59,9 @@ def report(
     command = typed_command(context)
     page = build_report(found, report_sections(), title=title, command=command, links=links)
     targets = {} if figures is None else _figure_targets(page, Path(figures), force=force)
-    nbytes = write_page(page, target)
+    nbytes = write_whole(target, page.render())
     for name, path in targets.items():
-        _write_whole(path, f"{page.figures[name].svg}\n")
+        write_whole(path, f"{page.figures[name].svg}\n")
     paths = [str(path) for path in targets.values()]
     # the last chapter is about the page itself
     said = [(r, chapter.section.sentence) for r, chapter in zip(found, page.chapters, strict=False)]
@@ -104,12 +104,7 @@ def _check_target(target: Path, *, force: bool) -> None:
             )
 
 
-def write_page(page: Page, target: Path) -> int:
-    """Write a page, whole or not at all, making its folder; return its bytes."""
-    return _write_whole(target, page.render())
-
-
-def _write_whole(target: Path, text: str) -> int:
+def write_whole(target: Path, text: str) -> int:
     """Write a text, whole or not at all, making its folder; return its bytes."""
     from tersor.container import atomic_write
 

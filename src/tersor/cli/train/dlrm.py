@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from tersor.bench.core.tables import terminal_table
 from tersor.cli.options import JsonOption, typed_command
 from tersor.cli.screen import Screen, binary_size
 from tersor.cli.train import dlrm_options as own
@@ -202,9 +203,6 @@ def _classified(
 
 
 def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Table:
-    table = Table(title=f"DLRM on {run.data_name}, {run.config.steps} steps")
-    table.add_column("")
-    table.add_column("value", justify="right")
     shown = [
         ("AUC", f"{metrics.auc:.4f}"),
         ("logloss", f"{metrics.logloss:.4f}"),
@@ -220,6 +218,5 @@ def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Tabl
                 (f"{direction}, {sent}", binary_size(volume["encoded_nbytes"])),
                 (f"ratio {direction}", f"{volume['ratio']:.2f}"),
             ]
-    for name, value in shown:
-        table.add_row(name, value)
-    return table
+    title = f"DLRM on {run.data_name}, {run.config.steps} steps"
+    return terminal_table(title, ("", "value"), shown, words=("",))
