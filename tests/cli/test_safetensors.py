@@ -55,7 +55,7 @@ def test_metadata_without_an_array_to_keep_it_with_is_told(tersor) -> None:
 
 def test_a_stream_gets_the_metadata_too(tersor) -> None:
     stream = io.BytesIO()
-    write_safetensors([], METADATA, Output(stream, None))
+    write_safetensors({}, METADATA, Output(stream, None), lambda nbytes: None)
     (tersor.folder / "t.safetensors").write_bytes(stream.getvalue())
     assert metadata_of("t.safetensors") == METADATA
 

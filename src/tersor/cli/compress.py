@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Annotated, Any, Final
 
-import torch
 import typer
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
 from tersor.cli.arrays import Inputs, Source, open_inputs, parse_dtype, parse_shape
+from tersor.cli.arrays.source import Advance, watched
 from tersor.cli.options import (
     AbsOption,
     DtypeOption,
@@ -38,8 +38,6 @@ from tersor.errors import SpecError
 from tersor.kernels.quantize import finite_range
 from tersor.memory import check_fits
 from tersor.types import FLOAT_DTYPES, Bound
-
-Advance = Callable[[int], None]
 
 _MAX_NAMED: Final = 3
 """Left-out entries named to people; --json lists all."""
@@ -253,18 +251,12 @@ def _write_array(
         source.info,
         codec,
         error_bound,
-        _watched(source.chunks(plan), advance),
+        watched(source.chunks(plan), advance),
         chunk_values,
         metadata=metadata,
         reason=reason,
     )
     return codec, error_bound, reason
-
-
-def _watched(chunks: Iterator[torch.Tensor], advance: Advance) -> Iterator[torch.Tensor]:
-    for x in chunks:
-        yield x
-        advance(x.nbytes)
 
 
 def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance) -> float | None:
@@ -275,7 +267,7 @@ def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance
     if bound.kind == "absolute":
         return bound.value
     low, high = math.inf, -math.inf
-    for x in _watched(source.chunks(plan), advance):
+    for x in watched(source.chunks(plan), advance):
         chunk_low, chunk_high = finite_range(x).tolist()
         low, high = min(low, chunk_low), max(high, chunk_high)
     return bound.resolve(low, high) if low <= high else 0.0

@@ -12,16 +12,13 @@ import typer
 from tersor.cli.arrays.inputs import CHECKPOINT_SUFFIXES, SUFFIXES, parse_dtype
 from tersor.cli.arrays.npy_header import numpy_dtype
 from tersor.cli.arrays.sinks import (
-    Decoded,
+    RAW,
     check_safetensors,
     member_names,
     safetensors_metadata,
-    write_npy,
-    write_npz,
-    write_pt,
-    write_raw,
-    write_safetensors,
+    write_arrays,
 )
+from tersor.cli.arrays.source import TsrSource
 from tersor.cli.options import (
     ForceOption,
     JsonOption,
@@ -32,14 +29,13 @@ from tersor.cli.options import (
     use_threads,
 )
 from tersor.cli.screen import Screen, binary_size, printable
-from tersor.cli.streams import STANDARD, Output, check_output, open_output, standard_input
+from tersor.cli.streams import STANDARD, check_output, open_output, standard_input
 from tersor.cli.wording import counted
 from tersor.container import Reader
 from tersor.errors import SpecError
 from tersor.memory import check_fits
 from tersor.types import DTYPE_NAMES, FLOAT_DTYPES
 
-RAW: Final = "raw"
 _WHOLE_FORMS: Final = (".pt", ".safetensors")
 """Formats that are written from arrays in memory."""
 _MAX_NAMED: Final = 3
@@ -96,25 +92,27 @@ def decompress(
         names = _chosen(reader, array)
         target = output or _default_output(file, len(names), raw=raw)
         form = _form(target, len(names), raw=raw)
-        dtypes = {name: _dtype(reader, name, parse_dtype(dtype)) for name in names}
-        _check_form(form, dtypes)
+        wanted = parse_dtype(dtype)
+        arrays = [TsrSource(reader, name, _dtype(reader, name, wanted)) for name in names]
+        nbytes = sum(array.info.nbytes for array in arrays)
+        members = _members(form, {array.name: array.info.dtype for array in arrays})
         if form in _WHOLE_FORMS:
-            _check_all_fit(file, reader, dtypes, max_nbytes)
+            way_out = "write to .npz, which takes a chunk at a time, or "
+            check_fits(nbytes, max_nbytes, f"what '{file}' holds", way_out)
         check_output(target, force=force, as_json=as_json)
-        total_nbytes = sum(reader.arrays[name].info.nbytes for name in names)
         with (
             screen.compiling(),
             open_output(target) as opened,
-            screen.progress("decompressing", total_nbytes) as advance,
+            screen.progress("decompressing", nbytes) as advance,
         ):
-            arrays = [Decoded(reader, name, dtypes[name], advance) for name in names]
             metadata = safetensors_metadata(reader)
-            members = _write(form, arrays, metadata, opened)
+            named = {members[array.name]: array for array in arrays}
+            write_arrays(form, named, metadata, opened, advance)
     result = {
         "input": file,
         "output": target,
         "format": form.removeprefix("."),
-        "nbytes": sum(array.info.nbytes for array in arrays),
+        "nbytes": nbytes,
         "arrays": [
             {"name": array.name, "written_as": members[array.name], **array.info.to_config()}
             for array in arrays
@@ -186,43 +184,14 @@ def _dtype(reader: Reader, name: str, wanted: torch.dtype | None) -> torch.dtype
     return wanted
 
 
-def _check_form(form: str, dtypes: dict[str, torch.dtype]) -> None:
-    """Refuse what the format cannot hold before anything is decoded."""
+def _members(form: str, dtypes: dict[str, torch.dtype]) -> dict[str, str]:
+    """Return the names that arrays get; refuse what the format cannot hold before decoding."""
     if form in (".npy", ".npz"):
         for dtype in dtypes.values():
             numpy_dtype(dtype)
-    if form == ".npz":
-        member_names(dtypes)
-    elif form == ".safetensors":
+    if form == ".safetensors":
         check_safetensors(dtypes)
-
-
-def _check_all_fit(
-    file: str, reader: Reader, dtypes: dict[str, torch.dtype], max_nbytes: int | None
-) -> None:
-    """Refuse arrays that have no room in memory all at once."""
-    numels = ((reader.arrays[name].info.numel, dtype) for name, dtype in dtypes.items())
-    nbytes = sum(numel * dtype.itemsize for numel, dtype in numels)
-    way_out = "write to .npz, which takes a chunk at a time, or "
-    check_fits(nbytes, max_nbytes, f"what '{file}' holds", way_out)
-
-
-def _write(
-    form: str, arrays: list[Decoded], metadata: dict[str, str], output: Output
-) -> dict[str, str]:
-    """Write all arrays; return the names they got."""
-    names = {array.name: array.name for array in arrays}
-    if form == ".npz":
-        names = member_names(names)
-        write_npz({names[array.name]: array for array in arrays}, output.stream)
-    elif form == ".pt":
-        write_pt(arrays, output.stream)
-    elif form == ".safetensors":
-        write_safetensors(arrays, metadata, output)
-    else:
-        (array,) = arrays
-        (write_raw if form == RAW else write_npy)(array, output.stream)
-    return names
+    return member_names(dtypes) if form == ".npz" else {name: name for name in dtypes}
 
 
 def _say_left_out(screen: Screen, form: str, keys: list[str]) -> None:

@@ -12,9 +12,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from tersor.chunks import Chunk, ChunkPlan
+from tersor.chunks import ChunkPlan
 from tersor.cli.arrays import Inputs, Source, open_inputs, parse_dtype, parse_shape
 from tersor.cli.arrays.inputs import SUFFIXES, stream_inputs
+from tersor.cli.arrays.source import TsrSource
 from tersor.cli.comparison import Comparison
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import (
@@ -79,26 +80,6 @@ def verify(
         first = open_inputs(original, stack, *_raw_for(original, raw), max_nbytes)
         second = _open_decoded(decoded, stack, _raw_for(decoded, raw), max_nbytes)
         return _verify_pair(screen, first, second, bound)
-
-
-class _TsrSource(Source):
-    """An array of a ``.tsr`` file, decoded chunk by chunk in the file's own cut."""
-
-    def __init__(self, reader: Reader, name: str) -> None:
-        self.entry = reader.arrays[name]
-        super().__init__(name, self.entry.info)
-        self._reader = reader
-
-    def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; ``chunk`` must be one of the file's own."""
-        index = chunk.start // max(1, self.entry.plan[0].stop)
-        return self._reader.read_chunk(self.name, index).reshape(-1)
-
-    @property
-    def error_bound(self) -> float | None:
-        """The promised error; 0 for a codec that promises every bit."""
-        exact = self.entry.codec.guarantee == "bit-exact"
-        return 0.0 if exact else self.entry.error_bound
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +175,7 @@ def _open_decoded(name: str, stack: ExitStack, raw: _Raw, max_nbytes: int | None
     elif not _is_tsr(name):
         return open_inputs(name, stack, *raw, max_nbytes)
     reader = stack.enter_context(Reader(source, max_nbytes=max_nbytes))
-    return Inputs([_TsrSource(reader, array) for array in reader.names], several=True)
+    return Inputs([TsrSource(reader, array) for array in reader.names], several=True)
 
 
 def _pairs(first: Inputs, second: Inputs) -> list[tuple[Source, Source | None]]:
@@ -206,14 +187,15 @@ def _pairs(first: Inputs, second: Inputs) -> list[tuple[Source, Source | None]]:
 
 
 def _judge(x: Source, y: Source | None, bound: Bound | None) -> _Verdict:
-    found = Comparison()
-    recorded = y.error_bound if isinstance(y, _TsrSource) else None
-    ratio = y.entry.ratio if isinstance(y, _TsrSource) else None
+    found, entry = Comparison(), y.entry if isinstance(y, TsrSource) else None
+    ratio = None if entry is None else entry.ratio
+    recorded = None if entry is None else entry.error_bound
+    if entry is not None and entry.codec.guarantee == "bit-exact":
+        recorded = 0.0
     difference = _difference(x, y)
     if y is None or difference:
         return _Verdict(x.name, found, recorded, ratio, difference)
-    own_plan = ChunkPlan(x.info.shape, FILE_CHUNK_VALUES)
-    plan = y.entry.plan if isinstance(y, _TsrSource) else own_plan
+    plan = ChunkPlan(x.info.shape, FILE_CHUNK_VALUES) if entry is None else entry.plan
     for x_chunk, y_chunk in zip(x.chunks(plan), y.chunks(plan), strict=True):
         found.add(x_chunk, y_chunk)
     error_bound = recorded

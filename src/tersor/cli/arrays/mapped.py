@@ -14,7 +14,7 @@ import torch
 
 from tersor.chunks import Chunk, ChunkPlan
 from tersor.cli.arrays.npy_header import read_npy_header
-from tersor.cli.arrays.source import Source, check_storable
+from tersor.cli.arrays.source import Source, labelled
 from tersor.errors import CorruptDataError, SpecError
 from tersor.types import DTYPE_NAMES, TensorInfo
 
@@ -171,5 +171,6 @@ def raw_source(
             f"{label} has {mapped.nbytes} bytes, but {DTYPE_NAMES[dtype]} of shape "
             f"{','.join(map(str, shape))} needs {info.nbytes}; check --dtype and --shape"
         )
-    check_storable(info, label)
+    with labelled(label):
+        info.check_storable()
     return MappedSource(name, info, mapped, 0)

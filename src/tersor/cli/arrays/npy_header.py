@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tersor.api import as_tensor
-from tersor.cli.arrays.source import check_storable
+from tersor.cli.arrays.source import labelled
 from tersor.errors import CorruptDataError, SpecError
 from tersor.types import DTYPE_NAMES, TensorInfo
 
@@ -65,21 +65,14 @@ def read_npy_header(stream: BinaryIO, label: str) -> NpyHeader:
         ) from error
     if any(size < 0 for size in shape):
         raise CorruptDataError(f"{label} has the impossible shape {shape}")
-    info = TensorInfo(tuple(int(size) for size in shape), torch_dtype(dtype, label))
-    check_storable(info, label)
-    return NpyHeader(info, dtype, fortran_order, stream.tell() - start)
-
-
-def torch_dtype(dtype: np.dtype[Any], label: str) -> torch.dtype:
-    """Return the tensor dtype of numpy values; raises ``SpecError`` if there is none."""
     if dtype.hasobject:
         raise SpecError(
             f"{label} holds Python objects, which are never unpickled here; save it as float32"
         )
-    try:
-        return as_tensor(np.zeros(0, dtype)).dtype
-    except SpecError as error:
-        raise SpecError(f"{label}: {error}") from error
+    with labelled(label):
+        info = TensorInfo(tuple(map(int, shape)), as_tensor(np.zeros(0, dtype)).dtype)
+        info.check_storable()
+    return NpyHeader(info, dtype, fortran_order, stream.tell() - start)
 
 
 def write_npy_header(stream: BinaryIO, info: TensorInfo) -> None:

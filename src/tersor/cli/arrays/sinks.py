@@ -5,94 +5,82 @@ from __future__ import annotations
 import os
 import re
 import zipfile
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
 from typing import BinaryIO, Final, cast
 
 import torch
 
-from tersor.chunks import ChunkPlan
-from tersor.cli.arrays.npy_header import numpy_dtype, write_npy_header
+from tersor.cli.arrays.npy_header import write_npy_header
+from tersor.cli.arrays.source import Advance, TsrSource, watched
 from tersor.cli.arrays.state_dicts import METADATA_PREFIX, load_safetensors
 from tersor.cli.streams import Output
 from tersor.container import Reader
 from tersor.errors import SpecError
 from tersor.raw_bytes import as_bytes
-from tersor.types import DTYPE_NAMES, TensorInfo
+from tersor.types import DTYPE_NAMES
 
+RAW: Final = "raw"
+"""The format of values without any header."""
 _NPY_SUFFIX: Final = ".npy"
 _MAX_MEMBER_NBYTES: Final = 2**16 - 1
 """An archive has 16 bits for the length of a member's name."""
 _SAFETENSORS_METADATA: Final = "__metadata__"
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
-    """An array of a ``.tsr`` file, decoded chunk by chunk and converted on the way.
-
-    Attributes:
-        reader: the open file.
-        name: of the array.
-        dtype: to convert to; the array's own for none.
-        advance: called with the bytes written.
-    """
-
-    reader: Reader
-    name: str
-    dtype: torch.dtype
-    advance: Callable[[int], None]
-
-    @property
-    def info(self) -> TensorInfo:
-        """Shape and dtype of what is written."""
-        return TensorInfo(self.reader.arrays[self.name].info.shape, self.dtype)
-
-    @property
-    def plan(self) -> ChunkPlan:
-        """How the file cuts the array."""
-        return self.reader.arrays[self.name].plan
-
-    def chunks(self) -> Iterator[torch.Tensor]:
-        """Decode one chunk after the other, flat."""
-        for x in self.reader.iter_chunks(self.name):
-            yield x.reshape(-1).to(self.dtype)
-            self.advance(x.nbytes)
-
-    def whole(self) -> torch.Tensor:
-        """Decode the array into memory."""
-        values = torch.empty(self.info.shape, dtype=self.dtype)
-        flat = values.view(-1)
-        for chunk, x in zip(self.plan, self.chunks(), strict=True):
-            flat[chunk.start : chunk.stop] = x
-        return values
+def write_arrays(
+    form: str,
+    arrays: Mapping[str, TsrSource],
+    metadata: dict[str, str],
+    output: Output,
+    advance: Advance,
+) -> None:
+    """Write arrays, by their names in the output, in a format that can hold them."""
+    stream = output.stream
+    if form == ".npz":
+        _write_npz(arrays, stream, advance)
+    elif form == ".pt":
+        _write_pt(arrays, stream, advance)
+    elif form == ".safetensors":
+        write_safetensors(arrays, metadata, output, advance)
+    else:
+        (array,) = arrays.values()
+        (_write_raw if form == RAW else _write_npy)(array, stream, advance)
 
 
-def write_raw(array: Decoded, stream: BinaryIO) -> None:
+def _whole(array: TsrSource, advance: Advance) -> torch.Tensor:
+    """Decode an array into memory."""
+    values, plan = torch.empty(array.info.shape, dtype=array.info.dtype), array.entry.plan
+    flat = values.view(-1)
+    for chunk, x in zip(plan, watched(array.chunks(plan), advance), strict=True):
+        flat[chunk.start : chunk.stop] = x
+    return values
+
+
+def _write_raw(array: TsrSource, stream: BinaryIO, advance: Advance) -> None:
     """Write the values alone, little-endian, the last axis fastest."""
-    stream.writelines(as_bytes(x).numpy().data for x in array.chunks())
+    chunks = watched(array.chunks(array.entry.plan), advance)
+    stream.writelines(as_bytes(x).numpy().data for x in chunks)
 
 
-def write_npy(array: Decoded, stream: BinaryIO) -> None:
+def _write_npy(array: TsrSource, stream: BinaryIO, advance: Advance) -> None:
     """Write a ``.npy`` file; raises ``SpecError`` where numpy has no such dtype."""
     write_npy_header(stream, array.info)
-    write_raw(array, stream)
+    _write_raw(array, stream, advance)
 
 
-def write_npz(arrays: Mapping[str, Decoded], stream: BinaryIO) -> None:
-    """Write an uncompressed ``.npz`` archive; the keys must come from ``member_names``."""
-    for array in arrays.values():
-        numpy_dtype(array.dtype)
+def _write_npz(arrays: Mapping[str, TsrSource], stream: BinaryIO, advance: Advance) -> None:
+    """Write an uncompressed ``.npz`` archive; the names must come from ``member_names``."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             # a ZipInfo of our own has a fixed date: the same arrays give the same bytes
             member = zipfile.ZipInfo(name + _NPY_SUFFIX)
             with archive.open(member, "w", force_zip64=True) as entry:
-                write_npy(array, cast("BinaryIO", entry))
+                _write_npy(array, cast("BinaryIO", entry), advance)
 
 
-def write_pt(arrays: Collection[Decoded], stream: BinaryIO) -> None:
+def _write_pt(arrays: Mapping[str, TsrSource], stream: BinaryIO, advance: Advance) -> None:
     """Write a state dict that ``torch.load`` reads with ``weights_only=True``."""
-    tensors = {array.name: array.whole() for array in arrays}
+    tensors = {name: _whole(array, advance) for name, array in arrays.items()}
     try:
         torch.save(tensors, stream)
     except RuntimeError as error:
@@ -134,11 +122,11 @@ def safetensors_metadata(reader: Reader) -> dict[str, str]:
 
 
 def write_safetensors(
-    arrays: Collection[Decoded], metadata: dict[str, str], output: Output
+    arrays: Mapping[str, TsrSource], metadata: dict[str, str], output: Output, advance: Advance
 ) -> None:
     """Write a ``.safetensors`` file of arrays that ``check_safetensors`` has let through."""
     safetensors = load_safetensors()
-    tensors = {array.name: array.whole() for array in arrays}
+    tensors = {name: _whole(array, advance) for name, array in arrays.items()}
     if output.path is None:
         output.stream.write(safetensors.torch.save(tensors, metadata or None))
     else:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 
 from tersor.chunks import Chunk, ChunkPlan
 from tersor.codecs.codec import materialised
+from tersor.container import Reader
 from tersor.errors import SpecError
 from tersor.types import TensorInfo
+
+Advance = Callable[[int], None]
 
 
 class Source(ABC):
@@ -37,6 +41,21 @@ class Source(ABC):
         return (self.chunk(chunk) for chunk in plan)
 
 
+class TsrSource(Source):
+    """An array of a ``.tsr`` file, decoded chunk by chunk and converted to ``dtype``, if any."""
+
+    def __init__(self, reader: Reader, name: str, dtype: torch.dtype | None = None) -> None:
+        self.entry = reader.arrays[name]
+        info = self.entry.info
+        super().__init__(name, info if dtype is None else TensorInfo(info.shape, dtype))
+        self._reader = reader
+
+    def chunk(self, chunk: Chunk) -> torch.Tensor:
+        """See ``Source.chunk``; ``chunk`` must be one of the file's own, as ``entry.plan`` is."""
+        index = chunk.start // self.entry.plan.chunk_size
+        return self._reader.read_chunk(self.name, index).reshape(-1).to(self.info.dtype)
+
+
 class TensorSource(Source):
     """A tensor in memory, or mapped there by whoever loaded it."""
 
@@ -50,9 +69,17 @@ class TensorSource(Source):
         return self._x.view(-1)[chunk.start : chunk.stop]
 
 
-def check_storable(info: TensorInfo, label: str) -> None:
-    """Raise ``SpecError``, which begins with ``label``, if no ``.tsr`` file can hold the array."""
+def watched(chunks: Iterator[torch.Tensor], advance: Advance) -> Iterator[torch.Tensor]:
+    """Yield chunks, and call ``advance`` with the bytes of each when it is done with."""
+    for x in chunks:
+        yield x
+        advance(x.nbytes)
+
+
+@contextmanager
+def labelled(label: str) -> Iterator[None]:
+    """Let every ``SpecError`` of the block begin with ``label``."""
     try:
-        info.check_storable()
+        yield
     except SpecError as error:
         raise SpecError(f"{label}: {error}") from error

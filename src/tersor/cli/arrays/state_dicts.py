@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.cli.arrays.source import Source, TensorSource
+from tersor.cli.arrays.source import Source, TensorSource, labelled
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 from tersor.memory import lacks_memory
 
@@ -92,23 +92,18 @@ def _as_typed(keys: _Keys) -> str:
 
 def _leaves(value: Any, keys: _Keys) -> Iterator[tuple[_Keys, Any]]:
     """Yield everything that is not a container, with the keys that lead to it."""
-    parts: Iterator[tuple[Any, Any]]
-    if isinstance(value, Mapping):
-        parts = iter(value.items())
-    elif isinstance(value, list | tuple):
-        parts = iter(enumerate(value))
-    else:
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
         yield keys, value
         return
-    for key, part in parts:
+    for key, part in value.items():
         yield from _leaves(part, (*keys, key))
 
 
 def _tensor_source(name: str, x: torch.Tensor) -> Source:
-    try:
+    with labelled(f"tensor {name!r}"):
         return TensorSource(name, x)
-    except SpecError as error:
-        raise SpecError(f"tensor {name!r}: {error}") from error
 
 
 def safetensors_sources(path: Path) -> tuple[list[Source], dict[str, str]]:

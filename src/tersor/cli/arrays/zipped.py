@@ -56,12 +56,10 @@ class ZippedSource(Source):
 
     def _read(self, chunks: Iterable[Chunk]) -> Iterator[torch.Tensor]:
         """Yield neighbouring chunks as they are stored."""
-        start = None
         with _member_stream(self._archive, self._member, self._label) as stream:
-            for chunk in chunks:
-                if start is None:
-                    start = self._header.nbytes + chunk.start * self.info.dtype.itemsize
-                    stream.seek(start)
+            for index, chunk in enumerate(chunks):
+                if index == 0:
+                    stream.seek(self._header.nbytes + chunk.start * self.info.dtype.itemsize)
                 values = torch.empty(chunk.stop - chunk.start, dtype=self.info.dtype)
                 rest = values.view(torch.uint8).numpy().data
                 while rest.nbytes:
@@ -115,22 +113,16 @@ def npz_sources(
     sources: list[Source] = []
     left_out: list[str] = []
     for member in archive.infolist():
-        if member.filename.endswith(_SUFFIX):
-            sources.append(_npz_source(path, archive, member, max_nbytes))
-        else:
+        if not member.filename.endswith(_SUFFIX):
             left_out.append(f"{member.filename} (not an array)")
-    return sources, left_out
-
-
-def _npz_source(
-    path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, max_nbytes: int | None
-) -> Source:
-    label = f"array {member.filename!r} of '{path}'"
-    with _member_stream(archive, member, label) as stream:
-        header = read_npy_header(stream, label)
+            continue
+        label = f"array {member.filename!r} of '{path}'"
+        with _member_stream(archive, member, label) as stream:
+            header = read_npy_header(stream, label)
         if member.file_size != header.nbytes + header.info.nbytes:
             raise CorruptDataError(
                 f"{label} has {member.file_size - header.nbytes} bytes of values, not the "
                 f"{header.info.nbytes} that its shape takes"
             )
-    return ZippedSource(archive, member, header, label, max_nbytes)
+        sources.append(ZippedSource(archive, member, header, label, max_nbytes))
+    return sources, left_out
