@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -82,31 +82,6 @@ def verify(
         return _verify_pair(screen, first, second, bound)
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    """One pair of arrays, judged."""
-
-    name: str
-    comparison: Comparison
-    error_bound: float | None
-    ratio: float | None
-    broken: str
-
-    def values(self) -> dict[str, Any]:
-        found = self.comparison
-        return {
-            "name": self.name,
-            "num_values": found.num_values,
-            "max_error": json_number(float(found.max_error)),
-            "error_bound": self.error_bound,
-            "psnr_db": found.psnr_db,
-            "ratio": self.ratio,
-            "num_nonfinite_mismatches": found.num_mismatches,
-            "holds": None if self.error_bound is None and not self.broken else not self.broken,
-            "broken": self.broken,
-        }
-
-
 def _verify_alone(screen: Screen, file: str, stack: ExitStack, max_nbytes: int | None) -> int:
     if Path(file).suffix.lower() in SUFFIXES:
         raise SpecError(f"name what to compare '{file}' with: tersor verify A B")
@@ -136,13 +111,10 @@ def _verify_pair(screen: Screen, first: Inputs, second: Inputs, bound: Bound | N
         for x, y in _pairs(first, second):
             verdicts.append(_judge(x, y, bound))
             advance(x.info.nbytes)
-    broken = [verdict for verdict in verdicts if verdict.broken]
-    screen.result(
-        {"holds": not broken, "arrays": [verdict.values() for verdict in verdicts]},
-        _table(verdicts),
-    )
+    broken = [verdict for verdict in verdicts if verdict["broken"]]
+    screen.result({"holds": not broken, "arrays": verdicts}, _table(verdicts))
     for verdict in broken:
-        screen.say(f"array {verdict.name!r}: {verdict.broken}")
+        screen.say(f"array {verdict['name']!r}: {verdict['broken']}")
     return CHECK_FAILED if broken else 0
 
 
@@ -186,24 +158,33 @@ def _pairs(first: Inputs, second: Inputs) -> list[tuple[Source, Source | None]]:
     return [(source, decoded.get(source.name)) for source in first.sources]
 
 
-def _judge(x: Source, y: Source | None, bound: Bound | None) -> _Verdict:
+def _judge(x: Source, y: Source | None, bound: Bound | None) -> dict[str, Any]:
+    """Compare a pair of arrays; return what ``--json`` says about it."""
     found, entry = Comparison(), y.entry if isinstance(y, TsrSource) else None
-    ratio = None if entry is None else entry.ratio
-    recorded = None if entry is None else entry.error_bound
+    error_bound = None if entry is None else entry.error_bound
     if entry is not None and entry.codec.guarantee == "bit-exact":
-        recorded = 0.0
-    difference = _difference(x, y)
-    if y is None or difference:
-        return _Verdict(x.name, found, recorded, ratio, difference)
-    plan = ChunkPlan(x.info.shape, FILE_CHUNK_VALUES) if entry is None else entry.plan
-    for x_chunk, y_chunk in zip(x.chunks(plan), y.chunks(plan), strict=True):
-        found.add(x_chunk, y_chunk)
-    error_bound = recorded
-    if bound is not None:
-        # what is not a float is stored exactly, and an array without a finite value has no range
-        bounded = x.info.dtype in FLOAT_DTYPES and found.low <= found.high
-        error_bound = bound.resolve(found.low, found.high) if bounded else 0.0
-    return _Verdict(x.name, found, error_bound, ratio, _broken(found, error_bound))
+        error_bound = 0.0
+    broken = _difference(x, y)
+    if y is not None and not broken:
+        plan = ChunkPlan(x.info.shape, FILE_CHUNK_VALUES) if entry is None else entry.plan
+        for x_chunk, y_chunk in zip(x.chunks(plan), y.chunks(plan), strict=True):
+            found.add(x_chunk, y_chunk)
+        if bound is not None:
+            # what is not a float is stored exactly, and an array without a finite value has no range
+            bounded = x.info.dtype in FLOAT_DTYPES and found.low <= found.high
+            error_bound = bound.resolve(found.low, found.high) if bounded else 0.0
+        broken = _broken(found, error_bound)
+    return {
+        "name": x.name,
+        "num_values": found.num_values,
+        "max_error": json_number(float(found.max_error)),
+        "error_bound": error_bound,
+        "psnr_db": found.psnr_db,
+        "ratio": None if entry is None else entry.ratio,
+        "num_nonfinite_mismatches": found.num_mismatches,
+        "holds": None if error_bound is None and not broken else not broken,
+        "broken": broken,
+    }
 
 
 def _broken(found: Comparison, error_bound: float | None) -> str:
@@ -227,25 +208,26 @@ def _difference(x: Source, y: Source | None) -> str:
     return ""
 
 
-def _table(verdicts: list[_Verdict]) -> Table:
+def _table(verdicts: list[dict[str, Any]]) -> Table:
+    words = {True: "holds", False: "[red]broken[/red]", None: "no bound promised"}
     table = Table()
     table.add_column("array", overflow="fold")
     for name in ("values", "max error", "bound", "error / bound", "PSNR", "ratio", "NaN/inf lost"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict")
     for verdict in verdicts:
-        found, bound = verdict.comparison, verdict.error_bound
-        psnr = found.psnr_db
-        held = "holds" if bound is not None else "no bound promised"
+        bound, psnr, ratio = verdict["error_bound"], verdict["psnr_db"], verdict["ratio"]
+        # JSON has no infinity
+        error = math.inf if verdict["max_error"] is None else verdict["max_error"]
         table.add_row(
-            Text(printable(verdict.name)),
-            str(found.num_values),
-            f"{float(found.max_error):.6g}",
+            Text(printable(verdict["name"])),
+            str(verdict["num_values"]),
+            f"{error:.6g}",
             "" if bound is None else f"{bound:.6g}",
-            f"{float(found.max_error) / bound:.4f}" if bound else "",
+            f"{error / bound:.4f}" if bound else "",
             "" if psnr is None else f"{psnr:.1f} dB",
-            "" if verdict.ratio is None else f"{verdict.ratio:.2f}",
-            str(found.num_mismatches),
-            "[red]broken[/red]" if verdict.broken else held,
+            "" if ratio is None else f"{ratio:.2f}",
+            str(verdict["num_nonfinite_mismatches"]),
+            words[verdict["holds"]],
         )
     return table
