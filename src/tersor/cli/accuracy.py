@@ -48,13 +48,16 @@ def accuracy(
     Both directions are compressed. Prints each pair, the mean differences and their 95 % intervals.
     """
     from tersor.bench.embeddings.accuracy import pair_row, run_accuracy
+    from tersor.workloads.data.opening import open_clicks
 
     if seeds < 1:
         raise SpecError(f"--seeds must be at least 1, not {seeds}")
     screen = Screen(as_json=as_json)
 
     def source_of(seed: int) -> ClickSource:
-        return _source(data, seed, samples, max_rows)
+        if data != "synthetic":
+            return open_clicks(data)
+        return open_clicks("synthetic", seed=seed, num_train=samples, max_rows=max_rows)
 
     config = _config(source_of(0), steps, batch, rate, codec, backward)
     pairs: Pairs = []
@@ -69,14 +72,6 @@ def accuracy(
                 file.flush()
     screen.result(_values(pairs), _table(pairs), Text(_sentence(pairs)))
     return 0
-
-
-def _source(data: str, seed: int, samples: int, max_rows: int) -> ClickSource:
-    from tersor.workloads.data.opening import open_clicks
-
-    if data != "synthetic":
-        return open_clicks(data)
-    return open_clicks("synthetic", seed=seed, num_train=samples, max_rows=max_rows)
 
 
 def _config(
@@ -117,9 +112,11 @@ def _values(pairs: Pairs) -> dict[str, Any]:
         }
         for judged in _judgements(pairs)
     }
-    shown = [(pair.seed, pair.first.metrics["auc"], pair.change("auc")) for pair in pairs]
-    names = ("seed", "auc", "auc_change")
-    return {"pairs": [dict(zip(names, one, strict=True)) for one in shown], **changes}
+    shown = [
+        {"seed": pair.seed, "auc": pair.first.metrics["auc"], "auc_change": pair.change("auc")}
+        for pair in pairs
+    ]
+    return {"pairs": shown, **changes}
 
 
 def _table(pairs: Pairs) -> Table:

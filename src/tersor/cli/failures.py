@@ -23,7 +23,6 @@ from tersor.memory import lacks_memory
 
 CHECK_FAILED: Final = 1
 WRONG_USAGE: Final = 2
-INTERRUPTED: Final = _process.INTERRUPTED
 OUTPUT_CLOSED: Final = 141
 """What a shell reports for a program that SIGPIPE ended."""
 
@@ -65,11 +64,15 @@ def exit_code_of(call: Callable[[], int]) -> int:
         return OUTPUT_CLOSED
     except (KeyboardInterrupt, typer.Abort) as error:
         left = str(error) or _process.NOTHING_LEFT
-        sentence, code = f"interrupted; {left}", INTERRUPTED
+        sentence, code = f"interrupted; {left}", _process.INTERRUPTED
     except _UsageError as error:
         sentence, code = _usage_sentence(error), WRONG_USAGE
+    except _USAGE_ERRORS as error:
+        sentence, code = str(error), WRONG_USAGE
     except TersorError as error:
-        sentence, code = _tersor_failure(error)
+        lacks_advice = isinstance(error, CorruptDataError) and ";" not in str(error)
+        way_out = "; get a fresh copy of the file" if lacks_advice else ""
+        sentence, code = f"{error}{way_out}", CHECK_FAILED
     except OSError as error:
         sentence, code = _os_failure(error)
     except (MemoryError, RuntimeError) as error:
@@ -89,14 +92,6 @@ def _usage_sentence(error: Exception) -> str:
     # format_message belongs to click's errors and adds the name of the wrong option
     message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
     return f"{message}; see '{command} --help'"
-
-
-def _tersor_failure(error: TersorError) -> tuple[str, int]:
-    if isinstance(error, _USAGE_ERRORS):
-        return str(error), WRONG_USAGE
-    if isinstance(error, CorruptDataError) and ";" not in str(error):
-        return f"{error}; get a fresh copy of the file", CHECK_FAILED
-    return str(error), CHECK_FAILED
 
 
 def _os_failure(error: OSError) -> tuple[str, int]:

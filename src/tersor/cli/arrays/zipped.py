@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, cast
 
 import torch
 
-from tersor.chunks import Chunk, ChunkPlan
+from tersor.chunks import Chunk
 from tersor.cli.arrays.npy_header import NpyHeader, read_npy_header
 from tersor.cli.arrays.source import Source
 from tersor.errors import CorruptDataError, SpecError
@@ -42,12 +42,10 @@ class ZippedSource(Source):
         self.is_read_whole = header.fortran_order and len(header.info.shape) > 1
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``."""
-        if self.is_read_whole:
-            return self._whole()[chunk.start : chunk.stop].clone()
-        return next(self._read([chunk]))
+        """See ``Source.chunk``; a copy, so that values read as a whole are given back at once."""
+        return next(self.chunks([chunk])).clone()
 
-    def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
+    def chunks(self, plan: Iterable[Chunk]) -> Iterator[torch.Tensor]:
         """See ``Source.chunks``; values read as a whole are held until the last chunk was taken."""
         if self.is_read_whole:
             values = self._whole()
