@@ -42,8 +42,9 @@ class ZippedSource(Source):
         self.is_read_whole = header.fortran_order and len(header.info.shape) > 1
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; a copy, so that values read as a whole are given back at once."""
-        return next(self.chunks([chunk])).clone()
+        """See ``Source.chunk``; a copy where the rest of values read as a whole is to be let go."""
+        values = next(self.chunks([chunk]))
+        return values.clone() if self.is_read_whole else values
 
     def chunks(self, plan: Iterable[Chunk]) -> Iterator[torch.Tensor]:
         """See ``Source.chunks``; values read as a whole are held until the last chunk was taken."""
