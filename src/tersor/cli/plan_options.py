@@ -7,21 +7,18 @@ from typing import Annotated
 from tersor.cli.options import option
 
 Rows = Annotated[
-    list[str] | None,
-    option("--rows", "Result rows to plan from; may be repeated.", "FILE"),
+    list[str] | None, option("--rows", "Result rows to plan from; may be repeated.", "FILE")
 ]
 Check = Annotated[
     str | None,
     option("--check", "Predict measured exchanges from each other, and show errors.", "FILE"),
 ]
 HoldOut = Annotated[
-    str,
-    option("--hold-out", "With --check: predict each link, or each batch, from the rest."),
+    str, option("--hold-out", "With --check: predict each link, or each batch, from the rest.")
 ]
 Ranks = Annotated[str, option("--ranks", "Numbers of ranks, 2 or more.", "N,...")]
 Cluster = Annotated[
-    str | None,
-    option("--cluster", "TOML or JSON with any of the values below.", "FILE"),
+    str | None, option("--cluster", "TOML or JSON with any of the values below.", "FILE")
 ]
 PerNode = Annotated[int | None, option("--ranks-per-node", "Default: 1.", "N")]
 Inter = Annotated[
@@ -29,28 +26,23 @@ Inter = Annotated[
     option("--inter", "Of a node to the others, shared by its ranks; default: 100gbit.", "RATE"),
 ]
 Intra = Annotated[
-    str | None,
-    option("--intra", "Of a rank within its node; default: 2400gbit.", "RATE"),
+    str | None, option("--intra", "Of a rank within its node; default: 2400gbit.", "RATE")
 ]
 Latency = Annotated[
-    str | None,
-    option("--latency", "Of a message between nodes; default: 5us.", "TIME"),
+    str | None, option("--latency", "Of a message between nodes; default: 5us.", "TIME")
 ]
 IntraLatency = Annotated[
-    str | None,
-    option("--intra-latency", "Of a message within a node; default: 2us.", "TIME"),
+    str | None, option("--intra-latency", "Of a message within a node; default: 2us.", "TIME")
 ]
 Efficiency = Annotated[
     float | None,
     option("--efficiency", "Share of a link an all-to-all reaches; default: fitted.", "X"),
 ]
 Batch = Annotated[
-    int | None,
-    option("--batch", "Samples of all ranks per step; default: 65536.", "N"),
+    int | None, option("--batch", "Samples of all ranks per step; default: 65536.", "N")
 ]
 PerRank = Annotated[
-    int | None,
-    option("--batch-per-rank", "Samples of each rank, instead of --batch.", "N"),
+    int | None, option("--batch-per-rank", "Samples of each rank, instead of --batch.", "N")
 ]
 Sample = Annotated[
     int | None,
@@ -65,39 +57,27 @@ Trace = Annotated[
     option("--trace", "Computing from log.jsonl of tersor train dlrm --run-dir.", "FILE"),
 ]
 AllReduce = Annotated[
-    float | None,
-    option("--allreduce-mbytes", "Dense gradients; default: as in the rows.", "MB"),
+    float | None, option("--allreduce-mbytes", "Dense gradients; default: as in the rows.", "MB")
 ]
 Overlap = Annotated[
-    float | None,
-    option("--overlap", "Share of sending hidden by computing; default: 0.", "X"),
+    float | None, option("--overlap", "Share of sending hidden by computing; default: 0.", "X")
 ]
 Sweep = Annotated[
     str | None,
     option("--bandwidth-sweep", "Show the best by bandwidth instead: 1gbit..400gbit.", "LOW..HIGH"),
 ]
 Codecs = Annotated[
-    str | None,
-    option("--codecs", "What to compare; default: all in the rows.", "NAME,..."),
+    str | None, option("--codecs", "What to compare; default: all in the rows.", "NAME,...")
 ]
-Model = Annotated[
-    str | None,
-    option("--input", "The model or dump, of rows with several.", "NAME"),
-]
+Model = Annotated[str | None, option("--input", "The model or dump, of rows with several.", "NAME")]
 Setting = Annotated[
-    str,
-    option("--setting", "A part of the words of look-ups measured in several ways.", "TEXT"),
+    str, option("--setting", "A part of the words of look-ups measured in several ways.", "TEXT")
 ]
 Bound = Annotated[
-    float | None,
-    option("--bound", "Relative bound, of rows of the kernels suite.", "R"),
+    float | None, option("--bound", "Relative bound, of rows of the kernels suite.", "R")
 ]
 Backward = Annotated[str, option("--backward", "Codec of gradients, of rows of codecs.", "NAME")]
 Plot = Annotated[
-    str | None,
-    option("--plot", "Draw speed-ups by ranks, or by bandwidth, as SVG.", "FILE"),
+    str | None, option("--plot", "Draw speed-ups by ranks, or by bandwidth, as SVG.", "FILE")
 ]
-Output = Annotated[
-    str | None,
-    option("--output -o", "Write predictions as JSON lines.", "FILE"),
-]
+Output = Annotated[str | None, option("--output -o", "Write predictions as JSON lines.", "FILE")]
