@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tersor.bench.core.outcome import SuiteOutcome
 from tersor.bench.peers import PEERS, load_peer
 from tersor.cli.bench import show_rows
 from tersor.cli.screen import Screen
@@ -36,7 +37,7 @@ def test_rows_are_shown_written_and_resumed(tersor) -> None:
 
 
 def test_people_see_the_rows_and_the_goals(capsys) -> None:
-    show_rows(Screen(), [make_row()])
+    show_rows(Screen(), [make_row()], SuiteOutcome(), judges=True)
     shown = capsys.readouterr().out
     for words in ("gradients", "flat", "Goals", "flat encodes at 0.40 of memcpy speed"):
         assert words in shown

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -28,6 +28,7 @@ from tersor.codecs import registry
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
+    from tersor.bench.core.outcome import SuiteOutcome
     from tersor.bench.kernels.config import KernelsConfig
 
 app = typer.Typer(help="Measure codecs and peers; one table, one JSON row per measurement.")
@@ -93,8 +94,7 @@ def kernels(
         outcome = run_kernels(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_group=show
         )
-    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals, judges=not smoke)
-    return CHECK_FAILED if outcome.refusals else 0
+    return show_rows(screen, rows.all, outcome, judges=not smoke)
 
 
 @app.command()
@@ -118,6 +118,7 @@ def memory(
     as_json: JsonOption = False,
 ) -> int:
     """Extra memory to compress and decompress a 4 GiB file (16 MiB with --smoke); Linux only."""
+    from tersor.bench.core.outcome import SuiteOutcome
     from tersor.bench.kernels.memory import SMOKE_FILE_NBYTES, MemoryConfig, run_memory
 
     screen = Screen(as_json=as_json)
@@ -131,8 +132,7 @@ def memory(
         row = run_memory(config, done=rows.keys)
         if row is not None:
             rows.append(row)
-    show_rows(screen, rows.all, judges=not smoke)
-    return 0
+    return show_rows(screen, rows.all, SuiteOutcome(), judges=not smoke)
 
 
 class Rows:
@@ -147,12 +147,9 @@ class Rows:
         self._command = command
         self._file = None if path is None else RowFile(path, resume=resume)
         self.all: list[ResultRow] = [] if self._file is None else self._file.rows
+        # of the rows that need not be measured again
+        self.keys = frozenset[str]() if self._file is None else self._file.keys
         self.added: list[ResultRow] = []
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """Keys of the rows that need not be measured again."""
-        return frozenset() if self._file is None else self._file.keys
 
     def append(self, row: ResultRow) -> None:
         """Add a row; it is on the disk when this returns."""
@@ -200,14 +197,15 @@ def _kernels_config(
 def show_rows(
     screen: Screen,
     rows: list[ResultRow],
-    notes: Iterable[str] = (),
-    refusals: Iterable[str] = (),
+    outcome: SuiteOutcome,
     *,
     shown: Sequence[RenderableType] = (),
     summary: Mapping[str, Any] | None = None,
-    judges: bool = True,
-) -> None:
-    """Show rows and goals, as tables or as JSON; ``shown`` and ``summary`` go along.
+    judges: bool,
+) -> int:
+    """Show rows and goals, as tables or as JSON; return the exit code.
+
+    ``shown`` and ``summary`` go along. A broken promise among the outcome's refusals fails.
 
     Unless it ``judges``, one line stands in place of the goals: a smoke run would miss most of them.
     """
@@ -218,8 +216,8 @@ def show_rows(
     values = {
         "rows": [row.to_config() for row in rows],
         "goals": [{**asdict(goal), "met": goal.met} for goal in goals],
-        "notes": list(notes),
-        "refusals": list(refusals),
+        "notes": outcome.notes,
+        "refusals": outcome.refusals,
         **(summary or {}),
     }
     tables = [*shown, *site_tables(rows)]
@@ -231,3 +229,4 @@ def show_rows(
     screen.result(values, *tables, *([goals_table(goals)] if judges else []))
     if not judges:
         screen.say("--smoke measures too little to judge the goals")
+    return CHECK_FAILED if outcome.refusals else 0

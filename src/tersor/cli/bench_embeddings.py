@@ -8,7 +8,6 @@ import typer
 
 from tersor.cli.bench import OutputOption, ResumeOption, Rows, SmokeOption, show_rows
 from tersor.cli.bench_lookups import measure_lookups
-from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import JsonOption, names_of, numbers_of, option, typed_command
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
@@ -193,6 +192,4 @@ def _measure_exchanges(
         outcome = run_embeddings(
             config, done=rows.keys, on_row=rows.append, on_note=screen.say, on_case=show
         )
-    smoke = shared["smoke"]
-    show_rows(screen, rows.all, notes=outcome.notes, refusals=outcome.refusals, judges=not smoke)
-    return CHECK_FAILED if outcome.refusals else 0
+    return show_rows(screen, rows.all, outcome, judges=not shared["smoke"])

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tersor.cli.bench import Rows, show_rows
-from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import check_device, names_of, numbers_of
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
@@ -53,16 +52,14 @@ def measure_lookups(
         outcome = run_lookups(
             config, look_ups, done=rows.keys, on_row=rows.append, on_note=screen.say, on_table=show
         )
-    show_rows(
+    return show_rows(
         screen,
         rows.all,
-        notes=outcome.notes,
-        refusals=outcome.refusals,
+        outcome,
         shown=lookup_tables(rows.all, bandwidths, details=bool(options["--details"])),
         summary={"summary": lookup_summary(rows.all, bandwidths)},
         judges=not shared["smoke"],
     )
-    return CHECK_FAILED if outcome.refusals else 0
 
 
 def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> LookUps:
