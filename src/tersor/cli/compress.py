@@ -29,7 +29,7 @@ from tersor.cli.options import (
     use_threads,
 )
 from tersor.cli.screen import Screen, binary_size, printable
-from tersor.cli.streams import STANDARD, check_output, open_output
+from tersor.cli.streams import STANDARD, Output, check_output, open_output
 from tersor.cli.wording import bound_words, codec_words
 from tersor.codecs import Codec, create, get, registry
 from tersor.codecs.auto import Auto
@@ -189,8 +189,7 @@ def _write(
     chunk_values: int,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Write all arrays; return the size of the file in bytes, and what was written."""
-    codecs = [codec_for(source) for source in inputs.sources]
-    pairs = list(zip(inputs.sources, codecs, strict=True))
+    pairs = [(source, codec_for(source)) for source in inputs.sources]
     # an array without a codec that can hold it is refused before the first one is written
     for source, codec in pairs:
         codec.check_supported(source.info.dtype)
@@ -203,25 +202,9 @@ def _write(
     ):
         with Writer(output.stream) as writer:
             for source, codec in pairs:
-                before_nbytes = output.nbytes
                 metadata = inputs.metadata if source is inputs.sources[0] else {}
-                used, error_bound, reason = _write_array(
-                    writer, source, codec, chunk_values, metadata, advance
-                )
-                nbytes, encoded_nbytes = source.info.nbytes, output.nbytes - before_nbytes
-                arrays.append(
-                    {
-                        "name": source.name,
-                        **source.info.to_config(),
-                        "codec": used.to_config(),
-                        "error_bound": error_bound,
-                        "original_nbytes": nbytes,
-                        "encoded_nbytes": encoded_nbytes,
-                        "ratio": nbytes / max(1, encoded_nbytes),
-                        "num_chunks": len(ChunkPlan(source.info.shape, chunk_values)),
-                        "reason": reason,
-                    }
-                )
+                plan = ChunkPlan(source.info.shape, chunk_values)
+                arrays.append(_write_array(writer, output, source, codec, plan, metadata, advance))
         return output.nbytes, arrays
 
 
@@ -232,31 +215,43 @@ def _num_passes(codec: Codec) -> int:
 
 def _write_array(
     writer: Writer,
+    output: Output,
     source: Source,
     codec: Codec,
-    chunk_values: int,
+    plan: ChunkPlan,
     metadata: Mapping[str, str],
     advance: Advance,
-) -> tuple[Codec, float | None, str]:
-    """Write one array; return the codec that was used, the promised error, and why that codec."""
-    plan = ChunkPlan(source.info.shape, chunk_values)
+) -> dict[str, Any]:
+    """Write one array to the writer's output; return what ``--json`` says about it."""
     error_bound = _error_bound(codec, source, plan, advance)
     reason = ""
     if isinstance(codec, Auto) and error_bound is not None:
         middle = plan[len(plan) // 2]
         codec, reason = codec.choose(source.chunk(middle).view(middle.shape), error_bound)
         error_bound = error_bound if codec.takes_bound() else None
+    before_nbytes = output.nbytes
     writer.add_chunks(
         source.name,
         source.info,
         codec,
         error_bound,
         watched(source.chunks(plan), advance),
-        chunk_values,
+        plan.max_values,
         metadata=metadata,
         reason=reason,
     )
-    return codec, error_bound, reason
+    nbytes, encoded_nbytes = source.info.nbytes, output.nbytes - before_nbytes
+    return {
+        "name": source.name,
+        **source.info.to_config(),
+        "codec": codec.to_config(),
+        "error_bound": error_bound,
+        "original_nbytes": nbytes,
+        "encoded_nbytes": encoded_nbytes,
+        "ratio": nbytes / max(1, encoded_nbytes),
+        "num_chunks": len(plan),
+        "reason": reason,
+    }
 
 
 def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance) -> float | None:
