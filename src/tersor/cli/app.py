@@ -24,6 +24,7 @@ from tersor.cli import (
     train,
     verify,
 )
+from tersor.cli.options import option
 
 app = typer.Typer(
     name="tersor",
@@ -60,9 +61,7 @@ def _show_version(wanted: bool) -> None:
 def _main(
     version: Annotated[
         bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
-        ),
+        option("--version", "Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
     """Compress tensors and arrays within a promised error."""
