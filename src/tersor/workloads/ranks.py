@@ -170,24 +170,29 @@ def lost_peers_explained(rank: int, raised: type[RuntimeError] = RuntimeError) -
         ) from error
 
 
+@contextmanager
+def meeting(
+    rank: int, world_size: int, store: str, timeout: timedelta = _TIMEOUT
+) -> Iterator[None]:
+    """Join ranks of this machine through the file ``store``, with a fair share of its cores."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout
+    )
+    try:
+        yield
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
 def _local_rank(
     work: Callable[..., Any], rank: int, world_size: int, store: str, pipe: Any, options: Any
 ) -> None:
     # loopback only: ranks of one machine must not be seen from outside
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
-    try:
-        dist.init_process_group(
-            "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size,
-            timeout=_TIMEOUT,
-        )  # fmt: skip
+    with suppress(KeyboardInterrupt), pipe, meeting(rank, world_size, store):
         work(rank, pipe.send, **options)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        pipe.close()
-        if dist.is_initialized():
-            dist.destroy_process_group()
 
 
 def run_local_ranks(
@@ -237,10 +242,9 @@ def _receive_all(pipes: dict[Any, int], receive: Callable[[int, Any], None]) -> 
     while pipes:
         ready: list[Any] = wait(list(pipes))
         for pipe in ready:
-            rank = pipes[pipe]
             try:
                 message = pipe.recv()
             except EOFError:
                 del pipes[pipe]
-                continue
-            receive(rank, message)
+            else:
+                receive(pipes[pipe], message)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 import torch
@@ -222,16 +223,20 @@ def test_an_error_where_none_was_allowed_is_the_worst():
     assert Bench._worst(decoded, exact, bounds) == (0.5, 0.0)
 
 
+def _die() -> NoReturn:
+    raise RuntimeError("these are my last words")
+
+
 def test_a_rank_that_dies_ends_the_run_with_its_last_words():
-    processes = RankProcesses("tersor.no_such_module", Loopback(), 2)
-    with pytest.raises(ExchangeError, match="no_such_module"), processes as ranks:
-        ranks.ask({}, timeout_s=60)
+    processes = RankProcesses(_die, Loopback(), 2)
+    with pytest.raises(ExchangeError, match="my last words"), processes as ranks:
+        ranks.set_up({}, timeout_s=60)
 
 
 SCRIPT = """
 import time
-from tersor.workloads.network import RankProcesses, exchange_rank, open_network
-with open_network(2) as network, RankProcesses(exchange_rank.__name__, network, 2):
+from tersor.workloads.network import RankProcesses, open_network
+with open_network(2) as network, RankProcesses(print, network, 2):
     print("ready", flush=True)
     time.sleep(60)
 """

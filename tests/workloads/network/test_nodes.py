@@ -43,9 +43,9 @@ def test_only_what_leaves_a_node_is_on_its_link(num_ranks, per_node):
     try:
         with open_network(num_ranks, per_node) as network:
             network.throttle(Bandwidth(10**9))
-            with RankProcesses(node_rank.__name__, network, num_ranks) as ranks:
+            with RankProcesses(node_rank.counting, network, num_ranks) as ranks:
                 ranks.set_up({}, timeout_s=60)
-                found = ranks.ask({"nbytes": NBYTES}, timeout_s=60)
+                found = ranks.ask(NBYTES, timeout_s=60)
     except BackendUnavailableError as error:
         pytest.skip(f"needs namespaces and tbf: {error}")
     cluster = Cluster(ranks_per_node=per_node, inter_bits_per_s=1.0, intra_bits_per_s=1.0)

@@ -39,10 +39,9 @@ from tersor.workloads.network import (
     Loopback,
     Network,
     RankProcesses,
-    exchange_rank,
     open_network,
 )
-from tersor.workloads.network.exchange_case import Case
+from tersor.workloads.network.exchange_case import Case, measuring
 
 _SET_UP_TIMEOUT_S: Final = 600.0
 _CASE_TIMEOUT_S: Final = 600.0
@@ -173,14 +172,14 @@ def run_embeddings(
         if not wanted:
             return outcome
         on_case(0, len(wanted), f"training for {config.warm_steps} steps")
-        with RankProcesses(exchange_rank.__name__, network, config.num_ranks) as ranks:
+        with RankProcesses(measuring, network, config.num_ranks) as ranks:
             ranks.set_up(config.settings(), _SET_UP_TIMEOUT_S)
             for index, (link, batch) in enumerate(wanted):
                 on_case(index, len(wanted), f"{link or network.kind}, batch {batch}")
                 network.throttle(link or _UNTHROTTLED)
                 gbit_s, asked = (link or _UNTHROTTLED).gbit_s, tuple(suite.contenders)
                 case = Case(batch, gbit_s, config.rounds, _ROUNDS_MAX_S, asked)
-                answers = ranks.ask(case.to_config(), _CASE_TIMEOUT_S)
+                answers = ranks.ask(case, _CASE_TIMEOUT_S)
                 for row in suite.rows(link, batch, answers, outcome):
                     outcome.add(row)
     for sentence in outcome.refusals:

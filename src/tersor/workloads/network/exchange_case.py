@@ -73,19 +73,10 @@ class Case:
     max_s: float
     contenders: tuple[Contender, ...]
 
-    def to_config(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        contenders = [[one.name, one.forward, one.backward] for one in self.contenders]
-        return {
-            "batch": self.batch, "bandwidth_gbit_s": self.bandwidth_gbit_s, "rounds": self.rounds,
-            "max_s": self.max_s, "contenders": contenders,
-        }  # fmt: skip
 
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any]) -> Case:
-        """Rebuild a case from its JSON form."""
-        contenders = tuple(Contender(*one) for one in config["contenders"])
-        return cls(**{**config, "contenders": contenders})
+def measuring(**settings: Any) -> Callable[[Case], dict[str, Any]]:
+    """Make a ``Bench`` of its settings, on a rank of ``RankProcesses``; every message is a ``Case``."""
+    return Bench(**settings).measure
 
 
 class Bench:
@@ -118,10 +109,6 @@ class Bench:
         for _ in range(warm_steps):
             self.run.step()
         self.run.learning_rate = LearningRate(_STILL)
-
-    def close(self) -> None:
-        """Leave the groups."""
-        self.run.close()
 
     def measure(self, case: Case) -> dict[str, Any]:
         """Check and time all contenders; a collective call.

@@ -140,9 +140,10 @@ class NamespacePlan:
 
 
 class Namespaces:
-    """A network of namespaces that exists from ``open`` to ``close``."""
+    """A network of namespaces that exists from ``open`` to ``close``; ``interface`` is that of a node."""
 
     kind: Final = "namespaces"
+    interface: Final = INTERFACE
 
     def __init__(self, num_ranks: int, run: Run = run_command, *, ranks_per_node: int = 1) -> None:
         """Plan the namespaces of this process; nothing is made yet."""
@@ -172,10 +173,6 @@ class Namespaces:
     def prefix(self, rank: int) -> list[str]:
         """Return what a command line begins with to run at a rank's place."""
         return ["ip", "netns", "exec", self.plan.name(rank // self.plan.ranks_per_node)]
-
-    def interface(self) -> str:
-        """Return the name of every node's interface."""
-        return INTERFACE
 
     def throttle(self, bandwidth: Bandwidth) -> None:
         """Give every link a bandwidth."""

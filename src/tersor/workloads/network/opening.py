@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, TypeAlias
 
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.workloads.network.bandwidth import Bandwidth
@@ -20,39 +20,23 @@ _TOOLS: Final = ("ip", "tc")
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
-class Network(Protocol):
-    """Where ranks run."""
-
-    @property
-    def kind(self) -> str:
-        """``"namespaces"`` for throttled links, ``"loopback"`` for one that is not."""
-
-    def prefix(self, rank: int) -> list[str]:
-        """Return what a command line begins with to run at a rank's place."""
-
-    def interface(self) -> str:
-        """Return the interface through which ranks talk."""
-
-    def throttle(self, bandwidth: Bandwidth) -> None:
-        """Give every node's link a bandwidth, where that is possible."""
-
-
 class Loopback:
-    """All ranks in one place, and nothing throttled."""
+    """All ranks in one place, and nothing throttled; else as ``Namespaces``."""
 
     kind: Final = "loopback"
+    interface: Final = "lo"
 
     def prefix(self, rank: int) -> list[str]:
-        """See ``Network.prefix``."""
+        """Return nothing: ranks run where this process does."""
         del rank
         return []
 
-    def interface(self) -> str:
-        """See ``Network.interface``."""
-        return "lo"
-
     def throttle(self, bandwidth: Bandwidth) -> None:
         """Do nothing."""
+
+
+Network: TypeAlias = Namespaces | Loopback
+"""Where ranks run."""
 
 
 def check_available() -> None:

@@ -1,27 +1,27 @@
-"""Processes of ranks, each at its place in a network, that are told what to do line by line.
+"""Processes of ranks, each at its place in a network, that answer what this process asks.
 
-A rank reads JSON lines from its standard input and writes them to its standard output: the first line
-it reads are its settings; then it answers every message with ``{"answer": ...}`` or with
-``{"error": ...}``. A rank whose input ends without ``{"end": true}`` has lost this process, and ends.
+A rank first makes what answers, then gives an answer to each message. One whose pipe ends before it is
+told to end has lost this process, and ends.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import selectors
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Final, Self
 
 from tersor.errors import ExchangeError
 from tersor.workloads.network.opening import Network
 
-_READ_NBYTES: Final = 1 << 16
+_MODULE: Final = "tersor.workloads.network.rank"
 _END_TIMEOUT_S: Final = 5.0
 _KEEP_MEMORY: Final = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
 """Ranks keep what they free. glibc gives large buffers back to the kernel, which on some virtual machines
@@ -31,17 +31,19 @@ takes 100 us to hand out a page again: copies of 3 MB then took 80 ms and hid wh
 class RankProcesses:
     """All ranks of one program; use as a context manager, which leaves no process behind."""
 
-    def __init__(self, module: str, network: Network, num_ranks: int) -> None:
-        """Name the module that every rank runs; nothing is started yet."""
-        self._module, self._network, self.num_ranks = module, network, num_ranks
+    def __init__(
+        self, make: Callable[..., Callable[[Any], Any]], network: Network, num_ranks: int
+    ) -> None:
+        """Say what makes the function that answers; it can be imported by name. Nothing is started yet."""
+        self._make, self._network, self.num_ranks = make, network, num_ranks
         self._processes: list[subprocess.Popen[bytes]] = []
-        self._rests = [b""] * num_ranks
+        self._pipes: list[Any] = []
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="tersor-ranks-")
         try:
             for rank in range(self.num_ranks):
-                self._processes.append(self._started(rank))
+                self._start(rank)
         except BaseException:
             self._end(at_once=True)
             raise
@@ -53,31 +55,35 @@ class RankProcesses:
     def _errors(self, rank: int) -> Path:
         return Path(self._folder.name) / f"rank-{rank}.txt"
 
-    def _started(self, rank: int) -> subprocess.Popen[bytes]:
-        command = [*self._network.prefix(rank), sys.executable, "-m", self._module]
+    def _start(self, rank: int) -> None:
+        ours, theirs = Pipe()
+        self._pipes.append(ours)
+        fd = theirs.fileno()
+        command = [*self._network.prefix(rank), sys.executable, "-m", _MODULE, str(fd)]
         # what this process can import, its ranks can
         paths = os.pathsep.join(path for path in sys.path if path)
-        changes = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": self._network.interface()}
-        with self._errors(rank).open("wb") as errors:
+        changes = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": self._network.interface}
+        with theirs, self._errors(rank).open("wb") as errors:
             # a session of its own: Ctrl-C reaches this process alone, which then ends the ranks
-            return subprocess.Popen(  # noqa: S603 (our own interpreter and module)
+            process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
                 command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                stdout=errors,
                 stderr=errors,
+                pass_fds=(fd,),
                 env={**_KEEP_MEMORY, **os.environ, **changes},
                 start_new_session=True,
             )
+        self._processes.append(process)
 
-    def set_up(self, settings: Mapping[str, Any], timeout_s: float) -> list[Any]:
-        """Give every rank its settings, with ``rank``, ``num_ranks`` and ``store`` added."""
-        store = str(Path(self._folder.name) / "store")
-        known = {"num_ranks": self.num_ranks, "store": store}
-        messages = [{**settings, **known, "rank": rank} for rank in range(self.num_ranks)]
-        return self._asked(messages, timeout_s)
+    def set_up(self, settings: Mapping[str, Any], timeout_s: float) -> None:
+        """Join the ranks, and let each make what answers from ``settings``; raises as ``ask`` does."""
+        place = {"store": str(Path(self._folder.name) / "store"), "world_size": self.num_ranks}
+        ranks = range(self.num_ranks)
+        self._asked([(self._make, settings, {**place, "rank": rank}) for rank in ranks], timeout_s)
 
-    def ask(self, message: Mapping[str, Any], timeout_s: float) -> list[Any]:
-        """Give every rank a message and return the answers, by rank.
+    def ask(self, message: Any, timeout_s: float) -> list[Any]:
+        """Give every rank a message, which is not None, and return the answers, by rank.
 
         Raises:
             ExchangeError: a rank failed or died, or answers took too long.
@@ -85,56 +91,30 @@ class RankProcesses:
         return self._asked([message] * self.num_ranks, timeout_s)
 
     def _asked(self, messages: list[Any], timeout_s: float) -> list[Any]:
-        for rank, message in enumerate(messages):
-            self._send(rank, message)
-        deadline = time.monotonic() + timeout_s
-        answers: dict[int, Any] = {}
-        with selectors.DefaultSelector() as selector:
-            for rank, process in enumerate(self._processes):
-                selector.register(process.stdout or 0, selectors.EVENT_READ, rank)
+        rank, answers, deadline = 0, dict[int, Any](), time.monotonic() + timeout_s
+        try:
+            for rank, message in enumerate(messages):
+                self._pipes[rank].send(message)
             while len(answers) < self.num_ranks:
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                ready = wait(self._pipes, max(0.0, deadline - time.monotonic()))
                 if not ready:
                     raise ExchangeError(f"ranks gave no answer within {timeout_s:.0f} s")
-                for key, _ in ready:
-                    for line in self._lines(key.data):
-                        answers[key.data] = _answer(key.data, json.loads(line))
+                for pipe in ready:
+                    rank = self._pipes.index(pipe)
+                    answers[rank] = _answer(rank, self._pipes[rank].recv())
+        except (EOFError, OSError) as error:
+            said = self._errors(rank).read_text(errors="replace").strip().splitlines()
+            last = said[-1] if said else "it said nothing"
+            raise ExchangeError(f"rank {rank} ended before it was done: {last}") from error
         return [answers[rank] for rank in range(self.num_ranks)]
-
-    def _send(self, rank: int, message: Any) -> None:
-        stdin = self._processes[rank].stdin
-        try:
-            if stdin is not None:
-                stdin.write(json.dumps(message).encode() + b"\n")
-                stdin.flush()
-        except BrokenPipeError as error:
-            raise self._death(rank) from error
-
-    def _lines(self, rank: int) -> list[bytes]:
-        """Return the whole lines that a rank has written by now."""
-        stdout = self._processes[rank].stdout
-        data = b"" if stdout is None else os.read(stdout.fileno(), _READ_NBYTES)
-        if not data:
-            raise self._death(rank)
-        *lines, self._rests[rank] = (self._rests[rank] + data).split(b"\n")
-        return lines
-
-    def _death(self, rank: int) -> ExchangeError:
-        said = self._errors(rank).read_text(errors="replace").strip().splitlines()
-        last = said[-1] if said else "it said nothing"
-        return ExchangeError(f"rank {rank} ended before it was done: {last}")
 
     def _end(self, *, at_once: bool) -> None:
         """Ask ranks to end, and kill those that do not, or all of them at once."""
-        for process in self._processes:
+        for process, pipe in zip(self._processes, self._pipes, strict=False):
             if at_once:
                 process.kill()
-            try:
-                if process.stdin is not None:
-                    process.stdin.write(b'{"end": true}\n')
-                    process.stdin.close()
-            except BrokenPipeError:
-                continue
+            with pipe, suppress(OSError):
+                pipe.send(None)
         deadline = time.monotonic() + _END_TIMEOUT_S
         for process in self._processes:
             try:
@@ -142,12 +122,10 @@ class RankProcesses:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
         self._folder.cleanup()
 
 
-def _answer(rank: int, line: Any) -> Any:
-    if "error" in line:
-        raise ExchangeError(f"rank {rank} failed: {line['error']}")
-    return line["answer"]
+def _answer(rank: int, found: Mapping[str, Any]) -> Any:
+    if "error" in found:
+        raise ExchangeError(f"rank {rank} failed: {found['error']}")
+    return found["answer"]
