@@ -10,7 +10,7 @@ import pytest
 
 from tersor.bench.core.rows import RowFile, read_rows
 from tersor.bench.embeddings.planning.check import check
-from tersor.bench.embeddings.planning.description import KEYS, Description
+from tersor.bench.embeddings.planning.description import KEYS, Workload
 from tersor.bench.page import filled
 from tersor.errors import SpecError
 from tests.arch.source_files import REPOSITORY
@@ -174,7 +174,7 @@ def test_the_examples_of_the_page_run(tersor) -> None:
 def test_the_cluster_file_on_the_page_says_everything_it_can() -> None:
     [block] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
     said = tomllib.loads(block)
-    Description.parse(said)
+    Workload.parse(said)
     assert {*said, "batch_per_rank"} == set(KEYS)
 
 

@@ -18,7 +18,7 @@ from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.embeddings.planning.description import Description, Workload
+    from tersor.bench.embeddings.planning.description import Workload
     from tersor.bench.embeddings.planning.model import Fit, Model
     from tersor.planning import Advice
 
@@ -106,8 +106,9 @@ def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) ->
             raise SpecError(f"{parameter.opts[0]} is for {what}")
 
 
-def _description(cluster: str | None, trace: str | None, options: Mapping[str, Any]) -> Description:
-    from tersor.bench.embeddings.planning.description import Description
+def _description(
+    cluster: str | None, trace: str | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
     from tersor.bench.embeddings.planning.trace import computing_s
     from tersor.planning import read_cluster_file
 
@@ -124,7 +125,7 @@ def _description(cluster: str | None, trace: str | None, options: Mapping[str, A
     for one, other in (("batch", "batch_per_rank"), ("batch_per_rank", "batch")):
         if one in given and other not in given:
             said.pop(other, None)
-    return Description.parse({**said, **given})
+    return {**said, **given}
 
 
 def _compare_batches(

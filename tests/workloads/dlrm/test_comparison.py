@@ -3,7 +3,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from tersor.bench.embeddings.planning.trace import computing_of
+from tersor.bench.embeddings.planning.trace import computing_s
 from tersor.workloads.data.synthetic import SyntheticClicks
 from tersor.workloads.dlrm import DlrmConfig, DlrmRun
 from tersor.workloads.dlrm.comparison import DlrmOutcome
@@ -21,4 +21,4 @@ def test_every_step_is_timed_at_any_number_of_steps() -> None:
     plain = partial(DlrmRun, config, source)
     train_each(0, sent.append, settings={"plain": plain}, eval_every=0)
     [outcome] = [one for one in sent if isinstance(one, DlrmOutcome)]
-    assert computing_of(outcome.lines, "the run") > 0
+    assert computing_s("the run", outcome.lines) > 0

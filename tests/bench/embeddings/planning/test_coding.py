@@ -10,7 +10,6 @@ from msgspec import structs
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning import coding
 from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups
-from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_rows
 from tersor.bench.embeddings.planning.tables import plan_cells
 from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
@@ -170,9 +169,9 @@ def test_times_far_from_what_was_measured_are_told_to_be_guesses():
     # 4 ranks that have 1 MB each of two tables: 500 kB for a rank
     fit = fit_lookups(look_ups("rows"))
     assert fit.measured_nbytes == (5e5, 5e5)
-    near = fit.model(Description.parse({"batch_per_rank": 4000}))
+    near = fit.model({"batch_per_rank": 4000})
     assert fit.beyond(near, [8]) is None
-    far = fit.model(Description.parse({"batch_per_rank": 100_000}))
+    far = fit.model({"batch_per_rank": 100_000})
     words = "a rank codes 12.8 MB here, and 0.5 MB were measured"
     assert fit.beyond(far, [8]) == f"coding times are guesses: {words}"
 

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.bench.embeddings.planning.description import KEYS, Description, Workload
+from tersor.bench.embeddings.planning.description import KEYS, Workload
 from tersor.errors import SpecError
-from tersor.planning import read_cluster_file
+from tersor.planning import Cluster, read_cluster_file
 
 TOML = """
 ranks_per_node = 8
@@ -21,22 +21,23 @@ efficiency = 0.8
 
 def test_a_file_describes_cluster_and_step(tmp_path):
     (tmp_path / "a.toml").write_text(TOML)
-    found = Description.parse(read_cluster_file(tmp_path / "a.toml"))
-    assert found.cluster.ranks_per_node == 8
-    assert found.cluster.inter_bits_per_s == 4e11
-    assert found.cluster.intra_bits_per_s == 3.6e12
-    assert found.cluster.inter_latency_s == 4e-6
-    assert found.workload.rows_per_slice(64) == 2048
-    assert (found.workload.compute_s, found.workload.allreduce_nbytes) == (0.0125, 4e7)
-    assert (found.workload.overlap, found.workload.efficiency) == (0.25, 0.8)
+    values = read_cluster_file(tmp_path / "a.toml")
+    cluster, workload = Cluster.parse(values), Workload.parse(values)
+    assert cluster.ranks_per_node == 8
+    assert cluster.inter_bits_per_s == 4e11
+    assert cluster.intra_bits_per_s == 3.6e12
+    assert cluster.inter_latency_s == 4e-6
+    assert workload.rows_per_slice(64) == 2048
+    assert (workload.compute_s, workload.allreduce_nbytes) == (0.0125, 4e7)
+    assert (workload.overlap, workload.efficiency) == (0.25, 0.8)
     (tmp_path / "b.json").write_text('{"inter": "1gbit", "batch_per_rank": 7}')
-    assert Description.parse(read_cluster_file(tmp_path / "b.json")).workload.rows_per_slice(9) == 7
+    assert Workload.parse(read_cluster_file(tmp_path / "b.json")).rows_per_slice(9) == 7
 
 
 def test_a_batch_is_that_of_all_ranks_or_of_each():
-    given = Description.parse({"batch_per_rank": 7}).workload
+    given = Workload.parse({"batch_per_rank": 7})
     assert (given.batch, given.rows_per_slice(64)) == (None, 7)
-    assert Description.parse({}).workload.rows_per_slice(64) == 1024
+    assert Workload.parse({}).rows_per_slice(64) == 1024
     with pytest.raises(SpecError, match="not both"):
         Workload(batch=7, batch_per_rank=7)
 
@@ -64,7 +65,7 @@ def test_a_batch_is_that_of_all_ranks_or_of_each():
 )
 def test_what_cannot_be_meant_is_refused(values, words):
     with pytest.raises(SpecError, match=words):
-        Description.parse(values)
+        Workload.parse(values), Cluster.parse(values)
 
 
 def test_every_key_is_an_option():

@@ -13,7 +13,6 @@ from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import read_rows
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning.check import LEAST_HITS, check, check_cells
-from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, fit_rows
 from tersor.bench.embeddings.planning.tables import (
     bandwidth_figure,
@@ -93,7 +92,7 @@ ROWS = every_row()
 
 
 def planned(fit, **values):
-    return fit.model(Description.parse({"latency": "0us", **values}))
+    return fit.model({"latency": "0us", **values})
 
 
 def test_known_costs_are_found_again():

@@ -12,7 +12,6 @@ from rich.table import Table
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
 from tersor.bench.core.tables import terminal_table
-from tersor.bench.embeddings.planning.description import Description
 from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
 from tersor.bench.embeddings.planning.model import Fit, Model
 from tersor.errors import SpecError
@@ -166,7 +165,7 @@ def _model(fit: Fit, times: ExchangeTimes) -> Model:
         "ranks_per_node": times.ranks_per_node, "inter": times.link, "batch": times.batch,
         "latency": "0us", "intra_latency": "0us",
     }  # fmt: skip
-    return fit.model(Description.parse(said))
+    return fit.model(said)
 
 
 def _constants(fit: Fit) -> str:

@@ -1,4 +1,4 @@
-"""The cluster and the training step of look-ups that a plan is made for, as a user describes them."""
+"""The training step of look-ups that a plan is made for, as a user describes it beside a cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from tersor.errors import SpecError
-from tersor.planning import Cluster
 from tersor.planning.cluster import DEFAULTS, read_count
 
 _COUNTS: Final = ("batch", "batch_per_rank", "sample_nbytes")
@@ -45,6 +44,29 @@ class Workload:
         if self.batch is not None and self.batch_per_rank is not None:
             raise SpecError("give the batch of all ranks or that per rank, not both")
 
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """Read the values of a file, of options, or of both together; ``Cluster.parse`` reads others.
+
+        Raises:
+            SpecError: a key that neither knows, or a value that cannot be meant.
+        """
+        unknown = [key for key in values if key not in KEYS]
+        if unknown:
+            raise SpecError(f"a cluster has no {unknown[0]!r}; it may have {', '.join(KEYS)}")
+        compute_ms = _number(values, "compute_ms", 0, math.inf)
+        mbytes = _number(values, "allreduce_mbytes", 0, math.inf)
+        efficiency = _number(values, "efficiency", 0, 1)
+        if efficiency == 0:
+            raise SpecError("the efficiency of links must be above 0")
+        return cls(
+            **{key: read_count(values, key) for key in _COUNTS if key in values},
+            compute_s=None if compute_ms is None else compute_ms / 1e3,
+            allreduce_nbytes=None if mbytes is None else mbytes * 1e6,
+            overlap=_number(values, "overlap", 0, 1) or 0.0,
+            efficiency=efficiency,
+        )
+
     def rows_per_slice(self, num_ranks: int) -> float:
         """Return the samples of one rank, which are the rows it gets of each table.
 
@@ -60,38 +82,6 @@ class Workload:
                 "or --batch-per-rank"
             )
         return batch / num_ranks
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """What a plan is made for."""
-
-    cluster: Cluster
-    workload: Workload
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Read the values of a file, of options, or of both together.
-
-        Raises:
-            SpecError: a key or a value that cannot be meant.
-        """
-        unknown = [key for key in values if key not in KEYS]
-        if unknown:
-            raise SpecError(f"a cluster has no {unknown[0]!r}; it may have {', '.join(KEYS)}")
-        compute_ms = _number(values, "compute_ms", 0, math.inf)
-        mbytes = _number(values, "allreduce_mbytes", 0, math.inf)
-        efficiency = _number(values, "efficiency", 0, 1)
-        if efficiency == 0:
-            raise SpecError("the efficiency of links must be above 0")
-        workload = Workload(
-            **{key: read_count(values, key) for key in _COUNTS if key in values},
-            compute_s=None if compute_ms is None else compute_ms / 1e3,
-            allreduce_nbytes=None if mbytes is None else mbytes * 1e6,
-            overlap=_number(values, "overlap", 0, 1) or 0.0,
-            efficiency=efficiency,
-        )
-        return cls(Cluster.parse(values), workload)
 
 
 def _number(values: Mapping[str, Any], key: str, least: float, most: float) -> float | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
-from tersor.bench.embeddings.planning.description import Description, Workload
+from tersor.bench.embeddings.planning.description import Workload
 from tersor.errors import SpecError
 from tersor.planning import (
+    Cluster,
     CodecCosts,
     Collective,
     Line,
@@ -169,15 +170,22 @@ class Fit:
             f"steps are without {' and '.join(parts)}: the rows do not tell it" if parts else None
         )
 
-    def model(self, description: Description) -> Model:
-        """Return the model of a described cluster; what was described goes before what was fitted."""
-        workload = description.workload
+    def model(self, described: Mapping[str, Any]) -> Model:
+        """Return the model of a cluster; what was described goes before what was fitted.
+
+        Args:
+            described: the values of a file or of options, with keys of ``description.KEYS``.
+
+        Raises:
+            SpecError: a key or a value that cannot be meant.
+        """
+        workload = Workload.parse(described)
         compute = Line() if self.compute is None else self.compute
         nbytes = workload.allreduce_nbytes
         return Model(
             profiles=self.profiles,
             transport=self.transport,
-            cluster=description.cluster,
+            cluster=Cluster.parse(described),
             workload=workload,
             sample_nbytes=workload.sample_nbytes or self.sample_nbytes,
             compute=compute if workload.compute_s is None else Line(workload.compute_s),

@@ -13,7 +13,7 @@ from tersor.bench.core.row_checks import is_number
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import markdown_table, terminal_table
 from tersor.bench.embeddings.planning.check import SUMMARY_COLUMNS, check, summary_cells
-from tersor.bench.embeddings.planning.description import KEYS, Description
+from tersor.bench.embeddings.planning.description import KEYS
 from tersor.bench.embeddings.planning.fit import fit_rows
 from tersor.bench.embeddings.planning.model import Model
 from tersor.bench.plots import line_chart
@@ -260,8 +260,7 @@ def _planned(rows: Sequence[ResultRow], options: Mapping[str, str]) -> tuple[Mod
         rows, codecs=codecs, model=options.get("input"), bound=bound,
         backward=options.get("backward", BASELINE),
     )  # fmt: skip
-    description = Description.parse({k: v for k, v in said.items() if k in KEYS})
-    return fit.model(description), ranks
+    return fit.model({k: v for k, v in said.items() if k in KEYS}), ranks
 
 
 def _value(text: str) -> Any:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from tersor.bench.embeddings.planning.description import Description
+from tersor.bench.embeddings.planning.description import Workload
 from tersor.bench.embeddings.planning.model import Model, Profile
-from tersor.bench.embeddings.planning.trace import computing_of
-from tersor.planning import BASELINE, CodecCosts, Line, RatioCurve, Transport
+from tersor.bench.embeddings.planning.trace import computing_s
+from tersor.planning import BASELINE, Cluster, CodecCosts, Line, RatioCurve, Transport
 from tersor.workloads.dlrm.comparison import DlrmOutcome
 
 GBIT_S: Final = (1.0, 10.0, 100.0)
@@ -55,7 +55,6 @@ def predicted_links(
 
 
 def _model(plain: DlrmOutcome, small: DlrmOutcome, batch: int, num_ranks: int) -> Model:
-    described = Description.parse({"batch": batch})
     rows = batch / num_ranks
     profiles = {
         name: Profile(name, _one_way(one, "forward", rows), _one_way(one, "backward", rows))
@@ -65,10 +64,10 @@ def _model(plain: DlrmOutcome, small: DlrmOutcome, batch: int, num_ranks: int) -
     return Model(
         profiles=profiles,
         transport=Transport(),
-        cluster=described.cluster,
-        workload=described.workload,
+        cluster=Cluster.parse({}),
+        workload=Workload(batch=batch),
         sample_nbytes=sent_nbytes / batch,
-        compute=Line(computing_of(plain.lines, f"the run {plain.name!r}")),
+        compute=Line(computing_s(f"the run {plain.name!r}", plain.lines)),
     )
 
 
