@@ -22,14 +22,13 @@ from tersor.sites.embeddings import AdaptiveBounds, ClassBounds, Decay
 from tersor.workloads.network import Bandwidth, Loopback, RankProcesses, opening
 from tersor.workloads.network.exchange_case import Bench
 from tersor.workloads.network.namespaces import (
-    NamespacePlan,
     Namespaces,
     remove_leftovers,
     run_command,
 )
 from tests.processes import assert_ended, children_of
 
-PLAN = NamespacePlan(pid=7, num_ranks=3)
+PLAN = Namespaces(3, pid=7)
 
 
 def _allowed() -> bool:
@@ -90,7 +89,7 @@ def test_every_rank_has_an_address_and_no_link_is_made_outside_the_namespaces():
 
 
 def test_both_ends_of_every_link_are_throttled_with_a_burst_that_is_short():
-    shaped = [c for c in PLAN.throttle(Bandwidth(10**9)) if c[0] == "tc"]
+    shaped = [c for c in PLAN.shaping(Bandwidth(10**9)) if c[0] == "tc"]
     ends = {(c[2], c[6]) for c in shaped}
     ranks = range(3)
     assert ends == {(f"tersor-7-{r}", "link0") for r in ranks} | {
@@ -116,7 +115,7 @@ def test_a_kernel_that_cannot_throttle_leaves_nothing():
     namespaces = Namespaces(2, run)
     with pytest.raises(BackendUnavailableError, match="no tbf"):
         namespaces.open()
-    names = namespaces.plan.names
+    names = namespaces.names
     assert run.commands[-3:] == [f"ip netns delete {name}" for name in names]
 
 

@@ -7,24 +7,23 @@ import pytest
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.planning import Cluster, Pattern, Traffic
 from tersor.workloads.network import Bandwidth, RankProcesses, open_network
-from tersor.workloads.network.namespaces import NamespacePlan, Namespaces
+from tersor.workloads.network.namespaces import Namespaces
 from tests.workloads.network import node_rank
 
 NBYTES = 7_999_992
 
 
 def test_ranks_of_a_node_share_its_namespace_its_address_and_its_link():
-    plan = NamespacePlan(pid=7, num_ranks=5, ranks_per_node=2)
+    plan = Namespaces(5, lambda _: "", ranks_per_node=2, pid=7)
     assert plan.names == ["tersor-7-hub", "tersor-7-0", "tersor-7-1", "tersor-7-2"]
     added = [" ".join(one) for one in plan.build() if "address" in one]
     assert [one.split()[5] for one in added] == ["10.77.0.1/24", "10.77.0.2/24", "10.77.0.3/24"]
-    shaped = {(one[2], one[6]) for one in plan.throttle(Bandwidth(10**9)) if one[0] == "tc"}
+    shaped = {(one[2], one[6]) for one in plan.shaping(Bandwidth(10**9)) if one[0] == "tc"}
     # both ends of the link of each node, and no loopback
     assert shaped == {(f"tersor-7-{node}", "link0") for node in range(3)} | {
         ("tersor-7-hub", f"port{node}") for node in range(3)
     }
-    namespaces = Namespaces(5, lambda _: "", ranks_per_node=2)
-    places = [namespaces.prefix(rank)[-1] for rank in range(5)]
+    places = [plan.prefix(rank)[-1] for rank in range(5)]
     assert [place.rsplit("-", 1)[1] for place in places] == ["0", "0", "1", "1", "2"]
 
 

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from tersor.errors import SpecError
 from tersor.policy.decay import SHAPES
 from tersor.sites.embeddings import AdaptiveBounds
-
-VARIABLES = {
-    "TIGHTEN_EB_TABLES": "numbers of the tables with the tight bound",
-    "LOOSEN_EB_TABLES": "numbers of those with the loose one",
-    "TIGHTEN_EB_VALUE": "the tight bound",
-    "LOOSEN_EB_VALUE": "the loose bound",
-    "BASE_ERROR_BOUND": "the bound of all others",
-    "EB_CONSTANT": "how many times looser bounds are at the start",
-    "EARLY_STAGE": "iterations until they are final",
-    "DECAY_FUNC": "step, linear, log or constant",
-}
-
-_BOUNDS = {"TIGHTEN_EB_VALUE": "tight", "BASE_ERROR_BOUND": "base", "LOOSEN_EB_VALUE": "loose"}
-_TABLES = {"TIGHTEN_EB_TABLES": "tight", "LOOSEN_EB_TABLES": "loose"}
 
 
 def _tables(name: str, text: str) -> frozenset[int]:
@@ -39,35 +25,42 @@ def _number(name: str, text: str) -> float:
         raise SpecError(f"{name} must be a number, not {text!r}") from error
 
 
+def _whole(name: str, text: str) -> int:
+    return int(_number(name, text))
+
+
+def _shape(name: str, text: str) -> str:
+    if text.lower() not in SHAPES:
+        raise SpecError(f"{name} must be one of {', '.join(SHAPES)}")
+    return text.lower()
+
+
+_VARIABLES: Final[Mapping[str, tuple[str, str, Callable[[str, str], Any]]]] = {
+    "TIGHTEN_EB_TABLES": ("own", "tight", _tables),
+    "LOOSEN_EB_TABLES": ("own", "loose", _tables),
+    "TIGHTEN_EB_VALUE": ("bounds", "tight", _number),
+    "LOOSEN_EB_VALUE": ("bounds", "loose", _number),
+    "BASE_ERROR_BOUND": ("bounds", "base", _number),
+    "EB_CONSTANT": ("decay", "magnitude", _number),
+    "EARLY_STAGE": ("decay", "end", _whole),
+    "DECAY_FUNC": ("decay", "shape", _shape),
+}
+"""Which part of ``AdaptiveBounds`` a variable sets, and how it is read."""
+
+
 def bounds_from(environment: Mapping[str, str], given: AdaptiveBounds) -> AdaptiveBounds:
     """Return ``given`` with what the variables say.
 
     Raises:
         SpecError: a variable makes no sense; the sentence names it.
     """
-    found = {name: environment[name] for name in VARIABLES if environment.get(name, "").strip()}
-    bounds = {
-        name: _number(variable, found[variable])
-        for variable, name in _BOUNDS.items()
-        if variable in found
-    }
-    tables: dict[str, Any] = {
-        name: _tables(variable, found[variable])
-        for variable, name in _TABLES.items()
-        if variable in found
-    }
-    decay: dict[str, Any] = {}
-    if "EB_CONSTANT" in found:
-        decay["magnitude"] = _number("EB_CONSTANT", found["EB_CONSTANT"])
-    if "EARLY_STAGE" in found:
-        decay["end"] = int(_number("EARLY_STAGE", found["EARLY_STAGE"]))
-    if "DECAY_FUNC" in found:
-        decay["shape"] = found["DECAY_FUNC"].strip().lower()
-        if decay["shape"] not in SHAPES:
-            raise SpecError(f"DECAY_FUNC must be one of {', '.join(SHAPES)}")
+    said: dict[str, dict[str, Any]] = {"own": {}, "bounds": {}, "decay": {}}
+    for name, (part, field, read) in _VARIABLES.items():
+        if text := environment.get(name, "").strip():
+            said[part][field] = read(name, text)
     return replace(
         given,
-        bounds=replace(given.bounds, **bounds),
-        decay=replace(given.decay, **decay),
-        **tables,
+        bounds=replace(given.bounds, **said["bounds"]),
+        decay=replace(given.decay, **said["decay"]),
+        **said["own"],
     )

@@ -115,22 +115,15 @@ class Dlrm(nn.Module):
         """Return the rows of this rank's tables, [samples, dim] each, for ids [samples, tables]."""
         return [self.tables[str(table)](ids[:, table]) for table in self.table_numbers]
 
-    def forward(
-        self,
-        batch: ClickBatch,
-        exchange: Exchange,
-        own: slice,
-        batches: Sequence[int] | None = None,
-    ) -> torch.Tensor:
+    def forward(self, batch: ClickBatch, exchange: Exchange, own: slice) -> torch.Tensor:
         """Return the logits of this rank's samples.
 
         Args:
             batch: the samples of all ranks.
             exchange: sends looked-up rows to the ranks of their samples.
             own: which samples are this rank's.
-            batches: samples of each rank, if not equal.
         """
-        pending = exchange.start(self.look_up(batch.ids), batches)
+        pending = exchange.start(self.look_up(batch.ids))
         dense = self.bottom(batch.dense[own])
         vectors = torch.stack([dense, *pending.wait()], 1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)

@@ -11,9 +11,8 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final
 
 from tersor.errors import BackendUnavailableError
@@ -24,7 +23,7 @@ Run = Callable[[Command], str]
 """Runs a command and returns what it wrote; raises ``BackendUnavailableError`` if it failed."""
 
 INTERFACE: Final = "link0"
-_NAME: Final = re.compile(r"tersor-(\d+)-(?:hub|\d+)")
+_NAME: Final = re.compile(r"(tersor-(\d+)-(?:hub|\d+))(?!\S)")
 _SUBNET: Final = "10.77.0"
 MAX_RANKS: Final = 64
 _BURST_S: Final = 200e-6
@@ -60,49 +59,52 @@ def run_command(command: Command) -> str:
     return done.stdout
 
 
-@dataclass(frozen=True, slots=True)
-class NamespacePlan:
-    """The namespaces of one process, and the commands that make, throttle and remove them.
+class Namespaces:
+    """The namespaces of one process, as a network that exists from ``open`` to ``close``.
 
     Attributes:
-        pid: of the process that owns them; part of every name.
-        num_ranks: how many ranks there are.
-        ranks_per_node: how many of them share a namespace and its link; the last may have fewer.
+        kind: of the network.
+        interface: the name of every node's interface.
+        names: all namespaces, that of the bridge first.
     """
 
-    pid: int
-    num_ranks: int
-    ranks_per_node: int = 1
+    kind: Final = "namespaces"
+    interface: Final = INTERFACE
 
-    @property
-    def nodes(self) -> range:
-        """The numbers of all nodes."""
-        return range(-(-self.num_ranks // self.ranks_per_node))
+    def __init__(
+        self,
+        num_ranks: int,
+        run: Run = run_command,
+        *,
+        ranks_per_node: int = 1,
+        pid: int | None = None,
+    ) -> None:
+        """Plan the namespaces; nothing is made yet.
 
-    @property
-    def hub(self) -> str:
-        """The namespace of the bridge."""
-        return f"tersor-{self.pid}-hub"
+        Args:
+            num_ranks: how many ranks there are.
+            run: runs the commands that make, throttle and remove namespaces.
+            ranks_per_node: how many of them share a namespace and its link; the last may have fewer.
+            pid: of the process that owns them, part of every name; None for this one.
+        """
+        self._run, self._ranks_per_node = run, ranks_per_node
+        self._prefix = f"tersor-{os.getpid() if pid is None else pid}-"
+        self._hub, self._nodes = f"{self._prefix}hub", range(-(-num_ranks // ranks_per_node))
+        self.names = [self._hub, *map(self._name, self._nodes)]
 
-    def name(self, node: int) -> str:
-        """Return the namespace of a node."""
-        return f"tersor-{self.pid}-{node}"
-
-    @property
-    def names(self) -> list[str]:
-        """All namespaces."""
-        return [self.hub, *(self.name(node) for node in self.nodes)]
+    def _name(self, node: int) -> str:
+        return f"{self._prefix}{node}"
 
     def build(self) -> list[Command]:
         """Return what makes the namespaces and joins them."""
-        hub = ("ip", "-n", self.hub)
+        hub = ("ip", "-n", self._hub)
         commands: list[Command] = [
-            ("ip", "netns", "add", self.hub),
+            ("ip", "netns", "add", self._hub),
             (*hub, "link", "add", "bridge0", "type", "bridge"),
             (*hub, "link", "set", "bridge0", "up"),
         ]
-        for node in self.nodes:
-            name, port = self.name(node), f"port{node}"
+        for node in self._nodes:
+            name, port = self._name(node), f"port{node}"
             own, address = ("ip", "-n", name), f"{_SUBNET}.{node + 1}/24"
             commands += [
                 ("ip", "netns", "add", name),
@@ -118,7 +120,7 @@ class NamespacePlan:
             ]  # fmt: skip
         return commands
 
-    def throttle(self, bandwidth: Bandwidth) -> list[Command]:
+    def shaping(self, bandwidth: Bandwidth) -> list[Command]:
         """Return what gives both ends of every link a bandwidth, whichever they had."""
         burst = max(_LEAST_BURST_NBYTES, round(bandwidth.bits_per_s / 8 * _BURST_S))
         shape = (
@@ -128,8 +130,8 @@ class NamespacePlan:
         segment = min(_MOST_SEGMENT_NBYTES, burst * 3 // 4)
         if segment < _LEAST_SEGMENT_NBYTES:
             segment = _MOST_SEGMENT_NBYTES
-        ends = [(self.name(node), INTERFACE) for node in self.nodes]
-        ends += [(self.hub, f"port{node}") for node in self.nodes]
+        ends = [(self._name(node), INTERFACE) for node in self._nodes]
+        ends += [(self._hub, f"port{node}") for node in self._nodes]
         commands: list[Command] = []
         for name, device in ends:
             commands += [
@@ -137,18 +139,6 @@ class NamespacePlan:
                 ("ip", "-n", name, "link", "set", device, "gso_max_size", str(segment)),
             ]
         return commands
-
-
-class Namespaces:
-    """A network of namespaces that exists from ``open`` to ``close``; ``interface`` is that of a node."""
-
-    kind: Final = "namespaces"
-    interface: Final = INTERFACE
-
-    def __init__(self, num_ranks: int, run: Run = run_command, *, ranks_per_node: int = 1) -> None:
-        """Plan the namespaces of this process; nothing is made yet."""
-        self.plan = NamespacePlan(os.getpid(), num_ranks, ranks_per_node)
-        self._run = run
 
     def open(self) -> None:
         """Remove what dead processes left, and make the namespaces.
@@ -158,7 +148,7 @@ class Namespaces:
         """
         remove_leftovers(self._run)
         try:
-            for command in self.plan.build():
+            for command in self.build():
                 self._run(command)
             # tried out at once: a kernel without tbf is found before any rank is started
             self.throttle(Bandwidth(10**9))
@@ -168,15 +158,15 @@ class Namespaces:
 
     def close(self) -> None:
         """Remove the namespaces; those that are gone already do not matter."""
-        remove(self.plan.names, self._run)
+        remove(self.names, self._run)
 
     def prefix(self, rank: int) -> list[str]:
         """Return what a command line begins with to run at a rank's place."""
-        return ["ip", "netns", "exec", self.plan.name(rank // self.plan.ranks_per_node)]
+        return ["ip", "netns", "exec", self._name(rank // self._ranks_per_node)]
 
     def throttle(self, bandwidth: Bandwidth) -> None:
         """Give every link a bandwidth."""
-        for command in self.plan.throttle(bandwidth):
+        for command in self.shaping(bandwidth):
             self._run(command)
 
 
@@ -197,18 +187,8 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def leftovers(names: Sequence[str], is_alive: Callable[[int], bool] = _is_alive) -> list[str]:
-    """Return those of all namespaces that are ours, but whose process is dead.
-
-    Example:
-        >>> leftovers(["tersor-7-hub", "tersor-7-0", "tersor-8-0", "other"], lambda pid: pid == 8)
-        ['tersor-7-hub', 'tersor-7-0']
-    """
-    found = [(name, _NAME.fullmatch(name)) for name in names]
-    return [name for name, match in found if match is not None and not is_alive(int(match[1]))]
-
-
 def remove_leftovers(run: Run, is_alive: Callable[[int], bool] = _is_alive) -> None:
-    """Remove what processes left that were killed before they could."""
-    names = [line.split()[0] for line in run(("ip", "netns", "list")).splitlines() if line.strip()]
-    remove(leftovers(names, is_alive), run)
+    """Remove those namespaces of ours whose process was killed before it could."""
+    lines = run(("ip", "netns", "list")).splitlines()
+    found = [_NAME.match(line) for line in lines]
+    remove([one[1] for one in found if one is not None and not is_alive(int(one[2]))], run)
