@@ -12,7 +12,7 @@ so that work that was killed is taken up where it stood.
 from __future__ import annotations
 
 import json
-import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from tersor.container.atomic import atomic_write
 from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.data.source_files import Fingerprint
 from tersor.workloads.data.vocabulary import U32, Counts
+from tersor.workloads.locks import try_lock
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many steps or bytes of it are, and how many there are (0: unknown)."""
@@ -152,32 +153,19 @@ class ClickCache:
         Raises:
             SpecError: nothing can be written there.
         """
-        import fcntl
+        while (lock := self._try_lock()) is None:
+            progress("waiting for another process that prepares the samples", 0, 0)
+            time.sleep(0.1)
+        with lock:
+            yield
 
-        while True:
-            with self._lock_file() as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    progress("waiting for another process that prepares the samples", 0, 0)
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-                # who held it may have removed the folder
-                if self._is_lock_of_folder(lock):
-                    yield
-                    return
-
-    def _lock_file(self) -> BinaryIO:
+    def _try_lock(self) -> BinaryIO | None:
         try:
+            # who held it may have removed the folder
             self.folder.mkdir(parents=True, exist_ok=True)
-            return (self.folder / _LOCK).open("wb")
+            return try_lock(self.folder / _LOCK)
         except OSError as error:
             raise SpecError(
                 f"samples cannot be prepared in {self.folder} ({error.strerror}); name another "
                 "folder with cache="
             ) from error
-
-    def _is_lock_of_folder(self, lock: BinaryIO) -> bool:
-        try:
-            return os.path.samestat(os.fstat(lock.fileno()), (self.folder / _LOCK).stat())
-        except FileNotFoundError:
-            return False

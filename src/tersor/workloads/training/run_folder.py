@@ -6,7 +6,6 @@ ends. A worker that outlives its launcher thus keeps the next run out until it h
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import re
@@ -16,14 +15,14 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from tersor.errors import SpecError
+from tersor.workloads.locks import try_lock
 from tersor.workloads.ranks import Ranks
 
 _PATIENCE_S: Final = 5.0
 """Workers whose launcher was killed notice within a second or so; a run that lives stays."""
-_NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 @contextmanager
@@ -92,7 +91,7 @@ def _words_of(path: Path) -> dict[str, Any]:
 @contextmanager
 def _locked(folder: Path, rank: int, session: str) -> Iterator[None]:
     path, deadline = folder / _lock_name(rank), time.monotonic() + _PATIENCE_S
-    while (file := _tried(path)) is None:
+    while (file := try_lock(path)) is None:
         if time.monotonic() >= deadline:
             holder = _words_of(path)
             who = f"process {holder.get('pid', '?')} on {holder.get('host', '?')}"
@@ -111,29 +110,6 @@ def _locked(folder: Path, rank: int, session: str) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)
-
-
-def _tried(path: Path) -> BinaryIO | None:
-    """Return the lock file, locked; None where another process holds it, or removed it just now."""
-    import fcntl
-
-    file = path.open("ab")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-            return file
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError as error:
-        file.close()
-        if error.errno in _NO_LOCKS:
-            raise SpecError(
-                f"the disk of {path.parent} has no file locks, so that two runs there cannot be kept "
-                "apart; name a folder on another disk"
-            ) from error
-        raise
-    file.close()
-    return None
 
 
 def _remove_if_empty(folder: Path, is_new: bool) -> None:
