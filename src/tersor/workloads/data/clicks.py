@@ -43,9 +43,6 @@ class ClickBatch:
     def __len__(self) -> int:
         return self.labels.shape[0]
 
-    def __getitem__(self, part: slice) -> ClickBatch:
-        return ClickBatch(self.dense[part], self.ids[part], self.labels[part])
-
     def to(self, device: torch.device) -> ClickBatch:
         """Return the batch on a device."""
         return ClickBatch(self.dense.to(device), self.ids.to(device), self.labels.to(device))

@@ -86,8 +86,9 @@ class _Reading:
         try:
             self._read_files(part_samples)
         except (CorruptDataError, SpecError) as error:
-            # parts are of use only where the same text may be read later
-            if not (self._parts and isinstance(error, SpecError) and _is_of_the_system(error)):
+            # parts are of use only where the same text may be read later, as after an error of the system
+            is_of_system = isinstance(error, SpecError) and isinstance(error.__cause__, OSError)
+            if not (self._parts and is_of_system):
                 self._cache.remove()
             raise
         ranked = [counts.ranked() for counts in self._counts]
@@ -157,10 +158,6 @@ class _Reading:
     def _count(self, samples: Samples) -> None:
         for table, counts in enumerate(self._counts):
             counts.add(samples.categories[:, table])
-
-
-def _is_of_the_system(error: Exception) -> bool:
-    return isinstance(error.__cause__, OSError)
 
 
 def _rank(cache: ClickCache, manifest: Manifest, progress: Progress) -> None:

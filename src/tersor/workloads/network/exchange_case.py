@@ -131,7 +131,8 @@ class Bench:
             one = _Timed(exchange, rows, gradients)
             # the first use compiles kernels and chooses codecs; it is checked, not timed
             worst = self._worst(one.checked(), exact, bounds)
-            found[contender.name] = {"worst": worst, "choices": _choices(exchange)}
+            codecs = (exchange.plan.codec(table, 1).codec_id for table in exchange.tables)
+            found[contender.name] = {"worst": worst, "choices": dict(Counter(codecs))}
             timed.append(one)
         with _no_garbage_collection():
             for is_counted in _rounds(case):
@@ -260,12 +261,6 @@ def _clocked(task: Callable[[], Any], watch: Stopwatch) -> tuple[float, dict[str
     task()
     seconds = time.perf_counter() - begin
     return seconds, {name: after - before[name] for name, after in watch.read().items()}
-
-
-def _choices(exchange: Exchange) -> dict[str, int]:
-    """Return how many of this rank's tables use which codec."""
-    codecs = (exchange.plan.codec(table, 1).codec_id for table in exchange.tables)
-    return dict(Counter(codecs))
 
 
 @contextmanager

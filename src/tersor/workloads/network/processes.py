@@ -101,7 +101,10 @@ class RankProcesses:
                     raise ExchangeError(f"ranks gave no answer within {timeout_s:.0f} s")
                 for pipe in ready:
                     rank = self._pipes.index(pipe)
-                    answers[rank] = _answer(rank, self._pipes[rank].recv())
+                    found = self._pipes[rank].recv()
+                    if "error" in found:
+                        raise ExchangeError(f"rank {rank} failed: {found['error']}")
+                    answers[rank] = found["answer"]
         except (EOFError, OSError) as error:
             said = self._errors(rank).read_text(errors="replace").strip().splitlines()
             last = said[-1] if said else "it said nothing"
@@ -123,9 +126,3 @@ class RankProcesses:
                 process.kill()
                 process.wait()
         self._folder.cleanup()
-
-
-def _answer(rank: int, found: Mapping[str, Any]) -> Any:
-    if "error" in found:
-        raise ExchangeError(f"rank {rank} failed: {found['error']}")
-    return found["answer"]

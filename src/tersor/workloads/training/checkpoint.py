@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import torch
 import xxhash
 
@@ -129,17 +130,12 @@ def _last(folder: Path) -> tuple[str, Path | None, dict[str, Any]]:
     try:
         data = (path / _COMPLETE).read_bytes()
         facts = json.loads(data)
-        types = [type(facts[name]) for name in ("step", "world_size", "config")]
-    except (OSError, LookupError, TypeError, ValueError) as error:
-        raise _unreadable(path) from error
-    if types != [int, int, dict]:
-        raise _unreadable(path)
+        needed = [facts[name] for name in ("step", "world_size", "config")]
+        msgspec.convert(needed, tuple[int, int, dict[str, Any]])
+    except (OSError, LookupError, TypeError, ValueError, msgspec.ValidationError) as error:
+        raise CorruptDataError(f"{path / _COMPLETE} cannot be read; remove {path}") from error
     run_id, digest = facts.get("run_id", "without an id"), xxhash.xxh3_64_hexdigest(data)
     return f"step {facts['step']} of run {run_id}, complete.json {digest}", path, facts
-
-
-def _unreadable(path: Path) -> CorruptDataError:
-    return CorruptDataError(f"{path / _COMPLETE} cannot be read; remove {path}")
 
 
 def _refuse_disagreement(folder: Path, every: Sequence[str]) -> None:
@@ -169,7 +165,11 @@ def _load_rank(run: _Run, path: Path, facts: dict[str, Any]) -> None:
             f"{path} is at step {facts['step']}, past --steps {run.config.steps}; give --steps "
             f"{facts['step']} or more, or another --run-dir"
         )
-    _refuse_another_run(run, path, facts)
+    difference = run.config.difference(facts["config"])
+    if difference is None and facts.get("source") != run.data_name:
+        difference = "another data; give the same options, or another folder"
+    if difference is not None:
+        raise SpecError(f"{path} is of a run with {difference}")
     save_id = facts.get(_SAVE_ID)
     state = _saved_state(path / f"rank-{run.ranks.rank}.tsr", save_id)
     _load_counters(run, path / f"rank-{run.ranks.rank}.json", save_id)
@@ -213,11 +213,3 @@ def _check_save_id(file: Path, wanted: str | None, found: str | None) -> None:
             f"{file} is of another save than the {_COMPLETE} beside it; remove {file.parent}, and the "
             "run goes on from an earlier checkpoint"
         )
-
-
-def _refuse_another_run(run: _Run, path: Path, facts: dict[str, Any]) -> None:
-    difference = run.config.difference(facts["config"])
-    if difference is None and facts.get("source") != run.data_name:
-        difference = "another data; give the same options, or another folder"
-    if difference is not None:
-        raise SpecError(f"{path} is of a run with {difference}")

@@ -67,16 +67,12 @@ def _take_own(stack: ExitStack, folder: Path, ranks: Ranks, session: str) -> Non
     """Take the lock of another rank, where it sees the one that rank 0 has taken."""
     if not ranks.rank:
         return
-    if _words_of(folder / _lock_name(0)).get("session") != session:
+    if _words_of(folder / "rank-0.lock").get("session") != session:
         raise SpecError(
             f"rank {ranks.rank} does not find in {folder} what rank 0 wrote there: they see "
             "different folders; name one on a disk that all ranks share"
         )
     stack.enter_context(_locked(folder, ranks.rank, session))
-
-
-def _lock_name(rank: int) -> str:
-    return f"rank-{rank}.lock"
 
 
 def _words_of(path: Path) -> dict[str, Any]:
@@ -90,7 +86,7 @@ def _words_of(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _locked(folder: Path, rank: int, session: str) -> Iterator[None]:
-    path, deadline = folder / _lock_name(rank), time.monotonic() + _PATIENCE_S
+    path, deadline = folder / f"rank-{rank}.lock", time.monotonic() + _PATIENCE_S
     while (file := try_lock(path)) is None:
         if time.monotonic() >= deadline:
             holder = _words_of(path)
