@@ -10,7 +10,7 @@ import pytest
 from tersor.kernels import operations
 from tests.arch.source_files import PACKAGE, plant, source_files
 
-LEAST_OPERATIONS = 43
+LEAST_OPERATIONS = 41
 
 
 def misplaced(package: Path) -> list[str]:
