@@ -174,12 +174,15 @@ def _decode_index(
         start, nbits = fields_nbytes(num_rows, 1), ref_nbits(num_distinct)
     else:
         mapped, start = decode_mapped(data, num_rows, coder)
-        high, nbits = mapped.symbols.to(torch.int32), low_nbits(ref_nbits(num_distinct))
+        high, nbits = mapped.symbols, low_nbits(ref_nbits(num_distinct))
         if mapped.low != 0 or mapped.escape_positions.numel():
             raise CorruptDataError("a row index uses codes that no writer uses")
     # 0 is a new row, else one more than the high bits of a number whose low bits follow in order; no
     # selection by a mask, whose size a device would have to tell
     is_new = high == 0
+    # before numbers of eight bytes are made: a damaged index would fill the memory with them
+    if int(torch.count_nonzero(is_new)) != num_distinct:
+        raise CorruptDataError("a row index marks the wrong number of new rows")
     new_ends = is_new.cumsum(0)
     index = new_ends - 1
     if num_refs:
@@ -187,9 +190,7 @@ def _decode_index(
         low = unpack_fields(data[start:], num_refs, nbits)[place]
         numbers = torch.add(low, high.to(torch.int64), alpha=1 << nbits).sub_(1 << nbits)
         index = torch.where(is_new, index, numbers)
-    num_new, smallest, largest = torch.stack([new_ends[-1], *torch.aminmax(index)]).tolist()
-    if num_new != num_distinct:
-        raise CorruptDataError("a row index marks the wrong number of new rows")
+    smallest, largest = torch.stack(torch.aminmax(index)).tolist()
     if not 0 <= smallest <= largest < num_distinct:
         raise CorruptDataError("a row index names a row that does not exist")
     return index, start + fields_nbytes(num_refs, nbits)
