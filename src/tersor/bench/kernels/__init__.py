@@ -2,5 +2,5 @@
 
 from typing import Final
 
-SUITES: Final = ("kernels", "memory")
-"""What ``ResultRow.suite`` says in their rows."""
+SUITES: Final = ("kernels", "memory", "log")
+"""What ``ResultRow.suite`` says in their rows; ``log`` in those of other projects' programs."""
