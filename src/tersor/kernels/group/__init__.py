@@ -6,7 +6,11 @@ _BACKENDS = {"reference": "reference", "cpu": "cpu.quantize", "gpu": "gpu.quanti
 group_quantize = Op.of(__name__, "group_quantize", **_BACKENDS)
 group_dequantize = Op.of(__name__, "group_dequantize", **_BACKENDS)
 group_dequantize_sum_quantize = Op.of(
-    __name__, "group_dequantize_sum_quantize", composed="compose", gpu="gpu.quantize"
+    __name__,
+    "group_dequantize_sum_quantize",
+    composed="compose",
+    cpu="cpu.quantize",
+    gpu="gpu.quantize",
 )
 
 __all__ = ["group_dequantize", "group_dequantize_sum_quantize", "group_quantize"]

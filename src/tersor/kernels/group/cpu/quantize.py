@@ -130,6 +130,20 @@ def _staged_quantize_kernel(
         )
 
 
+def _outputs(
+    num_groups: int,
+    nbits: int,
+    group: int,
+    out: tuple[torch.Tensor, torch.Tensor] | None,
+    device: torch.device,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return ``out``, or new scales and data."""
+    return out or (
+        empty((num_groups,), torch.float32, device),
+        empty((num_groups * group * nbits // 8,), torch.uint8, device),
+    )
+
+
 def group_quantize(
     x: torch.Tensor,
     nbits: int,
@@ -141,10 +155,7 @@ def group_quantize(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.group_quantize``."""
     num_groups = -(-x.numel() // group)
-    scales, data = out or (
-        empty((num_groups,), torch.float32, x.device),
-        empty((num_groups * group * nbits // 8,), torch.uint8, x.device),
-    )
+    scales, data = _outputs(num_groups, nbits, group, out, x.device)
     source, kind = array_of(x)
     targets = scales.numpy(), data.numpy().reshape(num_groups, group * nbits // 8)
     rounding = Rounding.of(nbits, seed)
@@ -180,6 +191,24 @@ def _dequantize_kernel(data: Any, scales: Any, nbits: int, out: Any, start: int,
 
 
 @njit(nogil=True, cache=True)
+def _sum_senders(
+    data_addresses: Any, scale_addresses: Any, nbits: int, first: int, stage: Any, addend: Any
+) -> None:
+    """Fill ``stage`` with groups ``first`` and on, summed over senders whose bytes lie at the addresses."""
+    count, group = stage.shape
+    row_nbytes = group * nbits // 8
+    octets, floats = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.float32)
+    for sender in range(data_addresses.size):
+        address = data_addresses[sender] + np.uint64(first * row_nbytes)
+        data = array_at(address, count * row_nbytes, octets).reshape(count, row_nbytes)
+        scales = array_at(scale_addresses[sender] + np.uint64(4 * first), count, floats)
+        _dequantize_kernel(data, scales, nbits, stage if sender == 0 else addend, 0, count)
+        if sender != 0:
+            for g in range(count):
+                stage[g] += addend[g]
+
+
+@njit(nogil=True, cache=True)
 def _staged_dequantize_kernel(
     data_addresses: Any,
     scale_addresses: Any,
@@ -193,27 +222,47 @@ def _staged_dequantize_kernel(
     start: int,
     stop: int,
 ) -> None:
-    """Sum groups ``[start, stop)`` over the senders whose bytes lie at the addresses."""
+    """Decode the sums of groups ``[start, stop)`` to values of any float dtype."""
     num_staged = max(1, _STAGE_VALUES // group)
-    row_nbytes = group * nbits // 8
     stage = np.empty((num_staged, group), dtype=np.float32)
     addend = np.empty((num_staged, group), dtype=np.float32)
     flat, rows = stage.reshape(-1), stage.reshape(-1, ORDER if hadamard else group)
-    octets = np.empty(0, dtype=np.uint8)
     for first in range(start, stop, num_staged):
         count = min(num_staged, stop - first)
-        for sender in range(data_addresses.size):
-            address = data_addresses[sender] + np.uint64(first * row_nbytes)
-            data = array_at(address, count * row_nbytes, octets).reshape(count, row_nbytes)
-            scales = array_at(scale_addresses[sender] + np.uint64(4 * first), count, flat)
-            target = stage if sender == 0 else addend
-            _dequantize_kernel(data, scales, nbits, target, 0, count)
-            if sender != 0:
-                for g in range(count):
-                    stage[g] += addend[g]
+        _sum_senders(data_addresses, scale_addresses, nbits, first, stage[:count], addend)
         if hadamard:
             hadamard_rows(rows, np.float32(1.0 / ORDER), rows, 0, count * group // ORDER)
         write_stage(flat[: count * group], out, kind, nan, add, first * group)
+
+
+@njit(nogil=True, cache=True)
+def _staged_requantize_kernel(
+    data_addresses: Any,
+    scale_addresses: Any,
+    nbits: int,
+    group: int,
+    rounding: Any,
+    scales: Any,
+    data: Any,
+    start: int,
+    stop: int,
+) -> None:
+    """Quantize the sums of groups ``[start, stop)`` while they are in a cache."""
+    num_staged = max(1, _STAGE_VALUES // group)
+    stage = np.empty((num_staged, group), dtype=np.float32)
+    addend = np.empty((num_staged, group), dtype=np.float32)
+    bits = stage.view(np.int32)
+    for first in range(start, stop, num_staged):
+        count = min(num_staged, stop - first)
+        _sum_senders(data_addresses, scale_addresses, nbits, first, stage[:count], addend)
+        targets = scales[first : first + count], data[first : first + count]
+        _quantize_kernel(stage, bits, first * group, rounding, *targets, 0, count)
+
+
+def _addresses(tensor: torch.Tensor) -> tuple[list[torch.Tensor], Any]:
+    """Return the rows, which may lie apart, each in one piece, and where they lie."""
+    rows = [row.contiguous() for row in tensor]
+    return rows, np.array([row.data_ptr() for row in rows], dtype=np.uint64)
 
 
 def group_dequantize(
@@ -240,10 +289,34 @@ def group_dequantize(
         arguments = (fields, scales.view(-1).numpy(), nbits, target)
         threads.run(_dequantize_kernel, [(*arguments, s, e) for s, e in parts])
         return out
-    # senders may lie apart, but each in one piece
-    rows = [[row.contiguous() for row in tensor] for tensor in (data, scales)]
-    addresses = (np.array([row.data_ptr() for row in each], dtype=np.uint64) for each in rows)
+    (rows, starts), (scale_rows, scale_starts) = _addresses(data), _addresses(scales)
     nan = array_of(nan_of(out.dtype))[0][0]
-    staged = (*addresses, nbits, group, hadamard, *array_of(out), nan, add)
+    staged = (starts, scale_starts, nbits, group, hadamard, *array_of(out), nan, add)
     threads.run(_staged_dequantize_kernel, [(*staged, s, e) for s, e in parts])
+    # until here: the kernel has addresses alone
+    del rows, scale_rows
     return out
+
+
+def group_dequantize_sum_quantize(
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    nbits: int,
+    group: int,
+    out_nbits: int,
+    seed: int | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See ``compose.group_dequantize_sum_quantize``."""
+    num_senders, num_groups = scales.shape
+    # a wrong size raises here, not beyond the end of the data
+    data = data.view(num_senders, num_groups * group * nbits // 8)
+    targets = _outputs(num_groups, out_nbits, group, out, data.device)
+    (rows, starts), (scale_rows, scale_starts) = _addresses(data), _addresses(scales)
+    arrays = targets[0].numpy(), targets[1].numpy().reshape(num_groups, group * out_nbits // 8)
+    staged = (starts, scale_starts, nbits, group, Rounding.of(out_nbits, seed), *arrays)
+    parts = threads.split(num_groups, 4 * group * num_senders)
+    threads.run(_staged_requantize_kernel, [(*staged, s, e) for s, e in parts])
+    # until here: the kernel has addresses alone
+    del rows, scale_rows
+    return targets
