@@ -263,3 +263,12 @@ def test_what_is_added_to_a_base_is_rounded_once(dtype, transformed, generator):
     assert torch.equal(base.nan_to_num(), expected.nan_to_num())
     if dtype in (torch.float16, torch.bfloat16):
         assert not torch.equal(twice_rounded.nan_to_num(), expected.nan_to_num())
+
+
+@pytest.mark.parametrize("wrong", [(9, 640), (10, 639)], ids=["scales", "data"])
+def test_given_buffers_of_a_wrong_size_are_refused_before_anything_is_written(wrong, generator):
+    x = torch.randn(1280, generator=generator)
+    out = torch.zeros(wrong[0]), torch.zeros(wrong[1], dtype=torch.uint8)
+    with pytest.raises(RuntimeError):
+        group_quantize(x, 4, 128, out=out)
+    assert not any(bool(one.any()) for one in out)

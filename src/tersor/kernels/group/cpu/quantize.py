@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from tersor.kernels.group.cpu.values import array_of, read_stage, write_stage
+from tersor.kernels.group.layout import outputs
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale, nan_of
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
@@ -130,20 +131,6 @@ def _staged_quantize_kernel(
         )
 
 
-def _outputs(
-    num_groups: int,
-    nbits: int,
-    group: int,
-    out: tuple[torch.Tensor, torch.Tensor] | None,
-    device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``out``, or new scales and data."""
-    return out or (
-        empty((num_groups,), torch.float32, device),
-        empty((num_groups * group * nbits // 8,), torch.uint8, device),
-    )
-
-
 def group_quantize(
     x: torch.Tensor,
     nbits: int,
@@ -155,7 +142,7 @@ def group_quantize(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.group_quantize``."""
     num_groups = -(-x.numel() // group)
-    scales, data = _outputs(num_groups, nbits, group, out, x.device)
+    scales, data = outputs(num_groups, nbits, group, out, x.device)
     source, kind = array_of(x)
     targets = scales.numpy(), data.numpy().reshape(num_groups, group * nbits // 8)
     rounding = Rounding.of(nbits, seed)
@@ -311,7 +298,7 @@ def group_dequantize_sum_quantize(
     num_senders, num_groups = scales.shape
     # a wrong size raises here, not beyond the end of the data
     data = data.view(num_senders, num_groups * group * nbits // 8)
-    targets = _outputs(num_groups, out_nbits, group, out, data.device)
+    targets = outputs(num_groups, out_nbits, group, out, data.device)
     (rows, starts), (scale_rows, scale_starts) = _addresses(data), _addresses(scales)
     arrays = targets[0].numpy(), targets[1].numpy().reshape(num_groups, group * out_nbits // 8)
     staged = (starts, scale_starts, nbits, group, Rounding.of(out_nbits, seed), *arrays)

@@ -28,7 +28,7 @@ from tersor.kernels.group.gpu.tile import (
     quantize_rows,
     quantize_tile,
 )
-from tersor.kernels.group.layout import is_held_whole
+from tersor.kernels.group.layout import is_held_whole, outputs
 from tersor.kernels.transform.gpu import carrier, transform_into
 
 
@@ -88,21 +88,6 @@ def _is_aligned(data: torch.Tensor) -> bool:
     ) % 4 == 0
 
 
-def _outputs(
-    num_groups: int,
-    nbits: int,
-    group: int,
-    out: tuple[torch.Tensor, torch.Tensor] | None,
-    device: torch.device,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``out``, whose sizes torch checks, or new scales and data."""
-    if out is not None:
-        return out[0].view(num_groups), out[1].view(num_groups * group * nbits // 8)
-    scales = torch.empty(num_groups, dtype=torch.float32, device=device)
-    data = torch.empty(num_groups * group * nbits // 8, dtype=torch.uint8, device=device)
-    return scales, data
-
-
 def group_quantize(
     x: torch.Tensor,
     nbits: int,
@@ -114,7 +99,7 @@ def group_quantize(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.group_quantize``."""
     num_groups = ceil_div(x.numel(), group)
-    scales, data = _outputs(num_groups, nbits, group, out, x.device)
+    scales, data = outputs(num_groups, nbits, group, out, x.device)
     if num_groups == 0:
         return scales, data
     # another size raises here
@@ -192,7 +177,7 @@ def group_dequantize_sum_quantize(
     """See ``compose.group_dequantize_sum_quantize``."""
     num_groups = scales.shape[1]
     data = data.view(len(scales), num_groups * group * nbits // 8)
-    new_scales, new_data = _outputs(num_groups, out_nbits, group, out, data.device)
+    new_scales, new_data = outputs(num_groups, out_nbits, group, out, data.device)
     if not (is_held_whole(group) and _is_aligned(data) and _is_aligned(new_data)):
         total = group_dequantize(data, scales, nbits, group)
         return group_quantize(total, out_nbits, group, seed, out=(new_scales, new_data))
