@@ -76,8 +76,8 @@ class Bf16(CastCodec):
 class Fp8(FixedCodec):
     """8-bit floats with one float32 scale per group. Payload: scales, then values.
 
-    ``format`` is ``e4m3`` (4 significant bits) or ``e5m2`` (3, wider range). Values that are not
-    finite become NaN (e4m3) or stay as they are (e5m2).
+    ``format`` is ``e4m3`` (4 significant bits) or ``e5m2`` (3, wider range). NaN becomes
+    NaN without its sign; infinity becomes NaN (e4m3) or stays infinite (e5m2).
     """
 
     codec_id: ClassVar[str] = "fp8"

@@ -46,6 +46,14 @@ def test_special_values_harm_no_other(dtype, generator):
 
 
 @pytest.mark.parametrize("dtype", FORMATS, ids=str)
+@pytest.mark.parametrize("source", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_every_nan_becomes_the_same_byte(dtype, source):
+    x = torch.tensor([float("nan"), 1.0, 0.0, 0.0]).to(source)
+    cast = scaled_cast(torch.cat([x, -x]).float(), dtype, 4)[1].view(torch.uint8)
+    assert cast[0] == cast[4] == 0x7F
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
 @pytest.mark.parametrize("exponent", [*range(-126, -100), 0, 100, 127])
 def test_groups_of_any_magnitude_keep_it_or_become_zero(dtype, exponent):
     num_bits, _ = FORMATS[dtype]

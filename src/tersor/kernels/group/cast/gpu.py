@@ -42,8 +42,8 @@ def _rounded(values, IS_E4M3: tl.constexpr):
     if IS_E4M3:
         result = tl.where(magnitude < 0x7F800000, result | sign, 0x7F)
     else:
-        special = tl.where(magnitude == 0x7F800000, 0x7C, 0x7F)
-        result = tl.where(magnitude < 0x7F800000, result, special) | sign
+        result = tl.where(magnitude == 0x7F800000, 0x7C, result) | sign
+        result = tl.where(magnitude > 0x7F800000, 0x7F, result)
     return result.to(tl.uint8)
 
 

@@ -24,8 +24,8 @@ def scaled_cast(
         group: values per scale.
 
     Returns:
-        scales: float32 [num_groups]; the cast values, flat. Values that are not finite become NaN
-        (e4m3) or stay as they are (e5m2), without harming their group.
+        scales: float32 [num_groups]; the cast values, flat. NaN, and in e4m3 infinity, becomes the
+        one NaN 0x7F, without harming its group.
     """
     values = x.view(-1, group)
     finite = torch.isfinite(values)
@@ -35,8 +35,10 @@ def scaled_cast(
     top = torch.full_like(absmax, torch.finfo(dtype).max)
     scales = torch.where(live, absmax / top, 1.0)
     inverse = torch.where(live, top / torch.where(live, absmax, 1.0), 1.0)
-    # e4m3 has no infinity, and a cast may saturate instead of giving NaN
-    special = torch.nan if dtype == torch.float8_e4m3fn else values
+    # e4m3 has no infinity, and a cast may saturate instead of giving NaN; one NaN for all, because
+    # a GPU drops its sign when it widens a float16
+    keeps_infinity = dtype == torch.float8_e5m2
+    special = torch.where(torch.isinf(values) & keeps_infinity, values, torch.nan)
     return scales, torch.where(finite, values * inverse[:, None], special).to(dtype).view(-1)
 
 
