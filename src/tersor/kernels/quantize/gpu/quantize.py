@@ -18,48 +18,78 @@ from tersor.kernels.quantize.gpu.values import (
 )
 from tersor.kernels.quantize.grid import Grid
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.tiles import are_aligned
 
 _TILE: Final = 4096
 
 
-@triton.jit(do_not_specialize=["num_values", "step", "inverse", "bound"])
-def _quantize_kernel(
-    x, num_values, step, inverse, bound, codes, holds, TYPE: tl.constexpr, TILE: tl.constexpr
-):
-    """One program quantizes ``TILE`` values; ``step`` and its like come as bits."""
-    position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    inside = position < num_values
-    values = load_values(x.to(tl.int64), position, num_values, 0.0, TYPE, False, False)
+@triton.jit
+def _quantize_tile(
+    x, position, num_values, step, inverse, bound, codes, is_lost, TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
+):  # fmt: skip
+    values = load_values(x.to(tl.int64), position, num_values, 0.0, TYPE, ALIGNED, WHOLE)
     found, held = quantize_values(
         values, from_bits(step, TYPE), from_bits(inverse, TYPE), from_bits(bound, TYPE), TYPE
     )
-    tl.store(codes + position, found, mask=inside)
-    tl.store(holds + position, held.to(tl.int8), mask=inside)
+    lost = 1 - held.to(tl.int8)
+    if WHOLE:
+        tl.store(codes + position, found)
+        tl.store(is_lost + position, lost)
+    else:
+        tl.store(codes + position, found, mask=position < num_values)
+        tl.store(is_lost + position, lost, mask=position < num_values)
+
+
+@triton.jit(do_not_specialize=["num_values", "step", "inverse", "bound"])
+def _quantize_kernel(
+    x, num_values, step, inverse, bound, codes, is_lost, TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes ``TILE`` values; ``step`` and its like come as bits."""
+    start = tl.program_id(0).to(tl.int64) * TILE
+    position = start + tl.arange(0, TILE)
+    # only the last tile pays for a mask, which keeps loads and stores from being wide
+    if start + TILE <= num_values:
+        _quantize_tile(
+            x, position, num_values, step, inverse, bound, codes, is_lost, TYPE, ALIGNED, True
+        )
+    else:
+        _quantize_tile(
+            x, position, num_values, step, inverse, bound, codes, is_lost, TYPE, ALIGNED, False
+        )
 
 
 def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.bounded_quantize``; waits once, for the number of outliers."""
     codes = torch.empty(x.numel(), dtype=torch.int32, device=x.device)
-    holds = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
+    is_lost = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
     if x.numel() == 0:
         return codes, torch.empty(0, dtype=torch.int64, device=x.device)
     numbers = (bits_of(grid.step), bits_of(grid.inverse), bits_of(grid.bound))
+    x = x.reshape(-1)
     _quantize_kernel[(ceil_div(x.numel(), _TILE),)](
-        x.reshape(-1).view(_carrier(x.dtype)), x.numel(), *numbers, codes, holds,
-        TYPE=TYPES[x.dtype], TILE=_TILE, enable_fp_fusion=False,
+        x.view(_carrier(x.dtype)), x.numel(), *numbers, codes, is_lost, TYPE=TYPES[x.dtype],
+        ALIGNED=are_aligned([x]), TILE=_TILE, enable_fp_fusion=False,
     )  # fmt: skip
-    return codes, torch.nonzero(holds == 0).view(-1)
+    return codes, torch.nonzero(is_lost.view(torch.bool)).view(-1)
 
 
 @triton.jit(do_not_specialize=["num_codes", "step"])
-def _dequantize_kernel(codes, num_codes, step, out, TYPE: tl.constexpr, TILE: tl.constexpr):
+def _dequantize_kernel(
+    codes, num_codes, step, out, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
+):
     """One program decodes ``TILE`` codes; the step comes as bits."""
-    position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    inside = position < num_codes
-    found = tl.load(codes + position, mask=inside, other=0)
+    start = tl.program_id(0).to(tl.int64) * TILE
+    position = start + tl.arange(0, TILE)
     factor = from_bits(step, TYPE)
-    values = found.to(factor.dtype) * factor
-    store_values(out.to(tl.int64), position, values, num_codes, TYPE, False, False)
+    if start + TILE <= num_codes:
+        values = tl.load(codes + position).to(factor.dtype) * factor
+        store_values(out.to(tl.int64), position, values, num_codes, TYPE, ALIGNED, True)
+    else:
+        found = tl.load(codes + position, mask=position < num_codes, other=0)
+        values = found.to(factor.dtype) * factor
+        store_values(out.to(tl.int64), position, values, num_codes, TYPE, ALIGNED, False)
 
 
 def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> None:
@@ -68,7 +98,7 @@ def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> N
         return
     _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
         codes, out.numel(), bits_of(step), out.view(-1).view(_carrier(out.dtype)),
-        TYPE=TYPES[out.dtype], TILE=_TILE, enable_fp_fusion=False,
+        TYPE=TYPES[out.dtype], ALIGNED=are_aligned([out]), TILE=_TILE, enable_fp_fusion=False,
     )  # fmt: skip
 
 
