@@ -56,6 +56,20 @@ def _group_quantize(dtype, encoders):
             flat = x.contiguous().view(-1)
             yield f"{name} {options}", (flat, *options)
             yield f"{name} {options} less a base", (flat, *options, None, _neighbours(flat))
+    for options in _BY_ROWS:
+        x = torch.randn(2, 3, 200, generator=torch.Generator().manual_seed(4)).to(dtype)
+        x[1, 0, 7] = torch.nan
+        yield f"short rows {options}", (x, *options)
+        yield f"short few rows {options} less a base", (x[0], *options, None, x[1])
+
+
+# as in _TRANSFORMED, for tensors of several rows that end inside a group
+_BY_ROWS: Final = (
+    (4, 128, 7, True),
+    (8, 64, 2**40 + 1, False),
+    (4, 32, None, True),
+    (8, 96, 3, True),
+)
 
 
 @case("group_dequantize")
@@ -79,6 +93,11 @@ def _group_dequantize(dtype, encoders):
         yield f"sum {nbits} {group}", (*parts, Out((count,), dtype))
         base = torch.linspace(-40, 40, count).to(dtype)
         yield f"sum {nbits} {group} to a base", (*parts, Out((count,), dtype, base), True)
+        rows = (data.unflatten(1, (4, -1)), scales.unflatten(1, (4, -1)))
+        shape = (4, 5 * group - 3)
+        yield f"short rows {nbits} {group}", (*rows, *parts[2:], Out(shape, dtype))
+        base = torch.linspace(-40, 40, 4 * shape[1]).to(dtype).view(shape)
+        yield f"rows {nbits} {group} to a base", (*rows, *parts[2:], Out(shape, dtype, base), True)
 
 
 def _sent(nbits: int, group: int) -> tuple[Tensor, Tensor]:
@@ -108,6 +127,8 @@ def _group_dequantize_sum_quantize(dtype, encoders):
         data, scales = _sent(nbits, group)
         yield label, (data, scales, nbits, group, new_nbits, seed)
         yield f"{label} one sender", (data[:1], scales[:1], nbits, group, new_nbits, seed)
+        rows = (data.unflatten(1, (4, -1)), scales.unflatten(1, (4, -1)))
+        yield f"{label} rows", (*rows, nbits, group, new_nbits, seed)
 
 
 @case("hadamard", dtypes=_F32)

@@ -21,14 +21,17 @@ def group_dequantize_sum_quantize(
     Between the hops of a two-level reduction values stay transformed: the transform is linear.
 
     Args:
-        data: uint8, one row per sender.
-        scales: float32, one row per sender.
+        data: uint8 [num_senders, nbytes], or [num_senders, num_rows, nbytes]; each row in one piece.
+        scales: float32, likewise.
         nbits: 8 or 4, bits per value in ``data``.
         group: values per scale.
         out_nbits: 8 or 4, bits per value in the result.
         seed: see ``reference.group_quantize``.
-        out: scales and data to write to and return instead of new ones.
+        out: scales and data to write to and return instead of new ones, as in
+            ``reference.group_quantize``.
     """
     total = group_dequantize(data, scales, nbits, group)
+    if data.dim() == 3:
+        total = total.view(data.shape[1], -1)
     new_scales, new_data = group_quantize(total, out_nbits, group, seed, out=out)
     return new_scales, new_data

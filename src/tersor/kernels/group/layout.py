@@ -25,15 +25,28 @@ def payload_nbytes(numel: int, nbits: int, group: int) -> int:
 
 
 def outputs(
+    rows: tuple[int, ...],
     num_groups: int,
     nbits: int,
     group: int,
     out: tuple[torch.Tensor, torch.Tensor] | None,
     device: torch.device,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``out``, whose sizes torch checks, or new scales and data."""
-    data_nbytes = num_groups * group * nbits // 8
-    if out is not None:
-        return out[0].view(num_groups), out[1].view(data_nbytes)
-    scales = empty((num_groups,), torch.float32, device)
-    return scales, empty((data_nbytes,), torch.uint8, device)
+    """Return ``out``, whose sizes are checked, or new scales and data of ``num_groups`` groups a row."""
+    shapes = (*rows, num_groups), (*rows, num_groups * group * nbits // 8)
+    if out is None:
+        return empty(shapes[0], torch.float32, device), empty(shapes[1], torch.uint8, device)
+    return out[0].view(shapes[0]), out[1].view(shapes[1])
+
+
+def as_matrix(x: torch.Tensor) -> torch.Tensor:
+    """View [..., n] with at most two leading dimensions as [num_outer, num_inner, n].
+
+    Raises:
+        ValueError: a row is not in one piece.
+    """
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        raise ValueError("the values of a row must follow each other")
+    while x.dim() < 3:
+        x = x.unsqueeze(0)
+    return x

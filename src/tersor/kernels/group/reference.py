@@ -54,19 +54,22 @@ def group_quantize(
     """Quantize groups of consecutive values by their largest finite magnitude.
 
     Args:
-        x: flat, any float dtype, rounded to float32; what it lacks to a whole group counts as zero.
+        x: [..., num_values], any float dtype, rounded to float32. Every row has groups of its own; what
+            it lacks to a whole group counts as zero.
         nbits: 8 or 4.
         group: values per scale, even; with ``hadamard`` a multiple of 32.
         seed: round stochastically with this seed (unbiased), or to nearest when None.
         hadamard: transform every 32 values first.
-        out: scales and data to write to and return instead of new ones.
+        out: scales and data to write to and return instead of new ones. Rows may lie anywhere, each in
+            one piece: a view of the buffers of several peers puts the rows of ``x`` in their order.
         base: quantize ``x - base`` instead, a difference rounded to the dtype that both have.
 
     Returns:
-        scales: float32 [num_groups]; data: uint8 [num_groups * group * nbits / 8].
+        scales: float32 [..., num_groups]; data: uint8 [..., num_groups * group * nbits / 8].
     """
-    flat = (x if base is None else x - base).to(torch.float32)
-    flat = torch.cat([flat, flat.new_zeros(-flat.numel() % group)])
+    rows = (x if base is None else x - base).to(torch.float32)
+    rows = torch.nn.functional.pad(rows, (0, -x.shape[-1] % group))
+    flat = rows.reshape(-1)
     values = (hadamard_transform(flat) if hadamard else flat).view(-1, group)
     top = 2 ** (nbits - 1) - 1
     finite = torch.isfinite(values)
@@ -86,7 +89,8 @@ def group_quantize(
     fields = torch.where(finite, fields, 0)
     if nbits == 4:
         fields = fields[:, : group // 2] | fields[:, group // 2 :] << 4
-    data = fields.to(torch.uint8).view(-1)
+    scales = scales.view(*x.shape[:-1], rows.shape[-1] // group)
+    data = fields.to(torch.uint8).view(*x.shape[:-1], rows.shape[-1] * nbits // 8)
     return (scales, data) if out is None else (out[0].copy_(scales), out[1].copy_(data))
 
 
@@ -105,35 +109,46 @@ def group_dequantize(
     happens once. A NaN of one sender makes the sum NaN.
 
     Args:
-        data: uint8, flat, or one row per sender.
-        scales: float32, flat, or one row per sender.
+        data: uint8, flat, or [num_senders, nbytes], or [num_senders, num_rows, nbytes]; each row in
+            one piece.
+        scales: float32, likewise.
         nbits: 8 or 4.
         group: values per scale.
         hadamard: undo the transform.
-        out: contiguous, any float dtype; may end inside the last group. Every NaN in it is
-            ``nan_of`` its dtype. By default flat float32 of whole groups.
+        out: contiguous, any float dtype, or [num_rows, num_values] with rows in one piece each; may end
+            inside the last group of a row. Every NaN in it is ``nan_of`` its dtype. By default flat
+            float32 of whole groups.
         add: add the float32 values to what ``out`` holds. The sum is made in float32, or in float64
             if ``out`` is, and rounded once.
 
     Returns:
         ``out``.
     """
-    senders = zip(torch.atleast_2d(data), torch.atleast_2d(scales), strict=True)
+    data, scales = by_sender(data, scales)
+    num_rows = data.shape[1]
+    senders = zip(data, scales, strict=True)
     values = reduce(torch.add, (_values(*sender, nbits, group) for sender in senders))
     if hadamard:
         values = hadamard_transform(values, inverse=True)
     out = torch.empty_like(values) if out is None else out
-    flat = out.view(-1)
-    values = values[: flat.numel()]
-    values = flat + values if add else values
+    rows = out.view(num_rows, -1) if out.is_contiguous() else out
+    values = values.view(num_rows, -1)[:, : rows.shape[1]]
+    values = rows + values if add else values
     nan = nan_of(out.dtype).to(out.device)
-    flat.copy_(torch.where(values.isnan(), nan, values.to(out.dtype)))
+    rows.copy_(torch.where(values.isnan(), nan, values.to(out.dtype)))
     return out
 
 
+def by_sender(data: torch.Tensor, scales: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return data and scales of one or several senders and rows as [num_senders, num_rows, ...]."""
+    if data.dim() == 3:
+        return data, scales
+    return torch.atleast_2d(data).unsqueeze(1), torch.atleast_2d(scales).unsqueeze(1)
+
+
 def _values(data: torch.Tensor, scales: torch.Tensor, nbits: int, group: int) -> torch.Tensor:
-    fields = data.view(scales.numel(), group * nbits // 8)
+    fields = data.reshape(scales.numel(), group * nbits // 8)
     if nbits == 4:
         fields = torch.cat([fields & 15, fields >> 4], 1)
     codes = fields.to(torch.float32) - 2.0 ** (nbits - 1)
-    return torch.where(fields == 0, torch.nan, codes * scales[:, None]).view(-1)
+    return torch.where(fields == 0, torch.nan, codes * scales.reshape(-1, 1)).view(-1)

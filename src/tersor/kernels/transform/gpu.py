@@ -175,13 +175,12 @@ def _hadamard_kernel(
 
 
 def carrier(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` flat, as kernels take it: on a CPU, where they are interpreted, bfloat16 as int16.
+    """Return ``x`` as kernels take it: on a CPU, where they are interpreted, bfloat16 as int16.
 
     Triton's interpreter cuts bfloat16 off instead of rounding it.
     """
-    flat = x.view(-1)
     on_cpu = x.device.type == "cpu"
-    return flat.view(torch.int16) if on_cpu and x.dtype == torch.bfloat16 else flat
+    return x.view(torch.int16) if on_cpu and x.dtype == torch.bfloat16 else x
 
 
 def transform_into(

@@ -214,9 +214,13 @@ def _dequantize_kernel(
     store_values(out_ptr + at + half, upper, inside & (at + half < num_values), False, ADD)
 
 
-def seed_words(seed: int | None) -> tuple[int, int]:
-    """Return the low and high half of a seed as int32 have them, so that a kernel has one type."""
-    low, high = (seed or 0) & 0xFFFFFFFF, ((seed or 0) >> 32) & 0xFFFFFFFF
+def seed_words(seed: int | None, position: int = 0) -> tuple[int, int]:
+    """Return the halves of a seed for values from ``position`` on.
+
+    As int32 have them, so that a kernel has one type.
+    """
+    low, high = (seed or 0) + position * HASH_STEP.value, ((seed or 0) >> 32) & 0xFFFFFFFF
+    low &= 0xFFFFFFFF
     return (low ^ 0x80000000) - 0x80000000, (high ^ 0x80000000) - 0x80000000
 
 
@@ -231,10 +235,13 @@ def quantize_any_group(
     base: torch.Tensor | None,
     nbits: int,
     group: int,
-    seed: int | None,
+    seed: tuple[int, int] | None,
     out: tuple[torch.Tensor, torch.Tensor],
 ) -> None:
-    """Write scales and data of the flat ``x``, less ``base``, which counts as followed by zeros."""
+    """Write scales and data of the flat ``x``, less ``base``, which counts as followed by zeros.
+
+    ``seed`` is that of ``seed_words``, or None to round to nearest.
+    """
     scales, data = out
     groups, chunk = _tile(group)
     launch: Any = _quantize_kernel[(ceil_div(scales.numel(), groups),)]
@@ -247,7 +254,7 @@ def quantize_any_group(
             data,
             scales.numel(),
             group,
-            *seed_words(seed),
+            *(seed or (0, 0)),
             NBITS=nbits,
             STOCHASTIC=seed is not None,
             GROUPS=groups,

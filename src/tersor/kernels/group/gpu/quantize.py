@@ -16,6 +16,7 @@ from tersor.division import ceil_div
 from tersor.kernels.group.gpu.generic import (
     PackedGroups,
     dequantize_any_group,
+    hashes_of,
     quantize_any_group,
     seed_words,
 )
@@ -28,42 +29,77 @@ from tersor.kernels.group.gpu.tile import (
     quantize_rows,
     quantize_tile,
 )
-from tersor.kernels.group.layout import is_held_whole, outputs
+from tersor.kernels.group.layout import as_matrix, is_held_whole, outputs
+from tersor.kernels.group.reference import by_sender
 from tersor.kernels.transform.gpu import carrier, transform_into
+
+
+@triton.jit
+def _row_and_tile(num_tiles):
+    """Return this program's row, and which of that row's tiles it takes."""
+    program = tl.program_id(0).to(tl.int64)
+    return program // num_tiles, program % num_tiles
 
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _quantize_kernel(
-    x_ptr, base_ptr, num_values, scales_ptr, data_ptr, num_groups, low, high, NBITS: tl.constexpr,
+    x_ptr, x_strides, base_ptr, base_strides, num_values, scales_ptr, scales_strides, data_ptr,
+    data_strides, num_groups, num_tiles, num_inner, low, high, NBITS: tl.constexpr,
     STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes the groups that ``ROWS`` lower rows belong to."""
+    """One program quantizes the groups that ``ROWS`` lower rows belong to, within a row of ``x``."""
+    row, tile = _row_and_tile(num_tiles)
+    outer, inner = row // num_inner, row % num_inner
+    x_ptr += outer * x_strides[0] + inner * x_strides[1]
+    if base_ptr is not None:
+        base_ptr += outer * base_strides[0] + inner * base_strides[1]
+    scales_ptr += outer * scales_strides[0] + inner * scales_strides[1]
+    data_ptr += outer * data_strides[0] + inner * data_strides[1]
+    # the rounding of a row goes on where that of the row before ended
+    low = hashes_of(row * num_groups * GROUP, low).to(tl.int32)
     target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
-    tile = tl.program_id(0).to(tl.int64)
     quantize_tile(
         x_ptr, base_ptr, num_values, target, tile, seed, NBITS, STOCHASTIC, HADAMARD, GROUP, ROWS
     )
 
 
 @triton.jit
+def _sender_rows(sent, row_strides, row):
+    """Return what senders sent of one row."""
+    data, data_stride, scales, scales_stride, num_senders = sent
+    data += row * row_strides[0]
+    scales += row * row_strides[1]
+    return data, data_stride, scales, scales_stride, num_senders
+
+
+@triton.jit
 def _dequantize_kernel(
-    sent, num_groups, out_ptr, num_values, NBITS: tl.constexpr, HADAMARD: tl.constexpr,
-    ADD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    sent, row_strides, num_groups, num_tiles, out_ptr, out_stride, num_values,
+    NBITS: tl.constexpr, HADAMARD: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One program decodes the groups that ``ROWS`` lower rows belong to."""
-    tile = tl.program_id(0).to(tl.int64)
+    """One program decodes the groups that ``ROWS`` lower rows belong to, within a row of ``out``."""
+    row, tile = _row_and_tile(num_tiles)
+    sent = _sender_rows(sent, row_strides, row)
+    out_ptr += row * out_stride
     dequantize_tile(sent, num_groups, out_ptr, num_values, tile, NBITS, HADAMARD, ADD, GROUP, ROWS)
 
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _sum_kernel(
-    sent, num_groups, scales_ptr, data_ptr, low, high, NBITS: tl.constexpr,
-    NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    sent, row_strides, num_groups, num_tiles, scales_ptr, scales_stride, data_ptr, data_stride, low,
+    high, NBITS: tl.constexpr, NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr,
+    GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program sums and quantizes the groups that ``ROWS`` lower rows belong to."""
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
+    row, tile = _row_and_tile(num_tiles)
+    sent = _sender_rows(sent, row_strides, row)
+    scales_ptr += row * scales_stride
+    data_ptr += row * data_stride
+    low = hashes_of(row * num_groups * GROUP, low).to(tl.int32)
     target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
-    first = tl.program_id(0).to(tl.int64) * (ROWS // PER_GROUP)
+    first = tile * (ROWS // PER_GROUP)
     num_rows = (num_groups - first) * PER_GROUP
     lower, upper, is_plain = read_sum(sent, first, num_rows, NBITS, GROUP, 1.0, False, True, ROWS)
     if is_plain:
@@ -73,19 +109,22 @@ def _sum_kernel(
         quantize_rows(lower, upper, target, first, seed, NEW_NBITS, GROUP, STOCHASTIC, False)
 
 
-def _launch(kernel: Any, num_groups: int, group: int, *arguments: Any, **constants: Any) -> None:
-    """Run a kernel with one program for each tile of whole groups."""
-    rows = num_rows_of(group)
-    num_programs = ceil_div(num_groups * group, num_values_of(group))
-    constants |= {"GROUP": group, "ROWS": rows, "num_warps": num_warps_of(group)}
-    kernel[(num_programs,)](*arguments, **constants, enable_fp_fusion=False)
+def _launch(
+    kernel: Any, num_rows: int, num_tiles: int, group: int, *arguments: Any, **constants: Any
+) -> None:
+    """Run a kernel with one program for each tile of whole groups of each row."""
+    constants |= {"GROUP": group, "ROWS": num_rows_of(group), "num_warps": num_warps_of(group)}
+    kernel[(num_rows * num_tiles,)](*arguments, **constants, enable_fp_fusion=False)
+
+
+def _num_tiles(num_groups: int, group: int) -> int:
+    return ceil_div(num_groups * group, num_values_of(group))
 
 
 def _is_aligned(data: torch.Tensor) -> bool:
-    """True if bytes, flat or in rows, can be read as words."""
-    return (
-        data.storage_offset() | data.data_ptr() | (data.stride(0) if data.dim() == 2 else 0)
-    ) % 4 == 0
+    """True if the bytes of every row can be read as words."""
+    offset = data.storage_offset() | data.data_ptr()
+    return all(place % 4 == 0 for place in (offset, *data.stride()[:-1]))
 
 
 def group_quantize(
@@ -98,32 +137,60 @@ def group_quantize(
     base: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``reference.group_quantize``."""
-    num_groups = ceil_div(x.numel(), group)
-    scales, data = outputs(num_groups, nbits, group, out, x.device)
-    if num_groups == 0:
+    num_groups = ceil_div(x.shape[-1], group)
+    scales, data = outputs(tuple(x.shape[:-1]), num_groups, nbits, group, out, x.device)
+    if scales.numel() == 0:
         return scales, data
     # another size raises here
     base = None if base is None else base.view(x.shape)
-    if not (is_held_whole(group) and _is_aligned(data)):
-        if hadamard:
-            transformed = torch.empty(num_groups * group, dtype=torch.float32, device=x.device)
-            transform_into(x, transformed, inverse=False, base=base)
-            x, base = transformed, None
-        quantize_any_group(x, base, nbits, group, seed, (scales, data))
+    if is_held_whole(group) and _is_aligned(data):
+        _quantize_whole(x, base, nbits, group, seed, hadamard, (scales, data))
         return scales, data
-    subtrahend = None if base is None else carrier(base)
-    target = (scales, data.view(torch.int32), num_groups)
+    targets = list(zip(_rows(scales), _rows(data), strict=True))
+    bases = [None] * len(targets) if base is None else _rows(base)
+    for k, (row, subtrahend) in enumerate(zip(_rows(x), bases, strict=True)):
+        words = None if seed is None else seed_words(seed, k * num_groups * group)
+        if hadamard:
+            values = torch.empty(num_groups * group, dtype=torch.float32, device=x.device)
+            transform_into(row, values, inverse=False, base=subtrahend)
+            quantize_any_group(values, None, nbits, group, words, targets[k])
+        else:
+            quantize_any_group(row, subtrahend, nbits, group, words, targets[k])
+    return scales, data
+
+
+def _rows(x: torch.Tensor) -> list[torch.Tensor]:
+    return [row for rows in as_matrix(x) for row in rows]
+
+
+def _quantize_whole(
+    x: torch.Tensor,
+    base: torch.Tensor | None,
+    nbits: int,
+    group: int,
+    seed: int | None,
+    hadamard: bool,
+    out: tuple[torch.Tensor, torch.Tensor],
+) -> None:
+    """Quantize groups that a program holds."""
+    values, scales, data = map(as_matrix, (x, out[0], out[1].view(torch.int32)))
+    subtrahend = values if base is None else as_matrix(base)
+    num_outer, num_inner, num_groups = scales.shape
+    num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(x):
         _launch(
             _quantize_kernel,
-            num_groups,
+            num_outer * num_inner,
+            num_tiles,
             group,
-            *(carrier(x), subtrahend, x.numel(), *target, *seed_words(seed)),
+            *(carrier(values), values.stride()[:2]),
+            *(None if base is None else carrier(subtrahend), subtrahend.stride()[:2]),
+            *(x.shape[-1], scales, scales.stride()[:2], data, data.stride()[:2]),
+            *(num_groups, num_tiles, num_inner, *seed_words(seed)),
             NBITS=nbits,
             STOCHASTIC=seed is not None,
             HADAMARD=hadamard,
         )
-    return scales, data
 
 
 def group_dequantize(
@@ -136,33 +203,53 @@ def group_dequantize(
     add: bool = False,
 ) -> torch.Tensor:
     """See ``reference.group_dequantize``."""
-    scales = torch.atleast_2d(scales)
-    num_groups = scales.shape[1]
-    data = torch.atleast_2d(data).view(len(scales), num_groups * group * nbits // 8)
+    data, scales = by_sender(data, scales)
+    num_senders, num_rows, num_groups = scales.shape
+    data = data.view(num_senders, num_rows, num_groups * group * nbits // 8)
     if out is None:
-        out = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
-    if num_groups == 0:
+        size = num_rows * num_groups * group
+        out = torch.empty(size, dtype=torch.float32, device=data.device)
+    if scales.numel() == 0:
         return out
+    rows = out.view(num_rows, -1) if out.is_contiguous() else out
     if not (is_held_whole(group) and _is_aligned(data)):
-        if not hadamard:
-            dequantize_any_group(data, scales, nbits, group, out, add=add)
-            return out
-        values = torch.empty(num_groups * group, dtype=torch.float32, device=data.device)
-        dequantize_any_group(data, scales, nbits, group, values, add=False)
-        transform_into(values, out, inverse=True, add=add)
+        for k, row in enumerate(rows):
+            _dequantize_any(data[:, k], scales[:, k], nbits, group, hadamard, row, add=add)
         return out
-    sent = PackedGroups.of(data.view(torch.int32), scales)
+    words = data.view(torch.int32)
+    num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(data):
         _launch(
             _dequantize_kernel,
-            num_groups,
+            num_rows,
+            num_tiles,
             group,
-            *(sent, num_groups, carrier(out), out.numel()),
+            *(PackedGroups.of(words, scales), (words.stride(1), scales.stride(1))),
+            *(num_groups, num_tiles, carrier(rows), rows.stride(0), rows.shape[1]),
             NBITS=nbits,
             HADAMARD=hadamard,
             ADD=add,
         )
     return out
+
+
+def _dequantize_any(
+    data: torch.Tensor,
+    scales: torch.Tensor,
+    nbits: int,
+    group: int,
+    hadamard: bool,
+    out: torch.Tensor,
+    *,
+    add: bool,
+) -> None:
+    """Decode one row of groups of any size."""
+    if not hadamard:
+        dequantize_any_group(data, scales, nbits, group, out, add=add)
+        return
+    values = torch.empty(scales.shape[1] * group, dtype=torch.float32, device=data.device)
+    dequantize_any_group(data, scales, nbits, group, values, add=False)
+    transform_into(values, out, inverse=True, add=add)
 
 
 def group_dequantize_sum_quantize(
@@ -175,22 +262,28 @@ def group_dequantize_sum_quantize(
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``compose.group_dequantize_sum_quantize``."""
-    num_groups = scales.shape[1]
-    data = data.view(len(scales), num_groups * group * nbits // 8)
-    new_scales, new_data = outputs(num_groups, out_nbits, group, out, data.device)
-    if not (is_held_whole(group) and _is_aligned(data) and _is_aligned(new_data)):
-        total = group_dequantize(data, scales, nbits, group)
-        return group_quantize(total, out_nbits, group, seed, out=(new_scales, new_data))
-    if num_groups == 0:
+    lead = tuple(data.shape[1:-1])
+    data, scales = by_sender(data, scales)
+    num_senders, num_rows, num_groups = scales.shape
+    data = data.view(num_senders, num_rows, num_groups * group * nbits // 8)
+    new_scales, new_data = outputs(lead, num_groups, out_nbits, group, out, data.device)
+    if scales.numel() == 0:
         return new_scales, new_data
-    sent = PackedGroups.of(data.view(torch.int32), scales)
-    target = (num_groups, new_scales, new_data.view(torch.int32))
+    if not (is_held_whole(group) and _is_aligned(data) and _is_aligned(new_data)):
+        total = group_dequantize(data, scales, nbits, group).view(*lead, num_groups * group)
+        return group_quantize(total, out_nbits, group, seed, out=(new_scales, new_data))
+    words, targets = data.view(torch.int32), new_data.view(torch.int32)
+    strides = (0, 0) if not lead else (new_scales.stride(0), targets.stride(0))
+    num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(data):
         _launch(
             _sum_kernel,
-            num_groups,
+            num_rows,
+            num_tiles,
             group,
-            *(sent, *target, *seed_words(seed)),
+            *(PackedGroups.of(words, scales), (words.stride(1), scales.stride(1))),
+            *(num_groups, num_tiles, new_scales, strides[0], targets, strides[1]),
+            *seed_words(seed),
             NBITS=nbits,
             NEW_NBITS=out_nbits,
             STOCHASTIC=seed is not None,

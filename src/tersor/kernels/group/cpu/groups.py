@@ -1,0 +1,123 @@
+"""Groups in one piece, quantized and decoded in numba."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
+from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
+
+_SMALLEST_BITS = int(np.float32(SMALLEST_ABSMAX).view(np.int32))
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _uniform(position: int, low: Any, high: Any) -> Any:
+    h = np.uint32(np.uint32(position) * np.uint32(0x9E3779B1) + low)
+    h = np.uint32(np.uint32(h ^ (h >> np.uint32(16)) ^ high) * np.uint32(0x85EBCA6B))
+    h = np.uint32(np.uint32(h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
+    h = np.uint32(h ^ (h >> np.uint32(16)))
+    return np.float32(np.uint32(h >> np.uint32(8))) * np.float32(2.0**-24)
+
+
+@njit(nogil=True, cache=True)
+def _group_fields(values: Any, inverse: Any, top: Any, rounding: Any, at: int, fields: Any) -> None:
+    """Write one group's fields as bytes; 0 marks values that are not finite."""
+    stochastic, low, high = rounding.stochastic, rounding.low, rounding.high
+    bias = np.float32(top + np.float32(1))
+    for i in range(values.size):
+        finite = abs(values[i]) <= np.float32(3.4028235e38)
+        scaled = (values[i] if finite else np.float32(0)) * inverse
+        code = np.floor(scaled + _uniform(at + i, low, high)) if stochastic else np.rint(scaled)
+        code = min(max(code, -top), top) + bias
+        fields[i] = np.uint8(np.int32(code)) if finite else np.uint8(0)
+
+
+class Rounding(NamedTuple):
+    """How values become codes, as kernels take it."""
+
+    nbits: int
+    limit: Any
+    stochastic: bool
+    low: Any
+    high: Any
+
+    @classmethod
+    def of(cls, nbits: int, seed: int | None) -> Rounding:
+        """Take the arguments of ``reference.group_quantize``."""
+        low, high = ((seed or 0) >> shift & 0xFFFFFFFF for shift in (0, 32))
+        limit = np.float32(largest_scale(nbits))
+        return cls(nbits, limit, seed is not None, np.uint32(low), np.uint32(high))
+
+
+@njit(nogil=True, cache=True)
+def quantize_groups(
+    values: Any, bits: Any, at: int, rounding: Any, scales: Any, data: Any, start: int, stop: int
+) -> None:
+    """Quantize groups ``[start, stop)`` of ``values``, the first of which is value ``at`` of all.
+
+    ``bits`` is the integer image of ``values``.
+    """
+    nbits = rounding.nbits
+    group = values.shape[1]
+    top = np.float32((1 << (nbits - 1)) - 1)
+    fields = np.empty(group, dtype=np.uint8)
+    half = group // 2
+    for g in range(start, stop):
+        image = bits[g]
+        # integer maximum of the magnitudes' bits vectorises; float comparison would not
+        peak = np.int32(0)
+        for i in range(group):
+            magnitude = np.int32(image[i] & np.int32(0x7FFFFFFF))
+            peak = max(peak, magnitude if magnitude < np.int32(0x7F800000) else np.int32(0))
+        inverse, scale = np.float32(0), np.float32(0)
+        if peak >= np.int32(_SMALLEST_BITS):
+            absmax = np.int32(peak).view(np.float32)
+            inverse = np.float32(top / absmax)
+            scale = min(np.float32(absmax / top), rounding.limit)
+        scales[g] = scale
+        target = fields if nbits == 4 else data[g]
+        _group_fields(values[g], inverse, top, rounding, at + g * group, target)
+        if nbits == 4:
+            row = data[g]
+            for i in range(half):
+                row[i] = np.uint8(fields[i] | np.uint8(fields[half + i] << np.uint8(4)))
+
+
+@njit(nogil=True, cache=True)
+def dequantize_groups(data: Any, scales: Any, nbits: int, out: Any, start: int, stop: int) -> None:
+    """Write the float32 values of groups ``[start, stop)``."""
+    half = out.shape[1] // 2
+    bias = np.float32(1 << (nbits - 1))
+    nan = np.float32(np.nan)
+    for g in range(start, stop):
+        scale, row, target = scales[g], data[g], out[g]
+        if nbits == 4:
+            for i in range(half):
+                low, high = np.uint8(row[i] & np.uint8(15)), np.uint8(row[i] >> np.uint8(4))
+                a, b = (np.float32(low) - bias) * scale, (np.float32(high) - bias) * scale
+                target[i] = a if low != 0 else nan
+                target[half + i] = b if high != 0 else nan
+        else:
+            for i in range(row.size):
+                value = (np.float32(row[i]) - bias) * scale
+                target[i] = value if row[i] != 0 else nan
+
+
+@njit(nogil=True, cache=True)
+def sum_senders(
+    data_addresses: Any, scale_addresses: Any, nbits: int, first: int, stage: Any, addend: Any
+) -> None:
+    """Fill ``stage`` with groups ``first`` and on, summed over senders whose bytes lie at the addresses."""
+    count, group = stage.shape
+    row_nbytes = group * nbits // 8
+    octets, floats = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.float32)
+    for sender in range(data_addresses.size):
+        address = data_addresses[sender] + np.uint64(first * row_nbytes)
+        data = array_at(address, count * row_nbytes, octets).reshape(count, row_nbytes)
+        scales = array_at(scale_addresses[sender] + np.uint64(4 * first), count, floats)
+        dequantize_groups(data, scales, nbits, stage if sender == 0 else addend, 0, count)
+        if sender != 0:
+            for g in range(count):
+                stage[g] += addend[g]
