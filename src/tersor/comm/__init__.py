@@ -1,6 +1,6 @@
 """Encoded tensors between ranks: one all-to-all of frames, agreement, failing together, counters.
 
-Knows no site. Read ``group.py`` first, then ``all_to_all.py``.
+Knows no site. Read ``group.py`` first, then ``all_to_all.py``; ``levels.py`` has exchanges among nodes.
 """
 
 from tersor.comm.agreement import (
@@ -12,11 +12,17 @@ from tersor.comm.agreement import (
 from tersor.comm.all_to_all import AllToAll, Transfer
 from tersor.comm.counters import PHASES, Stopwatch, Volume
 from tersor.comm.group import RankGroup, Turn
+from tersor.comm.levels import Collective, Exchange, LocalRanks, Place, RankLevels
 
 __all__ = [
     "PHASES",
     "AllToAll",
+    "Collective",
+    "Exchange",
+    "LocalRanks",
+    "Place",
     "RankGroup",
+    "RankLevels",
     "Stopwatch",
     "Transfer",
     "Turn",

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -84,7 +85,11 @@ class RankGroup:
     """
 
     def __init__(
-        self, group: dist.ProcessGroup | None, device: torch.device, channels: Sequence[str]
+        self,
+        group: dist.ProcessGroup | None,
+        device: torch.device,
+        channels: Sequence[str],
+        ranks: Sequence[int] | None = None,
     ) -> None:
         """Make a group with the ranks of ``group`` (all of them if None); a collective call.
 
@@ -92,33 +97,37 @@ class RankGroup:
             group: whose ranks take part.
             device: of the tensors that are sent.
             channels: names of what is exchanged; the same list on all ranks.
+            ranks: global numbers of those that the new group has, in order; this rank is one of them.
+                Other ranks of ``group`` make their own groups at the same time.
 
         Raises:
             ExchangeError: a rank could not connect.
         """
-        self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD) if ranks is None else ranks
+        self.rank, self.world_size = ranks.index(dist.get_rank()), len(ranks)
         self.channels = tuple(channels)
         self._in_flight: WeakSet[InFlight] = WeakSet()
         self._group: Any = None
         self._control: Any = None
         self._failures: Any = None
         with self._explained("set-up"):
-            self._connect(group, device)
+            self._connect(group, device, list(ranks))
 
-    def _connect(self, group: dist.ProcessGroup | None, device: torch.device) -> None:
+    def _connect(
+        self, group: dist.ProcessGroup | None, device: torch.device, ranks: list[int]
+    ) -> None:
         """Join the new groups, and return when every rank has.
 
         A rank that left while another still connects would break its connecting.
         """
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
         timeout = _timeout_of(group, device)
+        # ranks outside of the new group make others, and do not take part
+        new_group = partial(dist.new_group, timeout=timeout, use_local_synchronization=True)
         with failure_announced(group):
-            self._group = dist.new_group(ranks, backend=dist.get_backend(group), timeout=timeout)
+            self._group = new_group(ranks, backend=dist.get_backend(group))
             # NCCL takes no CPU tensors, and the host must not wait for the device to compare turns
             self._control = (
-                self._group
-                if _takes_cpu_tensors(self._group)
-                else dist.new_group(ranks, backend="gloo", timeout=timeout)
+                self._group if _takes_cpu_tensors(self._group) else new_group(ranks, backend="gloo")
             )
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
         self._failures = dist.distributed_c10d.PrefixStore(
@@ -212,16 +221,20 @@ class RankGroup:
         self,
         received: torch.Tensor,
         sent: torch.Tensor,
-        receive_counts: Sequence[int],
-        send_counts: Sequence[int],
+        receive_counts: Sequence[int] | None = None,
+        send_counts: Sequence[int] | None = None,
     ) -> InFlight:
-        """Start to move so many elements from and to each rank."""
+        """Start to move so many elements from and to each rank; equally many without counts."""
+        receive, send = (None if n is None else list(n) for n in (receive_counts, send_counts))
         return self._started(
-            dist.all_to_all_single(
-                received, sent, list(receive_counts), list(send_counts),
-                group=self._group, async_op=True,
-            )
-        )  # fmt: skip
+            dist.all_to_all_single(received, sent, receive, send, group=self._group, async_op=True)
+        )
+
+    def all_gather(self, received: torch.Tensor, sent: torch.Tensor) -> InFlight:
+        """Start to collect what each rank sends, in their order."""
+        # torch 2.13 warns of the name that 2.11 and 2.12 have alone
+        gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        return self._started(gather(received, sent, group=self._group, async_op=True))
 
     def _started(self, work: Any) -> InFlight:
         operation = InFlight(work)

@@ -1,0 +1,121 @@
+"""Reduce-scatter of gradients: ranks of a node add up first, then nodes, in few bits."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+from tersor.comm import Collective, Exchange, Place
+from tersor.kernels.group import group_dequantize, group_quantize
+from tersor.sites.shards.hop import Coded, Hop, new_hop
+from tersor.sites.shards.options import Gradients, seed_of
+
+_ERROR_NBITS: Final = 8
+
+
+class GradientScatter:
+    """The reduce-scatters of one rank for one module: whose seed is next, and what rounding lost."""
+
+    def __init__(self, options: Gradients, place: Place, module: int = 0) -> None:
+        """Take the number of the module, the same on all ranks: each rounds with seeds of its own."""
+        self.options, self.place, self.module = options, place, module
+        self.step = 0
+        self._lost = LostValues(options)
+
+    def reduce_scatter(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
+        """Write the sum over all ranks of row ``rank`` of their ``x`` into ``out``.
+
+        Args:
+            x: contiguous, any float dtype, [world_size, size] or flat.
+            out: contiguous, of ``size`` values.
+        """
+        place, options, size = self.place, self.options, out.numel()
+        own = seed_of(options.seed, self.step, place.rank, self.module)
+        self._lost.begin_step(self.step)
+        self.step += 1
+        if options.levels == 1 or not place.is_two_level:
+            is_node = options.levels != 1 and place.num_nodes == 1
+            nbits = options.node_nbits if is_node else options.nbits
+            received = self._hop((place.world_size, 1, size), nbits, x)
+            yield from self._sent(x.view(1, -1, size), "all", received, seed_of(own, 0))
+        else:
+            shape = (place.ranks_per_node, place.num_nodes, size)
+            within = self._hop(shape, options.node_nbits, x)
+            rows = x.view(place.num_nodes, place.ranks_per_node, size)
+            yield from self._sent(rows, "node", within, seed_of(own, 0))
+            received = self._hop((place.num_nodes, 1, size), options.nbits, x)
+            yield from self._sent_sum(within, received, seed_of(own, 1))
+        received.read_sum(out.view(1, size), hadamard=options.hadamard)
+
+    def _hop(self, shape: tuple[int, int, int], nbits: int, x: torch.Tensor) -> Hop:
+        return new_hop(shape, nbits, self.options.group, x.dtype, x.device)
+
+    def _sent(self, rows: torch.Tensor, level: Any, received: Hop, seed: int) -> Exchange[None]:
+        """Send each peer its rows of [num_rows, num_peers, size]."""
+        hop = received.like()
+        self._lost.write(hop, rows, seed, hadamard=self.options.hadamard)
+        yield Collective("all_to_all", level, received.buffer, hop.buffer)
+
+    def _sent_sum(self, within: Hop, received: Hop, seed: int) -> Exchange[None]:
+        """Send each node its row of the sum over what the ranks of this one sent."""
+        hop, hadamard = received.like(), self.options.hadamard
+        if not (isinstance(hop, Coded) and isinstance(within, Coded)):
+            total = torch.empty(within.shape[1:], device=hop.buffer.device)
+            within.read_sum(total, hadamard=hadamard)
+            self._lost.write(hop, total[None], seed, hadamard=hadamard)
+        elif self.options.error_feedback:
+            total = group_dequantize(within.data, within.scales, within.nbits, within.group)
+            # still transformed, and so is what gets lost
+            self._lost.write(hop, total.view(1, len(hop.buffer), -1), seed, hadamard=False)
+        else:
+            hop.write_sum(within, seed)
+        yield Collective("all_to_all", "across", received.buffer, hop.buffer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a training needs to go on as if it had not stopped."""
+        return {"step": self.step, "lost": self._lost.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.step = state["step"]
+        self._lost.load_state_dict(state["lost"])
+
+
+class LostValues:
+    """What rounding lost in each hop, as a moving average in 8 bits per value (LoCo)."""
+
+    def __init__(self, options: Gradients) -> None:
+        """Take ``error_feedback`` and ``reset_every``; without the first, nothing is remembered."""
+        self.options = options
+        self._lost: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def begin_step(self, step: int) -> None:
+        """Forget everything where it is time to."""
+        if step % self.options.reset_every == 0:
+            self._lost.clear()
+
+    def write(self, hop: Hop, rows: torch.Tensor, seed: int, *, hadamard: bool) -> None:
+        """Write rows and what was lost of them so far to a hop, and remember what is lost now."""
+        part = self.options.error_feedback
+        if not (part and isinstance(hop, Coded)):
+            hop.write(rows, seed, hadamard=hadamard)
+            return
+        name = f"{tuple(rows.shape)}"
+        before = torch.zeros(rows.numel(), device=rows.device)
+        if name in self._lost:
+            scales, data = self._lost[name]
+            group_dequantize(data, scales, _ERROR_NBITS, self.options.group, False, before)
+        total = rows.to(torch.float32) + before.view(rows.shape)
+        hop.write(total, seed, hadamard=hadamard)
+        lost = total - hop.decoded(torch.empty_like(total), hadamard=hadamard)
+        lost = before.lerp_(lost.view(-1), part)
+        self._lost[name] = group_quantize(lost, _ERROR_NBITS, self.options.group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is remembered."""
+        return dict(self._lost)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Remember what a state does."""
+        self._lost = dict(state)

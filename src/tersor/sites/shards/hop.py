@@ -1,0 +1,152 @@
+"""What travels in one collective: a buffer with the rows of each peer, coded or as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from tersor.division import ceil_div
+from tersor.kernels.group import (
+    group_dequantize,
+    group_dequantize_sum_quantize,
+    group_quantize,
+)
+
+_SCALE_NBYTES = 4
+
+
+class Hop(Protocol):
+    """A buffer of [num_peers, num_rows, size] values as they travel.
+
+    ``read_sum`` and ``sum_into`` take it for what peers sent of the same rows.
+    """
+
+    buffer: torch.Tensor
+    """Contiguous; a part of equal size for each peer."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Peers, rows of each, and values of a row."""
+        ...
+
+    def like(self) -> Hop:
+        """Return a buffer of the same form, to receive with."""
+        ...
+
+    def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
+        """Encode [num_rows, num_peers, size]: each peer's rows, in the order in which they are owned."""
+        ...
+
+    def read_sum(self, out: torch.Tensor, *, hadamard: bool) -> None:
+        """Write the sum over all peers into [num_rows, size], made in float32."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """Scales, then codes, of each peer."""
+
+    buffer: torch.Tensor
+    scales: torch.Tensor
+    data: torch.Tensor
+    shape: tuple[int, int, int]
+    nbits: int
+    group: int
+
+    @classmethod
+    def empty(
+        cls, shape: tuple[int, int, int], nbits: int, group: int, device: torch.device
+    ) -> Coded:
+        """Return a buffer for [num_peers, num_rows, size] values."""
+        num_peers, num_rows, size = shape
+        num_groups = ceil_div(size, group)
+        split = _SCALE_NBYTES * num_rows * num_groups
+        nbytes = split + num_rows * num_groups * group * nbits // 8
+        buffer = torch.empty(num_peers, nbytes, dtype=torch.uint8, device=device)
+        scales = buffer[:, :split].view(torch.float32).unflatten(1, (num_rows, num_groups))
+        data = buffer[:, split:].unflatten(1, (num_rows, num_groups * group * nbits // 8))
+        return cls(buffer, scales, data, shape, nbits, group)
+
+    def like(self) -> Coded:
+        """See ``Hop``."""
+        return Coded.empty(self.shape, self.nbits, self.group, self.buffer.device)
+
+    def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
+        """See ``Hop``."""
+        targets = self.scales.transpose(0, 1), self.data.transpose(0, 1)
+        group_quantize(rows, self.nbits, self.group, seed, hadamard, targets)
+
+    def write_difference(self, x: torch.Tensor, base: torch.Tensor, seed: int | None) -> None:
+        """Encode how the one row ``x`` differs from ``base``; without materialising it."""
+        targets = self.scales[0, 0], self.data[0, 0]
+        group_quantize(x, self.nbits, self.group, seed, False, targets, base)
+
+    def write_sum(self, received: Coded, seed: int | None) -> None:
+        """Encode the sum over what peers sent: its rows go one to each peer of this hop."""
+        targets = self.scales.squeeze(1), self.data.squeeze(1)
+        sent = (received.data, received.scales, received.nbits, received.group)
+        group_dequantize_sum_quantize(*sent, self.nbits, seed, targets)
+
+    def read_sum(self, out: torch.Tensor, *, hadamard: bool) -> None:
+        """See ``Hop``."""
+        group_dequantize(self.data, self.scales, self.nbits, self.group, hadamard, out)
+
+    def decoded(self, out: torch.Tensor, *, hadamard: bool) -> torch.Tensor:
+        """Write what peers will read, as ``write`` takes it, into [num_rows, num_peers, size]."""
+        for peer in range(len(self.buffer)):
+            own = self.data[peer][None], self.scales[peer][None]
+            group_dequantize(*own, self.nbits, self.group, hadamard, out[:, peer])
+        return out
+
+    def read_rows(self, out: torch.Tensor, *, hadamard: bool = False, add: bool = False) -> None:
+        """Decode the one row of each peer into [num_peers, size], or add it to what is there."""
+        rows = self.data.transpose(0, 1), self.scales.transpose(0, 1)
+        group_dequantize(*rows, self.nbits, self.group, hadamard, out, add)
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """Values of one dtype, [num_peers, num_rows, size]."""
+
+    buffer: torch.Tensor
+
+    @classmethod
+    def empty(
+        cls, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
+    ) -> Plain:
+        """Return a buffer for [num_peers, num_rows, size] values."""
+        return cls(torch.empty(shape, dtype=dtype, device=device))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """See ``Hop``."""
+        num_peers, num_rows, size = self.buffer.shape
+        return num_peers, num_rows, size
+
+    def like(self) -> Plain:
+        """See ``Hop``."""
+        return Plain(torch.empty_like(self.buffer))
+
+    def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
+        """See ``Hop``; there is nothing to round by chance or to transform."""
+        del seed, hadamard
+        self.buffer.copy_(rows.transpose(0, 1))
+
+    def read_sum(self, out: torch.Tensor, *, hadamard: bool) -> None:
+        """See ``Hop``."""
+        del hadamard
+        total = self.buffer[0].to(torch.float32)
+        for rows in self.buffer[1:]:
+            total += rows
+        out.copy_(total)
+
+
+def new_hop(
+    shape: tuple[int, int, int], nbits: int, group: int, dtype: torch.dtype, device: torch.device
+) -> Hop:
+    """Return a buffer for values of ``dtype`` that travel with ``nbits`` each."""
+    if nbits in (4, 8):
+        return Coded.empty(shape, nbits, group, device)
+    return Plain.empty(shape, torch.bfloat16 if nbits == 16 else dtype, device)  # noqa: PLR2004

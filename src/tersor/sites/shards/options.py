@@ -1,0 +1,137 @@
+"""How weights and gradients travel between ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from tersor.codecs.group import check_seed
+from tersor.errors import SpecError
+from tersor.kernels.transform.reference import ORDER
+
+Bits = Literal[4, 8, 16, 32]
+"""Bits per value: codes with a scale per group (4, 8), bfloat16 (16), or values as they are (32)."""
+
+_CODED: Final = (4, 8)
+_GRADIENT_BITS: Final = (4, 8, 16, 32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Weights:
+    """How gathered weights travel.
+
+    Ranks hold a common reference of the weights and send how theirs differ from it, in ``nbits`` with
+    one scale per ``group`` values. What rounding lost stays in the next difference, so that errors do
+    not add up.
+
+    Attributes:
+        nbits: 4 or 8.
+        group: values per scale.
+        reference: ``"whole"``: every rank holds the reference of all weights, and nothing is sent in
+            backward. ``"node"``: ranks of a node hold it together; differences travel across nodes once a
+            step, and each gather collects the weights, as they are, within the node.
+        rounding: ``"nearest"`` or ``"stochastic"``.
+        differences: False sends the weights themselves in ``nbits``: the baseline that harms a training.
+        seed: of stochastic rounding.
+    """
+
+    nbits: int = 4
+    group: int = 2048
+    reference: Literal["whole", "node"] = "whole"
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    differences: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible options."""
+        if self.nbits not in _CODED:
+            raise SpecError(f"nbits of weights must be 4 or 8, not {self.nbits!r}")
+        _check_group(self.group)
+        _check_choice("reference", self.reference, ("whole", "node"))
+        _check_choice("rounding", self.rounding, ("nearest", "stochastic"))
+        _check_seed(self.seed)
+        if not self.differences and self.reference == "node":
+            raise SpecError("weights without differences have no reference; leave reference='whole'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gradients:
+    """How gradients travel on the way to the rank that owns them.
+
+    Ranks of a node add up first, then nodes: each hop sends its own number of bits per value, sums are
+    made in float32. Where ranks meet on one level only, there is one hop: that of nodes, or that in the
+    node if there is one node.
+
+    Attributes:
+        node_nbits: of the hop within a node: 4, 8, 16 (bfloat16) or 32 (as they are).
+        nbits: of the hop across nodes, likewise.
+        group: values per scale.
+        hadamard: transform every 32 values before the first hop and back after the last: outliers spread
+            over their neighbours.
+        levels: 2, or 1 for one hop between all ranks in ``nbits``.
+        error_feedback: from 0 to 1. Every rank remembers what rounding lost, as a moving average that
+            takes in so much of each step, and adds it to the next gradient (LoCo: 0.8). Takes one byte per
+            value of the unsharded gradient; 0 is off.
+        reset_every: steps after which what is remembered is forgotten.
+        seed: of stochastic rounding.
+    """
+
+    node_nbits: Bits = 8
+    nbits: Bits = 4
+    group: int = 128
+    hadamard: bool = True
+    levels: Literal[1, 2] = 2
+    error_feedback: float = 0.0
+    reset_every: int = 1024
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible options."""
+        for name in ("node_nbits", "nbits"):
+            if getattr(self, name) not in _GRADIENT_BITS:
+                raise SpecError(f"{name} must be 4, 8, 16 or 32, not {getattr(self, name)!r}")
+        _check_group(self.group)
+        if self.hadamard and self.group % ORDER:
+            raise SpecError(f"with hadamard, group must be a multiple of 32, not {self.group}")
+        if self.levels not in (1, 2):
+            raise SpecError(f"levels must be 1 or 2, not {self.levels!r}")
+        if not 0 <= self.error_feedback <= 1:
+            raise SpecError(f"error_feedback must be from 0 to 1, not {self.error_feedback!r}")
+        if type(self.reset_every) is not int or self.reset_every < 1:
+            raise SpecError(f"reset_every must be a positive number, not {self.reset_every!r}")
+        _check_seed(self.seed)
+
+
+def _check_group(group: object) -> None:
+    if type(group) is not int or not 2 <= group <= 2**20 or group % 2:
+        raise SpecError(f"group must be an even number from 2 to 1048576, not {group!r}")
+
+
+def _check_seed(seed: object) -> None:
+    if seed is None:
+        raise SpecError("seed must be a whole number")
+    check_seed(seed)
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise SpecError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+
+
+def seed_of(seed: int, *numbers: int) -> int:
+    """Return a seed of 64 bits for one rounding, told apart by numbers of any size.
+
+    Ranks must not share seeds: what rounding adds would add up instead of averaging out.
+
+    Example:
+        >>> seed_of(0, 1, 2) != seed_of(0, 2, 1)
+        True
+    """
+    mixed = seed
+    for number in numbers:
+        # one step of splitmix64 for each
+        mixed = (mixed * 0xD1342543DE82EF95 + number + 0x9E3779B97F4A7C15) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)
+        mixed ^= mixed >> 31
+    return mixed

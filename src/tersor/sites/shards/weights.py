@@ -1,0 +1,140 @@
+"""All-gather of weights as differences to a reference that ranks hold in common."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import torch
+
+from tersor.comm import Collective, Exchange, Place
+from tersor.comm.levels import Level
+from tersor.sites.shards.hop import Coded
+from tersor.sites.shards.options import Weights, seed_of
+
+
+class Change(IntEnum):
+    """What became of weights since they were last gathered; ranks go by the largest of all."""
+
+    NONE = 0
+    STEP = 1
+    """An optimizer's step: a difference is sent."""
+    EDIT = 2
+    """Anything else, such as a loaded checkpoint: they are sent as they are."""
+
+
+class WeightGather:
+    """The all-gathers of one rank for one module, and its part of the reference."""
+
+    def __init__(self, options: Weights, place: Place, module: int = 0) -> None:
+        """Take the number of the module, the same on all ranks."""
+        self.options, self.place, self.module = options, place, module
+        self.step = 0
+        self._is_whole = options.reference == "whole" or not place.is_two_level
+        self._reference: torch.Tensor | None = None
+        """[num_rows, size]: of every rank, or of those with this rank's place in their nodes."""
+        self._own: torch.Tensor | None = None
+        """This rank's row, apart: FSDP writes the weights there before it gathers."""
+        self._is_loaded = False
+
+    @property
+    def is_new(self) -> bool:
+        """True if weights have not been gathered yet."""
+        return self._own is None
+
+    def memory_for(self, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """Return memory for all weights, flat: the reference itself where it is of all ranks.
+
+        Who gathers into it saves a copy of all weights.
+        """
+        if self._is_whole and self.options.differences:
+            return self._reference_for(size // self.place.world_size, dtype, device).view(-1)
+        return torch.empty(size, dtype=dtype, device=device)
+
+    def _reference_for(self, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        num_rows = self.place.world_size if self._is_whole else self.place.num_nodes
+        known = self._reference
+        if known is None or (known.shape[1], known.dtype, known.device) != (size, dtype, device):
+            known = torch.empty(num_rows, size, dtype=dtype, device=device)
+            self._reference, self._own = known, None
+        return known
+
+    def all_gather(self, x: torch.Tensor, out: torch.Tensor, change: Change) -> Exchange[None]:
+        """Write the weights of all ranks, as the reference knows them, into ``out``.
+
+        Args:
+            x: contiguous, this rank's weights; may be its part of ``out``.
+            out: contiguous, flat or [world_size, size], of the dtype of ``x``; may be ``memory_for``.
+            change: of the weights since the last call; the same on all ranks.
+        """
+        if not self.options.differences:
+            yield from self._gather_coded(x, out)
+            return
+        level: Level = "all" if self._is_whole else "across"
+        row = self.place.rank if self._is_whole else self.place.node
+        reference = self._reference_for(x.numel(), x.dtype, x.device)
+        if self._own is None or change is Change.EDIT:
+            self._own = x.clone()
+            yield Collective("all_gather", level, reference, self._own)
+        else:
+            if self._is_loaded:
+                # x may lie in the reference
+                weights = x.clone()
+                yield Collective("all_gather", level, reference, self._own)
+                x.copy_(weights)
+            if change is Change.STEP:
+                received = yield from self._difference(x, self._own, level)
+                reference[row].copy_(self._own)
+                received.read_rows(reference, add=True)
+                self._own.copy_(reference[row])
+            reference[row].copy_(self._own)
+        self._is_loaded = False
+        yield from self._copied_out(reference, out)
+
+    def _difference(self, x: torch.Tensor, own: torch.Tensor, level: Level) -> Exchange[Coded]:
+        """Send how ``x`` differs from the reference; return what all ranks sent."""
+        hop, received = self._hops(x, level)
+        hop.write_difference(x, own, self._next_seed())
+        yield Collective("all_gather", level, received.buffer, hop.buffer)
+        return received
+
+    def _gather_coded(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
+        """Send the weights themselves in few bits."""
+        hop, received = self._hops(x, "all")
+        hop.write(x.view(1, 1, -1), self._next_seed(), hadamard=False)
+        yield Collective("all_gather", "all", received.buffer, hop.buffer)
+        received.read_rows(out.view(self.place.world_size, -1))
+
+    def _hops(self, x: torch.Tensor, level: Level) -> tuple[Coded, Coded]:
+        form = (self.options.nbits, self.options.group, x.device)
+        num_peers = len(self.place.ranks(level))
+        return Coded.empty((1, 1, x.numel()), *form), Coded.empty((num_peers, 1, x.numel()), *form)
+
+    def _next_seed(self) -> int | None:
+        self.step += 1
+        if self.options.rounding == "nearest":
+            return None
+        return seed_of(self.options.seed, self.step, self.place.rank, self.module)
+
+    def _copied_out(self, reference: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
+        """Fill ``out`` from the reference, of which a node's ranks hold a part each."""
+        if self._is_whole:
+            if out.data_ptr() != reference.data_ptr():
+                out.view(reference.shape).copy_(reference)
+            return
+        num_nodes, num_local = self.place.num_nodes, self.place.ranks_per_node
+        gathered = reference.new_empty(num_local, *reference.shape)
+        yield Collective("all_gather", "node", gathered, reference)
+        out.view(num_nodes, num_local, -1).copy_(gathered.transpose(0, 1))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a training needs to go on as if it had not stopped."""
+        return {"step": self.step, "own": self._own}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state; all ranks do before weights are gathered again."""
+        self.step, self._own = state["step"], state["own"]
+        self._is_loaded = self._own is not None
+        if self._own is not None:
+            num_rows = self.place.world_size if self._is_whole else self.place.num_nodes
+            self._reference = self._own.new_empty(num_rows, self._own.numel())
