@@ -40,12 +40,15 @@ class Stopwatch:
     What this process compiles meanwhile is not counted: it happens once. Waiting for a peer that
     compiles is; exchanges therefore compile what they can foresee when they are made.
 
-    ``seconds`` of every phase are what it goes on from; it begins at zero if None.
+    ``seconds`` of every phase are what it goes on from; it begins at zero if None. ``phases`` are the
+    names of all there are.
     """
 
-    def __init__(self, seconds: Mapping[str, float] | None = None) -> None:
-        begun = dict.fromkeys(PHASES, 0.0) if seconds is None else seconds
-        self._seconds = {name: float(begun[name]) for name in PHASES}
+    def __init__(
+        self, seconds: Mapping[str, float] | None = None, phases: Sequence[str] = PHASES
+    ) -> None:
+        begun = dict.fromkeys(phases, 0.0) if seconds is None else seconds
+        self._seconds = {name: float(begun[name]) for name in phases}
         self._open: list[tuple[str, Any, Any, float]] = []
 
     @contextmanager

@@ -236,6 +236,12 @@ class RankGroup:
         gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return self._started(gather(received, sent, group=self._group, async_op=True))
 
+    def largest(self, numbers: Sequence[int]) -> list[int]:
+        """Return the largest of each number over all ranks; the host waits, and not for its device."""
+        found = torch.tensor(numbers, dtype=torch.int64, device="cpu")
+        dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)
+        return found.tolist()
+
     def _started(self, work: Any) -> InFlight:
         operation = InFlight(work)
         self._in_flight.add(operation)

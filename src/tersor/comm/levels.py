@@ -70,12 +70,14 @@ class Collective:
         level: who takes part.
         received: contiguous; a part for each rank of the level, in their order.
         sent: contiguous, of the dtype of ``received``; of an all-gather it may be the rank's part of it.
+        original_nbytes: what ``received`` would take if it were not encoded.
     """
 
     kind: Literal["all_gather", "all_to_all"]
     level: Level
     received: torch.Tensor
     sent: torch.Tensor
+    original_nbytes: int
 
 
 Exchange = Generator[Collective, None, T]
@@ -120,7 +122,12 @@ class RankLevels:
                     return found
                 group = self._groups[step.level]
                 start = group.all_gather if step.kind == "all_gather" else group.all_to_all
-                start(step.received, step.sent).wait()
+                start(step.received.view(-1), step.sent.view(-1)).wait()
+
+    def largest(self, numbers: Sequence[int]) -> list[int]:
+        """Return the largest of each number over all ranks; a collective call of their hosts."""
+        with self._groups["all"].guarded("agreement on weights"):
+            return self._groups["all"].largest(numbers)
 
     def close(self) -> None:
         """Leave all groups; what peers still wait for fails at once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,9 @@ class GradientScatter:
         """Take the number of the module, the same on all ranks: each rounds with seeds of its own."""
         self.options, self.place, self.module = options, place, module
         self.step = 0
+        self.errors: dict[str, torch.Tensor] | None = None
+        """Filled with the relative error of what each level sends, while it is not None."""
+        self._itemsize = 4
         self._lost = LostValues(options)
 
     def reduce_scatter(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
@@ -32,6 +36,7 @@ class GradientScatter:
         """
         place, options, size = self.place, self.options, out.numel()
         own = seed_of(options.seed, self.step, place.rank, self.module)
+        self._itemsize = x.element_size()
         self._lost.begin_step(self.step)
         self.step += 1
         if options.levels == 1 or not place.is_two_level:
@@ -55,7 +60,11 @@ class GradientScatter:
         """Send each peer its rows of [num_rows, num_peers, size]."""
         hop = received.like()
         self._lost.write(hop, rows, seed, hadamard=self.options.hadamard)
-        yield Collective("all_to_all", level, received.buffer, hop.buffer)
+        if self.errors is not None and isinstance(hop, Coded):
+            decoded = torch.empty(rows.shape, device=rows.device)
+            hop.decoded(decoded, hadamard=self.options.hadamard)
+            self.errors[level] = relative_error(decoded, rows)
+        yield Collective("all_to_all", level, received.buffer, hop.buffer, rows.nbytes)
 
     def _sent_sum(self, within: Hop, received: Hop, seed: int) -> Exchange[None]:
         """Send each node its row of the sum over what the ranks of this one sent."""
@@ -70,7 +79,13 @@ class GradientScatter:
             self._lost.write(hop, total.view(1, len(hop.buffer), -1), seed, hadamard=False)
         else:
             hop.write_sum(within, seed)
-        yield Collective("all_to_all", "across", received.buffer, hop.buffer)
+        if self.errors is not None and isinstance(hop, Coded) and isinstance(within, Coded):
+            total = group_dequantize(within.data, within.scales, within.nbits, within.group)
+            total = total.view(1, len(hop.buffer), -1)
+            decoded = hop.decoded(torch.empty_like(total), hadamard=False)
+            self.errors["across"] = relative_error(decoded, total)
+        nbytes = math.prod(hop.shape) * self._itemsize
+        yield Collective("all_to_all", "across", received.buffer, hop.buffer, nbytes)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a training needs to go on as if it had not stopped."""
@@ -80,6 +95,13 @@ class GradientScatter:
         """Go on from a state."""
         self.step = state["step"]
         self._lost.load_state_dict(state["lost"])
+
+
+def relative_error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+    """Return the norm of the difference over that of ``exact``; 0 of zeros."""
+    exact = exact.to(torch.float32)
+    norms: list[torch.Tensor] = [torch.linalg.vector_norm(x) for x in (found - exact, exact)]
+    return norms[0] / norms[1].clamp(min=torch.finfo(torch.float32).tiny)
 
 
 class LostValues:

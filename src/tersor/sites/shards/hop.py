@@ -13,6 +13,7 @@ from tersor.kernels.group import (
     group_dequantize_sum_quantize,
     group_quantize,
 )
+from tersor.kernels.transform.reference import ORDER
 
 _SCALE_NBYTES = 4
 
@@ -23,8 +24,10 @@ class Hop(Protocol):
     ``read_sum`` and ``sum_into`` take it for what peers sent of the same rows.
     """
 
-    buffer: torch.Tensor
-    """Contiguous; a part of equal size for each peer."""
+    @property
+    def buffer(self) -> torch.Tensor:
+        """Contiguous; a part of equal size for each peer."""
+        ...
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -59,8 +62,14 @@ class Coded:
     def empty(
         cls, shape: tuple[int, int, int], nbits: int, group: int, device: torch.device
     ) -> Coded:
-        """Return a buffer for [num_peers, num_rows, size] values."""
+        """Return a buffer for [num_peers, num_rows, size] values, whose rows fill a group or more.
+
+        A row that would not has a group as small as it takes: shards of small modules would else be
+        mostly padding.
+        """
         num_peers, num_rows, size = shape
+        while group % 2 == 0 and group // 2 >= max(size, ORDER):
+            group //= 2
         num_groups = ceil_div(size, group)
         split = _SCALE_NBYTES * num_rows * num_groups
         nbytes = split + num_rows * num_groups * group * nbits // 8
@@ -113,9 +122,7 @@ class Plain:
     buffer: torch.Tensor
 
     @classmethod
-    def empty(
-        cls, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device
-    ) -> Plain:
+    def empty(cls, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Plain:
         """Return a buffer for [num_peers, num_rows, size] values."""
         return cls(torch.empty(shape, dtype=dtype, device=device))
 
@@ -149,4 +156,4 @@ def new_hop(
     """Return a buffer for values of ``dtype`` that travel with ``nbits`` each."""
     if nbits in (4, 8):
         return Coded.empty(shape, nbits, group, device)
-    return Plain.empty(shape, torch.bfloat16 if nbits == 16 else dtype, device)  # noqa: PLR2004
+    return Plain.empty(shape, torch.bfloat16 if nbits == 16 else dtype, device)

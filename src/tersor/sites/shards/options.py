@@ -51,7 +51,9 @@ class Weights:
         _check_choice("rounding", self.rounding, ("nearest", "stochastic"))
         _check_seed(self.seed)
         if not self.differences and self.reference == "node":
-            raise SpecError("weights without differences have no reference; leave reference='whole'")
+            raise SpecError(
+                "weights without differences have no reference; leave reference='whole'"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

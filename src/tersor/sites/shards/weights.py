@@ -9,6 +9,7 @@ import torch
 
 from tersor.comm import Collective, Exchange, Place
 from tersor.comm.levels import Level
+from tersor.sites.shards.gradients import relative_error
 from tersor.sites.shards.hop import Coded
 from tersor.sites.shards.options import Weights, seed_of
 
@@ -36,6 +37,8 @@ class WeightGather:
         self._own: torch.Tensor | None = None
         """This rank's row, apart: FSDP writes the weights there before it gathers."""
         self._is_loaded = False
+        self.errors: dict[str, torch.Tensor] | None = None
+        """Filled with the relative error of this rank's weights, while it is not None."""
 
     @property
     def is_new(self) -> bool:
@@ -75,18 +78,21 @@ class WeightGather:
         reference = self._reference_for(x.numel(), x.dtype, x.device)
         if self._own is None or change is Change.EDIT:
             self._own = x.clone()
-            yield Collective("all_gather", level, reference, self._own)
+            yield Collective("all_gather", level, reference, self._own, reference.nbytes)
         else:
             if self._is_loaded:
                 # x may lie in the reference
                 weights = x.clone()
-                yield Collective("all_gather", level, reference, self._own)
+                yield Collective("all_gather", level, reference, self._own, reference.nbytes)
                 x.copy_(weights)
             if change is Change.STEP:
+                exact = x.clone() if self.errors is not None else x
                 received = yield from self._difference(x, self._own, level)
                 reference[row].copy_(self._own)
                 received.read_rows(reference, add=True)
                 self._own.copy_(reference[row])
+                if self.errors is not None:
+                    self.errors[level] = relative_error(self._own, exact)
             reference[row].copy_(self._own)
         self._is_loaded = False
         yield from self._copied_out(reference, out)
@@ -95,14 +101,16 @@ class WeightGather:
         """Send how ``x`` differs from the reference; return what all ranks sent."""
         hop, received = self._hops(x, level)
         hop.write_difference(x, own, self._next_seed())
-        yield Collective("all_gather", level, received.buffer, hop.buffer)
+        yield Collective(
+            "all_gather", level, received.buffer, hop.buffer, len(received.buffer) * x.nbytes
+        )
         return received
 
     def _gather_coded(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
         """Send the weights themselves in few bits."""
         hop, received = self._hops(x, "all")
         hop.write(x.view(1, 1, -1), self._next_seed(), hadamard=False)
-        yield Collective("all_gather", "all", received.buffer, hop.buffer)
+        yield Collective("all_gather", "all", received.buffer, hop.buffer, out.nbytes)
         received.read_rows(out.view(self.place.world_size, -1))
 
     def _hops(self, x: torch.Tensor, level: Level) -> tuple[Coded, Coded]:
@@ -124,7 +132,7 @@ class WeightGather:
             return
         num_nodes, num_local = self.place.num_nodes, self.place.ranks_per_node
         gathered = reference.new_empty(num_local, *reference.shape)
-        yield Collective("all_gather", "node", gathered, reference)
+        yield Collective("all_gather", "node", gathered, reference, gathered.nbytes)
         out.view(num_nodes, num_local, -1).copy_(gathered.transpose(0, 1))
 
     def state_dict(self) -> dict[str, Any]:

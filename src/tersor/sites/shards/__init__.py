@@ -1,0 +1,19 @@
+"""Weights and gradients of sharded data parallelism in about 4 bits each.
+
+``compress(model)`` after ``fully_shard(model)``; ``ddp_hook`` for DistributedDataParallel;
+``quantized_all_gather`` and ``quantized_reduce_scatter`` for loops of one's own.
+"""
+
+from tersor.sites.shards.compression import ShardCompression
+from tersor.sites.shards.fsdp import compress, restore
+from tersor.sites.shards.options import Gradients, Weights
+from tersor.sites.shards.stats import ShardStats
+
+__all__ = [
+    "Gradients",
+    "ShardCompression",
+    "ShardStats",
+    "Weights",
+    "compress",
+    "restore",
+]

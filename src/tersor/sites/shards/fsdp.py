@@ -1,0 +1,171 @@
+"""``compress`` and ``restore`` of a model under FSDP2, and what they refuse."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from tersor.comm import RankLevels, check_same_everywhere, failure_announced, gathered
+from tersor.comm.levels import check_ranks_per_node
+from tersor.errors import SpecError
+from tersor.sites.shards.compression import ATTRIBUTE, ShardCompression, name_of
+from tersor.sites.shards.options import Gradients, Weights
+
+_DEFAULT_WEIGHTS, _DEFAULT_GRADIENTS = Weights(), Gradients()
+
+
+def compress(
+    model: nn.Module,
+    weights: Weights | None = _DEFAULT_WEIGHTS,
+    gradients: Gradients | None = _DEFAULT_GRADIENTS,
+    ranks_per_node: int | Literal["auto"] = "auto",
+    *,
+    error_every: int = 0,
+) -> ShardCompression:
+    """Compress what a sharded model exchanges from now on; a collective call.
+
+    Call it after ``fully_shard`` has been applied to the model and its modules, before or after the
+    first step. The model stays FSDP's: optimizers, clipping, checkpoints and accumulation work as before.
+
+    Args:
+        model: under FSDP2, on a mesh of one dimension.
+        weights: how they travel; None leaves them to FSDP.
+        gradients: how they travel; likewise.
+        ranks_per_node: how many consecutive ranks share a node; ``"auto"`` asks torchrun, or else
+            compares the names of the hosts.
+        error_every: steps between two measurements of errors; 0 measures none. A measurement waits for
+            the device.
+
+    Raises:
+        SpecError: FSDP would exchange something that cannot be compressed, or ranks give different
+            arguments.
+        ExchangeError: a rank is gone.
+    """
+    if not (dist.is_available() and dist.is_initialized()):
+        raise SpecError("torch.distributed is not initialised; call init_process_group first")
+    with failure_announced(None):
+        units = _checked_units(model, weights)
+        group = units[0][1]._all_gather_process_group  # noqa: SLF001
+    arguments = {
+        "weights": weights,
+        "gradients": gradients,
+        "ranks_per_node": ranks_per_node,
+        "modules": [name_of(model, module) for module, _ in units],
+    }
+    check_same_everywhere(arguments, "shards.compress(model)", group)
+    num_ranks = _ranks_per_node(ranks_per_node, group)
+    levels = RankLevels(group, num_ranks, units[0][1].device)
+    compression = ShardCompression(model, weights, gradients, levels, units, error_every)
+    setattr(model, ATTRIBUTE, compression)
+    return compression
+
+
+def restore(model: nn.Module) -> None:
+    """Give a model back to FSDP's own collectives; a collective call.
+
+    Raises:
+        SpecError: the model is not compressed.
+    """
+    compression: ShardCompression | None = getattr(model, ATTRIBUTE, None)
+    if compression is None:
+        raise SpecError("this model is not compressed; call shards.compress(model) first")
+    compression.restore()
+
+
+def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDPModule, Any]]:
+    """Return every module that FSDP shards, with its group of parameters.
+
+    Raises:
+        SpecError: there is none, or one that cannot be compressed.
+    """
+    if getattr(model, ATTRIBUTE, None) is not None:
+        raise SpecError("this model is compressed already; call shards.restore(model) first")
+    units: list[tuple[FSDPModule, Any]] = []
+    for module in model.modules():
+        if not isinstance(module, FSDPModule):
+            continue
+        groups = _groups_of(module)
+        if len(groups) > 1:
+            raise SpecError(
+                f"{name_of(model, module)} has parameters on several meshes; give fully_shard modules "
+                "whose parameters share one mesh"
+            )
+        for group in groups:
+            _check_group(name_of(model, module), group, weights)
+            units.append((module, group))
+    if not units:
+        raise SpecError("nothing of this model is sharded; call fully_shard(model) first")
+    members = {tuple(dist.get_process_group_ranks(g._all_gather_process_group)) for _, g in units}  # noqa: SLF001
+    if len(members) > 1:
+        raise SpecError(
+            "modules are sharded over different ranks; give fully_shard one mesh for all"
+        )
+    return units
+
+
+def _groups_of(module: FSDPModule) -> list[Any]:
+    """Return FSDP's groups of parameters of one module: torch 2.13 has a list, 2.11 one or none."""
+    state: Any = module._get_fsdp_state()  # noqa: SLF001 - nothing public has them
+    groups = getattr(state, "_fsdp_param_groups", None)
+    if groups is not None:
+        return list(groups)
+    return [] if state._fsdp_param_group is None else [state._fsdp_param_group]  # noqa: SLF001
+
+
+def _check_group(name: str, group: Any, weights: Weights | None) -> None:
+    if group._is_hsdp:  # noqa: SLF001
+        raise SpecError(
+            f"{name} is sharded on a mesh of two dimensions, whose all-reduce FSDP does itself; give "
+            "fully_shard a mesh of one dimension, mesh._flatten(), and compress the number of ranks_per_node"
+        )
+    if group.post_forward_mesh_info not in (None, group.mesh_info):
+        raise SpecError(
+            f"{name} is resharded to fewer ranks after forward; give fully_shard "
+            "reshard_after_forward=True or False, and compress Weights(reference='node')"
+        )
+    comms = type(group._all_gather_comm).__name__, type(group._reduce_scatter_comm).__name__  # noqa: SLF001
+    for comm in comms:
+        if not comm.startswith("Default"):
+            raise SpecError(
+                f"{name} has the collective {comm} already; compress before set_symm_mem_for_comm, "
+                "set_allocate_memory_from_process_group_for_comm or a custom collective, and without them"
+            )
+    dtypes = {group.mp_policy.param_dtype or one.sharded_param.dtype for one in group.fsdp_params}
+    if weights is not None and len(dtypes) > 1:
+        raise SpecError(
+            f"{name} gathers parameters of several dtypes, {_listed(dtypes)}, as bytes; give fully_shard "
+            "a MixedPrecisionPolicy with a param_dtype, or compress weights=None"
+        )
+
+
+def _listed(dtypes: set[torch.dtype]) -> str:
+    return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
+
+
+def _ranks_per_node(wanted: int | Literal["auto"], group: dist.ProcessGroup) -> int:
+    """Return how many consecutive ranks share a node; a collective call if it is to be found out."""
+    world_size = dist.get_world_size(group)
+    if wanted != "auto":
+        check_ranks_per_node(wanted, world_size)
+        return wanted
+    every = gathered((os.environ.get("LOCAL_WORLD_SIZE"), socket.gethostname()), group)
+    sizes = {size for size, _ in every}
+    if len(sizes) == 1 and None not in sizes:
+        found = int(sizes.pop())
+        if world_size % found == 0:
+            return found
+    hosts = [host for _, host in every]
+    found = hosts.count(hosts[0])
+    nodes = [set(hosts[k : k + found]) for k in range(0, world_size, found)]
+    if world_size % found or any(len(node) > 1 for node in nodes):
+        raise SpecError(
+            "ranks_per_node cannot be found: nodes hold different numbers of ranks, or their ranks do not "
+            "follow each other; give ranks_per_node=1 for one hop between all ranks"
+        )
+    return found
