@@ -68,7 +68,7 @@ class Coded:
         mostly padding.
         """
         num_peers, num_rows, size = shape
-        while group % 2 == 0 and group // 2 >= max(size, ORDER):
+        while group % (2 * ORDER) == 0 and group // 2 >= size:
             group //= 2
         num_groups = ceil_div(size, group)
         split = _SCALE_NBYTES * num_rows * num_groups
