@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final
 
 from tersor.errors import SpecError
 
+LOCK_NAME: Final = "lock"
 _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
@@ -38,3 +42,32 @@ def try_lock(path: Path) -> BinaryIO | None:
         raise
     file.close()
     return None
+
+
+@contextmanager
+def locked_folder(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
+    """Make a folder of prepared data, and keep other processes from preparing it at the same time.
+
+    Args:
+        folder: whose file ``lock`` is held; the lock ends with the process, however that ends.
+        waiting: is called again and again while another process has it.
+
+    Raises:
+        SpecError: nothing can be written there.
+    """
+    while (lock := _try_folder(folder)) is None:
+        waiting()
+        time.sleep(0.1)
+    with lock:
+        yield
+
+
+def _try_folder(folder: Path) -> BinaryIO | None:
+    try:
+        # who held it may have removed the folder
+        folder.mkdir(parents=True, exist_ok=True)
+        return try_lock(folder / LOCK_NAME)
+    except OSError as error:
+        raise SpecError(
+            f"samples cannot be prepared in {folder} ({error.strerror}); name another folder with cache="
+        ) from error

@@ -12,28 +12,26 @@ so that work that was killed is taken up where it stood.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 import numpy as np
 
 from tersor.container.atomic import atomic_write
-from tersor.errors import CorruptDataError, SpecError
+from tersor.errors import CorruptDataError
 from tersor.workloads.data.source_files import Fingerprint
 from tersor.workloads.data.vocabulary import U32, Counts
-from tersor.workloads.locks import try_lock
+from tersor.workloads.locks import LOCK_NAME, locked_folder
 
 Progress: TypeAlias = Callable[[str, int, int], None]
 """Told what is being done, how many steps or bytes of it are, and how many there are (0: unknown)."""
 
 _FORMAT: Final = "tersor-clicks"
 _VERSION: Final = 1
-_LOCK: Final = "lock"
 _OWN_FILES: Final = (
     "clicks.json", "values.bin", "counts.bin", "*.values", "*.samples", ".tersor-*",
 )  # fmt: skip
@@ -98,7 +96,7 @@ class ClickCache:
     def remove(self) -> None:
         """Remove every file of ours, and the folder unless others are in it; only while locked."""
         self.clear()
-        (self.folder / _LOCK).unlink(missing_ok=True)
+        (self.folder / LOCK_NAME).unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
@@ -144,28 +142,7 @@ class ClickCache:
                 f"{name} in {self.folder} is damaged; delete the folder to prepare it anew"
             ) from error
 
-    @contextmanager
-    def locked(self, progress: Progress) -> Iterator[None]:
-        """Make the folder, and keep other processes from preparing it at the same time.
-
-        The lock ends with the process, however that ends.
-
-        Raises:
-            SpecError: nothing can be written there.
-        """
-        while (lock := self._try_lock()) is None:
-            progress("waiting for another process that prepares the samples", 0, 0)
-            time.sleep(0.1)
-        with lock:
-            yield
-
-    def _try_lock(self) -> BinaryIO | None:
-        try:
-            # who held it may have removed the folder
-            self.folder.mkdir(parents=True, exist_ok=True)
-            return try_lock(self.folder / _LOCK)
-        except OSError as error:
-            raise SpecError(
-                f"samples cannot be prepared in {self.folder} ({error.strerror}); name another "
-                "folder with cache="
-            ) from error
+    def locked(self, progress: Progress) -> AbstractContextManager[None]:
+        """Make the folder, and keep other processes from preparing it; see ``locked_folder``."""
+        words = "waiting for another process that prepares the samples"
+        return locked_folder(self.folder, lambda: progress(words, 0, 0))

@@ -1,0 +1,184 @@
+"""A folder with the tokens of a text, made once and then mapped from the disk.
+
+    tokens.json          what the files hold; it appears last, and makes the folder complete
+    train.tokens         little-endian integers, as wide as the vocabulary needs
+    validation.tokens    the same
+    bpe.json             the tokenizer, where it is a BPE
+
+The name of the folder has a hash of text and tokenizer: other texts have other folders.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from tersor.container.atomic import atomic_write
+from tersor.errors import CorruptDataError, SpecError, TersorError
+from tersor.workloads.data.bpe import BpeTokenizer, ByteTokenizer, Tokenizer
+from tersor.workloads.data.source_files import Fingerprint
+from tersor.workloads.data.text import TextPart
+from tersor.workloads.data.tokens import Split
+from tersor.workloads.locks import locked_folder
+
+Progress: TypeAlias = Callable[[str, int, int], None]
+"""Told what is being done, how many tokens of it are, and how many there are (0: unknown)."""
+
+_VERSION: Final = 1
+_MANIFEST: Final = "tokens.json"
+
+
+class TokenManifest(msgspec.Struct, frozen=True):
+    """What ``tokens.json`` says.
+
+    Attributes:
+        version: of the files.
+        vocabulary: how many different tokens there may be.
+        dtype: of the files, as numpy calls it.
+        num_tokens: of each split.
+        digest: hash of all tokens.
+    """
+
+    version: int
+    vocabulary: int
+    dtype: str
+    num_tokens: dict[str, int]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFiles:
+    """The tokens of a text; what it holds open is nothing, so that it can be handed to other processes.
+
+    Attributes:
+        name: for logs and reports; it has the hash of the tokens.
+        folder: of the files.
+        manifest: what that folder holds.
+    """
+
+    name: str
+    folder: Path
+    manifest: TokenManifest
+
+    @property
+    def vocabulary(self) -> int:
+        """See ``TokenSource.vocabulary``."""
+        return self.manifest.vocabulary
+
+    def tokens(self, split: Split) -> npt.NDArray[Any]:
+        """See ``TokenSource.tokens``.
+
+        Raises:
+            CorruptDataError: the file is gone or damaged.
+        """
+        path, count = self.folder / f"{split}.tokens", self.manifest.num_tokens[split]
+        dtype = np.dtype(self.manifest.dtype)
+        try:
+            if path.stat().st_size == count * dtype.itemsize:
+                return np.memmap(path, dtype, "r", shape=(count,))
+        except OSError as error:
+            raise CorruptDataError(f"{path} cannot be read; delete {self.folder}") from error
+        raise CorruptDataError(f"{path} is damaged; delete {self.folder} to prepare it anew")
+
+
+def token_files(
+    path: Path, validation: Path | None, vocabulary: int | None, cache: Path | None, told: Progress
+) -> TokenFiles:
+    """Return the tokens of a text, which are made unless they are there.
+
+    Args:
+        path: of the text to train on.
+        validation: of that to judge the model by; None: the last twentieth of the first.
+        vocabulary: of a BPE that is learned from the training text; None for bytes.
+        cache: folder in which the folder of the tokens is made; None: beside the text.
+        told: how far it is.
+
+    Raises:
+        CorruptDataError: a file is damaged.
+        SpecError: a text cannot be read or is empty, or the folder cannot be written.
+        BackendUnavailableError: a BPE is wanted, and its package is not installed.
+    """
+    sources = [Fingerprint.of(one) for one in (path, validation) if one is not None]
+    kind = "bytes" if vocabulary is None else f"bpe-{vocabulary}"
+    described = json.dumps([_VERSION, kind, msgspec.to_builtins(sources)]).encode()
+    folder_name = f"{path.name}.{kind}-{xxhash.xxh3_64_hexdigest(described)}"
+    folder = (path.parent if cache is None else cache) / folder_name
+    manifest = _found(folder)
+    if manifest is None:
+        waiting = "waiting for another process that prepares the tokens"
+        with locked_folder(folder, lambda: told(waiting, 0, 0)):
+            # another process may have done it meanwhile
+            manifest = _found(folder) or _made(folder, path, validation, vocabulary, told)
+    return TokenFiles(f"{path.name}, {kind}, {manifest.digest[:8]}", folder, manifest)
+
+
+def _found(folder: Path) -> TokenManifest | None:
+    try:
+        return msgspec.json.decode((folder / _MANIFEST).read_bytes(), type=TokenManifest)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise CorruptDataError(f"{_MANIFEST} in {folder} is damaged; delete the folder") from error
+
+
+def _made(
+    folder: Path, path: Path, validation: Path | None, vocabulary: int | None, told: Progress
+) -> TokenManifest:
+    """Write the files of a folder, the manifest last; a refused text leaves no folder behind."""
+    for unfinished in folder.glob(".tersor-*.tmp"):
+        unfinished.unlink()
+    try:
+        return _written(folder, path, validation, vocabulary, told)
+    except TersorError:
+        shutil.rmtree(folder)
+        raise
+
+
+def _written(
+    folder: Path, path: Path, validation: Path | None, vocabulary: int | None, told: Progress
+) -> TokenManifest:
+    told(f"reading {path.name}", 0, 0)
+    if validation is None:
+        texts = TextPart(path).halves()
+    else:
+        texts = (TextPart(path), TextPart(validation))
+    tokenizer: Tokenizer = ByteTokenizer()
+    if vocabulary is not None:
+        told(f"learning {vocabulary} tokens from {path.name}", 0, 0)
+        tokenizer = bpe = BpeTokenizer.trained(texts[0], vocabulary)
+        with atomic_write(folder / "bpe.json") as file:
+            file.write(bpe.to_json().encode())
+    dtype = _dtype(tokenizer.vocabulary)
+    digest, counts = xxhash.xxh3_64(), {}
+    for split, text in zip(("train", "validation"), texts, strict=True):
+        with atomic_write(folder / f"{split}.tokens") as file:
+            counts[split] = 0
+            for block in tokenizer.encoded(text):
+                data = block.astype(dtype).tobytes()
+                file.write(data)
+                digest.update(data)
+                counts[split] += len(block)
+                told(f"making tokens of {text.path.name}", counts[split], 0)
+        if not counts[split]:
+            raise SpecError(f"{text.path} has no text for {split}; name a longer one")
+    manifest = TokenManifest(_VERSION, tokenizer.vocabulary, dtype.str, counts, digest.hexdigest())
+    with atomic_write(folder / _MANIFEST) as file:
+        file.write(msgspec.json.encode(manifest))
+    return manifest
+
+
+def _dtype(vocabulary: int) -> np.dtype[Any]:
+    """Return the narrowest integers that hold all tokens."""
+    for name in ("u1", "<u2"):
+        if vocabulary <= np.iinfo(name).max + 1:
+            return np.dtype(name)
+    return np.dtype("<u4")
