@@ -92,7 +92,9 @@ def train(
             progress(step, steps, f"loss {losses[-1]:.4f}")
         if _is_time(schedule.log_every, step):
             loss = _mean_of_ranks(run, sum(losses) / len(losses))
-            log.write("train", step, {"loss": loss, "step_s": seconds / len(losses)})
+            step_s = seconds / len(losses)
+            values = {"loss": loss, "step_s": step_s, **run.step_values(step_s)}
+            log.write("train", step, values)
             losses, seconds = [], 0.0
         if _is_time(schedule.eval_every, step):
             metrics = run.evaluate(schedule.eval_samples)

@@ -15,6 +15,7 @@ from tersor.workloads.ranks import Ranks
 from tersor.workloads.training.config import TrainingConfig
 from tersor.workloads.training.judgement import Outcome
 from tersor.workloads.training.learning_rate import LearningRate
+from tersor.workloads.training.shards import own_part, sharded_like
 
 
 class Metrics(Protocol):
@@ -73,7 +74,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
 
     @abstractmethod
     def batch(self, step: int) -> BatchT:
-        """Return the samples of all ranks at a step."""
+        """Return the samples of a step: of all ranks, or this rank's share, as ``take_step`` wants them."""
 
     @abstractmethod
     def take_step(self, batch: BatchT) -> float:
@@ -95,6 +96,15 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
 
     def close(self) -> None:
         """Leave the groups of ranks that the training has made."""
+
+    def step_values(self, seconds: float) -> dict[str, float]:
+        """Return what a line about the loss says besides it.
+
+        Args:
+            seconds: per step, the mean since the last line.
+        """
+        del seconds
+        return {}
 
     def totals(self) -> dict[str, Any]:
         """Return what all steps and ranks add up to, for the line that ends a log; a collective call."""
@@ -126,13 +136,13 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         return None
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return all that a resumed run needs, by name."""
+        """Return all that this rank needs to be resumed, by name; of sharded tensors its own part."""
         found = {f"model/{name}": x for name, x in self.model.state_dict().items()}
         for number, parameter in enumerate(self.model.parameters()):
             for name, value in self.optimizer.state.get(parameter, {}).items():
                 found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
         found["step"] = torch.tensor(self.step_number)
-        return {name: value.detach() for name, value in found.items()}
+        return {name: own_part(value.detach()) for name, value in found.items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
         """Continue where ``state`` was taken.
@@ -144,11 +154,18 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         wanted = {f"model/{name}" for name in own}
         if wanted != {name for name in state if name.startswith("model/")}:
             raise SpecError("the checkpoint is of another model or number of ranks")
-        self.model.load_state_dict({name: state[f"model/{name}"] for name in own})
+        self.model.load_state_dict(
+            {
+                name: sharded_like(state[f"model/{name}"].to(value.device), value)
+                for name, value in own.items()
+            }
+        )
         for number, parameter in enumerate(self.model.parameters()):
             prefix = f"optimizer/{number}/"
             values: dict[str, Any] = {
-                name.removeprefix(prefix): value.to(parameter.device) if value.dim() else value
+                name.removeprefix(prefix): sharded_like(
+                    value.to(parameter.device) if value.dim() else value, parameter
+                )
                 for name, value in state.items()
                 if name.startswith(prefix)
             }

@@ -1,0 +1,70 @@
+"""What a training run of a GPT is told, as it stands in logs and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from tersor.errors import SpecError
+from tersor.workloads.models.gpt import PRESETS, GptShape
+from tersor.workloads.training.config import TrainingConfig, differing_options
+from tersor.workloads.training.learning_rate import LearningRate
+
+DTYPES: Final = ("fp32", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GptConfig(TrainingConfig):
+    """One training run.
+
+    Attributes:
+        shape: of the model.
+        accumulation: parts that a rank's share of a batch is computed in, one after the other.
+        dtype: that the model computes in; weights, their gradients between ranks and the optimizer's
+            state are float32 in any case.
+        decay_steps: step from which on the learning rate is a tenth of the largest; 0: the last one.
+            It grows to the largest in the first hundredth of them.
+    """
+
+    shape: GptShape = PRESETS["2M"].shape
+    batch: int = PRESETS["2M"].batch
+    learning_rate: float = PRESETS["2M"].learning_rate
+    accumulation: int = 1
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    decay_steps: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        # not super(): a dataclass with slots is made anew, and super() knows the first one alone
+        TrainingConfig.__post_init__(self)
+        self.check_types(int, "a whole number", ("accumulation", "decay_steps"))
+        self.check_types(GptShape, "a GptShape", ("shape",))
+        if self.dtype not in DTYPES:
+            raise SpecError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        if self.accumulation < 1 or self.decay_steps < 0:
+            raise SpecError(
+                f"{self.accumulation} parts of a batch and {self.decay_steps} steps of decay cannot be; "
+                "give at least one part, and no negative number of steps"
+            )
+
+    def rate(self) -> LearningRate:
+        """Return the published schedule: a short warm-up, then a cosine down to a tenth."""
+        end = max(1, self.decay_steps or self.steps)
+        final = self.learning_rate / 10
+        return LearningRate(self.learning_rate, "cosine", warmup=end // 100, end=end, final=final)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form, with the end of the decay that follows from the steps."""
+        return {**TrainingConfig.to_config(self), "decay_steps": self.decay_steps or self.steps}
+
+    def difference(self, saved: Mapping[str, Any]) -> str | None:
+        """Say how a saved run differs, and how to keep its learning rate where nothing else does."""
+        found = TrainingConfig.difference(self, saved)
+        if found is None or differing_options(self.to_config(), saved) != ["decay_steps"]:
+            return found
+        end = saved.get("decay_steps")
+        return (
+            f"another learning rate: it becomes final at step {end}, and by default that follows from "
+            f"--steps; go on with --decay-steps {end}"
+        )

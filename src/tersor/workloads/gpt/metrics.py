@@ -1,0 +1,34 @@
+"""How good predicted tokens are."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tersor.workloads.training.judgement import Metric
+
+GPT_METRICS: Final = (Metric("loss", higher_is_better=False),)
+"""By which trainings on texts are judged."""
+
+
+@dataclass(frozen=True, slots=True)
+class GptMetrics:
+    """Quality of predictions on a validation text.
+
+    Attributes:
+        loss: mean negative log-likelihood of a token, in nats.
+        num_tokens: how many were predicted.
+    """
+
+    loss: float
+    num_tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """Of how many tokens, each as likely, the model chooses; infinite where that is no number."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"loss": self.loss, "perplexity": self.perplexity, "num_tokens": self.num_tokens}

@@ -1,0 +1,200 @@
+"""One rank of a training run: model, whole or sharded, optimizer, and a step of them.
+
+With several ranks every block and what is left of the model are sharded by ``fully_shard``: a rank holds
+its part of weights, gradients and the optimizer's state. Weights are gathered where they are used, and
+gradients are averaged and scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final, cast
+
+import numpy as np
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn import functional
+
+from tersor.errors import SpecError
+from tersor.workloads.data.tokens import TokenSource, num_windows, training_starts, windows
+from tersor.workloads.gpt.config import GptConfig
+from tersor.workloads.gpt.metrics import GptMetrics
+from tersor.workloads.models.gpt import Gpt, set_weights
+from tersor.workloads.training.run import TrainingRun
+
+_BETAS: Final = (0.9, 0.95)
+_EPSILON: Final = 1e-8
+_WEIGHT_DECAY: Final = 0.1
+_LARGEST_NORM: Final = 1.0
+"""Of the gradient of all weights; a longer one is shortened to it."""
+
+
+class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
+    """Model and optimizer of one rank; all ranks must step together.
+
+    The same run on any number of ranks, and with a batch in any number of parts, takes the same steps up
+    to rounding.
+
+    Attributes:
+        gradient_norm: of the last step, before it was shortened.
+    """
+
+    config: GptConfig
+    model: Gpt
+
+    def __init__(
+        self, config: GptConfig, source: TokenSource, device: torch.device | str = "cpu"
+    ) -> None:
+        """Make the model; a collective call.
+
+        Raises:
+            SpecError: the batch cannot be shared evenly, the source has other tokens, or is too short.
+        """
+        super().__init__(config, source.name, device)
+        self.source = source
+        if source.vocabulary > config.shape.vocabulary:
+            raise SpecError(
+                f"the model has {config.shape.vocabulary} tokens, too few for the "
+                f"{source.vocabulary} of {source.name}"
+            )
+        self._length = config.shape.context + 1
+        self._num_train = len(source.tokens("train"))
+        self._num_windows = num_windows(len(source.tokens("validation")), self._length)
+        training_starts(self._num_train, self._length, config.seed, 0, 0)
+        self._part_size = self._size_of_parts()
+        self.model = self._made_model()
+        self.optimizer = self._made_optimizer()
+        if isinstance(self.model, FSDPModule):
+            self.attach(self.model)
+        self.learning_rate = config.rate()
+        self.gradient_norm = 0.0
+
+    def _size_of_parts(self) -> int:
+        """Return how many sequences a rank computes at once."""
+        share = self.config.batch // self.ranks.world_size
+        if share % self.config.accumulation:
+            raise SpecError(
+                f"a rank's {share} sequences of a batch cannot be computed in "
+                f"{self.config.accumulation} equal parts; choose another batch or accumulation"
+            )
+        return share // self.config.accumulation
+
+    def _made_model(self) -> Gpt:
+        model = Gpt(self.config.shape, device="meta")
+        if self.ranks.world_size > 1:
+            mesh = init_device_mesh(self.device.type, (self.ranks.world_size,))
+            policies = (MixedPrecisionPolicy(), MixedPrecisionPolicy())
+            if self.config.dtype == "bf16":
+                policies = (_bf16_policy(), _bf16_policy(output_dtype=torch.float32))
+            for block in model.blocks:
+                fully_shard(block, mesh=mesh, mp_policy=policies[0])
+            fully_shard(model, mesh=mesh, mp_policy=policies[1])
+        model.to_empty(device=self.device)
+        set_weights(model, self.config.seed)
+        return model
+
+    def attach(self, model: FSDPModule) -> None:
+        """Change how a sharded model moves weights and gradients; here they move as they are.
+
+        Called once, when model and optimizer are made and nothing has moved yet.
+        """
+
+    def _made_optimizer(self) -> torch.optim.Optimizer:
+        """Return AdamW as published: only matrices decay."""
+        parameters = list(self.model.parameters())
+        groups = [
+            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": _WEIGHT_DECAY},
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
+        ]
+        rate = self.config.learning_rate
+        return torch.optim.AdamW(groups, lr=rate, betas=_BETAS, eps=_EPSILON)
+
+    def batch(self, step: int) -> torch.Tensor:
+        """Return this rank's sequences of a step, int64 [sequences, context + 1]."""
+        own = self.ranks.share(self.config.batch)
+        first, count = step * self.config.batch + own.start, own.stop - own.start
+        starts = training_starts(self._num_train, self._length, self.config.seed, first, count)
+        return windows(self.source, "train", starts, self._length)
+
+    def take_step(self, batch: torch.Tensor) -> float:
+        """Compute gradients and change the weights; return the mean loss of this rank's tokens."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts, total = batch.to(self.device).split(self._part_size), 0.0
+        for number, part in enumerate(parts):
+            if isinstance(self.model, FSDPModule):
+                # ranks exchange the gradient of the whole batch, not those of its parts
+                self.model.set_requires_gradient_sync(number == len(parts) - 1)
+            loss = self._losses(part).mean() / len(parts)
+            loss.backward()
+            total += float(loss.detach())
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LARGEST_NORM)
+        self.gradient_norm = float(_whole(norm))
+        self.optimizer.step()
+        return total
+
+    def _losses(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Return the loss of each token after the first, float32 [sequences, context]."""
+        with self._computing():
+            logits = self.model(sequences[:, :-1])
+        losses = functional.cross_entropy(
+            logits.float().flatten(0, 1), sequences[:, 1:].flatten(), reduction="none"
+        )
+        return losses.view(len(sequences), -1)
+
+    def _computing(self) -> AbstractContextManager[object]:
+        """Compute in the dtype of the run; a sharded model does so by itself."""
+        if self.config.dtype == "fp32" or isinstance(self.model, FSDPModule):
+            return nullcontext()
+        return torch.autocast(self.device.type, torch.bfloat16)
+
+    def step_values(self, seconds: float) -> dict[str, float]:
+        """Return the norm of the last gradient, and the tokens of all ranks per second."""
+        tokens = self.config.batch * self.config.shape.context
+        return {
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_s": round(tokens / seconds) if seconds else 0,
+        }
+
+    def evaluate(self, max_samples: int | None = None) -> GptMetrics:
+        """Judge the model on windows of the validation text; the same on every rank.
+
+        Windows follow one another from the start of the text, so that every evaluation has the same.
+        """
+        count = self._num_windows if max_samples is None else min(max_samples, self._num_windows)
+        if count < 1:
+            raise SpecError(f"an evaluation needs at least one sequence, not {count}")
+        total = torch.zeros(1, dtype=torch.float64, device=self.device)
+        with torch.no_grad():
+            for places, is_own in self._rounds(count):
+                starts = places * (self._length - 1)
+                tokens = windows(self.source, "validation", starts, self._length)
+                losses = self._losses(tokens.to(self.device)).double().sum(1)
+                total += losses[torch.from_numpy(is_own)].sum()
+        self.ranks.add_up(total)
+        num_tokens = count * (self._length - 1)
+        return GptMetrics(float(total) / num_tokens, num_tokens)
+
+    def _rounds(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield numbers of windows for this rank, and which of them count.
+
+        All ranks take as many rounds, as each of them gathers weights: a rank that has no window left
+        computes the last one, which does not count.
+        """
+        size = self._part_size
+        step = size * self.ranks.world_size
+        for first in range(0, count, step):
+            places = first + self.ranks.rank * size + np.arange(size)
+            yield np.minimum(places, count - 1), places < count
+
+
+def _bf16_policy(output_dtype: torch.dtype | None = None) -> MixedPrecisionPolicy:
+    return MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=output_dtype
+    )
+
+
+def _whole(norm: torch.Tensor) -> torch.Tensor:
+    """Return a norm over the weights of all ranks, which a sharded model gives in parts."""
+    return cast(torch.Tensor, norm.full_tensor()) if hasattr(norm, "full_tensor") else norm

@@ -1,0 +1,182 @@
+"""A GPT trains the same on any number of ranks, resumes exactly, and learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tersor.errors import SpecError
+from tersor.workloads.data.synthetic_text import SyntheticText
+from tersor.workloads.gpt import GptConfig, GptRun
+from tersor.workloads.models.gpt import GptShape
+from tersor.workloads.training.checkpoint import resume, save_checkpoint
+from tersor.workloads.training.log import RunLog
+from tersor.workloads.training.loop import Schedule, train
+from tests.checks import assert_bits_equal
+from tests.sites.ranks import returned, run_ranks
+
+SOURCE = SyntheticText(num_train=500, num_validation=20)
+SHAPE = GptShape(layers=2, width=32, heads=2, context=16, vocabulary=256)
+
+
+def config(**options: Any) -> GptConfig:
+    values = {"shape": SHAPE, "batch": 8, "steps": 6, "learning_rate": 1e-2, **options}
+    return GptConfig(**values)
+
+
+def taken(run: GptRun, num_steps: int) -> GptRun:
+    for _ in range(num_steps):
+        run.step()
+    return run
+
+
+def facts_of(rank: int, options: dict[str, Any]) -> tuple[list[float], list[float], float]:
+    """Train; return this rank's losses, the norms of its gradients, and the loss at the end."""
+    run = GptRun(config(**options), SOURCE)
+    losses, norms = [], []
+    for _ in range(6):
+        losses.append(run.step())
+        norms.append(run.gradient_norm)
+    return losses, norms, run.evaluate(7).loss
+
+
+@pytest.mark.parametrize("accumulation", [1, 2])
+def test_two_ranks_take_the_steps_of_one(accumulation):
+    losses, norms, loss = facts_of(0, {})
+    found = returned(run_ranks(facts_of, 2, {"accumulation": accumulation}))
+    # float32 sums in another order, over six steps
+    np.testing.assert_allclose(np.mean([one[0] for one in found], axis=0), losses, rtol=1e-4)
+    np.testing.assert_allclose(found[0][1], norms, rtol=1e-3)
+    assert [one[2] for one in found] == pytest.approx([loss] * 2, rel=1e-4)
+    assert found[0][2] == found[1][2]
+
+
+def test_a_batch_in_parts_takes_the_same_steps():
+    whole, parts = facts_of(0, {}), facts_of(0, {"accumulation": 4})
+    np.testing.assert_allclose(parts[0], whole[0], rtol=1e-4)
+    np.testing.assert_allclose(parts[1], whole[1], rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_a_resumed_run_takes_the_same_steps(tmp_path, dtype):
+    options = {"dtype": dtype, "accumulation": 2}
+    whole = taken(GptRun(config(**options), SOURCE), 6)
+    save_checkpoint(taken(GptRun(config(**options), SOURCE), 3), tmp_path)
+    second = GptRun(config(**options), SOURCE)
+    assert resume(second, tmp_path) == 3
+    taken(second, 3)
+    for name, value in whole.state().items():
+        assert_bits_equal(second.state()[name], value)
+
+
+def resumed_states(rank: int, folder: Path, dtype: str) -> tuple[dict[str, torch.Tensor], ...]:
+    """Return the state of a run of six steps, and of one that was stopped and resumed."""
+    whole = taken(GptRun(config(dtype=dtype), SOURCE), 6)
+    save_checkpoint(taken(GptRun(config(dtype=dtype), SOURCE), 3), folder)
+    second = GptRun(config(dtype=dtype), SOURCE)
+    assert resume(second, folder) == 3
+    return whole.state(), taken(second, 3).state()
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_resumed_ranks_take_the_same_steps(tmp_path, dtype):
+    for whole, again in returned(run_ranks(resumed_states, 2, tmp_path, dtype)):
+        assert whole.keys() == again.keys()
+        # each rank has a half, and saves no more
+        assert whole["model/tokens.weight"].shape == (128, 32)
+        assert whole["optimizer/0/exp_avg"].shape == (128, 32)
+        for name, value in whole.items():
+            assert_bits_equal(again[name], value)
+
+
+def test_a_checkpoint_of_another_model_or_text_is_refused(tmp_path):
+    save_checkpoint(taken(GptRun(config(), SOURCE), 1), tmp_path)
+    with pytest.raises(SpecError, match="another accumulation; give the same options"):
+        resume(GptRun(config(accumulation=2), SOURCE), tmp_path)
+    with pytest.raises(SpecError, match="another data; give the same options"):
+        resume(GptRun(config(), SyntheticText(num_train=501, num_validation=20)), tmp_path)
+
+
+def test_a_longer_run_is_told_how_to_keep_its_learning_rate(tmp_path):
+    save_checkpoint(taken(GptRun(config(), SOURCE), 2), tmp_path)
+    with pytest.raises(SpecError, match=r"final at step 6, .* go on with --decay-steps 6"):
+        resume(GptRun(config(steps=9), SOURCE), tmp_path)
+    assert resume(GptRun(config(steps=9, decay_steps=6), SOURCE), tmp_path) == 2
+
+
+def test_the_learning_rate_is_the_published_one():
+    rate = config(steps=1000, learning_rate=6e-4).rate()
+    assert rate.at(4) == pytest.approx(3e-4)
+    assert rate.at(10) == pytest.approx(6e-4)
+    assert rate.at(505) == pytest.approx(3.3e-4)
+    assert rate.at(1000) == pytest.approx(6e-5)
+
+
+def test_only_matrices_decay_and_gradients_are_shortened():
+    run = taken(GptRun(config(), SOURCE), 1)
+    decayed, others = run.optimizer.param_groups
+    assert (decayed["weight_decay"], others["weight_decay"]) == (0.1, 0.0)
+    assert {p.dim() for p in decayed["params"]} == {2}
+    assert {p.dim() for p in others["params"]} == {1}
+    assert len(decayed["params"]) + len(others["params"]) == len(list(run.model.parameters()))
+    assert run.gradient_norm > 1.0
+    squares = [float(p.grad.square().sum()) for p in run.model.parameters()]
+    # clip_grad_norm_ adds 1e-6 to what it divides by
+    assert sum(squares) ** 0.5 == pytest.approx(1.0, rel=1e-4)
+
+
+def test_a_gpt_learns_and_does_not_beat_the_best():
+    run = GptRun(config(batch=16, steps=60), SOURCE)
+    before = run.evaluate().loss
+    after = taken(run, 60).evaluate()
+    assert before == pytest.approx(np.log(256), rel=0.05)
+    assert SOURCE.best_loss() < after.loss < 0.6 * before
+    assert after.perplexity == pytest.approx(np.exp(after.loss))
+    assert after.num_tokens == (len(SOURCE.tokens("validation")) - 1) // 16 * 16
+
+
+def test_a_line_tells_loss_norm_and_speed():
+    run = GptRun(config(steps=2), SOURCE)
+    with RunLog(None) as log:
+        train(run, Schedule(log_every=1), log)
+    line = log.lines[0]
+    assert set(line) == {"kind", "step", "loss", "step_s", "gradient_norm", "tokens_per_s"}
+    assert line["gradient_norm"] > 0
+    assert line["tokens_per_s"] == round(8 * 16 / line["step_s"])
+
+
+def attached(rank: int) -> tuple[list[str], int]:
+    """Return which model a run was asked to change, and how often."""
+
+    class Changed(GptRun):
+        def attach(self, model: torch.nn.Module) -> None:
+            seen.append(type(model).__name__)
+            self.optimizer.register_step_post_hook(lambda *_: steps.append(1))
+
+    seen, steps = [], []
+    taken(Changed(config(), SOURCE), 2)
+    return seen, len(steps)
+
+
+def test_a_sharded_model_is_handed_over_once_with_its_optimizer():
+    assert returned(run_ranks(attached, 2)) == [(["FSDPGpt"], 2)] * 2
+    assert attached(0) == ([], 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"accumulation": 3}, "8 sequences of a batch cannot be computed in 3 equal parts"),
+        ({"shape": GptShape(1, 8, 1, 16, 255)}, "255 tokens, too few for the 256 of synthetic"),
+        ({"shape": GptShape(1, 8, 1, 4096, 256)}, "a sequence takes 4097; give a longer"),
+        ({"dtype": "fp16"}, "dtype must be one of fp32, bf16, not 'fp16'"),
+        ({"accumulation": 0}, "at least one part"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(options, words):
+    with pytest.raises(SpecError, match=words):
+        GptRun(config(**options), SOURCE)
