@@ -16,6 +16,7 @@ EXAMPLE_PAGES = (
     "docs/compile.md",
     "docs/embeddings.md",
     "docs/data.md",
+    "docs/gpt.md",
     "docs/benchmark-embeddings.md",
     "docs/plan.md",
     "docs/report.md",

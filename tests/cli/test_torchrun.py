@@ -8,6 +8,8 @@ import re
 import shlex
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 from torch.distributed.run import get_args_parser
@@ -18,24 +20,32 @@ from tests.arch.source_files import REPOSITORY
 PAGES = sorted(
     [REPOSITORY / "README.md", *(REPOSITORY / "docs").glob("*.md")], key=lambda page: page.name
 )
-SMALL = ("--data", "synthetic", "--max-rows", "30", "--batch", "64", "--eval-samples", "256")
+SMALL = {
+    "dlrm": ("--data", "synthetic", "--max-rows", "30", "--batch", "64", "--eval-samples", "256"),
+    "gpt": (
+        "--data", "synthetic", "--tokenizer", "bytes", "--preset", "2M", "--context", "16",
+        "--batch", "4", "--accumulation", "2", "--eval-samples", "8",
+    ),
+}  # fmt: skip
 
 
-def documented() -> list[list[str]]:
-    """Return the arguments of every torchrun command line in the docs, without ``torchrun``."""
+def documented(training: str) -> list[list[str]]:
+    """Return the arguments of every torchrun command line of a training, without ``torchrun``."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    lines = re.findall(r"^torchrun (.*)$", text, re.MULTILINE)
+    lines = re.findall(rf"^torchrun (.* train {training} .*)$", text, re.MULTILINE)
     return [shlex.split(line, comments=True) for line in lines]
 
 
-def test_the_docs_show_a_command_that_keeps_checkpoints() -> None:
-    assert any("--run-dir" in words for words in documented())
+@pytest.mark.parametrize("training", SMALL)
+def test_the_docs_show_a_command_that_keeps_checkpoints(training) -> None:
+    assert any("--run-dir" in words for words in documented(training))
 
 
-def test_torchrun_takes_no_option_of_ours_for_its_own() -> None:
+@pytest.mark.parametrize("training", SMALL)
+def test_torchrun_takes_no_option_of_ours_for_its_own(training) -> None:
     """It looks at all words before it hands any on, and takes an abbreviation for what it means."""
     theirs = [name for action in get_args_parser()._actions for name in action.option_strings]
-    train = command().commands["train"].commands["dlrm"]
+    train = command().commands["train"].commands[training]
     ours = {name for parameter in train.params for name in parameter.opts if name != "--run"}
     assert ours >= {"--run-dir", "--resume"}
     assert {mine: [name for name in theirs if name.startswith(mine)] for mine in ours} == {
@@ -43,15 +53,24 @@ def test_torchrun_takes_no_option_of_ours_for_its_own() -> None:
     }
 
 
-@pytest.mark.parametrize("words", documented(), ids=" ".join)
-def test_a_documented_command_runs(words, tmp_path) -> None:
+def run_on_two_ranks(words: list[str], training: str, folder: Path) -> Any:
+    """Run a command line of the docs, made small; return its result."""
     where = words.index("--nproc-per-node") + 1
     few = ["--standalone", *words[:where], "2", *words[where + 1 :]]
     # of an option that is given twice, the last counts
-    tiny = (*SMALL, "--device", "cpu", "--steps", "4", "--checkpoint-every", "2", "--json")
+    tiny = (
+        *SMALL[training],
+        "--device",
+        "cpu",
+        "--steps",
+        "4",
+        "--checkpoint-every",
+        "2",
+        "--json",
+    )
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *few, *tiny, "--run-dir", "run"],
-        cwd=tmp_path,
+        cwd=folder,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY / "src"), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -59,11 +78,23 @@ def test_a_documented_command_runs(words, tmp_path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    sent = json.loads(done.stdout)["exchange"]
+    assert (folder / "run/checkpoints/step-000000004/rank-1.tsr").exists()
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("words", documented("gpt"), ids=" ".join)
+def test_a_documented_training_of_a_gpt_runs(words, tmp_path) -> None:
+    assert 0 < run_on_two_ranks(words, "gpt", tmp_path)["metrics"]["loss"] < 6
+    first = (tmp_path / "run/log.jsonl").read_text().splitlines()[0]
+    assert json.loads(first)["ranks"] == 2
+
+
+@pytest.mark.parametrize("words", documented("dlrm"), ids=" ".join)
+def test_a_documented_training_of_dlrm_runs(words, tmp_path) -> None:
+    sent = run_on_two_ranks(words, "dlrm", tmp_path)["exchange"]
     assert sent["forward"]["ratio"] > 1
     # of all ranks, each of which owns half of the tables
     assert set(map(int, sent["tables"])) == set(range(26))
     assert sent["forward"]["original_nbytes"] == 4 * 64 * 26 * 16 * 4
     last = (tmp_path / "run/log.jsonl").read_text().splitlines()[-1]
     assert json.loads(last)["tables"] == sent["tables"]
-    assert (tmp_path / "run/checkpoints/step-000000004/rank-1.tsr").exists()

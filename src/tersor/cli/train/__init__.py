@@ -3,9 +3,11 @@
 import typer
 
 from tersor.cli.train.dlrm import dlrm
+from tersor.cli.train.gpt import gpt
 
 app = typer.Typer(help="Train a model with compression in the loop.")
 app.command()(dlrm)
+app.command()(gpt)
 
 
 @app.callback()

@@ -1,0 +1,35 @@
+"""The options of ``tersor train gpt`` alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tersor.cli.options import option
+
+Data = Annotated[
+    str,
+    option("--data", "synthetic, a text (plain, .xz, .gz), or one of TERSOR_DATA by name.", "TEXT"),
+]
+Validation = Annotated[
+    str | None,
+    option("--validation", "Text to judge the model by; default: the last 5 % of --data.", "TEXT"),
+]
+Tokenizer = Annotated[str, option("--tokenizer", "bytes, or bpe, learned from the text.")]
+Vocabulary = Annotated[int, option("--vocabulary", "Tokens of the bpe, at most.", "N")]
+Cache = Annotated[
+    str | None, option("--cache", "Folder for tokens; default: that of the text.", "DIR")
+]
+Preset = Annotated[
+    str, option("--preset", "Sizes of the model: 2M, 10M, 30M, 125M, 350M, 1.3B, 2.7B or 6.7B.")
+]
+Context = Annotated[
+    int | None, option("--context", "Tokens of a sequence; default: the preset's.", "N")
+]
+Accumulation = Annotated[
+    int, option("--accumulation", "Parts that a rank computes its share of a batch in.", "N")
+]
+Dtype = Annotated[str, option("--dtype", "That the model computes in: fp32 or bf16.")]
+DecaySteps = Annotated[
+    int | None,
+    option("--decay-steps", "Step of the final learning rate; default: the last one.", "N"),
+]
