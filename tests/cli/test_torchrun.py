@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import os
 import re
 import shlex
@@ -23,8 +24,8 @@ PAGES = sorted(
 SMALL = {
     "dlrm": ("--data", "synthetic", "--max-rows", "30", "--batch", "64", "--eval-samples", "256"),
     "gpt": (
-        "--data", "synthetic", "--tokenizer", "bytes", "--preset", "2M", "--context", "16",
-        "--batch", "4", "--accumulation", "2", "--eval-samples", "8",
+        "--tokenizer", "bytes", "--preset", "2M", "--context", "16", "--batch", "4",
+        "--accumulation", "2", "--eval-samples", "8",
     ),
 }  # fmt: skip
 
@@ -84,6 +85,8 @@ def run_on_two_ranks(words: list[str], training: str, folder: Path) -> Any:
 
 @pytest.mark.parametrize("words", documented("gpt"), ids=" ".join)
 def test_a_documented_training_of_a_gpt_runs(words, tmp_path) -> None:
+    for name in ("train.txt.xz", "valid.txt.xz"):
+        (tmp_path / name).write_bytes(lzma.compress(b"once upon a time\n" * 100))
     assert 0 < run_on_two_ranks(words, "gpt", tmp_path)["metrics"]["loss"] < 6
     first = (tmp_path / "run/log.jsonl").read_text().splitlines()[0]
     assert json.loads(first)["ranks"] == 2

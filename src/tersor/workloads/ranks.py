@@ -148,13 +148,16 @@ def _ending_with_torchrun() -> Iterator[None]:
 
 
 @contextmanager
-def lost_peers_explained(rank: int, raised: type[RuntimeError] = RuntimeError) -> Iterator[None]:
+def lost_peers_explained(
+    rank: int, raised: type[RuntimeError] = RuntimeError, says: str = ""
+) -> Iterator[None]:
     """Turn what a backend raises when a peer is gone into one sentence.
 
     Args:
         rank: of this process.
         raised: by the backend. gloo has no class of its own, so that by default the block may hold
             nothing but a call of the backend.
+        says: part of every message of the backend; a block that computes, too, names it.
 
     Raises:
         ExchangeError: the block raised such an error.
@@ -164,6 +167,8 @@ def lost_peers_explained(rank: int, raised: type[RuntimeError] = RuntimeError) -
     except TersorError:
         raise
     except raised as error:
+        if says not in str(error):
+            raise
         raise ExchangeError(
             f"rank {rank} lost the others: one of them left, failed or timed out; look for the first "
             f"error of any rank ({first_line(error)})"

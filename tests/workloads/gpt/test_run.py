@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +166,26 @@ def attached(rank: int) -> tuple[list[str], int]:
 def test_a_sharded_model_is_handed_over_once_with_its_optimizer():
     assert returned(run_ranks(attached, 2)) == [(["FSDPGpt"], 2)] * 2
     assert attached(0) == ([], 0)
+
+
+def left_by_a_peer(rank: int) -> None:
+    run = taken(GptRun(config(), SOURCE), 1)
+    if rank:
+        os._exit(3)
+    run.step()
+
+
+def test_a_lost_peer_is_told_in_one_sentence():
+    failure = run_ranks(left_by_a_peer, 2)[0]
+    assert failure.name == "ExchangeError"
+    assert failure.message.startswith("rank 0 lost the others: one of them left, failed or timed")
+
+
+def test_an_error_of_the_model_stays_what_it_is():
+    run = GptRun(config(), SOURCE)
+    with pytest.raises(RuntimeError, match="size") as caught:
+        run.step(torch.zeros(8, 3, 3, dtype=torch.int64))
+    assert caught.type is RuntimeError
 
 
 @pytest.mark.parametrize(

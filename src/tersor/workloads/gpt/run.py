@@ -22,6 +22,7 @@ from tersor.workloads.data.tokens import TokenSource, num_windows, training_star
 from tersor.workloads.gpt.config import GptConfig
 from tersor.workloads.gpt.metrics import GptMetrics
 from tersor.workloads.models.gpt import Gpt, set_weights
+from tersor.workloads.ranks import lost_peers_explained
 from tersor.workloads.training.run import TrainingRun
 
 _BETAS: Final = (0.9, 0.95)
@@ -120,6 +121,10 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
 
     def take_step(self, batch: torch.Tensor) -> float:
         """Compute gradients and change the weights; return the mean loss of this rank's tokens."""
+        with self._peers_needed():
+            return self._take_step(batch)
+
+    def _take_step(self, batch: torch.Tensor) -> float:
         self.optimizer.zero_grad(set_to_none=True)
         parts, total = batch.to(self.device).split(self._part_size), 0.0
         for number, part in enumerate(parts):
@@ -142,6 +147,10 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             logits.float().flatten(0, 1), sequences[:, 1:].flatten(), reduction="none"
         )
         return losses.view(len(sequences), -1)
+
+    def _peers_needed(self) -> AbstractContextManager[None]:
+        """Explain what gloo raises inside a sharded model; NCCL has errors of its own class."""
+        return lost_peers_explained(self.ranks.rank, says="gloo")
 
     def _computing(self) -> AbstractContextManager[object]:
         """Compute in the dtype of the run; a sharded model does so by itself."""
@@ -166,7 +175,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         if count < 1:
             raise SpecError(f"an evaluation needs at least one sequence, not {count}")
         total = torch.zeros(1, dtype=torch.float64, device=self.device)
-        with torch.no_grad():
+        with torch.no_grad(), self._peers_needed():
             for places, is_own in self._rounds(count):
                 starts = places * (self._length - 1)
                 tokens = windows(self.source, "validation", starts, self._length)
