@@ -6,11 +6,13 @@
 
 from tersor.sites.shards.compression import ShardCompression
 from tersor.sites.shards.fsdp import compress, restore
+from tersor.sites.shards.in_process import LocalShards
 from tersor.sites.shards.options import Gradients, Weights
 from tersor.sites.shards.stats import ShardStats
 
 __all__ = [
     "Gradients",
+    "LocalShards",
     "ShardCompression",
     "ShardStats",
     "Weights",

@@ -128,8 +128,8 @@ class ShardCompression:
         if not self._asked or unit in self._asked:
             self._asked.clear()
             own = [
-                Change.EDIT if self._gathers[k].is_new else self._watch.change_of(k)
-                for k in range(len(self._units))
+                Change.EDIT if self._gathers[k].is_new else change
+                for k, change in enumerate(self._watch.changes())
             ]
             self._agreed = [Change(x) for x in self._levels.largest(own)]
         self._asked.add(unit)
@@ -165,6 +165,7 @@ class ShardCompression:
         """Return this rank's state: a training that loads it goes on as if it had not stopped."""
         return {
             "version": _STATE_VERSION,
+            "changes": [int(change) for change in self._watch.changes()],
             "gathers": {k: one.state_dict() for k, one in self._gathers.items()},
             "scatters": {k: one.state_dict() for k, one in self._scatters.items()},
         }
@@ -183,7 +184,7 @@ class ShardCompression:
                 )
             for k, one in ours.items():
                 one.load_state_dict(state[name][k])
-        self._watch.loaded()
+        self._watch.loaded(state["changes"])
         self._asked.clear()
 
     def restore(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tersor.sites.shards.weights import Change
@@ -49,10 +50,14 @@ class WeightWatch:
         """Take all edits for steps."""
         self._changes = [min(change, Change.STEP) for change in self._changes]
 
-    def loaded(self) -> None:
-        """Know that a state was loaded with the weights: what follows is a step."""
+    def changes(self) -> list[Change]:
+        """Return what became of the weights of all groups."""
+        return [self.change_of(k) for k in range(len(self._groups))]
+
+    def loaded(self, changes: Sequence[int]) -> None:
+        """Know that weights were loaded together with what had become of them."""
         self._known = [_versions(group) for group in self._groups]
-        self._changes = [Change.STEP] * len(self._groups)
+        self._changes = [Change(change) for change in changes]
 
 
 def _versions(group: Any) -> tuple[tuple[int, int, int], ...]:

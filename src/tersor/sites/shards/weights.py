@@ -137,12 +137,13 @@ class WeightGather:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a training needs to go on as if it had not stopped."""
-        return {"step": self.step, "own": self._own}
+        return {"step": self.step, "own": None if self._own is None else self._own.clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state; all ranks do before weights are gathered again."""
-        self.step, self._own = state["step"], state["own"]
-        self._is_loaded = self._own is not None
-        if self._own is not None:
-            num_rows = self.place.world_size if self._is_whole else self.place.num_nodes
-            self._reference = self._own.new_empty(num_rows, self._own.numel())
+        self.step, own = state["step"], state["own"]
+        self._own = self._reference = None
+        if own is not None:
+            self._reference_for(own.numel(), own.dtype, own.device)
+            self._own = own.clone()
+        self._is_loaded = own is not None

@@ -1,0 +1,248 @@
+"""All ranks of a sharded training in one process: the exchanges of many ranks on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tersor.comm import LocalRanks
+from tersor.division import ceil_div
+from tersor.errors import SpecError
+from tersor.sites.shards.gradients import GradientScatter
+from tersor.sites.shards.options import Gradients, Weights
+from tersor.sites.shards.stats import ShardStats
+from tersor.sites.shards.weights import Change, WeightGather
+
+
+class LocalShards:
+    """A whole model, trained as if ``num_nodes`` times ``ranks_per_node`` ranks shared it under FSDP2.
+
+    The model computes with what its ranks would gather; ``parameters()`` are the weights that their
+    optimizer has. A step is::
+
+        for rank in range(local.world_size):
+            loss_of(model, batch_of(rank)).backward()
+            local.collect(rank)
+        local.reduce()
+        optimizer.step()
+        local.gather()
+
+    Weights and gradients are bit for bit those of real ranks, shard by shard.
+
+    Attributes:
+        model: holds the weights that are computed with.
+        stats: what the first rank would have received.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        units: Sequence[nn.Module],
+        num_nodes: int,
+        ranks_per_node: int,
+        weights: Weights | None = None,
+        gradients: Gradients | None = None,
+        param_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Take a model up.
+
+        Args:
+            model: whole, on one device.
+            units: the modules that ``fully_shard`` would be given.
+            num_nodes: of the ranks.
+            ranks_per_node: likewise.
+            weights: how they travel; None: as they are.
+            gradients: how they travel; None: as they are, summed in the order of ranks.
+            param_dtype: that weights are gathered and computed with in, as in a ``MixedPrecisionPolicy``;
+                the model is cast to it. Gradients travel in the dtype that the model had.
+
+        Raises:
+            SpecError: weights belong to no unit.
+        """
+        self.model, self.stats = model, ShardStats()
+        self._ranks = LocalRanks(num_nodes, ranks_per_node)
+        self.world_size = len(self._ranks.places)
+        self._units = [
+            _Unit(parameters, self._ranks, number, weights, gradients)
+            for number, parameters in enumerate(_parameters_of(model, units))
+        ]
+        if param_dtype is not None:
+            model.to(param_dtype)
+        for unit in self._units:
+            unit.gather(self.stats, Change.EDIT)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the weights for an optimizer, in the order of ``model.parameters()``."""
+        owners = {id(used): own for unit in self._units for used, own in unit.pairs()}
+        return [owners[id(p)] for p in self.model.parameters()]
+
+    def collect(self, rank: int) -> None:
+        """Take the gradients that one rank computed, and clear them."""
+        for unit in self._units:
+            unit.collect(rank)
+
+    def reduce(self) -> None:
+        """Write the mean gradient, as the ranks would have it, to ``parameters()``."""
+        for unit in self._units:
+            unit.reduce(self.stats)
+
+    def gather(self, change: Change = Change.STEP) -> None:
+        """Write the weights of ``parameters()``, as the ranks would gather them, to the model."""
+        self.stats.num_steps += change is Change.STEP
+        for unit in self._units:
+            unit.gather(self.stats, change)
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return what a training needs to go on as if it had not stopped."""
+        return [unit.state_dict() for unit in self._units]
+
+    def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
+        """Go on from a state; the weights of ``parameters()`` are loaded by then."""
+        if len(state) != len(self._units):
+            raise SpecError("this state is of a model with other units")
+        for unit, saved in zip(self._units, state, strict=True):
+            unit.load_state_dict(saved)
+        self.gather(Change.NONE)
+
+
+def _parameters_of(model: nn.Module, units: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
+    """Return the parameters that each unit shares, in the order in which FSDP knows its modules.
+
+    A parameter belongs to the innermost unit that has it.
+    """
+    ordered = [module for module in model.modules() if any(module is unit for unit in units)]
+    seen: set[int] = set()
+    found: list[list[nn.Parameter]] = []
+    for unit in reversed(ordered):
+        found.append([p for p in unit.parameters() if id(p) not in seen])
+        seen.update(map(id, unit.parameters()))
+    if any(id(p) not in seen for p in model.parameters()):
+        raise SpecError("some weights of the model belong to no unit; add the model itself to them")
+    return [parameters for parameters in reversed(found) if parameters]
+
+
+class _Unit:
+    """What one module's ranks exchange: shards along the first dimension, padded to equal sizes."""
+
+    def __init__(
+        self,
+        used: list[nn.Parameter],
+        ranks: LocalRanks,
+        number: int,
+        weights: Weights | None,
+        gradients: Gradients | None,
+    ) -> None:
+        self.used, self._ranks = used, ranks
+        self._own = [nn.Parameter(p.detach().clone(), p.requires_grad) for p in used]
+        self._num_ranks = len(ranks.places)
+        self._gathers = [WeightGather(weights, p, number) for p in ranks.places if weights]
+        self._scatters = [GradientScatter(gradients, p, number) for p in ranks.places if gradients]
+        self._collected: dict[int, tuple[list[int], torch.Tensor]] = {}
+
+    def pairs(self) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
+        """Return each parameter that is computed with, and the one that is trained."""
+        return zip(self.used, self._own, strict=True)
+
+    def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return [num_ranks, size]: what each rank has of all tensors, in the dtype of the weights."""
+        sizes = [_shard_size(x, self._num_ranks) for x in tensors]
+        like = self._own[0]
+        flat = torch.zeros(self._num_ranks, sum(sizes), device=like.device, dtype=like.dtype)
+        for part, tensor in zip(flat.split(sizes, 1), tensors, strict=True):
+            for row, values in zip(
+                part, tensor.reshape(-1).split(part.shape[1] or 1), strict=False
+            ):
+                row[: values.numel()] = values
+        return flat
+
+    def _unflat(self, flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+        """Write [num_ranks, size] back to tensors."""
+        sizes = [_shard_size(x, self._num_ranks) for x in tensors]
+        for part, tensor in zip(flat.split(sizes, 1), tensors, strict=True):
+            tensor.view(-1).copy_(part.reshape(-1)[: tensor.numel()])
+
+    def collect(self, rank: int) -> None:
+        grads = {k: p.grad for k, p in enumerate(self.used) if p.grad is not None}
+        self._collected[rank] = list(grads), self._flat(list(grads.values()))
+        for p in self.used:
+            p.grad = None
+
+    @torch.no_grad()
+    def reduce(self, stats: ShardStats) -> None:
+        if len(self._collected) != self._num_ranks:
+            raise SpecError(
+                f"gradients of {len(self._collected)} of {self._num_ranks} ranks were collected; call "
+                "collect(rank) for each of them before reduce()"
+            )
+        every = [self._collected.pop(rank) for rank in range(self._num_ranks)]
+        present = every[0][0]
+        if any(one != present for one, _ in every):
+            raise SpecError(
+                "ranks have gradients of different parameters; let all of them use the same"
+            )
+        if not present:
+            return
+        total = self._reduced([x for _, x in every], stats)
+        grads = {k: torch.empty_like(self._own[k]) for k in present}
+        self._unflat(total, list(grads.values()))
+        for k, own in enumerate(self._own):
+            own.grad = grads.get(k)
+
+    def _reduced(self, every: Sequence[torch.Tensor], stats: ShardStats) -> torch.Tensor:
+        """Return the mean over ranks, [num_ranks, size]."""
+        total = torch.empty_like(every[0])
+        if self._scatters:
+            exchanges = [
+                scatter.reduce_scatter(x, out)
+                for scatter, x, out in zip(self._scatters, every, total, strict=True)
+            ]
+            place = self._ranks.places[0]
+            exchanges[0] = stats.gradients.counted(exchanges[0], place, total.device)
+            self._ranks.run(exchanges)
+        else:
+            total.copy_(every[0])
+            for x in every[1:]:
+                total += x
+        return total.div_(self._num_ranks)
+
+    @torch.no_grad()
+    def gather(self, stats: ShardStats, change: Change) -> None:
+        if not self._gathers:
+            for used, own in self.pairs():
+                used.copy_(own)
+            return
+        flat = self._flat(self._own).to(self.used[0].dtype)
+        outs = [torch.empty_like(flat) for _ in self._gathers]
+        exchanges = [
+            gather.all_gather(x, out, change)
+            for gather, x, out in zip(self._gathers, flat, outs, strict=True)
+        ]
+        place = self._ranks.places[0]
+        exchanges[0] = stats.weights.counted(exchanges[0], place, flat.device)
+        self._ranks.run(exchanges)
+        # all ranks gathered the same
+        self._unflat(outs[0], self.used)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "gathers": [one.state_dict() for one in self._gathers],
+            "scatters": [one.state_dict() for one in self._scatters],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        parts: dict[str, Sequence[Any]] = {"gathers": self._gathers, "scatters": self._scatters}
+        for name, ours in parts.items():
+            if len(state[name]) != len(ours):
+                raise SpecError("this state is of ranks that exchanged in another way")
+            for one, saved in zip(ours, state[name], strict=True):
+                one.load_state_dict(saved)
+
+
+def _shard_size(parameter: torch.Tensor, num_ranks: int) -> int:
+    """Return how many values a rank's shard has, padding included: rows of the first dimension."""
+    rows = parameter.shape[0] if parameter.dim() else 1
+    width = parameter.numel() // rows if rows else 0
+    return ceil_div(rows, num_ranks) * width
