@@ -24,13 +24,13 @@ from tersor.comm import RankLevels
 from tersor.errors import SpecError
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.options import Gradients, Weights
+from tersor.sites.shards.state import State, Stateful, joined, load_parts
 from tersor.sites.shards.stats import ShardStats
 from tersor.sites.shards.watch import WeightWatch
 from tersor.sites.shards.weights import Change, WeightGather
 
 ATTRIBUTE: Final = "_tersor_shards"
 """Of a compressed model: its ``ShardCompression``."""
-_STATE_VERSION: Final = 1
 
 
 class ShardCompression:
@@ -161,30 +161,23 @@ class ShardCompression:
         self._watch.mark()
         self._begin_step()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state: a training that loads it goes on as if it had not stopped."""
-        return {
-            "version": _STATE_VERSION,
-            "changes": [int(change) for change in self._watch.changes()],
-            "gathers": {k: one.state_dict() for k, one in self._gathers.items()},
-            "scatters": {k: one.state_dict() for k, one in self._scatters.items()},
-        }
+    def _parts(self) -> dict[str, Stateful]:
+        gathers: dict[str, Stateful] = {f"gathers.{k}": x for k, x in self._gathers.items()}
+        return {**gathers, **{f"scatters.{k}": x for k, x in self._scatters.items()}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def state_dict(self) -> State:
+        """Return this rank's state: a training that loads it goes on as if it had not stopped."""
+        changes = torch.tensor([int(change) for change in self._watch.changes()])
+        return {"changes": changes, **joined(self._parts())}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from a state of this rank; call it after the model's own state is loaded.
 
         Raises:
             SpecError: the state is of other modules or options.
         """
-        for name, ours in (("gathers", self._gathers), ("scatters", self._scatters)):
-            if state.get("version") != _STATE_VERSION or set(state[name]) != set(ours):
-                raise SpecError(
-                    "this state is of a model that was compressed in another way; load it after "
-                    "compress() with the same arguments"
-                )
-            for k, one in ours.items():
-                one.load_state_dict(state[name][k])
-        self._watch.loaded(state["changes"])
+        load_parts(self._parts(), {key: x for key, x in state.items() if key != "changes"})
+        self._watch.loaded(state["changes"].tolist())
         self._asked.clear()
 
     def restore(self) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
 import torch
 
 from tersor.comm import Collective, Exchange, Place
+from tersor.comm.levels import Level
 from tersor.kernels.group import group_dequantize, group_quantize
 from tersor.sites.shards.hop import Coded, Hop, new_hop
 from tersor.sites.shards.options import Gradients, seed_of
+from tersor.sites.shards.state import State, joined
 
 _ERROR_NBITS: Final = 8
 
@@ -56,10 +59,10 @@ class GradientScatter:
     def _hop(self, shape: tuple[int, int, int], nbits: int, x: torch.Tensor) -> Hop:
         return new_hop(shape, nbits, self.options.group, x.dtype, x.device)
 
-    def _sent(self, rows: torch.Tensor, level: Any, received: Hop, seed: int) -> Exchange[None]:
+    def _sent(self, rows: torch.Tensor, level: Level, received: Hop, seed: int) -> Exchange[None]:
         """Send each peer its rows of [num_rows, num_peers, size]."""
         hop = received.like()
-        self._lost.write(hop, rows, seed, hadamard=self.options.hadamard)
+        self._lost.write(hop, rows, seed, level, hadamard=self.options.hadamard)
         if self.errors is not None and isinstance(hop, Coded):
             decoded = torch.empty(rows.shape, device=rows.device)
             hop.decoded(decoded, hadamard=self.options.hadamard)
@@ -72,11 +75,12 @@ class GradientScatter:
         if not (isinstance(hop, Coded) and isinstance(within, Coded)):
             total = torch.empty(within.shape[1:], device=hop.buffer.device)
             within.read_sum(total, hadamard=hadamard)
-            self._lost.write(hop, total[None], seed, hadamard=hadamard)
+            self._lost.write(hop, total[None], seed, "across", hadamard=hadamard)
         elif self.options.error_feedback:
             total = group_dequantize(within.data, within.scales, within.nbits, within.group)
             # still transformed, and so is what gets lost
-            self._lost.write(hop, total.view(1, len(hop.buffer), -1), seed, hadamard=False)
+            rows = total.view(1, len(hop.buffer), -1)
+            self._lost.write(hop, rows, seed, "across", hadamard=False)
         else:
             hop.write_sum(within, seed)
         if self.errors is not None and isinstance(hop, Coded) and isinstance(within, Coded):
@@ -87,14 +91,16 @@ class GradientScatter:
         nbytes = math.prod(hop.shape) * self._itemsize
         yield Collective("all_to_all", "across", received.buffer, hop.buffer, nbytes)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what a training needs to go on as if it had not stopped."""
-        return {"step": self.step, "lost": self._lost.state_dict()}
+        return {"step": torch.tensor(self.step), **joined({"lost": self._lost})}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from a state."""
-        self.step = state["step"]
-        self._lost.load_state_dict(state["lost"])
+        self.step = int(state["step"])
+        prefix = "lost."
+        lost = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+        self._lost.load_state_dict(lost)
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
@@ -117,13 +123,15 @@ class LostValues:
         if step % self.options.reset_every == 0:
             self._lost.clear()
 
-    def write(self, hop: Hop, rows: torch.Tensor, seed: int, *, hadamard: bool) -> None:
-        """Write rows and what was lost of them so far to a hop, and remember what is lost now."""
+    def write(self, hop: Hop, rows: torch.Tensor, seed: int, name: str, *, hadamard: bool) -> None:
+        """Write rows and what was lost of them so far to a hop, and remember what is lost now.
+
+        ``name`` tells the hops of a step apart.
+        """
         part = self.options.error_feedback
         if not (part and isinstance(hop, Coded)):
             hop.write(rows, seed, hadamard=hadamard)
             return
-        name = f"{tuple(rows.shape)}"
         before = torch.zeros(rows.numel(), device=rows.device)
         if name in self._lost:
             scales, data = self._lost[name]
@@ -134,10 +142,15 @@ class LostValues:
         lost = before.lerp_(lost.view(-1), part)
         self._lost[name] = group_quantize(lost, _ERROR_NBITS, self.options.group)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> State:
         """Return what is remembered."""
-        return dict(self._lost)
+        return {
+            f"{name}.{kind}": x.clone()
+            for name, pair in self._lost.items()
+            for kind, x in zip(("scales", "data"), pair, strict=True)
+        }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Remember what a state does."""
-        self._lost = dict(state)
+        names = {key.rpartition(".")[0] for key in state}
+        self._lost = {name: (state[f"{name}.scales"], state[f"{name}.data"]) for name in names}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -13,6 +12,7 @@ from tersor.division import ceil_div
 from tersor.errors import SpecError
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.options import Gradients, Weights
+from tersor.sites.shards.state import State, Stateful, joined, load_parts
 from tersor.sites.shards.stats import ShardStats
 from tersor.sites.shards.weights import Change, WeightGather
 
@@ -95,16 +95,25 @@ class LocalShards:
         for unit in self._units:
             unit.gather(self.stats, change)
 
-    def state_dict(self) -> list[dict[str, Any]]:
-        """Return what a training needs to go on as if it had not stopped."""
-        return [unit.state_dict() for unit in self._units]
+    def _parts(self) -> dict[str, Stateful]:
+        return {
+            f"unit{k}.rank{rank}.{kind}": one
+            for k, unit in enumerate(self._units)
+            for kind, every in unit.parts().items()
+            for rank, one in enumerate(every)
+        }
 
-    def load_state_dict(self, state: Sequence[dict[str, Any]]) -> None:
-        """Go on from a state; the weights of ``parameters()`` are loaded by then."""
-        if len(state) != len(self._units):
-            raise SpecError("this state is of a model with other units")
-        for unit, saved in zip(self._units, state, strict=True):
-            unit.load_state_dict(saved)
+    def state_dict(self) -> State:
+        """Return what a training needs to go on as if it had not stopped; without the weights."""
+        return joined(self._parts())
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Go on from a state; the weights of ``parameters()`` have been loaded by then.
+
+        Raises:
+            SpecError: the state is of other ranks, units or options.
+        """
+        load_parts(self._parts(), state)
         self.gather(Change.NONE)
 
 
@@ -226,19 +235,9 @@ class _Unit:
         # all ranks gathered the same
         self._unflat(outs[0], self.used)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "gathers": [one.state_dict() for one in self._gathers],
-            "scatters": [one.state_dict() for one in self._scatters],
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        parts: dict[str, Sequence[Any]] = {"gathers": self._gathers, "scatters": self._scatters}
-        for name, ours in parts.items():
-            if len(state[name]) != len(ours):
-                raise SpecError("this state is of ranks that exchanged in another way")
-            for one, saved in zip(ours, state[name], strict=True):
-                one.load_state_dict(saved)
+    def parts(self) -> dict[str, Sequence[Stateful]]:
+        """Return what has a state."""
+        return {"weights": self._gathers, "gradients": self._scatters}
 
 
 def _shard_size(parameter: torch.Tensor, num_ranks: int) -> int:

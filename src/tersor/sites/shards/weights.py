@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
-from typing import Any
 
 import torch
 
@@ -12,6 +12,7 @@ from tersor.comm.levels import Level
 from tersor.sites.shards.gradients import relative_error
 from tersor.sites.shards.hop import Coded
 from tersor.sites.shards.options import Weights, seed_of
+from tersor.sites.shards.state import State
 
 
 class Change(IntEnum):
@@ -135,13 +136,14 @@ class WeightGather:
         yield Collective("all_gather", "node", gathered, reference, gathered.nbytes)
         out.view(num_nodes, num_local, -1).copy_(gathered.transpose(0, 1))
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a training needs to go on as if it had not stopped."""
-        return {"step": self.step, "own": None if self._own is None else self._own.clone()}
+    def state_dict(self) -> State:
+        """Return what a training needs to go on as if it had not stopped: this rank's part of it."""
+        own = {} if self._own is None else {"own": self._own.clone()}
+        return {"step": torch.tensor(self.step), **own}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from a state; all ranks do before weights are gathered again."""
-        self.step, own = state["step"], state["own"]
+        self.step, own = int(state["step"]), state.get("own")
         self._own = self._reference = None
         if own is not None:
             self._reference_for(own.numel(), own.dtype, own.device)
