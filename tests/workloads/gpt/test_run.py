@@ -13,6 +13,7 @@ import torch
 from tersor.errors import SpecError
 from tersor.workloads.data.synthetic_text import SyntheticText
 from tersor.workloads.gpt import GptConfig, GptRun
+from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import GptShape
 from tersor.workloads.training.checkpoint import resume, save_checkpoint
 from tersor.workloads.training.log import RunLog
@@ -150,22 +151,51 @@ def test_a_line_tells_loss_norm_and_speed():
     assert line["tokens_per_s"] == round(8 * 16 / line["step_s"])
 
 
-def attached(rank: int) -> tuple[list[str], int]:
-    """Return which model a run was asked to change, and how often."""
+def states_of(
+    rank: int, folder: Path, options: dict[str, Any]
+) -> tuple[dict[str, torch.Tensor], ...]:
+    """Return the state of a run, and of one that was stopped and resumed."""
+    run = taken(GptRun(config(**options), SOURCE), 3)
+    save_checkpoint(run, folder)
+    taken(run, 3)
+    again = GptRun(config(**options), SOURCE)
+    resume(again, folder)
+    taken(again, 3)
+    found = {name: x.clone() for name, x in run.state().items()}, again.state()
+    run.close()
+    again.close()
+    return found
 
-    class Changed(GptRun):
-        def attach(self, model: torch.nn.Module) -> None:
-            seen.append(type(model).__name__)
-            self.optimizer.register_step_post_hook(lambda *_: steps.append(1))
 
-    seen, steps = [], []
-    taken(Changed(config(), SOURCE), 2)
-    return seen, len(steps)
+@pytest.mark.parametrize("scheme", ["both", "loco"])
+@pytest.mark.parametrize("num_processes", [1, 4])
+def test_compressed_runs_resume_bit_for_bit(tmp_path, scheme, num_processes):
+    options = {"scheme": scheme, "ranks_per_node": 2, "ranks": 1 if num_processes > 1 else 4}
+    if num_processes == 1:
+        found = [states_of(0, tmp_path, options)]
+    else:
+        found = returned(run_ranks(states_of, num_processes, tmp_path, options))
+    for whole, resumed in found:
+        assert whole.keys() == resumed.keys()
+        assert any(name.startswith("shards/") for name in whole)
+        for name, value in whole.items():
+            assert_bits_equal(value, resumed[name])
 
 
-def test_a_sharded_model_is_handed_over_once_with_its_optimizer():
-    assert returned(run_ranks(attached, 2)) == [(["FSDPGpt"], 2)] * 2
-    assert attached(0) == ([], 0)
+def test_ranks_in_one_process_take_the_steps_of_processes():
+    options = {"scheme": "both", "ranks_per_node": 2}
+    real = returned(run_ranks(facts_of, 4, options))
+    losses, norms, loss = facts_of(0, {**options, "ranks": 4})
+    # the norm of all gradients is summed in another order, and shortens them
+    np.testing.assert_allclose(np.mean([one[0] for one in real], axis=0), losses, rtol=1e-3)
+    np.testing.assert_allclose(real[0][1], norms, rtol=1e-2)
+    assert real[0][2] == pytest.approx(loss, rel=1e-2)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_every_scheme_trains(scheme):
+    losses, _, _ = facts_of(0, {"scheme": scheme, "ranks": 4, "ranks_per_node": 2})
+    assert losses[-1] < losses[0]
 
 
 def left_by_a_peer(rank: int) -> None:
@@ -196,6 +226,9 @@ def test_an_error_of_the_model_stays_what_it_is():
         ({"shape": GptShape(1, 8, 1, 4096, 256)}, "a sequence takes 4097; give a longer"),
         ({"dtype": "fp16"}, "dtype must be one of fp32, bf16, not 'fp16'"),
         ({"accumulation": 0}, "at least one part"),
+        ({"scheme": "4bit"}, "scheme must be one of exact, direct"),
+        ({"ranks": 6, "ranks_per_node": 4}, "6 ranks cannot be nodes of 4 each"),
+        ({"ranks": 3}, "cannot be computed in 1 equal parts"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(options, words):

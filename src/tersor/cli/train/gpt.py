@@ -40,6 +40,9 @@ def gpt(
     rate: every.Rate = None,
     decay_steps: own.DecaySteps = None,
     dtype: own.Dtype = "fp32",
+    scheme: own.Scheme = "exact",
+    ranks: own.Ranks = 1,
+    ranks_per_node: own.RanksPerNode = None,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -59,7 +62,14 @@ def gpt(
     screen = Screen(as_json=as_json)
     session = Session(screen, typed_command(context), device, folder, resume, tensorboard)
     schedule = session.schedule(log_every, eval_every, eval_samples, checkpoint_every)
-    known: dict[str, Any] = {"accumulation": accumulation, "dtype": dtype, "seed": seed}
+    known: dict[str, Any] = {
+        "accumulation": accumulation,
+        "dtype": dtype,
+        "seed": seed,
+        "scheme": scheme,
+        "ranks": ranks,
+        "ranks_per_node": ranks_per_node or 0,
+    }
     config = _config(preset, length, steps, batch, rate, decay_steps, known)
     source = open_text(
         data,

@@ -33,3 +33,11 @@ DecaySteps = Annotated[
     int | None,
     option("--decay-steps", "Step of the final learning rate; default: the last one.", "N"),
 ]
+Scheme = Annotated[
+    str,
+    option("--scheme", "How ranks exchange: exact, qwd, tlq-hs, both, ...; see docs/shards.md."),
+]
+Ranks = Annotated[int, option("--ranks", "Ranks that share the model in this one process.", "N")]
+RanksPerNode = Annotated[
+    int | None, option("--ranks-per-node", "Ranks of a node; default: as they run.", "N")
+]

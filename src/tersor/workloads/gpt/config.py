@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tersor.errors import SpecError
+from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import PRESETS, GptShape
 from tersor.workloads.training.config import TrainingConfig, differing_options
 from tersor.workloads.training.learning_rate import LearningRate
@@ -25,6 +26,9 @@ class GptConfig(TrainingConfig):
             state are float32 in any case.
         decay_steps: step from which on the learning rate is a tenth of the largest; 0: the last one.
             It grows to the largest in the first hundredth of them.
+        scheme: how ranks exchange weights and gradients, a name of ``SCHEMES``.
+        ranks: that share the model in one process; 1 unless there is but one process.
+        ranks_per_node: of these ranks, or of the processes; 0: as they run.
     """
 
     shape: GptShape = PRESETS["2M"].shape
@@ -33,6 +37,9 @@ class GptConfig(TrainingConfig):
     accumulation: int = 1
     dtype: Literal["fp32", "bf16"] = "fp32"
     decay_steps: int = 0
+    scheme: str = "exact"
+    ranks: int = 1
+    ranks_per_node: int = 0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
@@ -42,6 +49,15 @@ class GptConfig(TrainingConfig):
         self.check_types(GptShape, "a GptShape", ("shape",))
         if self.dtype not in DTYPES:
             raise SpecError(f"dtype must be one of {', '.join(DTYPES)}, not {self.dtype!r}")
+        self.check_types(int, "a whole number", ("ranks", "ranks_per_node"))
+        if self.scheme not in SCHEMES:
+            raise SpecError(f"scheme must be one of {', '.join(SCHEMES)}, not {self.scheme!r}")
+        divides = self.ranks == 1 or self.ranks % (self.ranks_per_node or 1) == 0
+        if self.ranks < 1 or self.ranks_per_node < 0 or not divides:
+            raise SpecError(
+                f"{self.ranks} ranks cannot be nodes of {self.ranks_per_node} each; give a number of ranks "
+                "that the ranks of a node divide"
+            )
         if self.accumulation < 1 or self.decay_steps < 0:
             raise SpecError(
                 f"{self.accumulation} parts of a batch and {self.decay_steps} steps of decay cannot be; "

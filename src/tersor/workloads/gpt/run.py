@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 import torch
@@ -18,9 +18,12 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn import functional
 
 from tersor.errors import SpecError
+from tersor.sites import shards
+from tersor.sites.shards import LocalShards, ShardCompression
 from tersor.workloads.data.tokens import TokenSource, num_windows, training_starts, windows
 from tersor.workloads.gpt.config import GptConfig
 from tersor.workloads.gpt.metrics import GptMetrics
+from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import Gpt, set_weights
 from tersor.workloads.ranks import lost_peers_explained
 from tersor.workloads.training.run import TrainingRun
@@ -64,18 +67,20 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self._num_train = len(source.tokens("train"))
         self._num_windows = num_windows(len(source.tokens("validation")), self._length)
         training_starts(self._num_train, self._length, config.seed, 0, 0)
+        if config.ranks > 1 and self.ranks.world_size > 1:
+            raise SpecError("ranks in one process need one process; start it without torchrun")
         self._part_size = self._size_of_parts()
         self.model = self._made_model()
+        self._exchanges = self._made_exchanges()
         self.optimizer = self._made_optimizer()
-        if isinstance(self.model, FSDPModule):
-            self.attach(self.model)
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
 
     def _size_of_parts(self) -> int:
         """Return how many sequences a rank computes at once."""
-        share = self.config.batch // self.ranks.world_size
-        if share % self.config.accumulation:
+        num_ranks = max(self.ranks.world_size, self.config.ranks)
+        share = self.config.batch // num_ranks
+        if self.config.batch % num_ranks or share % self.config.accumulation:
             raise SpecError(
                 f"a rank's {share} sequences of a batch cannot be computed in "
                 f"{self.config.accumulation} equal parts; choose another batch or accumulation"
@@ -96,15 +101,29 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         set_weights(model, self.config.seed)
         return model
 
-    def attach(self, model: FSDPModule) -> None:
-        """Change how a sharded model moves weights and gradients; here they move as they are.
+    def _made_exchanges(self) -> ShardCompression | LocalShards | None:
+        """Return what moves weights and gradients between ranks in place of FSDP, if anything does."""
+        config, scheme = self.config, SCHEMES[self.config.scheme]
+        if config.ranks > 1:
+            per_node = config.ranks_per_node or config.ranks
+            dtype = torch.bfloat16 if config.dtype == "bf16" else None
+            return LocalShards(
+                self.model, [*self.model.blocks, self.model], config.ranks // per_node, per_node,
+                scheme.weights, scheme.gradients, dtype,
+            )  # fmt: skip
+        if not isinstance(self.model, FSDPModule) or config.scheme == "exact":
+            return None
+        given: int | Literal["auto"] = config.ranks_per_node or "auto"
+        return shards.compress(self.model, scheme.weights, scheme.gradients, given)
 
-        Called once, when model and optimizer are made and nothing has moved yet.
-        """
+    def trained(self) -> list[torch.nn.Parameter]:
+        """Return the weights that the optimizer changes; ranks in one process compute with others."""
+        local = self._exchanges
+        return local.parameters() if isinstance(local, LocalShards) else super().trained()
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
         """Return AdamW as published: only matrices decay."""
-        parameters = list(self.model.parameters())
+        parameters = self.trained()
         groups = [
             {"params": [p for p in parameters if p.dim() > 1], "weight_decay": _WEIGHT_DECAY},
             {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
@@ -126,17 +145,35 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
 
     def _take_step(self, batch: torch.Tensor) -> float:
         self.optimizer.zero_grad(set_to_none=True)
-        parts, total = batch.to(self.device).split(self._part_size), 0.0
+        batch, local = batch.to(self.device), self._exchanges
+        if isinstance(local, LocalShards):
+            shares = batch.split(len(batch) // local.world_size)
+            total = torch.zeros((), device=self.device)
+            for rank, share in enumerate(shares):
+                total += self._add_gradients(share)
+                local.collect(rank)
+            total /= len(shares)
+            local.reduce()
+        else:
+            total = self._add_gradients(batch)
+        norm = torch.nn.utils.clip_grad_norm_(self.trained(), _LARGEST_NORM)
+        self.gradient_norm = float(_whole(norm))
+        self.optimizer.step()
+        if isinstance(local, LocalShards):
+            local.gather()
+        return float(total)
+
+    def _add_gradients(self, sequences: torch.Tensor) -> torch.Tensor:
+        """Compute the gradient of a rank's share of a batch, part by part; return its mean loss."""
+        parts = sequences.split(self._part_size)
+        total = torch.zeros((), device=self.device)
         for number, part in enumerate(parts):
             if isinstance(self.model, FSDPModule):
                 # ranks exchange the gradient of the whole batch, not those of its parts
                 self.model.set_requires_gradient_sync(number == len(parts) - 1)
             loss = self._losses(part).mean() / len(parts)
             loss.backward()
-            total += float(loss.detach())
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), _LARGEST_NORM)
-        self.gradient_norm = float(_whole(norm))
-        self.optimizer.step()
+            total += loss.detach()
         return total
 
     def _losses(self, sequences: torch.Tensor) -> torch.Tensor:
@@ -154,7 +191,11 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
 
     def _computing(self) -> AbstractContextManager[object]:
         """Compute in the dtype of the run; a sharded model does so by itself."""
-        if self.config.dtype == "fp32" or isinstance(self.model, FSDPModule):
+        if (
+            self.config.dtype == "fp32"
+            or isinstance(self.model, FSDPModule)
+            or self.config.ranks > 1
+        ):
             return nullcontext()
         return torch.autocast(self.device.type, torch.bfloat16)
 
@@ -196,6 +237,46 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         for first in range(0, count, step):
             places = first + self.ranks.rank * size + np.arange(size)
             yield np.minimum(places, count - 1), places < count
+
+    def totals(self) -> dict[str, Any]:
+        """Return what this rank received from others."""
+        return {} if self._exchanges is None else self._exchanges.stats.to_config()
+
+    def close(self) -> None:
+        """Leave the groups of ranks that exchange weights and gradients."""
+        if isinstance(self._exchanges, ShardCompression):
+            self._exchanges.restore()
+            self._exchanges = None
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Return all that this rank needs to be resumed, by name."""
+        found = super().state()
+        if self._exchanges is not None:
+            found |= {f"shards/{name}": x for name, x in self._exchanges.state_dict().items()}
+        return {**found, **self._trained_by_name()}
+
+    def _trained_by_name(self) -> dict[str, torch.Tensor]:
+        """Return the weights that are trained where the model computes with others."""
+        if not isinstance(self._exchanges, LocalShards):
+            return {}
+        pairs = zip(self.model.parameters(), self.trained(), strict=True)
+        trained = {id(used): own.detach() for used, own in pairs}
+        every = self.model.state_dict(keep_vars=True)
+        return {f"model/{name}": trained[id(x)] for name, x in every.items() if id(x) in trained}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Continue where ``state`` was taken.
+
+        Raises:
+            SpecError: the state is of another model, or of ranks that exchanged in another way.
+        """
+        super().load_state(state)
+        for name, own in self._trained_by_name().items():
+            own.copy_(state[name])
+        if self._exchanges is not None:
+            prefix = "shards/"
+            saved = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+            self._exchanges.load_state_dict({k: x.to(self.device) for k, x in saved.items()})
 
 
 def _bf16_policy(output_dtype: torch.dtype | None = None) -> MixedPrecisionPolicy:

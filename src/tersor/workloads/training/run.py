@@ -94,6 +94,10 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         self.step_number += 1
         return loss
 
+    def trained(self) -> list[torch.nn.Parameter]:
+        """Return the weights that the optimizer changes, in the order of the model's."""
+        return list(self.model.parameters())
+
     def close(self) -> None:
         """Leave the groups of ranks that the training has made."""
 
@@ -138,7 +142,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
     def state(self) -> dict[str, torch.Tensor]:
         """Return all that this rank needs to be resumed, by name; of sharded tensors its own part."""
         found = {f"model/{name}": x for name, x in self.model.state_dict().items()}
-        for number, parameter in enumerate(self.model.parameters()):
+        for number, parameter in enumerate(self.trained()):
             for name, value in self.optimizer.state.get(parameter, {}).items():
                 found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
         found["step"] = torch.tensor(self.step_number)
@@ -160,7 +164,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 for name, value in own.items()
             }
         )
-        for number, parameter in enumerate(self.model.parameters()):
+        for number, parameter in enumerate(self.trained()):
             prefix = f"optimizer/{number}/"
             values: dict[str, Any] = {
                 name.removeprefix(prefix): sharded_like(

@@ -1,0 +1,40 @@
+"""Named ways in which a training's ranks exchange weights and gradients."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from tersor.sites.shards import Gradients, Weights
+
+
+class Scheme(NamedTuple):
+    """What is compressed; None travels as it is."""
+
+    weights: Weights | None
+    gradients: Gradients | None
+    description: str
+
+
+_QWD, _TLQ_HS = Weights(), Gradients()
+
+SCHEMES: Final = {
+    "exact": Scheme(None, None, "nothing is compressed"),
+    "direct": Scheme(Weights(differences=False), None, "weights in 4 bits, without differences"),
+    "qwd": Scheme(_QWD, None, "differences of weights in 4 bits"),
+    "ulq": Scheme(
+        None, Gradients(node_nbits=4, nbits=4, hadamard=False), "gradients in 4 bits in both hops"
+    ),
+    "tlq": Scheme(None, Gradients(hadamard=False), "gradients in 8 bits in a node and 4 across"),
+    "tlq-hs": Scheme(None, _TLQ_HS, "the same with a Hadamard transform"),
+    "both": Scheme(_QWD, _TLQ_HS, "qwd and tlq-hs"),
+    "both-node": Scheme(Weights(reference="node"), _TLQ_HS, "both, the reference sharded in a node"),
+    "8bit": Scheme(Weights(nbits=8), Gradients(nbits=8), "weights and gradients in 8 bits"),
+    "two-hop": Scheme(
+        None, Gradients(node_nbits=32, nbits=32), "gradients as they are, by node and then across"
+    ),
+    "loco": Scheme(
+        None, Gradients(levels=1, hadamard=False, error_feedback=0.8),
+        "gradients in 4 bits in one hop, with error feedback",
+    ),
+}  # fmt: skip
+"""By the names that papers and ``tersor train gpt --scheme`` give them."""
