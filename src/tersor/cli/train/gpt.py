@@ -62,14 +62,8 @@ def gpt(
     screen = Screen(as_json=as_json)
     session = Session(screen, typed_command(context), device, folder, resume, tensorboard)
     schedule = session.schedule(log_every, eval_every, eval_samples, checkpoint_every)
-    known: dict[str, Any] = {
-        "accumulation": accumulation,
-        "dtype": dtype,
-        "seed": seed,
-        "scheme": scheme,
-        "ranks": ranks,
-        "ranks_per_node": ranks_per_node or 0,
-    }
+    known: dict[str, Any] = {"accumulation": accumulation, "dtype": dtype, "seed": seed}
+    known |= {"scheme": scheme, "ranks": ranks, "ranks_per_node": ranks_per_node or 0}
     config = _config(preset, length, steps, batch, rate, decay_steps, known)
     source = open_text(
         data,
