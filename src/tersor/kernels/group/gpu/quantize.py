@@ -43,18 +43,19 @@ def _row_and_tile(num_tiles):
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _quantize_kernel(
-    x_ptr, x_strides, base_ptr, base_strides, num_values, scales_ptr, scales_strides, data_ptr,
-    data_strides, num_groups, num_tiles, num_inner, low, high, NBITS: tl.constexpr,
-    STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
+    x_ptr, x_outer, x_inner, base_ptr, base_outer, base_inner, num_values, scales_ptr, scales_outer,
+    scales_inner, data_ptr, data_outer, data_inner, num_groups, num_tiles, num_inner, low, high,
+    NBITS: tl.constexpr, STOCHASTIC: tl.constexpr, HADAMARD: tl.constexpr, GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes the groups that ``ROWS`` lower rows belong to, within a row of ``x``."""
     row, tile = _row_and_tile(num_tiles)
     outer, inner = row // num_inner, row % num_inner
-    x_ptr += outer * x_strides[0] + inner * x_strides[1]
+    x_ptr += outer * x_outer + inner * x_inner
     if base_ptr is not None:
-        base_ptr += outer * base_strides[0] + inner * base_strides[1]
-    scales_ptr += outer * scales_strides[0] + inner * scales_strides[1]
-    data_ptr += outer * data_strides[0] + inner * data_strides[1]
+        base_ptr += outer * base_outer + inner * base_inner
+    scales_ptr += outer * scales_outer + inner * scales_inner
+    data_ptr += outer * data_outer + inner * data_inner
     # the rounding of a row goes on where that of the row before ended
     low = hashes_of(row * num_groups * GROUP, low).to(tl.int32)
     target, seed = (scales_ptr, data_ptr, num_groups), (low, high)
@@ -64,37 +65,37 @@ def _quantize_kernel(
 
 
 @triton.jit
-def _sender_rows(sent, row_strides, row):
-    """Return what senders sent of one row."""
+def _sender_rows(sent, data_row, scales_row, row):
+    """Return what senders sent of one row, given how far rows lie apart."""
     data, data_stride, scales, scales_stride, num_senders = sent
-    data += row * row_strides[0]
-    scales += row * row_strides[1]
+    data += row * data_row
+    scales += row * scales_row
     return data, data_stride, scales, scales_stride, num_senders
 
 
 @triton.jit
 def _dequantize_kernel(
-    sent, row_strides, num_groups, num_tiles, out_ptr, out_stride, num_values,
+    sent, data_row, scales_row, num_groups, num_tiles, out_ptr, out_stride, num_values,
     NBITS: tl.constexpr, HADAMARD: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr,
     ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program decodes the groups that ``ROWS`` lower rows belong to, within a row of ``out``."""
     row, tile = _row_and_tile(num_tiles)
-    sent = _sender_rows(sent, row_strides, row)
+    sent = _sender_rows(sent, data_row, scales_row, row)
     out_ptr += row * out_stride
     dequantize_tile(sent, num_groups, out_ptr, num_values, tile, NBITS, HADAMARD, ADD, GROUP, ROWS)
 
 
 @triton.jit(do_not_specialize=["low", "high"])
 def _sum_kernel(
-    sent, row_strides, num_groups, num_tiles, scales_ptr, scales_stride, data_ptr, data_stride, low,
-    high, NBITS: tl.constexpr, NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr,
+    sent, data_row, scales_row, num_groups, num_tiles, scales_ptr, scales_stride, data_ptr,
+    data_stride, low, high, NBITS: tl.constexpr, NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr,
     GROUP: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program sums and quantizes the groups that ``ROWS`` lower rows belong to."""
     PER_GROUP: tl.constexpr = 1 if GROUP == 32 else GROUP // 64
     row, tile = _row_and_tile(num_tiles)
-    sent = _sender_rows(sent, row_strides, row)
+    sent = _sender_rows(sent, data_row, scales_row, row)
     scales_ptr += row * scales_stride
     data_ptr += row * data_stride
     low = hashes_of(row * num_groups * GROUP, low).to(tl.int32)
@@ -183,9 +184,9 @@ def _quantize_whole(
             num_outer * num_inner,
             num_tiles,
             group,
-            *(carrier(values), values.stride()[:2]),
-            *(None if base is None else carrier(subtrahend), subtrahend.stride()[:2]),
-            *(x.shape[-1], scales, scales.stride()[:2], data, data.stride()[:2]),
+            *(carrier(values), *values.stride()[:2]),
+            *(None if base is None else carrier(subtrahend), *subtrahend.stride()[:2]),
+            *(x.shape[-1], scales, *scales.stride()[:2], data, *data.stride()[:2]),
             *(num_groups, num_tiles, num_inner, *seed_words(seed)),
             NBITS=nbits,
             STOCHASTIC=seed is not None,
@@ -224,7 +225,7 @@ def group_dequantize(
             num_rows,
             num_tiles,
             group,
-            *(PackedGroups.of(words, scales), (words.stride(1), scales.stride(1))),
+            *(PackedGroups.of(words, scales), words.stride(1), scales.stride(1)),
             *(num_groups, num_tiles, carrier(rows), rows.stride(0), rows.shape[1]),
             NBITS=nbits,
             HADAMARD=hadamard,
@@ -281,7 +282,7 @@ def group_dequantize_sum_quantize(
             num_rows,
             num_tiles,
             group,
-            *(PackedGroups.of(words, scales), (words.stride(1), scales.stride(1))),
+            *(PackedGroups.of(words, scales), words.stride(1), scales.stride(1)),
             *(num_groups, num_tiles, new_scales, strides[0], targets, strides[1]),
             *seed_words(seed),
             NBITS=nbits,
