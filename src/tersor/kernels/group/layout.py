@@ -50,3 +50,13 @@ def as_matrix(x: torch.Tensor) -> torch.Tensor:
     while x.dim() < 3:
         x = x.unsqueeze(0)
     return x
+
+
+def row_strides(x: torch.Tensor) -> tuple[int, int]:
+    """Return how far the rows of ``as_matrix`` lie apart; 0 where there is one.
+
+    A compiler takes a tensor of one row for unaligned if its size, which that row's stride is, is odd:
+    its loads would be narrow.
+    """
+    outer, inner = (0 if x.shape[k] == 1 else x.stride(k) for k in (0, 1))
+    return outer, inner

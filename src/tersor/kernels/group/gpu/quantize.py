@@ -29,7 +29,7 @@ from tersor.kernels.group.gpu.tile import (
     quantize_rows,
     quantize_tile,
 )
-from tersor.kernels.group.layout import as_matrix, is_held_whole, outputs
+from tersor.kernels.group.layout import as_matrix, is_held_whole, outputs, row_strides
 from tersor.kernels.group.reference import by_sender
 from tersor.kernels.transform.gpu import carrier, transform_into
 
@@ -184,9 +184,9 @@ def _quantize_whole(
             num_outer * num_inner,
             num_tiles,
             group,
-            *(carrier(values), *values.stride()[:2]),
-            *(None if base is None else carrier(subtrahend), *subtrahend.stride()[:2]),
-            *(x.shape[-1], scales, *scales.stride()[:2], data, *data.stride()[:2]),
+            *(carrier(values), *row_strides(values)),
+            *(None if base is None else carrier(subtrahend), *row_strides(subtrahend)),
+            *(x.shape[-1], scales, *row_strides(scales), data, *row_strides(data)),
             *(num_groups, num_tiles, num_inner, *seed_words(seed)),
             NBITS=nbits,
             STOCHASTIC=seed is not None,
@@ -225,8 +225,8 @@ def group_dequantize(
             num_rows,
             num_tiles,
             group,
-            *(PackedGroups.of(words, scales), words.stride(1), scales.stride(1)),
-            *(num_groups, num_tiles, carrier(rows), rows.stride(0), rows.shape[1]),
+            *(PackedGroups.of(words, scales), row_strides(words)[1], row_strides(scales)[1]),
+            *(num_groups, num_tiles, carrier(rows), row_strides(as_matrix(rows))[1], rows.shape[1]),
             NBITS=nbits,
             HADAMARD=hadamard,
             ADD=add,
@@ -274,7 +274,7 @@ def group_dequantize_sum_quantize(
         total = group_dequantize(data, scales, nbits, group).view(*lead, num_groups * group)
         return group_quantize(total, out_nbits, group, seed, out=(new_scales, new_data))
     words, targets = data.view(torch.int32), new_data.view(torch.int32)
-    strides = (0, 0) if not lead else (new_scales.stride(0), targets.stride(0))
+    strides = [row_strides(as_matrix(x))[1] for x in (new_scales, targets)]
     num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(data):
         _launch(
@@ -282,7 +282,7 @@ def group_dequantize_sum_quantize(
             num_rows,
             num_tiles,
             group,
-            *(PackedGroups.of(words, scales), words.stride(1), scales.stride(1)),
+            *(PackedGroups.of(words, scales), row_strides(words)[1], row_strides(scales)[1]),
             *(num_groups, num_tiles, new_scales, strides[0], targets, strides[1]),
             *seed_words(seed),
             NBITS=nbits,
