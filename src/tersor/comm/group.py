@@ -90,6 +90,7 @@ class RankGroup:
         device: torch.device,
         channels: Sequence[str],
         ranks: Sequence[int] | None = None,
+        failures_of: RankGroup | None = None,
     ) -> None:
         """Make a group with the ranks of ``group`` (all of them if None); a collective call.
 
@@ -99,6 +100,7 @@ class RankGroup:
             channels: names of what is exchanged; the same list on all ranks.
             ranks: global numbers of those that the new group has, in order; this rank is one of them.
                 Other ranks of ``group`` make their own groups at the same time.
+            failures_of: a group of more ranks, which are told why this one failed, and fail with it.
 
         Raises:
             ExchangeError: a rank could not connect.
@@ -106,10 +108,12 @@ class RankGroup:
         ranks = dist.get_process_group_ranks(group or dist.group.WORLD) if ranks is None else ranks
         self.rank, self.world_size = ranks.index(dist.get_rank()), len(ranks)
         self.channels = tuple(channels)
+        # in messages: ranks of a node have other numbers among themselves
+        self._name = f"rank {dist.get_rank(group)}"
         self._in_flight: WeakSet[InFlight] = WeakSet()
         self._group: Any = None
         self._control: Any = None
-        self._failures: Any = None
+        self._failures: Any = failures_of._failures if failures_of else None  # noqa: SLF001 - of its kind
         with self._explained("set-up"):
             self._connect(group, device, list(ranks))
 
@@ -129,10 +133,11 @@ class RankGroup:
             self._control = (
                 self._group if _takes_cpu_tensors(self._group) else new_group(ranks, backend="gloo")
             )
-        store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
-        self._failures = dist.distributed_c10d.PrefixStore(
-            f"tersor/{self._group.group_name}", store
-        )
+        if self._failures is None:
+            store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
+            self._failures = dist.distributed_c10d.PrefixStore(
+                f"tersor/{self._group.group_name}", store
+            )
         with self.abort_on_error():
             for rank, is_connected in enumerate(gathered(True, group)):
                 if not is_connected:
@@ -141,7 +146,7 @@ class RankGroup:
     def close(self) -> None:
         """Leave the group; what peers still wait for fails at once, and says that this rank left."""
         if self._group is not None:
-            self._say(_LEFT, f"rank {self.rank} closed its exchange")
+            self._say(_LEFT, f"{self._name} closed its exchange")
         self._leave()
 
     def _leave(self) -> None:
@@ -171,7 +176,7 @@ class RankGroup:
     def abort(self, error: BaseException) -> None:
         """Tell the peers of an error of this rank, and leave the group."""
         if self._group is not None and not isinstance(error, ExchangeError):
-            words = f"rank {self.rank} failed: {type(error).__name__}: {first_line(error)}"
+            words = f"{self._name} failed: {type(error).__name__}: {first_line(error)}"
             if isinstance(error, Exception):
                 # before the tracebacks of all ranks, which tell the same at length
                 logging.getLogger("tersor").error("%s; this ends the exchange on all ranks", words)
@@ -209,11 +214,9 @@ class RankGroup:
             error.__traceback__ = None
             words = self._failure_of_peer()
             if words is not None:
-                raise ExchangeError(
-                    f"{words}; this ended the {phase} on rank {self.rank}"
-                ) from None
+                raise ExchangeError(f"{words}; this ended the {phase} on {self._name}") from None
             raise ExchangeError(
-                f"the {phase} of an exchange failed on rank {self.rank}: a peer left, "
+                f"the {phase} of an exchange failed on {self._name}: a peer left, "
                 f"failed or timed out; look for the first error of any rank ({first_line(error)})"
             ) from error
 

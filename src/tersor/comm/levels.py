@@ -103,7 +103,7 @@ class RankLevels:
         levels: tuple[Level, ...] = ("all", "node", "across")
         for level in levels if self.place.is_two_level else levels[:1]:
             ranks = [members[rank] for rank in self.place.ranks(level)]
-            self._groups[level] = RankGroup(group, device, (), ranks)
+            self._groups[level] = RankGroup(group, device, (), ranks, self._groups.get("all"))
 
     def run(self, exchange: Exchange[T]) -> T:
         """Take part in an exchange that all ranks run.
@@ -160,7 +160,9 @@ class LocalRanks:
                     results.append(end.value)
             if not steps:
                 return results
-            if results or len({(step.kind, step.level) for step in steps}) > 1:
+            # a part of another size would be repeated to fill what is received
+            forms = {(x.kind, x.level, x.sent.nbytes, x.received.nbytes) for x in steps}
+            if results or len(forms) > 1:
                 raise ExchangeError("ranks take part in different collectives")
             self._move(steps)
 
