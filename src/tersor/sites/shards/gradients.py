@@ -139,7 +139,8 @@ class LostValues:
         total = rows.to(torch.float32) + before.view(rows.shape)
         hop.write(total, seed, hadamard=hadamard)
         lost = total - hop.decoded(torch.empty_like(total), hadamard=hadamard)
-        lost = before.lerp_(lost.view(-1), part)
+        # a step that is skipped for a value that is not finite leaves nothing for the next one
+        lost = before.lerp_(lost.view(-1), part).nan_to_num_(0.0, 0.0, 0.0)
         self._lost[name] = group_quantize(lost, _ERROR_NBITS, self.options.group)
 
     def state_dict(self) -> State:
