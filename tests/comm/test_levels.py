@@ -81,6 +81,10 @@ def on_ranks(rank: int) -> dict[str, Any]:
     except ExchangeError as error:
         found["afterwards"] = str(error)
     levels.close()
+    # groups of the same ranks, made after those failed
+    again = RankLevels(None, 2, CPU)
+    found["again"] = again.run(every_collective(again.place))
+    again.close()
     return found
 
 
@@ -94,9 +98,10 @@ def test_one_process_receives_the_bytes_that_four_do(four_ranks):
     local = ranks.run([every_collective(place) for place in ranks.places])
     for found, expected in zip(local, four_ranks, strict=True):
         assert len(found) == 18
-        for ours, theirs in zip(found, expected["received"], strict=True):
-            assert ours.dtype == theirs.dtype
-            assert torch.equal(ours, theirs)
+        for name in ("received", "again"):
+            for ours, theirs in zip(found, expected[name], strict=True):
+                assert ours.dtype == theirs.dtype
+                assert torch.equal(ours, theirs)
     # rank 2 is first in node 1: it gets the first part of what ranks 2 and 3 send there
     assert local[2][6].tolist() == [[80, 81, 82], [120, 121, 122]]
     # across nodes it meets rank 0, and is the second there

@@ -77,6 +77,24 @@ def _takes_cpu_tensors(group: Any) -> bool:
     return True
 
 
+def _new_group(
+    group: dist.ProcessGroup | None,
+    parts: list[list[int]],
+    timeout: timedelta | None,
+    backend: str,
+) -> Any:
+    """Divide ``group`` into new groups; return the one that this rank is in.
+
+    Where all ranks take part, torch counts groups to name them. Otherwise it names them by their ranks and
+    by how many there are at a time, so that a group made after one of the same ranks was left may find
+    that one's addresses.
+    """
+    own = next(part for part in parts if dist.get_rank() in part)
+    if dist.get_world_size(group) < dist.get_world_size():
+        return dist.new_group(own, timeout, backend, use_local_synchronization=True)
+    return [dist.new_group(part, timeout, backend) for part in parts][parts.index(own)]
+
+
 class RankGroup:
     """The ranks of a process group, in a group of its own.
 
@@ -89,7 +107,7 @@ class RankGroup:
         group: dist.ProcessGroup | None,
         device: torch.device,
         channels: Sequence[str],
-        ranks: Sequence[int] | None = None,
+        parts: Sequence[Sequence[int]] | None = None,
         failures_of: RankGroup | None = None,
     ) -> None:
         """Make a group with the ranks of ``group`` (all of them if None); a collective call.
@@ -98,14 +116,15 @@ class RankGroup:
             group: whose ranks take part.
             device: of the tensors that are sent.
             channels: names of what is exchanged; the same list on all ranks.
-            ranks: global numbers of those that the new group has, in order; this rank is one of them.
-                Other ranks of ``group`` make their own groups at the same time.
+            parts: global numbers of the ranks of ``group``, divided into new groups, the same on all of
+                them; this rank joins the one that it is in.
             failures_of: a group of more ranks, which are told why this one failed, and fail with it.
 
         Raises:
             ExchangeError: a rank could not connect.
         """
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD) if ranks is None else ranks
+        parts = parts or [dist.get_process_group_ranks(group or dist.group.WORLD)]
+        ranks = next(part for part in parts if dist.get_rank() in part)
         self.rank, self.world_size = ranks.index(dist.get_rank()), len(ranks)
         self.channels = tuple(channels)
         # in messages: ranks of a node have other numbers among themselves
@@ -115,24 +134,21 @@ class RankGroup:
         self._control: Any = None
         self._failures: Any = failures_of._failures if failures_of else None  # noqa: SLF001 - of its kind
         with self._explained("set-up"):
-            self._connect(group, device, list(ranks))
+            self._connect(group, device, [list(part) for part in parts])
 
     def _connect(
-        self, group: dist.ProcessGroup | None, device: torch.device, ranks: list[int]
+        self, group: dist.ProcessGroup | None, device: torch.device, parts: list[list[int]]
     ) -> None:
         """Join the new groups, and return when every rank has.
 
         A rank that left while another still connects would break its connecting.
         """
         timeout = _timeout_of(group, device)
-        # ranks outside of the new group make others, and do not take part
-        new_group = partial(dist.new_group, timeout=timeout, use_local_synchronization=True)
+        new_group = partial(_new_group, group, parts, timeout)
         with failure_announced(group):
-            self._group = new_group(ranks, backend=dist.get_backend(group))
+            self._group = new_group(dist.get_backend(group))
             # NCCL takes no CPU tensors, and the host must not wait for the device to compare turns
-            self._control = (
-                self._group if _takes_cpu_tensors(self._group) else new_group(ranks, backend="gloo")
-            )
+            self._control = self._group if _takes_cpu_tensors(self._group) else new_group("gloo")
         if self._failures is None:
             store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
             self._failures = dist.distributed_c10d.PrefixStore(

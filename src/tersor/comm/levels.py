@@ -102,8 +102,8 @@ class RankLevels:
         self._groups: dict[str, RankGroup] = {}
         levels: tuple[Level, ...] = ("all", "node", "across")
         for level in levels if self.place.is_two_level else levels[:1]:
-            ranks = [members[rank] for rank in self.place.ranks(level)]
-            self._groups[level] = RankGroup(group, device, (), ranks, self._groups.get("all"))
+            parts = _parts(members, ranks_per_node, level)
+            self._groups[level] = RankGroup(group, device, (), parts, self._groups.get("all"))
 
     def run(self, exchange: Exchange[T]) -> T:
         """Take part in an exchange that all ranks run.
@@ -133,6 +133,16 @@ class RankLevels:
         """Leave all groups; what peers still wait for fails at once."""
         for group in self._groups.values():
             group.close()
+
+
+def _parts(members: list[int], ranks_per_node: int, level: Level) -> list[list[int]]:
+    """Return the members that meet each other on a level."""
+    nodes = [members[k : k + ranks_per_node] for k in range(0, len(members), ranks_per_node)]
+    if level == "node":
+        return nodes
+    if level == "across":
+        return [list(ranks) for ranks in zip(*nodes, strict=True)]
+    return [members]
 
 
 class LocalRanks:
