@@ -85,7 +85,7 @@ class ShardCompression:
         gather, traffic = self._gathers[unit], self.stats.weights
         is_new = gather.is_new
         change = Change.EDIT if is_new and _is_in_backward() else self._change_of(unit)
-        self.stats.num_full_gathers += change is Change.EDIT
+        self.stats.num_full_gathers += change is Change.EDIT and gather.options.differences
         gather.errors = {} if change is Change.STEP and self._measures() else None
         exchange = gather.all_gather(x, out, change)
         self._levels.run(traffic.counted(exchange, self._levels.place, x.device))

@@ -49,9 +49,9 @@ def compress(
     """
     if not (dist.is_available() and dist.is_initialized()):
         raise SpecError("torch.distributed is not initialised; call init_process_group first")
-    with failure_announced(None):
+    group = _first_process_group(model)
+    with failure_announced(group):
         units = _checked_units(model, weights)
-        group = units[0][1]._all_gather_process_group  # noqa: SLF001
     arguments = {
         "weights": weights,
         "gradients": gradients,
@@ -107,6 +107,15 @@ def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDP
             "modules are sharded over different ranks; give fully_shard one mesh for all"
         )
     return units
+
+
+def _first_process_group(model: nn.Module) -> dist.ProcessGroup | None:
+    """Return whom ranks ask for their arguments: those of the first sharded module, or all."""
+    for module in model.modules():
+        for group in _groups_of(module) if isinstance(module, FSDPModule) else ():
+            found: dist.ProcessGroup = group._all_gather_process_group  # noqa: SLF001
+            return found
+    return None
 
 
 def _groups_of(module: FSDPModule) -> list[Any]:
