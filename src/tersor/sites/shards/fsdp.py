@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from tersor.comm import RankLevels, check_same_everywhere, failure_announced, gathered
-from tersor.comm.levels import check_ranks_per_node
+from tersor.comm import RankLevels, check_same_everywhere, failure_announced
 from tersor.errors import SpecError
 from tersor.sites.shards.compression import ATTRIBUTE, ShardCompression, name_of
+from tersor.sites.shards.nodes import RanksPerNode, found_ranks_per_node
 from tersor.sites.shards.options import Gradients, Weights
 
 _DEFAULT_WEIGHTS, _DEFAULT_GRADIENTS = Weights(), Gradients()
@@ -24,7 +22,7 @@ def compress(
     model: nn.Module,
     weights: Weights | None = _DEFAULT_WEIGHTS,
     gradients: Gradients | None = _DEFAULT_GRADIENTS,
-    ranks_per_node: int | Literal["auto"] = "auto",
+    ranks_per_node: RanksPerNode = "auto",
     *,
     error_every: int = 0,
 ) -> ShardCompression:
@@ -59,7 +57,7 @@ def compress(
         "modules": [name_of(model, module) for module, _ in units],
     }
     check_same_everywhere(arguments, "shards.compress(model)", group)
-    num_ranks = _ranks_per_node(ranks_per_node, group)
+    num_ranks = found_ranks_per_node(ranks_per_node, group)
     levels = RankLevels(group, num_ranks, units[0][1].device)
     compression = ShardCompression(model, weights, gradients, levels, units, error_every)
     setattr(model, ATTRIBUTE, compression)
@@ -155,26 +153,3 @@ def _check_group(name: str, group: Any, weights: Weights | None) -> None:
 
 def _listed(dtypes: set[torch.dtype]) -> str:
     return " and ".join(sorted(str(dtype).removeprefix("torch.") for dtype in dtypes))
-
-
-def _ranks_per_node(wanted: int | Literal["auto"], group: dist.ProcessGroup) -> int:
-    """Return how many consecutive ranks share a node; a collective call if it is to be found out."""
-    world_size = dist.get_world_size(group)
-    if wanted != "auto":
-        check_ranks_per_node(wanted, world_size)
-        return wanted
-    every = gathered((os.environ.get("LOCAL_WORLD_SIZE"), socket.gethostname()), group)
-    sizes = {size for size, _ in every}
-    if len(sizes) == 1 and None not in sizes:
-        found = int(sizes.pop())
-        if world_size % found == 0:
-            return found
-    hosts = [host for _, host in every]
-    found = hosts.count(hosts[0])
-    nodes = [set(hosts[k : k + found]) for k in range(0, world_size, found)]
-    if world_size % found or any(len(node) > 1 for node in nodes):
-        raise SpecError(
-            "ranks_per_node cannot be found: nodes hold different numbers of ranks, or their ranks do not "
-            "follow each other; give ranks_per_node=1 for one hop between all ranks"
-        )
-    return found

@@ -21,7 +21,7 @@ _SCALE_NBYTES = 4
 class Hop(Protocol):
     """A buffer of [num_peers, num_rows, size] values as they travel.
 
-    ``read_sum`` and ``sum_into`` take it for what peers sent of the same rows.
+    ``read_sum`` takes it for what peers sent of the same rows, ``read_rows`` for rows of their own.
     """
 
     @property
@@ -44,6 +44,10 @@ class Hop(Protocol):
 
     def read_sum(self, out: torch.Tensor, *, hadamard: bool) -> None:
         """Write the sum over all peers into [num_rows, size], made in float32."""
+        ...
+
+    def read_rows(self, out: torch.Tensor, *, hadamard: bool = False, add: bool = False) -> None:
+        """Decode the one row of each peer into [num_peers, size], or add it to what is there."""
         ...
 
 
@@ -110,7 +114,7 @@ class Coded:
         return out
 
     def read_rows(self, out: torch.Tensor, *, hadamard: bool = False, add: bool = False) -> None:
-        """Decode the one row of each peer into [num_peers, size], or add it to what is there."""
+        """See ``Hop``."""
         rows = self.data.transpose(0, 1), self.scales.transpose(0, 1)
         group_dequantize(*rows, self.nbits, self.group, hadamard, out, add)
 
@@ -148,6 +152,12 @@ class Plain:
         for rows in self.buffer[1:]:
             total += rows
         out.copy_(total)
+
+    def read_rows(self, out: torch.Tensor, *, hadamard: bool = False, add: bool = False) -> None:
+        """See ``Hop``."""
+        del hadamard
+        rows = self.buffer.squeeze(1)
+        out.copy_(out + rows if add else rows)
 
 
 def new_hop(

@@ -46,7 +46,7 @@ class Weights:
         """Refuse impossible options."""
         if self.nbits not in _CODED:
             raise SpecError(f"nbits of weights must be 4 or 8, not {self.nbits!r}")
-        _check_group(self.group)
+        check_group(self.group)
         _check_choice("reference", self.reference, ("whole", "node"))
         _check_choice("rounding", self.rounding, ("nearest", "stochastic"))
         _check_seed(self.seed)
@@ -92,7 +92,7 @@ class Gradients:
         for name in ("node_nbits", "nbits"):
             if getattr(self, name) not in _GRADIENT_BITS:
                 raise SpecError(f"{name} must be 4, 8, 16 or 32, not {getattr(self, name)!r}")
-        _check_group(self.group)
+        check_group(self.group)
         if self.hadamard and self.group % ORDER:
             raise SpecError(f"with hadamard, group must be a multiple of 32, not {self.group}")
         if self.levels not in (1, 2):
@@ -104,9 +104,10 @@ class Gradients:
         _check_seed(self.seed)
 
 
-def _check_group(group: object) -> None:
+def check_group(group: object, name: str = "group") -> None:
+    """Raise ``SpecError`` unless so many values can share a scale."""
     if type(group) is not int or not 2 <= group <= 2**20 or group % 2:
-        raise SpecError(f"group must be an even number from 2 to 1048576, not {group!r}")
+        raise SpecError(f"{name} must be an even number from 2 to 1048576, not {group!r}")
 
 
 def _check_seed(seed: object) -> None:
