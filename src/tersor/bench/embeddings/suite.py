@@ -11,7 +11,6 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -30,16 +29,15 @@ from tersor.bench.embeddings.contenders import (
     described,
     make_contender,
 )
-from tersor.errors import BackendUnavailableError, SpecError
+from tersor.errors import SpecError
 from tersor.types import bound_share
 from tersor.workloads.data.clicks import NUM_TABLES
 from tersor.workloads.models.dlrm import PRESETS
 from tersor.workloads.network import (
     Bandwidth,
     Loopback,
-    Network,
     RankProcesses,
-    open_network,
+    open_best_network,
 )
 from tersor.workloads.network.exchange_case import Case, measuring
 
@@ -133,18 +131,6 @@ class EmbeddingsConfig:
         }  # fmt: skip
 
 
-@contextmanager
-def _network(config: EmbeddingsConfig, on_note: Callable[[str], None]) -> Iterator[Network]:
-    with ExitStack() as stack:
-        network: Network
-        try:
-            network = stack.enter_context(open_network(config.num_ranks, config.ranks_per_node))
-        except BackendUnavailableError as error:
-            on_note(f"ranks use loopback, which is not throttled: {error}")
-            network = Loopback()
-        yield network
-
-
 def run_embeddings(
     config: EmbeddingsConfig,
     *,
@@ -166,7 +152,7 @@ def run_embeddings(
         ExchangeError: a rank failed; no process is left.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
-    with _network(config, outcome.note) as network:
+    with open_best_network(config.num_ranks, config.ranks_per_node, outcome.note) as network:
         suite = _Suite(config, network.kind)
         wanted = [place for place in suite.places if not suite.keys(*place) <= done]
         if not wanted:

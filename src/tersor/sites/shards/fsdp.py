@@ -88,7 +88,7 @@ def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDP
     for module in model.modules():
         if not isinstance(module, FSDPModule):
             continue
-        groups = _groups_of(module)
+        groups = parameter_groups(module)
         if len(groups) > 1:
             raise SpecError(
                 f"{name_of(model, module)} has parameters on several meshes; give fully_shard modules "
@@ -110,13 +110,13 @@ def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDP
 def _first_process_group(model: nn.Module) -> dist.ProcessGroup | None:
     """Return whom ranks ask for their arguments: those of the first sharded module, or all."""
     for module in model.modules():
-        for group in _groups_of(module) if isinstance(module, FSDPModule) else ():
+        for group in parameter_groups(module) if isinstance(module, FSDPModule) else ():
             found: dist.ProcessGroup = group._all_gather_process_group  # noqa: SLF001
             return found
     return None
 
 
-def _groups_of(module: FSDPModule) -> list[Any]:
+def parameter_groups(module: FSDPModule) -> list[Any]:
     """Return FSDP's groups of parameters of one module: torch 2.13 has a list, 2.11 one or none."""
     state: Any = module._get_fsdp_state()  # noqa: SLF001 - nothing public has them
     groups = getattr(state, "_fsdp_param_groups", None)

@@ -91,9 +91,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         model = Gpt(self.config.shape, device="meta")
         if self.ranks.world_size > 1:
             mesh = init_device_mesh(self.device.type, (self.ranks.world_size,))
-            policies = (MixedPrecisionPolicy(), MixedPrecisionPolicy())
-            if self.config.dtype == "bf16":
-                policies = (_bf16_policy(), _bf16_policy(output_dtype=torch.float32))
+            policies = self.policies()
             for block in model.blocks:
                 fully_shard(block, mesh=mesh, mp_policy=policies[0])
             fully_shard(model, mesh=mesh, mp_policy=policies[1])
@@ -101,20 +99,34 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         set_weights(model, self.config.seed)
         return model
 
+    def policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
+        """Return in which dtypes a sharded model computes and moves: its blocks, and what is left."""
+        if self.config.dtype == "fp32":
+            return MixedPrecisionPolicy(), MixedPrecisionPolicy()
+        return _bf16_policy(), _bf16_policy(output_dtype=torch.float32)
+
     def _made_exchanges(self) -> ShardCompression | LocalShards | None:
         """Return what moves weights and gradients between ranks in place of FSDP, if anything does."""
+        config = self.config
+        if config.ranks == 1:
+            return self.attach(self.model) if isinstance(self.model, FSDPModule) else None
+        scheme, per_node = SCHEMES[config.scheme], config.ranks_per_node or config.ranks
+        dtype = torch.bfloat16 if config.dtype == "bf16" else None
+        return LocalShards(
+            self.model, [*self.model.blocks, self.model], config.ranks // per_node, per_node,
+            scheme.weights, scheme.gradients, dtype,
+        )  # fmt: skip
+
+    def attach(self, model: Gpt) -> ShardCompression | None:
+        """Change how a sharded model moves weights and gradients, as the scheme says.
+
+        Called once, when the model is made and nothing has moved yet.
+        """
         config, scheme = self.config, SCHEMES[self.config.scheme]
-        if config.ranks > 1:
-            per_node = config.ranks_per_node or config.ranks
-            dtype = torch.bfloat16 if config.dtype == "bf16" else None
-            return LocalShards(
-                self.model, [*self.model.blocks, self.model], config.ranks // per_node, per_node,
-                scheme.weights, scheme.gradients, dtype,
-            )  # fmt: skip
-        if not isinstance(self.model, FSDPModule) or config.scheme == "exact":
+        if config.scheme == "exact":
             return None
-        given: int | Literal["auto"] = config.ranks_per_node or "auto"
-        return shards.compress(self.model, scheme.weights, scheme.gradients, given)
+        per_node: int | Literal["auto"] = config.ranks_per_node or "auto"
+        return shards.compress(model, scheme.weights, scheme.gradients, per_node)
 
     def trained(self) -> list[torch.nn.Parameter]:
         """Return the weights that the optimizer changes; ranks in one process compute with others."""

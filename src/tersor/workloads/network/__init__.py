@@ -1,7 +1,7 @@
 """Ranks on a network of this machine's own, throttled where that is possible."""
 
 from tersor.workloads.network.bandwidth import Bandwidth
-from tersor.workloads.network.opening import Loopback, Network, open_network
+from tersor.workloads.network.opening import Loopback, Network, open_best_network, open_network
 from tersor.workloads.network.processes import RankProcesses
 
-__all__ = ["Bandwidth", "Loopback", "Network", "RankProcesses", "open_network"]
+__all__ = ["Bandwidth", "Loopback", "Network", "RankProcesses", "open_best_network", "open_network"]

@@ -7,8 +7,8 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -76,6 +76,21 @@ def open_network(num_ranks: int, ranks_per_node: int = 1) -> Iterator[Network]:
             yield namespaces
         finally:
             namespaces.close()
+
+
+@contextmanager
+def open_best_network(
+    num_ranks: int, ranks_per_node: int, on_note: Callable[[str], None]
+) -> Iterator[Network]:
+    """Make throttled links, or say in a sentence why there are none and give loopback."""
+    with ExitStack() as stack:
+        network: Network
+        try:
+            network = stack.enter_context(open_network(num_ranks, ranks_per_node))
+        except BackendUnavailableError as error:
+            on_note(f"ranks use loopback, which is not throttled: {error}")
+            network = Loopback()
+        yield network
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:

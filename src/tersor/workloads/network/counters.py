@@ -1,0 +1,28 @@
+"""Bytes that the interfaces of a node have sent, as its kernel counts them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+_FILE: Final = Path("/proc/self/net/dev")
+_SENT: Final = 8
+"""Place of the bytes sent among the numbers of an interface."""
+
+
+def sent_nbytes(text: str | None = None) -> dict[str, int]:
+    """Return the bytes that each interface of this process's namespace has sent, headers included.
+
+    Args:
+        text: what the kernel says; None asks it.
+
+    Example:
+        >>> sent_nbytes("Inter-| Receive | Transmit\\n lo: 70 1 0 0 0 0 0 0 90 1 0 0 0 0 0 0\\n")
+        {'lo': 90}
+    """
+    found = {}
+    for line in (_FILE.read_text(encoding="ascii") if text is None else text).splitlines():
+        name, colon, numbers = line.partition(":")
+        if colon:
+            found[name.strip()] = int(numbers.split()[_SENT])
+    return found

@@ -1,0 +1,110 @@
+"""What one rank measures: steps of a GPT whose ranks exchange in several ways, in turn."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch.distributed as dist
+
+from tersor.comm import gathered
+from tersor.workloads.data.text_opening import SYNTHETIC, open_text
+from tersor.workloads.gpt import GptConfig
+from tersor.workloads.models.gpt import GptShape
+from tersor.workloads.network.counters import sent_nbytes
+from tersor.workloads.network.shard_ways import Way, WayRun, weights_of
+
+_WARM_STEPS: Final = 4
+"""The first gathers weights as they are, DDP cuts its buckets anew after it, PowerSGD compresses from the
+third on, and each compiles or connects something."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCase:
+    """One measurement.
+
+    Attributes:
+        rounds: how often every way takes a step, in turn.
+        max_s: no round begins after so many seconds of them, but for the first.
+    """
+
+    rounds: int
+    max_s: float
+
+
+def measuring(**settings: Any) -> Callable[[ShardCase], dict[str, Any]]:
+    """Make a ``ShardBench`` of its settings, on a rank of ``RankProcesses``."""
+    return ShardBench(**settings).measure
+
+
+class ShardBench:
+    """Trainings of one model, each with a way of its own to exchange."""
+
+    def __init__(
+        self, *, shape: GptShape, batch: int, seed: int, ranks_per_node: int, ways: tuple[Way, ...]
+    ) -> None:
+        """Make all trainings, and take some steps with each; a collective call.
+
+        Args:
+            shape: of the model.
+            batch: sequences of all ranks per step.
+            seed: of weights and text.
+            ranks_per_node: how many ranks share a node.
+            ways: what is compared.
+        """
+        config = GptConfig(shape=shape, batch=batch, steps=1000, seed=seed)
+        source = open_text(SYNTHETIC, seed=seed)
+        self.runs = [WayRun(config, source, way, ranks_per_node) for way in ways]
+        # the same steps of all: their losses can be compared
+        self._losses = [[run.step() for _ in range(_WARM_STEPS)] for run in self.runs]
+
+    def measure(self, case: ShardCase) -> dict[str, Any]:
+        """Take steps in all ways; a collective call.
+
+        Returns:
+            Per way: the losses of this rank's first steps; the number of weights; seconds of every
+            step, and what interfaces sent in it; and of every step in which exchanges were timed,
+            seconds and bytes of weights and gradients and the seconds of coding.
+        """
+        found = [
+            {"losses": losses, "num_weights": weights_of(run.model), "steps": [], "exchanges": []}
+            for run, losses in zip(self.runs, self._losses, strict=True)
+        ]
+        gc.collect()
+        begin = time.perf_counter()
+        for number in range(case.rounds):
+            seconds = max(gathered(time.perf_counter() - begin, None))
+            if number and seconds > case.max_s:
+                break
+            for run, one in zip(self.runs, found, strict=True):
+                one["steps"].append(_step(run))
+                one["exchanges"].append(_exchanges(run))
+        return {run.way.name: one for run, one in zip(self.runs, found, strict=True)}
+
+
+def _step(run: WayRun) -> dict[str, Any]:
+    """Take a step as a training does."""
+    run.exchanged.clear(is_timed=False)
+    dist.barrier()
+    before, begin = sent_nbytes(), time.perf_counter()
+    run.step()
+    seconds = time.perf_counter() - begin
+    dist.barrier()
+    counts = {name: after - before.get(name, 0) for name, after in sent_nbytes().items()}
+    return {"seconds": seconds, "nbytes": counts}
+
+
+def _exchanges(run: WayRun) -> dict[str, Any]:
+    """Take a step whose exchanges begin on all ranks together, one at a time."""
+    run.exchanged.clear(is_timed=True)
+    coding = run.coding_seconds()
+    run.step()
+    exchanged = run.exchanged
+    return {
+        "seconds": exchanged.seconds,
+        "nbytes": exchanged.nbytes,
+        "coding": run.coding_seconds() - coding,
+    }

@@ -1,0 +1,204 @@
+"""The ways in which ranks of a GPT exchange weights and gradients, and what times them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp._fully_shard._fsdp_api import AllGather, ReduceScatter
+from torch.nn.parallel import DistributedDataParallel
+
+from tersor.sites import shards
+from tersor.sites.shards.fsdp import parameter_groups
+from tersor.workloads.data.tokens import TokenSource
+from tersor.workloads.gpt import GptConfig, GptRun
+from tersor.workloads.models.gpt import Gpt, set_weights
+from tersor.workloads.network.counters import sent_nbytes
+
+_FIRST_LOW_RANK: int = 2
+"""Step from which on PowerSGD compresses: the least that it allows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """One way to exchange.
+
+    Attributes:
+        name: of it.
+        wrapper: of the model: FSDP2 shards it, DDP keeps a replica on every rank.
+        dtype: of weights and gradients on their way; in bf16 FSDP computes in it too.
+        hook: of DDP: torch's for ``"bf16"`` and ``"powersgd"``, ours for ``"tersor"``, or none.
+        weights: how ours sends them; None leaves them to FSDP.
+        gradients: how ours sends them; likewise.
+    """
+
+    name: str
+    wrapper: Literal["fsdp", "ddp"]
+    dtype: Literal["fp32", "bf16"] = "fp32"
+    hook: Literal["none", "bf16", "powersgd", "tersor"] = "none"
+    weights: shards.Weights | None = None
+    gradients: shards.Gradients | None = None
+
+
+@dataclass(slots=True)
+class Exchanged:
+    """What was exchanged since it was last cleared.
+
+    Attributes:
+        is_timed: whether every exchange begins on all ranks together and is timed. Steps are timed
+            without: exchanges then overlap with what a wrapper lets them overlap with.
+        seconds: of weights and of gradients.
+        nbytes: that interfaces of this rank's node sent meanwhile, by their name.
+    """
+
+    is_timed: bool = False
+    seconds: dict[str, float] = field(default_factory=dict)
+    nbytes: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def clear(self, *, is_timed: bool) -> None:
+        """Begin anew."""
+        self.is_timed, self.seconds, self.nbytes = is_timed, {}, {}
+
+    def timed(self, what: str, task: Callable[[], object]) -> None:
+        """Do a task that ends with all that it exchanges, and time it."""
+        dist.barrier()
+        before = sent_nbytes()
+        begin = time.perf_counter()
+        task()
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
+        # peers of this node may still be sending
+        dist.barrier()
+        counts = self.nbytes.setdefault(what, {})
+        for name, after in sent_nbytes().items():
+            counts[name] = counts.get(name, 0) + after - before.get(name, 0)
+
+
+class WayRun(GptRun):
+    """A training whose ranks exchange in one way.
+
+    Attributes:
+        exchanged: by the ranks.
+    """
+
+    def __init__(
+        self, config: GptConfig, source: TokenSource, way: Way, ranks_per_node: int
+    ) -> None:
+        """Make the model; a collective call."""
+        self.way, self._ranks_per_node = way, ranks_per_node
+        self.exchanged = Exchanged()
+        self._stats: shards.ShardStats | None = None
+        super().__init__(config, source)
+
+    def policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
+        """Return those of the way: gradients are added up in the dtype in which they move."""
+        if self.way.dtype == "fp32":
+            return MixedPrecisionPolicy(), MixedPrecisionPolicy()
+        dtypes = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.bfloat16}
+        return MixedPrecisionPolicy(**dtypes), MixedPrecisionPolicy(
+            **dtypes, output_dtype=torch.float32
+        )
+
+    def _made_model(self) -> Any:
+        if self.way.wrapper == "fsdp":
+            return super()._made_model()
+        whole = Gpt(self.config.shape)
+        set_weights(whole, self.config.seed)
+        model = DistributedDataParallel(whole)
+        hook, state = self._hook(model.process_group)
+        model.register_comm_hook(None, _timed_hook(self.exchanged, hook, state))
+        return model
+
+    def _hook(self, group: Any) -> tuple[Callable[[Any, Any], Any], Any]:
+        if self.way.hook == "powersgd":
+            state = powerSGD_hook.PowerSGDState(group, start_powerSGD_iter=_FIRST_LOW_RANK)
+            return powerSGD_hook.powerSGD_hook, state
+        if self.way.hook == "tersor":
+            options = self.way.gradients or shards.Gradients()
+            ours = shards.DdpState(group, options, self._ranks_per_node)
+            self._stats = ours.stats
+            return shards.ddp_hook, ours
+        plain = {"bf16": default_hooks.bf16_compress_hook, "none": default_hooks.allreduce_hook}
+        return plain[self.way.hook], group
+
+    def attach(self, model: FSDPModule) -> None:
+        """Compress the model where the way says so, and time its collectives."""
+        way = self.way
+        if way.weights is not None or way.gradients is not None:
+            ours = shards.compress(model, way.weights, way.gradients, self._ranks_per_node)
+            self._stats = ours.stats
+        modules = [one for one in model.modules() if isinstance(one, FSDPModule)]
+        for module in modules:
+            for group in parameter_groups(module):
+                gather, scatter = group._all_gather_comm, group._reduce_scatter_comm  # noqa: SLF001
+                module.set_custom_all_gather(_TimedGather(self.exchanged, gather))
+                module.set_custom_reduce_scatter(_TimedScatter(self.exchanged, scatter))
+
+    def coding_seconds(self) -> float:
+        """Return what ours spent so far on all that is done between collectives; 0 of others."""
+        if self._stats is None:
+            return 0.0
+        both = (self._stats.weights, self._stats.gradients)
+        return sum(one.times.read()["coding"] for one in both)
+
+
+class _TimedGather(AllGather):
+    def __init__(self, exchanged: Exchanged, inner: Any) -> None:
+        self._exchanged, self._inner = exchanged, inner
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        memory: torch.Tensor = self._inner.allocate(size, dtype=dtype, device=device)
+        return memory
+
+    def __call__(self, *, async_op: bool = False, **arguments: Any) -> Any:  # type: ignore[override]
+        if not self._exchanged.is_timed:
+            return self._inner(**arguments, async_op=async_op)
+        self._exchanged.timed("weights", lambda: self._inner(**arguments, async_op=False))
+        return None
+
+
+class _TimedScatter(ReduceScatter):
+    def __init__(self, exchanged: Exchanged, inner: Any) -> None:
+        self._exchanged, self._inner = exchanged, inner
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        memory: torch.Tensor = self._inner.allocate(size, dtype=dtype, device=device)
+        return memory
+
+    def __call__(self, *, async_op: bool = False, **arguments: Any) -> Any:  # type: ignore[override]
+        if not self._exchanged.is_timed:
+            return self._inner(**arguments, async_op=async_op)
+        self._exchanged.timed("gradients", lambda: self._inner(**arguments, async_op=False))
+        return None
+
+
+def _timed_hook(
+    exchanged: Exchanged, hook: Callable[[Any, Any], Any], state: Any
+) -> Callable[..., Any]:
+    """Return a hook that calls another one.
+
+    It has a name of its own: DDP refuses torch's hook for bfloat16 by its name where there is no CUDA,
+    though gloo adds up bfloat16 too.
+    """
+
+    def timed_hook(_: Any, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - DDP compares annotations
+        if not exchanged.is_timed:
+            return hook(state, bucket)
+        found: list[torch.Tensor] = []
+        exchanged.timed("gradients", lambda: found.append(hook(state, bucket).wait()))
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(found[0])
+        return future
+
+    return timed_hook
+
+
+def weights_of(model: nn.Module) -> int:
+    """Return how many weights a model has, over all ranks."""
+    return sum(parameter.numel() for parameter in model.parameters())
