@@ -12,9 +12,10 @@ from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.site import EMBEDDINGS
 from tersor.bench.kernels.site import KERNELS
 from tersor.bench.report.building import SectionMaker
+from tersor.bench.shards.site import SHARDS
 from tersor.bench.site import PageBlock, SiteBench
 
-SITES: Final = (EMBEDDINGS, KERNELS)
+SITES: Final = (EMBEDDINGS, KERNELS, SHARDS)
 
 
 def rows_by_site(rows: Iterable[ResultRow]) -> list[tuple[SiteBench, list[ResultRow]]]:

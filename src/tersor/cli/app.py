@@ -14,6 +14,7 @@ from tersor.cli import (
     bench_embeddings,
     bench_import,
     bench_programs,
+    bench_shards,
     codecs,
     compress,
     decompress,
@@ -41,6 +42,7 @@ app.command()(quickstart.quickstart)
 app.command()(report.report)
 app.command()(plan.plan)
 bench.app.command()(bench_embeddings.embeddings)
+bench.app.command()(bench_shards.shards)
 bench.app.command()(accuracy.accuracy)
 bench.app.command()(bench_compare.compare)
 bench.app.command()(bench_import.import_log)

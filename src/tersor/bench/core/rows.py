@@ -20,6 +20,7 @@ from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.row_checks import Count, checked, is_number, require, text_of
+from tersor.bench.core.shard_times import ShardPart, ShardTimes
 from tersor.bench.core.timing import Percentiles
 from tersor.errors import CorruptDataError, SpecError
 
@@ -237,7 +238,7 @@ class ResultRow(
         values = {k: v for k, v in config.items() if k != "schema" and k not in _DERIVED}
         if "kind" not in values:
             values = _with_kind(values)
-        row: ResultRow = checked(values, ResultRow | ExchangeRow | LookupRow)
+        row: ResultRow = checked(values, ResultRow | ExchangeRow | LookupRow | ShardRow)
         return row
 
 
@@ -269,6 +270,46 @@ class LookupRow(ResultRow, frozen=True, kw_only=True, tag="lookups"):
     """
 
     lookups: LookupFacts
+
+
+class ShardRow(ResultRow, frozen=True, kw_only=True, tag="shards"):
+    """Steps of a training whose ranks exchange weights and gradients in one way.
+
+    ``codec`` names the way, ``input`` the model, and ``num_values`` is the number of its weights.
+    ``original_nbytes`` is what float32 weights and gradients, or gradients alone under DDP, take at least on
+    the links of all nodes; ``encoded_nbytes`` is what the links' counters say. ``encode_s`` has all that
+    is done between collectives, decoding too, and ``decode_s`` is zero.
+
+    Attributes:
+        shards: times and bytes of a step.
+    """
+
+    shards: ShardTimes
+
+    def times(self) -> dict[str, Percentiles]:
+        """Return what was timed, by name."""
+        return {"exchange": self.shards.exchange_s, "step": self.shards.step_s}
+
+    def traits(self) -> dict[str, str]:
+        """Return what a page can choose rows by."""
+        link = self.shards.link or self.shards.network
+        return {**super().traits(), "link": link, "batch": str(self.shards.batch)}
+
+    @property
+    def bits_per_weight(self) -> float | None:
+        """Bits that cross to another node per weight and step, headers included; None if none do."""
+        return self._bits(self.shards.weights)
+
+    @property
+    def bits_per_gradient(self) -> float | None:
+        """As ``bits_per_weight``, of gradients."""
+        return self._bits(self.shards.gradients)
+
+    def _bits(self, part: ShardPart | None) -> float | None:
+        far = self.shards.num_ranks // self.shards.ranks_per_node - 1
+        if part is None or part.link_nbytes is None or not far or not self.num_values:
+            return None
+        return 8 * part.link_nbytes / (far * self.num_values)
 
 
 def _with_kind(values: dict[str, Any]) -> dict[str, Any]:

@@ -11,13 +11,13 @@ _SENT: Final = 8
 
 
 def sent_nbytes(text: str | None = None) -> dict[str, int]:
-    """Return the bytes that each interface of this process's namespace has sent, headers included.
+    r"""Return the bytes that each interface of this process's namespace has sent, headers included.
 
     Args:
         text: what the kernel says; None asks it.
 
     Example:
-        >>> sent_nbytes("Inter-| Receive | Transmit\\n lo: 70 1 0 0 0 0 0 0 90 1 0 0 0 0 0 0\\n")
+        >>> sent_nbytes("Inter-| Receive | Transmit\n lo: 70 1 0 0 0 0 0 0 90 1 0 0 0 0 0 0\n")
         {'lo': 90}
     """
     found = {}

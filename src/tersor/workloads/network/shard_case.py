@@ -15,7 +15,7 @@ from tersor.workloads.data.text_opening import SYNTHETIC, open_text
 from tersor.workloads.gpt import GptConfig
 from tersor.workloads.models.gpt import GptShape
 from tersor.workloads.network.counters import sent_nbytes
-from tersor.workloads.network.shard_ways import Way, WayRun, weights_of
+from tersor.workloads.network.shard_ways import Way, WayRun, counted_from_here, weights_of
 
 _WARM_STEPS: Final = 4
 """The first gathers weights as they are, DDP cuts its buckets anew after it, PowerSGD compresses from the
@@ -69,7 +69,7 @@ class ShardBench:
             step, and what interfaces sent in it; and of every step in which exchanges were timed,
             seconds and bytes of weights and gradients and the seconds of coding.
         """
-        found = [
+        found: list[dict[str, Any]] = [
             {"losses": losses, "num_weights": weights_of(run.model), "steps": [], "exchanges": []}
             for run, losses in zip(self.runs, self._losses, strict=True)
         ]
@@ -88,8 +88,7 @@ class ShardBench:
 def _step(run: WayRun) -> dict[str, Any]:
     """Take a step as a training does."""
     run.exchanged.clear(is_timed=False)
-    dist.barrier()
-    before, begin = sent_nbytes(), time.perf_counter()
+    before, begin = counted_from_here(), time.perf_counter()
     run.step()
     seconds = time.perf_counter() - begin
     dist.barrier()

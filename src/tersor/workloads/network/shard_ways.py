@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -68,8 +68,7 @@ class Exchanged:
 
     def timed(self, what: str, task: Callable[[], object]) -> None:
         """Do a task that ends with all that it exchanges, and time it."""
-        dist.barrier()
-        before = sent_nbytes()
+        before = counted_from_here()
         begin = time.perf_counter()
         task()
         self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - begin
@@ -78,6 +77,15 @@ class Exchanged:
         counts = self.nbytes.setdefault(what, {})
         for name, after in sent_nbytes().items():
             counts[name] = counts.get(name, 0) + after - before.get(name, 0)
+
+
+def counted_from_here() -> dict[str, int]:
+    """Return what interfaces sent, before any rank goes on; a collective call."""
+    dist.barrier()
+    before = sent_nbytes()
+    # a peer of this node that went on at once would send what is not counted
+    dist.barrier()
+    return before
 
 
 class WayRun(GptRun):
@@ -100,10 +108,9 @@ class WayRun(GptRun):
         """Return those of the way: gradients are added up in the dtype in which they move."""
         if self.way.dtype == "fp32":
             return MixedPrecisionPolicy(), MixedPrecisionPolicy()
-        dtypes = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.bfloat16}
-        return MixedPrecisionPolicy(**dtypes), MixedPrecisionPolicy(
-            **dtypes, output_dtype=torch.float32
-        )
+        half = torch.bfloat16
+        inner = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)
+        return inner, replace(inner, output_dtype=torch.float32)
 
     def _made_model(self) -> Any:
         if self.way.wrapper == "fsdp":
@@ -112,6 +119,8 @@ class WayRun(GptRun):
         set_weights(whole, self.config.seed)
         model = DistributedDataParallel(whole)
         hook, state = self._hook(model.process_group)
+        if self.way.hook == "powersgd":
+            hook = _one_at_a_time(hook)
         model.register_comm_hook(None, _timed_hook(self.exchanged, hook, state))
         return model
 
@@ -129,12 +138,14 @@ class WayRun(GptRun):
 
     def attach(self, model: FSDPModule) -> None:
         """Compress the model where the way says so, and time its collectives."""
+        del model
         way = self.way
         if way.weights is not None or way.gradients is not None:
-            ours = shards.compress(model, way.weights, way.gradients, self._ranks_per_node)
+            ours = shards.compress(self.model, way.weights, way.gradients, self._ranks_per_node)
             self._stats = ours.stats
-        modules = [one for one in model.modules() if isinstance(one, FSDPModule)]
-        for module in modules:
+        for module in self.model.modules():
+            if not isinstance(module, FSDPModule):
+                continue
             for group in parameter_groups(module):
                 gather, scatter = group._all_gather_comm, group._reduce_scatter_comm  # noqa: SLF001
                 module.set_custom_all_gather(_TimedGather(self.exchanged, gather))
@@ -176,6 +187,21 @@ class _TimedScatter(ReduceScatter):
             return self._inner(**arguments, async_op=async_op)
         self._exchanged.timed("gradients", lambda: self._inner(**arguments, async_op=False))
         return None
+
+
+def _one_at_a_time(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a hook that ends before the next bucket begins.
+
+    PowerSGD starts its second collective when the first one is done: with several buckets on their way,
+    ranks of gloo would start them in different orders, which ends the process.
+    """
+
+    def waiting(state: Any, bucket: Any) -> Any:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(hook(state, bucket).wait())
+        return future
+
+    return waiting
 
 
 def _timed_hook(

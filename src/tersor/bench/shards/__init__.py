@@ -1,0 +1,1 @@
+"""Weights and gradients between ranks of sharded and replicated trainings."""

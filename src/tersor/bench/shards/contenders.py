@@ -1,0 +1,68 @@
+"""The ways to exchange weights and gradients that are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import Any, Final
+
+from tersor.errors import SpecError
+from tersor.sites.shards import Gradients, Weights
+from tersor.workloads.network.shard_ways import Way
+
+_EXACT: Final = Gradients(node_nbits=32, nbits=32)
+_WAYS: Final = (
+    Way(name="fsdp-fp32", wrapper="fsdp"),
+    Way(name="fsdp-bf16", wrapper="fsdp", dtype="bf16"),
+    Way(name="fsdp-two-hop", wrapper="fsdp", gradients=_EXACT),
+    Way(
+        name="fsdp-8-bit", wrapper="fsdp", weights=Weights(nbits=8),
+        gradients=Gradients(node_nbits=8, nbits=8),
+    ),
+    Way(name="fsdp-4-bit", wrapper="fsdp", weights=Weights(), gradients=Gradients()),
+    Way(
+        name="fsdp-4-bit-node", wrapper="fsdp", weights=Weights(reference="node"),
+        gradients=Gradients(),
+    ),
+    Way(name="ddp-fp32", wrapper="ddp"),
+    Way(name="ddp-bf16", wrapper="ddp", hook="bf16"),
+    Way(name="ddp-powersgd", wrapper="ddp", hook="powersgd"),
+    Way(name="ddp-4-bit", wrapper="ddp", hook="tersor", gradients=Gradients()),
+)  # fmt: skip
+WAYS: Final[Mapping[str, Way]] = {way.name: way for way in _WAYS}
+"""FSDP2 in float32 and bfloat16, with two hops that send gradients as they are, and ours in 8 and 4 bits, with
+a whole reference of the weights or one per node; DDP in float32, with torch's hooks, and with ours."""
+BASELINES: Final = {"fsdp": "fsdp-fp32", "ddp": "ddp-fp32"}
+"""What others are compared with, by the wrapper of the model."""
+OURS: Final = ("fsdp-8-bit", "fsdp-4-bit", "fsdp-4-bit-node", "ddp-4-bit")
+GLOO_NOTE: Final = (
+    "gloo's reduce-scatter costs as much as an all-reduce: with 2 nodes of 2 ranks, 6 shards leave each "
+    "node where 2 would do"
+)
+NOTES: Final[Mapping[str, str]] = {
+    "fsdp-fp32": GLOO_NOTE,
+    "fsdp-bf16": f"computes in bfloat16 too, which many CPUs do slowly; {GLOO_NOTE}",
+    "fsdp-two-hop": "gradients in float32, first within nodes, then across; weights by FSDP",
+    "ddp-powersgd": "rank 1, torch's default, with error feedback; a bucket at a time, as gloo needs it",
+}
+
+
+def make_way(name: str) -> Way:
+    """Return the way of a name.
+
+    Raises:
+        SpecError: there is none.
+    """
+    if name not in WAYS:
+        raise SpecError(f"ways to exchange are {', '.join(WAYS)}, not {name!r}")
+    return WAYS[name]
+
+
+def described(way: Way) -> tuple[str, dict[str, Any]]:
+    """Return version and options of a way, for its row."""
+    parts = {"weights": way.weights, "gradients": way.gradients}
+    options = {name: asdict(part) for name, part in parts.items() if part is not None}
+    is_ours = way.name in OURS
+    spec = {"wrapper": way.wrapper, "dtype": way.dtype, "hook": way.hook, **options}
+    return version("tersor" if is_ours else "torch"), spec
