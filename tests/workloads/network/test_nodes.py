@@ -27,6 +27,17 @@ def test_ranks_of_a_node_share_its_namespace_its_address_and_its_link():
     assert [place.rsplit("-", 1)[1] for place in places] == ["0", "0", "1", "1", "2"]
 
 
+def test_connections_can_be_made_fast_with_the_segments_of_a_slower_link():
+    plan, slow, fast = Namespaces(1, lambda _: "", pid=7), Bandwidth(10**9), Bandwidth(10**10)
+
+    def segments(*bandwidths):
+        return {one[-1] for one in plan.shaping(*bandwidths) if "gso_max_size" in one}
+
+    assert segments(fast, slow) == segments(slow) != segments(fast)
+    rates = [one[one.index("rate") + 1] for one in plan.shaping(fast, slow) if "rate" in one]
+    assert set(rates) == {"10000000000bit"}
+
+
 @pytest.mark.parametrize(("num_ranks", "ranks_per_node"), [(0, 1), (65, 1), (4, 0)])
 def test_a_network_without_ranks_is_refused(num_ranks, ranks_per_node):
     with (

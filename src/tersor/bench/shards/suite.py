@@ -132,17 +132,18 @@ def run_shards(
         wanted = [link for link in links if not suite.keys(link) <= done]
         if not wanted:
             return outcome
-        on_case(0, len(wanted), f"making {len(suite.ways)} trainings")
-        with RankProcesses(measuring, network, config.num_ranks) as ranks:
-            # what ranks gather before is not measured, and need not wait for a slow link
-            network.throttle(_UNTHROTTLED)
-            ranks.set_up(suite.settings(), _SET_UP_TIMEOUT_S)
-            for index, link in enumerate(wanted):
+        for index, link in enumerate(wanted):
+            on_case(index, len(wanted), f"making {len(suite.ways)} trainings")
+            # ranks of its own: connections keep the segments of the link that they were made on
+            with RankProcesses(measuring, network, config.num_ranks) as ranks:
+                # first steps are not measured, and need not wait for a slow link
+                network.throttle(_UNTHROTTLED, connecting_for=link)
+                ranks.set_up(suite.settings(), _SET_UP_TIMEOUT_S)
                 on_case(index, len(wanted), str(link or network.kind))
                 network.throttle(link or _UNTHROTTLED)
                 answers = ranks.ask(ShardCase(config.rounds, _ROUNDS_MAX_S), _CASE_TIMEOUT_S)
-                for row in suite.rows(link, answers, outcome):
-                    outcome.add(row)
+            for row in suite.rows(link, answers, outcome):
+                outcome.add(row)
     for sentence in outcome.refusals:
         outcome.note(sentence)
     on_case(len(wanted), len(wanted), "done")

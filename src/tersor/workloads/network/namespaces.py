@@ -120,14 +120,22 @@ class Namespaces:
             ]  # fmt: skip
         return commands
 
-    def shaping(self, bandwidth: Bandwidth) -> list[Command]:
-        """Return what gives both ends of every link a bandwidth, whichever they had."""
-        burst = max(_LEAST_BURST_NBYTES, round(bandwidth.bits_per_s / 8 * _BURST_S))
+    def shaping(
+        self, bandwidth: Bandwidth, connecting_for: Bandwidth | None = None
+    ) -> list[Command]:
+        """Return what gives both ends of every link a bandwidth, whichever they had.
+
+        Args:
+            bandwidth: from now on.
+            connecting_for: what follows for connections that are made now, where that is another one:
+                they keep the segments that a link has when they are made.
+        """
+        burst = _burst_nbytes(bandwidth)
         shape = (
             "root", "tbf", "rate", f"{bandwidth.bits_per_s}bit", "burst", str(burst),
             "limit", str(_QUEUE_NBYTES),
         )  # fmt: skip
-        segment = min(_MOST_SEGMENT_NBYTES, burst * 3 // 4)
+        segment = min(_MOST_SEGMENT_NBYTES, _burst_nbytes(connecting_for or bandwidth) * 3 // 4)
         if segment < _LEAST_SEGMENT_NBYTES:
             segment = _MOST_SEGMENT_NBYTES
         ends = [(self._name(node), INTERFACE) for node in self._nodes]
@@ -164,10 +172,14 @@ class Namespaces:
         """Return what a command line begins with to run at a rank's place."""
         return ["ip", "netns", "exec", self._name(rank // self._ranks_per_node)]
 
-    def throttle(self, bandwidth: Bandwidth) -> None:
-        """Give every link a bandwidth."""
-        for command in self.shaping(bandwidth):
+    def throttle(self, bandwidth: Bandwidth, connecting_for: Bandwidth | None = None) -> None:
+        """Give every link a bandwidth; see ``shaping``."""
+        for command in self.shaping(bandwidth, connecting_for):
             self._run(command)
+
+
+def _burst_nbytes(bandwidth: Bandwidth) -> int:
+    return max(_LEAST_BURST_NBYTES, round(bandwidth.bits_per_s / 8 * _BURST_S))
 
 
 def remove(names: Iterable[str], run: Run) -> None:

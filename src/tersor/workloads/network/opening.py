@@ -31,7 +31,7 @@ class Loopback:
         del rank
         return []
 
-    def throttle(self, bandwidth: Bandwidth) -> None:
+    def throttle(self, bandwidth: Bandwidth, connecting_for: Bandwidth | None = None) -> None:
         """Do nothing."""
 
 
