@@ -136,7 +136,7 @@ class WayRun(GptRun):
         plain = {"bf16": default_hooks.bf16_compress_hook, "none": default_hooks.allreduce_hook}
         return plain[self.way.hook], group
 
-    def attach(self, model: FSDPModule) -> None:
+    def attach(self, model: Gpt) -> None:
         """Compress the model where the way says so, and time its collectives."""
         del model
         way = self.way
