@@ -37,7 +37,7 @@ def _real(rank, name):
     policy = None
     if dtype is not None:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    model, _ = fsdp_rank.compressed(policy, options)
+    model, _ = fsdp_rank.compressed(fsdp_rank.sharded(policy), **options)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(NUM_STEPS):
         _step(model, rank, step, dtype or torch.float32)

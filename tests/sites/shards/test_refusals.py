@@ -10,7 +10,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_common
 from torch.distributed.fsdp._fully_shard._fsdp_collectives import SymmMemAllGather
+from torch.distributed.tensor import Shard
 
 from tersor.errors import SpecError
 from tersor.sites import shards
@@ -100,17 +102,24 @@ def of_models(rank: int) -> dict[str, str]:
     shards.restore(model)
     found["fewer ranks"] = message_of(lambda: shards.compress(sharded(reshard_after_forward=2)))
     found["dtypes"] = message_of(lambda: shards.compress(sharded(prepare=mixes)))
-    found["meshes"] = message_of(lambda: shards.compress(_on_two_meshes(mesh)))
+    # torch 2.11 has one mesh for all parameters of a module
+    if hasattr(_fsdp_common, "ShardPlacementResult"):
+        found["meshes"] = message_of(lambda: shards.compress(_on_two_meshes(mesh)))
     found["different ranks"] = message_of(lambda: shards.compress(_on_other_ranks(mesh)))
     return found
 
 
 def _on_two_meshes(mesh: Any) -> Net:
-    """Shard two modules of a model in halves of the ranks, the others over all."""
-    torch.manual_seed(0)
+    """Shard the biases of a model over the ranks of a node, the rest over all."""
+    node = _fsdp_common.FSDPMeshInfo(mesh["node"], 0)
+
+    def place(parameter: nn.Parameter) -> Any:
+        if parameter.dim() > 1:
+            return None
+        return _fsdp_common.ShardPlacementResult(Shard(0), node)
+
     model = Net()
-    fully_shard(model.blocks[0], mesh=mesh["node"])
-    fully_shard(model)
+    fully_shard(model, mesh=mesh._flatten("both"), shard_placement_fn=place)
     return model
 
 
@@ -175,9 +184,11 @@ def of_arguments(rank: int) -> dict[str, str]:
 def of_states(rank: int) -> dict[str, Any]:
     model, compression = compressed(gradients=None)
     found = {
-        "other state": message_of(lambda: compression.load_state_dict({"version": 7})),
+        "other state": message_of(lambda: compression.load_state_dict({"other": torch.zeros(1)})),
         "other modules": message_of(
-            lambda: compression.load_state_dict({**compression.state_dict(), "scatters": {0: {}}})
+            lambda: compression.load_state_dict(
+                {**compression.state_dict(), "scatters.0.step": torch.zeros(1)}
+            )
         ),
     }
     shards.restore(model)
@@ -242,7 +253,10 @@ def four_ranks() -> list[dict[str, Any]]:
         ),
         (
             "meshes",
-            "modules are sharded over different ranks; give fully_shard one mesh for all",
+            (
+                "blocks.0 has parameters on several meshes; give fully_shard modules whose parameters "
+                "share one mesh"
+            ),
         ),
         (
             "different ranks",
@@ -252,6 +266,8 @@ def four_ranks() -> list[dict[str, Any]]:
 )
 def test_models_that_cannot_be_compressed(four_ranks, name, sentence):
     for found in of_all(four_ranks, "of_models"):
+        if name not in found:
+            pytest.skip("this torch has one mesh for all parameters of a module")
         one = found[name].replace("the root module", "blocks.0")
         assert one == f"SpecError: {sentence}"
 
@@ -330,22 +346,18 @@ def test_states_of_other_models_are_refused(four_ranks):
         for name in ("other state", "other modules"):
             assert found[name] == (
                 "SpecError: this state is of a model that was compressed in another way; load it "
-                "after compress() with the same arguments"
+                "into one that was compressed with the same arguments on as many ranks"
             )
 
 
 def test_weights_without_differences_are_never_sent_as_they_are(four_ranks):
     for found in of_all(four_ranks, "of_states"):
         assert found["full gathers without differences"] == 0
-        assert 0.02 < found["error without differences"] < 0.2
+        # half a step of 1 / 7 of the largest of 2,048 weights, where most are far smaller
+        assert 0.1 < found["error without differences"] < 0.4
 
 
 def test_a_loop_of_ones_own_may_say_that_it_stepped(four_ranks):
     for found in of_all(four_ranks, "of_states"):
         assert found["says so: False"] == 3 * NUM_UNITS
         assert found["says so: True"] == NUM_UNITS
-
-
-@pytest.mark.skip(reason="fully_shard of torch 2.13 puts all parameters of a module on one mesh")
-def test_parameters_on_several_meshes_are_refused():
-    pass
