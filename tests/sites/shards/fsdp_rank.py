@@ -166,3 +166,8 @@ def of_all(results: Sequence[dict[str, Any]], name: str) -> list[Any]:
 
 def is_compressed(model: nn.Module) -> bool:
     return getattr(model, ATTRIBUTE, None) is not None
+
+
+def assert_same_bits(tensors: list[torch.Tensor]) -> None:
+    for tensor in tensors[1:]:
+        assert torch.equal(tensor, tensors[0])
