@@ -20,6 +20,7 @@ from tests.sites.shards.fsdp_rank import (
     compressed,
     error_of,
     gathered_weights,
+    loss_of,
     of_all,
     run_all,
     sharded,
@@ -44,17 +45,27 @@ def trains(rank: int) -> dict[str, Any]:
     return found
 
 
+def gradient_of(model: Net, rank: int) -> torch.Tensor:
+    """Return the reduced gradient of one batch, of all ranks."""
+    loss_of(model, rank, 99).backward()
+    found = torch.cat([p.grad.full_tensor().flatten() for p in model.parameters()])
+    model.zero_grad()
+    return found
+
+
 def trains_one_of_both(rank: int) -> dict[str, Any]:
     """Exact gradients and differences of 8 bits follow the exact training closely; so does each alone."""
     exact = sharded()
+    found: dict[str, Any] = {"exact gradient": gradient_of(exact, rank)}
     train(exact, rank, 4)
-    found: dict[str, Any] = {"exact": whole(exact)}
+    found["exact"] = whole(exact)
     for name, options in (
         ("both", FINE),
         ("weights", {**FINE, "gradients": None}),
         ("gradients", {**FINE, "weights": None}),
     ):
         model, _ = compressed(**options)
+        found[f"{name} gradient"] = gradient_of(model, rank)
         train(model, rank, 4)
         found[name] = whole(model)
         shards.restore(model)
@@ -125,24 +136,21 @@ def is_compiled(rank: int) -> dict[str, Any]:
     return found
 
 
-CHECKS = [trains, trains_one_of_both, trains_kinds_of_models, is_compiled]
-
-
-def on_ranks(rank: int) -> dict[str, Any]:
-    return run_all(rank, CHECKS)
-
-
-@pytest.fixture(scope="module")
-def first() -> list[dict[str, Any]]:
-    return returned(run_ranks(on_ranks, 4))
-
-
 def mean(losses: list[float]) -> float:
     return sum(losses) / len(losses)
 
 
-def test_a_model_trains_as_without_compression(first):
-    found = of_all(first, "trains")
+def on_ranks(rank: int) -> dict[str, Any]:
+    return run_all(rank, [trains, trains_one_of_both, trains_kinds_of_models, is_compiled])
+
+
+@pytest.fixture(scope="module")
+def four_ranks() -> list[dict[str, Any]]:
+    return returned(run_ranks(on_ranks, 4))
+
+
+def test_a_model_trains_as_without_compression(four_ranks):
+    found = of_all(four_ranks, "trains")
     exact = [mean([one["exact"][step] for one in found]) for step in range(10)]
     for name in ("whole", "node"):
         losses = [mean([one[name][step] for one in found]) for step in range(10)]
@@ -153,8 +161,8 @@ def test_a_model_trains_as_without_compression(first):
         assert losses[-1] == pytest.approx(exact[-1], rel=0.1)
 
 
-def test_replicas_are_the_same_bits(first):
-    found = of_all(first, "trains")
+def test_replicas_are_the_same_bits(four_ranks):
+    found = of_all(four_ranks, "trains")
     for name in ("whole", "node"):
         assert_same_bits([one[f"{name} weights"] for one in found])
         for one in found:
@@ -162,8 +170,11 @@ def test_replicas_are_the_same_bits(first):
             assert one[f"{name} full gathers"] == NUM_UNITS
 
 
-def test_each_of_both_may_be_left_to_fsdp(first):
-    for one in of_all(first, "trains_one_of_both"):
+def test_each_of_both_may_be_left_to_fsdp(four_ranks):
+    for one in of_all(four_ranks, "trains_one_of_both"):
+        for name in ("both", "weights", "gradients"):
+            # a mean over ranks; AdamW alone would not see a factor
+            torch.testing.assert_close(one[f"{name} gradient"], one["exact gradient"])
         exact = one["exact"]
         for name in ("both", "weights", "gradients"):
             assert float((one[name] - exact).norm() / exact.norm()) < 0.01
@@ -174,8 +185,8 @@ def test_each_of_both_may_be_left_to_fsdp(first):
 @pytest.mark.parametrize(
     "name", ["frozen", "tied", "bf16", "bf16 all", "stays gathered in forward", "checkpointed"]
 )
-def test_kinds_of_models_train(first, name):
-    found = [one[name] for one in of_all(first, "trains_kinds_of_models")]
+def test_kinds_of_models_train(four_ranks, name):
+    found = [one[name] for one in of_all(four_ranks, "trains_kinds_of_models")]
     assert_same_bits([one["weights"] for one in found])
     for step in range(3):
         exact = mean([one["exact losses"][step] for one in found])
@@ -186,8 +197,8 @@ def test_kinds_of_models_train(first, name):
         assert 0 < one["error"] < 0.02
 
 
-def test_compiled_models_train(first):
-    found = of_all(first, "is_compiled")
+def test_compiled_models_train(four_ranks):
+    found = of_all(four_ranks, "is_compiled")
     assert_same_bits([one["weights"] for one in found])
     for one in found:
         assert one["losses"] == pytest.approx(one["eager"], rel=1e-4)

@@ -94,9 +94,14 @@ def of_models(rank: int) -> dict[str, str]:
     found["hsdp"] = message_of(lambda: shards.compress(sharded(mesh=mesh)))
     both = mesh._flatten("both")
     flat = sharded(mesh=both)
-    # one rank's model is another one: all others must hear of it
+    # one rank's model is another one: all others on its mesh must hear of it
     own = sharded(mesh=both, prepare=mixes) if rank == 1 else flat
     found["one rank"] = message_of(lambda: shards.compress(own, ranks_per_node=2))
+    part = sharded(mesh=mesh["node"], prepare=mixes if rank == 1 else None)
+    found["one rank of a part"] = message_of(lambda: shards.compress(part, ranks_per_node=1))
+    if rank >= 2:
+        found["part"] = f"{train(part, rank, 1)[0]:.3f}"
+        shards.restore(part)
     model, _ = compressed(flat)
     found["flattened"] = f"{train(model, rank, 1)[0]:.3f}"
     shards.restore(model)
@@ -273,12 +278,19 @@ def test_models_that_cannot_be_compressed(four_ranks, name, sentence):
 
 
 def test_all_ranks_hear_of_the_one_that_cannot(four_ranks):
-    found = [one["one rank"] for one in of_all(four_ranks, "of_models")]
-    assert "gathers parameters of several dtypes" in found[1]
-    for rank in (0, 2, 3):
-        assert found[rank] == (
-            "SpecError: rank 1 could not make its shards.compress(model); look at its error"
-        )
+    for name, peers in (("one rank", (0, 2, 3)), ("one rank of a part", (0,))):
+        found = [one[name] for one in of_all(four_ranks, "of_models")]
+        assert "gathers parameters of several dtypes" in found[1]
+        for rank in peers:
+            assert found[rank] == (
+                "SpecError: rank 1 could not make its shards.compress(model); look at its error"
+            )
+
+
+def test_models_on_other_ranks_are_not_disturbed(four_ranks):
+    for found in of_all(four_ranks, "of_models")[2:]:
+        assert found["one rank of a part"] == "nothing was raised"
+        assert float(found["part"]) > 0
 
 
 def test_a_flattened_mesh_is_compressed(four_ranks):

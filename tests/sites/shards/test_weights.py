@@ -236,3 +236,11 @@ def test_the_error_of_what_was_sent_is_measured():
         assert float(one.errors["all"]) == pytest.approx(
             error_of(found[0][rank], main[rank]), rel=1e-3
         )
+
+
+def test_direct_weights_are_rounded_alike_until_a_step():
+    gather = Gathers(Weights(differences=False, rounding="stochastic"), 2, 2)
+    main = first_weights(4, 70)
+    forward, backward = gather(main), gather(main, Change.NONE)
+    assert torch.equal(forward, backward)
+    assert not torch.equal(gather(main), forward)

@@ -71,6 +71,8 @@ class WeightGather:
             out: contiguous, flat or [world_size, size], of the dtype of ``x``; may be ``memory_for``.
             change: of the weights since the last call; the same on all ranks.
         """
+        # backward gathers what forward did, rounded in the same way
+        self.step += change is not Change.NONE
         if not self.options.differences:
             yield from self._gather_coded(x, out)
             return
@@ -101,7 +103,7 @@ class WeightGather:
     def _difference(self, x: torch.Tensor, own: torch.Tensor, level: Level) -> Exchange[Coded]:
         """Send how ``x`` differs from the reference; return what all ranks sent."""
         hop, received = self._hops(x, level)
-        hop.write_difference(x, own, self._next_seed())
+        hop.write_difference(x, own, self._seed())
         yield Collective(
             "all_gather", level, received.buffer, hop.buffer, len(received.buffer) * x.nbytes
         )
@@ -110,7 +112,7 @@ class WeightGather:
     def _gather_coded(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
         """Send the weights themselves in few bits."""
         hop, received = self._hops(x, "all")
-        hop.write(x.view(1, 1, -1), self._next_seed(), hadamard=False)
+        hop.write(x.view(1, 1, -1), self._seed(), hadamard=False)
         yield Collective("all_gather", "all", received.buffer, hop.buffer, out.nbytes)
         received.read_rows(out.view(self.place.world_size, -1))
 
@@ -119,8 +121,7 @@ class WeightGather:
         num_peers = len(self.place.ranks(level))
         return Coded.empty((1, 1, x.numel()), *form), Coded.empty((num_peers, 1, x.numel()), *form)
 
-    def _next_seed(self) -> int | None:
-        self.step += 1
+    def _seed(self) -> int | None:
         if self.options.rounding == "nearest":
             return None
         return seed_of(self.options.seed, self.step, self.place.rank, self.module)

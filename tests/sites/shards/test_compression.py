@@ -1,4 +1,4 @@
-"""What changes weights under FSDP2, and what is sent then: steps, edits, checkpoints, evaluations."""
+"""What steps, edits, evaluations and resumed trainings of a model under FSDP2 send and leave."""
 
 from __future__ import annotations
 
@@ -40,7 +40,6 @@ from tests.sites.shards.fsdp_rank import (
 )
 
 NODE = Weights(reference="node")
-FINE = {"weights": Weights(nbits=8), "gradients": Gradients(nbits=32, node_nbits=32)}
 
 
 def sends(rank: int) -> dict[str, Any]:
@@ -127,9 +126,8 @@ def meets_nan(rank: int) -> dict[str, Any]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
 
-    def step(number: int, *, wrong: float = 0.0) -> float:
-        loss = loss_of(model, rank, number)
-        scaler.scale(loss + wrong * model.blocks[0].up.weight[3, 3] if wrong else loss).backward()
+    def step(number: int) -> float:
+        scaler.scale(loss_of(model, rank, number)).backward()
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
@@ -256,20 +254,17 @@ def resumes(rank: int) -> dict[str, Any]:
     return found
 
 
-CHECKS = [sends, edited, meets_nan, evaluates, is_restored, resumes]
-
-
 def on_ranks(rank: int) -> dict[str, Any]:
-    return run_all(rank, CHECKS)
+    return run_all(rank, [sends, edited, meets_nan, evaluates, is_restored, resumes])
 
 
 @pytest.fixture(scope="module")
-def second() -> list[dict[str, Any]]:
+def four_ranks() -> list[dict[str, Any]]:
     return returned(run_ranks(on_ranks, 4))
 
 
-def test_backward_accumulation_and_skipped_steps_send_nothing_across_nodes(second):
-    for one in of_all(second, "sends"):
+def test_backward_accumulation_and_skipped_steps_send_nothing_across_nodes(four_ranks):
+    for one in of_all(four_ranks, "sends"):
         notes = one["whole"]
         assert list(notes[0]) == ["all"]
         # the first forward after a step sends differences, and nothing else does
@@ -289,8 +284,8 @@ def test_backward_accumulation_and_skipped_steps_send_nothing_across_nodes(secon
 
 
 @pytest.mark.parametrize("name", ["whole", "node"])
-def test_edits_of_one_rank_are_noticed_by_all(second, name):
-    found = [one[name] for one in of_all(second, "edited")]
+def test_edits_of_one_rank_are_noticed_by_all(four_ranks, name):
+    found = [one[name] for one in of_all(four_ranks, "edited")]
     for errors, full in found:
         assert errors == found[0][0]
         assert errors[0] > 0
@@ -302,8 +297,8 @@ def test_edits_of_one_rank_are_noticed_by_all(second, name):
         assert errors[5:] == [0, 0]
 
 
-def test_values_that_are_not_finite_skip_the_step_on_all_ranks(second):
-    found = of_all(second, "meets_nan")
+def test_values_that_are_not_finite_skip_the_step_on_all_ranks(four_ranks):
+    found = of_all(four_ranks, "meets_nan")
     assert_same_bits([one["weights"] for one in found])
     for one in found:
         finite = [torch.tensor(norm).isfinite().item() for norm in one["norms"]]
@@ -316,15 +311,15 @@ def test_values_that_are_not_finite_skip_the_step_on_all_ranks(second):
 
 
 @pytest.mark.parametrize("name", ["whole", "node"])
-def test_an_evaluation_changes_nothing(second, name):
-    for one in of_all(second, "evaluates"):
+def test_an_evaluation_changes_nothing(four_ranks, name):
+    for one in of_all(four_ranks, "evaluates"):
         without, evaluated = one[name]
         assert torch.equal(without[0], evaluated[0])
         assert evaluated[1] == [evaluated[2]] * 2
 
 
-def test_restore_gives_back_the_collectives_of_fsdp(second):
-    for one in of_all(second, "is_restored"):
+def test_restore_gives_back_the_collectives_of_fsdp(four_ranks):
+    for one in of_all(four_ranks, "is_restored"):
         assert one["comms"]
         assert one["same"]
         assert one["moved"]
@@ -334,8 +329,8 @@ def test_restore_gives_back_the_collectives_of_fsdp(second):
 
 
 @pytest.mark.parametrize("name", ["whole", "node", "whole, evaluated"])
-def test_a_resumed_training_goes_on_bit_for_bit(second, name):
-    for one in of_all(second, "resumes"):
+def test_a_resumed_training_goes_on_bit_for_bit(four_ranks, name):
+    for one in of_all(four_ranks, "resumes"):
         losses, resumed = one[name]["losses"]
         assert resumed == losses
         assert one[name]["weights"]
