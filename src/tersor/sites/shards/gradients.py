@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final
 
@@ -27,7 +26,6 @@ class GradientScatter:
         self.step = 0
         self.errors: dict[str, torch.Tensor] | None = None
         """Filled with the relative error of what each level sends, while it is not None."""
-        self._itemsize = 4
         self._lost = LostValues(options)
 
     def reduce_scatter(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
@@ -39,7 +37,6 @@ class GradientScatter:
         """
         place, options, size = self.place, self.options, out.numel()
         own = seed_of(options.seed, self.step, place.rank, self.module)
-        self._itemsize = x.element_size()
         self._lost.begin_step(self.step)
         self.step += 1
         if options.levels == 1 or not place.is_two_level:
@@ -53,7 +50,8 @@ class GradientScatter:
             rows = x.view(place.num_nodes, place.ranks_per_node, size)
             yield from self._sent(rows, "node", within, seed_of(own, 0))
             received = self._hop((place.num_nodes, 1, size), options.nbits, x)
-            yield from self._sent_sum(within, received, seed_of(own, 1))
+            nbytes = place.num_nodes * size * x.element_size()
+            yield from self._sent_sum(within, received, seed_of(own, 1), nbytes)
         received.read_sum(out.view(1, size), hadamard=options.hadamard)
 
     def _hop(self, shape: tuple[int, int, int], nbits: int, x: torch.Tensor) -> Hop:
@@ -69,8 +67,11 @@ class GradientScatter:
             self.errors[level] = relative_error(decoded, rows)
         yield Collective("all_to_all", level, received.buffer, hop.buffer, rows.nbytes)
 
-    def _sent_sum(self, within: Hop, received: Hop, seed: int) -> Exchange[None]:
-        """Send each node its row of the sum over what the ranks of this one sent."""
+    def _sent_sum(self, within: Hop, received: Hop, seed: int, nbytes: int) -> Exchange[None]:
+        """Send each node its row of the sum over what the ranks of this one sent.
+
+        ``nbytes`` is what ``received`` would take if it were not encoded.
+        """
         hop, hadamard = received.like(), self.options.hadamard
         if not (isinstance(hop, Coded) and isinstance(within, Coded)):
             total = torch.empty(within.shape[1:], device=hop.buffer.device)
@@ -88,7 +89,6 @@ class GradientScatter:
             total = total.view(1, len(hop.buffer), -1)
             decoded = hop.decoded(torch.empty_like(total), hadamard=False)
             self.errors["across"] = relative_error(decoded, total)
-        nbytes = math.prod(hop.shape) * self._itemsize
         yield Collective("all_to_all", "across", received.buffer, hop.buffer, nbytes)
 
     def state_dict(self) -> State:

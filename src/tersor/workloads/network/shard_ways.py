@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.distributed as dist
@@ -159,7 +159,11 @@ class WayRun(GptRun):
         return sum(one.times.read()["coding"] for one in both)
 
 
-class _TimedGather(AllGather):
+class _Timed:
+    """A collective of FSDP around another one, which is timed where that is asked for."""
+
+    what: ClassVar[str]
+
     def __init__(self, exchanged: Exchanged, inner: Any) -> None:
         self._exchanged, self._inner = exchanged, inner
 
@@ -167,26 +171,19 @@ class _TimedGather(AllGather):
         memory: torch.Tensor = self._inner.allocate(size, dtype=dtype, device=device)
         return memory
 
-    def __call__(self, *, async_op: bool = False, **arguments: Any) -> Any:  # type: ignore[override]
+    def __call__(self, *, async_op: bool = False, **arguments: Any) -> Any:
         if not self._exchanged.is_timed:
             return self._inner(**arguments, async_op=async_op)
-        self._exchanged.timed("weights", lambda: self._inner(**arguments, async_op=False))
+        self._exchanged.timed(self.what, lambda: self._inner(**arguments, async_op=False))
         return None
 
 
-class _TimedScatter(ReduceScatter):
-    def __init__(self, exchanged: Exchanged, inner: Any) -> None:
-        self._exchanged, self._inner = exchanged, inner
+class _TimedGather(_Timed, AllGather):  # type: ignore[misc]
+    what = "weights"
 
-    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        memory: torch.Tensor = self._inner.allocate(size, dtype=dtype, device=device)
-        return memory
 
-    def __call__(self, *, async_op: bool = False, **arguments: Any) -> Any:  # type: ignore[override]
-        if not self._exchanged.is_timed:
-            return self._inner(**arguments, async_op=async_op)
-        self._exchanged.timed("gradients", lambda: self._inner(**arguments, async_op=False))
-        return None
+class _TimedScatter(_Timed, ReduceScatter):  # type: ignore[misc]
+    what = "gradients"
 
 
 def _one_at_a_time(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
