@@ -177,15 +177,25 @@ class LocalRanks:
             self._move(steps)
 
     def _move(self, steps: Sequence[Collective]) -> None:
-        # all is copied before any is written: what is sent may be part of what is received
-        sent = [step.sent.clone() for step in steps]
+        # what is sent may be part of what is received: it is copied before anything is written
+        written = {step.received.untyped_storage().data_ptr() for step in steps}
+        sent = [
+            step.sent.clone() if step.sent.untyped_storage().data_ptr() in written else step.sent
+            for step in steps
+        ]
+        targets: list[torch.Tensor] = []
+        sources: list[torch.Tensor] = []
         for place, step in zip(self.places, steps, strict=True):
             peers = place.ranks(step.level)
-            parts = step.received.view(len(peers), -1)
             own = peers.index(place.rank)
-            for part, peer in zip(parts, peers, strict=True):
+            targets += step.received.view(len(peers), -1)
+            for peer in peers:
                 gathers = step.kind == "all_gather"
-                part.copy_(sent[peer].view(-1) if gathers else sent[peer].view(len(peers), -1)[own])
+                sources.append(
+                    sent[peer].view(1 if gathers else len(peers), -1)[0 if gathers else own]
+                )
+        # one launch for all on a GPU
+        torch._foreach_copy_(targets, sources)
 
 
 def check_ranks_per_node(ranks_per_node: int, world_size: int) -> None:

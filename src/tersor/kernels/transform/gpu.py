@@ -8,13 +8,14 @@ between threads: they pass through shared memory once, and memory access stays c
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.runtime.gpu.launch import launch
 from tersor.kernels.transform.reference import ORDER
 
 _ROWS: Final = 64
@@ -206,19 +207,17 @@ def transform_into(
     num_tiles = ceil_div(out.numel(), ORDER * _ROWS)
     if num_tiles == 0:
         return
-    launch: Any = _hadamard_kernel[(num_tiles,)]
     with torch.cuda.device_of(x):
         launch(
+            _hadamard_kernel,
+            num_tiles,
             carrier(x),
             None if base is None else carrier(base),
             x.numel(),
             carrier(out),
             out.numel(),
-            FACTOR=ORDER**-1 if inverse else 1.0,
-            ADD=add,
-            ROWS=_ROWS,
+            constants={"FACTOR": ORDER**-1 if inverse else 1.0, "ADD": add, "ROWS": _ROWS},
             num_warps=_ROWS // 32,
-            enable_fp_fusion=False,
         )
 
 

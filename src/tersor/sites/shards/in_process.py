@@ -157,21 +157,25 @@ class _Unit:
 
     def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return [num_ranks, size]: what each rank has of all tensors, in the dtype of the weights."""
-        sizes = [_shard_size(x, self._num_ranks) for x in tensors]
-        like = self._own[0]
-        flat = torch.zeros(self._num_ranks, sum(sizes), device=like.device, dtype=like.dtype)
-        for part, tensor in zip(flat.split(sizes, 1), tensors, strict=True):
-            for row, values in zip(
-                part, tensor.reshape(-1).split(part.shape[1] or 1), strict=False
-            ):
-                row[: values.numel()] = values
-        return flat
+        parts = [self._by_rank(x) for x in tensors]
+        return torch.cat(parts, 1).to(self._own[0].dtype)
+
+    def _by_rank(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return [num_ranks, size]: the shards of a tensor, with zeros for padding."""
+        missing = self._num_ranks * _shard_size(tensor, self._num_ranks) - tensor.numel()
+        flat = tensor.reshape(-1)
+        if missing:
+            flat = nn.functional.pad(flat, (0, missing))
+        return flat.view(self._num_ranks, -1)
 
     def _unflat(self, flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
         """Write [num_ranks, size] back to tensors."""
         sizes = [_shard_size(x, self._num_ranks) for x in tensors]
         for part, tensor in zip(flat.split(sizes, 1), tensors, strict=True):
-            tensor.view(-1).copy_(part.reshape(-1)[: tensor.numel()])
+            if part.numel() == tensor.numel():
+                tensor.view(self._num_ranks, -1).copy_(part)
+            else:
+                tensor.view(-1).copy_(part.reshape(-1)[: tensor.numel()])
 
     def collect(self, rank: int) -> None:
         grads = {k: p.grad for k, p in enumerate(self.used) if p.grad is not None}
@@ -224,7 +228,7 @@ class _Unit:
                 used.copy_(own)
             return
         flat = self._flat(self._own).to(self.used[0].dtype)
-        outs = [torch.empty_like(flat) for _ in self._gathers]
+        outs = [x.memory_for(flat.numel(), flat.dtype, flat.device) for x in self._gathers]
         exchanges = [
             gather.all_gather(x, out, change)
             for gather, x, out in zip(self._gathers, flat, outs, strict=True)
@@ -233,7 +237,7 @@ class _Unit:
         exchanges[0] = stats.weights.counted(exchanges[0], place, flat.device)
         self._ranks.run(exchanges)
         # all ranks gathered the same
-        self._unflat(outs[0], self.used)
+        self._unflat(outs[0].view(flat.shape), self.used)
 
     def parts(self) -> dict[str, Sequence[Stateful]]:
         """Return what has a state."""

@@ -6,7 +6,7 @@ small and very large ones, and data that does not start at a multiple of four by
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -14,6 +14,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
+from tersor.kernels.runtime.gpu.launch import launch
 from tersor.kernels.transform.gpu import carrier, load_values, store_values
 
 _CHUNK: Final = 2048
@@ -22,6 +23,8 @@ _LARGEST_8, _LARGEST_4 = tl.constexpr(largest_scale(8)), tl.constexpr(largest_sc
 HASH_STEP = tl.constexpr(0x9E3779B1)
 # added to a float32 below 2**22, this leaves the nearest integer in the low bits, ties to even
 _MAGIC, MAGIC_BITS = tl.constexpr(1.5 * 2.0**23), tl.constexpr(0x4B400000)
+# Triton's interpreter cannot run PTX
+_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 class PackedGroups(NamedTuple):
@@ -74,16 +77,30 @@ def _shifted(scaled, hashes, high):
 
 
 @triton.jit
+def _floor_bits(values):
+    """Return int32 ``MAGIC_BITS`` plus the largest integers not above values below 2**22.
+
+    ``tl.floor`` takes a negative subnormal for zero on a GPU. To add ``_MAGIC`` rounding down is one
+    instruction of four: stochastic rounding with Hadamard is bound by instructions, 27 a value.
+    """
+    if _INTERPRETED:
+        lifted = values + _MAGIC
+        # the sign is set where the nearest integer lies above
+        above = (values - (lifted - _MAGIC)).to(tl.int32, bitcast=True) >> 31
+        result = lifted.to(tl.int32, bitcast=True) + above
+    else:
+        result = tl.inline_asm_elementwise(
+            "add.rm.f32 $0, $1, 0f4B400000;", "=r,r", [values], tl.int32, is_pure=True, pack=1
+        )
+    return result
+
+
+@triton.jit
 def _rounded(values, inverse, hashes, high, STOCHASTIC: tl.constexpr):
     """Return int32 ``MAGIC_BITS`` plus codes; for values that are not finite, far from any code."""
     scaled = values * inverse
     if STOCHASTIC:
-        shifted = _shifted(scaled, hashes, high)
-        lifted = shifted + _MAGIC
-        # the sign is set where the nearest integer lies above; tl.floor takes a negative subnormal
-        # for zero on a GPU
-        above = (shifted - (lifted - _MAGIC)).to(tl.int32, bitcast=True) >> 31
-        result = lifted.to(tl.int32, bitcast=True) + above
+        result = _floor_bits(_shifted(scaled, hashes, high))
     else:
         result = (scaled + _MAGIC).to(tl.int32, bitcast=True)
     return result
@@ -244,9 +261,13 @@ def quantize_any_group(
     """
     scales, data = out
     groups, chunk = _tile(group)
-    launch: Any = _quantize_kernel[(ceil_div(scales.numel(), groups),)]
+    constants = {
+        "NBITS": nbits, "STOCHASTIC": seed is not None, "GROUPS": groups, "CHUNK": chunk,
+    }  # fmt: skip
     with torch.cuda.device_of(x):
         launch(
+            _quantize_kernel,
+            ceil_div(scales.numel(), groups),
             carrier(x),
             None if base is None else carrier(base),
             x.numel(),
@@ -255,11 +276,8 @@ def quantize_any_group(
             scales.numel(),
             group,
             *(seed or (0, 0)),
-            NBITS=nbits,
-            STOCHASTIC=seed is not None,
-            GROUPS=groups,
-            CHUNK=chunk,
-            enable_fp_fusion=False,
+            constants=constants,
+            num_warps=4,
         )
 
 
@@ -276,18 +294,16 @@ def dequantize_any_group(
     groups, chunk = _tile(group)
     num_chunks = ceil_div(group // 2, chunk)
     num_groups = scales.shape[1]
-    launch: Any = _dequantize_kernel[(ceil_div(num_groups, groups) * num_chunks,)]
     with torch.cuda.device_of(data):
         launch(
+            _dequantize_kernel,
+            ceil_div(num_groups, groups) * num_chunks,
             PackedGroups.of(data, scales),
             num_groups,
             group,
             num_chunks,
             carrier(out),
             out.numel(),
-            NBITS=nbits,
-            ADD=add,
-            GROUPS=groups,
-            CHUNK=chunk,
-            enable_fp_fusion=False,
+            constants={"NBITS": nbits, "ADD": add, "GROUPS": groups, "CHUNK": chunk},
+            num_warps=4,
         )

@@ -31,6 +31,7 @@ from tersor.kernels.group.gpu.tile import (
 )
 from tersor.kernels.group.layout import as_matrix, is_held_whole, outputs, row_strides
 from tersor.kernels.group.reference import by_sender
+from tersor.kernels.runtime.gpu.launch import launch
 from tersor.kernels.transform.gpu import carrier, transform_into
 
 
@@ -114,8 +115,10 @@ def _launch(
     kernel: Any, num_rows: int, num_tiles: int, group: int, *arguments: Any, **constants: Any
 ) -> None:
     """Run a kernel with one program for each tile of whole groups of each row."""
-    constants |= {"GROUP": group, "ROWS": num_rows_of(group), "num_warps": num_warps_of(group)}
-    kernel[(num_rows * num_tiles,)](*arguments, **constants, enable_fp_fusion=False)
+    constants |= {"GROUP": group, "ROWS": num_rows_of(group)}
+    launch(
+        kernel, num_rows * num_tiles, *arguments, constants=constants, num_warps=num_warps_of(group)
+    )
 
 
 def _num_tiles(num_groups: int, group: int) -> int:
