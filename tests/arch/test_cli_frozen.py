@@ -57,7 +57,7 @@ def _remove(tree: Any) -> None:
 
 
 def _require(tree: Any) -> None:
-    tree.commands["bench"].commands["accuracy"].params[0].required = True
+    tree.commands["bench"].commands["accuracy"].commands["dlrm"].params[0].required = True
 
 
 def _repeat(tree: Any) -> None:
@@ -66,7 +66,7 @@ def _repeat(tree: Any) -> None:
 
 
 def _default(tree: Any) -> None:
-    tree.commands["bench"].commands["accuracy"].params[0].default = "other"
+    tree.commands["bench"].commands["accuracy"].commands["dlrm"].params[0].default = "other"
 
 
 def _verb(tree: Any) -> None:

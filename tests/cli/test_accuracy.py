@@ -1,4 +1,4 @@
-"""``tersor bench accuracy`` says of each metric what the pairs show; the trainings are made up."""
+"""``tersor bench accuracy dlrm`` says of each metric what the pairs show; the trainings are made up."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pairs(monkeypatch):
     return found
 
 
-OPTIONS = ("bench", "accuracy", "--samples", "512", "--max-rows", "30", "--batch", "64")
+OPTIONS = ("bench", "accuracy", "dlrm", "--samples", "512", "--max-rows", "30", "--batch", "64")
 
 
 def test_each_metric_is_judged_by_its_interval(tersor, pairs) -> None:

@@ -22,6 +22,7 @@ from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.row_checks import Count, checked, is_number, require, text_of
 from tersor.bench.core.shard_times import ShardPart, ShardTimes
 from tersor.bench.core.timing import Percentiles
+from tersor.bench.core.training_facts import TrainingFacts
 from tersor.errors import CorruptDataError, SpecError
 
 SCHEMA: Final = 1
@@ -238,7 +239,9 @@ class ResultRow(
         values = {k: v for k, v in config.items() if k != "schema" and k not in _DERIVED}
         if "kind" not in values:
             values = _with_kind(values)
-        row: ResultRow = checked(values, ResultRow | ExchangeRow | LookupRow | ShardRow)
+        row: ResultRow = checked(
+            values, ResultRow | ExchangeRow | LookupRow | ShardRow | TrainingRow
+        )
         return row
 
 
@@ -310,6 +313,28 @@ class ShardRow(ResultRow, frozen=True, kw_only=True, tag="shards"):
         if part is None or part.link_nbytes is None or not far or not self.num_values:
             return None
         return 8 * part.link_nbytes / (far * self.num_values)
+
+
+class TrainingRow(ResultRow, frozen=True, kw_only=True, tag="training"):
+    """A whole training with one setting, which ``codec`` names; ``input`` is the model and its data.
+
+    ``num_values`` is the number of weights. ``original_nbytes`` is what the first rank received, had nothing
+    been compressed, and ``encoded_nbytes`` what it did receive; both are 0 where nothing counted them.
+    ``encode_s`` and ``decode_s`` are zero.
+
+    Attributes:
+        training: its seed and length, and its curve.
+    """
+
+    training: TrainingFacts
+
+    def times(self) -> dict[str, Percentiles]:
+        """Return nothing: what a training is measured for is its quality."""
+        return {}
+
+    def traits(self) -> dict[str, str]:
+        """Return what a page can choose rows by."""
+        return {**super().traits(), "seed": str(self.training.seed)}
 
 
 def _with_kind(values: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tersor.bench.core.rows import ShardRow
-from tersor.bench.plots import Bar, bar_chart
+from tersor.bench.plots import Bar, bar_chart, line_chart
 from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.links import Links
 from tersor.bench.report.runs import RowsRun, Run
 from tersor.bench.report.section import Section
+from tersor.bench.shards.accuracy import BASELINE
 from tersor.bench.shards.contenders import GLOO_NOTE, OURS
+from tersor.bench.shards.losses import LOSS_COLUMNS, LossPlace, loss_cells, loss_places
 from tersor.bench.shards.tables import SHARD_COLUMNS, shard_cells, shard_places
 
 
@@ -56,3 +58,55 @@ def _figures(run: str, rows: Sequence[ShardRow]) -> list[Figure]:
         caption = "Median of the slowest rank's steps."
         figures.append(Figure(slug(run, "tokens", named), svg, caption, bool(figures)))
     return figures
+
+
+def losses_section(run: Run, _links: Links) -> Section | None:
+    """Return the curves of every scheme, how they leave exact ones, and the loss at the end."""
+    rows = run.rows if isinstance(run, RowsRun) else []
+    places = list(loss_places(rows))
+    if not places:
+        return None
+    section = Section(" ".join(_loss_sentence(place) for place in places))
+    section.heading("Loss by scheme")
+    for place in places:
+        section.show(*_loss_figures(run.name, place))
+    return section.table("Validation loss at the end", LOSS_COLUMNS, loss_cells(rows))
+
+
+def _loss_sentence(place: LossPlace) -> str:
+    said = []
+    for scheme in place.rows:
+        change = None if scheme == BASELINE else place.change(scheme)
+        if change is not None:
+            said.append(f"{scheme} {change.mean:+.2f} %")
+    words = (
+        f"change of the loss against exact exchanges: {', '.join(said)}" if said else "exact only"
+    )
+    return f"{place.model}, {place.place}: {words}."
+
+
+def _loss_figures(run: str, place: LossPlace) -> list[Figure]:
+    named = f"{place.model}, {place.place}"
+    curves = {scheme: place.curve(scheme) for scheme in place.rows}
+    exact = dict(curves.get(BASELINE, []))
+    changes = {
+        scheme: [(step, 100 * (loss / exact[step] - 1)) for step, loss in points if step in exact]
+        for scheme, points in curves.items()
+        if scheme != BASELINE
+    }
+    means = "Mean over seeds, on the validation text."
+    return [
+        Figure(
+            slug(run, "loss", named),
+            line_chart(f"Loss: {named}", "step", curves, y_label="loss", dashed=[BASELINE]),
+            means,
+        ),
+        Figure(
+            slug(run, "loss-change", named),
+            line_chart(
+                f"Change of the loss: {named}", "step", changes, y_label="change in %",
+                level=(0.0, "exact"),
+            ),
+            means,
+        ),
+    ]  # fmt: skip

@@ -64,7 +64,7 @@ def gpt(
     schedule = session.schedule(log_every, eval_every, eval_samples, checkpoint_every)
     known: dict[str, Any] = {"accumulation": accumulation, "dtype": dtype, "seed": seed}
     known |= {"scheme": scheme, "ranks": ranks, "ranks_per_node": ranks_per_node or 0}
-    config = _config(preset, length, steps, batch, rate, decay_steps, known)
+    config = gpt_config(preset, length, steps, batch, rate, decay_steps, known)
     source = open_text(
         data,
         validation=validation,
@@ -85,7 +85,7 @@ def gpt(
     return run_training(session, schedule, make_run, show)
 
 
-def _config(
+def gpt_config(
     preset: str, length: int | None, steps: int, batch: int | None, rate: float | None,
     decay_steps: int | None, known: dict[str, Any],
 ) -> GptConfig:  # fmt: skip

@@ -224,8 +224,7 @@ class _Unit:
     @torch.no_grad()
     def gather(self, stats: ShardStats, change: Change) -> None:
         if not self._gathers:
-            for used, own in self.pairs():
-                used.copy_(own)
+            torch._foreach_copy_(list[torch.Tensor](self.used), list[torch.Tensor](self._own))
             return
         flat = self._flat(self._own).to(self.used[0].dtype)
         outs = [x.memory_for(flat.numel(), flat.dtype, flat.device) for x in self._gathers]

@@ -21,6 +21,7 @@ from tersor.errors import SpecError
 from tersor.sites import shards
 from tersor.sites.shards import LocalShards, ShardCompression
 from tersor.workloads.data.tokens import TokenSource, num_windows, training_starts, windows
+from tersor.workloads.gpt.captured import CapturedGradients
 from tersor.workloads.gpt.config import GptConfig
 from tersor.workloads.gpt.metrics import GptMetrics
 from tersor.workloads.gpt.schemes import SCHEMES
@@ -72,6 +73,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self._part_size = self._size_of_parts()
         self.model = self._made_model()
         self._exchanges = self._made_exchanges()
+        self._captured: CapturedGradients | None = None
         self.optimizer = self._made_optimizer()
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
@@ -141,7 +143,9 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
         ]
         rate = self.config.learning_rate
-        return torch.optim.AdamW(groups, lr=rate, betas=_BETAS, eps=_EPSILON)
+        # by default torch makes a pass over the weights for each operation: 5 ms for 125M on an H200
+        is_fused = self.device.type == "cuda"
+        return torch.optim.AdamW(groups, lr=rate, betas=_BETAS, eps=_EPSILON, fused=is_fused)
 
     def batch(self, step: int) -> torch.Tensor:
         """Return this rank's sequences of a step, int64 [sequences, context + 1]."""
@@ -162,7 +166,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             shares = batch.split(len(batch) // local.world_size)
             total = torch.zeros((), device=self.device)
             for rank, share in enumerate(shares):
-                total += self._add_gradients(share)
+                total += self._gradients_of(share)
                 local.collect(rank)
             total /= len(shares)
             local.reduce()
@@ -174,6 +178,15 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         if isinstance(local, LocalShards):
             local.gather()
         return float(total)
+
+    def _gradients_of(self, share: torch.Tensor) -> torch.Tensor:
+        """Compute the gradient of one of the ranks in this process; return its mean loss."""
+        if self.device.type != "cuda":
+            return self._add_gradients(share)
+        if self._captured is None:
+            parameters = list(self.model.parameters())
+            self._captured = CapturedGradients(self._add_gradients, parameters, share)
+        return self._captured(share)
 
     def _add_gradients(self, sequences: torch.Tensor) -> torch.Tensor:
         """Compute the gradient of a rank's share of a batch, part by part; return its mean loss."""

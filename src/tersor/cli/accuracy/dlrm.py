@@ -1,4 +1,4 @@
-"""``tersor bench accuracy``: does compression change what a model learns?"""
+"""``tersor bench accuracy dlrm``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Pairs = list[Pair[DlrmOutcome]]
 
 
-def accuracy(
+def dlrm(
     data: Annotated[str, option("--data", "synthetic, or a Criteo log.", "LOG")] = "synthetic",
     seeds: Annotated[int, option("--seeds", "Pairs of trainings, seeds 0 to N - 1.", "N")] = 5,
     steps: Annotated[int | None, option("--steps", "Steps; default: one epoch.", "N")] = None,

@@ -1,0 +1,195 @@
+"""The ``accuracy-gpt`` suite: the same training of a GPT with every scheme, seed by seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from statistics import median
+from threading import Lock
+from typing import Any, Final
+
+import torch
+
+from tersor.bench.core import machine
+from tersor.bench.core.blocks import Estimate, Quality
+from tersor.bench.core.outcome import SuiteOutcome, ignore
+from tersor.bench.core.rows import ResultRow, TrainingRow, row_identity
+from tersor.bench.core.timing import Percentiles
+from tersor.bench.core.training_facts import TrainingFacts
+from tersor.errors import SpecError
+from tersor.workloads.data.tokens import TokenSource
+from tersor.workloads.gpt import GptConfig, GptRun
+from tersor.workloads.gpt.schemes import SCHEMES
+from tersor.workloads.training.comparison import train_settings
+from tersor.workloads.training.judgement import Outcome
+
+SUITE: Final = "accuracy-gpt"
+BASELINE: Final = "exact"
+DEFAULT_SCHEMES: Final = (BASELINE, "direct", "qwd", "ulq", "tlq", "tlq-hs", "both")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccuracyConfig:
+    """What to train.
+
+    Attributes:
+        training: what all trainings share. Its scheme and seed are replaced; more than one of its ``ranks``
+            share one process.
+        model: name of the model.
+        schemes: of ``SCHEMES``; ``exact``, which the others are compared with, is always trained.
+        seeds: each scheme is trained with every one.
+        processes: that train together, through gloo; 1 where ``training`` has ranks in one process.
+        device: of the trainings.
+        jobs: trainings that run at the same time.
+        num_evals: points of each curve.
+    """
+
+    training: GptConfig
+    model: str
+    schemes: tuple[str, ...] = DEFAULT_SCHEMES
+    seeds: tuple[int, ...] = (0, 1, 2)
+    processes: int = 1
+    device: str = "cpu"
+    jobs: int = 1
+    num_evals: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained."""
+        for name in self.schemes:
+            if name not in SCHEMES:
+                raise SpecError(f"schemes are {', '.join(SCHEMES)}, not {name!r}")
+        if not self.seeds or min(self.processes, self.jobs, self.num_evals) < 1:
+            raise SpecError("name at least one seed, process, job and evaluation")
+        if self.num_ranks < 2:
+            raise SpecError("ranks exchange nothing when there is one; give two or more")
+        if self.processes > 1 and self.training.ranks > 1:
+            raise SpecError("ranks share one process or have one each; give one of both numbers")
+        object.__setattr__(self, "schemes", tuple(dict.fromkeys((BASELINE, *self.schemes))))
+
+    @property
+    def num_ranks(self) -> int:
+        """How many train together."""
+        return max(self.processes, self.training.ranks)
+
+    def config(self, scheme: str, seed: int) -> GptConfig:
+        """Return what one training is told."""
+        return replace(self.training, scheme=scheme, seed=seed)
+
+
+def run_accuracy(
+    config: AccuracyConfig,
+    source: TokenSource,
+    *,
+    done: frozenset[str] = frozenset(),
+    on_row: Callable[[ResultRow], None] = ignore,
+    on_note: Callable[[str], None] = ignore,
+    progress: Callable[[int, int, str], None] = ignore,
+) -> SuiteOutcome:
+    """Train every scheme with every seed.
+
+    Args:
+        config: the plan.
+        source: of all trainings.
+        done: keys of rows that exist already, whose trainings are not repeated.
+        on_row: called with the row of each training when it is done; write it to disk here.
+        on_note: called with one sentence for each thing a reader must know.
+        progress: called with (steps done, all steps, a word).
+
+    Raises:
+        ExchangeError: a training failed; those that run with it end first.
+    """
+    outcome = SuiteOutcome(done, on_row, on_note)
+    suite = _Suite(config, source)
+    wanted = [one for one in suite.trainings() if not outcome.is_done(suite.identity(*one))]
+    counts, lock = [0] * len(wanted), Lock()
+    steps = config.training.steps
+
+    def train(number: int) -> TrainingRow:
+        scheme, seed = wanted[number]
+
+        def show(step: int, _: int, word: str) -> None:
+            with lock:
+                counts[number] = step
+                progress(sum(counts), steps * len(wanted), f"seed {seed}, {word}")
+
+        return suite.row(scheme, seed, show)
+
+    with ThreadPoolExecutor(config.jobs) as pool:
+        found = [pool.submit(train, number) for number in range(len(wanted))]
+        try:
+            for future in as_completed(found):
+                outcome.add(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return outcome
+
+
+class _Suite:
+    """One plan on one text."""
+
+    def __init__(self, config: AccuracyConfig, source: TokenSource) -> None:
+        self.config, self.source = config, source
+
+    def trainings(self) -> Iterator[tuple[str, int]]:
+        """Yield scheme and seed of each training: a seed is compared as soon as possible."""
+        for seed in self.config.seeds:
+            for scheme in self.config.schemes:
+                yield scheme, seed
+
+    def identity(self, scheme: str, seed: int) -> dict[str, Any]:
+        """Return the identifying fields of a row."""
+        given, chosen = self.config.config(scheme, seed), SCHEMES[scheme]
+        parts = {"weights": chosen.weights, "gradients": chosen.gradients}
+        spec = {name: None if part is None else asdict(part) for name, part in parts.items()}
+        return row_identity(
+            suite=SUITE, codec=scheme, version=version("tersor"),
+            spec={**spec, "training": given.to_config()}, input=self.config.model,
+            device=self.config.device, num_values=given.shape.num_parameters,
+            group=f"seed {seed}, {self.source.name}",
+        )  # fmt: skip
+
+    def row(self, scheme: str, seed: int, progress: Callable[[int, int, str], None]) -> TrainingRow:
+        """Train once."""
+        config, given = self.config, self.config.config(scheme, seed)
+        found: Outcome = train_settings(
+            {scheme: partial(GptRun, given, self.source, config.device)},
+            ranks=config.processes,
+            eval_every=max(1, given.steps // config.num_evals),
+            progress=progress,
+        )[scheme]
+        received = _received(found.lines)
+        return TrainingRow(
+            **self.identity(scheme, seed),
+            original_nbytes=received[0],
+            encoded_nbytes=received[1],
+            worst_error=None,
+            error_bound=None,
+            encode_s=Percentiles(0.0, 0.0, 0.0),
+            decode_s=Percentiles(0.0, 0.0, 0.0),
+            quality=Quality(loss=Estimate(mean=found.metrics["loss"])),
+            versions=machine.versions(),
+            machine=machine.machine(torch.device(config.device)),
+            training=TrainingFacts(
+                seed=seed,
+                steps=given.steps,
+                batch=given.batch,
+                num_ranks=config.num_ranks,
+                ranks_per_node=given.ranks_per_node or config.num_ranks,
+                curve=[(x["step"], x["loss"]) for x in found.lines if x["kind"] == "eval"],
+                step_s=median(x["step_s"] for x in found.lines if x["kind"] == "train"),
+            ),
+        )
+
+
+def _received(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """Return what the first rank would have received, and what it did."""
+    totals = [line[what] for line in lines for what in ("weights", "gradients") if what in line]
+    levels = [level for total in totals for level in total["levels"].values()]
+    original, encoded = (
+        sum(level[name] for level in levels) for name in ("original_nbytes", "encoded_nbytes")
+    )
+    return original, encoded

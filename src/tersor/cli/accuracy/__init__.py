@@ -1,0 +1,15 @@
+"""``tersor bench accuracy``: does compression change what a model learns? One file per model."""
+
+import typer
+
+from tersor.cli.accuracy.dlrm import dlrm
+from tersor.cli.accuracy.gpt import gpt
+
+app = typer.Typer(help="Train the same model with and without compression, over several seeds.")
+app.command()(dlrm)
+app.command()(gpt)
+
+
+@app.callback()
+def _accuracy() -> None:
+    """Train the same model with and without compression, over several seeds."""
