@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 from tersor.bench.core.outcome import SuiteOutcome
+from tersor.bench.kernels.operations.plan import OPERATIONS
 from tersor.bench.peers import PEERS, load_peer
 from tersor.cli.bench import show_rows
 from tersor.cli.screen import Screen
 from tersor.codecs import registry
 from tersor.errors import BackendUnavailableError
+from tersor.kernels.group import group_dequantize
 from tests.bench.core.test_rows import make_row
 from tests.bench.planted import JustOver
 
@@ -67,6 +69,32 @@ def test_a_codec_that_breaks_its_bound_is_refused(tersor, monkeypatch) -> None:
     assert done.json["rows"] == []
     assert len(done.json["refusals"]) == 2
     assert "refused" in done.err
+
+
+def test_fused_operations_can_be_asked_for_alone(tersor) -> None:
+    command = ("bench", "kernels", "--smoke", "--peers", "none", "--threads", "1")
+    found = tersor.ok(*command, "--codecs", "groups", "--json").json
+    assert [row["codec"] for row in found["rows"]] == list(OPERATIONS)
+    assert {row["kind"] for row in found["rows"]} == {"operation"}
+    done = tersor.ok(*command, "--codecs", "add4,difference4-stochastic", "--output", "rows.jsonl")
+    assert "Fused operations on groups" in done.out
+    assert "difference4-stochastic" in done.out
+    assert "add4-bf16" not in done.out
+    asked = ("--codecs", "add4", "--inputs", "field")
+    assert "add gradients to the inputs" in tersor.refused(*command, *asked)
+
+
+def test_an_operation_with_other_bytes_than_the_reference_fails_the_command(
+    tersor, monkeypatch
+) -> None:
+    monkeypatch.setitem(group_dequantize._loaded, "cpu", lambda *_: None)
+    command = ("bench", "kernels", "--smoke", "--peers", "none", "--threads", "1", "--json")
+    done = tersor(*command, "--codecs", "add4,quantize4")
+    assert done.code == 1
+    assert [row["codec"] for row in done.json["rows"]] == ["quantize4"]
+    assert done.json["refusals"] == [
+        "add4 on 1 MiB is refused: its bytes are not those of the reference"
+    ]
 
 
 def test_memory_is_measured(tersor) -> None:

@@ -56,7 +56,7 @@ def kernels(
     ] = None,
     codecs: Annotated[
         str | None,
-        option("--codecs", "Our codecs; default: all that compete.", "ID,..."),
+        option("--codecs", "Our codecs; groups: fused operations; default: all.", "ID,..."),
     ] = None,
     peers: Annotated[
         str | None,

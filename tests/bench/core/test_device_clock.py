@@ -13,7 +13,7 @@ from tersor.bench.core.footprint import count_launches, kernels_within, peak_mem
 from tersor.bench.core.inputs import make_input
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.subject import Subject, copies_needed
-from tersor.bench.core.timing import CudaClock, HostClock, clock_of, measure_interleaved
+from tersor.bench.core.timing import CudaClock, HostClock, LoopClock, clock_of, measure_interleaved
 from tersor.bench.core.trial import run_trial, time_trials
 from tersor.bench.peers.memcpy import DeviceCopy
 
@@ -72,6 +72,19 @@ def test_the_cache_is_emptied_before_the_first_event_and_the_second_is_waited_fo
 def test_the_host_gets_more_time_to_queue_many_tensors(log):
     clock_of(CUDA, has_many_tensors=True).seconds(lambda: None)
     assert log.count("read") == 160
+
+
+def test_a_loop_is_timed_from_an_idle_device_until_it_is_idle_again(monkeypatch):
+    seen, now = [], iter([10.0, 11.0])
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: seen.append("wait"))
+
+    def read():
+        seen.append("clock")
+        return next(now)
+
+    monkeypatch.setattr(timing.time, "perf_counter", read)
+    assert LoopClock(CUDA, num_calls=4).seconds(lambda: seen.append("call")) == 0.25
+    assert seen == ["wait", "clock", *["call"] * 4, "wait", "clock"]
 
 
 def test_the_host_s_clock_is_for_the_host():

@@ -9,6 +9,7 @@ import torch
 from tersor.bench.kernels import suite as kernels
 from tersor.bench.kernels.config import DEVICE_CODECS, Group, KernelsConfig
 from tersor.bench.kernels.device_inputs import DEVICE_INPUTS
+from tersor.bench.kernels.operations.plan import OPERATIONS
 from tersor.bench.kernels.suite import run_kernels
 from tersor.bench.kernels.variants import takes_bound
 from tersor.bench.peers import DEVICE_PEERS
@@ -34,12 +35,28 @@ def test_the_plan_for_cuda_has_its_own_inputs_sizes_codecs_peers_and_ten_rounds(
 
 
 def test_the_plan_for_the_cpu_is_the_default_one():
-    assert KernelsConfig.for_device("cpu") == KernelsConfig()
+    assert KernelsConfig.for_device("cpu") == KernelsConfig(operations=tuple(OPERATIONS))
 
 
 def test_what_is_asked_for_replaces_a_default_of_the_device():
     config = KernelsConfig.for_device("cuda", inputs=("field",), threads=(1, 2))
-    assert config == dataclasses.replace(KernelsConfig.for_device("cuda"), inputs=("field",))
+    usual = KernelsConfig.for_device("cuda")
+    assert config == dataclasses.replace(usual, inputs=("field",), operations=())
+
+
+def test_operations_are_chosen_by_the_names_of_codecs():
+    config = KernelsConfig.for_device("cpu", codecs=("add4", "flat", "difference4"))
+    assert (config.codecs, config.operations) == (("flat",), ("add4", "difference4"))
+    config = KernelsConfig.for_device("cuda", codecs=("groups",), peers=())
+    assert (config.codecs, config.operations) == ((), tuple(OPERATIONS))
+    assert config.groups() == [], "no input is made for codecs that are not measured"
+    assert KernelsConfig.for_device("cpu", codecs=("flat",)).operations == ()
+    assert KernelsConfig.for_device("cuda").operations == tuple(OPERATIONS)
+
+
+def test_an_operation_without_its_input_is_refused():
+    with pytest.raises(SpecError, match="add4 is measured on gradients; add gradients"):
+        KernelsConfig.for_device("cpu", codecs=("add4",), inputs=("field",))
 
 
 def test_smoke_is_small_on_every_device():
@@ -107,6 +124,7 @@ def test_every_codec_of_cuda_and_its_peers_give_a_row(nvcomp, monkeypatch):
     assert outcome.refusals == []
     # the fake has one algorithm that it refuses
     assert [note.split()[0] for note in outcome.notes] == ["nvcomp-snappy"]
-    assert {row.codec for row in outcome.rows} == {*DEVICE_CODECS, *peers[:3], "huffman-codes"}
+    codecs = {*DEVICE_CODECS, *peers[:3], "huffman-codes"}
+    assert {row.codec for row in outcome.rows} == {*codecs, *OPERATIONS}
     assert {row.device for row in outcome.rows} == {"cuda"}
     assert all(row.bound_held in (True, None) for row in outcome.rows)

@@ -19,6 +19,7 @@ from tersor.bench.core import machine
 from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lookup_facts import LookupFacts
+from tersor.bench.core.operation_cost import OperationCost
 from tersor.bench.core.row_checks import Count, checked, is_number, require, text_of
 from tersor.bench.core.shard_times import ShardPart, ShardTimes
 from tersor.bench.core.timing import Percentiles
@@ -34,6 +35,7 @@ COPY_NBYTES: Final = 2**30
 _DERIVED: Final = (
     "ratio", "encode_gbps", "decode_gbps", "memcpy_gbps", "ceiling_gbps", "bound_held",
 )  # fmt: skip
+_DERIVED_OF_OPERATIONS: Final = ("ceiling_share", "graph_ceiling_share")
 _KEY_FIELDS: Final = (
     "suite", "codec", "version", "spec", "input", "device", "num_values", "threads", "repeat",
     "group", "git_commit",
@@ -236,12 +238,12 @@ class ResultRow(
         """
         if not isinstance(config, Mapping) or config.get("schema") != SCHEMA:
             raise SpecError(f"a result row must be an object with schema {SCHEMA}")
-        values = {k: v for k, v in config.items() if k != "schema" and k not in _DERIVED}
+        derived = ("schema", *_DERIVED, *_DERIVED_OF_OPERATIONS)
+        values = {k: v for k, v in config.items() if k not in derived}
         if "kind" not in values:
             values = _with_kind(values)
-        row: ResultRow = checked(
-            values, ResultRow | ExchangeRow | LookupRow | ShardRow | TrainingRow
-        )
+        kinds = ResultRow | ExchangeRow | LookupRow | ShardRow | TrainingRow | OperationRow
+        row: ResultRow = checked(values, kinds)
         return row
 
 
@@ -335,6 +337,52 @@ class TrainingRow(ResultRow, frozen=True, kw_only=True, tag="training"):
     def traits(self) -> dict[str, str]:
         """Return what a page can choose rows by."""
         return {**super().traits(), "seed": str(self.training.seed)}
+
+
+class OperationRow(ResultRow, frozen=True, kw_only=True, tag="operation"):
+    """One fused operation, called in a loop.
+
+    ``codec`` names the operation. ``num_values`` are those that it quantizes, or that all senders sent,
+    and ``original_nbytes`` what they take as float32; ``encoded_nbytes`` has the scales and codes that it
+    reads or writes. ``encode_s`` and ``decode_s`` are both the time of a call as a loop of calls sees it,
+    with the host's share. ``num_launches`` and ``workspace_nbytes`` have one entry, ``"call"``.
+
+    Attributes:
+        operation: what it moves, and its time as a CUDA graph.
+    """
+
+    operation: OperationCost
+
+    def times(self) -> dict[str, Percentiles]:
+        """Return what was timed, by name."""
+        graph_s = self.operation.graph_s
+        return {"call": self.encode_s} | ({} if graph_s is None else {"graph": graph_s})
+
+    def moved_gbps(self, seconds: Percentiles) -> float:
+        """Return what a call reads and writes, per second."""
+        return self.operation.moved_nbytes / max(seconds.p50, 1e-12) / 1e9
+
+    @property
+    def ceiling_share(self) -> float | None:
+        """Bytes moved per second, as a share of what a copy moves: the device's, or memcpy on the CPU."""
+        return self._share(self.encode_s)
+
+    @property
+    def graph_ceiling_share(self) -> float | None:
+        """As ``ceiling_share``, of the CUDA graph."""
+        graph_s = self.operation.graph_s
+        return None if graph_s is None else self._share(graph_s)
+
+    def _share(self, seconds: Percentiles) -> float | None:
+        ceiling = self.ceiling_gbps
+        if ceiling is None and self.memcpy_gbps is not None:
+            ceiling = 2 * self.memcpy_gbps
+        return None if ceiling is None else self.moved_gbps(seconds) / ceiling
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the JSON form, with the shares."""
+        derived = {name: getattr(self, name) for name in _DERIVED_OF_OPERATIONS}
+        return {**super().to_config(), **derived}
 
 
 def _with_kind(values: dict[str, Any]) -> dict[str, Any]:

@@ -105,13 +105,13 @@ class Trial:
     def encode(self, place: BufferCopy) -> Any:
         """Encode the timed slices of one copy."""
         xs, error_bounds = place.xs[:: self._stride], self.error_bounds[:: self._stride]
-        with _threads(self.threads):
+        with with_threads(self.threads):
             return self.candidate.encode_all(xs, error_bounds)
 
     def decode(self, place: BufferCopy) -> Sequence[torch.Tensor]:
         """Decode the timed slices of one copy."""
         encoded = place.encoded[:: self._stride] if self.candidate.slow else place.encoded
-        with _threads(self.threads):
+        with with_threads(self.threads):
             return self.candidate.decode_all(encoded, place.outs[:: self._stride])
 
     def copy(self, place: BufferCopy) -> None:
@@ -192,7 +192,7 @@ def _run_place(
         for out in outs:
             out.fill_(torch.nan)
     device = xs[0].device
-    with _threads(threads):
+    with with_threads(threads):
         with peak_memory(device) as encoding:
             encoded = candidate.encode_all(xs, error_bounds)
         with peak_memory(device) as decoding:
@@ -265,7 +265,8 @@ def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str,
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def with_threads(count: int) -> Iterator[None]:
+    """Let torch and our kernels use ``count`` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

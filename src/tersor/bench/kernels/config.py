@@ -22,6 +22,7 @@ from tersor.bench.kernels.device_inputs import (
     make_device_input,
     sizes_of,
 )
+from tersor.bench.kernels.operations.plan import INPUT, OPERATIONS, split_names
 from tersor.bench.peers import DEVICE_PEERS, PEERS
 from tersor.errors import SpecError
 
@@ -47,6 +48,7 @@ class KernelsConfig:
         inputs: names from ``tersor.bench.core.inputs.INPUTS``, or on CUDA from ``DEVICE_INPUTS``.
         bounds: relative bounds; empty for each input's own.
         codecs: ids of registered codecs, or names from ``tersor.bench.kernels.variants.VARIANTS``.
+        operations: names from ``tersor.bench.kernels.operations.plan.OPERATIONS``.
         peers: names from ``tersor.bench.peers.peers_of(device)``.
         threads: thread counts for our codecs; peers use one.
         sizes: bytes of each input, powers of two; the look-ups on CUDA have a size of their own.
@@ -58,6 +60,7 @@ class KernelsConfig:
     inputs: tuple[str, ...] = DEFAULT_INPUTS
     bounds: tuple[float, ...] = ()
     codecs: tuple[str, ...] = DEFAULT_CODECS
+    operations: tuple[str, ...] = ()
     peers: tuple[str, ...] = tuple(PEERS)
     threads: tuple[int, ...] = (1, 2)
     sizes: tuple[int, ...] = (FULL_NBYTES,)
@@ -68,7 +71,7 @@ class KernelsConfig:
         """Refuse an empty or impossible plan."""
         if self.device not in ("cpu", "cuda"):
             raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
-        if not self.inputs or not self.sizes or not (self.codecs or self.peers):
+        if not self.inputs or not self.sizes or not (self.codecs or self.peers or self.operations):
             raise SpecError("name at least one input and one codec or peer to measure")
         if not self.threads or any(count < 1 for count in self.threads):
             raise SpecError(f"thread counts must be at least 1, not {list(self.threads)}")
@@ -77,7 +80,14 @@ class KernelsConfig:
 
     @classmethod
     def for_device(cls, device: str, **asked: Any) -> KernelsConfig:
-        """Return the full plan for a device, with what was asked for in place of its defaults."""
+        """Return the full plan for a device, with what was asked for in place of its defaults.
+
+        The ``codecs`` asked for may be names of operations, or ``groups`` for all of them.
+
+        Raises:
+            SpecError: the plan is impossible, or lacks the input of an operation that was asked for.
+        """
+        asked = _with_operations(asked)
         if device != "cuda":
             return cls(device=device, **asked)
         defaults: dict[str, Any] = {
@@ -102,13 +112,24 @@ class KernelsConfig:
             SpecError: an input does not exist on the device.
         """
         groups = []
-        for name in self.inputs:
+        for name in self.inputs if self.codecs or self.peers else ():
             sizes, own = self.sizes, bounds_of
             if self.device == "cuda":
                 sizes, own = sizes_of(name, self.sizes), device_bounds_of
             bounds: list[float | None] = [*(self.bounds or own(name)), None]
             groups += [Group(name, nbytes, bound) for nbytes in sizes for bound in bounds]
         return groups
+
+
+def _with_operations(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return the options with operations apart from codecs; by default all, if their input is measured."""
+    is_measured = INPUT in asked.get("inputs", (INPUT,))
+    if "codecs" not in asked:
+        return {"operations": tuple(OPERATIONS) if is_measured else (), **asked}
+    codecs, operations = split_names(asked["codecs"])
+    if operations and not is_measured:
+        raise SpecError(f"{operations[0]} is measured on {INPUT}; add {INPUT} to the inputs")
+    return {"operations": operations, **asked, "codecs": codecs}
 
 
 @dataclass(frozen=True, slots=True)

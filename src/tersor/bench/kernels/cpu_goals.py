@@ -12,6 +12,7 @@ from typing import Final
 from tersor.bench.core.goal import Goal, RowLookup, worst
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.kernels.memory import FULL_FILE_NBYTES
+from tersor.bench.kernels.operations.goals import cpu_operation_goals
 
 _F32_BITS: Final = 32
 
@@ -25,6 +26,7 @@ def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
         *_peer_goals(book),
         *(_entropy_goal(book, codec) for codec in ("huffman", "ans")),
         *_thread_goals(book),
+        *cpu_operation_goals(rows),
         _memory_goal([row for row in rows if row.suite == "memory"]),
     ]
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from tersor.bench.core.goal import Goal, RowLookup, worst
 from tersor.bench.core.rows import COPY_NBYTES, ResultRow
+from tersor.bench.kernels.operations.goals import device_operation_goals
 
 _INPUT: Final = "embeddings"
 _BOUND: Final = 0.03
@@ -49,7 +50,8 @@ def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     for bound, ratio in _ROWS_RATIOS:
         ratios = [(r.ratio, r) for r in _at(book, "rows-device", bound)]
         goals.append(worst(f"rows: ratio {ratio:g} at bound {bound:g}", ratio, ratios))
-    return [*goals, *_group_goals(book), *_chunk_goals(book)]
+    fused = device_operation_goals(rows)
+    return [*goals, *_group_goals(book), *fused, *_chunk_goals(book)]
 
 
 def _at(book: RowLookup, codec: str, bound: float) -> list[ResultRow]:

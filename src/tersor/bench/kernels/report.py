@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import OperationRow, ResultRow
 from tersor.bench.kernels import SUITES
 from tersor.bench.report.codec_figures import codec_figures
 from tersor.bench.report.links import Links, add_chooser, best_codecs
@@ -65,7 +65,7 @@ def _named(one: Measured) -> str:
 def codecs_section(run: Run, links: Links) -> Section | None:
     """Return a part per place: its figures, the codecs that suit each link, and all its rows."""
     rows = run.rows if isinstance(run, RowsRun) else []
-    rows = [row for row in rows if row.suite in SUITES]
+    rows = [row for row in rows if row.suite in SUITES and not isinstance(row, OperationRow)]
     if not rows:
         return None
     section = Section(_sentence(rows))

@@ -10,6 +10,7 @@ from tersor.bench.core.rows import ResultRow
 from tersor.bench.kernels import SUITES
 from tersor.bench.kernels.cpu_goals import evaluate_cpu_goals
 from tersor.bench.kernels.device_goals import evaluate_device_goals
+from tersor.bench.kernels.operations.tables import operations_block
 from tersor.bench.kernels.tables import kernels_tables, rows_block
 from tersor.bench.report.building import SectionMaker
 from tersor.bench.site import SiteBench
@@ -24,9 +25,10 @@ def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
 
 
 def _sections() -> list[SectionMaker]:
+    from tersor.bench.kernels.operations.report import operations_section
     from tersor.bench.kernels.report import codecs_section
 
-    return [codecs_section]
+    return [codecs_section, operations_section]
 
 
 KERNELS: Final = SiteBench(
@@ -34,6 +36,6 @@ KERNELS: Final = SiteBench(
     suites=SUITES,
     tables=kernels_tables,
     goals=_goals,
-    blocks={"rows": rows_block},
+    blocks={"rows": rows_block, "operations": operations_block},
     sections=_sections,
 )

@@ -2,7 +2,7 @@
 
 No speed is reported before the round trip was checked in this process. All candidates of one input
 and bound run in turn, each right after a memcpy of the same bytes, so that quotients hold on a
-machine whose speed drifts. On CUDA a large copy is timed in the same rounds.
+machine whose speed drifts. On CUDA a large copy is timed in the same rounds. Fused operations come last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from tersor.bench.core.rows import ResultRow, row_identity
 from tersor.bench.core.subject import Subject
 from tersor.bench.core.timing import clock_of, own_stream
 from tersor.bench.core.trial import launches_of, time_trials
-from tersor.bench.kernels.config import KernelsConfig
+from tersor.bench.kernels.config import Group, KernelsConfig
+from tersor.bench.kernels.operations.plan import INPUT
+from tersor.bench.kernels.operations.suite import OperationsRun
 from tersor.bench.kernels.variants import make_candidate, takes_bound
 from tersor.bench.peers import load_peers
 from tersor.errors import BackendUnavailableError
@@ -59,16 +61,22 @@ def run_kernels(
     outcome = SuiteOutcome(done, on_row, on_note)
     device = torch.device(config.device)
     groups = config.groups()
+    fused = [Group(INPUT, nbytes, None) for nbytes in config.sizes if config.operations]
+    num_groups = len(groups) + len(fused)
     made: tuple[str, int, BenchInput] | None = None
     with own_stream(device):
         suite = _Suite(config, outcome)
         for index, group in enumerate(groups):
-            on_group(index, len(groups), group.label)
+            on_group(index, num_groups, group.label)
             if made is None or made[:2] != (group.input, group.nbytes):
                 made = None
                 made = (group.input, group.nbytes, group.make(device))
             suite.run_group(made[2], group.relative_bound)
-    on_group(len(groups), len(groups), "done")
+        made = None
+        for index, group in enumerate(fused, start=len(groups)):
+            on_group(index, num_groups, f"fused operations, {group.label}")
+            suite.run_operations(group)
+    on_group(num_groups, num_groups, "done")
     return outcome
 
 
@@ -127,6 +135,15 @@ class _Suite:
             values = {**identity, **trial.row_values(subject, seconds)}
             row = ResultRow(**values, num_launches=count, note=trial.candidate.note)
             self.outcome.add(row)
+
+    def run_operations(self, group: Group) -> None:
+        """Check and time all fused operations at one size."""
+        config = self.config
+        run = OperationsRun(
+            config.operations, config.device, config.threads, config.rounds, config.warmup,
+            self.ceiling,
+        )  # fmt: skip
+        run.measure(group.make(self.device), self.outcome)
 
     def _identity(
         self, candidate: Candidate, made: BenchInput, relative_bound: float | None, threads: int

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from tersor.bench.core.blocks import TITLES
 from tersor.bench.core.goal import RowLookup
-from tersor.bench.core.rows import ResultRow
+from tersor.bench.core.rows import OperationRow, ResultRow
 from tersor.bench.core.tables import Cells, chosen, figure_cells, figure_names, markdown_table
+from tersor.bench.kernels.operations.tables import operation_rows, operation_table
 
 DEVICE_COLUMNS: Final = (
     "input", "codec", "bound", "ratio", "encode GB/s", "decode GB/s", "of ceiling", "launches",
@@ -114,18 +115,20 @@ def _kernels_cells(row: ResultRow, book: RowLookup) -> Cells:
 
 
 def kernels_tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
-    """Return a table for each device that codecs and peers were measured on."""
+    """Return a table for each device that codecs and peers were measured on, and one of operations."""
     tables: list[RenderableType] = []
     for table, is_device in ((kernels_table, False), (device_table, True)):
         measured = [r for r in rows if r.suite == "kernels" and (r.device == "cuda") == is_device]
         if measured:
             tables.append(table(measured))
+    if operation_rows(rows):
+        tables.append(operation_table(rows))
     return tables
 
 
 def rows_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the rows that a page asks for."""
-    rows = chosen(rows, options)
+    """Return the rows of codecs and peers that a page asks for."""
+    rows = [row for row in chosen(rows, options) if not isinstance(row, OperationRow)]
     names = figure_names(rows)
     columns = [*DEVICE_COLUMNS, *(TITLES[name] for name in names)]
     return markdown_table(

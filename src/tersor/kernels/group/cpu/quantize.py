@@ -88,6 +88,7 @@ def _staged_quantize_kernel(
     kind: int,
     subtract: bool,
     hadamard: bool,
+    is_f32: bool,
     group: int,
     rounding: Any,
     scales: Any,
@@ -95,7 +96,7 @@ def _staged_quantize_kernel(
     start: int,
     stop: int,
 ) -> None:
-    """Quantize groups ``[start, stop)`` of values of any float dtype."""
+    """Quantize groups ``[start, stop)`` of values of any float dtype; ``is_f32`` if that is float32."""
     num_groups = scales.size
     num_staged = max(1, _STAGE_VALUES // group)
     stage = np.empty((num_staged, group), dtype=np.float32)
@@ -107,10 +108,15 @@ def _staged_quantize_kernel(
         row_scales, row_data = _of_row(scales, row), _of_row(data, row).reshape(num_groups, -1)
         for first in range(begin, end, num_staged):
             count = min(num_staged, end - first)
-            staged = flat[: count * group]
-            read_stage(values, subtrahend, kind, subtract, first * group, staged)
-            if hadamard:
-                hadamard_rows(hadamards, np.float32(1), hadamards, 0, count * group // ORDER)
+            num_rows = count * group // ORDER
+            if hadamard and is_f32 and not subtract and (first + count) * group <= values.size:
+                # a pass through the cache less than staging first
+                hadamard_rows(values[first * group :], np.float32(1), hadamards, 0, num_rows)
+            else:
+                staged = flat[: count * group]
+                read_stage(values, subtrahend, kind, subtract, first * group, staged)
+                if hadamard:
+                    hadamard_rows(hadamards, np.float32(1), hadamards, 0, num_rows)
             at = (row * num_groups + first) * group
             targets = row_scales[first:], row_data[first:]
             quantize_groups(stage, bits, at, rounding, *targets, 0, count)
@@ -139,7 +145,8 @@ def group_quantize(
         return scales, data
     subtrahend = source if base is None else Rows.of(base.view(x.shape)).flat()
     kind = array_of(x.new_empty(0))[1]
-    staged = (source, subtrahend, kind, base is not None, hadamard, group, rounding, *targets)
+    how = (kind, base is not None, hadamard, x.dtype == torch.float32)
+    staged = (source, subtrahend, *how, group, rounding, *targets)
     threads.run(_staged_quantize_kernel, [(*staged, s, e) for s, e in parts])
     return scales, data
 

@@ -1,0 +1,87 @@
+"""The goals of fused operations, judged by the time of a call in a loop.
+
+On the CPU a share is that of memcpy in float32 values per second, with one thread; on CUDA that of
+the device's copy in bytes moved per second, from 64 MiB of float32 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from tersor.bench.core.goal import Goal, RowLookup, worst
+from tersor.bench.core.rows import OperationRow, ResultRow
+from tersor.bench.kernels.operations.plan import OPERATIONS
+from tersor.bench.kernels.operations.tables import operation_rows
+
+_CPU_SHARE: Final = 0.30
+_LEAST_NBYTES: Final = 64 * 2**20
+_HADAMARD_SPEED: Final = 0.97
+"""Of quantizing without it: it is to cost less than 3 %."""
+_FUSED: Final = {
+    "differences": [name for name, one in OPERATIONS.items() if one.kind == "difference"],
+    "additions": [name for name, one in OPERATIONS.items() if one.kind == "add"],
+    "quantizing with Hadamard": [name for name in OPERATIONS if name.startswith("hadamard")],
+    "sums": [name for name, one in OPERATIONS.items() if one.kind == "sum"],
+    "requantized sums": [name for name, one in OPERATIONS.items() if one.kind == "requantize"],
+}
+"""All that is more than quantizing alone, in families that are judged together."""
+_DEVICE_SHARES: Final = (
+    (
+        "stochastic differences",
+        0.90,
+        [n for n in _FUSED["differences"] if OPERATIONS[n].stochastic],
+    ),
+    (
+        "stochastic quantizing with Hadamard",
+        0.90,
+        [n for n in _FUSED["quantizing with Hadamard"] if OPERATIONS[n].stochastic],
+    ),
+    ("additions", 0.85, _FUSED["additions"]),
+    ("requantized sums", 0.85, _FUSED["requantized sums"]),
+)
+
+
+def cpu_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    """Judge every family on the CPU by its slowest operation with one thread."""
+    book = RowLookup(operation_rows(rows))
+    goals = []
+    for family, names in _FUSED.items():
+        found = [row for row in _named(book, names) if row.memcpy_gbps]
+        values = [(row.encode_gbps / (row.memcpy_gbps or 1), row) for row in found]
+        goals.append(_worst(f"{family} at {_CPU_SHARE:.2f} of memcpy speed", _CPU_SHARE, values))
+    return goals
+
+
+def device_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
+    """Judge shares of the copy ceiling on CUDA, and what Hadamard costs."""
+    book = RowLookup([r for r in operation_rows(rows) if r.original_nbytes >= _LEAST_NBYTES])
+    goals = []
+    for family, target, names in _DEVICE_SHARES:
+        pairs = ((row.ceiling_share, row) for row in _named(book, names))
+        values = [(share, row) for share, row in pairs if share is not None]
+        name = f"{family} at {target:.2f} of the copy ceiling, by bytes moved"
+        goals.append(_worst(name, target, values))
+    speeds = []
+    for row in _named(book, _FUSED["quantizing with Hadamard"]):
+        plain = book.counterpart(row, row.codec.replace("hadamard", "quantize"), peer=False)
+        if plain is not None:
+            speeds.append((plain.encode_s.p50 / row.encode_s.p50, row))
+    name = f"quantizing with Hadamard at {_HADAMARD_SPEED:.2f} of its speed without"
+    return [*goals, _worst(name, _HADAMARD_SPEED, speeds)]
+
+
+def _named(book: RowLookup, names: Iterable[str]) -> list[OperationRow]:
+    return operation_rows(row for name in names for row in book.ours(name))
+
+
+def _worst(name: str, target: float, values: Sequence[tuple[float, OperationRow]]) -> Goal:
+    """Judge by the smallest value; the detail names its operation and size."""
+    found = worst(name, target, list(values))
+    if not values:
+        return found
+    _, row = min(values, key=lambda pair: pair[0])
+    at = f"{row.codec}, {row.original_nbytes / 2**20:.0f} MiB"
+    middle = found.detail.rpartition("; ")[2]
+    return replace(found, detail=f"worst of {len(values)}: {at}; {middle}")
