@@ -36,7 +36,10 @@ def outputs(
     shapes = (*rows, num_groups), (*rows, num_groups * group * nbits // 8)
     if out is None:
         return empty(shapes[0], torch.float32, device), empty(shapes[1], torch.uint8, device)
-    return out[0].view(shapes[0]), out[1].view(shapes[1])
+    scales, data = out
+    # a view takes the host a microsecond
+    scales = scales if scales.shape == shapes[0] else scales.view(shapes[0])
+    return scales, data if data.shape == shapes[1] else data.view(shapes[1])
 
 
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
@@ -57,6 +60,12 @@ def row_strides(x: torch.Tensor) -> tuple[int, int]:
 
     A compiler takes a tensor of one row for unaligned if its size, which that row's stride is, is odd:
     its loads would be narrow.
+
+    Raises:
+        ValueError: a row is not in one piece.
     """
-    outer, inner = (0 if x.shape[k] == 1 else x.stride(k) for k in (0, 1))
-    return outer, inner
+    shape, strides = x.shape, x.stride()
+    if shape[-1] > 1 and strides[-1] != 1:
+        raise ValueError("the values of a row must follow each other")
+    inner = strides[-2] if len(shape) > 1 and shape[-2] != 1 else 0
+    return strides[-3] if len(shape) > 2 and shape[-3] != 1 else 0, inner

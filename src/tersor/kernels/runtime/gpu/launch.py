@@ -23,6 +23,7 @@ def launch(
     *arguments: Any,
     constants: dict[str, Any],
     num_warps: int,
+    max_registers: int | None = None,
 ) -> None:
     """Run ``num_programs`` programs of a kernel on the current device and stream.
 
@@ -34,25 +35,33 @@ def launch(
         arguments: tensors, numbers, None, or tuples of them.
         constants: the compile-time constants by name, in the order of the parameters.
         num_warps: of a program.
+        max_registers: of a thread; None leaves it to the compiler.
     """
     if _INTERPRETED:
         kernel[(num_programs,)](*arguments, **constants)
         return
-    forms = map(_form, arguments)
-    key = (kernel, torch.cuda.current_device(), num_warps, *constants.values(), *forms)
-    compiled = _compiled.get(key)
+    key: list[Hashable] = [kernel, torch.cuda.current_device(), num_warps, max_registers]
+    key += constants.values()
+    addressed = [_addressed(argument, key) for argument in arguments]
+    compiled = _compiled.get(tuple(key))
     if compiled is None:
-        _compiled[key] = kernel[(num_programs,)](
-            *arguments, **constants, num_warps=num_warps, enable_fp_fusion=False
-        )
+        options = {"num_warps": num_warps, "maxnreg": max_registers, "enable_fp_fusion": False}
+        _compiled[tuple(key)] = kernel[(num_programs,)](*arguments, **constants, **options)
     else:
-        compiled[num_programs, 1, 1](*arguments, *constants.values())
+        compiled[num_programs, 1, 1](*addressed, *constants.values())
 
 
-def _form(argument: Any) -> Hashable:
-    """Return all that Triton compiles a kernel anew for."""
+def _addressed(argument: Any, key: list[Hashable]) -> Any:
+    """Return an argument with addresses for tensors; add to ``key`` all that Triton compiles anew for."""
     if isinstance(argument, int):
-        return (argument == 1) + 2 * (argument % 16 == 0) + 4 * (-(2**31) <= argument < 2**31)
+        key.append((argument == 1) + 2 * (argument % 16 == 0) + 4 * (-(2**31) <= argument < 2**31))
+        return argument
     if isinstance(argument, torch.Tensor):
-        return argument.dtype, argument.data_ptr() % 16 == 0
-    return None if argument is None else tuple(map(_form, argument))
+        address = argument.data_ptr()
+        key.append(argument.dtype)
+        key.append(address % 16 == 0)
+        return address
+    if argument is None:
+        key.append(None)
+        return None
+    return tuple(_addressed(one, key) for one in argument)
