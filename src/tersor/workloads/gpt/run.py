@@ -257,7 +257,8 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         All ranks take as many rounds, as each of them gathers weights: a rank that has no window left
         computes the last one, which does not count.
         """
-        size = self._part_size
+        # ranks in one process need not take turns here
+        size = self._part_size * self.config.ranks
         step = size * self.ranks.world_size
         for first in range(0, count, step):
             places = first + self.ranks.rank * size + np.arange(size)
