@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from statistics import median
 from threading import Lock
 from typing import Any, Final
 
 import torch
 
+from tersor import __version__
 from tersor.bench.core import machine
 from tersor.bench.core.blocks import Estimate, Quality
 from tersor.bench.core.outcome import SuiteOutcome, ignore
@@ -146,7 +146,7 @@ class _Suite:
         parts = {"weights": chosen.weights, "gradients": chosen.gradients}
         spec = {name: None if part is None else asdict(part) for name, part in parts.items()}
         return row_identity(
-            suite=SUITE, codec=scheme, version=version("tersor"),
+            suite=SUITE, codec=scheme, version=__version__,
             spec={**spec, "training": given.to_config()}, input=self.config.model,
             device=self.config.device, num_values=given.shape.num_parameters,
             group=f"seed {seed}, {self.source.name}",
