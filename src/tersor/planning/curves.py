@@ -47,6 +47,24 @@ def nonnegative_fit(
     return best
 
 
+def link_fit(
+    link_s: Sequence[float], columns: Sequence[Sequence[float]], values: Sequence[float]
+) -> tuple[float, list[float]]:
+    """Fit measured times by how often the seconds of a link at full speed, and by other costs.
+
+    Returns:
+        The factor of ``link_s``, 1 at least, and those of ``columns``; errors are relative, as of
+        ``nonnegative_fit``. The link comes first: where there is one link only, a cost per byte cannot
+        be told from it.
+    """
+    slowdown, *costs = nonnegative_fit([link_s, *columns], values, values)
+    if slowdown >= 1.0:
+        return slowdown, costs
+    # nothing is faster than its link: the other costs are fitted to what full speed leaves
+    left = [whole - link for whole, link in zip(values, link_s, strict=True)]
+    return 1.0, nonnegative_fit(columns, left, values)
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A cost of ``fixed_s`` seconds per call and ``each_s`` per byte (or sample)."""
