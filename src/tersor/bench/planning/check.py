@@ -1,33 +1,31 @@
-"""What the model is worth: every measured exchange predicted from the others."""
+"""What a model is worth: every measured time predicted from rows of other links, or other batches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rich.table import Table
 
-from tersor.bench.core.exchange_times import ExchangeTimes
-from tersor.bench.core.rows import ExchangeRow, ResultRow, latest
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import terminal_table
-from tersor.bench.embeddings.planning.fit import fit_exchanges, plannable
-from tersor.bench.embeddings.planning.model import Fit, Model
 from tersor.errors import SpecError
 
-HOLD_OUT: Final = ("link", "batch")
 TOLERANCE: Final = 0.20
-_WITHIN: Final = f"within {100 * TOLERANCE:g} %"
 """The largest error that counts as a hit: predicted over measured, less 1."""
+_WITHIN: Final = f"within {100 * TOLERANCE:g} %"
 LEAST_HITS: Final = 12
+_STEP: Final = "step"
 CHECK_COLUMNS: Final = (
     "link", "batch", "codec", "what", "measured ms", "predicted ms", "error",
 )  # fmt: skip
-
 SUMMARY_COLUMNS: Final = (
     "link", "batch", "points", _WITHIN, "median error", "largest error",
 )  # fmt: skip
+R = TypeVar("R", bound=ResultRow)
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,10 +34,10 @@ class Point:
 
     Attributes:
         codec: name of the way to exchange.
-        what: ``"forward"``, ``"backward"`` or ``"step"``.
-        link: bandwidth of each rank's link.
+        what: ``"step"``, or which exchange.
+        link: bandwidth of each node's link.
         num_ranks: that took part.
-        batch: samples of all ranks.
+        batch: samples, or sequences, of all ranks.
         measured_s: median of the rounds.
         predicted_s: by a model that was fitted without this link, or this batch.
         hold_out: which of the two.
@@ -71,10 +69,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """All points, and the constants that were fitted without each held-out link or batch."""
+    """All points, and in words what was fitted without each held-out link or batch."""
 
     points: tuple[Point, ...]
-    fits: Mapping[str, Fit]
+    fitted: Mapping[str, str]
 
     @property
     def num_hits(self) -> int:
@@ -90,8 +88,8 @@ class Check:
     def sentence(self) -> str:
         """What a reader must know, in one sentence."""
         kinds = []
-        for name, whats in (("exchanges", ("forward", "backward")), ("steps", ("step",))):
-            own = [point for point in self.points if point.what in whats]
+        for name, is_step in (("exchanges", False), ("steps", True)):
+            own = [point for point in self.points if (point.what == _STEP) is is_step]
             kinds.append(f"{sum(point.is_hit for point in own)} of {len(own)} {name}")
         held = self.points[0].hold_out
         worst = max(self.points, key=lambda point: abs(point.error))
@@ -103,86 +101,51 @@ class Check:
 
     def constants(self) -> list[str]:
         """Return what was fitted for each held-out link or batch."""
-        return [f"without {held}: {_constants(fit)}" for held, fit in self.fits.items()]
+        return [f"without {held}: {words}" for held, words in self.fitted.items()]
 
 
-def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
-    """Predict the rows of every link (or batch) from those of the others.
+def held_out(
+    rows: Sequence[R],
+    hold_out: str,
+    held_of: Callable[[R], str],
+    fit: Callable[[Sequence[R]], F],
+    points: Callable[[Sequence[R], F], list[Point]],
+    words: Callable[[F], str],
+    *,
+    made_by: str,
+) -> Check:
+    """Predict the rows of every value of what is held out from all others.
 
-    Of rows that answer the same question the last one counts.
+    Args:
+        rows: what was measured.
+        hold_out: its name.
+        held_of: its value in a row.
+        fit: fits rows.
+        points: predicts rows with a fit.
+        words: says what was fitted.
+        made_by: the command that makes such rows.
 
     Raises:
-        SpecError: there is only one link (or batch), or no exchange at all.
+        SpecError: there is only one value, or no row at all.
     """
-    exchanges = plannable(latest(rows))
-    if hold_out not in HOLD_OUT:
-        raise SpecError(f"what is held out is {' or '.join(HOLD_OUT)}, not {hold_out!r}")
-
-    def held_of(row: ExchangeRow) -> str:
-        return str(getattr(row.exchange, hold_out))
-
-    values = list(dict.fromkeys(held_of(row) for row in exchanges))
+    values = list(dict.fromkeys(held_of(row) for row in rows))
     if len(values) < 2:
         raise SpecError(
-            f"a check needs exchanges (tersor bench embeddings without DIR) with at least two values of "
-            f"{hold_out}"
+            f"a check needs exchanges ({made_by}) with at least two values of {hold_out}"
         )
-    points, fits = [], {}
+    found: list[Point] = []
+    fitted = {}
     for value in values:
-        others = (row for row in exchanges if held_of(row) != value)
-        fits[f"{hold_out} {value}"] = fit = fit_exchanges(others)
-        points += _points([row for row in exchanges if held_of(row) == value], fit, hold_out)
-    return Check(tuple(points), fits)
+        one = fit([row for row in rows if held_of(row) != value])
+        fitted[f"{hold_out} {value}"] = words(one)
+        found += points([row for row in rows if held_of(row) == value], one)
+    return Check(tuple(found), fitted)
 
 
-def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]:
-    points = []
-    for row in rows:
-        times = row.exchange
-        if row.codec not in fit.profiles:
-            raise SpecError(
-                f"{row.codec} was measured with one {hold_out} only; nothing predicts it"
-            )
-        found = _model(fit, times).predict(row.codec, times.num_ranks)
-        predicted_s = found.phases[times.direction].total_s
-        told = [(times.direction, times.exchange_s.p50, predicted_s)]
-        if times.direction == "forward":
-            told.append(("step", times.step_s.p50, found.step_s))
-        points += [
-            Point(
-                codec=row.codec, what=what, link=times.link or "", num_ranks=times.num_ranks,
-                batch=times.batch, measured_s=measured_s, predicted_s=predicted_s,
-                hold_out=hold_out,
-            )
-            for what, measured_s, predicted_s in told
-        ]  # fmt: skip
-    return points
-
-
-def _model(fit: Fit, times: ExchangeTimes) -> Model:
-    """Return the model of the measured network: latency is part of the fitted fixed costs."""
-    said = {
-        "ranks_per_node": times.ranks_per_node, "inter": times.link, "batch": times.batch,
-        "latency": "0us", "intra_latency": "0us",
-    }  # fmt: skip
-    return fit.model(said)
-
-
-def _constants(fit: Fit) -> str:
-    transport, compute = fit.transport, fit.compute
-    host_ns = transport.host_s_per_byte * 1e9
-    parts = [
-        f"an all-to-all reaches {transport.efficiency:.0%} of a link",
-        f"sizes {transport.sizes_s * 1e3:.1f} ms",
-        f"payload {transport.payload_s * 1e3:.1f} ms and {host_ns:.2f} ns per byte",
-        f"{transport.unready_s * 1e3:.1f} ms more without sizes",
-    ]
-    if compute is not None and fit.allreduce_nbytes is not None:
-        parts.append(
-            f"computing {compute.fixed_s * 1e3:.0f} ms and {compute.each_s * 1e6:.0f} us per sample"
-        )
-        parts.append(f"all-reduce of {fit.allreduce_nbytes / 1e6:.1f} MB")
-    return ", ".join(parts)
+def refuse_unpredicted(name: str, known: Iterable[str], hold_out: str) -> None:
+    """Raise ``SpecError`` for a way that only the held-out rows have."""
+    if name not in known:
+        raise SpecError(f"{name} was measured with one {hold_out} only; nothing predicts it")
 
 
 def check_cells(points: Iterable[Point]) -> list[list[str]]:

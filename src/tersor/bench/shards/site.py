@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.report.building import SectionMaker
+from tersor.bench.shards.planning.planner import SHARDS_PLANNER
 from tersor.bench.shards.tables import shard_goals, shard_table, shards_block
 from tersor.bench.site import SiteBench
 
@@ -30,4 +31,5 @@ SHARDS: Final = SiteBench(
     goals=shard_goals,
     blocks={"shards": shards_block},
     sections=_sections,
+    planner=SHARDS_PLANNER,
 )

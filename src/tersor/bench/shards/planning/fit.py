@@ -1,0 +1,295 @@
+"""The costs of ways to exchange and of a machine, fitted to rows of the suite ``shards``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
+
+from tersor.bench.core.rows import ResultRow, ShardRow, latest
+from tersor.bench.core.shard_times import WRAPPERS
+from tersor.bench.shards.contenders import BASELINES
+from tersor.bench.shards.planning.description import Workload
+from tersor.bench.shards.planning.flows import VALUE_NBYTES, Flow, Part, flows
+from tersor.bench.shards.planning.model import Fit, Model, Way
+from tersor.bench.shards.planning.shapes import measured_shape
+from tersor.errors import SpecError
+from tersor.planning import Cluster, Transfer, Transport, parse_bandwidth
+from tersor.planning.curves import link_fit, nonnegative_fit
+from tersor.workloads.models.gpt import GptShape
+
+_PARTS: Final[tuple[Part, ...]] = ("weights", "gradients")
+
+
+def plannable(rows: Iterable[ResultRow]) -> list[ShardRow]:
+    """Return the rows of steps on throttled links."""
+    return [row for row in rows if isinstance(row, ShardRow) and row.shards.link is not None]
+
+
+def fit_rows(
+    rows: Iterable[ResultRow],
+    *,
+    codecs: Sequence[str] | None = None,
+    model: str | None = None,
+    wrapper: str | None = None,
+) -> Fit:
+    """Fit all rows, and keep the ways of one wrapper.
+
+    Of rows that answer the same question the last one counts.
+
+    Args:
+        rows: of result files.
+        codecs: names of ways to keep, beside the baseline; None for all.
+        model: whose steps are taken, of several.
+        wrapper: ``"fsdp"`` or ``"ddp"``; None for the first of them that there are rows of.
+
+    Raises:
+        SpecError: the rows do not tell enough, or hold no such name.
+    """
+    given = list(rows)
+    found = plannable(latest(given))
+    inputs = sorted({row.input for row in found})
+    if model is not None and inputs and model not in inputs:
+        raise SpecError(f"no row is of {model!r}; these are of {', '.join(inputs)}")
+    fit = fit_shards(row for row in found if model in (None, row.input))
+    there = [one for one in WRAPPERS if one in {way.spec["wrapper"] for way in fit.ways.values()}]
+    if wrapper is not None and wrapper not in there:
+        raise SpecError(f"the rows are of {' and '.join(there)}, not of {wrapper!r}")
+    used = wrapper or there[0]
+    ways = {name: way for name, way in fit.ways.items() if way.spec["wrapper"] == used}
+    for name in codecs or ():
+        if name not in ways:
+            raise SpecError(f"the rows of {used} hold {', '.join(ways)}, but no {name!r}")
+    baseline = BASELINES[used]
+    kept = {n: way for n, way in ways.items() if codecs is None or n in (baseline, *codecs)}
+    words = [fit.source]
+    words += [f"--wrapper {one} shows the ways of {one}" for one in there if one != used]
+    if len(latest(given)) < len(given):
+        words.append("of rows that answer the same question the last one counts")
+    return replace(fit, ways=kept, baseline=baseline, source="; ".join(words))
+
+
+def fit_shards(rows: Iterable[ResultRow]) -> Fit:
+    """Fit all costs to rows of steps on throttled links, of both wrappers.
+
+    Raises:
+        SpecError: there are none, or of several models.
+    """
+    found = plannable(rows)
+    if not found:
+        raise SpecError(
+            "these rows hold no step on a throttled link; make some with tersor bench shards as root"
+        )
+    if len({row.input for row in found}) > 1:
+        names = ", ".join(sorted({row.input for row in found}))
+        raise SpecError(f"these rows are of several models ({names}); choose one with --input")
+    shape = measured_shape(found[0])
+    ways = _ways(found, shape)
+    seen = [_Seen.of(row, ways[row.codec], shape) for row in found]
+    transport = _fit_transport(seen)
+    ways = {name: _with_hidden_coding(way, transport, seen) for name, way in ways.items()}
+    for wrapper in WRAPPERS:
+        ways |= _with_steps([one for one in seen if one.way.spec["wrapper"] == wrapper], ways)
+    links = ", ".join(dict.fromkeys(row.shards.link or "" for row in found))
+    places = ", ".join(
+        dict.fromkeys(
+            f"{x.shards.num_ranks} ranks, {x.shards.ranks_per_node} per node" for x in found
+        )
+    )
+    return Fit(
+        ways=ways,
+        baseline=BASELINES[found[0].shards.wrapper],
+        transport=transport,
+        shape=shape,
+        source=f"fitted to {len(found)} rows of {found[0].input}: {places}, links of {links}",
+    )
+
+
+def measured_model(fit: Fit, row: ShardRow) -> Model:
+    """Return the model of the network that a row was measured on.
+
+    Latency is part of the fitted costs of a collective, and loopback is not throttled: what ranks of a node
+    send each other costs the host alone.
+    """
+    return Model(
+        measured=fit.ways,
+        baseline=fit.baseline,
+        transport=fit.transport,
+        workload=Workload(),
+        shape=fit.shape,
+        cluster=_cluster(row),
+    )
+
+
+def _cluster(row: ShardRow) -> Cluster:
+    return Cluster(
+        ranks_per_node=row.shards.ranks_per_node,
+        inter_bits_per_s=parse_bandwidth(row.shards.link or ""),
+        intra_bits_per_s=math.inf,
+    )
+
+
+def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
+    """Return what rows tell of each way alone: bytes beyond the payload, and coding."""
+    ways = {}
+    for name in dict.fromkeys(row.codec for row in rows):
+        own = [row for row in rows if row.codec == name]
+        made = [flows(row.spec, shape, _cluster(row), row.shards.num_ranks, "gloo") for row in own]
+        speeds = [_coding_s(row, found) for row, found in zip(own, made, strict=True)]
+        ways[name] = Way(
+            name=name,
+            spec=own[0].spec,
+            counted=_counted(own, made),
+            coding_s_per_byte=median(speeds),
+            compute_s=0.0,
+            overlap=0.0,
+        )
+    return ways
+
+
+def _coding_s(row: ShardRow, found: Sequence[Flow]) -> float:
+    """Return the seconds of each original byte that a rank encodes or decodes in a step."""
+    nbytes = 0.0
+    for flow in found:
+        if flow.is_ours:
+            _, members = flow.scope.group(_cluster(row), row.shards.num_ranks)
+            coded = flow.collective.coded_nbytes(VALUE_NBYTES * flow.num_values, members)
+            nbytes += sum(map(sum, coded))
+    return row.encode_s.p50 / nbytes if nbytes else 0.0
+
+
+def _counted(
+    rows: Sequence[ShardRow], made: Sequence[Sequence[Flow]]
+) -> dict[tuple[Part, bool], float]:
+    """Return how many times the bytes of the payload interfaces counted, median of the rows."""
+    found: dict[tuple[Part, bool], list[float]] = {}
+    for row, own in zip(rows, made, strict=True):
+        cluster, ranks = _cluster(row), row.shards.num_ranks
+        for part in _PARTS:
+            measured = getattr(row.shards, part)
+            if measured is None:
+                continue
+            for is_far, counted in ((True, measured.link_nbytes), (False, measured.node_nbytes)):
+                sent = sum(
+                    _sent_nbytes(flow, cluster, ranks)
+                    for flow in own
+                    if flow.part == part and flow.is_far is is_far
+                )
+                if sent and counted:
+                    found.setdefault((part, is_far), []).append(counted / sent)
+    return {key: median(ratios) for key, ratios in found.items()}
+
+
+def _sent_nbytes(flow: Flow, cluster: Cluster, num_ranks: int) -> float:
+    """Return the payload that all nodes send out, or within them where nothing leaves."""
+    one = Transfer(
+        name=flow.name, collective=flow.collective, scope=flow.scope, count=flow.count,
+        nbytes=flow.num_values / flow.count * flow.value_nbytes,
+    )  # fmt: skip
+    if flow.is_far:
+        return cluster.num_nodes(num_ranks) * one.leaving_nbytes(cluster, num_ranks)
+    passes = flow.count * flow.collective.num_passes
+    return num_ranks * passes * one.sent(cluster, num_ranks).near_nbytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Seen:
+    """One row: what it sent, and how long that took.
+
+    Attributes:
+        way: of the row.
+        row: of the file.
+        num_passes: of all collectives.
+        link_s: seconds of a node's link at full bandwidth.
+        sent_nbytes: by a rank.
+    """
+
+    way: Way
+    row: ShardRow
+    num_passes: float
+    link_s: float
+    sent_nbytes: float
+
+    @classmethod
+    def of(cls, row: ShardRow, way: Way, shape: GptShape) -> _Seen:
+        """Count what the way sends where the row was measured."""
+        cluster, ranks = _cluster(row), row.shards.num_ranks
+        model = Model(
+            measured={way.name: way}, baseline=way.name, transport=Transport(), workload=Workload(),
+            shape=shape, cluster=cluster,
+        )  # fmt: skip
+        passes = link_s = sent_nbytes = 0.0
+        for one in model.step(way.name, ranks).transfers:
+            group, _ = one.scope.group(cluster, ranks)
+            times, sent = one.count * one.collective.num_passes, one.sent(cluster, ranks)
+            passes += times
+            link_s += times * sent.seconds(group)
+            sent_nbytes += times * sent.rank_nbytes
+        return cls(
+            way=way, row=row, num_passes=passes, link_s=link_s, sent_nbytes=sent_nbytes
+        )  # fmt: skip
+
+    @property
+    def payload_s(self) -> float:
+        """Seconds of exchanges but for coding."""
+        return self.row.shards.exchange_s.p50 - self.row.encode_s.p50
+
+    @property
+    def is_timed_apart(self) -> bool:
+        """Whether coding is not a part of what was timed as an exchange."""
+        return bool(self.way.spec["hook"] != "powersgd")
+
+
+def _fit_transport(seen: Sequence[_Seen]) -> Transport:
+    own = [one for one in seen if one.is_timed_apart] or list(seen)
+    columns = [[one.num_passes for one in own], [one.sent_nbytes for one in own]]
+    payloads = [one.payload_s for one in own]
+    slowdown, costs = link_fit([one.link_s for one in own], columns, payloads)
+    payload_s, host_s_per_byte = costs
+    return Transport(
+        payload_s=payload_s, host_s_per_byte=host_s_per_byte, efficiency=1.0 / slowdown
+    )
+
+
+def _with_hidden_coding(way: Way, transport: Transport, seen: Iterable[_Seen]) -> Way:
+    """Return the way with what its exchanges took beyond sending, where coding is a part of them."""
+    left = [
+        one.payload_s
+        - one.num_passes * transport.payload_s
+        - one.sent_nbytes * transport.host_s_per_byte
+        - one.link_s / transport.efficiency
+        for one in seen
+        if one.way.name == way.name and not one.is_timed_apart
+    ]
+    return replace(way, hidden_coding_s=max(0.0, median(left))) if left else way
+
+
+def _with_steps(seen: Sequence[_Seen], ways: Mapping[str, Way]) -> dict[str, Way]:
+    """Return the ways of one wrapper with computing, and the share of sending that it hides.
+
+    Ways that compute in the same dtype compute equally long. Rows of one link cannot tell what is hidden,
+    which is then nothing.
+    """
+    if not seen:
+        return {}
+    dtypes = sorted({one.way.spec["dtype"] for one in seen})
+    is_of = [[float(one.way.spec["dtype"] == dtype) for one in seen] for dtype in dtypes]
+    steps = [one.row.shards.step_s.p50 for one in seen]
+    coding = [one.row.encode_s.p50 + ways[one.way.name].hidden_coding_s for one in seen]
+    payloads = [
+        one.row.shards.exchange_s.p50 - coded for one, coded in zip(seen, coding, strict=True)
+    ]
+    values = [step - coded for step, coded in zip(steps, coding, strict=True)]
+    *compute, shown = nonnegative_fit([*is_of, payloads], values, steps)
+    if shown > 1.0 or len({one.row.shards.link for one in seen}) == 1:
+        shown = 1.0
+        values = [value - payload for value, payload in zip(values, payloads, strict=True)]
+        compute = nonnegative_fit(is_of, values, steps)
+    by_dtype = dict(zip(dtypes, compute, strict=True))
+    names = dict.fromkeys(one.way.name for one in seen)
+    return {
+        name: replace(ways[name], compute_s=by_dtype[ways[name].spec["dtype"]], overlap=1.0 - shown)
+        for name in names
+    }
