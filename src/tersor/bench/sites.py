@@ -19,11 +19,15 @@ from tersor.bench.site import PageBlock, SiteBench
 from tersor.errors import SpecError
 
 SITES: Final = (EMBEDDINGS, KERNELS, SHARDS)
-PLANNERS: Final = tuple(site.planner for site in SITES if site.planner is not None)
 _PlanBlock = Callable[[Planner, Sequence[ResultRow], Mapping[str, str]], str]
 _PLAN_BLOCKS: Final[Mapping[str, _PlanBlock]] = {
     "plan": plan_block, "plan-sweep": sweep_block, "plan-check": check_block,
 }  # fmt: skip
+
+
+def planners() -> list[Planner]:
+    """Return what plans from rows, of every site that has it."""
+    return [site.planner for site in SITES if site.planner is not None]
 
 
 def planner_of(rows: Sequence[ResultRow]) -> Planner:
@@ -32,7 +36,7 @@ def planner_of(rows: Sequence[ResultRow]) -> Planner:
     Raises:
         SpecError: there are none, or rows of several sites.
     """
-    found = [one for one in PLANNERS if any(one.plans(row) for row in rows)]
+    found = [one for one in planners() if any(one.plans(row) for row in rows)]
     if not found:
         raise SpecError("there are no result rows to plan from; tersor bench makes them")
     if len(found) > 1:

@@ -111,9 +111,9 @@ def _read(paths: Sequence[str]) -> tuple[list[ResultRow], Planner]:
 
 def _refuse_foreign(context: typer.Context, planner: Planner) -> None:
     """Raise ``SpecError`` for an option that says nothing about rows of this kind."""
-    from tersor.bench.sites import PLANNERS
+    from tersor.bench.sites import planners
 
-    for other in PLANNERS:
+    for other in planners():
         foreign = other.options - planner.options
         _refuse(context, foreign.__contains__, f"rows of {other.name}; these are of {planner.name}")
 

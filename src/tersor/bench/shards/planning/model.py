@@ -23,6 +23,8 @@ from tersor.planning import (
 from tersor.workloads.models.gpt import GptShape
 
 _FAR: Final = 4.0
+_HEADERS: Final = (0.95, 1.5)
+"""Bytes on a link over those of the payload that TCP can explain, also where messages are small."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,4 +196,14 @@ class Fit:
             )
         if workload.backend != "gloo" and workload.efficiency is None:
             found.append("links are taken at their full bandwidth; --efficiency says less")
-        return found
+        return [*found, *self._unexplained()]
+
+    def _unexplained(self) -> list[str]:
+        """Return what links carried that is neither payload nor headers."""
+        low, high = _HEADERS
+        return [
+            f"{name}: links carried {times:.2g} times the {part} that this way should send"
+            for name, way in self.ways.items()
+            for (part, is_far), times in way.counted.items()
+            if is_far and not low <= times <= high
+        ]
