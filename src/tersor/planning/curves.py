@@ -48,21 +48,33 @@ def nonnegative_fit(
 
 
 def link_fit(
-    link_s: Sequence[float], columns: Sequence[Sequence[float]], values: Sequence[float]
-) -> tuple[float, list[float]]:
-    """Fit measured times by how often the seconds of a link at full speed, and by other costs.
+    links_s: Sequence[Sequence[float]],
+    columns: Sequence[Sequence[float]],
+    values: Sequence[float],
+) -> tuple[list[float], list[float]]:
+    """Fit measured times by how often the seconds of links at full speed, and by other costs.
+
+    Args:
+        links_s: seconds at full speed, a column for each way of using a link.
+        columns: amounts of the other costs.
+        values: seconds that were measured.
 
     Returns:
-        The factor of ``link_s``, 1 at least, and those of ``columns``; errors are relative, as of
-        ``nonnegative_fit``. The link comes first: where there is one link only, a cost per byte cannot
-        be told from it.
+        The factors of ``links_s``, 1 at least, and those of ``columns``; errors are relative, as of
+        ``nonnegative_fit``. Links come first: where there is one link only, a cost per byte cannot be
+        told from it.
     """
-    slowdown, *costs = nonnegative_fit([link_s, *columns], values, values)
-    if slowdown >= 1.0:
-        return slowdown, costs
-    # nothing is faster than its link: the other costs are fitted to what full speed leaves
-    left = [whole - link for whole, link in zip(values, link_s, strict=True)]
-    return 1.0, nonnegative_fit(columns, left, values)
+    pinned: set[int] = set()
+    while True:
+        free = [k for k in range(len(links_s)) if k not in pinned]
+        # nothing is faster than its link: the other costs are fitted to what full speed leaves
+        left = [x - sum(links_s[k][i] for k in pinned) for i, x in enumerate(values)]
+        found = nonnegative_fit([*(links_s[k] for k in free), *columns], left, values)
+        slowdowns = dict(zip(free, found, strict=False))
+        below = {k for k, factor in slowdowns.items() if factor < 1.0}
+        if not below:
+            return [slowdowns.get(k, 1.0) for k in range(len(links_s))], found[len(free) :]
+        pinned |= below
 
 
 @dataclass(frozen=True, slots=True)

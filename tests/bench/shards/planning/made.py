@@ -16,7 +16,8 @@ from tests.bench.shards.made import seconds
 SHAPE = replace(PRESETS["2M"].shape, vocabulary=256)
 N, ROOT = SHAPE.num_parameters, (256 + 256 + 2) * 192
 LINKS = ("100mbit", "300mbit", "1gbit")
-PASS_S, SLOWDOWN, HEADERS = 3e-3, 1.25, 1.06
+PASS_S, NEAR_S, HEADERS = 3e-3, 1e-9, 1.06
+SLOWDOWN = {"ring": 1.25, "pairwise": 2.0}
 CODING_S, POWERSGD_S = 4e-10, 5e-3
 COMPUTE_S = {"fsdp": 0.2, "bf16": 0.3, "ddp": 0.15}
 HIDDEN = {"fsdp": 0.0, "ddp": 0.1}
@@ -34,73 +35,89 @@ TWICE = 2 * N - ROOT
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """Of a step: bytes that leave each node, bytes within all nodes, passes, and bytes that a rank codes."""
+class Sent:
+    """Weights or gradients of a step.
 
-    weights: float | None
-    gradients: float
+    ``ring`` and ``pairwise`` are bytes that leave each node, ``near`` those within both nodes, ``coded``
+    those that a rank encodes and decodes.
+    """
+
     passes: int
-    weights_near: float = 0.0
-    gradients_near: float = 0.0
+    ring: float = 0.0
+    pairwise: float = 0.0
+    near: float = 0.0
     coded: float = 0.0
 
+    def seconds(self, bits_per_s: float) -> float:
+        """Return what they take without coding; 4 ranks send an equal part of what stays in nodes."""
+        slow = {"ring": self.ring, "pairwise": self.pairwise}
+        link_s = sum(SLOWDOWN[kind] * HEADERS * 8 * nbytes for kind, nbytes in slow.items())
+        return self.passes * PASS_S + link_s / bits_per_s + NEAR_S * self.near / 4
 
+
+# a ring takes 3 of 4 shards out of a node; gloo's reduce-scatter goes round twice
+PLAIN = Sent(9, ring=3 * TWICE)
+# 4 ranks send half of each value within nodes, then 2 ranks half of 2; all of it is coded twice
+TWO_HOPS = Sent(5 + 5, pairwise=0.5 * N * FOUR_BIT, near=2 * N * EIGHT_BIT, coded=12 * N)
 BY_HAND = {
-    # a ring takes 3 of 4 shards out of a node; gloo's reduce-scatter goes round twice
-    "fsdp-fp32": ByHand(3 * TWICE, 6 * N, 9 + 2 * 5),
-    "fsdp-bf16": ByHand(1.5 * TWICE, 3 * N, 9 + 2 * 5),
-    # 4 ranks send half of 4 bytes within nodes, then 2 ranks half of 2; all of it is copied and added
-    "fsdp-two-hop": ByHand(3 * TWICE, 2 * N, 9 + 5 + 5, gradients_near=8 * N, coded=12 * N),
-    "fsdp-4-bit": ByHand(
-        0.75 * N * FOUR_BIT_WEIGHTS, 0.5 * N * FOUR_BIT, 5 + 5 + 5,
-        gradients_near=2 * N * EIGHT_BIT, coded=(1 + 4 + 12) * N,
-    ),
+    "fsdp-fp32": (PLAIN, Sent(2 * 5, ring=6 * N)),
+    "fsdp-bf16": (Sent(9, ring=1.5 * TWICE), Sent(2 * 5, ring=3 * N)),
+    "fsdp-two-hop": (PLAIN, Sent(5 + 5, pairwise=2 * N, near=8 * N, coded=12 * N)),
+    "fsdp-4-bit": (Sent(5, ring=0.75 * N * FOUR_BIT_WEIGHTS, coded=5 * N), TWO_HOPS),
     # each place on a node gathers half of the weights, then nodes all of them as they are, twice
-    "fsdp-4-bit-node": ByHand(
-        0.5 * N * FOUR_BIT_WEIGHTS, 0.5 * N * FOUR_BIT, 5 + 9 + 5 + 5, weights_near=8 * TWICE,
-        gradients_near=2 * N * EIGHT_BIT, coded=(1 + 2 + 12) * N + 6 * TWICE,
+    "fsdp-4-bit-node": (
+        Sent(5 + 9, ring=0.5 * N * FOUR_BIT_WEIGHTS, near=8 * TWICE, coded=3 * N + 6 * TWICE),
+        TWO_HOPS,
     ),
-    "ddp-fp32": ByHand(None, 6 * N, 2 * 2),
-    "ddp-bf16": ByHand(None, 3 * N, 2 * 2),
+    "ddp-fp32": (None, Sent(2 * 2, ring=6 * N)),
+    "ddp-bf16": (None, Sent(2 * 2, ring=3 * N)),
     # 29 values per block and unit of width, and the sides of two tables; 3 all-reduces per bucket
-    "ddp-powersgd": ByHand(None, 1.5 * 4 * (29 * 4 * 192 + 4 * 192 + 512), 2 * 2 * 3),
+    "ddp-powersgd": (None, Sent(2 * 2 * 3, ring=1.5 * 4 * (29 * 4 * 192 + 4 * 192 + 512))),
     # the mean comes back as the sum went, in 4 bits within nodes too
-    "ddp-4-bit": ByHand(
-        None, N * BUCKET_FOUR_BIT, 4 * 2,
-        gradients_near=2 * N * (BUCKET_EIGHT_BIT + BUCKET_FOUR_BIT), coded=(12 + 1 + 2 + 2 + 4) * N,
+    "ddp-4-bit": (
+        None,
+        Sent(
+            4 * 2, ring=0.5 * N * BUCKET_FOUR_BIT, pairwise=0.5 * N * BUCKET_FOUR_BIT,
+            near=2 * N * (BUCKET_EIGHT_BIT + BUCKET_FOUR_BIT), coded=(12 + 1 + 2 + 2 + 4) * N,
+        ),
     ),
 }  # fmt: skip
+"""Weights and gradients."""
+
+
+def leaving_by_hand(name: str) -> float:
+    """Return the bytes that leave each node in a step, without headers."""
+    return sum(one.ring + one.pairwise for one in BY_HAND[name] if one is not None)
+
+
+def coded_by_hand(name: str) -> float:
+    """Return the bytes that a rank encodes and decodes in a step."""
+    return sum(one.coded for one in BY_HAND[name] if one is not None)
 
 
 def made_row(name: str, link: str, *, noise: float = 1.0, step_noise: float = 1.0) -> ShardRow:
     """Return a row; ``noise`` is a factor of its exchange, ``step_noise`` of its step."""
-    hand, way = BY_HAND[name], make_way(name)
-    bits = parse_bandwidth(link)
-
-    def payload_s(nbytes: float | None, passes: float) -> float:
-        return passes * PASS_S + (nbytes or 0.0) * HEADERS * 8 / bits * SLOWDOWN
-
-    coding_s = CODING_S * hand.coded
-    sending_s = payload_s((hand.weights or 0.0) + hand.gradients, hand.passes)
+    weights, gradients = BY_HAND[name]
+    way, bits = make_way(name), parse_bandwidth(link)
     hidden_s = POWERSGD_S if way.hook == "powersgd" else 0.0
-    exchange_s = (sending_s + coding_s + hidden_s) * noise
+
+    def part(sent: Sent, extra_s: float) -> ShardPart:
+        whole_s = sent.seconds(bits) + CODING_S * sent.coded + extra_s
+        return ShardPart(
+            seconds=seconds(whole_s * noise), node_nbytes=round(sent.near),
+            link_nbytes=round(2 * HEADERS * (sent.ring + sent.pairwise)),
+        )  # fmt: skip
+
+    parts = (None if weights is None else part(weights, 0.0), part(gradients, hidden_s))
+    exchange_s = sum(one.seconds.p50 for one in parts if one is not None)
+    coding_s = CODING_S * coded_by_hand(name)
+    sending_s = exchange_s / noise - coding_s - hidden_s
     compute_s = COMPUTE_S["bf16" if way.dtype == "bf16" else way.wrapper]
     step_s = compute_s + coding_s + hidden_s + (1 - HIDDEN[way.wrapper]) * sending_s
-
-    def part(nbytes: float | None, near: float) -> ShardPart | None:
-        if nbytes is None:
-            return None
-        link_nbytes = round(2 * HEADERS * nbytes)
-        return ShardPart(
-            seconds=seconds(exchange_s / 2), link_nbytes=link_nbytes, node_nbytes=round(near)
-        )
-
-    gradients = part(hand.gradients, hand.gradients_near)
-    assert gradients is not None
     times = ShardTimes(
         wrapper=way.wrapper, network="namespaces", link=link, num_ranks=4, ranks_per_node=2, batch=4,
         tokens=1024, step_s=seconds(step_s * step_noise), exchange_s=seconds(exchange_s),
-        weights=part(hand.weights, hand.weights_near), gradients=gradients,
+        weights=parts[0], gradients=parts[1],
     )  # fmt: skip
     version, spec = described(way)
     plain = make_row(

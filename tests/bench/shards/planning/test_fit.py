@@ -21,11 +21,13 @@ from tests.bench.shards.planning.made import (
     COMPUTE_S,
     HEADERS,
     LINKS,
+    NEAR_S,
     PASS_S,
     POWERSGD_S,
     ROWS,
     SHAPE,
     SLOWDOWN,
+    coded_by_hand,
     made_row,
     made_rows,
 )
@@ -34,17 +36,19 @@ from tests.bench.shards.planning.made import (
 def test_known_costs_are_found_again():
     fit = fit_shards(ROWS)
     assert fit.shape == SHAPE
-    assert fit.transport.efficiency == pytest.approx(1 / SLOWDOWN, rel=1e-3)
-    assert fit.transport.payload_s == pytest.approx(PASS_S, rel=1e-3)
-    # what is left of bytes rounded to whole ones
-    assert fit.transport.host_s_per_byte < 1e-12
-    for name, hand in BY_HAND.items():
+    ring, pairwise, near = (fit.transports[kind] for kind in ("ring", "pairwise", "near"))
+    assert ring.efficiency == pytest.approx(1 / SLOWDOWN["ring"], rel=1e-3)
+    assert pairwise.efficiency == pytest.approx(1 / SLOWDOWN["pairwise"], rel=1e-3)
+    assert {one.payload_s for one in (ring, pairwise, near)} == {ring.payload_s}
+    assert ring.payload_s == pytest.approx(PASS_S, rel=1e-3)
+    assert near.host_s_per_byte == pytest.approx(NEAR_S, rel=1e-3)
+    for name in BY_HAND:
         way = fit.ways[name]
         # interfaces count whole bytes
         assert way.counted["gradients", True] == pytest.approx(HEADERS, rel=1e-4)
         assert way.counted.get(("gradients", False), 1.0) == pytest.approx(1.0, rel=1e-4)
         assert way.counted.get(("weights", False), 1.0) == pytest.approx(1.0, rel=1e-4)
-        assert way.coding_s_per_byte == pytest.approx(CODING_S if hand.coded else 0.0)
+        assert way.coding_s_per_byte == pytest.approx(CODING_S if coded_by_hand(name) else 0.0)
         hidden_s = POWERSGD_S if name == "ddp-powersgd" else 0.0
         assert way.hidden_coding_s == pytest.approx(hidden_s, rel=1e-2)
         wrapper = name.partition("-")[0]
@@ -185,7 +189,7 @@ def test_a_check_that_cannot_be_made_is_refused(rows, hold_out, words):
 def test_a_page_shows_how_well_rows_are_predicted():
     block = check_block(SHARDS_PLANNER, ROWS, {})
     assert "| 100mbit | 4 | 18 | 18 | 0% |" in block
-    assert "- without link 1gbit: collectives reach 80% of a link" in block
+    assert "- without link 1gbit: rings reach 80% of a link and all-to-alls 50%" in block
 
 
 def test_a_flow_is_far_unless_it_stays_in_its_node():

@@ -17,7 +17,17 @@ from tersor.planning import Cluster, Scope, Transfer, advise
 from tersor.sites.shards import LocalShards, Weights
 from tersor.workloads.models.gpt import PRESETS, Gpt, GptShape
 from tests.bench.shards.made import made_row as other_row
-from tests.bench.shards.planning.made import BY_HAND, CODING_S, PASS_S, ROWS, SHAPE, TWICE, N
+from tests.bench.shards.planning.made import (
+    BY_HAND,
+    CODING_S,
+    NEAR_S,
+    PASS_S,
+    ROWS,
+    SHAPE,
+    TWICE,
+    N,
+    leaving_by_hand,
+)
 
 FIT = fit_rows(ROWS)
 DDP = fit_rows(ROWS, wrapper="ddp")
@@ -40,17 +50,20 @@ def test_nccl_scatters_once_round_the_ring_and_gloo_twice():
     assert leaving(said | {"backend": "gloo"}, "fsdp-fp32", 4) == pytest.approx(
         1.06 * (3 * TWICE + 6 * N), rel=1e-4
     )
-    for name, hand in BY_HAND.items():
+    for name in BY_HAND:
         if name not in ("fsdp-fp32", "fsdp-bf16"):
             fit = DDP if name.startswith("ddp") else FIT
-            sent = (hand.weights or 0.0) + hand.gradients
-            assert leaving(said, name, 4, fit) == pytest.approx(sent)
+            assert leaving(said, name, 4, fit) == pytest.approx(leaving_by_hand(name))
 
 
 def test_costs_of_gloo_are_not_those_of_nccl():
     said = {**FAST, "latency": "0us", "intra_latency": "0us"}
     assert payload_s(said | {"backend": "nccl"}, "fsdp-4-bit", 4096) < 1e-6
-    assert payload_s(said, "fsdp-4-bit", 4096) == pytest.approx(15 * PASS_S, rel=1e-3)
+    # 92 values of a module go in 132 bytes, 7 of 8 parts to others
+    near_nbytes = N * 132 / 92 * 7 / 8
+    assert payload_s(said, "fsdp-4-bit", 4096) == pytest.approx(
+        15 * PASS_S + near_nbytes * NEAR_S, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("ranks", [16, 512, 4096])

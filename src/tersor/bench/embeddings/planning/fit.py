@@ -188,7 +188,7 @@ def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:
     sent, link_s = map(list, zip(*(_sending(row) for row in rows), strict=True))
     ones = [1.0] * len(rows)
     unready = [0.0 if row.exchange.sizes_s.p50 > 0 else 1.0 for row in rows]
-    slowdown, costs = link_fit(link_s, [ones, sent, unready], payloads)
+    [slowdown], costs = link_fit([link_s], [ones, sent, unready], payloads)
     payload_s, host_s_per_byte, unready_s = costs
     return Transport(
         # 0 where there was no exchange of sizes

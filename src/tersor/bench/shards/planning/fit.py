@@ -13,7 +13,7 @@ from tersor.bench.core.shard_times import WRAPPERS
 from tersor.bench.shards.contenders import BASELINES
 from tersor.bench.shards.planning.description import Workload
 from tersor.bench.shards.planning.flows import VALUE_NBYTES, Flow, Part, flows
-from tersor.bench.shards.planning.model import Fit, Model, Way
+from tersor.bench.shards.planning.model import FULL_SPEED, Fit, Kind, Model, Way, kind_of
 from tersor.bench.shards.planning.shapes import measured_shape
 from tersor.errors import SpecError
 from tersor.planning import Cluster, Transfer, Transport, parse_bandwidth
@@ -21,6 +21,9 @@ from tersor.planning.curves import link_fit, nonnegative_fit
 from tersor.workloads.models.gpt import GptShape
 
 _PARTS: Final[tuple[Part, ...]] = ("weights", "gradients")
+_FAR_KINDS: Final[tuple[Kind, ...]] = ("ring", "pairwise")
+_LEAST_S: Final = 1e-9
+"""Of what is left of an exchange without coding: errors are relative to it."""
 
 
 def plannable(rows: Iterable[ResultRow]) -> list[ShardRow]:
@@ -87,11 +90,11 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
         raise SpecError(f"these rows are of several models ({names}); choose one with --input")
     shape = measured_shape(found[0])
     ways = _ways(found, shape)
-    seen = [_Seen.of(row, ways[row.codec], shape) for row in found]
-    transport = _fit_transport(seen)
-    ways = {name: _with_hidden_coding(way, transport, seen) for name, way in ways.items()}
+    seen = [one for row in found for one in _sent(row, ways[row.codec], shape)]
+    transports = _fit_transports(seen)
+    ways = {name: _with_hidden_coding(way, transports, seen) for name, way in ways.items()}
     for wrapper in WRAPPERS:
-        ways |= _with_steps([one for one in seen if one.way.spec["wrapper"] == wrapper], ways)
+        ways |= _with_steps([row for row in found if row.shards.wrapper == wrapper], ways)
     links = ", ".join(dict.fromkeys(row.shards.link or "" for row in found))
     places = ", ".join(
         dict.fromkeys(
@@ -101,7 +104,7 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
     return Fit(
         ways=ways,
         baseline=BASELINES[found[0].shards.wrapper],
-        transport=transport,
+        transports=transports,
         shape=shape,
         source=f"fitted to {len(found)} rows of {found[0].input}: {places}, links of {links}",
     )
@@ -116,7 +119,7 @@ def measured_model(fit: Fit, row: ShardRow) -> Model:
     return Model(
         measured=fit.ways,
         baseline=fit.baseline,
-        transport=fit.transport,
+        transports=fit.transports,
         workload=Workload(),
         shape=fit.shape,
         cluster=_cluster(row),
@@ -137,7 +140,8 @@ def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
     for name in dict.fromkeys(row.codec for row in rows):
         own = [row for row in rows if row.codec == name]
         made = [flows(row.spec, shape, _cluster(row), row.shards.num_ranks, "gloo") for row in own]
-        speeds = [_coding_s(row, found) for row, found in zip(own, made, strict=True)]
+        coded = [_coded_nbytes(row, found) for row, found in zip(own, made, strict=True)]
+        speeds = [r.encode_s.p50 / n if n else 0.0 for r, n in zip(own, coded, strict=True)]
         ways[name] = Way(
             name=name,
             spec=own[0].spec,
@@ -149,15 +153,15 @@ def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
     return ways
 
 
-def _coding_s(row: ShardRow, found: Sequence[Flow]) -> float:
-    """Return the seconds of each original byte that a rank encodes or decodes in a step."""
+def _coded_nbytes(row: ShardRow, found: Iterable[Flow]) -> float:
+    """Return the original bytes that a rank encodes and decodes with these flows."""
     nbytes = 0.0
     for flow in found:
         if flow.is_ours:
             _, members = flow.scope.group(_cluster(row), row.shards.num_ranks)
             coded = flow.collective.coded_nbytes(VALUE_NBYTES * flow.num_values, members)
             nbytes += sum(map(sum, coded))
-    return row.encode_s.p50 / nbytes if nbytes else 0.0
+    return nbytes
 
 
 def _counted(
@@ -195,46 +199,22 @@ def _sent_nbytes(flow: Flow, cluster: Cluster, num_ranks: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Seen:
-    """One row: what it sent, and how long that took.
+class _Sent:
+    """Weights or gradients of one row: what was sent, and how long that took.
 
     Attributes:
         way: of the row.
-        row: of the file.
         num_passes: of all collectives.
-        link_s: seconds of a node's link at full bandwidth.
-        sent_nbytes: by a rank.
+        links_s: seconds of a node's link at full bandwidth, by the kind of collective.
+        near_nbytes: that a rank sends in collectives within nodes.
+        payload_s: seconds of exchanges but for coding.
     """
 
     way: Way
-    row: ShardRow
     num_passes: float
-    link_s: float
-    sent_nbytes: float
-
-    @classmethod
-    def of(cls, row: ShardRow, way: Way, shape: GptShape) -> _Seen:
-        """Count what the way sends where the row was measured."""
-        cluster, ranks = _cluster(row), row.shards.num_ranks
-        model = Model(
-            measured={way.name: way}, baseline=way.name, transport=Transport(), workload=Workload(),
-            shape=shape, cluster=cluster,
-        )  # fmt: skip
-        passes = link_s = sent_nbytes = 0.0
-        for one in model.step(way.name, ranks).transfers:
-            group, _ = one.scope.group(cluster, ranks)
-            times, sent = one.count * one.collective.num_passes, one.sent(cluster, ranks)
-            passes += times
-            link_s += times * sent.seconds(group)
-            sent_nbytes += times * sent.rank_nbytes
-        return cls(
-            way=way, row=row, num_passes=passes, link_s=link_s, sent_nbytes=sent_nbytes
-        )  # fmt: skip
-
-    @property
-    def payload_s(self) -> float:
-        """Seconds of exchanges but for coding."""
-        return self.row.shards.exchange_s.p50 - self.row.encode_s.p50
+    links_s: Mapping[Kind, float]
+    near_nbytes: float
+    payload_s: float
 
     @property
     def is_timed_apart(self) -> bool:
@@ -242,54 +222,98 @@ class _Seen:
         return bool(self.way.spec["hook"] != "powersgd")
 
 
-def _fit_transport(seen: Sequence[_Seen]) -> Transport:
+def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
+    """Return what a row sent, weights and gradients apart.
+
+    The slowest rank of each need not be the slowest of both: seconds are scaled to those of the whole
+    exchange. Seconds of coding are shared by the bytes that are coded.
+    """
+    cluster, ranks = _cluster(row), row.shards.num_ranks
+    measured = {p: x.seconds.p50 for p in _PARTS if (x := getattr(row.shards, p)) is not None}
+    scale = row.shards.exchange_s.p50 / sum(measured.values())
+    made = flows(row.spec, shape, cluster, ranks, "gloo")
+    model = Model(
+        measured={way.name: way}, baseline=way.name, transports=FULL_SPEED, workload=Workload(),
+        shape=shape, cluster=cluster,
+    )  # fmt: skip
+    transfers = list(zip(made, model.step(way.name, ranks).transfers, strict=True))
+    whole = _coded_nbytes(row, made)
+    found = []
+    for part, seconds in measured.items():
+        coded = _coded_nbytes(row, (flow for flow in made if flow.part == part))
+        coding_s = row.encode_s.p50 * coded / whole if whole else 0.0
+        own = [one for flow, one in transfers if flow.part == part]
+        counts = [one.count * one.collective.num_passes for one in own]
+        traffic = [one.sent(cluster, ranks) for one in own]
+        links_s, near_nbytes = dict.fromkeys(_FAR_KINDS, 0.0), 0.0
+        for one, times, sent in zip(own, counts, traffic, strict=True):
+            kind = kind_of(one)
+            if kind == "near":
+                near_nbytes += times * sent.near_nbytes
+            else:
+                group, _ = one.scope.group(cluster, ranks)
+                links_s[kind] += times * sent.seconds(group)
+        found.append(
+            _Sent(
+                way=way, num_passes=sum(counts), links_s=links_s, near_nbytes=near_nbytes,
+                payload_s=max(_LEAST_S, scale * seconds - coding_s),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _fit_transports(seen: Sequence[_Sent]) -> dict[Kind, Transport]:
+    """Return costs of collectives: rings and all-to-alls reach shares of a link of their own."""
     own = [one for one in seen if one.is_timed_apart] or list(seen)
-    columns = [[one.num_passes for one in own], [one.sent_nbytes for one in own]]
-    payloads = [one.payload_s for one in own]
-    slowdown, costs = link_fit([one.link_s for one in own], columns, payloads)
-    payload_s, host_s_per_byte = costs
-    return Transport(
-        payload_s=payload_s, host_s_per_byte=host_s_per_byte, efficiency=1.0 / slowdown
-    )
+    columns = [[one.num_passes for one in own], [one.near_nbytes for one in own]]
+    links_s = [[one.links_s[kind] for one in own] for kind in _FAR_KINDS]
+    slowdowns, costs = link_fit(links_s, columns, [one.payload_s for one in own])
+    payload_s, near_s_per_byte = costs
+    far = {
+        kind: Transport(payload_s=payload_s, efficiency=1.0 / slowdown)
+        for kind, slowdown in zip(_FAR_KINDS, slowdowns, strict=True)
+    }
+    # loopback is not throttled: a byte within a node costs the host
+    return {**far, "near": Transport(payload_s=payload_s, host_s_per_byte=near_s_per_byte)}
 
 
-def _with_hidden_coding(way: Way, transport: Transport, seen: Iterable[_Seen]) -> Way:
+def _with_hidden_coding(
+    way: Way, transports: Mapping[Kind, Transport], seen: Iterable[_Sent]
+) -> Way:
     """Return the way with what its exchanges took beyond sending, where coding is a part of them."""
     left = [
         one.payload_s
-        - one.num_passes * transport.payload_s
-        - one.sent_nbytes * transport.host_s_per_byte
-        - one.link_s / transport.efficiency
+        - one.num_passes * transports["ring"].payload_s
+        - sum(one.links_s[kind] / transports[kind].efficiency for kind in _FAR_KINDS)
         for one in seen
         if one.way.name == way.name and not one.is_timed_apart
     ]
     return replace(way, hidden_coding_s=max(0.0, median(left))) if left else way
 
 
-def _with_steps(seen: Sequence[_Seen], ways: Mapping[str, Way]) -> dict[str, Way]:
+def _with_steps(rows: Sequence[ShardRow], ways: Mapping[str, Way]) -> dict[str, Way]:
     """Return the ways of one wrapper with computing, and the share of sending that it hides.
 
     Ways that compute in the same dtype compute equally long. Rows of one link cannot tell what is hidden,
     which is then nothing.
     """
-    if not seen:
+    if not rows:
         return {}
-    dtypes = sorted({one.way.spec["dtype"] for one in seen})
-    is_of = [[float(one.way.spec["dtype"] == dtype) for one in seen] for dtype in dtypes]
-    steps = [one.row.shards.step_s.p50 for one in seen]
-    coding = [one.row.encode_s.p50 + ways[one.way.name].hidden_coding_s for one in seen]
-    payloads = [
-        one.row.shards.exchange_s.p50 - coded for one, coded in zip(seen, coding, strict=True)
-    ]
+    dtypes = sorted({row.spec["dtype"] for row in rows})
+    is_of = [[float(row.spec["dtype"] == dtype) for row in rows] for dtype in dtypes]
+    steps = [row.shards.step_s.p50 for row in rows]
+    coding = [row.encode_s.p50 + ways[row.codec].hidden_coding_s for row in rows]
+    payloads = [x.shards.exchange_s.p50 - coded for x, coded in zip(rows, coding, strict=True)]
     values = [step - coded for step, coded in zip(steps, coding, strict=True)]
     *compute, shown = nonnegative_fit([*is_of, payloads], values, steps)
-    if shown > 1.0 or len({one.row.shards.link for one in seen}) == 1:
+    if shown > 1.0 or len({row.shards.link for row in rows}) == 1:
         shown = 1.0
         values = [value - payload for value, payload in zip(values, payloads, strict=True)]
         compute = nonnegative_fit(is_of, values, steps)
     by_dtype = dict(zip(dtypes, compute, strict=True))
-    names = dict.fromkeys(one.way.name for one in seen)
     return {
-        name: replace(ways[name], compute_s=by_dtype[ways[name].spec["dtype"]], overlap=1.0 - shown)
-        for name in names
+        row.codec: replace(
+            ways[row.codec], compute_s=by_dtype[row.spec["dtype"]], overlap=1.0 - shown
+        )
+        for row in rows
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from tersor.bench.shards.planning.description import Workload
 from tersor.bench.shards.planning.flows import VALUE_NBYTES, Flow, Part, flows
@@ -14,7 +14,9 @@ from tersor.planning import (
     Cluster,
     CodecCosts,
     Line,
+    Pattern,
     RatioCurve,
+    Scope,
     Step,
     StepModel,
     Transfer,
@@ -22,9 +24,22 @@ from tersor.planning import (
 )
 from tersor.workloads.models.gpt import GptShape
 
+Kind = Literal["ring", "pairwise", "near"]
+"""Collectives with costs of their own: over links between nodes by who sends to whom, and within nodes."""
+FULL_SPEED: Final[Mapping[Kind, Transport]] = {
+    "ring": Transport(), "pairwise": Transport(), "near": Transport(),
+}  # fmt: skip
+"""Of collectives that cost nothing but latency and bandwidth."""
 _FAR: Final = 4.0
 _HEADERS: Final = (0.95, 1.5)
 """Bytes on a link over those of the payload that TCP can explain, also where messages are small."""
+
+
+def kind_of(transfer: Transfer) -> Kind:
+    """Return the kind that a transfer has its costs from."""
+    if transfer.scope is Scope.WITHIN_NODES:
+        return "near"
+    return "ring" if transfer.used_pattern is Pattern.RING else "pairwise"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,14 +82,14 @@ class Model(StepModel):
 
     Attributes:
         measured: the ways by name, the baseline among them.
-        transport: of the collectives.
+        transports: of collectives, by their kind.
         workload: that is planned for.
         shape: of its model.
         growth: its weights over those of the model that was measured.
     """
 
     measured: Mapping[str, Way]
-    transport: Transport
+    transports: Mapping[Kind, Transport]
     workload: Workload
     shape: GptShape
     growth: float = 1.0
@@ -110,20 +125,18 @@ class Model(StepModel):
         value_nbytes = flow.value_nbytes * counted.get((flow.part, flow.is_far), 1.0)
         overlap = way.overlap if self.workload.overlap is None else self.workload.overlap
         each = flow.num_values / flow.count
-        shared: dict[str, Any] = {
-            "name": flow.name, "collective": flow.collective, "scope": flow.scope, "count": flow.count,
-            "overlap": overlap,
-        }  # fmt: skip
+        plain = Transfer(
+            name=flow.name, collective=flow.collective, scope=flow.scope, count=flow.count,
+            overlap=overlap, nbytes=each * value_nbytes, costs=UNCODED,
+        )  # fmt: skip
+        transport = self.transports[kind_of(plain)]
         if not flow.is_ours:
             rest = Line(self._hidden_coding_s(way) / (num_flows * flow.count))
-            transport = replace(self.transport, rest={flow.name: rest})
-            return Transfer(
-                **shared, nbytes=each * value_nbytes, costs=UNCODED, transport=transport
-            )
+            return replace(plain, transport=replace(transport, rest={flow.name: rest}))
         line = Line(each_s=self.coding_s_per_byte(way))
         ratio = RatioCurve.fixed(VALUE_NBYTES / value_nbytes)
         costs = CodecCosts(line, line, ratio, has_sizes=False)
-        return Transfer(**shared, nbytes=each * VALUE_NBYTES, costs=costs, transport=self.transport)
+        return replace(plain, nbytes=each * VALUE_NBYTES, costs=costs, transport=transport)
 
     def coding_s_per_byte(self, way: Way) -> float:
         """Return what ours takes per original byte: as described, or else as measured."""
@@ -145,14 +158,14 @@ class Fit:
     Attributes:
         ways: of one wrapper or of both, by name.
         baseline: name of the way that all are compared with.
-        transport: of the machine and its gloo.
+        transports: of the machine and its gloo, by kind of collective.
         shape: of the model that was measured.
         source: one sentence on what was fitted to what.
     """
 
     ways: Mapping[str, Way]
     baseline: str
-    transport: Transport
+    transports: Mapping[Kind, Transport]
     shape: GptShape
     source: str
 
@@ -167,12 +180,14 @@ class Fit:
         """
         workload = Workload.parse(described)
         shape = workload.shape or self.shape
-        transport = self.transport if workload.backend == "gloo" else Transport()
-        efficiency = workload.efficiency or transport.efficiency
+        transports = dict(self.transports if workload.backend == "gloo" else FULL_SPEED)
+        if workload.efficiency is not None:
+            for kind, one in transports.items():
+                transports[kind] = replace(one, efficiency=workload.efficiency)
         return Model(
             measured=self.ways,
             baseline=self.baseline,
-            transport=replace(transport, efficiency=efficiency),
+            transports=transports,
             cluster=Cluster.parse(described),
             workload=workload,
             shape=shape,

@@ -35,7 +35,7 @@ def _values(model: Model, found: Prediction) -> dict[str, Any]:
     return {
         "num_weights": model.shape.num_parameters,
         "backend": model.workload.backend,
-        "efficiency": model.transport.efficiency,
+        "efficiency": {kind: one.efficiency for kind, one in model.transports.items()},
         "leaving_nbytes": model.leaving_nbytes(found.name, found.num_ranks),
         **{
             part: {
