@@ -66,8 +66,7 @@ def plan(
     the model is tried on measured exchanges; exits with 1 when fewer than 12 of them, or not most, are
     within 20 %.
     """
-    from tersor.planning import parse_ranks
-
+    given = dict(locals())
     screen = Screen(as_json=as_json)
     _check_new(plot, output, force=force)
     if check is not None:
@@ -80,25 +79,26 @@ def plan(
         raise SpecError(
             "name result rows with --rows FILE; tersor bench embeddings and tersor bench shards make them"
         )
-    values = {
-        "ranks_per_node": ranks_per_node, "inter": inter, "intra": intra, "latency": latency,
-        "intra_latency": intra_latency, "efficiency": efficiency, "batch": batch,
-        "batch_per_rank": batch_per_rank, "sample_nbytes": sample_nbytes, "compute_ms": compute_ms,
-        "allreduce_mbytes": allreduce_mbytes, "overlap": overlap, "parameters": parameters,
-        "backend": backend, "coding_gbps": coding_gbps,
-    }  # fmt: skip
-    chosen = {
-        "codecs": None if codecs is None else names_of(codecs), "model": model, "bound": bound,
-        "backward": backward, "setting": setting, "wrapper": wrapper,
-    }  # fmt: skip
-    measured, planner = _read(rows)
-    _refuse_foreign(context, planner)
-    fit = planner.fit(measured, **{name: chosen[name] for name in planner.choices})
-    planned = fit.model(_description(cluster, trace, values))
-    numbers = parse_ranks(ranks)
-    _compare_batches(screen, trace, planned, numbers)
-    show_plan(screen, planner, fit, planned, numbers, bandwidth_sweep, plot, output)
+    _plan(screen, context, given)
     return 0
+
+
+def _plan(screen: Screen, context: typer.Context, given: Mapping[str, Any]) -> None:
+    """Plan with what parameters of ``plan`` were given, by their names."""
+    from tersor.planning import parse_ranks
+
+    measured, planner = _read(given["rows"])
+    _refuse_foreign(context, planner)
+    chosen = {name: given[name] for name in planner.choices}
+    if chosen["codecs"] is not None:
+        chosen["codecs"] = names_of(chosen["codecs"])
+    fit = planner.fit(measured, **chosen)
+    values = {key: given[key] for key in planner.keys}
+    planned = fit.model(_description(given["cluster"], given["trace"], values))
+    numbers = parse_ranks(given["ranks"])
+    _compare_batches(screen, given["trace"], planned, numbers)
+    shown = (given[name] for name in ("bandwidth_sweep", "plot", "output"))
+    show_plan(screen, planner, fit, planned, numbers, *shown)
 
 
 def _read(paths: Sequence[str]) -> tuple[list[ResultRow], Planner]:
