@@ -163,6 +163,16 @@ def test_the_ways_of_one_wrapper_are_compared_with_its_float32():
     [
         ([make_row()], {}, "no step on a throttled link"),
         ([*ROWS, structs.replace(ROWS[0], input="gpt-10M")], {}, "choose one with --input"),
+        (
+            [*ROWS, structs.replace(ROWS[0], shards=structs.replace(ROWS[0].shards, tokens=99))],
+            {},
+            "several batches per rank",
+        ),
+        (
+            [structs.replace(ROWS[0], spec={"bits": 4}), *ROWS[1:]],
+            {},
+            "rows of fsdp-fp32 do not say how it exchanges",
+        ),
         (ROWS, {"model": "gpt-10M"}, "no row is of 'gpt-10M'; these are of gpt-2M"),
         (ROWS, {"wrapper": "zero"}, "the rows are of fsdp and ddp, not of 'zero'"),
         (ROWS, {"codecs": ["ddp-4-bit"]}, "but no 'ddp-4-bit'"),

@@ -188,7 +188,11 @@ def test_a_reader_is_told_what_is_of_the_measured_machine():
     other = notes(parameters="6.7B")
     assert "computing (--compute-ms) and coding (--coding-gbps) are of the machine" in other
     assert "coding (--coding-gbps) is of" in notes(backend="nccl", compute_ms=5)
-    assert notes(backend="nccl", compute_ms=5, coding_gbps=100.0, efficiency=0.8) == ""
+    told = {"backend": "nccl", "compute_ms": 5, "coding_gbps": 100.0, "efficiency": 0.8}
+    assert notes(**told) == (
+        "computing hides 0% of sending, as with gloo in the rows; --overlap says more"
+    )
+    assert notes(**told, overlap=0.5) == ""
 
 
 def test_models_are_named_by_their_size():

@@ -21,6 +21,8 @@ from tersor.planning.curves import link_fit, nonnegative_fit
 from tersor.workloads.models.gpt import GptShape
 
 _PARTS: Final[tuple[Part, ...]] = ("weights", "gradients")
+_NEEDED: Final = frozenset({"wrapper", "dtype", "hook"})
+"""What the spec of a row must have for its collectives to be known."""
 _FAR_KINDS: Final[tuple[Kind, ...]] = ("ring", "pairwise")
 _LEAST_S: Final = 1e-9
 """Of what is left of an exchange without coding: errors are relative to it."""
@@ -78,16 +80,14 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
     """Fit all costs to rows of steps on throttled links, of both wrappers.
 
     Raises:
-        SpecError: there are none, or of several models.
+        SpecError: there are none, or of several models or batches.
     """
     found = plannable(rows)
     if not found:
         raise SpecError(
             "these rows hold no step on a throttled link; make some with tersor bench shards as root"
         )
-    if len({row.input for row in found}) > 1:
-        names = ", ".join(sorted({row.input for row in found}))
-        raise SpecError(f"these rows are of several models ({names}); choose one with --input")
+    _refuse_mixed(found)
     shape = measured_shape(found[0])
     ways = _ways(found, shape)
     seen = [one for row in found for one in _sent(row, ways[row.codec], shape)]
@@ -108,6 +108,22 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
         shape=shape,
         source=f"fitted to {len(found)} rows of {found[0].input}: {places}, links of {links}",
     )
+
+
+def _refuse_mixed(rows: Sequence[ShardRow]) -> None:
+    """Raise ``SpecError`` for rows that no one step explains."""
+    if len({row.input for row in rows}) > 1:
+        names = ", ".join(sorted({row.input for row in rows}))
+        raise SpecError(f"these rows are of several models ({names}); choose one with --input")
+    if len({row.shards.tokens / row.shards.num_ranks for row in rows}) > 1:
+        raise SpecError(
+            "these rows are of several batches per rank, which compute differently long; give those of one"
+        )
+    silent = next((row.codec for row in rows if not row.spec.keys() >= _NEEDED), None)
+    if silent is not None:
+        raise SpecError(
+            f"the rows of {silent} do not say how it exchanges; measure it again with tersor bench shards"
+        )
 
 
 def measured_model(fit: Fit, row: ShardRow) -> Model:

@@ -211,6 +211,11 @@ class Fit:
             )
         if workload.backend != "gloo" and workload.efficiency is None:
             found.append("links are taken at their full bandwidth; --efficiency says less")
+        if workload.backend != "gloo" and workload.overlap is None:
+            hidden = self.ways[self.baseline].overlap
+            found.append(
+                f"computing hides {hidden:.0%} of sending, as with gloo in the rows; --overlap says more"
+            )
         return [*found, *self._unexplained()]
 
     def _unexplained(self) -> list[str]:
