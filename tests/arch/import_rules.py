@@ -37,6 +37,7 @@ BENCH_LAYERS: Final = (
     ("core",),
     ("plots",),
     ("peers",),
+    ("planning",),
     ("report",),
     ("site",),
     BENCH_SITES,

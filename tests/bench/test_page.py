@@ -33,7 +33,7 @@ NUM_BLOCKS = {
     "docs/performance.md": 5,
     "docs/benchmark-embeddings.md": 4,
     "docs/embeddings.md": 2,
-    "docs/plan.md": 3,
+    "docs/plan.md": 6,
 }
 
 

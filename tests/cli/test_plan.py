@@ -159,12 +159,14 @@ def test_wrong_usage_is_one_sentence(tersor, line, words) -> None:
 
 def test_the_examples_of_the_page_run(tersor) -> None:
     Path("results").symlink_to(RESULTS)
-    [first, gpus, own] = re.findall(r"^```sh\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+    # tests/cli/test_plan_shards.py runs those of sharded training
+    page = re.sub(r"^## Sharded training$.*?^## ", "## ", PAGE, flags=re.DOTALL | re.MULTILINE)
+    [first, gpus, own] = re.findall(r"^```sh\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(first.splitlines()) == 4
     own = own.replace("dumps", "--synthetic --codecs rows,group8 --peers none --rounds 1 --dim 8")
     shown = [tersor.ok(*shlex.split(line)[1:]).out for line in (first + gpus + own).splitlines()]
     # the tables of the page are those that its commands show
-    *of_ranks, of_gpus = re.findall(r"^- from (\S+ on \S+ beats)", PAGE, re.MULTILINE)
+    *of_ranks, of_gpus = re.findall(r"^- from (\S+ on \S+ beats)", page, re.MULTILINE)
     assert of_ranks
     for cells, found in ((of_ranks[0], shown[1]), (of_ranks[-1], shown[1]), (of_gpus, shown[4])):
         assert cells in found

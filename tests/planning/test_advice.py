@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tersor.bench.embeddings.planning.tables import plan_cells, short_reason
+from tersor.bench.embeddings.planning.planner import EMBEDDINGS_PLANNER
+from tersor.bench.planning.tables import plan_cells, short_reason
 from tersor.planning import (
     UNCODED,
     Cluster,
@@ -66,7 +67,7 @@ def test_the_best_of_those_that_keep_a_bound_is_named_beside_one_that_does_not()
     made = model(FAST, SMALL, crude)
     advice = advise(made, 8)
     assert advice.best.name == "crude"
-    assert {line[1]: line[-1] for line in plan_cells(made, 8)} == {
+    assert {line[1]: line[-1] for line in plan_cells(EMBEDDINGS_PLANNER, made, 8)} == {
         "float32": "", "fast": "", "small": "", "crude": "best, promises no bound",
     }  # fmt: skip
     assert advice.best_bounded.name == "small"
@@ -82,7 +83,7 @@ def test_what_broke_its_bound_is_shown_but_never_advised():
     advice = advise(made, 8)
     assert (advice.best.name, advice.best_bounded) == ("small", None)
     assert "wrong" not in advice.reason
-    cells = {line[1]: line[-1] for line in plan_cells(made, 8)}
+    cells = {line[1]: line[-1] for line in plan_cells(EMBEDDINGS_PLANNER, made, 8)}
     assert cells == {"float32": "", "fast": "", "small": "best", "wrong": "broke its bound"}
     assert all("wrong" not in turn.reason for turn in turns(made, 8, GBIT, 4000 * GBIT))
     assert "nothing else" in advise(model(wrong), 8).reason

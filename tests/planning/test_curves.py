@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tersor.errors import SpecError
 from tersor.planning import Line, RatioCurve
-from tersor.planning.curves import nonnegative_fit
+from tersor.planning.curves import link_fit, nonnegative_fit
 
 
 @given(fixed=st.floats(0, 1.0), each=st.floats(1e-12, 1e-6))
@@ -48,6 +48,20 @@ def test_rounding_does_not_turn_a_speed_into_a_fixed_cost(amount, seconds):
 def test_columns_that_cannot_be_told_apart_go_to_the_first():
     columns = [[1.0, 2.0], [2.0, 4.0]]
     assert nonnegative_fit(columns, [3.0, 6.0], [1.0, 1.0]) == [pytest.approx(3.0), 0.0]
+
+
+def test_no_link_is_faster_than_itself_and_what_is_left_is_fitted():
+    ring, pairwise, calls = [4.0, 1.0, 0.0, 8.0], [0.0, 3.0, 2.0, 1.0], [5.0, 1.0, 7.0, 2.0]
+    columns = list(zip(ring, pairwise, calls, strict=True))
+    slow = [1.5 * a + 2.0 * b + 0.25 * c for a, b, c in columns]
+    assert link_fit([ring, pairwise], [calls], slow) == (
+        pytest.approx([1.5, 2.0]), pytest.approx([0.25]),
+    )  # fmt: skip
+    # the second would be twice as fast as its link: it is as fast, and calls cost what that leaves
+    fast = [1.5 * a + 0.5 * b + 0.25 * c for a, b, c in columns]
+    slowdowns, [call_s] = link_fit([ring, pairwise], [calls], fast)
+    assert slowdowns[1] == 1.0
+    assert 0.0 <= call_s < 0.25
 
 
 def test_ratios_are_interpolated_by_logarithms():

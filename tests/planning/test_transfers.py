@@ -51,6 +51,11 @@ CASES = {
     "ring all-gather in a node": (NODES_OF_8, 8, [transfer(GATHER, 8 * MB)], 70 * US + 7 * US),
     # twice the bytes, twice round: 2 * 4 messages
     "ring all-reduce": (ONE_EACH, 4, [transfer(REDUCE, 1 * MB)], 1.5 * MS + 80 * US),
+    # three modules, each with a gather of its own and all of its messages
+    "ring all-gather of three modules": (
+        ONE_EACH, 4, [transfer(GATHER, 1 * MB, costs=EIGHT_BIT, count=3)],
+        3 * (187.5 * US + 30 * US + 26 * US + 50.5 * US),
+    ),
     # every link carries 15 MB, that between nodes at 1 MB/ms; 2 messages out and 13 within
     "ring all-gather of two nodes": (
         NODES_OF_8, 16, [transfer(GATHER, 16 * MB)], 15 * MS + 33 * US,
@@ -175,6 +180,19 @@ def test_the_costs_of_a_machine_are_counted_per_pass():
         assert known.payload_s - found.payload_s == pytest.approx(4e-3)
 
 
+def test_what_leaves_a_node_is_of_all_its_ranks_all_passes_and_all_collectives():
+    def leaving(one):
+        return one.leaving_nbytes(NODES_OF_8, 16) / MB
+
+    # half of 2 MB for each of 8 places, at 8 bits a quarter of it
+    assert leaving(hierarchical("w", GATHER, 16 * MB, 8)[0]) == pytest.approx(8)
+    coded = hierarchical("g", SCATTER, 16 * MB, 8, within=EIGHT_BIT, between=EIGHT_BIT)
+    assert [leaving(one) for one in coded] == pytest.approx([0, 2])
+    # a ring leaves the node once with 15 of 16 MB, and an all-reduce goes round twice
+    assert leaving(transfer(GATHER, 16 * MB, count=3)) == pytest.approx(3 * 15)
+    assert leaving(transfer(REDUCE, 16 * MB)) == pytest.approx(2 * 15)
+
+
 def test_a_stage_between_nodes_costs_nothing_where_there_is_one_node():
     within, between = hierarchical("g", SCATTER, 16 * MB, 8, within=EIGHT_BIT, between=FOUR_BIT)
     assert between.phases(NODES_OF_8, 8).total_s == 0
@@ -196,6 +214,7 @@ def test_sums_of_encoded_values_are_pairwise_and_everything_else_that_can_be_is_
         ({"nbytes": -1.0}, "from 0"),
         ({"nbytes": float("nan")}, "from 0"),
         ({"overlap": 1.5}, "from 0 to 1"),
+        ({"count": 0}, "at least, not 0"),
     ],
 )
 def test_what_no_collective_does_is_refused(changes, words):

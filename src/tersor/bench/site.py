@@ -9,6 +9,7 @@ from rich.console import RenderableType
 
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
+from tersor.bench.planning.planner import Planner
 from tersor.bench.report.building import SectionMaker
 
 PageBlock = Callable[[Sequence[ResultRow], Mapping[str, str]], str]
@@ -26,6 +27,7 @@ class SiteBench:
         goals: judges from its rows what is asked of it.
         blocks: by the word that a marker on a page begins with.
         sections: returns what makes its parts of a report; figures are imported only then.
+        planner: plans from its rows; None where it cannot be planned.
     """
 
     name: str
@@ -34,3 +36,4 @@ class SiteBench:
     goals: Callable[[Sequence[ResultRow]], list[Goal]]
     blocks: Mapping[str, PageBlock]
     sections: Callable[[], Sequence[SectionMaker]]
+    planner: Planner | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from rich.console import RenderableType
@@ -11,11 +11,38 @@ from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.site import EMBEDDINGS
 from tersor.bench.kernels.site import KERNELS
+from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
+from tersor.bench.planning.planner import Planner
 from tersor.bench.report.building import SectionMaker
 from tersor.bench.shards.site import SHARDS
 from tersor.bench.site import PageBlock, SiteBench
+from tersor.errors import SpecError
 
 SITES: Final = (EMBEDDINGS, KERNELS, SHARDS)
+_PlanBlock = Callable[[Planner, Sequence[ResultRow], Mapping[str, str]], str]
+_PLAN_BLOCKS: Final[Mapping[str, _PlanBlock]] = {
+    "plan": plan_block, "plan-sweep": sweep_block, "plan-check": check_block,
+}  # fmt: skip
+
+
+def planners() -> list[Planner]:
+    """Return what plans from rows, of every site that has it."""
+    return [site.planner for site in SITES if site.planner is not None]
+
+
+def planner_of(rows: Sequence[ResultRow]) -> Planner:
+    """Return what plans from these rows.
+
+    Raises:
+        SpecError: there are none, or rows of several sites.
+    """
+    found = [one for one in planners() if any(one.plans(row) for row in rows)]
+    if not found:
+        raise SpecError("there are no result rows to plan from; tersor bench makes them")
+    if len(found) > 1:
+        names = " and of ".join(one.name for one in found)
+        raise SpecError(f"these rows are of {names}; give files of one of them")
+    return found[0]
 
 
 def rows_by_site(rows: Iterable[ResultRow]) -> list[tuple[SiteBench, list[ResultRow]]]:
@@ -38,7 +65,13 @@ def site_tables(rows: Iterable[ResultRow]) -> list[RenderableType]:
 
 def page_blocks() -> dict[str, PageBlock]:
     """Return what a page can ask of any site, by the first word of its marker."""
-    return {word: block for site in SITES for word, block in site.blocks.items()}
+    own = {word: block for site in SITES for word, block in site.blocks.items()}
+    return {**own, **{word: _planned(block) for word, block in _PLAN_BLOCKS.items()}}
+
+
+def _planned(block: _PlanBlock) -> PageBlock:
+    """Return a block that is made by what plans from its rows."""
+    return lambda rows, options: block(planner_of(rows), rows, options)
 
 
 def report_sections() -> list[SectionMaker]:

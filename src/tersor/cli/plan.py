@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import typer
-from rich.console import RenderableType
 from rich.text import Text
 
 from tersor.cli import plan_options as asked
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import ForceOption, JsonOption, names_of
+from tersor.cli.plan_results import show_plan, write_lines
 from tersor.cli.screen import Screen
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
-    from tersor.bench.embeddings.planning.description import Workload
-    from tersor.bench.embeddings.planning.model import Fit, Model
-    from tersor.planning import Advice
+    from tersor.bench.core.rows import ResultRow
+    from tersor.bench.planning.planner import Planner
+    from tersor.planning import StepModel
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
 """Parameters that mean something with --check."""
@@ -46,6 +45,10 @@ def plan(
     trace: asked.Trace = None,
     allreduce_mbytes: asked.AllReduce = None,
     overlap: asked.Overlap = None,
+    parameters: asked.Parameters = None,
+    backend: asked.Backend = None,
+    coding_gbps: asked.CodingSpeed = None,
+    wrapper: asked.Wrapper = None,
     bandwidth_sweep: asked.Sweep = None,
     codecs: asked.Codecs = None,
     model: asked.Model = None,
@@ -59,11 +62,11 @@ def plan(
 ) -> int:
     """Predict exchange and step times on a cluster from result rows, and the best choice.
 
-    Nothing is measured. With --check FILE the model is tried on measured exchanges; exits with 1 when
-    fewer than 12 of them, or not most, are within 20 %.
+    Rows are those of tersor bench embeddings, kernels or shards. Nothing is measured. With --check FILE
+    the model is tried on measured exchanges; exits with 1 when fewer than 12 of them, or not most, are
+    within 20 %.
     """
-    from tersor.planning import parse_ranks
-
+    given = dict(locals())
     screen = Screen(as_json=as_json)
     _check_new(plot, output, force=force)
     if check is not None:
@@ -73,18 +76,46 @@ def plan(
         return _check(screen, check, hold_out, model, output)
     _refuse(context, lambda name: name == "hold_out", "checks: name rows with --check FILE")
     if rows is None:
-        raise SpecError("name result rows with --rows FILE; tersor bench embeddings makes them")
-    values = {
-        "ranks_per_node": ranks_per_node, "inter": inter, "intra": intra, "latency": latency,
-        "intra_latency": intra_latency, "efficiency": efficiency, "batch": batch,
-        "batch_per_rank": batch_per_rank, "sample_nbytes": sample_nbytes, "compute_ms": compute_ms,
-        "allreduce_mbytes": allreduce_mbytes, "overlap": overlap,
-    }  # fmt: skip
-    fit = _fit(rows, codecs, model=model, bound=bound, backward=backward, setting=setting)
-    planned = fit.model(_description(cluster, trace, values))
-    _compare_batches(screen, trace, planned.workload, parse_ranks(ranks))
-    _show(screen, fit, planned, parse_ranks(ranks), bandwidth_sweep, plot, output)
+        raise SpecError(
+            "name result rows with --rows FILE; tersor bench embeddings and tersor bench shards make them"
+        )
+    _plan(screen, context, given)
     return 0
+
+
+def _plan(screen: Screen, context: typer.Context, given: Mapping[str, Any]) -> None:
+    """Plan with what parameters of ``plan`` were given, by their names."""
+    from tersor.planning import parse_ranks
+
+    measured, planner = _read(given["rows"])
+    _refuse_foreign(context, planner)
+    chosen = {name: given[name] for name in planner.choices}
+    if chosen["codecs"] is not None:
+        chosen["codecs"] = names_of(chosen["codecs"])
+    fit = planner.fit(measured, **chosen)
+    values = {key: given[key] for key in planner.keys}
+    planned = fit.model(_description(given["cluster"], given["trace"], values))
+    numbers = parse_ranks(given["ranks"])
+    _compare_batches(screen, given["trace"], planned, numbers)
+    shown = (given[name] for name in ("bandwidth_sweep", "plot", "output"))
+    show_plan(screen, planner, fit, planned, numbers, *shown)
+
+
+def _read(paths: Sequence[str]) -> tuple[list[ResultRow], Planner]:
+    from tersor.bench.core.rows import read_rows
+    from tersor.bench.sites import planner_of
+
+    rows = [row for path in paths for row in read_rows(path)]
+    return rows, planner_of(rows)
+
+
+def _refuse_foreign(context: typer.Context, planner: Planner) -> None:
+    """Raise ``SpecError`` for an option that says nothing about rows of this kind."""
+    from tersor.bench.sites import planners
+
+    for other in planners():
+        foreign = other.options - planner.options
+        _refuse(context, foreign.__contains__, f"rows of {other.name}; these are of {planner.name}")
 
 
 def _check_new(plot: str | None, output: str | None, *, force: bool) -> None:
@@ -129,14 +160,17 @@ def _description(
 
 
 def _compare_batches(
-    screen: Screen, trace: str | None, workload: Workload, ranks: Sequence[int]
+    screen: Screen, trace: str | None, model: StepModel, ranks: Sequence[int]
 ) -> None:
     """Say that a trace is of other batches than the plan: computing is taken as it is."""
+    from tersor.bench.embeddings.planning.model import Model
     from tersor.bench.embeddings.planning.trace import samples_per_rank
 
     traced = None if trace is None else samples_per_rank(trace)
-    planned = {workload.rows_per_slice(number) for number in ranks}
-    if traced is not None and planned != {traced}:
+    if traced is None or not isinstance(model, Model):
+        return
+    planned = {model.workload.rows_per_slice(number) for number in ranks}
+    if planned != {traced}:
         words = " to ".join(dict.fromkeys(f"{n:,.6g}" for n in (min(planned), max(planned))))
         screen.say(
             f"computing is that of {traced:,.6g} samples per rank, and the plan has {words}: "
@@ -144,92 +178,13 @@ def _compare_batches(
         )
 
 
-def _fit(paths: Sequence[str], codecs: str | None, **chosen: Any) -> Fit:
-    from tersor.bench.core.rows import read_rows
-    from tersor.bench.embeddings.planning.fit import fit_rows
-
-    rows = [row for path in paths for row in read_rows(path)]
-    return fit_rows(rows, codecs=None if codecs is None else names_of(codecs), **chosen)
-
-
-def _show(
-    screen: Screen,
-    fit: Fit,
-    model: Model,
-    ranks: Sequence[int],
-    sweep_text: str | None,
-    plot: str | None,
-    output: str | None,
-) -> None:
-    from tersor.bench.embeddings.planning import tables
-    from tersor.planning import advise, parse_sweep, turns
-
-    def lines_of(model: Model, number: int) -> list[dict[str, Any]]:
-        advice = advise(model, number)
-        return [tables.plan_row(model, found, advice) for found in model.predictions(number)]
-
-    lines = [line for number in ranks for line in lines_of(model, number)]
-    written = list(lines)
-    shown: list[RenderableType] = []
-    values: dict[str, Any] = {"plan": lines, "source": fit.source}
-    sweep = None if sweep_text is None else parse_sweep(sweep_text)
-    if sweep is None:
-        shown.append(tables.plan_table(model, ranks))
-        shown += [Text(advise(model, number).reason) for number in ranks]
-    else:
-        swept = [advise(model.at_bandwidth(b, n), n) for n in ranks for b in sweep]
-        changes = [(n, turn) for n in ranks for turn in turns(model, n, sweep[0], sweep[-1])]
-        shown.append(tables.sweep_table(swept))
-        shown += [Text(f"{number:,} ranks: {turn.reason}") for number, turn in changes]
-        values["sweep"] = [_sweep_values(advice) for advice in swept]
-        written += [
-            line for n in ranks for b in sweep for line in lines_of(model.at_bandwidth(b, n), n)
-        ]
-    if plot is not None:
-        drawn = (
-            tables.ranks_figure(model, ranks)
-            if sweep is None
-            else tables.bandwidth_figure(model, ranks[0], sweep)
-        )
-        Path(plot).write_text(drawn + "\n", encoding="utf-8")
-        if sweep is not None and len(ranks) > 1:
-            screen.say(f"{plot} shows {ranks[0]:,} ranks, the first of --ranks")
-    _write_lines(output, written)
-    screen.say(fit.source)
-    if (words := fit.beyond(model, ranks)) is not None:
-        screen.say(words)
-    if any(line["is_extrapolated"] for line in lines):
-        sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in fit.measured_rows))
-        screen.say(f"ratios with ~ are guesses: slices of {sizes} rows were measured")
-    if (words := fit.missing(model.workload)) is not None:
-        screen.say(words)
-    screen.result(values, *shown)
-
-
-def _sweep_values(advice: Advice) -> dict[str, Any]:
-    return {
-        "num_ranks": advice.best.num_ranks,
-        "bits_per_s": advice.bits_per_s,
-        "best": advice.best.name,
-        "step_s": advice.best.step_s,
-        "step_speedup": advice.step_speedup,
-        "reason": advice.reason,
-    }
-
-
-def _write_lines(path: str | None, lines: Iterable[Mapping[str, Any]]) -> None:
-    if path is not None:
-        text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
-        Path(path).write_text(text, encoding="utf-8")
-
-
 def _check(screen: Screen, path: str, hold_out: str, model: str | None, output: str | None) -> int:
-    from tersor.bench.core.rows import read_rows
-    from tersor.bench.embeddings.planning.check import check, check_table
+    from tersor.bench.planning.check import check_table
 
-    found = check((row for row in read_rows(path) if model in (None, row.input)), hold_out)
+    rows, planner = _read([path])
+    found = planner.check([row for row in rows if model in (None, row.input)], hold_out)
     points = [point.to_config() for point in found.points]
-    _write_lines(output, points)
+    write_lines(output, points)
     values = {
         "points": points, "num_hits": found.num_hits, "passed": found.passed,
         "constants": found.constants(),

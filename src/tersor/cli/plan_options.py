@@ -36,7 +36,7 @@ IntraLatency = Annotated[
 ]
 Efficiency = Annotated[
     float | None,
-    option("--efficiency", "Share of a link an all-to-all reaches; default: fitted.", "X"),
+    option("--efficiency", "Share of a link that is reached; default: fitted.", "X"),
 ]
 Batch = Annotated[
     int | None, option("--batch", "Samples of all ranks per step; default: 65536.", "N")
@@ -60,7 +60,23 @@ AllReduce = Annotated[
     float | None, option("--allreduce-mbytes", "Dense gradients; default: as in the rows.", "MB")
 ]
 Overlap = Annotated[
-    float | None, option("--overlap", "Share of sending hidden by computing; default: 0.", "X")
+    float | None,
+    option("--overlap", "Share of sending hidden; default: 0, or as in rows of shards.", "X"),
+]
+Parameters = Annotated[
+    str | None,
+    option("--parameters", "Of rows of shards: weights, as 1.3B; default: as in the rows.", "N"),
+]
+Backend = Annotated[
+    str | None,
+    option("--backend", "Of rows of shards: gloo, as in the rows, or nccl. Default: gloo."),
+]
+CodingSpeed = Annotated[
+    float | None,
+    option("--coding-gbps", "Of rows of shards: GB/s a rank codes; default: as in them.", "X"),
+]
+Wrapper = Annotated[
+    str | None, option("--wrapper", "Of rows of shards: fsdp or ddp. Default: fsdp, if there.")
 ]
 Sweep = Annotated[
     str | None,

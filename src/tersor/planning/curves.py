@@ -47,6 +47,36 @@ def nonnegative_fit(
     return best
 
 
+def link_fit(
+    links_s: Sequence[Sequence[float]],
+    columns: Sequence[Sequence[float]],
+    values: Sequence[float],
+) -> tuple[list[float], list[float]]:
+    """Fit measured times by how often the seconds of links at full speed, and by other costs.
+
+    Args:
+        links_s: seconds at full speed, a column for each way of using a link.
+        columns: amounts of the other costs.
+        values: seconds that were measured.
+
+    Returns:
+        The factors of ``links_s``, 1 at least, and those of ``columns``; errors are relative, as of
+        ``nonnegative_fit``. Links come first: where there is one link only, a cost per byte cannot be
+        told from it.
+    """
+    pinned: set[int] = set()
+    while True:
+        free = [k for k in range(len(links_s)) if k not in pinned]
+        # nothing is faster than its link: the other costs are fitted to what full speed leaves
+        left = [x - sum(links_s[k][i] for k in pinned) for i, x in enumerate(values)]
+        found = nonnegative_fit([*(links_s[k] for k in free), *columns], left, values)
+        slowdowns = dict(zip(free, found, strict=False))
+        below = {k for k, factor in slowdowns.items() if factor < 1.0}
+        if not below:
+            return [slowdowns.get(k, 1.0) for k in range(len(links_s))], found[len(free) :]
+        pinned |= below
+
+
 @dataclass(frozen=True, slots=True)
 class Line:
     """A cost of ``fixed_s`` seconds per call and ``each_s`` per byte (or sample)."""

@@ -130,6 +130,7 @@ class Transfer:
         scope: which ranks take part.
         overlap: share of the time that payloads travel during which ranks compute.
         transport: what the machine costs.
+        count: how many such collectives a step has, one after the other, each with ``nbytes``.
     """
 
     name: str
@@ -141,9 +142,12 @@ class Transfer:
     scope: Scope = Scope.ALL
     overlap: float = 0.0
     transport: Transport = field(default_factory=Transport)
+    count: int = 1
 
     def __post_init__(self) -> None:
         """Refuse what no collective does."""
+        if self.count < 1:
+            raise SpecError(f"{self.name}: a step has 1 such collective at least, not {self.count}")
         if not 0 <= self.nbytes < math.inf or not 0 <= self.overlap <= 1:
             raise SpecError(
                 f"{self.name}: bytes are from 0 and an overlap is from 0 to 1, not {self.nbytes} and "
@@ -170,13 +174,21 @@ class Transfer:
         return Pattern.PAIRWISE if is_pairwise else Pattern.RING
 
     def sent(self, cluster: Cluster, num_ranks: int) -> Traffic:
-        """Return the encoded bytes that one pass sends over each link."""
+        """Return the encoded bytes that one pass of one collective sends over each link."""
         group, members = self.scope.group(cluster, num_ranks)
         nbytes = self.nbytes / self.costs.ratio.at(self.slice_rows)
         return Traffic.of(self.used_pattern, nbytes, group, members)
 
+    def leaving_nbytes(self, cluster: Cluster, num_ranks: int) -> float:
+        """Return the encoded bytes that leave each node, in all passes of all ``count`` collectives."""
+        # between nodes there is a group for each place on one
+        between = self.scope is Scope.BETWEEN_NODES
+        num_groups = cluster.local_ranks(num_ranks) if between else 1
+        times = self.count * self.collective.num_passes * num_groups
+        return times * self.sent(cluster, num_ranks).far_nbytes
+
     def phases(self, cluster: Cluster, num_ranks: int) -> Phases:
-        """Return what the transfer takes; the formula stands at the top of this module."""
+        """Return what all ``count`` of them take; the formula stands at the top of this module."""
         costs, transport = self.costs, self.transport
         group, members = self.scope.group(cluster, num_ranks)
         ratio, is_beyond = costs.ratio.at(self.slice_rows), costs.ratio.is_beyond(self.slice_rows)
@@ -190,12 +202,13 @@ class Transfer:
         link_s = sent.seconds(group) / transport.efficiency
         host_s = transport.host_s_per_byte * sent.rank_nbytes
         encoded, decoded = self.collective.coded_nbytes(self.nbytes, members)
+        sizes_s = passes * transport.sizes_s + delay_s if costs.has_sizes else 0.0
         return Phases(
-            encode_s=sum(costs.encode.at(nbytes) for nbytes in encoded),
-            sizes_s=passes * transport.sizes_s + delay_s if costs.has_sizes else 0.0,
-            payload_s=fixed_s + delay_s + passes * (link_s + host_s),
-            decode_s=sum(costs.decode.at(nbytes) for nbytes in decoded),
-            rest_s=transport.rest.get(self.name, Line()).at(self.nbytes),
+            encode_s=self.count * sum(costs.encode.at(nbytes) for nbytes in encoded),
+            sizes_s=self.count * sizes_s,
+            payload_s=self.count * (fixed_s + delay_s + passes * (link_s + host_s)),
+            decode_s=self.count * sum(costs.decode.at(nbytes) for nbytes in decoded),
+            rest_s=self.count * transport.rest.get(self.name, Line()).at(self.nbytes),
             ratio=ratio,
             is_beyond=is_beyond,
         )

@@ -16,7 +16,7 @@ from tersor.bench.embeddings.exchange_tables import (
 )
 from tersor.bench.embeddings.lookups.goals import lookup_goals
 from tersor.bench.embeddings.lookups.tables import encoders_block, tables_block
-from tersor.bench.embeddings.planning.tables import check_block, plan_block, sweep_block
+from tersor.bench.embeddings.planning.planner import EMBEDDINGS_PLANNER
 from tersor.bench.report.building import SectionMaker
 from tersor.bench.site import SiteBench
 
@@ -59,9 +59,7 @@ EMBEDDINGS: Final = SiteBench(
         "exchanges": exchanges_block,
         "lookups": encoders_block,
         "lookup-tables": tables_block,
-        "plan": plan_block,
-        "plan-sweep": sweep_block,
-        "plan-check": check_block,
     },
     sections=_sections,
+    planner=EMBEDDINGS_PLANNER,
 )

@@ -12,6 +12,7 @@ from tersor.bench.core.rows import ResultRow
 from tersor.bench.report.building import SectionMaker
 from tersor.bench.shards.accuracy import SUITE as ACCURACY
 from tersor.bench.shards.losses import loss_goals, loss_table, losses_block
+from tersor.bench.shards.planning.planner import SHARDS_PLANNER
 from tersor.bench.shards.tables import shard_goals, shard_table, shards_block
 from tersor.bench.site import SiteBench
 
@@ -42,4 +43,5 @@ SHARDS: Final = SiteBench(
     goals=_goals,
     blocks={"shards": shards_block, "losses": losses_block},
     sections=_sections,
+    planner=SHARDS_PLANNER,
 )

@@ -51,6 +51,28 @@ class Hop(Protocol):
         ...
 
 
+def used_group(size: int, group: int) -> int:
+    """Return the values per scale of rows of ``size``, which fill a group or more.
+
+    A row that would not has a group as small as it takes: shards of small modules would else be mostly
+    padding.
+    """
+    while group % (2 * ORDER) == 0 and group // 2 >= size:
+        group //= 2
+    return group
+
+
+def coded_nbytes(size: int, nbits: int, group: int) -> int:
+    """Return the bytes of a coded row of ``size`` values: scales and codes of whole groups.
+
+    Example:
+        >>> coded_nbytes(4096, 4, 2048), coded_nbytes(32, 8, 128)
+        (2056, 36)
+    """
+    group = used_group(size, group)
+    return ceil_div(size, group) * (_SCALE_NBYTES + group * nbits // 8)
+
+
 @dataclass(frozen=True, slots=True)
 class Coded:
     """Scales, then codes, of each peer."""
@@ -66,17 +88,12 @@ class Coded:
     def empty(
         cls, shape: tuple[int, int, int], nbits: int, group: int, device: torch.device
     ) -> Coded:
-        """Return a buffer for [num_peers, num_rows, size] values, whose rows fill a group or more.
-
-        A row that would not has a group as small as it takes: shards of small modules would else be
-        mostly padding.
-        """
+        """Return a buffer for [num_peers, num_rows, size] values; see ``used_group``."""
         num_peers, num_rows, size = shape
-        while group % (2 * ORDER) == 0 and group // 2 >= size:
-            group //= 2
+        group = used_group(size, group)
         num_groups = ceil_div(size, group)
         split = _SCALE_NBYTES * num_rows * num_groups
-        nbytes = split + num_rows * num_groups * group * nbits // 8
+        nbytes = num_rows * coded_nbytes(size, nbits, group)
         buffer = torch.empty(num_peers, nbytes, dtype=torch.uint8, device=device)
         scales = buffer[:, :split].view(torch.float32).unflatten(1, (num_rows, num_groups))
         data = buffer[:, split:].unflatten(1, (num_rows, num_groups * group * nbits // 8))

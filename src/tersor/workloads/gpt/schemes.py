@@ -19,7 +19,11 @@ _QWD, _TLQ_HS = Weights(), Gradients()
 
 SCHEMES: Final = {
     "exact": Scheme(None, None, "nothing is compressed"),
-    "direct": Scheme(Weights(differences=False), None, "weights in 4 bits, without differences"),
+    "direct": Scheme(
+        # as published; rounded to nearest, training adapts to the 4-bit weights
+        Weights(differences=False, rounding="stochastic"), None,
+        "weights in 4 bits, without differences",
+    ),
     "qwd": Scheme(_QWD, None, "differences of weights in 4 bits"),
     "ulq": Scheme(
         None, Gradients(node_nbits=4, nbits=4, hadamard=False), "gradients in 4 bits in both hops"

@@ -11,8 +11,9 @@ from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning import coding
 from tersor.bench.embeddings.planning.coding import fit_kernels, fit_lookups
 from tersor.bench.embeddings.planning.fit import fit_rows
-from tersor.bench.embeddings.planning.tables import plan_cells
+from tersor.bench.embeddings.planning.planner import EMBEDDINGS_PLANNER
 from tersor.bench.peers import COPIES, DEVICE_PEERS, PEERS
+from tersor.bench.planning.tables import plan_cells
 from tersor.errors import SpecError
 from tersor.planning import CodecCosts, Line, RatioCurve
 from tests.bench.core.test_rows import make_row
@@ -116,7 +117,7 @@ def test_a_codec_that_promises_no_bound_breaks_none_in_plans_from_look_ups_and_f
     ])  # fmt: skip
     for fit in (from_look_ups, from_kernels):
         model = planned(fit, batch_per_rank=1000)
-        said = {line[1]: line[-1] for line in plan_cells(model, 4)}
+        said = {line[1]: line[-1] for line in plan_cells(EMBEDDINGS_PLANNER, model, 4)}
         assert {name: words.removeprefix("best").strip(", ") for name, words in said.items()} == {
             "float32": "", "rows": "", "crude": "promises no bound", "wrong": "broke its bound",
             "exact": "",

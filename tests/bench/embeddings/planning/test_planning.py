@@ -12,17 +12,13 @@ from msgspec import structs
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.rows import read_rows
 from tersor.bench.core.timing import Percentiles
-from tersor.bench.embeddings.planning.check import LEAST_HITS, check, check_cells
+from tersor.bench.embeddings.planning.check import check
 from tersor.bench.embeddings.planning.fit import fit_exchanges, fit_rows
-from tersor.bench.embeddings.planning.tables import (
-    bandwidth_figure,
-    check_block,
-    plan_block,
-    plan_row,
-    ranks_figure,
-    sweep_block,
-)
+from tersor.bench.embeddings.planning.planner import EMBEDDINGS_PLANNER
 from tersor.bench.embeddings.planning.trace import computing_s
+from tersor.bench.planning.blocks import check_block, plan_block, sweep_block
+from tersor.bench.planning.check import LEAST_HITS, check_cells
+from tersor.bench.planning.tables import bandwidth_figure, plan_row, ranks_figure
 from tersor.errors import SpecError
 from tersor.planning import advise, parse_bandwidth
 from tests.arch.source_files import REPOSITORY
@@ -209,7 +205,7 @@ def test_what_is_for_other_rows_is_refused():
 )
 def test_a_block_refuses_what_it_does_not_understand(block, options, words):
     with pytest.raises(SpecError, match=words):
-        block(ROWS, options)
+        block(EMBEDDINGS_PLANNER, ROWS, options)
 
 
 def test_a_block_takes_the_rows_of_one_input():
@@ -217,7 +213,8 @@ def test_a_block_takes_the_rows_of_one_input():
         structs.replace(row, input="other", encoded_nbytes=row.original_nbytes) for row in ROWS
     ]
     options = {"ranks": "4", "compute_ms": "1"}
-    assert sweep_block([*ROWS, *others], {**options, "input": "dlrm"}) == sweep_block(ROWS, options)
+    of_both = sweep_block(EMBEDDINGS_PLANNER, [*ROWS, *others], {**options, "input": "dlrm"})
+    assert of_both == sweep_block(EMBEDDINGS_PLANNER, ROWS, options)
 
 
 def test_what_was_described_goes_before_what_was_fitted():
@@ -311,7 +308,9 @@ def test_errors_are_shown_as_they_are():
 def test_a_prediction_as_json_says_what_it_is_made_of():
     model = planned(fit_exchanges(ROWS), inter="10gbit")
     advice = advise(model, 8)
-    line = json.loads(json.dumps(plan_row(model, advice.best, advice), allow_nan=False))
+    line = json.loads(
+        json.dumps(plan_row(EMBEDDINGS_PLANNER, model, advice.best, advice), allow_nan=False)
+    )
     assert line["step_s"] == pytest.approx(
         line["compute_s"] + line["exchange_s"] - line["hidden_s"] + line["allreduce_s"]
     )
@@ -319,7 +318,7 @@ def test_a_prediction_as_json_says_what_it_is_made_of():
     assert line["forward"]["total_s"] == pytest.approx(sum(line["forward"][p] for p in parts))
     assert line["is_best"]
     assert line["reason"] == advice.reason
-    rows = plan_row(model, model.predict("rows", 8), advice)
+    rows = plan_row(EMBEDDINGS_PLANNER, model, model.predict("rows", 8), advice)
     assert (rows["is_best"], rows["reason"], rows["is_extrapolated"]) == (False, None, True)
 
 

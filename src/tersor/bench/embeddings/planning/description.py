@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from tersor.bench.planning.description import (
+    SHARED_KEYS,
+    read_efficiency,
+    read_milliseconds,
+    read_number,
+    refuse_unknown,
+)
 from tersor.errors import SpecError
-from tersor.planning.cluster import DEFAULTS, read_count
+from tersor.planning.cluster import read_count
 
 _COUNTS: Final = ("batch", "batch_per_rank", "sample_nbytes")
-KEYS: Final = (*DEFAULTS, "overlap", "efficiency", *_COUNTS, "compute_ms", "allreduce_mbytes")
+KEYS: Final = (*SHARED_KEYS, *_COUNTS, "allreduce_mbytes")
 """What a file may say; the options of ``tersor plan`` have the same names."""
 _DEFAULT_BATCH: Final = 65536
 """MLPerf's batch for DLRM, which 4,096 ranks can still share."""
@@ -51,20 +57,14 @@ class Workload:
         Raises:
             SpecError: a key that neither knows, or a value that cannot be meant.
         """
-        unknown = [key for key in values if key not in KEYS]
-        if unknown:
-            raise SpecError(f"a cluster has no {unknown[0]!r}; it may have {', '.join(KEYS)}")
-        compute_ms = _number(values, "compute_ms", 0, math.inf)
-        mbytes = _number(values, "allreduce_mbytes", 0, math.inf)
-        efficiency = _number(values, "efficiency", 0, 1)
-        if efficiency == 0:
-            raise SpecError("the efficiency of links must be above 0")
+        refuse_unknown(values, KEYS)
+        mbytes = read_number(values, "allreduce_mbytes", 0)
         return cls(
             **{key: read_count(values, key) for key in _COUNTS if key in values},
-            compute_s=None if compute_ms is None else compute_ms / 1e3,
+            compute_s=read_milliseconds(values, "compute_ms"),
             allreduce_nbytes=None if mbytes is None else mbytes * 1e6,
-            overlap=_number(values, "overlap", 0, 1) or 0.0,
-            efficiency=efficiency,
+            overlap=read_number(values, "overlap", 0, 1) or 0.0,
+            efficiency=read_efficiency(values),
         )
 
     def rows_per_slice(self, num_ranks: int) -> float:
@@ -82,13 +82,3 @@ class Workload:
                 "or --batch-per-rank"
             )
         return batch / num_ranks
-
-
-def _number(values: Mapping[str, Any], key: str, least: float, most: float) -> float | None:
-    value = values.get(key)
-    if value is None:
-        return None
-    if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
-        limit = f"from {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
-        raise SpecError(f"{key} must be a number {limit}, not {value!r}")
-    return float(value)

@@ -26,7 +26,7 @@ from tersor.planning import (
     Transport,
     parse_bandwidth,
 )
-from tersor.planning.curves import nonnegative_fit
+from tersor.planning.curves import link_fit, nonnegative_fit
 
 
 def plannable(rows: Iterable[ResultRow]) -> list[ExchangeRow]:
@@ -188,14 +188,7 @@ def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:
     sent, link_s = map(list, zip(*(_sending(row) for row in rows), strict=True))
     ones = [1.0] * len(rows)
     unready = [0.0 if row.exchange.sizes_s.p50 > 0 else 1.0 for row in rows]
-    # the link first: with one link only, a cost per byte cannot be told from it
-    columns = [link_s, ones, sent, unready]
-    slowdown, *costs = nonnegative_fit(columns, payloads, payloads)
-    if slowdown < 1.0:
-        # nothing is faster than its link: the other costs are fitted to what full speed leaves
-        slowdown = 1.0
-        left = [whole - link for whole, link in zip(payloads, link_s, strict=True)]
-        costs = nonnegative_fit(columns[1:], left, payloads)
+    [slowdown], costs = link_fit([link_s], [ones, sent, unready], payloads)
     payload_s, host_s_per_byte, unready_s = costs
     return Transport(
         # 0 where there was no exchange of sizes

@@ -148,6 +148,15 @@ class Fit:
         ]
         return min(points, default=0.0), max(points, default=0.0)
 
+    def notes(self, model: Model, ranks: Sequence[int]) -> list[str]:
+        """Return what a reader must know of a plan: what is a guess, and what is missing."""
+        guessed = None
+        if any(found.is_beyond for number in ranks for found in model.predictions(number)):
+            sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in self.measured_rows))
+            guessed = f"ratios with ~ are guesses: slices of {sizes} rows were measured"
+        found = (self.beyond(model, ranks), guessed, self.missing(model.workload))
+        return [words for words in found if words is not None]
+
     def beyond(self, model: Model, ranks: Sequence[int]) -> str | None:
         """Say that coding times are guesses far from what was measured; None where they are not."""
         low, high = self.measured_nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tersor.bench.embeddings.planning.check import CHECK_COLUMNS, TOLERANCE
+from tersor.bench.planning.check import CHECK_COLUMNS, TOLERANCE
 from tersor.bench.plots import Point, scatter_chart
 from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.links import Links

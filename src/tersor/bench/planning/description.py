@@ -1,0 +1,47 @@
+"""Reading the training step that a plan is made for, as a user describes it beside a cluster."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from tersor.errors import SpecError
+from tersor.planning.cluster import DEFAULTS
+
+SHARED_KEYS: Final = (*DEFAULTS, "overlap", "efficiency", "compute_ms")
+"""What may be said of the step of any site."""
+
+
+def refuse_unknown(values: Mapping[str, Any], keys: Sequence[str]) -> None:
+    """Raise ``SpecError`` for the first key that is not among ``keys``."""
+    unknown = next((key for key in values if key not in keys), None)
+    if unknown is not None:
+        raise SpecError(f"a cluster has no {unknown!r}; it may have {', '.join(keys)}")
+
+
+def read_number(
+    values: Mapping[str, Any], key: str, least: float, most: float = math.inf
+) -> float | None:
+    """Return a number from ``least`` to ``most``, None where nothing is said; else ``SpecError``."""
+    value = values.get(key)
+    if value is None:
+        return None
+    if type(value) not in (int, float) or not least <= value <= most or not math.isfinite(value):
+        limit = f"from {least:g}" if most == math.inf else f"from {least:g} to {most:g}"
+        raise SpecError(f"{key} must be a number {limit}, not {value!r}")
+    return float(value)
+
+
+def read_milliseconds(values: Mapping[str, Any], key: str) -> float | None:
+    """Return seconds from a number of milliseconds; as ``read_number``."""
+    found = read_number(values, key, 0)
+    return None if found is None else found / 1e3
+
+
+def read_efficiency(values: Mapping[str, Any]) -> float | None:
+    """Return the share of a link that is reached, above 0; as ``read_number``."""
+    found = read_number(values, "efficiency", 0, 1)
+    if found == 0:
+        raise SpecError("the efficiency of links must be above 0")
+    return found

@@ -1,0 +1,192 @@
+"""A plan as tables, as figures and as JSON lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from rich.table import Table
+
+from tersor.bench.core.tables import terminal_table
+from tersor.bench.planning.planner import Planner
+from tersor.bench.plots import line_chart
+from tersor.planning import (
+    Advice,
+    Prediction,
+    StepModel,
+    advise,
+    agreement_words,
+    bandwidth_words,
+)
+
+_FEW: Final = 6
+"""Lines that a figure can show in colours of their own."""
+SWEEP_COLUMNS: Final = ("bandwidth", "ranks", "best", "step ms", "float32 ms", "x float32", "why")
+
+
+def plan_columns(planner: Planner) -> tuple[str, ...]:
+    """Return what a table shows; ``docs/plan.md`` says what the columns mean."""
+    gains = ("x float32", "step ms", "x float32", "pays up to", "")
+    return ("ranks", "exchange", *planner.columns, *gains)
+
+
+def plan_row(
+    planner: Planner, model: StepModel, found: Prediction, advice: Advice
+) -> dict[str, Any]:
+    """Return one prediction as a JSON line: seconds, bits per second and bytes."""
+    base, is_best = advice.baseline, found.name == advice.best.name
+    return {
+        "kind": "plan",
+        "site": planner.name,
+        "codec": found.name,
+        "num_ranks": found.num_ranks,
+        "cluster": asdict(model.cluster),
+        **planner.values(model, found),
+        "exchange_s": found.transfers_s,
+        "compute_s": found.compute_s,
+        "hidden_s": found.hidden_s,
+        "step_s": found.step_s,
+        "exchange_speedup": base.transfers_s / found.transfers_s,
+        "step_speedup": base.step_s / found.step_s,
+        "break_even_bits_per_s": _break_even(model, found),
+        "is_extrapolated": found.is_beyond,
+        "keeps_bound": model.ways[found.name],
+        "is_best": is_best,
+        "reason": advice.reason if is_best else None,
+    }
+
+
+def _break_even(model: StepModel, found: Prediction) -> float | None:
+    is_base = found.name == model.baseline
+    return None if is_base else model.break_even(found.name, found.num_ranks)
+
+
+def break_even_words(bits_per_s: float | None) -> str:
+    """Return a break-even bandwidth for people.
+
+    Example:
+        >>> break_even_words(None), break_even_words(0.0), break_even_words(2.5e10)
+        ('always pays', 'never pays', '25gbit')
+    """
+    if bits_per_s is None:
+        return "always pays"
+    return "never pays" if bits_per_s == 0 else bandwidth_words(bits_per_s)
+
+
+def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Table:
+    """Show every way to exchange at every number of ranks; ~ marks a ratio that is a guess."""
+    link = bandwidth_words(model.cluster.inter_bits_per_s)
+    found = [one for number in ranks for one in model.predictions(number)]
+    guessed = "; ~ ratio beyond the measured slices" if any(x.is_beyond for x in found) else ""
+    title = f"Predicted times at {link} between nodes{guessed}"
+    lines = [cells for number in ranks for cells in plan_cells(planner, model, number)]
+    words = ("exchange", "")
+    return terminal_table(title, plan_columns(planner), lines, words=words, section=slice(1))
+
+
+def plan_cells(planner: Planner, model: StepModel, num_ranks: int) -> list[list[str]]:
+    """Return what stands under ``plan_columns``, a line per way to exchange."""
+    advice = advise(model, num_ranks)
+    return [_cells(planner, model, found, advice) for found in model.predictions(num_ranks)]
+
+
+def _cells(planner: Planner, model: StepModel, found: Prediction, advice: Advice) -> list[str]:
+    base, is_base = advice.baseline, found.name == model.baseline
+    remarks = ("best" if found.name == advice.best.name else "", planner.remark(model, found))
+    return [
+        f"{found.num_ranks:,}",
+        found.name,
+        *planner.cells(model, found),
+        "" if is_base else f"{base.transfers_s / found.transfers_s:.2f}",
+        milliseconds(found.step_s),
+        "" if is_base else f"{base.step_s / found.step_s:.2f}",
+        "" if is_base else break_even_words(_break_even(model, found)),
+        ", ".join(filter(None, remarks)),
+    ]
+
+
+def milliseconds(seconds: float) -> str:
+    """Return milliseconds without their unit.
+
+    Example:
+        >>> milliseconds(1.5), milliseconds(0.0012345)
+        ('1,500.0', '1.23')
+    """
+    return f"{seconds * 1e3:,.1f}" if seconds >= 0.01 else f"{seconds * 1e3:.3g}"
+
+
+def sweep_table(advised: Iterable[Advice]) -> Table:
+    """Show the best way to exchange at every bandwidth."""
+    title, lines = "The best exchange by bandwidth", map(sweep_cells, advised)
+    return terminal_table(title, SWEEP_COLUMNS, lines, words=("best", "why"), section=slice(1, 2))
+
+
+def sweep_cells(advice: Advice) -> list[str]:
+    """Return what stands under ``SWEEP_COLUMNS``."""
+    return [
+        bandwidth_words(advice.bits_per_s),
+        f"{advice.best.num_ranks:,}",
+        advice.best.name,
+        milliseconds(advice.best.step_s),
+        milliseconds(advice.baseline.step_s),
+        f"{advice.step_speedup:.2f}",
+        short_reason(advice),
+    ]
+
+
+def short_reason(advice: Advice) -> str:
+    """Return what is gained and what it costs beside the baseline."""
+    best, base = advice.best, advice.baseline
+    if best.name == base.name:
+        other = advice.next_best
+        if other is None:
+            return "there is nothing else to choose from"
+        saved, cost = base.payload_s - other.payload_s, other.coding_s - base.coding_s
+        return (
+            f"{other.name} would save {milliseconds(saved)} ms of sending for {milliseconds(cost)} ms "
+            f"of coding{agreement_words(other, base)}"
+        )
+    saved, cost = base.payload_s - best.payload_s, best.coding_s - base.coding_s
+    words = f"sending {milliseconds(saved)} ms shorter, coding {_signed(cost)}{agreement_words(best, base)}"
+    if advice.best_bounded is not None:
+        bounded = advice.best_bounded
+        words += f"; with a bound: {bounded.name}, {milliseconds(bounded.step_s)} ms"
+    return words
+
+
+def _signed(seconds: float) -> str:
+    word = "longer" if seconds > 0 else "shorter"
+    return f"{milliseconds(abs(seconds))} ms {word}"
+
+
+def bandwidth_figure(model: StepModel, num_ranks: int, sweep: Sequence[float]) -> str:
+    """Return an SVG of the speed-up of a step by bandwidth."""
+    places = {bits / 1e9: (model.at_bandwidth(bits, num_ranks), num_ranks) for bits in sweep}
+    return _chart(f"Predicted steps on {num_ranks:,} ranks", "Gbit/s", places)
+
+
+def ranks_figure(model: StepModel, ranks: Sequence[int]) -> str:
+    """Return an SVG of the speed-up of a step by the number of ranks."""
+    bandwidth = bandwidth_words(model.cluster.inter_bits_per_s)
+    places = {float(number): (model, number) for number in ranks}
+    return _chart(f"Predicted steps at {bandwidth} between nodes", "ranks", places)
+
+
+def _chart(title: str, x_label: str, places: Mapping[float, tuple[StepModel, int]]) -> str:
+    """Draw speed-ups over x; what is best nowhere is grey, unless all are few."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    best = set()
+    baseline = next(iter(places.values()))[0].baseline
+    for x, (model, num_ranks) in places.items():
+        advice = advise(model, num_ranks)
+        best |= {one.name for one in (advice.best, advice.best_bounded) if one is not None}
+        for one in model.predictions(num_ranks):
+            if one.name != baseline:
+                point = (x, advice.baseline.step_s / one.step_s)
+                series.setdefault(one.name, []).append(point)
+    faint = [name for name in series if name not in best] if len(series) > _FEW else []
+    return line_chart(
+        title, x_label, series, y_label=f"times faster than {baseline}", log_x=True,
+        level=(1.0, baseline), faint=faint,
+    )  # fmt: skip

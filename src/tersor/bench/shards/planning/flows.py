@@ -1,0 +1,204 @@
+"""Which collectives each way to exchange takes part in, and what it sends with them.
+
+A step under FSDP gathers the weights of every block twice and those of the rest once, and scatters all
+gradients, each module apart; under DDP it adds up all gradients, bucket by bucket. What ours does instead
+follows from its options, which a row has in its ``spec``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from tersor.bench.shards.planning.shapes import root_weights
+from tersor.division import ceil_div
+from tersor.errors import SpecError
+from tersor.planning import Cluster, Collective, Scope
+from tersor.sites.shards.hop import coded_nbytes
+from tersor.workloads.models.gpt import GptShape
+
+Part = Literal["weights", "gradients"]
+Backend = Literal["gloo", "nccl"]
+BACKENDS: Final = ("gloo", "nccl")
+VALUE_NBYTES: Final = 4
+"""Of a weight or gradient that is not encoded."""
+_BUCKET_NBYTES, _FIRST_BUCKET_NBYTES = 25 * 2**20, 2**20
+"""Of DistributedDataParallel, unless it is told otherwise."""
+_LOW_RANK_CALLS: Final = 3
+"""Of PowerSGD for a bucket: tensors that it does not compress, and both factors of the others."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Flow:
+    """Equal collectives, one for each module or bucket.
+
+    Attributes:
+        part: what they move.
+        collective: what ranks do.
+        num_values: of all of them together, as ``Transfer.nbytes`` counts.
+        count: how many there are in a step.
+        value_nbytes: encoded bytes of a value, with scales and padding.
+        scope: which ranks take part.
+        is_ours: whether tersor sends them, which then times what is done between collectives.
+    """
+
+    part: Part
+    collective: Collective
+    num_values: float
+    count: int
+    value_nbytes: float
+    scope: Scope = Scope.ALL
+    is_ours: bool = False
+
+    @property
+    def name(self) -> str:
+        """Unique in a step."""
+        where = "" if self.scope is Scope.ALL else f" {self.scope.value}"
+        return f"{self.part}, {self.collective.value}{where}"
+
+    @property
+    def is_far(self) -> bool:
+        """Whether something may leave a node."""
+        return self.scope is not Scope.WITHIN_NODES
+
+
+def flows(
+    spec: Mapping[str, Any], shape: GptShape, cluster: Cluster, num_ranks: int, backend: Backend
+) -> list[Flow]:
+    """Return what one way does in a step, in its order.
+
+    Args:
+        spec: of its rows.
+        shape: of the model.
+        cluster: on which ranks are.
+        num_ranks: all of them.
+        backend: whose collectives the ways of torch use: gloo makes a reduce-scatter of an all-reduce.
+
+    Raises:
+        SpecError: nodes are not full, and the way has hops.
+    """
+    place = _Place(shape, num_ranks, cluster.local_ranks(num_ranks), backend)
+    found = _fsdp(spec, place) if spec["wrapper"] == "fsdp" else _ddp(spec, place)
+    return list(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    shape: GptShape
+    num_ranks: int
+    local_ranks: int
+    backend: Backend
+
+    @property
+    def has_nodes(self) -> bool:
+        """Whether there are several nodes of several ranks, and so two hops."""
+        is_two_level = 1 < self.local_ranks < self.num_ranks
+        if is_two_level and self.num_ranks % self.local_ranks:
+            raise SpecError(
+                f"{self.num_ranks} ranks do not fill nodes of {self.local_ranks}, and exchanges in two hops "
+                "need full ones; choose other --ranks or --ranks-per-node"
+            )
+        return is_two_level
+
+    def value_nbytes(self, options: Mapping[str, Any], nbits: int, count: int) -> float:
+        """Return the encoded bytes of a value in one of ``count`` collectives of all values."""
+        if nbits not in (4, 8):
+            return nbits / 8
+        size = ceil_div(ceil_div(self.shape.num_parameters, count), self.num_ranks)
+        return coded_nbytes(size, nbits, options["group"]) / size
+
+
+def _fsdp(spec: Mapping[str, Any], place: _Place) -> Iterator[Flow]:
+    plain_nbytes = 2 if spec["dtype"] == "bf16" else VALUE_NBYTES
+    yield from _gathered(spec.get("weights"), place, plain_nbytes)
+    num_modules = place.shape.layers + 1
+    if spec.get("gradients") is not None:
+        yield from _scattered(spec["gradients"], place, num_modules)
+        return
+    is_gloo = place.backend == "gloo"
+    yield Flow(
+        part="gradients",
+        collective=Collective.ALL_REDUCE if is_gloo else Collective.REDUCE_SCATTER,
+        num_values=place.shape.num_parameters, count=num_modules, value_nbytes=plain_nbytes,
+    )  # fmt: skip
+
+
+def _gathered(
+    options: Mapping[str, Any] | None, place: _Place, plain_nbytes: float
+) -> Iterator[Flow]:
+    """Yield the gathers of weights; None leaves them to FSDP."""
+    shape, num_values = place.shape, place.shape.num_parameters
+    plain = Flow(
+        part="weights", collective=Collective.ALL_GATHER,
+        # the root is not freed between forward and backward
+        num_values=2 * num_values - root_weights(shape), count=2 * shape.layers + 1,
+        value_nbytes=plain_nbytes,
+    )  # fmt: skip
+    if options is None:
+        yield plain
+        return
+    num_modules = shape.layers + 1
+    value_nbytes = place.value_nbytes(options, options["nbits"], num_modules)
+    coded = replace(plain, value_nbytes=value_nbytes, is_ours=True)
+    once = replace(coded, num_values=num_values, count=num_modules)
+    if not options["differences"]:
+        yield coded
+    elif options["reference"] == "whole" or not place.has_nodes:
+        yield once
+    else:
+        part = num_values / place.local_ranks
+        yield replace(once, scope=Scope.BETWEEN_NODES, num_values=part)
+        yield replace(plain, scope=Scope.WITHIN_NODES, is_ours=True)
+
+
+def _scattered(options: Mapping[str, Any], place: _Place, count: int) -> Iterator[Flow]:
+    """Yield the hops of gradients to the ranks that add them up."""
+    near_nbytes, far_nbytes = (
+        place.value_nbytes(options, options[name], count) for name in ("node_nbits", "nbits")
+    )
+    one = Flow(
+        part="gradients", collective=Collective.ALL_TO_ALL, count=count, is_ours=True,
+        num_values=place.shape.num_parameters, value_nbytes=far_nbytes,
+    )  # fmt: skip
+    if options["levels"] == 1 or not place.has_nodes:
+        is_node = options["levels"] != 1 and place.local_ranks == place.num_ranks
+        yield replace(one, value_nbytes=near_nbytes) if is_node else one
+        return
+    yield replace(one, scope=Scope.WITHIN_NODES, value_nbytes=near_nbytes)
+    yield replace(one, scope=Scope.BETWEEN_NODES, num_values=one.num_values / place.local_ranks)
+
+
+def _ddp(spec: Mapping[str, Any], place: _Place) -> Iterator[Flow]:
+    whole = place.shape.num_parameters
+    rest_nbytes = max(0, VALUE_NBYTES * whole - _FIRST_BUCKET_NBYTES)
+    count = 1 + math.ceil(rest_nbytes / _BUCKET_NBYTES)
+    if spec["hook"] != "tersor":
+        is_low_rank = spec["hook"] == "powersgd"
+        yield Flow(
+            part="gradients", collective=Collective.ALL_REDUCE,
+            num_values=_low_rank_values(place.shape) if is_low_rank else whole,
+            count=count * (_LOW_RANK_CALLS if is_low_rank else 1),
+            value_nbytes=2 if spec["hook"] == "bf16" else VALUE_NBYTES,
+        )  # fmt: skip
+        return
+    options = spec["gradients"]
+    yield from _scattered(options, place, count)
+    mean = Flow(
+        part="gradients", collective=Collective.ALL_GATHER, count=count, is_ours=True,
+        num_values=whole, value_nbytes=place.value_nbytes(options, options["nbits"], count),
+    )  # fmt: skip
+    if not place.has_nodes:
+        yield mean
+        return
+    yield replace(mean, scope=Scope.BETWEEN_NODES, num_values=whole / place.local_ranks)
+    yield replace(mean, scope=Scope.WITHIN_NODES)
+
+
+def _low_rank_values(shape: GptShape) -> int:
+    """Return what PowerSGD sends at rank 1: vectors as they are, of a matrix a value per row and column."""
+    width = shape.width
+    vectors, matrices = 13 * width, (3 + 1 + 1 + 1 + 4 + 1 + 1 + 4) * width
+    root = 2 * width + (shape.vocabulary + width) + (shape.context + width)
+    return shape.layers * (vectors + matrices) + root

@@ -1,0 +1,229 @@
+"""Steps of sharded and replicated trainings as transfers, with what rows say of their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+from tersor.bench.shards.planning.description import Workload
+from tersor.bench.shards.planning.flows import VALUE_NBYTES, Flow, Part, flows
+from tersor.errors import SpecError
+from tersor.planning import (
+    UNCODED,
+    Cluster,
+    CodecCosts,
+    Line,
+    Pattern,
+    RatioCurve,
+    Scope,
+    Step,
+    StepModel,
+    Transfer,
+    Transport,
+)
+from tersor.workloads.models.gpt import GptShape
+
+Kind = Literal["ring", "pairwise", "near"]
+"""Collectives with costs of their own: over links between nodes by who sends to whom, and within nodes."""
+FULL_SPEED: Final[Mapping[Kind, Transport]] = {
+    "ring": Transport(), "pairwise": Transport(), "near": Transport(),
+}  # fmt: skip
+"""Of collectives that cost nothing but latency and bandwidth."""
+_FAR: Final = 4.0
+_HEADERS: Final = (0.95, 1.5)
+"""Bytes on a link over those of the payload that TCP can explain, also where messages are small."""
+
+
+def kind_of(transfer: Transfer) -> Kind:
+    """Return the kind that a transfer has its costs from."""
+    if transfer.scope is Scope.WITHIN_NODES:
+        return "near"
+    return "ring" if transfer.used_pattern is Pattern.RING else "pairwise"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Way:
+    """One way to exchange, as rows know it.
+
+    Attributes:
+        name: of it.
+        spec: of its rows; says which collectives it has.
+        counted: bytes that interfaces counted over those that the way must send, by what was moved and
+            whether it left a node; 1 where nothing was counted.
+        coding_s_per_byte: of each original byte that ours encodes or decodes; what others do with theirs
+            is not timed apart.
+        hidden_coding_s: of a step of the measured model, of a way whose coding is part of its exchange.
+        compute_s: of a rank in a step of the measured model.
+        overlap: share of its payloads' time that computing hid.
+    """
+
+    name: str
+    spec: Mapping[str, Any]
+    counted: Mapping[tuple[Part, bool], float]
+    coding_s_per_byte: float
+    hidden_coding_s: float = 0.0
+    compute_s: float
+    overlap: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether weights and gradients travel as they are."""
+        spec = self.spec
+        nbits = [(spec.get("weights") or {}).get("nbits", 32)]
+        if spec.get("gradients") is not None:
+            nbits += [spec["gradients"][name] for name in ("node_nbits", "nbits")]
+        return spec["dtype"] == "fp32" and spec["hook"] in ("none", "tersor") and set(nbits) == {32}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model(StepModel):
+    """Everything a prediction needs.
+
+    Attributes:
+        measured: the ways by name, the baseline among them.
+        transports: of collectives, by their kind.
+        workload: that is planned for.
+        shape: of its model.
+        growth: its weights over those of the model that was measured.
+    """
+
+    measured: Mapping[str, Way]
+    transports: Mapping[Kind, Transport]
+    workload: Workload
+    shape: GptShape
+    growth: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse a model without a baseline."""
+        if self.baseline not in self.measured:
+            raise SpecError(f"rows of {self.baseline} are needed: everything is compared with it")
+
+    @property
+    def ways(self) -> Mapping[str, bool | None]:
+        """See ``StepModel.ways``: those that send float32 are exact, others promise nothing."""
+        return {name: True if way.is_exact else None for name, way in self.measured.items()}
+
+    def step(self, name: str, num_ranks: int) -> Step:
+        """See ``StepModel.step``; a rank computes the same tokens at any number of ranks."""
+        way, workload = self.measured[name], self.workload
+        found = flows(way.spec, self.shape, self.cluster, num_ranks, workload.backend)
+        compute_s = workload.compute_s
+        if compute_s is None:
+            compute_s = way.compute_s * self.growth
+        transfers = tuple(self._transfer(way, flow, len(found)) for flow in found)
+        return Step(transfers, compute_s=compute_s)
+
+    def leaving_nbytes(self, name: str, num_ranks: int) -> float:
+        """Return the bytes that leave each node in a step."""
+        transfers = self.step(name, num_ranks).transfers
+        return sum(one.leaving_nbytes(self.cluster, num_ranks) for one in transfers)
+
+    def _transfer(self, way: Way, flow: Flow, num_flows: int) -> Transfer:
+        # what interfaces count beyond the payload is TCP's
+        counted = way.counted if self.workload.backend == "gloo" else {}
+        value_nbytes = flow.value_nbytes * counted.get((flow.part, flow.is_far), 1.0)
+        overlap = way.overlap if self.workload.overlap is None else self.workload.overlap
+        each = flow.num_values / flow.count
+        plain = Transfer(
+            name=flow.name, collective=flow.collective, scope=flow.scope, count=flow.count,
+            overlap=overlap, nbytes=each * value_nbytes, costs=UNCODED,
+        )  # fmt: skip
+        transport = self.transports[kind_of(plain)]
+        if not flow.is_ours:
+            rest = Line(self._hidden_coding_s(way) / (num_flows * flow.count))
+            return replace(plain, transport=replace(transport, rest={flow.name: rest}))
+        line = Line(each_s=self.coding_s_per_byte(way))
+        ratio = RatioCurve.fixed(VALUE_NBYTES / value_nbytes)
+        costs = CodecCosts(line, line, ratio, has_sizes=False)
+        return replace(plain, nbytes=each * VALUE_NBYTES, costs=costs, transport=transport)
+
+    def coding_s_per_byte(self, way: Way) -> float:
+        """Return what ours takes per original byte: as described, or else as measured."""
+        said = self.workload.coding_s_per_byte
+        return way.coding_s_per_byte if said is None else said
+
+    def _hidden_coding_s(self, way: Way) -> float:
+        said = self.workload.coding_s_per_byte
+        if said is None or not way.hidden_coding_s:
+            return way.hidden_coding_s * self.growth
+        # a pass over all gradients for each factor
+        return 2 * said * VALUE_NBYTES * self.shape.num_parameters
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Fit:
+    """What rows say, ready to be joined with a description of a cluster.
+
+    Attributes:
+        ways: of one wrapper or of both, by name.
+        baseline: name of the way that all are compared with.
+        transports: of the machine and its gloo, by kind of collective.
+        shape: of the model that was measured.
+        source: one sentence on what was fitted to what.
+    """
+
+    ways: Mapping[str, Way]
+    baseline: str
+    transports: Mapping[Kind, Transport]
+    shape: GptShape
+    source: str
+
+    def model(self, described: Mapping[str, Any]) -> Model:
+        """Return the model of a cluster; what was described goes before what was fitted.
+
+        Args:
+            described: the values of a file or of options, with keys of ``description.KEYS``.
+
+        Raises:
+            SpecError: a key or a value that cannot be meant.
+        """
+        workload = Workload.parse(described)
+        shape = workload.shape or self.shape
+        transports = dict(self.transports if workload.backend == "gloo" else FULL_SPEED)
+        if workload.efficiency is not None:
+            for kind, one in transports.items():
+                transports[kind] = replace(one, efficiency=workload.efficiency)
+        return Model(
+            measured=self.ways,
+            baseline=self.baseline,
+            transports=transports,
+            cluster=Cluster.parse(described),
+            workload=workload,
+            shape=shape,
+            growth=shape.num_parameters / self.shape.num_parameters,
+        )
+
+    def notes(self, model: Model, ranks: Sequence[int]) -> list[str]:
+        """Return what a reader must know of a plan: what is taken from the measured machine."""
+        del ranks
+        workload, found = model.workload, []
+        taken = {"computing (--compute-ms)": workload.compute_s}
+        if any(not way.is_exact for way in self.ways.values()):
+            taken["coding (--coding-gbps)"] = workload.coding_s_per_byte
+        parts = [part for part, said in taken.items() if said is None]
+        is_other = not 1 / _FAR <= model.growth <= _FAR
+        if parts and (is_other or workload.backend != "gloo"):
+            found.append(
+                f"{' and '.join(parts)} {'is' if len(parts) == 1 else 'are'} of the machine that was "
+                f"measured, by weights: {self.shape.num_parameters / 1e6:,.3g} million there, "
+                f"{model.shape.num_parameters / 1e6:,.6g} million here"
+            )
+        if workload.backend != "gloo" and workload.efficiency is None:
+            found.append("links are taken at their full bandwidth; --efficiency says less")
+        if workload.backend != "gloo" and workload.overlap is None:
+            hidden = self.ways[self.baseline].overlap
+            found.append(
+                f"computing hides {hidden:.0%} of sending, as with gloo in the rows; --overlap says more"
+            )
+        return [*found, *self._unexplained()]
+
+    def _unexplained(self) -> list[str]:
+        """Return what links carried that is neither payload nor headers."""
+        low, high = _HEADERS
+        return [
+            f"{name}: links carried {times:.2g} times the {part} that this way should send"
+            for name, way in self.ways.items()
+            for (part, is_far), times in way.counted.items()
+            if is_far and not low <= times <= high
+        ]

@@ -1,0 +1,66 @@
+"""The model that a plan is made for, by its name or its number of weights."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from typing import Final
+
+from tersor.bench.core.rows import ShardRow
+from tersor.errors import SpecError
+from tersor.workloads.models.gpt import PRESETS, GptShape
+
+_UNITS: Final = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
+_LEAST, _MOST = 1e5, 1e13
+
+
+def parse_shape(text: str) -> GptShape:
+    """Return the shape of a preset, or one with about so many weights.
+
+    The latter is as deep, with as many tokens, as the preset whose number of weights is nearest, and as wide
+    as it takes.
+
+    Raises:
+        SpecError: it is neither.
+
+    Example:
+        >>> parse_shape("1.3B").layers, parse_shape("3B").layers
+        (24, 32)
+    """
+    if text in PRESETS:
+        return PRESETS[text].shape
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([kmbt]?)", text.lower())
+    count = float(found[1]) * _UNITS[found[2]] if found is not None else 0.0
+    if not _LEAST <= count <= _MOST:
+        raise SpecError(
+            f"parameters is one of {', '.join(PRESETS)}, or a number of weights such as 3B, not {text!r}"
+        )
+    return _nearest(count)
+
+
+def measured_shape(row: ShardRow) -> GptShape:
+    """Return the shape of the model of a row, whose tokens are bytes."""
+    name = row.input.removeprefix("gpt-")
+    if name in PRESETS:
+        shape = replace(PRESETS[name].shape, vocabulary=256)
+        if shape.num_parameters == row.num_values:
+            return shape
+    return _nearest(row.num_values)
+
+
+def root_weights(shape: GptShape) -> int:
+    """Return the weights that are in no block: embeddings, and the last norm."""
+    # what twice as many blocks do not add to
+    return 2 * shape.num_parameters - replace(shape, layers=2 * shape.layers).num_parameters
+
+
+def _nearest(count: float) -> GptShape:
+    def distance(shape: GptShape) -> float:
+        return abs(math.log(shape.num_parameters / count))
+
+    near = min((one.shape for one in PRESETS.values()), key=distance)
+    # the number of weights is quadratic in the width
+    linear = 13 * near.layers + near.vocabulary + near.context + 2
+    width = (math.sqrt(linear**2 + 48 * near.layers * count) - linear) / (24 * near.layers)
+    return replace(near, width=max(1, round(width)), heads=1)
