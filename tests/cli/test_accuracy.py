@@ -42,3 +42,30 @@ def test_each_metric_is_judged_by_its_interval(tersor, pairs) -> None:
     assert (found["auc_change"]["verdict"], found["auc_change"]["holds_zero"]) == ("worse", False)
     assert found["logloss_change"]["verdict"] == "no difference"
     assert [one["seed"] for one in found["pairs"]] == [0, 1, 2]
+
+
+GPT = ("bench", "accuracy", "gpt")
+TINY = ("--context", "8", "--batch", "4", "--steps", "2", "--seeds", "1", "--evals", "1")
+
+
+def test_a_gpt_is_trained_with_the_schemes_asked_for(tersor, tmp_path) -> None:
+    rows = str(tmp_path / "rows.jsonl")
+    options = (*GPT, *TINY, "--schemes", "both", "--transport", "memory", "-o", rows)
+    shown = tersor.ok(*options).out
+    assert "4 ranks, 2 per node, 2 steps of 4" in " ".join(shown.split())
+    found = tersor.ok(*options, "--resume", "--json").json
+    assert [row["codec"] for row in found["rows"]] == ["exact", "both"]
+    assert found["rows"][0]["command"].startswith("tersor bench accuracy gpt --context 8")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--transport", "nccl"), "--transport must be gloo or memory"),
+        (("--ranks", "1"), "--ranks must be at least 2"),
+        (("--schemes", "odd"), "schemes are exact"),
+        (("--preset", "odd"), "--preset must be one of"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(tersor, options, words) -> None:
+    assert words in tersor.refused(*GPT, *TINY, *options)

@@ -234,3 +234,23 @@ def test_an_error_of_the_model_stays_what_it_is():
 def test_what_cannot_be_trained_is_refused(options, words):
     with pytest.raises(SpecError, match=words):
         GptRun(config(**options), SOURCE)
+
+
+@pytest.mark.gpu
+def test_captured_gradients_are_those_of_an_eager_pass() -> None:
+    options: dict[str, Any] = {"ranks": 4, "ranks_per_node": 2, "scheme": "both", "dtype": "bf16"}
+    captured = GptRun(config(**options), SOURCE, "cuda")
+    eager = GptRun(config(**options), SOURCE, "cuda")
+    eager._gradients_of = eager._add_gradients  # type: ignore[method-assign]
+    assert [captured.step() for _ in range(6)] == [eager.step() for _ in range(6)]
+    for one, other in zip(captured.trained(), eager.trained(), strict=True):
+        assert_bits_equal(one.detach().cpu(), other.detach().cpu())
+
+
+@pytest.mark.gpu
+def test_a_run_with_a_fused_optimizer_resumes_bit_for_bit() -> None:
+    options: dict[str, Any] = {"ranks": 4, "ranks_per_node": 2, "scheme": "both"}
+    first = taken(GptRun(config(**options), SOURCE, "cuda"), 3)
+    second = GptRun(config(**options), SOURCE, "cuda")
+    second.load_state({name: x.cpu() for name, x in first.state().items()})
+    assert [first.step() for _ in range(3)] == [second.step() for _ in range(3)]

@@ -25,6 +25,10 @@ _WAYS: Final = (
         name="fsdp-4-bit-node", wrapper="fsdp", weights=Weights(reference="node"),
         gradients=Gradients(),
     ),
+    Way(
+        name="fsdp-4-bit-bf16", wrapper="fsdp", dtype="bf16", weights=Weights(),
+        gradients=Gradients(),
+    ),
     Way(name="ddp-fp32", wrapper="ddp"),
     Way(name="ddp-bf16", wrapper="ddp", hook="bf16"),
     Way(name="ddp-powersgd", wrapper="ddp", hook="powersgd"),
@@ -32,10 +36,10 @@ _WAYS: Final = (
 )  # fmt: skip
 WAYS: Final[Mapping[str, Way]] = {way.name: way for way in _WAYS}
 """FSDP2 in float32 and bfloat16, with two hops that send gradients as they are, and ours in 8 and 4 bits, with
-a whole reference of the weights or one per node; DDP in float32, with torch's hooks, and with ours."""
+a whole reference of the weights or one per node, and of a model that computes in bfloat16; DDP in float32, with torch's hooks, and with ours."""
 BASELINES: Final = {"fsdp": "fsdp-fp32", "ddp": "ddp-fp32"}
 """What others are compared with, by the wrapper of the model."""
-OURS: Final = ("fsdp-8-bit", "fsdp-4-bit", "fsdp-4-bit-node", "ddp-4-bit")
+OURS: Final = ("fsdp-8-bit", "fsdp-4-bit", "fsdp-4-bit-node", "fsdp-4-bit-bf16", "ddp-4-bit")
 GLOO_NOTE: Final = (
     "gloo's reduce-scatter costs as much as an all-reduce: with 2 nodes of 2 ranks, 6 shards leave each "
     "node where 2 would do"
@@ -43,6 +47,7 @@ GLOO_NOTE: Final = (
 NOTES: Final[Mapping[str, str]] = {
     "fsdp-fp32": GLOO_NOTE,
     "fsdp-bf16": f"computes in bfloat16 too, which many CPUs do slowly; {GLOO_NOTE}",
+    "fsdp-4-bit-bf16": "computes in bfloat16, as fsdp-bf16 does; gradients are added up in float32",
     "fsdp-two-hop": "gradients in float32, first within nodes, then across; weights by FSDP",
     "ddp-powersgd": "rank 1, torch's default, with error feedback; a bucket at a time, as gloo needs it",
 }

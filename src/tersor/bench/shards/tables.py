@@ -28,7 +28,7 @@ _ASKED: Final = (
     ("100mbit", "tokens/s", "fsdp-bf16", 3.5),
 )
 """Link, what is timed, whom it is compared with, and how many times faster ours is to be."""
-_JUDGED: Final = ("fsdp-4-bit", "fsdp-4-bit-node")
+_JUDGED: Final = ("fsdp-4-bit", "fsdp-4-bit-node", "fsdp-4-bit-bf16")
 _ASKED_PLACE: Final = ("gpt-10M", 4, 2)
 
 

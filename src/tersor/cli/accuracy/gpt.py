@@ -63,14 +63,9 @@ def gpt(
     from tersor.bench.shards.accuracy import DEFAULT_SCHEMES, AccuracyConfig, run_accuracy
     from tersor.workloads.data.text_opening import open_text
 
-    check_device(device)
-    if transport not in ("gloo", "memory"):
-        raise SpecError(f"--transport must be gloo or memory, not {transport!r}")
-    if device != "cpu" and transport == "gloo":
-        raise SpecError("gloo ranks train on the cpu; give --transport memory for a GPU")
     screen = Screen(as_json=as_json)
-    in_memory = transport == "memory"
-    known = {"dtype": dtype, "ranks": ranks if in_memory else 1, "ranks_per_node": ranks_per_node}
+    processes = _processes(device, transport, ranks)
+    known = {"dtype": dtype, "ranks": ranks // processes, "ranks_per_node": ranks_per_node}
     training = gpt_config(preset, length, steps, batch, rate, None, known)
     source = open_text(
         data, validation=validation, tokenizer=tokenizer, vocabulary=vocabulary, cache=cache
@@ -80,7 +75,7 @@ def gpt(
         model=f"gpt-{preset}",
         schemes=DEFAULT_SCHEMES if schemes is None else names_of(schemes),
         seeds=tuple(range(seeds)),
-        processes=1 if in_memory else ranks,
+        processes=processes,
         device=device,
         jobs=jobs,
         num_evals=evals,
@@ -93,3 +88,15 @@ def gpt(
             config, source, done=rows.keys, on_row=rows.append, on_note=screen.say, progress=show
         )
     return show_rows(screen, rows.all, outcome, judges=True)
+
+
+def _processes(device: str, transport: str, ranks: int) -> int:
+    """Return how many processes train together."""
+    check_device(device)
+    if transport not in ("gloo", "memory"):
+        raise SpecError(f"--transport must be gloo or memory, not {transport!r}")
+    if transport == "gloo" and device != "cpu":
+        raise SpecError("gloo ranks train on the cpu; give --transport memory for a GPU")
+    if ranks < 2:
+        raise SpecError(f"--ranks must be at least 2, not {ranks}: one rank exchanges nothing")
+    return ranks if transport == "gloo" else 1

@@ -103,6 +103,12 @@ class Coded:
         """See ``Hop``."""
         return Coded.empty(self.shape, self.nbits, self.group, self.buffer.device)
 
+    def of_peers(self, start: int, stop: int) -> Coded:
+        """Return the part of the buffer that belongs to some peers."""
+        own = slice(start, stop)
+        parts = self.buffer[own], self.scales[own], self.data[own]
+        return Coded(*parts, (stop - start, *self.shape[1:]), self.nbits, self.group)
+
     def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
         """See ``Hop``."""
         targets = self.scales.transpose(0, 1), self.data.transpose(0, 1)

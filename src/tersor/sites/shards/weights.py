@@ -74,7 +74,10 @@ class WeightGather:
         # backward gathers what forward did, rounded in the same way
         self.step += change is not Change.NONE
         if not self.options.differences:
-            yield from self._gather_coded(x, out)
+            sent = self._coded(1, x)
+            sent.write(x.view(1, 1, -1), self._seed(), hadamard=False)
+            for codes, rows in (yield from self._gathered(sent, x)):
+                codes.read_rows(out.view(self.place.world_size, -1)[rows])
             return
         level: Level = "all" if self._is_whole else "across"
         row = self.place.rank if self._is_whole else self.place.node
@@ -89,37 +92,54 @@ class WeightGather:
                 yield Collective("all_gather", level, reference, self._own, reference.nbytes)
                 x.copy_(weights)
             if change is Change.STEP:
-                exact = x.clone() if self.errors is not None else x
-                received = yield from self._difference(x, self._own, level)
-                reference[row].copy_(self._own)
-                received.read_rows(reference, add=True)
-                self._own.copy_(reference[row])
-                if self.errors is not None:
-                    self.errors[level] = relative_error(self._own, exact)
+                yield from self._add_difference(x, self._own, reference, row)
             reference[row].copy_(self._own)
         self._is_loaded = False
         yield from self._copied_out(reference, out)
 
-    def _difference(self, x: torch.Tensor, own: torch.Tensor, level: Level) -> Exchange[Coded]:
-        """Send how ``x`` differs from the reference; return what all ranks sent."""
-        hop, received = self._hops(x, level)
-        hop.write_difference(x, own, self._seed())
-        yield Collective(
-            "all_gather", level, received.buffer, hop.buffer, len(received.buffer) * x.nbytes
-        )
-        return received
+    def _add_difference(
+        self, x: torch.Tensor, own: torch.Tensor, reference: torch.Tensor, row: int
+    ) -> Exchange[None]:
+        """Send how ``x`` differs from ``own``, and add what all ranks sent to the reference."""
+        exact = x.clone() if self.errors is not None else x
+        sent = self._coded(1, x)
+        sent.write_difference(x, own, self._seed())
+        received = yield from self._gathered(sent, x)
+        reference[row].copy_(own)
+        for codes, rows in received:
+            codes.read_rows(reference[rows], add=True)
+        own.copy_(reference[row])
+        if self.errors is not None:
+            level = "across" if self.place.is_two_level else "all"
+            self.errors[level] = relative_error(own, exact)
 
-    def _gather_coded(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
-        """Send the weights themselves in few bits."""
-        hop, received = self._hops(x, "all")
-        hop.write(x.view(1, 1, -1), self._seed(), hadamard=False)
-        yield Collective("all_gather", "all", received.buffer, hop.buffer, out.nbytes)
-        received.read_rows(out.view(self.place.world_size, -1))
+    def _gathered(self, sent: Coded, x: torch.Tensor) -> Exchange[list[tuple[Coded, slice]]]:
+        """Send codes to all ranks that hold a reference of ``x``; return them, each with its rows there.
 
-    def _hops(self, x: torch.Tensor, level: Level) -> tuple[Coded, Coded]:
-        form = (self.options.nbits, self.options.group, x.device)
-        num_peers = len(self.place.ranks(level))
-        return Coded.empty((1, 1, x.numel()), *form), Coded.empty((num_peers, 1, x.numel()), *form)
+        On two levels they cross to every other node once and are shared within it: a ring over all ranks
+        would send 3 shards out of a node of two, where 2 do.
+        """
+        place, size = self.place, x.nbytes
+        if not place.is_two_level:
+            flat = self._coded(place.world_size, x)
+            yield Collective("all_gather", "all", flat.buffer, sent.buffer, place.world_size * size)
+            return [(flat, slice(None))]
+        num_nodes, num_local = place.num_nodes, place.ranks_per_node
+        across = self._coded(num_nodes, x)
+        yield Collective("all_gather", "across", across.buffer, sent.buffer, num_nodes * size)
+        if not self._is_whole:
+            return [(across, slice(None))]
+        every = self._coded(place.world_size, x)
+        yield Collective("all_gather", "node", every.buffer, across.buffer, place.world_size * size)
+        return [
+            (every.of_peers(k * num_nodes, (k + 1) * num_nodes), slice(k, None, num_local))
+            for k in range(num_local)
+        ]
+
+    def _coded(self, num_peers: int, x: torch.Tensor) -> Coded:
+        """Return a buffer for codes of so many shards like ``x``."""
+        shape = num_peers, 1, x.numel()
+        return Coded.empty(shape, self.options.nbits, self.options.group, x.device)
 
     def _seed(self) -> int | None:
         if self.options.rounding == "nearest":

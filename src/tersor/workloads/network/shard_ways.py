@@ -105,11 +105,15 @@ class WayRun(GptRun):
         super().__init__(config, source)
 
     def policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
-        """Return those of the way: gradients are added up in the dtype in which they move."""
+        """Return those of the way: gradients are added up in the dtype in which they move.
+
+        Where ours moves them, it adds them up in float32.
+        """
         if self.way.dtype == "fp32":
             return MixedPrecisionPolicy(), MixedPrecisionPolicy()
         half = torch.bfloat16
-        inner = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=half)
+        summed = half if self.way.gradients is None else torch.float32
+        inner = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=summed)
         return inner, replace(inner, output_dtype=torch.float32)
 
     def _made_model(self) -> Any:

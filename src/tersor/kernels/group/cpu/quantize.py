@@ -6,6 +6,7 @@ float32, small enough to stay in a cache.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,8 +19,8 @@ from tersor.kernels.group.cpu.groups import (
     quantize_groups,
     sum_senders,
 )
-from tersor.kernels.group.cpu.values import array_of, read_stage, write_stage
-from tersor.kernels.group.layout import as_matrix, outputs
+from tersor.kernels.group.cpu.values import array_of, kind_of, read_stage, write_stage
+from tersor.kernels.group.layout import outputs, row_strides
 from tersor.kernels.group.reference import by_sender, nan_of
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
@@ -28,6 +29,16 @@ from tersor.kernels.transform.reference import ORDER
 from tersor.raw_bytes import empty
 
 _STAGE_VALUES = 4096
+
+
+@cache
+def _empty_array(dtype: torch.dtype) -> Any:
+    return array_of(torch.empty(0, dtype=dtype))[0]
+
+
+@cache
+def _nan_element(dtype: torch.dtype) -> Any:
+    return array_of(nan_of(dtype))[0][0]
 
 
 class Rows(NamedTuple):
@@ -42,14 +53,19 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, x: torch.Tensor) -> Rows:
-        """Take [..., size] whose rows may lie apart, each in one piece."""
-        x = as_matrix(x)
-        starts = [
-            np.arange(count, dtype=np.uint64) * np.uint64(stride * x.element_size())
-            for count, stride in zip(x.shape[:2], x.stride()[:2], strict=True)
+        """Take [..., size] whose rows may lie apart, each in one piece.
+
+        Raises:
+            ValueError: a row is not in one piece.
+        """
+        outer, inner = (stride * x.element_size() for stride in row_strides(x))
+        first, (num_outer, num_inner) = x.data_ptr(), (1, 1, *x.shape)[-3:-1]
+        # plain numbers: numpy takes longer for the few rows that there mostly are
+        places = [
+            [first + i * outer + j * inner for j in range(num_inner)] for i in range(num_outer)
         ]
-        places = np.uint64(x.data_ptr()) + np.add.outer(*starts)
-        return cls(places, x.shape[-1], array_of(x.new_empty(0))[0])
+        addresses = np.array(places, dtype=np.uint64).reshape(num_outer, num_inner)
+        return cls(addresses, x.shape[-1], _empty_array(x.dtype))
 
     def flat(self) -> Rows:
         """Return them as one list, in the order of the dimensions."""
@@ -144,7 +160,7 @@ def group_quantize(
         threads.run(_quantize_kernel, [(*arguments, s, e) for s, e in parts])
         return scales, data
     subtrahend = source if base is None else Rows.of(base.view(x.shape)).flat()
-    kind = array_of(x.new_empty(0))[1]
+    kind = kind_of(x.dtype)
     how = (kind, base is not None, hadamard, x.dtype == torch.float32)
     staged = (source, subtrahend, *how, group, rounding, *targets)
     threads.run(_staged_quantize_kernel, [(*staged, s, e) for s, e in parts])
@@ -217,14 +233,14 @@ def group_dequantize(
     rows = out.view(num_rows, -1) if out.is_contiguous() else out
     if scales.numel() == 0:
         return out
-    target, kind = Rows.of(rows).flat(), array_of(out.new_empty(0))[1]
+    target, kind = Rows.of(rows).flat(), kind_of(out.dtype)
     parts = threads.split(num_rows * num_groups, 4 * group)
     is_plain = out.dtype == torch.float32 and not (hadamard or add)
     if is_plain and num_senders == 1 and rows.shape[1] == num_groups * group:
         arguments = (Rows.of(data).flat(), Rows.of(scales).flat(), nbits, group, target)
         threads.run(_dequantize_kernel, [(*arguments, s, e) for s, e in parts])
         return out
-    nan = array_of(nan_of(out.dtype))[0][0]
+    nan = _nan_element(out.dtype)
     sent = (Rows.of(data), Rows.of(scales), nbits, group)
     staged = (*sent, hadamard, target, kind, nan, add)
     threads.run(_staged_dequantize_kernel, [(*staged, s, e) for s, e in parts])

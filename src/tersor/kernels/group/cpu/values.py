@@ -21,9 +21,14 @@ _A_NAN: Final = 0x7FFF
 """The bits of some NaN of either 16-bit dtype."""
 
 
+def kind_of(dtype: torch.dtype) -> int:
+    """Return what an array of a dtype holds."""
+    return _KINDS.get(dtype, WIDE)
+
+
 def array_of(x: torch.Tensor) -> tuple[Any, int]:
     """Return a contiguous tensor as a flat array and what that holds."""
-    kind = _KINDS.get(x.dtype, WIDE)
+    kind = kind_of(x.dtype)
     flat = x.view(-1)
     return (flat.numpy() if kind == WIDE else flat.view(torch.int16).numpy().view(np.uint16)), kind
 

@@ -1,0 +1,74 @@
+"""Trainings of a GPT by scheme: planned, made, and gone on with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tersor.bench.core.rows import TrainingRow
+from tersor.bench.shards.accuracy import AccuracyConfig, run_accuracy
+from tersor.errors import ExchangeError, SpecError
+from tersor.workloads.data.synthetic_text import SyntheticText
+from tersor.workloads.gpt import GptConfig
+from tersor.workloads.models.gpt import GptShape
+
+SOURCE = SyntheticText(num_train=500, num_validation=20)
+SHAPE = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=256)
+
+
+def planned(**options: Any) -> AccuracyConfig:
+    training = GptConfig(
+        shape=SHAPE, batch=8, steps=4, learning_rate=1e-2, ranks=4, ranks_per_node=2
+    )
+    values = {"training": training, "model": "gpt-tiny", "schemes": ("both",), "seeds": (0, 1)}
+    return AccuracyConfig(**{**values, "num_evals": 2, **options})
+
+
+def test_every_scheme_is_trained_with_every_seed_beside_exact() -> None:
+    rows: list[Any] = []
+    outcome = run_accuracy(planned(jobs=2), SOURCE, on_row=rows.append)
+    assert rows == outcome.rows
+    assert {(row.codec, row.training.seed) for row in rows} == {
+        (scheme, seed) for scheme in ("exact", "both") for seed in (0, 1)
+    }
+    for row in rows:
+        assert isinstance(row, TrainingRow)
+        assert [step for step, _ in row.training.curve] == [2, 4]
+        assert row.quality is not None
+        assert row.quality.loss is not None
+        assert row.quality.loss.mean == row.training.curve[-1][1]
+    both = next(row for row in rows if row.codec == "both")
+    assert both.ratio > 1.5
+    losses = {(row.codec, row.training.seed): row.training.curve[-1][1] for row in rows}
+    assert len(set(losses.values())) == 4
+
+
+def test_trainings_that_are_there_are_not_repeated() -> None:
+    first = run_accuracy(planned(seeds=(0,)), SOURCE).rows
+    done = frozenset(row.key for row in first if row.codec == "exact")
+    again = run_accuracy(planned(seeds=(0,)), SOURCE, done=done).rows
+    assert [row.codec for row in again] == ["both"]
+    assert again[0].training == next(row for row in first if row.codec == "both").training
+
+
+def test_a_training_that_fails_ends_the_suite(capfd) -> None:
+    training = GptConfig(shape=SHAPE, batch=9, steps=2, ranks=4, ranks_per_node=2)
+    with pytest.raises(ExchangeError, match="failed"):
+        run_accuracy(planned(training=training), SOURCE)
+    assert "cannot be computed" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"schemes": ("odd",)}, "schemes are exact, direct"),
+        ({"seeds": ()}, "at least one seed"),
+        ({"jobs": 0}, "at least one seed, process, job"),
+        ({"processes": 2}, "share one process or have one each"),
+        ({"training": GptConfig(shape=SHAPE)}, "ranks exchange nothing when there is one"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(options, words) -> None:
+    with pytest.raises(SpecError, match=words):
+        planned(**options)
