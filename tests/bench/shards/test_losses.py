@@ -96,6 +96,7 @@ def test_a_report_draws_the_curves(tmp_path) -> None:
     with RowFile(tmp_path / "rows.jsonl") as file:
         for row in training_rows():
             file.append(row)
-    page, figures = build_report(read_runs([str(tmp_path / "rows.jsonl")]), report_sections())
-    assert "both +0.20 %" in page
-    assert sum("loss" in figure.name for figure in figures) == 2
+    report = build_report(read_runs([str(tmp_path / "rows.jsonl")]), report_sections(), title="t")
+    shown = report.render()
+    assert "both +0.20 %" in shown
+    assert "Change of the loss: gpt-2M" in shown

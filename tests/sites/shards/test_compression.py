@@ -267,8 +267,11 @@ def test_backward_accumulation_and_skipped_steps_send_nothing_across_nodes(four_
     for one in of_all(four_ranks, "sends"):
         notes = one["whole"]
         assert list(notes[0]) == ["all"]
-        # the first forward after a step sends differences, and nothing else does
-        assert notes[1]["all"] > notes[0]["all"]
+        # the first forward after a step sends differences, across nodes and then within, and nothing else does
+        assert list(notes[1]) == ["all", "node", "across"]
+        assert notes[1]["all"] == notes[0]["all"]
+        # a shard of the other node, and then both of the peer in this one
+        assert notes[1]["node"] == 2 * notes[1]["across"]
         assert all(note == notes[1] for note in notes[2:])
         notes = one["node"]
         across = [note["across"] for note in notes]

@@ -8,8 +8,9 @@ import torch
 import torch.distributed as dist
 
 from tersor.codecs.group import check_seed
-from tersor.comm import Collective, Exchange
+from tersor.comm import Exchange
 from tersor.errors import SpecError
+from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.hop import Coded
 from tersor.sites.shards.nodes import Connection, run_connected
@@ -59,9 +60,8 @@ def quantized_all_gather(
         hop = Coded.empty((1, 1, x.numel()), nbits, group_size, x.device)
         own = None if seed is None else seed_of(seed, place.rank)
         hop.write(x.view(1, 1, -1), own, hadamard=False)
-        received = Coded.empty((place.world_size, 1, x.numel()), nbits, group_size, x.device)
-        yield Collective("all_gather", "all", received.buffer, hop.buffer, out.nbytes)
-        received.read_rows(out.view(place.world_size, -1))
+        for part, ranks in (yield from gather_rows(hop, place, x.nbytes)):
+            part.read_rows(out.view(place.world_size, -1)[ranks])
 
     run_connected(group, 1, x.device, exchange)
 

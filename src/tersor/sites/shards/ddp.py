@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from tersor.comm import (
-    Collective,
     Exchange,
     Place,
     RankLevels,
@@ -18,8 +17,9 @@ from tersor.comm import (
 )
 from tersor.division import ceil_div
 from tersor.errors import SpecError
+from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import GradientScatter
-from tersor.sites.shards.hop import Hop, new_hop
+from tersor.sites.shards.hop import new_hop
 from tersor.sites.shards.nodes import RanksPerNode, found_ranks_per_node
 from tersor.sites.shards.options import Gradients, seed_of
 from tersor.sites.shards.stats import ShardStats
@@ -138,27 +138,10 @@ class BucketMean:
         own.div_(place.world_size)
         hop = new_hop((1, 1, size), options.nbits, options.group, x.dtype, x.device)
         hop.write(own.view(1, 1, size), seed_of(seed, _LAST_HOP), hadamard=options.hadamard)
-        every = yield from self._gathered(hop, rows.nbytes)
         # also this rank's own part, as the others have it
-        every.read_rows(rows, hadamard=options.hadamard)
+        for part, ranks in (yield from gather_rows(hop, place, rows[0].nbytes)):
+            part.read_rows(rows[ranks], hadamard=options.hadamard)
         x.copy_(rows.view(-1)[: self.numel])
-
-    def _gathered(self, hop: Hop, nbytes: int) -> Exchange[Hop]:
-        """Collect the parts of all ranks, in their order; each crosses to another node once."""
-        place, options = self.place, self.options
-        shape = (place.world_size, 1, hop.shape[2])
-        every = new_hop(shape, options.nbits, options.group, hop.buffer.dtype, hop.buffer.device)
-        if not place.is_two_level:
-            yield Collective("all_gather", "all", every.buffer, hop.buffer, nbytes)
-            return every
-        num_nodes, num_local = place.num_nodes, place.ranks_per_node
-        form = hop.buffer.shape[1:]
-        far = hop.buffer.new_empty(num_nodes, *form)
-        yield Collective("all_gather", "across", far, hop.buffer, nbytes // num_local)
-        near = far.new_empty(num_local, num_nodes, *form)
-        yield Collective("all_gather", "node", near, far, nbytes)
-        every.buffer.view(num_nodes, num_local, *form).copy_(near.transpose(0, 1))
-        return every
 
 
 def ddp_hook(

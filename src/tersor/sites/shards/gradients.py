@@ -59,7 +59,7 @@ class GradientScatter:
 
     def _sent(self, rows: torch.Tensor, level: Level, received: Hop, seed: int) -> Exchange[None]:
         """Send each peer its rows of [num_rows, num_peers, size]."""
-        hop = received.like()
+        hop = received.with_peers(received.shape[0])
         self._lost.write(hop, rows, seed, level, hadamard=self.options.hadamard)
         if self.errors is not None and isinstance(hop, Coded):
             decoded = torch.empty(rows.shape, device=rows.device)
@@ -72,7 +72,7 @@ class GradientScatter:
 
         ``nbytes`` is what ``received`` would take if it were not encoded.
         """
-        hop, hadamard = received.like(), self.options.hadamard
+        hop, hadamard = received.with_peers(received.shape[0]), self.options.hadamard
         if not (isinstance(hop, Coded) and isinstance(within, Coded)):
             total = torch.empty(within.shape[1:], device=hop.buffer.device)
             within.read_sum(total, hadamard=hadamard)

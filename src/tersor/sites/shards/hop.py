@@ -34,8 +34,12 @@ class Hop(Protocol):
         """Peers, rows of each, and values of a row."""
         ...
 
-    def like(self) -> Hop:
-        """Return a buffer of the same form, to receive with."""
+    def with_peers(self, num_peers: int) -> Hop:
+        """Return a new buffer of the same form for so many peers."""
+        ...
+
+    def of_peers(self, start: int, stop: int) -> Hop:
+        """Return the part of the buffer that belongs to some peers."""
         ...
 
     def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
@@ -99,12 +103,13 @@ class Coded:
         data = buffer[:, split:].unflatten(1, (num_rows, num_groups * group * nbits // 8))
         return cls(buffer, scales, data, shape, nbits, group)
 
-    def like(self) -> Coded:
+    def with_peers(self, num_peers: int) -> Coded:
         """See ``Hop``."""
-        return Coded.empty(self.shape, self.nbits, self.group, self.buffer.device)
+        shape = num_peers, *self.shape[1:]
+        return Coded.empty(shape, self.nbits, self.group, self.buffer.device)
 
     def of_peers(self, start: int, stop: int) -> Coded:
-        """Return the part of the buffer that belongs to some peers."""
+        """See ``Hop``."""
         own = slice(start, stop)
         parts = self.buffer[own], self.scales[own], self.data[own]
         return Coded(*parts, (stop - start, *self.shape[1:]), self.nbits, self.group)
@@ -159,9 +164,13 @@ class Plain:
         num_peers, num_rows, size = self.buffer.shape
         return num_peers, num_rows, size
 
-    def like(self) -> Plain:
+    def with_peers(self, num_peers: int) -> Plain:
         """See ``Hop``."""
-        return Plain(torch.empty_like(self.buffer))
+        return Plain(self.buffer.new_empty(num_peers, *self.shape[1:]))
+
+    def of_peers(self, start: int, stop: int) -> Plain:
+        """See ``Hop``."""
+        return Plain(self.buffer[start:stop])
 
     def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
         """See ``Hop``; there is nothing to round by chance or to transform."""

@@ -9,6 +9,7 @@ import torch
 
 from tersor.comm import Collective, Exchange, Place
 from tersor.comm.levels import Level
+from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import relative_error
 from tersor.sites.shards.hop import Coded
 from tersor.sites.shards.options import Weights, seed_of
@@ -74,10 +75,10 @@ class WeightGather:
         # backward gathers what forward did, rounded in the same way
         self.step += change is not Change.NONE
         if not self.options.differences:
-            sent = self._coded(1, x)
+            sent = self._coded(x)
             sent.write(x.view(1, 1, -1), self._seed(), hadamard=False)
-            for codes, rows in (yield from self._gathered(sent, x)):
-                codes.read_rows(out.view(self.place.world_size, -1)[rows])
+            for part, rows in (yield from gather_rows(sent, self.place, x.nbytes)):
+                part.read_rows(out.view(self.place.world_size, -1)[rows])
             return
         level: Level = "all" if self._is_whole else "across"
         row = self.place.rank if self._is_whole else self.place.node
@@ -102,44 +103,20 @@ class WeightGather:
     ) -> Exchange[None]:
         """Send how ``x`` differs from ``own``, and add what all ranks sent to the reference."""
         exact = x.clone() if self.errors is not None else x
-        sent = self._coded(1, x)
+        sent = self._coded(x)
         sent.write_difference(x, own, self._seed())
-        received = yield from self._gathered(sent, x)
+        received = yield from gather_rows(sent, self.place, x.nbytes, in_node=self._is_whole)
         reference[row].copy_(own)
-        for codes, rows in received:
-            codes.read_rows(reference[rows], add=True)
+        for part, rows in received:
+            part.read_rows(reference[rows], add=True)
         own.copy_(reference[row])
         if self.errors is not None:
             level = "across" if self.place.is_two_level else "all"
             self.errors[level] = relative_error(own, exact)
 
-    def _gathered(self, sent: Coded, x: torch.Tensor) -> Exchange[list[tuple[Coded, slice]]]:
-        """Send codes to all ranks that hold a reference of ``x``; return them, each with its rows there.
-
-        On two levels they cross to every other node once and are shared within it: a ring over all ranks
-        would send 3 shards out of a node of two, where 2 do.
-        """
-        place, size = self.place, x.nbytes
-        if not place.is_two_level:
-            flat = self._coded(place.world_size, x)
-            yield Collective("all_gather", "all", flat.buffer, sent.buffer, place.world_size * size)
-            return [(flat, slice(None))]
-        num_nodes, num_local = place.num_nodes, place.ranks_per_node
-        across = self._coded(num_nodes, x)
-        yield Collective("all_gather", "across", across.buffer, sent.buffer, num_nodes * size)
-        if not self._is_whole:
-            return [(across, slice(None))]
-        every = self._coded(place.world_size, x)
-        yield Collective("all_gather", "node", every.buffer, across.buffer, place.world_size * size)
-        return [
-            (every.of_peers(k * num_nodes, (k + 1) * num_nodes), slice(k, None, num_local))
-            for k in range(num_local)
-        ]
-
-    def _coded(self, num_peers: int, x: torch.Tensor) -> Coded:
-        """Return a buffer for codes of so many shards like ``x``."""
-        shape = num_peers, 1, x.numel()
-        return Coded.empty(shape, self.options.nbits, self.options.group, x.device)
+    def _coded(self, x: torch.Tensor) -> Coded:
+        """Return a buffer for the codes of this rank's weights."""
+        return Coded.empty((1, 1, x.numel()), self.options.nbits, self.options.group, x.device)
 
     def _seed(self) -> int | None:
         if self.options.rounding == "nearest":

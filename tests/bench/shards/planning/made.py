@@ -63,7 +63,14 @@ BY_HAND = {
     "fsdp-fp32": (PLAIN, Sent(2 * 5, ring=6 * N)),
     "fsdp-bf16": (Sent(9, ring=1.5 * TWICE), Sent(2 * 5, ring=3 * N)),
     "fsdp-two-hop": (PLAIN, Sent(5 + 5, pairwise=2 * N, near=8 * N, coded=12 * N)),
-    "fsdp-4-bit": (Sent(5, ring=0.75 * N * FOUR_BIT_WEIGHTS, coded=5 * N), TWO_HOPS),
+    # codes cross to the other node once, and are shared there
+    "fsdp-4-bit": (
+        Sent(
+            5 + 5, ring=0.5 * N * FOUR_BIT_WEIGHTS, near=2 * N * FOUR_BIT_WEIGHTS,
+            coded=(1 + 2 + 2 + 4) * N,
+        ),
+        TWO_HOPS,
+    ),
     # each place on a node gathers half of the weights, then nodes all of them as they are, twice
     "fsdp-4-bit-node": (
         Sent(5 + 9, ring=0.5 * N * FOUR_BIT_WEIGHTS, near=8 * TWICE, coded=3 * N + 6 * TWICE),

@@ -88,8 +88,10 @@ def test_a_time_that_is_planted_wrong_is_reported_outside_the_tolerance(what):
         for row in ROWS
     ]
     missed = [p for p in check(wrong).points if not p.is_hit]
-    assert [(p.codec, p.link, p.what) for p in missed] == [("fsdp-4-bit", "300mbit", what)]
-    assert "-50% !" in [cells[-1] for cells in check_cells(missed)]
+    # other links of that way are predicted from the wrong row, too
+    assert {(p.codec, p.what) for p in missed} == {("fsdp-4-bit", what)}
+    planted = [p for p in missed if p.link == "300mbit"]
+    assert [cells[-1] for cells in check_cells(planted)] == ["-50% !"]
 
 
 def test_a_held_out_link_has_no_say_in_its_own_prediction():
@@ -136,8 +138,8 @@ def test_coding_is_found_per_byte_that_the_hops_code(monkeypatch):
         Collective, "coded_nbytes", lambda _self, nbytes, _ranks: ([nbytes], [nbytes])
     )
     way = fit_shards(ROWS).ways["fsdp-4-bit"]
-    # the gather counted as if a rank encoded all of it: 4 for 1
-    assert way.coding_s_per_byte == pytest.approx(CODING_S * 17 / 20)
+    # both gathers counted as if a rank encoded all of them: 2 for 1, then 4 for 2
+    assert way.coding_s_per_byte == pytest.approx(CODING_S * 21 / 24)
 
 
 def test_a_row_that_was_measured_again_counts_once_and_the_last_one_does():

@@ -142,15 +142,15 @@ def _gathered(
     num_modules = shape.layers + 1
     value_nbytes = place.value_nbytes(options, options["nbits"], num_modules)
     coded = replace(plain, value_nbytes=value_nbytes, is_ours=True)
-    once = replace(coded, num_values=num_values, count=num_modules)
-    if not options["differences"]:
+    if options["differences"]:
+        coded = replace(coded, num_values=num_values, count=num_modules)
+    if not place.has_nodes:
         yield coded
-    elif options["reference"] == "whole" or not place.has_nodes:
-        yield once
-    else:
-        part = num_values / place.local_ranks
-        yield replace(once, scope=Scope.BETWEEN_NODES, num_values=part)
-        yield replace(plain, scope=Scope.WITHIN_NODES, is_ours=True)
+        return
+    part = coded.num_values / place.local_ranks
+    yield replace(coded, scope=Scope.BETWEEN_NODES, num_values=part)
+    is_whole = options["reference"] == "whole"
+    yield replace(coded if is_whole else plain, scope=Scope.WITHIN_NODES, is_ours=True)
 
 
 def _scattered(options: Mapping[str, Any], place: _Place, count: int) -> Iterator[Flow]:
