@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from importlib.metadata import version
 from typing import Any, Final
 
+import torch
+
+from tersor import __version__
 from tersor.errors import SpecError
 from tersor.sites.shards import Gradients, Weights
 from tersor.workloads.network.shard_ways import Way
@@ -70,4 +72,4 @@ def described(way: Way) -> tuple[str, dict[str, Any]]:
     options = {name: asdict(part) for name, part in parts.items() if part is not None}
     is_ours = way.name in OURS
     spec = {"wrapper": way.wrapper, "dtype": way.dtype, "hook": way.hook, **options}
-    return version("tersor" if is_ours else "torch"), spec
+    return __version__ if is_ours else torch.__version__, spec
