@@ -14,7 +14,7 @@ from tests.bench.core.test_rows import make_row
 def training_row(scheme: str, seed: int, loss: float, **changes: Any) -> TrainingRow:
     """Return a training of 300 steps on 2 nodes of 2 ranks, whose loss fell to ``loss``."""
     facts = {
-        "seed": seed, "steps": 300, "batch": 16, "num_ranks": 4, "ranks_per_node": 2,
+        "data": "text", "seed": seed, "steps": 300, "batch": 16, "num_ranks": 4, "ranks_per_node": 2,
         "curve": [(150, 2 * loss), (300, loss)], "step_s": 0.5,
     }  # fmt: skip
     facts |= {name: changes.pop(name) for name in list(changes) if name in facts}

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from tersor.bench.core.rows import TrainingRow
+from tersor.bench.shards import accuracy
 from tersor.bench.shards.accuracy import AccuracyConfig, run_accuracy
 from tersor.errors import ExchangeError, SpecError
 from tersor.workloads.data.synthetic_text import SyntheticText
 from tersor.workloads.gpt import GptConfig
 from tersor.workloads.models.gpt import GptShape
+from tersor.workloads.training.judgement import Outcome
 
 SOURCE = SyntheticText(num_train=500, num_validation=20)
 SHAPE = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=256)
@@ -54,10 +57,25 @@ def test_trainings_that_are_there_are_not_repeated() -> None:
 
 
 def test_a_training_that_fails_ends_the_suite(capfd) -> None:
-    training = GptConfig(shape=SHAPE, batch=9, steps=2, ranks=4, ranks_per_node=2)
+    shape = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=100)
+    training = GptConfig(shape=shape, batch=8, steps=2, ranks=4, ranks_per_node=2)
     with pytest.raises(ExchangeError, match="failed"):
-        run_accuracy(planned(training=training), SOURCE)
-    assert "cannot be computed" in capfd.readouterr().err
+        run_accuracy(planned(training=training, seeds=(0,)), SOURCE)
+    assert "too few for the" in capfd.readouterr().err
+
+
+def test_a_training_that_diverges_is_reported_and_others_go_on(monkeypatch) -> None:
+    lines = [{"kind": "train", "step": 4, "step_s": 1.0}, {"kind": "eval", "step": 4, "loss": 2.0}]
+    bad = [lines[0], {**lines[1], "loss": math.nan}]
+
+    def trained(settings: Any, **_: Any) -> Any:
+        [scheme] = settings
+        return {scheme: Outcome(scheme, {}, bad if scheme == "both" else lines, 4)}
+
+    monkeypatch.setattr(accuracy, "train_settings", trained)
+    outcome = run_accuracy(planned(seeds=(0,)), SOURCE)
+    assert [row.codec for row in outcome.rows] == ["exact"]
+    assert outcome.notes == ["both, seed 0: the training diverged, and has no row"]
 
 
 @pytest.mark.parametrize(
@@ -68,6 +86,7 @@ def test_a_training_that_fails_ends_the_suite(capfd) -> None:
         ({"jobs": 0}, "at least one seed, process, job"),
         ({"processes": 2}, "share one process or have one each"),
         ({"training": GptConfig(shape=SHAPE)}, "ranks exchange nothing when there is one"),
+        ({"training": GptConfig(shape=SHAPE, batch=9, ranks=4)}, "batch of 9 cannot be shared"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(options, words) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.bench.core.rows import ResultRow, RowFile, read_rows
+from tersor.bench.core.rows import ResultRow, RowFile, TrainingRow, read_rows
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.shards.losses import LOSS_COLUMNS, loss_cells, loss_goals, loss_places
 from tersor.bench.sites import evaluate_goals, page_blocks, report_sections, site_tables
@@ -21,7 +21,9 @@ def test_a_row_comes_back_from_its_file(tmp_path) -> None:
     assert read_rows(tmp_path / "rows.jsonl") == rows
 
 
-@pytest.mark.parametrize("change", [{"steps": 0}, {"curve": [[1, None]]}, {"odd": 1}])
+@pytest.mark.parametrize(
+    "change", [{"steps": 0}, {"curve": [[1, None]]}, {"curve": []}, {"odd": 1}]
+)
 def test_a_row_of_no_training_is_refused(change) -> None:
     config = training_row("exact", 0, 2.0).to_config()
     with pytest.raises(SpecError):
@@ -66,9 +68,13 @@ def test_trainings_of_other_lengths_are_not_compared() -> None:
     assert [place.change(next(iter(place.rows))) for place in loss_places(rows)][1] is None
 
 
+def seeds(scheme: str, loss: float, count: int = 3) -> list[TrainingRow]:
+    return [training_row(scheme, seed, loss) for seed in range(count)]
+
+
 @pytest.mark.parametrize(("harm", "met"), [(1.002, True), (1.004, False)])
 def test_the_full_scheme_must_stay_close_to_exact(harm, met) -> None:
-    rows = [training_row("exact", 0, 2.0), training_row("both", 0, 2.0 * harm)]
+    rows = [*seeds("exact", 2.0), *seeds("both", 2.0 * harm)]
     goals = {goal.name: goal.met for goal in loss_goals(rows)}
     assert goals["gpt-2M, both: loss at most 0.3 % above exact"] is met
     assert goals["gpt-2M, direct: loss at least 3 % above exact"] is None
@@ -76,9 +82,19 @@ def test_the_full_scheme_must_stay_close_to_exact(harm, met) -> None:
 
 @pytest.mark.parametrize(("harm", "met"), [(1.05, True), (1.01, False)])
 def test_direct_weights_must_be_shown_to_harm(harm, met) -> None:
-    rows = [training_row("exact", 0, 2.0), training_row("direct", 0, 2.0 * harm)]
+    rows = [*seeds("exact", 2.0), *seeds("direct", 2.0 * harm)]
     goals = {goal.name: goal.met for goal in loss_goals(rows)}
     assert goals["gpt-2M, direct: loss at least 3 % above exact"] is met
+
+
+def test_two_seeds_meet_no_goal() -> None:
+    rows = [*seeds("exact", 2.0, 2), *seeds("both", 2.0, 2)]
+    assert all(goal.met is None for goal in loss_goals(rows))
+
+
+def test_trainings_on_other_texts_are_not_compared() -> None:
+    rows = [training_row("exact", 0, 2.0), training_row("both", 0, 3.0, data="another")]
+    assert [place.change("both") for place in loss_places(rows) if "both" in place.rows] == [None]
 
 
 def test_only_the_goals_of_measured_suites_are_judged() -> None:

@@ -84,3 +84,9 @@ def test_a_row_in_pieces_is_refused(device):
     x = torch.zeros(128, 2, device=device).t()
     with pytest.raises((ValueError, RuntimeError)):
         group_quantize(x, 4, 128)
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_more_dimensions_than_kernels_take_are_refused(backend) -> None:
+    with pytest.raises(ValueError, match="at most three dimensions"):
+        group_quantize.implementation(backend)(torch.ones(2, 2, 2, 64), 4, 64)

@@ -70,6 +70,8 @@ def test_a_form_is_compiled_once_and_then_launched_by_address(kernel) -> None:
         ((3,), (2**31 + 3,)),
         (((MEMORY, 3),), ((MEMORY[1:], 3),)),
         (((MEMORY, 3),), ((MEMORY, 16),)),
+        ((3, (5, 7)), ((3, 5), 7)),
+        ((MEMORY,), (torch.empty(0, device="meta"),)),
     ],
 )
 def test_another_form_is_compiled_anew(kernel, first, second) -> None:
@@ -84,6 +86,12 @@ def test_other_options_are_compiled_anew(kernel, other) -> None:
     run(kernel, MEMORY)
     run(kernel, MEMORY, **other)
     assert len(kernel.compiled) == 2
+
+
+@pytest.mark.parametrize("odd", [1.0, True, "x"])
+def test_what_triton_would_take_otherwise_is_refused(kernel, odd) -> None:
+    with pytest.raises(TypeError, match="kernels take tensors"):
+        run(kernel, odd)
 
 
 def test_each_device_has_its_own(kernel, monkeypatch) -> None:

@@ -127,3 +127,17 @@ def test_a_missing_rank_and_a_missing_unit_are_named():
         local.reduce()
     with pytest.raises(SpecError, match="add the model itself"):
         LocalShards(model, list(model.blocks), 2, 2)
+
+
+def test_a_unit_without_gradients_is_left_alone() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    local = LocalShards(model, [model[0], model], 2, 2, Weights(), Gradients())
+    before = [p.detach().clone() for p in local.parameters()]
+    for rank in range(local.world_size):
+        model(torch.ones(2, 4)).sum().backward()
+        local.collect(rank)
+    local.reduce()
+    grads = [p.grad for p in local.parameters()]
+    assert [grad is None for grad in grads] == [True, True, False, False]
+    assert torch.equal(before[0], local.parameters()[0])

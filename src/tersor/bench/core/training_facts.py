@@ -14,15 +14,18 @@ class TrainingFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One training: how long, on how many ranks, and how its loss fell.
 
     Attributes:
+        data: name of what was trained on.
         seed: of weights and batches; trainings with the same one can be compared in pairs.
         steps: of the training.
         batch: samples of all ranks per step.
         num_ranks: that train together.
         ranks_per_node: of these.
-        curve: (step, validation loss), in the order of steps.
+        curve: (step, validation loss), in the order of steps; the last one is the result.
         step_s: median seconds of a step, with all that the ranks exchange.
+        num_jobs: trainings that ran at the same time, and shared the machine.
     """
 
+    data: str
     seed: Count
     steps: FromOne
     batch: FromOne
@@ -30,9 +33,11 @@ class TrainingFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ranks_per_node: FromOne
     curve: list[tuple[Count, float]]
     step_s: Seconds
+    num_jobs: FromOne = 1
 
     def __post_init__(self) -> None:
         """Refuse curves that cannot be drawn."""
+        require("curve", bool(self.curve), "at least one point")
         require("curve", all(math.isfinite(loss) for _, loss in self.curve), "finite losses")
 
     @property

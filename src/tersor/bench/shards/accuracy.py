@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
@@ -67,6 +68,11 @@ class AccuracyConfig:
             raise SpecError("ranks exchange nothing when there is one; give two or more")
         if self.processes > 1 and self.training.ranks > 1:
             raise SpecError("ranks share one process or have one each; give one of both numbers")
+        if self.training.batch % (self.num_ranks * self.training.accumulation):
+            raise SpecError(
+                f"a batch of {self.training.batch} cannot be shared by {self.num_ranks} ranks; choose a "
+                "multiple of them"
+            )
         object.__setattr__(self, "schemes", tuple(dict.fromkeys((BASELINE, *self.schemes))))
 
     @property
@@ -107,7 +113,7 @@ def run_accuracy(
     counts, lock = [0] * len(wanted), Lock()
     steps = config.training.steps
 
-    def train(number: int) -> TrainingRow:
+    def train(number: int) -> TrainingRow | str:
         scheme, seed = wanted[number]
 
         def show(step: int, _: int, word: str) -> None:
@@ -121,7 +127,11 @@ def run_accuracy(
         found = [pool.submit(train, number) for number in range(len(wanted))]
         try:
             for future in as_completed(found):
-                outcome.add(future.result())
+                row = future.result()
+                if isinstance(row, str):
+                    outcome.note(row)
+                else:
+                    outcome.add(row)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -152,8 +162,10 @@ class _Suite:
             group=f"seed {seed}, {self.source.name}",
         )  # fmt: skip
 
-    def row(self, scheme: str, seed: int, progress: Callable[[int, int, str], None]) -> TrainingRow:
-        """Train once."""
+    def row(
+        self, scheme: str, seed: int, progress: Callable[[int, int, str], None]
+    ) -> TrainingRow | str:
+        """Train once; return a row, or a sentence about a training that diverged."""
         config, given = self.config, self.config.config(scheme, seed)
         found: Outcome = train_settings(
             {scheme: partial(GptRun, given, self.source, config.device)},
@@ -161,6 +173,9 @@ class _Suite:
             eval_every=max(1, given.steps // config.num_evals),
             progress=progress,
         )[scheme]
+        curve = [(x["step"], x["loss"]) for x in found.lines if x["kind"] == "eval"]
+        if not all(math.isfinite(loss) for _, loss in curve):
+            return f"{scheme}, seed {seed}: the training diverged, and has no row"
         received = _received(found.lines)
         return TrainingRow(
             **self.identity(scheme, seed),
@@ -170,17 +185,19 @@ class _Suite:
             error_bound=None,
             encode_s=Percentiles(0.0, 0.0, 0.0),
             decode_s=Percentiles(0.0, 0.0, 0.0),
-            quality=Quality(loss=Estimate(mean=found.metrics["loss"])),
+            quality=Quality(loss=Estimate(mean=curve[-1][1])),
             versions=machine.versions(),
             machine=machine.machine(torch.device(config.device)),
             training=TrainingFacts(
+                data=self.source.name,
                 seed=seed,
                 steps=given.steps,
                 batch=given.batch,
                 num_ranks=config.num_ranks,
                 ranks_per_node=given.ranks_per_node or config.num_ranks,
-                curve=[(x["step"], x["loss"]) for x in found.lines if x["kind"] == "eval"],
+                curve=curve,
                 step_s=median(x["step_s"] for x in found.lines if x["kind"] == "train"),
+                num_jobs=config.jobs,
             ),
         )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -19,6 +20,7 @@ LOSS_COLUMNS: Final = ("model", "scheme", "seeds", "loss", "change %", "95 % ±"
 """``docs/shards.md`` says what they mean."""
 _MOST_CHANGE: Final = 0.3
 _LEAST_HARM: Final = 3.0
+_LEAST_SEEDS: Final = 3
 _ASKED: Final = (("gpt-2M", 4, 300), ("gpt-125M", 8, 1500))
 """Models, ranks and steps that goals are asked of."""
 
@@ -68,20 +70,27 @@ class LossPlace:
 
 
 def _loss(row: TrainingRow) -> float:
-    if row.quality is None or row.quality.loss is None:
-        return float("nan")
-    return row.quality.loss.mean
+    return row.training.curve[-1][1]
 
 
 def loss_places(rows: Iterable[ResultRow]) -> Iterator[LossPlace]:
     """Yield what can be compared with each other."""
-    places: dict[tuple[str, str], dict[str, dict[int, TrainingRow]]] = {}
+    places: dict[str, dict[str, dict[int, TrainingRow]]] = {}
     for row in latest(rows):
         if isinstance(row, TrainingRow) and row.suite == SUITE:
-            schemes = places.setdefault((row.input, row.training.place), {})
+            schemes = places.setdefault(_shared(row), {})
             schemes.setdefault(row.codec, {})[row.training.seed] = row
-    for (model, place), schemes in places.items():
-        yield LossPlace(model, place, schemes)
+    for schemes in places.values():
+        first = next(iter(next(iter(schemes.values())).values()))
+        yield LossPlace(first.input, first.training.place, schemes)
+
+
+def _shared(row: TrainingRow) -> str:
+    """Return all that a training was told but its scheme and seed."""
+    told: Mapping[str, object] = row.spec.get("training", {})
+    options = {name: x for name, x in told.items() if name not in ("scheme", "seed")}
+    ranks = (row.training.num_ranks, row.training.ranks_per_node)
+    return json.dumps([row.input, row.device, row.training.data, ranks, options], sort_keys=True)
 
 
 def loss_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
@@ -129,10 +138,12 @@ def _goals(places: Iterable[LossPlace], model: str, num_ranks: int, steps: int) 
         ("both", -1.0, -_MOST_CHANGE, f"both: loss at most {_MOST_CHANGE:g} % above exact"),
         ("direct", 1.0, _LEAST_HARM, f"direct: loss at least {_LEAST_HARM:g} % above exact"),
     ):
+        # a single seed shows nothing: trainings that differ in rounding alone differ by as much
         found = [
-            (sign * change.mean, place.place)
+            (sign * change.mean, f"{place.place}, {len(place.rows[scheme])} seeds")
             for place in named
-            if scheme in place.rows and (change := place.change(scheme)) is not None
+            if len(place.rows.get(scheme, ())) >= _LEAST_SEEDS
+            if (change := place.change(scheme)) is not None
         ]
         measured, detail = min(found, default=(None, "no such rows"))
         yield Goal(f"{model}, {words}", target, measured, detail)

@@ -9,7 +9,8 @@ import torch
 from tersor.division import ceil_div
 from tersor.raw_bytes import empty
 
-_SCALE_NBYTES: Final = 4
+SCALE_NBYTES: Final = 4
+"""Of the float32 scale of a group."""
 _MAX_WHOLE_GROUP: Final = 4096
 """The largest group that one program holds: with 64 rows of each half, two warps."""
 
@@ -21,7 +22,7 @@ def is_held_whole(group: int) -> bool:
 
 def payload_nbytes(numel: int, nbits: int, group: int) -> int:
     """Return the bytes of the scales and fields of ``numel`` values."""
-    return ceil_div(numel, group) * (_SCALE_NBYTES + group * nbits // 8)
+    return ceil_div(numel, group) * (SCALE_NBYTES + group * nbits // 8)
 
 
 def outputs(
@@ -42,14 +43,20 @@ def outputs(
     return scales, data if data.shape == shapes[1] else data.view(shapes[1])
 
 
+def _check_rows(x: torch.Tensor) -> None:
+    if x.dim() > 3:
+        raise ValueError(f"groups take at most three dimensions, not {x.dim()}")
+    if x.shape[-1] > 1 and x.stride(-1) != 1:
+        raise ValueError("the values of a row must follow each other")
+
+
 def as_matrix(x: torch.Tensor) -> torch.Tensor:
     """View [..., n] with at most two leading dimensions as [num_outer, num_inner, n].
 
     Raises:
-        ValueError: a row is not in one piece.
+        ValueError: there are more dimensions, or a row is not in one piece.
     """
-    if x.shape[-1] > 1 and x.stride(-1) != 1:
-        raise ValueError("the values of a row must follow each other")
+    _check_rows(x)
     while x.dim() < 3:
         x = x.unsqueeze(0)
     return x
@@ -62,10 +69,9 @@ def row_strides(x: torch.Tensor) -> tuple[int, int]:
     its loads would be narrow.
 
     Raises:
-        ValueError: a row is not in one piece.
+        ValueError: there are more dimensions, or a row is not in one piece.
     """
+    _check_rows(x)
     shape, strides = x.shape, x.stride()
-    if shape[-1] > 1 and strides[-1] != 1:
-        raise ValueError("the values of a row must follow each other")
     inner = strides[-2] if len(shape) > 1 and shape[-2] != 1 else 0
     return strides[-3] if len(shape) > 2 and shape[-3] != 1 else 0, inner

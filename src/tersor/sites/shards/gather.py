@@ -11,15 +11,15 @@ def gather_rows(
 ) -> Exchange[list[tuple[Hop, slice]]]:
     """Send this rank's row to all ranks; return what they sent, each part with the ranks it is of.
 
-    On two levels rows cross to every other node once, and are shared within it: a ring over all ranks
-    would send 3 rows out of a node of two, where 2 do.
+    On two levels rows cross to every other node once, and are shared within it: with 2 nodes of 2 ranks a
+    ring over all ranks would send 3 rows out of each node, where 2 do.
 
     Args:
         sent: the one row of this rank.
         place: of this rank.
         row_nbytes: of a row that is not encoded.
-        in_node: share what came from other nodes; False leaves it to the rank of each node that has this
-            rank's place, and the slices are then of nodes.
+        in_node: share rows within the node. False: return only those of the ranks that have this rank's
+            place in their nodes; slices then count nodes.
     """
     num_nodes, num_local = place.num_nodes, place.ranks_per_node
     whole_nbytes = place.world_size * row_nbytes

@@ -13,9 +13,8 @@ from tersor.kernels.group import (
     group_dequantize_sum_quantize,
     group_quantize,
 )
+from tersor.kernels.group.layout import SCALE_NBYTES, payload_nbytes
 from tersor.kernels.transform.reference import ORDER
-
-_SCALE_NBYTES = 4
 
 
 class Hop(Protocol):
@@ -73,8 +72,7 @@ def coded_nbytes(size: int, nbits: int, group: int) -> int:
         >>> coded_nbytes(4096, 4, 2048), coded_nbytes(32, 8, 128)
         (2056, 36)
     """
-    group = used_group(size, group)
-    return ceil_div(size, group) * (_SCALE_NBYTES + group * nbits // 8)
+    return payload_nbytes(size, nbits, used_group(size, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Coded:
         num_peers, num_rows, size = shape
         group = used_group(size, group)
         num_groups = ceil_div(size, group)
-        split = _SCALE_NBYTES * num_rows * num_groups
+        split = SCALE_NBYTES * num_rows * num_groups
         nbytes = num_rows * coded_nbytes(size, nbits, group)
         buffer = torch.empty(num_peers, nbytes, dtype=torch.uint8, device=device)
         scales = buffer[:, :split].view(torch.float32).unflatten(1, (num_rows, num_groups))

@@ -157,6 +157,8 @@ class _Unit:
 
     def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         """Return [num_ranks, size]: what each rank has of all tensors, in the dtype of the weights."""
+        if not tensors:
+            return self._own[0].new_empty(self._num_ranks, 0)
         parts = [self._by_rank(x) for x in tensors]
         return torch.cat(parts, 1).to(self._own[0].dtype)
 

@@ -28,7 +28,7 @@ class CapturedGradients:
         Args:
             compute: takes sequences and returns their mean loss.
             parameters: stay where they are in memory. Their gradients are None between calls.
-            sequences: of the shape and device that all calls will have.
+            sequences: of the shape, dtype and device that all calls must have.
         """
         self._parameters = parameters
         self._sequences = sequences.clone()
@@ -40,7 +40,7 @@ class CapturedGradients:
                 self._clear()
         torch.cuda.current_stream(sequences.device).wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        with torch.cuda.device(sequences.device), torch.cuda.graph(self._graph):
             self._loss = compute(self._sequences)
         self._gradients = [p.grad for p in parameters]
         self._clear()
@@ -53,7 +53,14 @@ class CapturedGradients:
         """Set the gradients of the parameters; return the mean loss.
 
         Both are overwritten by the next call.
+
+        Raises:
+            ValueError: the sequences have another shape than those that were captured.
         """
+        if sequences.shape != self._sequences.shape:
+            raise ValueError(
+                f"captured with sequences of {tuple(self._sequences.shape)}, not {tuple(sequences.shape)}"
+            )
         self._sequences.copy_(sequences)
         self._graph.replay()
         for p, gradient in zip(self._parameters, self._gradients, strict=True):

@@ -164,13 +164,13 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 for name, value in own.items()
             }
         )
-        # only a fused optimizer counts its steps on the device
+        # only a fused optimizer counts its steps, which have no axes, on the device
         is_fused = bool(self.optimizer.defaults.get("fused"))
         for number, parameter in enumerate(self.trained()):
             prefix = f"optimizer/{number}/"
             values: dict[str, Any] = {
                 name.removeprefix(prefix): sharded_like(
-                    value.to(parameter.device) if value.dim() or is_fused else value, parameter
+                    value.to(parameter.device if value.dim() or is_fused else "cpu"), parameter
                 )
                 for name, value in state.items()
                 if name.startswith(prefix)

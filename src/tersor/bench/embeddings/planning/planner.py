@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, Final
 
-from tersor.bench.core.rows import ResultRow, ShardRow
+from tersor.bench.core.rows import OperationRow, ResultRow, ShardRow, TrainingRow
 from tersor.bench.embeddings.planning.check import check
 from tersor.bench.embeddings.planning.description import KEYS
 from tersor.bench.embeddings.planning.fit import fit_rows
@@ -17,7 +17,7 @@ from tersor.planning import Phases, Prediction
 
 def _plans(row: ResultRow) -> bool:
     """True of exchanges, look-ups and codecs alone."""
-    return not isinstance(row, ShardRow)
+    return not isinstance(row, ShardRow | TrainingRow | OperationRow)
 
 
 def _cells(_: Model, found: Prediction) -> list[str]:

@@ -32,7 +32,7 @@ def launch(
     Args:
         kernel: made by ``triton.jit``; its compile-time constants are its last parameters.
         num_programs: size of the grid, at least 1.
-        arguments: tensors, numbers, None, or tuples of them.
+        arguments: tensors, whole numbers of 64 bits, None, or tuples of them.
         constants: the compile-time constants by name, in the order of the parameters.
         num_warps: of a program.
         max_registers: of a thread; None leaves it to the compiler.
@@ -52,16 +52,21 @@ def launch(
 
 
 def _addressed(argument: Any, key: list[Hashable]) -> Any:
-    """Return an argument with addresses for tensors; add to ``key`` all that Triton compiles anew for."""
-    if isinstance(argument, int):
+    """Return an argument with addresses for tensors; add to ``key`` all that Triton compiles anew for.
+
+    A tensor's device is part of it: Triton refuses one that its device cannot read, but no address.
+    """
+    if type(argument) is int:
         key.append((argument == 1) + 2 * (argument % 16 == 0) + 4 * (-(2**31) <= argument < 2**31))
         return argument
     if isinstance(argument, torch.Tensor):
         address = argument.data_ptr()
-        key.append(argument.dtype)
-        key.append(address % 16 == 0)
+        key += (argument.dtype, argument.get_device(), address % 16 == 0)
         return address
     if argument is None:
         key.append(None)
         return None
+    if not isinstance(argument, tuple):
+        raise TypeError(f"kernels take tensors, whole numbers and tuples, not {argument!r}")
+    key.append(len(argument))
     return tuple(_addressed(one, key) for one in argument)
