@@ -171,10 +171,17 @@ class LocalRanks:
             if not steps:
                 return results
             # a part of another size would be repeated to fill what is received
-            forms = {(x.kind, x.level, x.sent.nbytes, x.received.nbytes) for x in steps}
-            if results or len(forms) > 1:
+            forms = {(x.kind, x.level, x.sent.dtype, x.sent.numel()) for x in steps}
+            if results or len(forms) > 1 or not all(map(self._fits, self.places, steps)):
                 raise ExchangeError("ranks take part in different collectives")
             self._move(steps)
+
+    @staticmethod
+    def _fits(place: Place, step: Collective) -> bool:
+        """True if what is received has the dtype and size of what is sent to a rank."""
+        times = len(place.ranks(step.level)) if step.kind == "all_gather" else 1
+        same_dtype = step.received.dtype == step.sent.dtype
+        return same_dtype and step.received.numel() == times * step.sent.numel()
 
     def _move(self, steps: Sequence[Collective]) -> None:
         # what is sent may be part of what is received: it is copied before anything is written

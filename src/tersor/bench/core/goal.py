@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import TypeVar
 
 from tersor.bench.core.rows import ResultRow, latest
+
+RowT = TypeVar("RowT", bound=ResultRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,22 @@ class RowLookup:
         return self._places.get(place)
 
 
-def worst(name: str, target: float, values: list[tuple[float, ResultRow]]) -> Goal:
-    """Judge a goal by the smallest of several values, each with the row it comes from."""
+def _input_and_bound(row: ResultRow) -> str:
+    return row.input if row.relative_bound is None else f"{row.input} {row.relative_bound:g}"
+
+
+def worst(
+    name: str,
+    target: float,
+    values: Sequence[tuple[float, RowT]],
+    where: Callable[[RowT], str] = _input_and_bound,
+) -> Goal:
+    """Judge a goal by the smallest of several values, each with the row it comes from.
+
+    ``where`` says in words which row that is.
+    """
     if not values:
         return Goal(name, target, None, "no such rows")
     value, row = min(values, key=lambda pair: pair[0])
-    at = row.input if row.relative_bound is None else f"{row.input} {row.relative_bound:g}"
     middle = median(value for value, _ in values)
-    return Goal(name, target, value, f"worst of {len(values)}: {at}; median {middle:.3g}")
+    return Goal(name, target, value, f"worst of {len(values)}: {where(row)}; median {middle:.3g}")

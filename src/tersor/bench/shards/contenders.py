@@ -72,4 +72,4 @@ def described(way: Way) -> tuple[str, dict[str, Any]]:
     options = {name: asdict(part) for name, part in parts.items() if part is not None}
     is_ours = way.name in OURS
     spec = {"wrapper": way.wrapper, "dtype": way.dtype, "hook": way.hook, **options}
-    return __version__ if is_ours else torch.__version__, spec
+    return __version__ if is_ours else str(torch.__version__), spec

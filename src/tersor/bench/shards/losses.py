@@ -89,8 +89,8 @@ def _shared(row: TrainingRow) -> str:
     """Return all that a training was told but its scheme and seed."""
     told: Mapping[str, object] = row.spec.get("training", {})
     options = {name: x for name, x in told.items() if name not in ("scheme", "seed")}
-    ranks = (row.training.num_ranks, row.training.ranks_per_node)
-    return json.dumps([row.input, row.device, row.training.data, ranks, options], sort_keys=True)
+    facts = (row.input, row.device, row.training.data, row.training.place)
+    return json.dumps([facts, options], sort_keys=True)
 
 
 def loss_cells(rows: Iterable[ResultRow]) -> list[list[str]]:

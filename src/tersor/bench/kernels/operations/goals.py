@@ -7,7 +7,6 @@ the device's copy in bytes moved per second, from 64 MiB of float32 on.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from tersor.bench.core.goal import Goal, RowLookup, worst
@@ -48,9 +47,10 @@ def cpu_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
     book = RowLookup(operation_rows(rows))
     goals = []
     for family, names in _FUSED.items():
-        found = [row for row in _named(book, names) if row.memcpy_gbps]
-        values = [(row.encode_gbps / (row.memcpy_gbps or 1), row) for row in found]
-        goals.append(_worst(f"{family} at {_CPU_SHARE:.2f} of memcpy speed", _CPU_SHARE, values))
+        pairs = ((row.memcpy_gbps, row) for row in _named(book, names))
+        values = [(row.encode_gbps / memcpy, row) for memcpy, row in pairs if memcpy]
+        name = f"{family} at {_CPU_SHARE:.2f} of memcpy speed"
+        goals.append(worst(name, _CPU_SHARE, values, _name_and_size))
     return goals
 
 
@@ -62,26 +62,19 @@ def device_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
         pairs = ((row.ceiling_share, row) for row in _named(book, names))
         values = [(share, row) for share, row in pairs if share is not None]
         name = f"{family} at {target:.2f} of the copy ceiling, by bytes moved"
-        goals.append(_worst(name, target, values))
+        goals.append(worst(name, target, values, _name_and_size))
     speeds = []
     for row in _named(book, _FUSED["quantizing with Hadamard"]):
         plain = book.counterpart(row, row.codec.replace("hadamard", "quantize"), peer=False)
         if plain is not None:
             speeds.append((plain.encode_s.p50 / row.encode_s.p50, row))
     name = f"quantizing with Hadamard at {_HADAMARD_SPEED:.2f} of its speed without"
-    return [*goals, _worst(name, _HADAMARD_SPEED, speeds)]
+    return [*goals, worst(name, _HADAMARD_SPEED, speeds, _name_and_size)]
 
 
 def _named(book: RowLookup, names: Iterable[str]) -> list[OperationRow]:
     return operation_rows(row for name in names for row in book.ours(name))
 
 
-def _worst(name: str, target: float, values: Sequence[tuple[float, OperationRow]]) -> Goal:
-    """Judge by the smallest value; the detail names its operation and size."""
-    found = worst(name, target, list(values))
-    if not values:
-        return found
-    _, row = min(values, key=lambda pair: pair[0])
-    at = f"{row.codec}, {row.original_nbytes / 2**20:.0f} MiB"
-    middle = found.detail.rpartition("; ")[2]
-    return replace(found, detail=f"worst of {len(values)}: {at}; {middle}")
+def _name_and_size(row: OperationRow) -> str:
+    return f"{row.codec}, {row.original_nbytes / 2**20:.0f} MiB"

@@ -280,7 +280,11 @@ def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
 
 def _fit_transports(seen: Sequence[_Sent]) -> dict[Kind, Transport]:
     """Return costs of collectives: rings and all-to-alls reach shares of a link of their own."""
-    own = [one for one in seen if one.is_timed_apart] or list(seen)
+    own = [one for one in seen if one.is_timed_apart]
+    if not own:
+        raise SpecError(
+            "coding and sending are not timed apart in these rows; add those of float32"
+        )
     columns = [[one.num_passes for one in own], [one.near_nbytes for one in own]]
     links_s = [[one.links_s[kind] for one in own] for kind in _FAR_KINDS]
     slowdowns, costs = link_fit(links_s, columns, [one.payload_s for one in own])

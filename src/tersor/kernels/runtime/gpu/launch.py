@@ -61,7 +61,7 @@ def _addressed(argument: Any, key: list[Hashable]) -> Any:
         return argument
     if isinstance(argument, torch.Tensor):
         address = argument.data_ptr()
-        key += (argument.dtype, argument.get_device(), address % 16 == 0)
+        key += (argument.dtype, argument.device, address % 16 == 0)
         return address
     if argument is None:
         key.append(None)
