@@ -20,7 +20,7 @@ class Fit(Protocol):
         ...
 
     def model(self, described: Mapping[str, Any]) -> StepModel:
-        """Return the model of a cluster; what was described goes before what was fitted.
+        """Return the model of a cluster; a description takes precedence over what was fitted.
 
         Args:
             described: the values of a file or of options, with ``keys`` of the planner.

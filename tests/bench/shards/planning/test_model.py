@@ -190,7 +190,7 @@ def test_a_reader_is_told_what_is_of_the_measured_machine():
     assert "coding (--coding-gbps) is of" in notes(backend="nccl", compute_ms=5)
     told = {"backend": "nccl", "compute_ms": 5, "coding_gbps": 100.0, "efficiency": 0.8}
     assert notes(**told) == (
-        "computing hides 0% of sending, as with gloo in the rows; --overlap says more"
+        "computing hides 0% of sending, as with gloo in the rows; --overlap sets another share"
     )
     assert notes(**told, overlap=0.5) == ""
 

@@ -180,7 +180,7 @@ class Fit:
         )
 
     def model(self, described: Mapping[str, Any]) -> Model:
-        """Return the model of a cluster; what was described goes before what was fitted.
+        """Return the model of a cluster; a description takes precedence over what was fitted.
 
         Args:
             described: the values of a file or of options, with keys of ``description.KEYS``.

@@ -170,7 +170,7 @@ class Fit:
     source: str
 
     def model(self, described: Mapping[str, Any]) -> Model:
-        """Return the model of a cluster; what was described goes before what was fitted.
+        """Return the model of a cluster; a description takes precedence over what was fitted.
 
         Args:
             described: the values of a file or of options, with keys of ``description.KEYS``.
@@ -210,11 +210,14 @@ class Fit:
                 f"{model.shape.num_parameters / 1e6:,.6g} million here"
             )
         if workload.backend != "gloo" and workload.efficiency is None:
-            found.append("links are taken at their full bandwidth; --efficiency says less")
+            found.append(
+                "links are taken at their full bandwidth; --efficiency sets a smaller share"
+            )
         if workload.backend != "gloo" and workload.overlap is None:
             hidden = self.ways[self.baseline].overlap
             found.append(
-                f"computing hides {hidden:.0%} of sending, as with gloo in the rows; --overlap says more"
+                f"computing hides {hidden:.0%} of sending, as with gloo in the rows; --overlap sets "
+                "another share"
             )
         return [*found, *self._unexplained()]
 
