@@ -15,6 +15,7 @@ from tersor.bench.shards.planning.description import KEYS
 from tersor.workloads.models.gpt import PRESETS
 from tests.arch.source_files import REPOSITORY
 from tests.bench.embeddings.planning.test_planning import ROWS as EXCHANGES
+from tests.bench.shards.made_trainings import training_rows
 from tests.bench.shards.planning.made import ROWS, made_row, made_rows
 
 PAGE = (REPOSITORY / "docs" / "plan.md").read_text(encoding="utf-8")
@@ -171,3 +172,14 @@ def test_the_commands_and_blocks_of_the_page_work_with_such_rows(tersor) -> None
     assert "Not measured yet" not in made
     assert "27 of 27 exchanges" in made
     assert "| 4,096 | fsdp-4-bit |" in made
+
+
+def test_trainings_in_the_same_file_are_no_exchanges(tersor) -> None:
+    write("both.jsonl", [*ROWS, *training_rows()])
+    alone, mixed = (
+        tersor.ok("plan", "--rows", name, "--ranks", "4", "--json").json["plan"]
+        for name in ("shards.jsonl", "both.jsonl")
+    )
+    assert mixed == alone
+    write("trainings.jsonl", training_rows())
+    assert "no result rows to plan from" in tersor.refused("plan", "--rows", "trainings.jsonl")
