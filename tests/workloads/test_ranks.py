@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+
 import pytest
 import torch
 
 from tersor.errors import ExchangeError, SpecError
 from tersor.workloads import ranks as joining
-from tersor.workloads.ranks import Ranks
+from tersor.workloads.ranks import Ranks, run_local_ranks
 from tests.sites.ranks import run_ranks
 
 ERRORS = {
@@ -114,3 +117,25 @@ def test_an_error_of_the_backend_becomes_a_sentence(under_torchrun, monkeypatch)
     words = r"^rank 3 lost the others: .* \(peer closed\)$"
     with pytest.raises(ExchangeError, match=words), joining.joined(torch.device("cpu")):
         raise joining.dist.DistBackendError("peer closed\nframe 1")
+
+
+def dying_in_finalization(rank: int, send) -> None:
+    # in place of a gloo thread that drops a tensor too late
+    atexit.register(os._exit, 3)
+    send(f"rank {rank} is done")
+
+
+def test_a_rank_that_is_done_ends_without_finalizing_the_interpreter():
+    messages = []
+    run_local_ranks(dying_in_finalization, 2, {}, lambda *message: messages.append(message))
+    assert sorted(messages) == [(0, "rank 0 is done"), (1, "rank 1 is done")]
+
+
+def failing(rank: int, send) -> None:
+    del send
+    raise SpecError(f"rank {rank} cannot go on")
+
+
+def test_a_local_rank_that_fails_is_named():
+    with pytest.raises(ExchangeError, match="^rank 0 failed; its own error stands above$"):
+        run_local_ranks(failing, 1, {}, print)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import torch
 import torch.distributed as dist
 
-from tersor._process import PARENT
+from tersor._process import PARENT, end_rank
 from tersor.comm.agreement import first_line, gathered
 from tersor.errors import ExchangeError, SpecError, TersorError
 
@@ -179,8 +179,12 @@ def lost_peers_explained(
 def meeting(
     rank: int, world_size: int, store: str, timeout: timedelta = _TIMEOUT
 ) -> Iterator[None]:
-    """Join ranks of this machine through the file ``store``, with a fair share of its cores."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
+    """Join ranks of this machine through the file ``store``, with a fair share of its cores.
+
+    Threads are no more than torch would take, which ``OMP_NUM_THREADS`` limits.
+    """
+    share = max(1, (os.cpu_count() or 1) // world_size)
+    torch.set_num_threads(min(share, torch.get_num_threads()))
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout
     )
@@ -198,6 +202,7 @@ def _local_rank(
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with suppress(KeyboardInterrupt), pipe, meeting(rank, world_size, store):
         work(rank, pipe.send, **options)
+    end_rank(0)
 
 
 def run_local_ranks(

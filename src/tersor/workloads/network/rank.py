@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, Final
 
+from tersor._process import end_rank
 from tersor.errors import TersorError
 from tersor.workloads.ranks import meeting
 
@@ -51,4 +52,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    end_rank(main())
