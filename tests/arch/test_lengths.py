@@ -27,8 +27,8 @@ def test_files_and_functions_stay_short(root) -> None:
         (_function(MAX_FUNCTION_LINES), _function(MAX_FUNCTION_LINES + 1)),
         (_function(MAX_KERNEL_LINES, "@njit"), _function(MAX_KERNEL_LINES + 1, "@njit")),
         (
-            _function(MAX_KERNEL_LINES, "@triton.jit"),
-            _function(MAX_KERNEL_LINES + 1, "@triton.jit"),
+            _function(MAX_KERNEL_LINES, "@jit_kernel()"),
+            _function(MAX_KERNEL_LINES + 1, "@jit_kernel()"),
         ),
     ],
     ids=["file", "function", "numba-kernel", "triton-kernel"],

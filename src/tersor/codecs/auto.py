@@ -17,16 +17,17 @@ from tersor.codecs.packed import Packed
 from tersor.codecs.raw import Raw
 from tersor.codecs.registry import register
 from tersor.codecs.rows import Rows
-from tersor.codecs.stream import Delta, Flat, Huffman
+from tersor.codecs.stream import Ans, Delta, Flat, Huffman
 from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.rows.layout import row_shape
+from tersor.kernels.runtime.op import backend_for
 from tersor.types import Bound, TensorInfo
 
 _SAMPLE_VALUES: Final = 1 << 18
 """Values tried per codec: 1 MiB of float32, a few milliseconds for all candidates."""
 
-_SPEEDS_GB_S: Final = {
+_CPU_GB_S: Final = {
     "flat": (6.0, 12.0),
     "delta": (3.0, 4.0),
     "huffman": (2.5, 4.0),
@@ -36,15 +37,35 @@ _SPEEDS_GB_S: Final = {
 """Encode and decode speed of one CPU core in GB/s of float32, rounded down from
 results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters here."""
 
+_GPU_GB_S: Final = {
+    "flat": (1000.0, 2500.0),
+    "delta": (280.0, 530.0),
+    "ans": (800.0, 1800.0),
+    "rows": (560.0, 1300.0),
+    "raw": (2000.0, 2000.0),
+}
+"""The same of one H200 for tensors of 400 MiB and more, from results/2026-11-kernels-h200.jsonl."""
+
+_GPU_WIDE_ANS_GB_S: Final = (140.0, 500.0)
+"""Likewise of ``ans`` with more codes than its fused kernel knows, which a second pass encodes."""
+
+_NUM_FUSED_CODES: Final = 256
+
+_GPU_BANDWIDTH_GBIT_S: Final = 400.0
+"""What bytes on a GPU are taken to cross where no bandwidth is named: its network, or the bus to its host.
+The smallest result alone would often take ``huffman``, which encodes 5 to 40 times slower there than ``flat``
+(the same rows)."""
+
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Auto(Codec):
     """Choose a codec per tensor; what is written is the chosen codec's own bytes.
 
-    Without ``bandwidth_gbit_s`` the smallest result wins. With it (gigabit per second of the link
-    the bytes will cross) the shortest time to encode, transfer and decode wins. What no codec makes
-    smaller is stored by ``raw``. ``Packed.reason`` says why.
+    With ``bandwidth_gbit_s`` (gigabit per second of the link the bytes will cross) the shortest time
+    to encode, transfer and decode wins. Without it the smallest result wins on a CPU, and on a GPU,
+    where sizes and times both count, the shortest time over 400 Gbit/s, among codecs that are fast
+    there. What no codec makes smaller is stored by ``raw``. ``Packed.reason`` says why.
     """
 
     codec_id: ClassVar[str] = "auto"
@@ -64,34 +85,40 @@ class Auto(Codec):
 
     def candidates(self, x: torch.Tensor) -> list[Codec]:
         """Return the codecs worth trying on ``x``."""
-        found: list[Codec] = [
-            Flat(bound=self.bound),
-            Flat(bound=self.bound, base=True),
-            Huffman(bound=self.bound),
-        ]
+        is_on_gpu = backend_for(x.device) == "gpu"
+        found: list[Codec] = [Flat(bound=self.bound)]
+        if is_on_gpu:
+            found.append(Ans(bound=self.bound))
+        else:
+            found += [Flat(bound=self.bound, base=True), Huffman(bound=self.bound)]
         for dims in range(1, min(3, x.dim()) + 1):
-            found += [
-                Delta(bound=self.bound, lorenzo=dims),
-                Huffman(bound=self.bound, lorenzo=dims),
-            ]
+            found.append(Delta(bound=self.bound, lorenzo=dims))
+            if not is_on_gpu:
+                found.append(Huffman(bound=self.bound, lorenzo=dims))
         if x.dim() >= 2 and x.shape[-1] > 1:
-            found.append(Rows(bound=self.bound))
+            found.append(Rows(bound=self.bound, entropy="ans" if is_on_gpu else "huffman"))
         return [*found, Raw()]
 
     def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
         """Return the best candidate for ``x`` and a sentence that says why."""
         sample = _sample(x)
+        bandwidth, speeds = self._link(x.device), _speeds(sample, error_bound)
         scored = []
         for codec in self.candidates(x):
             promise = error_bound if codec.takes_bound() else None
             encoded_nbytes = codec.pack_chunk(sample, promise).numel()
-            cost = self._cost(codec, encoded_nbytes / max(1, sample.nbytes))
+            fraction = encoded_nbytes / max(1, sample.nbytes)
+            cost = (
+                fraction
+                if bandwidth is None
+                else _ns_per_byte(fraction, bandwidth, speeds[codec.codec_id])
+            )
             scored.append((cost, codec, sample.nbytes / max(1, encoded_nbytes)))
         cost, codec, ratio = min(scored, key=lambda entry: entry[0])
         by = (
             "smallest"
-            if self.bandwidth_gbit_s is None
-            else f"fastest over {self.bandwidth_gbit_s:g} Gbit/s ({cost:.3f} ns per byte)"
+            if bandwidth is None
+            else f"fastest over {bandwidth:g} Gbit/s ({cost:.4g} ns per byte)"
         )
         named = ", ".join(f"{name}={getattr(codec, name)}" for name in codec.option_names())
         reason = (
@@ -100,12 +127,11 @@ class Auto(Codec):
         )
         return codec, reason
 
-    def _cost(self, codec: Codec, fraction: float) -> float:
-        """Return bytes per byte, or nanoseconds per byte when a bandwidth is given."""
-        if self.bandwidth_gbit_s is None:
-            return fraction
-        encode_gb_s, decode_gb_s = _SPEEDS_GB_S[codec.codec_id]
-        return 8.0 * fraction / self.bandwidth_gbit_s + 1.0 / encode_gb_s + 1.0 / decode_gb_s
+    def _link(self, device: torch.device) -> float | None:
+        """Return the bandwidth to choose by in Gbit/s; None to choose by size."""
+        if self.bandwidth_gbit_s is None and backend_for(device) == "gpu":
+            return _GPU_BANDWIDTH_GBIT_S
+        return self.bandwidth_gbit_s
 
     def resolve_bound(self, x: torch.Tensor) -> float:
         """See ``BoundedCodec.resolve_bound``."""
@@ -143,6 +169,24 @@ class Auto(Codec):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Every candidate falls back to exact storage, so they share one maximum."""
         return Flat(bound=self.bound).max_nbytes(shape, dtype)
+
+
+def _ns_per_byte(fraction: float, bandwidth_gbit_s: float, speeds: tuple[float, float]) -> float:
+    """Return the time to encode, send and decode a byte of which ``fraction`` is sent."""
+    encode_gb_s, decode_gb_s = speeds
+    return 8.0 * fraction / bandwidth_gbit_s + 1.0 / encode_gb_s + 1.0 / decode_gb_s
+
+
+def _speeds(sample: torch.Tensor, error_bound: float) -> dict[str, tuple[float, float]]:
+    """Return how fast codecs encode and decode tensors like the sample, in GB/s."""
+    if backend_for(sample.device) != "gpu":
+        return _CPU_GB_S
+    finite = sample[sample.isfinite()]
+    if finite.numel() == 0:
+        return _GPU_GB_S
+    low, high = (float(x) for x in finite.aminmax())
+    is_wide = high - low > 2 * error_bound * _NUM_FUSED_CODES
+    return {**_GPU_GB_S, "ans": _GPU_WIDE_ANS_GB_S} if is_wide else _GPU_GB_S
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:

@@ -8,8 +8,10 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
+import triton.language as tl
+
 from tersor.kernels.runtime.gpu import launch as module
-from tersor.kernels.runtime.gpu.launch import launch
+from tersor.kernels.runtime.gpu.launch import Kernel
 
 
 class Compiled:
@@ -22,7 +24,7 @@ class Compiled:
         return lambda *arguments: self.launches.append((grid, arguments))
 
 
-class Kernel:
+class Compiler:
     """Remembers what it was compiled for; every form is a new one."""
 
     def __init__(self) -> None:
@@ -37,26 +39,36 @@ class Kernel:
 
 
 @pytest.fixture
-def kernel(monkeypatch) -> Kernel:
+def compiler(monkeypatch) -> Compiler:
     monkeypatch.setattr(module, "_INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    return Kernel()
+    return Compiler()
+
+
+def one(a, size: tl.constexpr, flag: tl.constexpr): ...
+def two(a, b, size: tl.constexpr, flag: tl.constexpr): ...
+def four(a, b, c, d, size: tl.constexpr, flag: tl.constexpr): ...
+
+
+def kernel_of(compiler: Compiler, num_arguments: int = 1) -> Kernel:
+    kernel = Kernel({1: one, 2: two, 4: four}[num_arguments])
+    kernel._jit = compiler
+    return kernel
 
 
 MEMORY = torch.zeros(64, dtype=torch.float32)
+OPTIONS = {"flag": True, "size": 8, "num_warps": 1}
 
 
-def run(kernel: Kernel, *arguments: Any, num_warps: int = 1, size: int = 8, **options: Any) -> None:
-    launch(kernel, 3, *arguments, constants={"SIZE": size}, num_warps=num_warps, **options)
-
-
-def test_a_form_is_compiled_once_and_then_launched_by_address(kernel) -> None:
+def test_a_form_is_compiled_once_and_then_launched_by_address(compiler) -> None:
+    kernel = kernel_of(compiler, 4)
     for values in (MEMORY[:16], MEMORY[16:]):
-        run(kernel, values, 48, None, (values, 5))
-    [(compiled, options)] = kernel.compiled
-    assert options == {"SIZE": 8, "num_warps": 1, "maxnreg": None, "enable_fp_fusion": False}
+        kernel[(3, 2)](values, 48, None, (values, 5), **OPTIONS)
+    [(compiled, options)] = compiler.compiled
+    assert options == {**OPTIONS, "enable_fp_fusion": False}
     address = MEMORY[16:].data_ptr()
-    assert compiled.launches == [((3, 1, 1), (address, 48, None, (address, 5), 8))]
+    # constants in the order of the parameters
+    assert compiled.launches == [((3, 2, 1), (address, 48, None, (address, 5), 8, True))]
 
 
 @pytest.mark.parametrize(
@@ -74,28 +86,50 @@ def test_a_form_is_compiled_once_and_then_launched_by_address(kernel) -> None:
         ((MEMORY,), (torch.empty(0, device="meta"),)),
     ],
 )
-def test_another_form_is_compiled_anew(kernel, first, second) -> None:
+def test_another_form_is_compiled_anew(compiler, first, second) -> None:
+    kernel = kernel_of(compiler, len(first))
     for arguments in (first, second, first, second):
-        run(kernel, *arguments)
-    assert len(kernel.compiled) == 2
-    assert [len(compiled.launches) for compiled, _ in kernel.compiled] == [1, 1]
+        kernel[(3,)](*arguments, **OPTIONS)
+    assert len(compiler.compiled) == 2
+    assert [len(compiled.launches) for compiled, _ in compiler.compiled] == [1, 1]
 
 
-@pytest.mark.parametrize("other", [{"num_warps": 2}, {"size": 4}, {"max_registers": 128}])
-def test_other_options_are_compiled_anew(kernel, other) -> None:
-    run(kernel, MEMORY)
-    run(kernel, MEMORY, **other)
-    assert len(kernel.compiled) == 2
+@pytest.mark.parametrize("other", [{"num_warps": 2}, {"size": 4}, {"maxnreg": 128}])
+def test_other_options_are_compiled_anew(compiler, other) -> None:
+    kernel = kernel_of(compiler)
+    kernel[(3,)](MEMORY, **OPTIONS)
+    kernel[(3,)](MEMORY, **{**OPTIONS, **other})
+    assert len(compiler.compiled) == 2
+
+
+def test_options_are_told_apart_by_name(compiler) -> None:
+    kernel = kernel_of(compiler)
+    kernel[(3,)](MEMORY, size=2, flag=1)
+    kernel[(3,)](MEMORY, flag=2, size=1)
+    assert len(compiler.compiled) == 2
 
 
 @pytest.mark.parametrize("odd", [1.0, True, "x"])
-def test_what_triton_would_take_otherwise_is_refused(kernel, odd) -> None:
+def test_what_triton_would_take_otherwise_is_refused(compiler, odd) -> None:
     with pytest.raises(TypeError, match="kernels take tensors"):
-        run(kernel, odd)
+        kernel_of(compiler)[(3,)](odd, **OPTIONS)
 
 
-def test_each_device_has_its_own(kernel, monkeypatch) -> None:
-    run(kernel, MEMORY)
+def test_a_constant_by_position_is_refused(compiler) -> None:
+    with pytest.raises(TypeError, match="1 arguments go by position, not 2"):
+        kernel_of(compiler)[(3,)](MEMORY, 8, flag=True)
+
+
+def test_constants_before_arguments_are_refused() -> None:
+    def mixed(size: tl.constexpr, a): ...
+
+    with pytest.raises(TypeError, match="constants must be the last parameters of mixed"):
+        Kernel(mixed)
+
+
+def test_each_device_has_its_own(compiler, monkeypatch) -> None:
+    kernel = kernel_of(compiler)
+    kernel[(3,)](MEMORY, **OPTIONS)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    run(kernel, MEMORY)
-    assert len(kernel.compiled) == 2
+    kernel[(3,)](MEMORY, **OPTIONS)
+    assert len(compiler.compiled) == 2

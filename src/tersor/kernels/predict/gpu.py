@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _TILE: Final = 4096
 _MAX_COLUMNS: Final = 1024
@@ -23,7 +24,7 @@ def _line(codes_ptr, rows, columns, inside, width):
     return code - before
 
 
-@triton.jit
+@jit_kernel()
 def _residual_kernel(
     codes_ptr,
     num_rows,
@@ -64,9 +65,8 @@ def lorenzo_residual(codes: torch.Tensor, dims: int) -> torch.Tensor:
     columns = min(triton.next_power_of_2(width), _MAX_COLUMNS)
     rows = _TILE // columns
     num_column_tiles = ceil_div(width, columns)
-    launch: Any = _residual_kernel[(ceil_div(num_rows, rows) * num_column_tiles,)]
     with torch.cuda.device_of(codes):
-        launch(
+        _residual_kernel[(ceil_div(num_rows, rows) * num_column_tiles,)](
             codes,
             num_rows,
             width,

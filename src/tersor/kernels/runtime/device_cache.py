@@ -15,6 +15,14 @@ _MAX_KEPT: Final = 512
 _T = TypeVar("_T")
 
 
+def _stream_of(device: torch.device) -> int:
+    """Return the address of the current stream of a tensor's device, without making an object of it."""
+    # a user may say "cuda" and mean the current one
+    index = torch.cuda.current_device() if device == torch.device("cuda") else device.index
+    found: int = torch._C._cuda_getCurrentRawStream(index)  # noqa: SLF001 - as Triton asks
+    return found
+
+
 def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
     """Keep what ``make(*key)`` returns for its last arguments; the last of them is the device.
 
@@ -41,7 +49,7 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
         if key[-1].type == "cuda":
             if torch.cuda.is_current_stream_capturing():
                 return while_capturing(key)
-            stream = torch.cuda.current_stream(key[-1]).cuda_stream
+            stream = _stream_of(key[-1])
         place = (stream, key)
         value = recent.get(place)
         if value is None:

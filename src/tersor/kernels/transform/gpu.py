@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
-from tersor.kernels.runtime.gpu.launch import launch
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.transform.reference import ORDER
 
 _ROWS: Final = 64
@@ -153,7 +153,7 @@ def _transform_rows(
     store_values(out_ptr + offsets, rows, written, False, ADD)
 
 
-@triton.jit
+@jit_kernel()
 def _hadamard_kernel(
     x_ptr,
     base_ptr,
@@ -208,15 +208,15 @@ def transform_into(
     if num_tiles == 0:
         return
     with torch.cuda.device_of(x):
-        launch(
-            _hadamard_kernel,
-            num_tiles,
+        _hadamard_kernel[(num_tiles,)](
             carrier(x),
             None if base is None else carrier(base),
             x.numel(),
             carrier(out),
             out.numel(),
-            constants={"FACTOR": ORDER**-1 if inverse else 1.0, "ADD": add, "ROWS": _ROWS},
+            FACTOR=ORDER**-1 if inverse else 1.0,
+            ADD=add,
+            ROWS=_ROWS,
             num_warps=_ROWS // 32,
         )
 

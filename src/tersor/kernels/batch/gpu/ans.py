@@ -56,6 +56,7 @@ from tersor.kernels.quantize.gpu.values import (
 )
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
@@ -133,7 +134,7 @@ def _quantize_whole_tile(
     return low - SHIFT, high - SHIFT, is_right
 
 
-@triton.jit
+@jit_kernel()
 def _quantize_kernel(
     starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
@@ -165,7 +166,7 @@ def _quantize_kernel(
     tl.store(missing + tile, (missed.to(tl.int64) << 32) | specials)
 
 
-@triton.jit
+@jit_kernel()
 def _finish_kernel(
     starts, counts, first_tiles, grids, missing, plan, alphabets, lows, out, targets,
     TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
@@ -242,7 +243,7 @@ def _quantize(
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, places, symbols,
         quantized.extents, quantized.missing, TYPE=TYPES[dtype], ALIGNED=aligned, TILE=_TILE,
-        PART=_VALUES_PER_STEP, num_warps=_WARPS, enable_fp_fusion=False,
+        PART=_VALUES_PER_STEP, num_warps=_WARPS,
         **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
     )  # fmt: skip
     decide_alphabets(tiles, quantized, grids, status)
@@ -291,7 +292,7 @@ def encode_ans(
         _finish_kernel[(len(xs), programs_per_tensor(numels, _TILE, 4))](
             addresses(xs, device), tiles.counts, tiles.first_tiles, grids, quantized.missing, plan,
             quantized.alphabets, quantized.lows, out, targets, TYPE=TYPES[dtype], TILE=_TILE,
-            PART=_VALUES_PER_STEP, num_warps=4, enable_fp_fusion=False,
+            PART=_VALUES_PER_STEP, num_warps=4,
         )  # fmt: skip
         place_streams(streams, encoded, targets)
     is_relative = any(b.kind == "relative" for b in bounds)

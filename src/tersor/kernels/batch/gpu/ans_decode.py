@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
@@ -24,6 +23,7 @@ from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
 from tersor.kernels.quantize.gpu.values import as_compute, store_values
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses
 
 _VALUES_PER_STORE: Final = 1024
@@ -33,7 +33,7 @@ MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
 """States of a payload that was not decoded: wrong, or of a form that this module does not know."""
 
 
-@triton.jit(do_not_specialize=["buffer", "num_tensors"])
+@jit_kernel(do_not_specialize=["buffer", "num_tensors"])
 def _open_kernel(
     buffer, offsets, sizes, counts, num_tensors, bodies, rooms, coded, alphabets, lows, steps,
     status, TYPE: tl.constexpr, LANES: tl.constexpr,
@@ -66,7 +66,7 @@ def _open_kernel(
     tl.store(status + k, state, mask=inside)
 
 
-@triton.jit(do_not_specialize=["buffer"])
+@jit_kernel(do_not_specialize=["buffer"])
 def _fill_kernel(
     buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status, TYPE: tl.constexpr,
     PART: tl.constexpr,

@@ -18,6 +18,7 @@ from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.gpu.plan import NUM_FIELDS, decide, put_plan
 from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
 
 _TILES_PER_STEP: Final = 2048
@@ -57,7 +58,7 @@ def codes_vary(low, high, missed):
     return (low < high) & (missed == 0)
 
 
-@triton.jit
+@jit_kernel()
 def _alphabet_kernel(
     extents, missing, totals, first_tiles, counts, grids, coded, alphabets, lows, status,
     LANES: tl.constexpr,
@@ -94,7 +95,7 @@ def _alphabet_kernel(
         sum_tiles(missing, first_tiles, k, LANES)
 
 
-@triton.jit(do_not_specialize=["num_tensors"])
+@jit_kernel(do_not_specialize=["num_tensors"])
 def _plan_kernel(
     counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, TYPE: tl.constexpr,
     LANES: tl.constexpr,
@@ -157,6 +158,6 @@ def plan_payloads(
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     _plan_kernel[(1,)](
         tiles.counts, quantized.totals, body_nbytes, keys, grids, num_tensors, plan, sizes,
-        TYPE=TYPES[dtype], LANES=256, num_warps=8, enable_fp_fusion=False,
+        TYPE=TYPES[dtype], LANES=256, num_warps=8,
     )  # fmt: skip
     return plan, sizes

@@ -23,6 +23,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
     typed,
 )
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
 from tersor.kernels.transform.gpu import load_values, store_values
 
@@ -50,7 +51,7 @@ def _convert_tile(x, y, tile, count, TILE: tl.constexpr):
         _convert(x + place, y + place, place < count)
 
 
-@triton.jit(do_not_specialize=["out"])
+@jit_kernel(do_not_specialize=["out"])
 def _cast_kernel(
     starts, counts, first_tiles, owners, offsets, out, sizes, TYPE: tl.constexpr,
     TARGET: tl.constexpr, ALIGNMENT: tl.constexpr, PAYLOAD_ALIGNMENT: tl.constexpr,
@@ -63,7 +64,7 @@ def _cast_kernel(
     _convert_tile(x, typed(payload, TARGET, PAYLOAD_ALIGNMENT), tile, count, TILE)
 
 
-@triton.jit(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+@jit_kernel(do_not_specialize=["buffer", "offsets", "sizes", "status"])
 def _uncast_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
     SOURCE: tl.constexpr, ALIGNMENT: tl.constexpr, PAYLOAD_ALIGNMENT: tl.constexpr,
@@ -128,7 +129,7 @@ def decode_casts(
     return status
 
 
-@triton.jit(do_not_specialize=["out"])
+@jit_kernel(do_not_specialize=["out"])
 def _scaled_cast_kernel(
     starts, counts, first_tiles, owners, offsets, out, sizes, GROUP: tl.constexpr,
     TYPE: tl.constexpr, ALIGNMENT: tl.constexpr, TOP: tl.constexpr, IS_E4M3: tl.constexpr,
@@ -143,7 +144,7 @@ def _scaled_cast_kernel(
     cast_groups(x, count, scales, data, tile, GROUP, TOP, IS_E4M3, GROUPS, CHUNK)
 
 
-@triton.jit(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+@jit_kernel(do_not_specialize=["buffer", "offsets", "sizes", "status"])
 def _scaled_uncast_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, owners, status, GROUP: tl.constexpr,
     TYPE: tl.constexpr, ALIGNMENT: tl.constexpr, IS_E4M3: tl.constexpr, GROUPS: tl.constexpr,
@@ -181,7 +182,6 @@ def encode_scaled_casts(
             frame.buffer, frame.sizes, GROUP=group, TYPE=TYPES[xs[0].dtype],
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), TOP=torch.finfo(target).max,
             IS_E4M3=target == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
-            enable_fp_fusion=False,
         )  # fmt: skip
     return frame
 
@@ -207,6 +207,5 @@ def decode_scaled_casts(
             tiles.owners, status, GROUP=group, TYPE=TYPES[outs[0].dtype],
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             IS_E4M3=source == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
-            enable_fp_fusion=False,
         )  # fmt: skip
     return status

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
@@ -62,13 +61,14 @@ from tersor.kernels.quantize.gpu.values import as_compute, store_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, padded, tile_table
 from tersor.types import Bound
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 
-@triton.jit(do_not_specialize=["num_tiles"])
+@jit_kernel(do_not_specialize=["num_tiles"])
 def _pack_kernel(
     starts, counts, first_tiles, first_runs, owners, grids, keys, slots, widths, stats,
     num_tiles, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
@@ -106,7 +106,7 @@ def _pack_kernel(
         tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
 
 
-@triton.jit
+@jit_kernel()
 def _place_kernel(
     counts, first_tiles, run_owners, first_runs, slots, widths, ends, plan, out,
     BLOCK: tl.constexpr, RUN: tl.constexpr, PART: tl.constexpr,
@@ -124,7 +124,7 @@ def _place_kernel(
         place_tiles(body, count, tile, stop, first, last, ends, slots, widths, BLOCK, RUN, PART)
 
 
-@triton.jit(do_not_specialize=["num_tiles"])
+@jit_kernel(do_not_specialize=["num_tiles"])
 def _finish_kernel(
     starts, counts, first_tiles, grids, ends, plan, num_tiles, out, TYPE: tl.constexpr
 ):
@@ -172,7 +172,7 @@ def _pack(
     _pack_kernel[(runs.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
         slots, widths, stats, tiles.num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned,
-        BLOCK=block, RUN=PACK_RUN, num_warps=1, enable_fp_fusion=False,
+        BLOCK=block, RUN=PACK_RUN, num_warps=1,
     )  # fmt: skip
     return _Packed(slots, widths, stats.cumsum(0))
 
@@ -226,12 +226,12 @@ def encode_flat(
         )  # fmt: skip
         _finish_kernel[(len(xs), programs_per_tensor(numels, TILE_VALUES, 1))](
             starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
-            out, TYPE=TYPES[dtype], num_warps=1, enable_fp_fusion=False,
+            out, TYPE=TYPES[dtype], num_warps=1,
         )  # fmt: skip
     return out, sizes, None, keys if is_relative else None
 
 
-@triton.jit(do_not_specialize=["buffer", "status"])
+@jit_kernel(do_not_specialize=["buffer", "status"])
 def _decode_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, first_runs, owners, status,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
@@ -313,7 +313,6 @@ def decode_flat(
             buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
             runs.owners, status, TYPE=TYPES[dtype], ALIGNED=are_aligned(outs), BLOCK=encoder.block,
             ROWS=TILE_VALUES // encoder.block, RUN=run, WITH_OUTLIERS=is_small, num_warps=1,
-            enable_fp_fusion=False,
         )  # fmt: skip
         if not is_small:
             put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))

@@ -41,6 +41,7 @@ from tersor.kernels.quantize.gpu.grids import grid_dtype, grid_of
 from tersor.kernels.quantize.gpu.values import load_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded, tile_table
 
 _MAX_TILES: Final = 8
@@ -81,7 +82,7 @@ def _range_of(address, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr, PART: t
     return low, tl.max(most, axis=0).to(tl.float64) + 0.0
 
 
-@triton.jit(do_not_specialize=["num_tiles"])
+@jit_kernel(do_not_specialize=["num_tiles"])
 def _pack_kernel(
     starts, counts, first_tiles, owners, bounds, grids, ranges, slots, widths, stats, num_tiles,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
@@ -169,7 +170,7 @@ def _sum_tiles(stats, num_tiles, first, count, ends, TILES: tl.constexpr):
 
 
 # parts of one memory: to compile for each alignment that they may have would gain nothing
-@triton.jit(do_not_specialize=["num_tiles", "max_tiles", "ends", "plan", "sizes"])
+@jit_kernel(do_not_specialize=["num_tiles", "max_tiles", "ends", "plan", "sizes"])
 def _place_kernel(
     starts, counts, first_tiles, grids, ranges, fixed_nbytes, slots, widths, stats, num_tiles,
     max_tiles, ends, plan, sizes, out, TYPE: tl.constexpr, BLOCK: tl.constexpr,
@@ -232,12 +233,12 @@ def encode_small(
         _pack_kernel[(num_tiles,)](
             starts, tiles.counts, tiles.first_tiles, tiles.owners, bounds, grids, ranges, slots,
             widths, stats, num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned, BLOCK=block,
-            PART=TILE_VALUES, num_warps=1, enable_fp_fusion=False,
+            PART=TILE_VALUES, num_warps=1,
         )  # fmt: skip
         _place_kernel[(num_tensors,)](
             starts, tiles.counts, tiles.first_tiles, grids, ranges, fixed_nbytes, slots, widths,
             stats, num_tiles, ceil_div(max(numels), TILE_VALUES), ends, plan, sizes, out,
             TYPE=TYPES[dtype], BLOCK=block, LANES=_LANES, TILES=_MAX_TILES, PART=PLACE_WORDS,
-            num_warps=4, enable_fp_fusion=False,
+            num_warps=4,
         )  # fmt: skip
     return sizes

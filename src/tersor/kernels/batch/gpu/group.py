@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
@@ -30,10 +29,11 @@ from tersor.kernels.payload.gpu.fixed_size import (
     typed,
 )
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
 
 
-@triton.jit(do_not_specialize=["out", "low", "high"])
+@jit_kernel(do_not_specialize=["out", "low", "high"])
 def _quantize_kernel(
     starts, counts, first_tiles, owners, offsets, out, sizes, low, high, TYPE: tl.constexpr,
     ALIGNMENT: tl.constexpr, DATA_ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
@@ -54,7 +54,7 @@ def _quantize_kernel(
     )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+@jit_kernel(do_not_specialize=["buffer", "offsets", "sizes", "status"])
 def _dequantize_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
     ALIGNMENT: tl.constexpr, DATA_ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
@@ -108,7 +108,7 @@ def encode_groups(
             ALIGNMENT=common_alignment([x.data_ptr() for x in xs]),
             DATA_ALIGNMENT=common_alignment([frame.buffer.data_ptr(), *data]), NBITS=nbits, STOCHASTIC=seed is not None,
             HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
-            num_warps=num_warps_of(group), enable_fp_fusion=False,
+            num_warps=num_warps_of(group),
         )  # fmt: skip
     return frame
 
@@ -147,6 +147,6 @@ def decode_groups(
             ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
             DATA_ALIGNMENT=common_alignment([PAYLOAD_ALIGNMENT, *scales_nbytes]), NBITS=nbits,
             HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
-            num_warps=num_warps_of(group), enable_fp_fusion=False,
+            num_warps=num_warps_of(group),
         )  # fmt: skip
     return status

@@ -48,6 +48,7 @@ from tersor.kernels.rows.gpu.index import (
 from tersor.kernels.rows.gpu.matrices import MatrixList, matrix_list, shapes_of
 from tersor.kernels.runtime.device_cache import cached_on_stream
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
@@ -81,7 +82,7 @@ def _num_tiles(count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     return (count + ROWS - 1) // ROWS * ((width + COLUMNS - 1) // COLUMNS)
 
 
-@triton.jit
+@jit_kernel()
 def _quantize_kernel(
     members, starts, numels, first_rows, first, counts, width, grids, code_starts, codes, extents,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
@@ -126,7 +127,7 @@ def _quantize_kernel(
         tl.atomic_max(extents + 2 * k + ABOVE, high.to(tl.int64) + BIAS, sem="relaxed")
 
 
-@triton.jit
+@jit_kernel()
 def _keep_kernel(
     members, unique, first_rows, first, code_starts, row_words, codes, kept, WORD: tl.constexpr,
     ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -148,7 +149,7 @@ def _keep_kernel(
         tl.store(targets, tl.load(sources, mask=known, other=0), mask=known)
 
 
-@triton.jit
+@jit_kernel()
 def _grid_kernel(
     first_tiles, ends, num_distinct, keys, bounds, grids, TYPE: tl.constexpr, LANES: tl.constexpr
 ):
@@ -319,7 +320,7 @@ def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
     count_slots(rows, counts, numbers, ranges)
     _grid_kernel[(len(task.matrices),)](
         rows.tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, task.room.grids,
-        TYPE=TYPES[dtype], LANES=SCAN_STEP, enable_fp_fusion=False,
+        TYPE=TYPES[dtype], LANES=SCAN_STEP,
     )  # fmt: skip
     number_slots(rows, counts, numbers)
 
@@ -336,7 +337,7 @@ def _quantize(task: _Task) -> None:
             group.members, task.starts, matrices.numels, rows.first_rows, by_value.first,
             by_value.counts, group.width, task.room.grids, matrices.starts, codes, task.extents,
             TYPE=element, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
-            COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
+            COLUMNS=columns, num_warps=4,
         )  # fmt: skip
         words = Words.of(group.width, [codes.data_ptr()])
         find_slots(

@@ -44,6 +44,7 @@ from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, memb
 from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, before_tile, sum_tiles
 from tersor.kernels.runtime.side_stream import fork_join
 from tersor.kernels.runtime.workspace import Layout
@@ -64,7 +65,7 @@ def _load_highs(plan_row, symbols, row, inside):
     return high
 
 
-@triton.jit(do_not_specialize=["num_matrices"])
+@jit_kernel(do_not_specialize=["num_matrices"])
 def _count_kernel(
     num_rows, first_tiles, owners, plan, starts, num_matrices, symbols, num_new, TILE: tl.constexpr
 ):
@@ -82,13 +83,13 @@ def _count_kernel(
     tl.store(num_new + tile, found.to(tl.int64))
 
 
-@triton.jit
+@jit_kernel()
 def _sum_kernel(first_tiles, ends, LANES: tl.constexpr):
     """One program adds up the new rows of one matrix."""
     sum_tiles(ends, first_tiles, tl.program_id(0), LANES)
 
 
-@triton.jit(do_not_specialize=["num_matrices"])
+@jit_kernel(do_not_specialize=["num_matrices"])
 def _join_kernel(
     num_rows, first_tiles, owners, first_rows, plan, starts, num_matrices, symbols, ends, rooms,
     nbytes, index, status, TILE: tl.constexpr,
@@ -139,7 +140,7 @@ def _put_plain(plan_row, mode, address, begin, end, TYPE: tl.constexpr, LANES: t
             store_values(address, position, values, end, TYPE, False, False)
 
 
-@triton.jit
+@jit_kernel()
 def _gather_kernel(
     targets, numels, num_rows, first_tiles, owners, first_rows, width, plan, starts, symbols,
     index, TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
@@ -228,7 +229,7 @@ def _gather(
             targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
             rows.first_rows, group.width, plan, matrices.starts, symbols, index,
             TYPE=TYPES[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,
-            ROWS=num_rows, COLUMNS=columns, num_warps=4, enable_fp_fusion=False,
+            ROWS=num_rows, COLUMNS=columns, num_warps=4,
         )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES
 from tersor.kernels.rows.gpu.index import fields_nbytes, low_nbits, ref_nbits
 from tersor.kernels.rows.gpu.matrices import MatrixList
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
@@ -104,7 +105,7 @@ def _open_index(body, body_nbytes, rows, wanted, SYMBOL_NBITS: tl.constexpr):
     return unique, form, nbits, alphabet, refs, start, possible
 
 
-@triton.jit(do_not_specialize=["buffer"])
+@jit_kernel(do_not_specialize=["buffer"])
 def _open_kernel(
     buffer, offsets, sizes, numels, num_rows, widths, plan, bodies, rooms, counts, alphabets,
     status, TYPE: tl.constexpr, SYMBOL_NBITS: tl.constexpr, LANES: tl.constexpr,

@@ -47,6 +47,7 @@ from tersor.kernels.rows.gpu.index import (
 )
 from tersor.kernels.rows.gpu.matrices import MatrixList, programs_each
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 
 _LEAST_LOG2 = tl.constexpr(MAX_VALUES_PER_BYTE_LOG2)
@@ -80,7 +81,7 @@ def _index_sizes(num_rows, num_distinct, coded_nbytes):
     return is_coded, first_nbytes, tl.where(is_coded, both_nbytes, packed_nbytes)
 
 
-@triton.jit(do_not_specialize=["num_matrices"])
+@jit_kernel(do_not_specialize=["num_matrices"])
 def _plan_kernel(
     numels, num_rows, unique, nbytes, codes, keys, grids, num_matrices, out, plan, sizes, status,
     targets, TYPE: tl.constexpr, LANES: tl.constexpr,
@@ -147,7 +148,7 @@ def _put_symbols_head(target, low, alphabet):
     tl.store(words + 1, tl.full((), 0, tl.int64))
 
 
-@triton.jit
+@jit_kernel()
 def _place_kernel(
     starts, numels, num_rows, first_rows, first_tiles, plan, unique, alphabets, lows, marks, refs,
     out, TYPE: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
@@ -225,7 +226,7 @@ def plan_payloads(
     sizes, status = results[:num], results[num:].view(torch.int32)[:num]
     _plan_kernel[(1,)](
         matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, out,
-        plan, sizes, status, targets, TYPE=TYPES[dtype], LANES=_LANES, enable_fp_fusion=False,
+        plan, sizes, status, targets, TYPE=TYPES[dtype], LANES=_LANES,
     )  # fmt: skip
     return sizes, status
 

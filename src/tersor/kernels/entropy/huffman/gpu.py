@@ -23,6 +23,7 @@ from tersor.kernels.entropy.huffman.cpu.prefix_code import (
 from tersor.kernels.entropy.huffman.layout import CHUNK, STREAMS, HuffmanLayout, max_length
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.entropy.symbols.gpu.histogram import symbol_counts
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _CHUNK, _STREAMS = tl.constexpr(CHUNK), tl.constexpr(STREAMS)
 _LANES = tl.constexpr(32)
@@ -49,7 +50,7 @@ def _joined_pairs(codes, nbits):
     return first | (second << first_nbits), first_nbits + second_nbits
 
 
-@triton.jit(do_not_specialize=["num_symbols"])
+@jit_kernel(do_not_specialize=["num_symbols"])
 def _encode_kernel(
     symbols, num_symbols, codebook, words, ends, SLOT: tl.constexpr, TILE: tl.constexpr
 ):
@@ -81,7 +82,7 @@ def _encode_kernel(
     tl.store(ends + stream + 1, (bit + 7) >> 3)
 
 
-@triton.jit
+@jit_kernel()
 def _place_kernel(slots, ends, streams, SLOT_NBYTES: tl.constexpr, COPIED: tl.constexpr):
     """One program moves one stream to its place."""
     stream = tl.program_id(0).to(tl.int64)
@@ -154,7 +155,7 @@ def _next_bits(words, num_words, bit, active, LIMIT: tl.constexpr):
     return ((both >> (bit & 31)) & ((1 << LIMIT) - 1)).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["num_words", "num_streams", "num_symbols"])
+@jit_kernel(do_not_specialize=["num_words", "num_streams", "num_symbols"])
 def _decode_kernel(
     words, num_words, offsets, num_streams, single, multi, out, num_symbols, status,
     LIMIT: tl.constexpr, NARROW_ALPHABET: tl.constexpr,

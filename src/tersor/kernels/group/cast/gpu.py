@@ -6,8 +6,6 @@ between versions.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -16,6 +14,7 @@ from tersor.division import ceil_div
 from tersor.kernels.group.cast.layout import TILE
 from tersor.kernels.group.cast.reference import SMALLEST
 from tersor.kernels.group.gpu.generic import magnitudes
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.transform.gpu import load_values, store_values
 
 _SMALLEST_E4M3 = tl.constexpr(SMALLEST[torch.float8_e4m3fn])
@@ -133,7 +132,7 @@ def uncast_groups(
     store_values(out_ptr + at, values, inside, False, False)
 
 
-@triton.jit
+@jit_kernel()
 def _cast_kernel(
     x_ptr,
     num_values,
@@ -150,7 +149,7 @@ def _cast_kernel(
     cast_groups(x_ptr, num_values, scales_ptr, out_ptr, tile, group, TOP, IS_E4M3, GROUPS, CHUNK)
 
 
-@triton.jit
+@jit_kernel()
 def _uncast_kernel(
     data_ptr,
     scales_ptr,
@@ -181,9 +180,8 @@ def scaled_cast(
     cast = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
     groups, chunk = tile_of(group)
     if num_groups:
-        launch: Any = _cast_kernel[(ceil_div(num_groups, groups),)]
         with torch.cuda.device_of(x):
-            launch(
+            _cast_kernel[(ceil_div(num_groups, groups),)](
                 x,
                 x.numel(),
                 scales,
@@ -193,7 +191,6 @@ def scaled_cast(
                 IS_E4M3=dtype == torch.float8_e4m3fn,
                 GROUPS=groups,
                 CHUNK=chunk,
-                enable_fp_fusion=False,
             )
     return scales, cast.view(dtype)
 
@@ -204,9 +201,8 @@ def scaled_uncast(data: torch.Tensor, scales: torch.Tensor, group: int) -> torch
     groups, chunk = tile_of(group)
     if out.numel():
         num_tiles = ceil_div(scales.numel(), groups) * ceil_div(group, chunk)
-        launch: Any = _uncast_kernel[(num_tiles,)]
         with torch.cuda.device_of(data):
-            launch(
+            _uncast_kernel[(num_tiles,)](
                 data.view(torch.uint8),
                 scales,
                 out,
@@ -215,6 +211,5 @@ def scaled_uncast(data: torch.Tensor, scales: torch.Tensor, group: int) -> torch
                 IS_E4M3=data.dtype == torch.float8_e4m3fn,
                 GROUPS=groups,
                 CHUNK=chunk,
-                enable_fp_fusion=False,
             )
     return out

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
-from tersor.kernels.runtime.gpu.launch import launch
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.transform.gpu import carrier, load_values, store_values
 
 _CHUNK: Final = 2048
@@ -138,7 +138,7 @@ def values_of(fields, scales, NBITS: tl.constexpr):
     return tl.where(fields == 0, float("nan"), values)
 
 
-@triton.jit(do_not_specialize=["low", "high"])
+@jit_kernel(do_not_specialize=["low", "high"])
 def _quantize_kernel(
     x_ptr,
     base_ptr,
@@ -197,7 +197,7 @@ def _read_values(fields_ptr, half, inside, scales_ptr, known, NBITS: tl.constexp
     return values_of(first, scales, NBITS), values_of(second, scales, NBITS)
 
 
-@triton.jit
+@jit_kernel()
 def _dequantize_kernel(
     sent,
     num_groups,
@@ -261,13 +261,8 @@ def quantize_any_group(
     """
     scales, data = out
     groups, chunk = _tile(group)
-    constants = {
-        "NBITS": nbits, "STOCHASTIC": seed is not None, "GROUPS": groups, "CHUNK": chunk,
-    }  # fmt: skip
     with torch.cuda.device_of(x):
-        launch(
-            _quantize_kernel,
-            ceil_div(scales.numel(), groups),
+        _quantize_kernel[(ceil_div(scales.numel(), groups),)](
             carrier(x),
             None if base is None else carrier(base),
             x.numel(),
@@ -276,8 +271,10 @@ def quantize_any_group(
             scales.numel(),
             group,
             *(seed or (0, 0)),
-            constants=constants,
-            num_warps=4,
+            NBITS=nbits,
+            STOCHASTIC=seed is not None,
+            GROUPS=groups,
+            CHUNK=chunk,
         )
 
 
@@ -295,15 +292,15 @@ def dequantize_any_group(
     num_chunks = ceil_div(group // 2, chunk)
     num_groups = scales.shape[1]
     with torch.cuda.device_of(data):
-        launch(
-            _dequantize_kernel,
-            ceil_div(num_groups, groups) * num_chunks,
+        _dequantize_kernel[(ceil_div(num_groups, groups) * num_chunks,)](
             PackedGroups.of(data, scales),
             num_groups,
             group,
             num_chunks,
             carrier(out),
             out.numel(),
-            constants={"NBITS": nbits, "ADD": add, "GROUPS": groups, "CHUNK": chunk},
-            num_warps=4,
+            NBITS=nbits,
+            ADD=add,
+            GROUPS=groups,
+            CHUNK=chunk,
         )

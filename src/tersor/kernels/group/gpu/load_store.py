@@ -2,7 +2,7 @@
 
 Rows have the form of ``transform.gpu.split_rows``, those of the groups' lower halves and those of
 their upper ones, one for each. A group of 32 is one lower row, and its upper one means nothing. All
-is counted from the start of the tile. ``group_words`` says what plain rows are.
+is counted from the start of the tile. ``pack`` says what plain rows are.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Group quantization in Triton: rows of 32 values to words of fields, and back.
 
-Rows are those of ``group_rows``: a row of a group's lower half goes with the row of the upper half
+Rows are those of ``load_store``: a row of a group's lower half goes with the row of the upper half
 that shares its bytes, so that their fields meet in one thread.
 
 Most rows are plain: their values are finite, and their scales neither tiny nor huge. Where all rows

@@ -1,13 +1,13 @@
 """Group quantization in Triton, alone and fused with the Hadamard transform, sums and a base.
 
-A program takes one of the tiles of ``group_tile``, whose groups are a power of two that it holds;
+A program takes one of the tiles of ``tile``, whose groups are a power of two that it holds;
 ``generic`` takes the rest.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
@@ -32,7 +32,7 @@ from tersor.kernels.group.gpu.tile import (
 )
 from tersor.kernels.group.layout import as_matrix, is_held_whole, outputs, row_strides
 from tersor.kernels.group.reference import by_sender
-from tersor.kernels.runtime.gpu.launch import launch
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.transform.gpu import carrier, transform_into
 
 
@@ -43,7 +43,7 @@ def _row_and_tile(num_tiles):
     return program // num_tiles, program % num_tiles
 
 
-@triton.jit(do_not_specialize=["low", "high"])
+@jit_kernel(do_not_specialize=["low", "high"])
 def _quantize_kernel(
     x_ptr, x_outer, x_inner, base_ptr, base_outer, base_inner, num_values, scales_ptr, scales_outer,
     scales_inner, data_ptr, data_outer, data_inner, num_groups, num_tiles, num_inner, low, high,
@@ -75,7 +75,7 @@ def _sender_rows(sent, data_row, scales_row, row):
     return data, data_stride, scales, scales_stride, num_senders
 
 
-@triton.jit
+@jit_kernel()
 def _dequantize_kernel(
     sent, data_row, scales_row, num_groups, num_tiles, out_ptr, out_stride, num_values,
     NBITS: tl.constexpr, HADAMARD: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr,
@@ -88,7 +88,7 @@ def _dequantize_kernel(
     dequantize_tile(sent, num_groups, out_ptr, num_values, tile, NBITS, HADAMARD, ADD, GROUP, ROWS)
 
 
-@triton.jit(do_not_specialize=["low", "high"])
+@jit_kernel(do_not_specialize=["low", "high"])
 def _sum_kernel(
     sent, data_row, scales_row, num_groups, num_tiles, scales_ptr, scales_stride, data_ptr,
     data_stride, low, high, NBITS: tl.constexpr, NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr,
@@ -117,26 +117,9 @@ _MAX_REGISTERS: Final = 128
 place of 14, an H200 takes 323 in place of 348 us for 1 GiB (4 bits, Hadamard, stochastic)."""
 
 
-def _launch(
-    kernel: Any,
-    num_rows: int,
-    num_tiles: int,
-    group: int,
-    *arguments: Any,
-    max_registers: int | None = None,
-    **constants: Any,
-) -> None:
-    """Run a kernel with one program for each tile of whole groups of each row."""
-    constants["GROUP"], constants["ROWS"] = group, num_rows_of(group)
-    num_warps = num_warps_of(group)
-    launch(
-        kernel,
-        num_rows * num_tiles,
-        *arguments,
-        constants=constants,
-        num_warps=num_warps,
-        max_registers=max_registers,
-    )
+def _tile_options(group: int) -> dict[str, int]:
+    """Return the options of a kernel that takes tiles of whole groups."""
+    return {"GROUP": group, "ROWS": num_rows_of(group), "num_warps": num_warps_of(group)}
 
 
 def _num_tiles(num_groups: int, group: int) -> int:
@@ -199,11 +182,7 @@ def _quantize_whole(
     *lead, num_groups = scales.shape
     num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(x):
-        _launch(
-            _quantize_kernel,
-            math.prod(lead),
-            num_tiles,
-            group,
+        _quantize_kernel[(math.prod(lead) * num_tiles,)](
             *(carrier(x), *row_strides(x)),
             *((None, 0, 0) if base is None else (carrier(base), *row_strides(base))),
             *(x.shape[-1], scales, *row_strides(scales), data, *row_strides(data)),
@@ -211,7 +190,8 @@ def _quantize_whole(
             NBITS=nbits,
             STOCHASTIC=seed is not None,
             HADAMARD=hadamard,
-            max_registers=_MAX_REGISTERS if hadamard else None,
+            maxnreg=_MAX_REGISTERS if hadamard else None,
+            **_tile_options(group),
         )
 
 
@@ -241,16 +221,13 @@ def group_dequantize(
     words = data.view(torch.int32)
     num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(data):
-        _launch(
-            _dequantize_kernel,
-            num_rows,
-            num_tiles,
-            group,
+        _dequantize_kernel[(num_rows * num_tiles,)](
             *(PackedGroups.of(words, scales), row_strides(words)[1], row_strides(scales)[1]),
             *(num_groups, num_tiles, carrier(rows), row_strides(rows)[1], rows.shape[1]),
             NBITS=nbits,
             HADAMARD=hadamard,
             ADD=add,
+            **_tile_options(group),
         )
     return out
 
@@ -298,17 +275,14 @@ def group_dequantize_sum_quantize(
     strides = row_strides(new_scales)[1], row_strides(targets)[1]
     num_tiles = _num_tiles(num_groups, group)
     with torch.cuda.device_of(data):
-        _launch(
-            _sum_kernel,
-            num_rows,
-            num_tiles,
-            group,
+        _sum_kernel[(num_rows * num_tiles,)](
             *(PackedGroups.of(words, scales), row_strides(words)[1], row_strides(scales)[1]),
             *(num_groups, num_tiles, new_scales, strides[0], targets, strides[1]),
             *seed_words(seed),
             NBITS=nbits,
             NEW_NBITS=out_nbits,
             STOCHASTIC=seed is not None,
-            max_registers=_MAX_REGISTERS,
+            maxnreg=_MAX_REGISTERS,
+            **_tile_options(group),
         )
     return new_scales, new_data

@@ -1,6 +1,6 @@
 """Tiles of whole groups in Triton: quantized from values, and decoded into them.
 
-A tile is first taken for plain; what is not is read again. See ``group_words``.
+A tile is first taken for plain; what is not is read again. See ``pack``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import torch
 import triton
@@ -11,6 +11,7 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.errors import CorruptDataError
 from tersor.kernels.pack.fields.reference import fields_nbytes
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _WORDS: Final = 1024
 """Words that a program packs at most; also the fields that it unpacks."""
@@ -56,7 +57,7 @@ def take_fields(packed, num_words, bit, width, inside):
     return joined.to(tl.int32, bitcast=True) & ((1 << width) - 1)
 
 
-@triton.jit
+@jit_kernel()
 def _pack_kernel(
     values, count, packed, num_words, width, FIELDS: tl.constexpr, WORDS: tl.constexpr
 ):
@@ -65,7 +66,7 @@ def _pack_kernel(
     pack_words(values, count, packed, num_words, width, run, FIELDS, WORDS)
 
 
-@triton.jit
+@jit_kernel()
 def _unpack_kernel(packed, num_words, values, count, width, FIELDS: tl.constexpr):
     """One program unpacks ``FIELDS`` values."""
     field = tl.program_id(0).to(tl.int64) * FIELDS + tl.arange(0, FIELDS)
@@ -82,9 +83,10 @@ def pack_fields(values: torch.Tensor, width: int) -> torch.Tensor:
         return packed
     words = packed.view(torch.int32)
     blocks = 1 << ((_WORDS // width).bit_length() - 1)
-    launch: Any = _pack_kernel[(ceil_div(count, 32 * blocks),)]
     with torch.cuda.device_of(values):
-        launch(values, count, words, words.numel(), width, FIELDS=32 * blocks, WORDS=_WORDS)
+        _pack_kernel[(ceil_div(count, 32 * blocks),)](
+            values, count, words, words.numel(), width, FIELDS=32 * blocks, WORDS=_WORDS
+        )
     return packed
 
 
@@ -99,7 +101,8 @@ def unpack_fields(packed: torch.Tensor, count: int, width: int) -> torch.Tensor:
     used = packed[:nbytes]
     if (used.storage_offset() | used.data_ptr()) % 4:
         used = used.clone()
-    launch: Any = _unpack_kernel[(ceil_div(count, _WORDS),)]
     with torch.cuda.device_of(packed):
-        launch(used.view(torch.int32), nbytes // 4, values, count, width, FIELDS=_WORDS)
+        _unpack_kernel[(ceil_div(count, _WORDS),)](
+            used.view(torch.int32), nbytes // 4, values, count, width, FIELDS=_WORDS
+        )
     return values

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.kernels.payload.frame import frame_offsets
 from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 
 
-@triton.jit(do_not_specialize=["num_payloads", "room"])
+@jit_kernel(do_not_specialize=["num_payloads", "room"])
 def _offsets_kernel(
     sizes, least, num_payloads, room, offsets, checked, status, LANES: tl.constexpr
 ):
@@ -42,7 +42,7 @@ def _offsets_kernel(
     tl.store(status + tl.arange(0, 1), (~good).to(tl.int32))
 
 
-@triton.jit(do_not_specialize=["frame"])
+@jit_kernel(do_not_specialize=["frame"])
 def _copy_kernel(sources, sizes, offsets, frame, LANES: tl.constexpr):
     """Program (k, p) copies every p-th run of the words of payload k."""
     k = tl.program_id(0)

@@ -9,6 +9,7 @@ import triton.language as tl
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
 from tersor.kernels.quantize.gpu.grids import is_step
 from tersor.kernels.runtime.gpu.element_types import F16, F32, F64, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 
 OUTLIER_LANES = tl.constexpr(128)
@@ -104,7 +105,7 @@ def store_given_outliers(
             tl.atomic_or(status, 1)
 
 
-@triton.jit(do_not_specialize=["buffer", "status"])
+@jit_kernel(do_not_specialize=["buffer", "status"])
 def _outliers_kernel(
     buffer, offsets, sizes, targets, counts, status, TYPE: tl.constexpr, LANES: tl.constexpr
 ):

@@ -13,6 +13,7 @@ from tersor.kernels.payload import layout
 from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, padded, store_zeros, tile_end
 
 HEADER_NBYTES = tl.constexpr(layout.HEADER.size)
@@ -76,7 +77,7 @@ def put_plan(plan, sizes, k, inside, decided, end):
     return end + tl.sum(room, axis=0)
 
 
-@triton.jit(do_not_specialize=["num_tensors"])
+@jit_kernel(do_not_specialize=["num_tensors"])
 def plan_kernel(
     counts, first_tiles, ends, fixed_nbytes, keys, grids, num_tensors, plan, sizes,
     TYPE: tl.constexpr, LANES: tl.constexpr,
@@ -199,6 +200,5 @@ def make_plan(
     plan_kernel[(1,)](
         tiles.counts, tiles.first_tiles, ends, fixed_nbytes, keys, grids, num_tensors,
         plan, sizes, TYPE=TYPES[dtype], LANES=256, num_warps=8,
-        enable_fp_fusion=False,
     )  # fmt: skip
     return plan, sizes

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
@@ -20,6 +19,7 @@ from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values, store_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
 
 TILE: Final = 4096
@@ -43,7 +43,7 @@ class CodeList:
     num_outliers: torch.Tensor
 
 
-@triton.jit
+@jit_kernel()
 def _quantize_kernel(
     starts, counts, first_tiles, owners, grids, codes, num_outliers, RADIUS: tl.constexpr,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
@@ -68,7 +68,7 @@ def _quantize_kernel(
         tl.atomic_add(num_outliers, missed)
 
 
-@triton.jit
+@jit_kernel()
 def _dequantize_kernel(
     targets, counts, first_tiles, owners, grids, codes, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
@@ -110,7 +110,6 @@ def quantize_list(
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, codes, num_outliers,
         RADIUS=torch.iinfo(dtype).max, TYPE=element, ALIGNED=aligned, TILE=TILE, num_warps=8,
-        enable_fp_fusion=False,
     )  # fmt: skip
     return CodeList(codes, code_starts(numels), grids, num_outliers)
 
@@ -131,5 +130,4 @@ def dequantize_list(codes: torch.Tensor, grids: torch.Tensor, outs: Sequence[tor
     _dequantize_kernel[(tiles.num_tiles,)](
         addresses(outs, device), tiles.counts, tiles.first_tiles, tiles.owners, grids, codes,
         TYPE=TYPES[dtype], ALIGNED=are_aligned(outs), TILE=TILE, num_warps=8,
-        enable_fp_fusion=False,
     )  # fmt: skip

@@ -12,6 +12,7 @@ import triton.language as tl
 
 from tersor.kernels.quantize.gpu.values import load_values
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, addresses, are_aligned, tile_table
 
 TILE = 8192
@@ -64,7 +65,7 @@ def load_range(keys, k, inside, TYPE: tl.constexpr):
     return tl.where(low_key > 0, 0.0 - _value(low_key, TYPE), float("inf")), high
 
 
-@triton.jit
+@jit_kernel()
 def _range_kernel(
     starts, counts, first_tiles, owners, keys, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     TILE: tl.constexpr,
@@ -83,7 +84,7 @@ def _range_kernel(
     fold_range(values, keys + 2 * k, TYPE)
 
 
-@triton.jit
+@jit_kernel()
 def _read_kernel(keys, out, TYPE: tl.constexpr):
     low, high = load_range(keys, 0, True, TYPE)
     tl.store(out, low)

@@ -10,6 +10,7 @@ from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, SHRINK
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _SHRINK = tl.constexpr(SHRINK)
 _F32_LARGEST, _F32_SMALLEST = (tl.constexpr(limit) for limit in F32_LIMITS[1:3])
@@ -76,7 +77,7 @@ def store_grid(grids, k, grid, inside):
     tl.store(grids + 3 * k + 2, checked, mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_tensors"])
+@jit_kernel(do_not_specialize=["num_tensors"])
 def _grids_kernel(keys, bounds, num_tensors, grids, TYPE: tl.constexpr, LANES: tl.constexpr):
     """One program computes the grids of ``LANES`` tensors."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -101,6 +102,6 @@ def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> 
     """
     grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)
     _grids_kernel[(ceil_div(len(bounds), 128),)](
-        keys, bounds, len(bounds), grids, TYPE=TYPES[dtype], LANES=128, enable_fp_fusion=False
+        keys, bounds, len(bounds), grids, TYPE=TYPES[dtype], LANES=128
     )
     return grids

@@ -18,6 +18,7 @@ from tersor.kernels.quantize.gpu.values import (
 )
 from tersor.kernels.quantize.grid import Grid
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import are_aligned
 
 _TILE: Final = 4096
@@ -41,7 +42,7 @@ def _quantize_tile(
         tl.store(is_lost + position, lost, mask=position < num_values)
 
 
-@triton.jit(do_not_specialize=["num_values", "step", "inverse", "bound"])
+@jit_kernel(do_not_specialize=["num_values", "step", "inverse", "bound"])
 def _quantize_kernel(
     x, num_values, step, inverse, bound, codes, is_lost, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, TILE: tl.constexpr,
@@ -70,12 +71,12 @@ def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.T
     x = x.reshape(-1)
     _quantize_kernel[(ceil_div(x.numel(), _TILE),)](
         x.view(_carrier(x.dtype)), x.numel(), *numbers, codes, is_lost, TYPE=TYPES[x.dtype],
-        ALIGNED=are_aligned([x]), TILE=_TILE, enable_fp_fusion=False,
+        ALIGNED=are_aligned([x]), TILE=_TILE,
     )  # fmt: skip
     return codes, torch.nonzero(is_lost.view(torch.bool)).view(-1)
 
 
-@triton.jit(do_not_specialize=["num_codes", "step"])
+@jit_kernel(do_not_specialize=["num_codes", "step"])
 def _dequantize_kernel(
     codes, num_codes, step, out, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
 ):
@@ -98,7 +99,7 @@ def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> N
         return
     _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
         codes, out.numel(), bits_of(step), out.view(-1).view(_carrier(out.dtype)),
-        TYPE=TYPES[out.dtype], ALIGNED=are_aligned([out]), TILE=_TILE, enable_fp_fusion=False,
+        TYPE=TYPES[out.dtype], ALIGNED=are_aligned([out]), TILE=_TILE,
     )  # fmt: skip
 
 

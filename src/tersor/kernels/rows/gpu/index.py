@@ -19,6 +19,7 @@ from tersor.kernels.pack.fields.gpu import pack_words
 from tersor.kernels.rows import layout
 from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, RowNumbers, look_up
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import before_tile, padded, sum_tiles
 
 _SYMBOL_NBITS = tl.constexpr(layout.SYMBOL_NBITS)
@@ -91,7 +92,7 @@ def low_nbits(nbits):
     return tl.maximum(nbits - _SYMBOL_NBITS, 0)
 
 
-@triton.jit(do_not_specialize=["num_matrices"])
+@jit_kernel(do_not_specialize=["num_matrices"])
 def _decide_kernel(
     first_tiles, ends, num_distinct, counts, widths, codes, grids, num_matrices, unique,
     num_symbols, alphabets, rotations, lows, LANES: tl.constexpr,
@@ -135,7 +136,7 @@ def _kept_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl
     return kept + tl.sum((known & (place < distinct)).to(tl.int64), axis=0)
 
 
-@triton.jit(do_not_specialize=["num_matrices"])
+@jit_kernel(do_not_specialize=["num_matrices"])
 def _split_kernel(
     counts, first_tiles, owners, first_rows, tables, distinct_counts, unique, slots, places, ends,
     again_slots, again_places, again_first, again_ends, starts, num_matrices, memory, marks, refs,

@@ -1,72 +1,98 @@
 """Launching a Triton kernel with little work for the host.
 
 For every launch Triton looks at each argument and compares the global constants of the kernel and of all
-functions it calls, which takes the host longer than a GPU takes for 64 MiB. A kernel compiled once for
-arguments of some form can be launched directly.
+functions it calls, half of the host's time for a list of look-ups (docs/decisions/0007-gpu-kernels.md). What
+was compiled for arguments of one form can be launched directly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
 import triton
 
 _INTERPRETED: Final = triton.knobs.runtime.interpret
-_compiled: dict[tuple[Hashable, ...], Any] = {}
 
 
-def launch(
-    kernel: Any,
-    num_programs: int,
-    *arguments: Any,
-    constants: dict[str, Any],
-    num_warps: int,
-    max_registers: int | None = None,
-) -> None:
-    """Run ``num_programs`` programs of a kernel on the current device and stream.
+class Kernel:
+    """A Triton kernel, launched as ``kernel[grid](*arguments, **options)``.
 
-    Floating-point operations are not fused, so that results have the bits of other backends.
-
-    Args:
-        kernel: made by ``triton.jit``; its compile-time constants are its last parameters.
-        num_programs: size of the grid, at least 1.
-        arguments: tensors, whole numbers of 64 bits, None, or tuples of them.
-        constants: the compile-time constants by name, in the order of the parameters.
-        num_warps: of a program.
-        max_registers: of a thread; None leaves it to the compiler.
+    It runs on the current device and stream. Arguments are tensors, whole numbers of 64 bits, None, or
+    tuples of them. Options are the compile-time constants, which are the kernel's last parameters, and
+    those of Triton's launch: ``num_warps``, ``maxnreg``. Floating-point operations are not fused, so
+    that results have the bits of other backends.
     """
-    if _INTERPRETED:
-        kernel[(num_programs,)](*arguments, **constants)
-        return
-    key: list[Hashable] = [kernel, torch.cuda.current_device(), num_warps, max_registers]
-    key += constants.values()
-    addressed = [_addressed(argument, key) for argument in arguments]
-    compiled = _compiled.get(tuple(key))
-    if compiled is None:
-        options = {"num_warps": num_warps, "maxnreg": max_registers, "enable_fp_fusion": False}
-        _compiled[tuple(key)] = kernel[(num_programs,)](*arguments, **constants, **options)
-    else:
-        compiled[num_programs, 1, 1](*addressed, *constants.values())
+
+    def __init__(self, function: Callable[..., None], **options: Any) -> None:
+        """Take the function, and options of ``triton.jit``.
+
+        Raises:
+            TypeError: a compile-time constant comes before an argument.
+        """
+        self._jit: Any = triton.jit(function, **options)
+        parameters = inspect.signature(function).parameters.values()
+        is_constant = ["constexpr" in str(one.annotation) for one in parameters]
+        if is_constant != sorted(is_constant):
+            raise TypeError(f"constants must be the last parameters of {function.__name__}")
+        self._num_arguments = is_constant.count(False)
+        self._constants = [one.name for one in parameters][self._num_arguments :]
+        self._compiled: dict[tuple[Hashable, ...], tuple[Any, tuple[Any, ...]]] = {}
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        """Return what launches the kernel on a grid of up to three dimensions, each at least 1."""
+        return partial(self._launch, grid)
+
+    def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+        if len(arguments) != self._num_arguments:
+            raise TypeError(f"{self._num_arguments} arguments go by position, not {len(arguments)}")
+        key: list[Hashable] = [*options, *options.values()]
+        addressed = _addressed(arguments, key)
+        if _INTERPRETED:
+            self._jit[grid](*arguments, **options)
+            return
+        form = (torch.cuda.current_device(), *key)
+        found = self._compiled.get(form)
+        if found is None:
+            compiled = self._jit[grid](*arguments, **options, enable_fp_fusion=False)
+            constants = tuple(options[name] for name in self._constants)
+            self._compiled[form] = compiled, constants
+            return
+        compiled, constants = found
+        compiled[(*grid, 1, 1)[:3]](*addressed, *constants)
 
 
-def _addressed(argument: Any, key: list[Hashable]) -> Any:
-    """Return an argument with addresses for tensors; add to ``key`` all that Triton compiles anew for.
+def jit_kernel(**options: Any) -> Callable[[Callable[..., None]], Kernel]:
+    """Make a ``Kernel`` of a function, with options of ``triton.jit``."""
+    return partial(Kernel, **options)
+
+
+def _addressed(arguments: Sequence[Any], key: list[Hashable]) -> list[Any]:
+    """Return arguments with addresses for tensors; add to ``key`` all that Triton compiles anew for.
 
     A tensor's device is part of it: Triton refuses one that its device cannot read, but no address.
     """
-    if type(argument) is int:
-        key.append((argument == 1) + 2 * (argument % 16 == 0) + 4 * (-(2**31) <= argument < 2**31))
-        return argument
-    if isinstance(argument, torch.Tensor):
-        address = argument.data_ptr()
-        key += (argument.dtype, argument.device, address % 16 == 0)
-        return address
-    if argument is None:
-        key.append(None)
-        return None
-    if not isinstance(argument, tuple):
-        raise TypeError(f"kernels take tensors, whole numbers and tuples, not {argument!r}")
-    key.append(len(argument))
-    return tuple(_addressed(one, key) for one in argument)
+    found: list[Any] = []
+    for argument in arguments:
+        if type(argument) is int:
+            is_wide = not -(2**31) <= argument < 2**31
+            key.append((argument == 1) + 2 * (argument % 16 == 0) + 4 * is_wide)
+            found.append(argument)
+        elif isinstance(argument, torch.Tensor):
+            address = argument.data_ptr()
+            key += (argument.dtype, argument.device, address % 16 == 0)
+            found.append(address)
+        elif argument is None:
+            key.append(None)
+            found.append(None)
+        elif isinstance(argument, tuple):
+            key.append(len(argument))
+            found.append(tuple(_addressed(argument, key)))
+        else:
+            raise TypeError(
+                f"kernels take tensors, whole numbers and tuples, not {argument!r}; give constants by name"
+            )
+    return found

@@ -36,6 +36,7 @@ from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
 from tersor.kernels.quantize.gpu.values import as_compute
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
 
@@ -108,7 +109,7 @@ def _fill_slots(
             tl.atomic_or(status + k % num_states, 1)
 
 
-@triton.jit(do_not_specialize=["num_narrow", "num_states"])
+@jit_kernel(do_not_specialize=["num_narrow", "num_states"])
 def _slots_kernel(
     bodies, rooms, counts, capacities, alphabets, slots, facts, nbytes, status, num_narrow,
     num_states, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, NARROW_NBITS: tl.constexpr,
@@ -132,7 +133,7 @@ def _slots_kernel(
         )  # fmt: skip
 
 
-@triton.jit(do_not_specialize=["num_narrow", "num_states"])
+@jit_kernel(do_not_specialize=["num_narrow", "num_states"])
 def _decode_kernel(
     bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
     status, num_narrow, num_states, IS_WIDE: tl.constexpr, TYPE: tl.constexpr, PTX: tl.constexpr,
@@ -268,16 +269,24 @@ def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
 
 
 def _decode(
-    opened: OpenBodies, status: torch.Tensor, is_wide: bool, element: Any, **where: torch.Tensor
+    opened: OpenBodies,
+    status: torch.Tensor,
+    is_wide: bool,
+    element: Any,
+    *,
+    out: torch.Tensor,
+    places: torch.Tensor,
+    lows: torch.Tensor,
+    steps: torch.Tensor,
 ) -> None:
     bodies, blocks, order = opened.bodies, opened.blocks, opened.orders[is_wide]
     if order.numel() == 0:
         return
     _decode_kernel[(order.numel(),)](
         bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
-        blocks.owners, order, opened.slots, opened.facts, status=status,
-        num_narrow=bodies.num_narrow, num_states=status.numel(), IS_WIDE=is_wide, TYPE=element,
-        PTX=has_ptx(status), num_warps=1, enable_fp_fusion=False, **where,
+        blocks.owners, order, opened.slots, opened.facts, out, places, lows, steps, status,
+        bodies.num_narrow, status.numel(), IS_WIDE=is_wide, TYPE=element, PTX=has_ptx(status),
+        num_warps=1,
     )  # fmt: skip
 
 
@@ -325,5 +334,4 @@ def decode_values(
         dtype: of the values.
         status: that of ``open_bodies``.
     """
-    where = {"out": status, "places": targets, "lows": lows, "steps": steps}
-    _decode(opened, status, False, TYPES[dtype], **where)
+    _decode(opened, status, False, TYPES[dtype], out=status, places=targets, lows=lows, steps=steps)

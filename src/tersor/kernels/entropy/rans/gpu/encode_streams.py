@@ -22,6 +22,7 @@ from tersor.kernels.entropy.rans.gpu.block import LANES, PAIRS_PER_COPY, encode_
 from tersor.kernels.entropy.rans.gpu.table import bits_of_alphabet, encoding_tables
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, stream_counts, table_start
 from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async, to_device_async
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
 
@@ -160,7 +161,7 @@ def own_block(program, counts, firsts, owners):
     return k, count, b, block, tl.minimum(count - b * block, block).to(tl.int32)
 
 
-@triton.jit(do_not_specialize=["num_narrow"])
+@jit_kernel(do_not_specialize=["num_narrow"])
 def _encode_kernel(
     symbols, starts, counts, firsts, owners, alphabets, entries, used, words, states, ends,
     num_narrow, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, PTX: tl.constexpr,
@@ -188,7 +189,7 @@ def _encode_kernel(
     tl.store(ends + program, num_words.to(tl.int64))
 
 
-@triton.jit
+@jit_kernel()
 def _sum_kernel(counts, alphabets, used, firsts, ends, nbytes, LANES: tl.constexpr):
     """One program adds up the words of one stream and computes the size of its body."""
     k = tl.program_id(0).to(tl.int64)
@@ -249,7 +250,7 @@ def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
     return encoded
 
 
-@triton.jit(do_not_specialize=["num_narrow"])
+@jit_kernel(do_not_specialize=["num_narrow"])
 def _place_kernel(
     targets, starts, counts, firsts, owners, alphabets, frequencies, used, words, states, ends,
     num_narrow, PAIRS_PER_COPY: tl.constexpr,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.errors import CorruptDataError
@@ -30,11 +29,12 @@ from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
 from tersor.kernels.entropy.symbols.gpu.symbols import put_escapes
 from tersor.kernels.quantize.gpu.values import bits_of, from_bits
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _NARROW_BITS = tl.constexpr(layout.NARROW_BITS)
 
 
-@triton.jit(do_not_specialize=["num_symbols", "block"])
+@jit_kernel(do_not_specialize=["num_symbols", "block"])
 def _encode_kernel(
     symbols, num_symbols, block, entries, facts, words, states, ends, BITS: tl.constexpr,
     PTX: tl.constexpr,
@@ -57,7 +57,7 @@ def _encode_kernel(
     tl.store(ends + b + 1, num_words.to(tl.int64))
 
 
-@triton.jit(
+@jit_kernel(
     do_not_specialize=[
         "num_frequencies", "block", "offsets_start", "states_start", "words_start",
     ]
@@ -105,7 +105,7 @@ def rans_encode(
     return body
 
 
-@triton.jit(
+@jit_kernel(
     do_not_specialize=[
         "num_symbols", "block", "offsets_start", "states_start", "num_blocks_room",
         "num_words_room", "low", "step_bits",
@@ -154,7 +154,7 @@ def _decode(
         (body.numel() - place.states_start) // (4 * layout.LANES),
         max(0, body.numel() - words_start) // 2,
         slots, facts, out, low, bits_of(step), BITS=prob_bits(alphabet), TYPE=TYPES[out.dtype],
-        PTX=has_ptx(body), num_warps=1, enable_fp_fusion=False,
+        PTX=has_ptx(body), num_warps=1,
     )  # fmt: skip
     status, num_used, _, num_words = facts.tolist()
     nbytes = place.body_nbytes(num_words, single=num_used <= 1)

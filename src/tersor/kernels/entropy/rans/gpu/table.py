@@ -22,6 +22,7 @@ import triton.language as tl
 from tersor.kernels.entropy.rans.layout import NARROW_BITS, WIDE_BITS, prob_bits
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import symbol_counts, table_start
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.raw_bytes import padded
 
 SLOTS: Final = 512
@@ -80,7 +81,7 @@ def entries_of(found, bits):
     return tl.where(found > 0, magic | (high << 32), 0)
 
 
-@triton.jit(do_not_specialize=["num_copies", "alphabet"])
+@jit_kernel(do_not_specialize=["num_copies", "alphabet"])
 def _entries_kernel(
     counts, num_copies, alphabet, frequencies, entries, facts,
     STATIC: tl.constexpr, BITS: tl.constexpr, BINS: tl.constexpr,
@@ -140,7 +141,7 @@ def _make_entries(
     return tl.sum((found > 0).to(tl.int32), axis=0)
 
 
-@triton.jit(do_not_specialize=["num_narrow"])
+@jit_kernel(do_not_specialize=["num_narrow"])
 def _entry_list_kernel(
     counts, alphabets, rotations, frequencies, entries, used, num_narrow,
     HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr,
@@ -212,7 +213,7 @@ def store_slots(
         tl.store(slots + before + symbol, found | ((ends - found) << 16))
 
 
-@triton.jit(do_not_specialize=["alphabet"])
+@jit_kernel(do_not_specialize=["alphabet"])
 def _slots_kernel(
     frequencies, alphabet, slots, facts, BITS: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr
 ):  # fmt: skip

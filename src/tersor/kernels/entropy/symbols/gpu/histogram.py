@@ -19,6 +19,7 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _TILE: Final = 8192
 _PROGRAMS: Final = 264
@@ -184,7 +185,7 @@ def _count_in_memory(
         tl.atomic_add(counts + symbol, tl.full([TILE], 1, tl.int64), mask=inside)
 
 
-@triton.jit(do_not_specialize=["num_symbols"])
+@jit_kernel(do_not_specialize=["num_symbols"])
 def _ptx_kernel(
     symbols, num_symbols, counts, PTX: tl.constexpr, THREADS: tl.constexpr, NBYTES: tl.constexpr
 ):
@@ -195,7 +196,7 @@ def _ptx_kernel(
     )
 
 
-@triton.jit(do_not_specialize=["num_symbols"])
+@jit_kernel(do_not_specialize=["num_symbols"])
 def _narrow_kernel(symbols, num_symbols, counts, BINS: tl.constexpr, TILE: tl.constexpr):
     """One program counts its share of the symbols."""
     part = tl.program_id(0).to(tl.int64)
@@ -204,7 +205,7 @@ def _narrow_kernel(symbols, num_symbols, counts, BINS: tl.constexpr, TILE: tl.co
     )
 
 
-@triton.jit(do_not_specialize=["num_symbols"])
+@jit_kernel(do_not_specialize=["num_symbols"])
 def _wide_kernel(
     symbols, num_symbols, counts, BINS: tl.constexpr, COPIES: tl.constexpr, TILE: tl.constexpr
 ):
@@ -223,7 +224,7 @@ def table_start(k, num_narrow):
     return k * _NARROW + tl.maximum(k - num_narrow, 0) * (_WIDE - _NARROW)
 
 
-@triton.jit(do_not_specialize=["first_program", "num_narrow"])
+@jit_kernel(do_not_specialize=["first_program", "num_narrow"])
 def _list_kernel(
     symbols, starts, num_symbols, first_parts, owners, counts, first_program, num_narrow,
     PTX: tl.constexpr, THREADS: tl.constexpr, NBYTES: tl.constexpr, TILE: tl.constexpr,

@@ -29,6 +29,7 @@ from tersor.kernels.quantize.gpu.values import (
 )
 from tersor.kernels.quantize.grid import Grid
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _TILE: Final = 4096
 _PROGRAMS: Final = 1056
@@ -47,7 +48,7 @@ def _add_extent(smallest, largest, facts):
     tl.atomic_max(facts + _ABOVE, largest.to(tl.int64) + _BIAS)
 
 
-@triton.jit
+@jit_kernel()
 def _extent_kernel(codes, num_codes, facts, TILE: tl.constexpr):
     """One program folds every so many tiles into the extreme codes and their sum."""
     first = tl.program_id(0).to(tl.int64) * TILE
@@ -78,7 +79,7 @@ def _low_around(mean, smallest, largest, SIZE: tl.constexpr):
     return low.to(tl.int32)
 
 
-@triton.jit
+@jit_kernel()
 def _outside_kernel(codes, num_codes, facts, TILE: tl.constexpr):
     """One program counts what either window around the mean leaves outside in every so many tiles.
 
@@ -129,7 +130,7 @@ def _choose_window(codes: torch.Tensor) -> tuple[Window, int]:
     return window_around(mean, smallest, largest, WIDE), wide_outside
 
 
-@triton.jit(do_not_specialize=["low", "size"])
+@jit_kernel(do_not_specialize=["low", "size"])
 def _map_kernel(codes, num_codes, low, size, symbols, num_escapes, TILE: tl.constexpr):
     """One program maps a tile and counts its escapes."""
     tile = tl.program_id(0).to(tl.int64)
@@ -153,7 +154,7 @@ def put_marked(positions, marked, position, end):
     return place
 
 
-@triton.jit(do_not_specialize=["low", "size"])
+@jit_kernel(do_not_specialize=["low", "size"])
 def _escapes_kernel(codes, num_codes, low, size, ends, positions, escapes, TILE: tl.constexpr):
     """One program stores the escapes of one tile, if it has any."""
     tile = tl.program_id(0).to(tl.int64)
@@ -193,7 +194,7 @@ def map_symbols(codes: torch.Tensor, window: Window | None = None) -> Symbols:
     return Symbols(symbols, window.low, window.alphabet, positions, escapes)
 
 
-@triton.jit(do_not_specialize=["low"])
+@jit_kernel(do_not_specialize=["low"])
 def _unmap_kernel(symbols, num_symbols, low, codes, TILE: tl.constexpr):
     """One program turns a tile of symbols into codes."""
     position = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -214,7 +215,7 @@ def unmap_symbols(symbols: torch.Tensor, mapped: Symbols) -> torch.Tensor:
     return codes
 
 
-@triton.jit(do_not_specialize=["step", "inverse", "bound", "low"])
+@jit_kernel(do_not_specialize=["step", "inverse", "bound", "low"])
 def _quantize_kernel(
     x, num_values, step, inverse, bound, low, symbols, num_outliers, facts,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
@@ -238,7 +239,7 @@ def _quantize_kernel(
     _add_extent(smallest, largest, facts)
 
 
-@triton.jit(do_not_specialize=["step", "inverse", "bound"])
+@jit_kernel(do_not_specialize=["step", "inverse", "bound"])
 def _outliers_kernel(
     x, num_values, step, inverse, bound, ends, positions, TYPE: tl.constexpr, TILE: tl.constexpr
 ):
@@ -290,7 +291,7 @@ def _quantize_narrow(
     element = TYPES[x.dtype]
     _quantize_kernel[(num_tiles,)](
         values, count, *numbers, guess, symbols, ends, ends[num_tiles:],
-        TYPE=element, ALIGNED=x.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8, enable_fp_fusion=False,
+        TYPE=element, ALIGNED=x.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8,
     )  # fmt: skip
     ends[:num_tiles].cumsum_(0)
     num_outliers, below, above = ends[num_tiles - 1 :].tolist()
@@ -303,14 +304,14 @@ def _quantize_narrow(
     if num_outliers:
         _outliers_kernel[(num_tiles,)](
             values, count, *numbers, ends, positions,
-            TYPE=element, TILE=_TILE, enable_fp_fusion=False,
+            TYPE=element, TILE=_TILE,
         )  # fmt: skip
     none = torch.empty(0, dtype=torch.int64, device=device)
     mapped = Symbols(symbols, smallest, largest - smallest + 1, none, none.to(torch.int32))
     return mapped, positions
 
 
-@triton.jit(do_not_specialize=["low", "step"])
+@jit_kernel(do_not_specialize=["low", "step"])
 def _dequantize_kernel(
     symbols, num_symbols, low, step, out,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
@@ -342,6 +343,5 @@ def dequantize_symbols(
         _dequantize_kernel[(ceil_div(out.numel(), _TILE),)](
             symbols, out.numel(), other.low, bits_of(step), carrier,
             TYPE=TYPES[out.dtype], ALIGNED=out.data_ptr() % 16 == 0, TILE=_TILE, num_warps=8,
-            enable_fp_fusion=False,
         )  # fmt: skip
     put_escapes(other, step, values)

@@ -7,7 +7,6 @@ is well formed. Lists of tensors, quantized and packed, need not wait: see ``ker
 from __future__ import annotations
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
@@ -26,13 +25,14 @@ from tersor.kernels.pack.blocks.gpu.tile import (
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import I32
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import are_aligned, padded
 from tersor.raw_bytes import padded as padded_nbytes
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 
-@triton.jit(do_not_specialize=["address", "count", "num_tiles"])
+@jit_kernel(do_not_specialize=["address", "count", "num_tiles"])
 def _pack_kernel(
     address, count, num_tiles, slots, widths, num_words, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, RUN: tl.constexpr,
@@ -50,7 +50,7 @@ def _pack_kernel(
         tl.store(num_words + tile, nwords.to(tl.int64))
 
 
-@triton.jit(do_not_specialize=["count", "num_tiles", "body"])
+@jit_kernel(do_not_specialize=["count", "num_tiles", "body"])
 def _place_kernel(
     count, num_tiles, slots, widths, ends, body, BLOCK: tl.constexpr, RUN: tl.constexpr,
     PART: tl.constexpr,
@@ -109,7 +109,7 @@ def pack(codes: torch.Tensor, block: int = 32, base: bool = False, lead: int = 0
     return torch.cat([pack(differences, 32, lead=lead), pack(relative, block)])
 
 
-@triton.jit(do_not_specialize=["body", "nbytes", "address", "count", "num_tiles"])
+@jit_kernel(do_not_specialize=["body", "nbytes", "address", "count", "num_tiles"])
 def _unpack_kernel(
     body, nbytes, address, count, num_tiles, status, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
     ROWS: tl.constexpr, RUN: tl.constexpr,

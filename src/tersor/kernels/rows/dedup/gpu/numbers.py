@@ -27,6 +27,7 @@ from tersor.kernels.rows.dedup.gpu.row_words import (
 )
 from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, before_tile, sum_tiles, tile_table
 
 _EMPTY = tl.constexpr((1 << 31) - 1)
@@ -83,7 +84,7 @@ class RowNumbers:
     counts: torch.Tensor
 
 
-@triton.jit(do_not_specialize=["num_slots", "num_zeroed"])
+@jit_kernel(do_not_specialize=["num_slots", "num_zeroed"])
 def _clear_kernel(slots, num_slots, zeroed, num_zeroed, EMPTY: tl.constexpr, TILE: tl.constexpr):
     """One program empties ``TILE`` slots, or sets as many words of other memory to 0."""
     place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
@@ -135,7 +136,7 @@ def _insert_rows(
         place = (place + 1) & last
 
 
-@triton.jit(do_not_specialize=["origin", "num_slots"])
+@jit_kernel(do_not_specialize=["origin", "num_slots"])
 def _insert_kernel(
     starts, origin, counts, num_words, first_tiles, owners, first_rows, first_numbered, tables,
     slots, num_slots, places, extremes, WORD: tl.constexpr, TYPE: tl.constexpr,
@@ -180,7 +181,7 @@ def _is_first(counts, first_tiles, owners, first_rows, tables, slots, places, TI
     return k, row, at, slots + slot, inside & (named == row)
 
 
-@triton.jit
+@jit_kernel()
 def _count_kernel(
     counts, first_tiles, owners, first_rows, tables, slots, places, num_first, extremes, keys,
     TYPE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
@@ -203,14 +204,14 @@ def _count_kernel(
         fold_range(tl.load(at, mask=known, other=float("nan")), keys + 2 * k, TYPE)
 
 
-@triton.jit
+@jit_kernel()
 def _sum_kernel(first_tiles, ends, num_distinct, LANES: tl.constexpr):
     """One program adds up the first rows of one matrix."""
     k = tl.program_id(0)
     tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
 
 
-@triton.jit
+@jit_kernel()
 def _number_kernel(
     counts, first_tiles, owners, first_rows, tables, slots, places, ends, first, TILE: tl.constexpr
 ):
@@ -237,7 +238,7 @@ def look_up(slots, tables, places, at, k, inside):
     return -1 - tl.load(slots + slot, mask=inside, other=-1), place < 0
 
 
-@triton.jit
+@jit_kernel()
 def _index_kernel(
     counts, first_tiles, owners, first_rows, tables, slots, places, index, TILE: tl.constexpr
 ):
