@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from tersor.comm import Collective, Exchange, LocalRanks, Place, RankLevels
 from tersor.comm.levels import check_ranks_per_node
 from tersor.errors import ExchangeError, SpecError
 from tests.sites.ranks import Failure, returned, run_ranks, wait_for_all
+from tests.sites.shards.fsdp_rank import message_of
 
 CPU = torch.device("cpu")
 
@@ -63,6 +65,29 @@ def one_failing(place: Place) -> Exchange[None]:
     yield Collective("all_gather", "all", received, torch.ones(1), 16)
 
 
+def outlives_its_world(rank: int) -> str:
+    """Close levels of a world that ended, in another one."""
+    levels = RankLevels(None, 1, CPU)
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    levels.close()
+    return message_of(lambda: levels.largest([rank]))
+
+
+def test_levels_of_a_world_that_ended_are_closed_quietly():
+    for message in returned(run_ranks(outlives_its_world, 2)):
+        assert message == "ExchangeError: this exchange failed or was closed before; make a new one"
+
+
+def one_without_memory(place: Place) -> Exchange[None]:
+    yield Collective("all_gather", "all", torch.zeros(place.world_size), torch.ones(1), 16)
+    if place.rank == 1:
+        # as torch's allocator of CPU memory raises it
+        raise RuntimeError("can't allocate memory: you tried to allocate 9 bytes")
+    yield Collective("all_gather", "node", torch.zeros(2), torch.ones(1), 8)
+    yield Collective("all_gather", "all", torch.zeros(place.world_size), torch.ones(1), 16)
+
+
 def on_ranks(rank: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
@@ -84,6 +109,10 @@ def on_ranks(rank: int) -> dict[str, Any]:
     # groups of the same ranks, made after those failed
     again = RankLevels(None, 2, CPU)
     found["again"] = again.run(every_collective(again.place))
+    try:
+        again.run(one_without_memory(again.place), "mean of a bucket")
+    except (ExchangeError, RuntimeError) as error:
+        found["without memory"] = type(error).__name__, str(error)
     again.close()
     return found
 
@@ -130,6 +159,16 @@ def test_a_failing_rank_ends_the_exchange_of_all_and_says_why(four_ranks):
         assert found["afterwards"] == "this exchange failed or was closed before; make a new one"
 
 
+def test_a_rank_without_memory_keeps_its_error_and_tells_the_others(four_ranks):
+    words = "can't allocate memory: you tried to allocate 9 bytes"
+    assert four_ranks[1]["without memory"] == ("RuntimeError", words)
+    for rank in (0, 2, 3):
+        assert four_ranks[rank]["without memory"] == (
+            "ExchangeError",
+            f"rank 1 failed: RuntimeError: {words}; this ended the mean of a bucket on rank {rank}",
+        )
+
+
 def dies(rank: int) -> tuple[str, float]:
     levels = RankLevels(None, 2, CPU)
     levels.run(every_collective(levels.place))
@@ -139,7 +178,7 @@ def dies(rank: int) -> tuple[str, float]:
     began = time.perf_counter()
     try:
         for _ in range(100):
-            levels.run(every_collective(levels.place))
+            levels.run(every_collective(levels.place), "mean of a bucket")
     except ExchangeError as error:
         return str(error), time.perf_counter() - began
     return "", 0.0
@@ -151,7 +190,8 @@ def test_a_rank_that_dies_ends_all_within_seconds():
     for result in found:
         assert not isinstance(result, Failure), result.trace
         message, seconds = result
-        assert "failed" in message
+        assert message.startswith("the mean of a bucket failed on rank ")
+        assert "a peer left, failed or timed out" in message
         assert seconds < 30
 
 

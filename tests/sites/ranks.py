@@ -20,7 +20,7 @@ import torch.distributed as dist
 TIMEOUT_S = 120.0
 """More than kernels take to be compiled, which one rank may do while the others wait for it."""
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "tersor.sites.embeddings"])
+_CONTEXT.set_forkserver_preload(["tests.sites.preloaded"])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from tersor.codecs.cast import Half
+from tersor.comm import all_to_all
 from tersor.errors import ExchangeError, SpecError, TersorError
 from tersor.sites.embeddings import Exchange
 from tests.sites.ranks import returned, run_ranks, wait_for_all
@@ -130,7 +131,7 @@ def cannot_connect(rank: int) -> tuple[str, str, float]:
 def test_a_rank_that_cannot_connect_says_so_and_keeps_nobody_waiting():
     peer, own = returned(run_ranks(cannot_connect, 2))
     assert (own[0], peer[0]) == ("ExchangeError", "ExchangeError")
-    assert "set-up of an exchange failed on rank 1" in own[1]
+    assert "the set-up failed on rank 1" in own[1]
     assert "connectFullMesh" in own[1]
     assert "rank 1 could not connect" in peer[1]
     assert max(own[2], peer[2]) < AT_ONCE_S
@@ -175,6 +176,29 @@ def test_a_mistake_of_one_rank_is_its_own_error_and_ends_the_others_at_once():
         assert name == NAMES.get(words, "SpecError")
     for words, (name, message, waited) in zip(MISTAKES, peers, strict=True):
         assert (name, waited < AT_ONCE_S) == ("ExchangeError", True), (words, message, waited)
+
+
+def codes_without_memory(rank: int, function: str) -> tuple[str, str, float]:
+    """Rank 0 has no memory to encode or decode with; return what this rank was told."""
+    exchange = made()
+
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("can't allocate memory: you tried to allocate 9 bytes")
+
+    if rank == 0:
+        setattr(all_to_all, function, refuse)
+    found = told(exchange, lambda exchange: [exchange(zeros(4)) for _ in range(2)])
+    wait_for_all(rank)
+    return found
+
+
+@pytest.mark.parametrize("function", ["encode_batch", "decode_batch"])
+def test_a_rank_without_memory_keeps_its_error_and_tells_the_other(function):
+    own, peer = returned(run_ranks(codes_without_memory, 2, function))
+    words = "can't allocate memory: you tried to allocate 9 bytes"
+    assert own[:2] == ("RuntimeError", words)
+    assert peer[0] == "ExchangeError"
+    assert peer[1].startswith(f"rank 0 failed: RuntimeError: {words}; this ended the ")
 
 
 def all_err(rank: int) -> list[torch.Tensor]:

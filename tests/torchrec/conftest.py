@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-import pytest
-
 from tests.sites import ranks
-from tests.sites.compiled import compile_kernels
 
 # doctest would import it, and make errors of torchrec's warnings
 collect_ignore_glob = ["models.py"]
@@ -15,9 +12,4 @@ if find_spec("torchrec") is None:
     collect_ignore_glob.append("test_*.py")
 else:
     # importing it takes seconds: once, and not once per rank
-    ranks._CONTEXT.set_forkserver_preload(["tests.torchrec.models"])
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _compiled() -> None:
-    compile_kernels()
+    ranks._CONTEXT.set_forkserver_preload(["tests.sites.preloaded", "tests.torchrec.models"])

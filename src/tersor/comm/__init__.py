@@ -4,6 +4,7 @@ Knows no site. Read ``group.py`` first, then ``all_to_all.py``; ``levels.py`` ha
 """
 
 from tersor.comm.agreement import (
+    check_distributed,
     check_same_everywhere,
     failure_announced,
     gathered,
@@ -27,6 +28,7 @@ __all__ = [
     "Transfer",
     "Turn",
     "Volume",
+    "check_distributed",
     "check_same_everywhere",
     "failure_announced",
     "gathered",

@@ -84,6 +84,12 @@ def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
+def check_distributed() -> None:
+    """Raise ``SpecError`` unless ``torch.distributed`` has been initialised."""
+    if not is_distributed():
+        raise SpecError("torch.distributed is not initialised; call init_process_group first")
+
+
 def gathered(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
     """Return the values of all ranks; a collective call.
 

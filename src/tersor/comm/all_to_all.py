@@ -97,30 +97,31 @@ class AllToAll:
         used = [codec for peer in codecs for codec in peer]
         lengths = [len(peer) for peer in outgoing]
         device = chunks[0].device if chunks else self.device
-        known = self._known_sizes(chunks, widths, rows, fixed_codec)
-        with self.group.guarded("agreement on the step"):
+        with self.group.abort_on_error():
+            known = self._known_sizes(chunks, widths, rows, fixed_codec)
             totals = (None, None) if known is None else _totals(*known, lengths)
             comparison = self.group.compare_turns(turn, *totals)
-        with self.group.guarded("encoding"), watch.phase("encode", device):
+        with self.group.abort_on_error(), watch.phase("encode", device):
             batch = encode_batch(chunks, used).completed()
         if known is None:
-            with self.group.guarded("exchange of sizes"), watch.phase("sizes", device):
+            with self.group.abort_on_error(), watch.phase("sizes", device):
                 comparison.check()
                 sizes, heads = self._exchange_heads(outgoing, used, batch.sizes, widths, device)
                 if rows is not None:
                     _check_rows(heads, rows)
         else:
             sizes, heads = known
-            with self.group.guarded("agreement on the step"), watch.phase("payload", device):
+            with self.group.abort_on_error(), watch.phase("payload", device):
                 comparison.check()
                 _check_fixed(used, batch.sizes, chunks)
-        with self.group.guarded("exchange of payloads"), watch.phase("payload", device):
+        with self.group.abort_on_error(), watch.phase("payload", device):
             send, receive = _totals(sizes, heads, lengths)
             _check_total(send, receive)
             received = torch.empty(sum(receive), dtype=torch.uint8, device=device)
             # that of no chunks is on the CPU
             payload = batch.buffer[: sum(send)].to(device)
-            operation = self.group.all_to_all(received, payload, receive, send)
+            with self.group.explained("exchange of payloads"):
+                operation = self.group.all_to_all(received, payload, receive, send)
         sent = [Volume(x.nbytes, size) for x, size in zip(chunks, sizes, strict=True)]
         return Transfer(self, operation, payload, received, heads, widths, sent, watch)
 
@@ -158,9 +159,10 @@ class AllToAll:
         send = [_NUM_FIELDS * len(peer) for peer in outgoing]
         receive = [_NUM_FIELDS * len(peer) for peer in widths]
         came = torch.empty(sum(receive), dtype=torch.int64, device=device)
-        self.group.all_to_all(came, sent, receive, send).wait()
-        # the host waits for a device here, and in ``Batch.completed`` where a codec has a second pass
-        numbers = torch.cat([sizes.to(device), came]).tolist()
+        with self.group.explained("exchange of sizes"):
+            self.group.all_to_all(came, sent, receive, send).wait()
+            # the host waits for a device here, and in ``Batch.completed`` where a codec has a second pass
+            numbers = torch.cat([sizes.to(device), came]).tolist()
         own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
         heads = [
             [self._checked(ChunkHeader(next(rest), next(rest), next(rest)), source, width)
@@ -216,7 +218,7 @@ class Transfer:
         group = self.wire.group
         with group.guarded("exchange of payloads"), self.watch.phase("payload", device):
             self.operation.wait()
-        with group.guarded("decoding"), self.watch.phase("decode", device):
+        with group.abort_on_error(), self.watch.phase("decode", device):
             return self._decoded()
 
     def _decoded(self) -> list[list[torch.Tensor]]:

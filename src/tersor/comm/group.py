@@ -8,8 +8,9 @@ travels while rows are encoded, and nothing of variable size is sent before it w
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,11 +21,17 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
-from tersor.comm.agreement import failure_announced, first_line, gathered
+from tersor.comm.agreement import (
+    check_same_everywhere,
+    failure_announced,
+    first_line,
+    gathered,
+)
 from tersor.errors import ExchangeError, TersorError
 
 _FAILURE: Final = "failure"
 _LEFT: Final = "left"
+_AGREEMENT: Final = "agreement on the step"
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +140,18 @@ class RankGroup:
         self._group: Any = None
         self._control: Any = None
         self._failures: Any = failures_of._failures if failures_of else None  # noqa: SLF001 - of its kind
-        with self._explained("set-up"):
-            self._connect(group, device, [list(part) for part in parts])
+        with failure_announced(group):
+            timeout = _timeout_of(group, device)
+        with self.explained("set-up"):
+            self._connect(group, timeout, [list(part) for part in parts])
 
     def _connect(
-        self, group: dist.ProcessGroup | None, device: torch.device, parts: list[list[int]]
+        self, group: dist.ProcessGroup | None, timeout: timedelta | None, parts: list[list[int]]
     ) -> None:
         """Join the new groups, and return when every rank has.
 
         A rank that left while another still connects would break its connecting.
         """
-        timeout = _timeout_of(group, device)
         new_group = partial(_new_group, group, parts, timeout)
         with failure_announced(group):
             self._group = new_group(dist.get_backend(group))
@@ -161,7 +169,7 @@ class RankGroup:
 
     def close(self) -> None:
         """Leave the group; what peers still wait for fails at once, and says that this rank left."""
-        if self._group is not None:
+        if self._group is not None and dist.is_initialized():
             self._say(_LEFT, f"{self._name} closed its exchange")
         self._leave()
 
@@ -171,9 +179,10 @@ class RankGroup:
         for operation in self._in_flight:
             operation.work = None
         if group is not None and dist.is_initialized():
-            dist.destroy_process_group(group)
-            if control is not group:
-                dist.destroy_process_group(control)
+            for one in dict.fromkeys((group, control)):
+                # torch refuses one that ended with the world it was made in
+                with suppress(ValueError):
+                    dist.destroy_process_group(one)
 
     @contextmanager
     def abort_on_error(self) -> Iterator[None]:
@@ -215,15 +224,30 @@ class RankGroup:
 
     @contextmanager
     def guarded(self, phase: str) -> Iterator[None]:
-        """Leave the group on any error, and say what the backend's error means."""
-        with self.abort_on_error(), self._explained(phase):
+        """Leave the group on any error, and say what the backend's error means.
+
+        For blocks that only talk to peers. What a rank computes by itself belongs in ``abort_on_error``
+        alone: an error there is its own.
+        """
+        with self.abort_on_error(), self.explained(phase):
             yield
 
     @contextmanager
-    def _explained(self, phase: str) -> Iterator[None]:
+    def explained(self, phase: str) -> Iterator[None]:
+        """Say what the backend's error means: a peer is gone, with its own words where it left any.
+
+        The block starts or waits for collectives and does nothing else.
+
+        Args:
+            phase: what a collective is for; the message goes on from "the".
+
+        Raises:
+            ExchangeError: a collective failed.
+        """
         try:
             yield
-        except TersorError:
+        except (TersorError, torch.OutOfMemoryError):
+            # no peer makes this device run out of memory
             raise
         except RuntimeError as error:
             # frames of torch hold the group, and a group that is held stays connected
@@ -232,8 +256,8 @@ class RankGroup:
             if words is not None:
                 raise ExchangeError(f"{words}; this ended the {phase} on {self._name}") from None
             raise ExchangeError(
-                f"the {phase} of an exchange failed on {self._name}: a peer left, "
-                f"failed or timed out; look for the first error of any rank ({first_line(error)})"
+                f"the {phase} failed on {self._name}: a peer left, failed or timed out; look for the "
+                f"first error of any rank ({first_line(error)})"
             ) from error
 
     def all_to_all(
@@ -261,6 +285,32 @@ class RankGroup:
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)
         return found.tolist()
 
+    def check_same(self, arguments: Mapping[str, object] | None, what: str) -> None:
+        """Raise ``SpecError`` unless all ranks give the same arguments; a collective call of their hosts.
+
+        A hash of 8 bytes goes to each rank; arguments follow only where ranks differ, to name the first
+        that does. ``what`` is as in ``check_same_everywhere``. A rank that could not make its arguments
+        gives None, and raises its own error when all ranks know.
+
+        Raises:
+            SpecError: a rank differs, or could not make its arguments.
+            ExchangeError: a peer failed.
+        """
+        text = repr([(name, repr(value)) for name, value in (arguments or {}).items()])
+        digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+        own = int.from_bytes(digest, "little", signed=True)
+        sent = torch.full((self.world_size,), own, dtype=torch.int64, device="cpu")
+        received = torch.empty_like(sent)
+        with self.explained("agreement on arguments"):
+            dist.all_to_all_single(received, sent, group=self._control)
+        # every rank sees one that differs from its own if any two do
+        if not received.ne(own).any():
+            return
+        if arguments is None:
+            gathered(None, self._control)
+        else:
+            check_same_everywhere(arguments, what, self._control)
+
     def _started(self, work: Any) -> InFlight:
         operation = InFlight(work)
         self._in_flight.add(operation)
@@ -282,9 +332,10 @@ class RankGroup:
         fields = [[*own, nbytes] for nbytes in send_nbytes or unknown]
         sent = torch.tensor(fields, dtype=torch.int64, device="cpu")
         received = torch.empty_like(sent)
-        operation = self._started(
-            dist.all_to_all_single(received, sent, group=self._control, async_op=True)
-        )
+        with self.explained(_AGREEMENT):
+            operation = self._started(
+                dist.all_to_all_single(received, sent, group=self._control, async_op=True)
+            )
         return TurnComparison(
             self, turn, list(receive_nbytes or unknown), sent, received, operation
         )
@@ -307,7 +358,8 @@ class TurnComparison:
         Raises:
             ExchangeError: a rank is at another one, or failed.
         """
-        self.operation.wait()
+        with self.group.explained(_AGREEMENT):
+            self.operation.wait()
         names = self.group.channels
         for rank, (channel, number, iteration, nbytes) in enumerate(self.received.tolist()):
             name = names[channel] if 0 <= channel < len(names) else f"unknown ({channel})"

@@ -87,9 +87,19 @@ class RankLevels:
     """This process among all ranks of a process group, on the levels of its place."""
 
     def __init__(
-        self, group: dist.ProcessGroup | None, ranks_per_node: int, device: torch.device
+        self,
+        group: dist.ProcessGroup | None,
+        ranks_per_node: int,
+        device: torch.device,
+        everyone: RankGroup | None = None,
     ) -> None:
         """Connect to the ranks of each level; a collective call.
+
+        Args:
+            group: whose ranks take part; None for all.
+            ranks_per_node: how many consecutive ranks share a node.
+            device: of the tensors that are sent.
+            everyone: all ranks of ``group``, where they are connected already.
 
         Raises:
             SpecError: nodes do not hold equally many.
@@ -99,21 +109,28 @@ class RankLevels:
         check_ranks_per_node(ranks_per_node, world_size)
         self.place = Place(dist.get_rank(group), world_size // ranks_per_node, ranks_per_node)
         members = dist.get_process_group_ranks(group or dist.group.WORLD)
-        self._groups: dict[str, RankGroup] = {}
-        levels: tuple[Level, ...] = ("all", "node", "across")
-        for level in levels if self.place.is_two_level else levels[:1]:
+        everyone = everyone or RankGroup(group, device, ())
+        self._groups: dict[str, RankGroup] = {"all": everyone}
+        levels: tuple[Literal["node", "across"], ...] = ("node", "across")
+        for level in levels if self.place.is_two_level else ():
             parts = _parts(members, ranks_per_node, level)
-            self._groups[level] = RankGroup(group, device, (), parts, self._groups.get("all"))
+            self._groups[level] = RankGroup(group, device, (), parts, everyone)
 
-    def run(self, exchange: Exchange[T]) -> T:
+    def run(self, exchange: Exchange[T], phase: str = "exchange") -> T:
         """Take part in an exchange that all ranks run.
+
+        An error of the exchange itself stays what it is, and the peers are told.
+
+        Args:
+            exchange: what this rank does.
+            phase: what messages call it, after "the".
 
         Raises:
             ExchangeError: a peer failed.
         """
         with ExitStack() as stack:
             for group in self._groups.values():
-                stack.enter_context(group.guarded("exchange of shards"))
+                stack.enter_context(group.abort_on_error())
             while True:
                 try:
                     step = next(exchange)
@@ -122,11 +139,12 @@ class RankLevels:
                     return found
                 group = self._groups[step.level]
                 start = group.all_gather if step.kind == "all_gather" else group.all_to_all
-                start(step.received.view(-1), step.sent.view(-1)).wait()
+                with group.explained(phase):
+                    start(step.received.view(-1), step.sent.view(-1)).wait()
 
-    def largest(self, numbers: Sequence[int]) -> list[int]:
+    def largest(self, numbers: Sequence[int], phase: str = "agreement") -> list[int]:
         """Return the largest of each number over all ranks; a collective call of their hosts."""
-        with self._groups["all"].guarded("agreement on weights"):
+        with self._groups["all"].guarded(phase):
             return self._groups["all"].largest(numbers)
 
     def close(self) -> None:
@@ -135,14 +153,12 @@ class RankLevels:
             group.close()
 
 
-def _parts(members: list[int], ranks_per_node: int, level: Level) -> list[list[int]]:
-    """Return the members that meet each other on a level."""
+def _parts(
+    members: list[int], ranks_per_node: int, level: Literal["node", "across"]
+) -> list[list[int]]:
+    """Return the members that meet each other in their nodes or across them."""
     nodes = [members[k : k + ranks_per_node] for k in range(0, len(members), ranks_per_node)]
-    if level == "node":
-        return nodes
-    if level == "across":
-        return [list(ranks) for ranks in zip(*nodes, strict=True)]
-    return [members]
+    return nodes if level == "node" else [list(ranks) for ranks in zip(*nodes, strict=True)]
 
 
 class LocalRanks:

@@ -104,6 +104,15 @@ def train(
     return losses
 
 
+def gradient_error(model: nn.Module, exact: nn.Module, rank: int) -> float:
+    """Return the relative error of the first step's gradient against that of another model."""
+    found = []
+    for one in (model, exact):
+        loss_of(one, rank, 0).backward()
+        found.append(torch.cat([p.grad.full_tensor().flatten() for p in one.parameters()]))
+    return float((found[0] - found[1]).norm() / found[1].norm())
+
+
 def whole(model: nn.Module) -> torch.Tensor:
     """Return all weights, exact, on every rank."""
     return torch.cat([p.full_tensor().detach().flatten().float() for p in model.parameters()])

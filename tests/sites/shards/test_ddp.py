@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from tersor.sites import shards
 from tests.sites.ranks import Failure, returned, run_ranks
-from tests.sites.shards.fsdp_rank import Net, loss_of, train
+from tests.sites.shards.fsdp_rank import Net, loss_of, message_of, train
 
 
 def _model(state: shards.DdpState | None) -> DistributedDataParallel:
@@ -111,3 +114,84 @@ def test_ranks_that_differ_or_nodes_that_are_uneven_are_refused():
         assert "give all ranks the same gradients" in found.message
     for found in run_ranks(_uneven, 4):
         assert "must divide the 4 ranks into equal nodes" in found.message
+
+
+def _with_one_wrong(rank: int, wrong: float) -> torch.Tensor:
+    """Rank 1 has one gradient that is not finite; return the averaged ones."""
+    model = _model(shards.DdpState(None, shards.Gradients(), 2))
+
+    def spoil(gradient: torch.Tensor) -> torch.Tensor:
+        spoiled = gradient.clone()
+        spoiled[3, 5] = wrong
+        return spoiled
+
+    if rank == 1:
+        model.module.blocks[0].up.weight.register_hook(spoil)
+    return _gradient(model, rank)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_reaches_the_mean_of_all_ranks(wrong):
+    found = returned(run_ranks(_with_one_wrong, 4, wrong))
+    spoiled = found[0].isnan()
+    # of 32 values that are transformed together
+    assert 1 <= spoiled.sum() <= 32
+    for one in found:
+        assert torch.equal(one.isnan(), spoiled)
+        assert torch.equal(one[~spoiled], found[0][~spoiled])
+        assert one[~spoiled].isfinite().all()
+    names = [name for name, x in Net().named_parameters() for _ in range(x.numel())]
+    hit = {name for name, is_spoiled in zip(names, spoiled, strict=True) if is_spoiled}
+    assert "blocks.0.up.weight" in hit
+
+
+def _closed(rank: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in ("used", "unused"):
+        state = shards.DdpState(None, shards.Gradients(), 2)
+        if name == "used":
+            state.mean(0, torch.ones(100), is_last=True)
+        for _ in range(2):
+            state.close()
+        found[name] = message_of(lambda: state.mean(0, torch.ones(100), is_last=True))  # noqa: B023
+        found[f"{name} groups"] = len(dist.distributed_c10d._world.pg_map)
+    return found
+
+
+def test_a_closed_state_has_left_its_groups_and_averages_nothing_more():
+    sentence = "ExchangeError: this shards.DdpState was closed before; make a new one"
+    for found in returned(run_ranks(_closed, 4)):
+        assert found == {
+            "used": sentence, "unused": sentence, "used groups": 1, "unused groups": 1
+        }  # fmt: skip
+
+
+def _loads_others(rank: int) -> list[str]:
+    state = shards.DdpState()
+    saved = state.state_dict()
+    wrong: list[dict[str, Any]] = [{**saved, "version": 1}, {}, {"step": 3, "buckets": {}}]
+    return [message_of(lambda one=one: state.load_state_dict(one)) for one in wrong]
+
+
+def _loads_a_peer_s(rank: int) -> list[str]:
+    state = shards.DdpState()
+    states: list[Any] = [None, None]
+    dist.all_gather_object(states, state.state_dict())
+    state.load_state_dict(states[rank])
+    other = shards.DdpState(None, shards.Gradients(nbits=8))
+    wrong = ((state, states[1 - rank]), (other, states[rank]))
+    return [
+        message_of(lambda one=one, saved=saved: one.load_state_dict(saved)) for one, saved in wrong
+    ]
+
+
+def test_a_state_of_another_rank_or_of_other_options_is_refused():
+    for rank, (peer, options) in enumerate(returned(run_ranks(_loads_a_peer_s, 2))):
+        assert f"its origin is rank {1 - rank} of 2" in peer
+        assert "nbits=4" in options
+        assert "nbits=8" in options
+
+
+def test_a_state_of_another_version_is_refused():
+    words = "SpecError: this is no state of shards.DdpState; give one of its state_dict()"
+    assert returned(run_ranks(_loads_others, 1)) == [[words] * 3]

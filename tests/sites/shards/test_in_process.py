@@ -134,10 +134,47 @@ def test_a_unit_without_gradients_is_left_alone() -> None:
     model[0].requires_grad_(False)
     local = LocalShards(model, [model[0], model], 2, 2, Weights(), Gradients())
     before = [p.detach().clone() for p in local.parameters()]
+    # decays every weight that has a gradient, be it zero
+    optimizer = torch.optim.AdamW(local.parameters(), lr=0.1, weight_decay=0.5)
     for rank in range(local.world_size):
         model(torch.ones(2, 4)).sum().backward()
         local.collect(rank)
     local.reduce()
     grads = [p.grad for p in local.parameters()]
     assert [grad is None for grad in grads] == [True, True, False, False]
-    assert torch.equal(before[0], local.parameters()[0])
+    optimizer.step()
+    local.gather()
+    for after in (local.parameters(), list(model.parameters())):
+        same = [torch.equal(x, y) for x, y in zip(before, after, strict=True)]
+        assert same == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ((0, 2), "num_nodes must be a whole number from 1 on, not 0"),
+        ((2, 1.5), "ranks_per_node must be a whole number from 1 on, not 1.5"),
+    ],
+)
+def test_numbers_of_ranks_are_checked(sizes, words):
+    model = torch.nn.Linear(2, 2)
+    with pytest.raises(SpecError, match=words):
+        LocalShards(model, [model], *sizes)
+
+
+def test_a_rank_that_is_not_there_is_refused():
+    model = torch.nn.Linear(2, 2)
+    local = LocalShards(model, [model], 2, 2)
+    with pytest.raises(SpecError, match="rank must be from 0 to 3, not 4"):
+        local.collect(4)
+
+
+def test_a_unit_that_no_rank_used_has_no_gradient_of_the_step_before():
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    local = LocalShards(model, list(model), 1, 2)
+    for used in (model, model[0]):
+        for rank in range(2):
+            used(torch.ones(1, 2)).sum().backward()
+            local.collect(rank)
+        local.reduce()
+    assert [p.grad is None for p in local.parameters()] == [False, False, True, True]

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.fsdp._fully_shard import _fsdp_common
-from torch.distributed.fsdp._fully_shard._fsdp_collectives import SymmMemAllGather
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives, _fsdp_common
 from torch.distributed.tensor import Shard
 
 from tersor.errors import SpecError
@@ -23,6 +22,7 @@ from tests.sites.shards.fsdp_rank import (
     Net,
     compressed,
     error_of,
+    gradient_error,
     loss_of,
     message_of,
     of_all,
@@ -31,6 +31,15 @@ from tests.sites.shards.fsdp_rank import (
     sharded,
     train,
 )
+
+HAS_SYMMETRIC_MEMORY = hasattr(_fsdp_collectives, "SymmMemAllGather")
+"""False in torch 2.11."""
+FINE = Gradients(nbits=8)
+"""Gradients whose error is far below that of a wrong divide factor."""
+MOST_ERROR = 0.05
+"""Of such a gradient, relative. A step of 8 bits is 1 / 127 of a group's largest value, about 4 times the root
+mean square; rounding errs by 1 / sqrt(12) of it, or 0.0091, in each of two hops. Averaged gradients partly
+cancel, which makes the share larger; dividing by 4 in place of 3 errs by 0.25."""
 
 
 @pytest.mark.parametrize(
@@ -87,7 +96,7 @@ def mixes(model: Net) -> None:
     model.blocks[1].up.to(torch.bfloat16)
 
 
-def of_models(rank: int) -> dict[str, str]:
+def of_models(rank: int) -> dict[str, Any]:
     found = {"not sharded": message_of(lambda: shards.compress(Net()))}
     found["not compressed"] = message_of(lambda: shards.restore(Net()))
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("across", "node"))
@@ -98,12 +107,14 @@ def of_models(rank: int) -> dict[str, str]:
     own = sharded(mesh=both, prepare=mixes) if rank == 1 else flat
     found["one rank"] = message_of(lambda: shards.compress(own, ranks_per_node=2))
     part = sharded(mesh=mesh["node"], prepare=mixes if rank == 1 else None)
-    found["one rank of a part"] = message_of(lambda: shards.compress(part, ranks_per_node=1))
+    found["one rank of a part"] = message_of(
+        lambda: shards.compress(part, gradients=FINE, ranks_per_node=1)
+    )
     if rank >= 2:
-        found["part"] = f"{train(part, rank, 1)[0]:.3f}"
+        found["part"] = gradient_error(part, sharded(mesh=mesh["node"]), rank)
         shards.restore(part)
-    model, _ = compressed(flat)
-    found["flattened"] = f"{train(model, rank, 1)[0]:.3f}"
+    model, _ = compressed(flat, gradients=FINE)
+    found["flattened"] = gradient_error(model, sharded(mesh=both), rank)
     shards.restore(model)
     found["fewer ranks"] = message_of(lambda: shards.compress(sharded(reshard_after_forward=2)))
     found["dtypes"] = message_of(lambda: shards.compress(sharded(prepare=mixes)))
@@ -137,27 +148,31 @@ def _on_other_ranks(mesh: Any) -> Net:
     return model
 
 
-def of_collectives(rank: int) -> dict[str, str]:
+def of_collectives(rank: int) -> dict[str, Any]:
     found = {}
     model = sharded()
     group = model.blocks[1]._get_fsdp_state()._fsdp_param_groups[0]
-    # as set_symm_mem_for_comm leaves it, which needs NCCL
-    group._all_gather_comm = SymmMemAllGather.__new__(SymmMemAllGather)
-    found["symmetric memory"] = message_of(lambda: shards.compress(model))
+    if HAS_SYMMETRIC_MEMORY:
+        # as set_symm_mem_for_comm leaves it, which needs NCCL
+        gather = _fsdp_collectives.SymmMemAllGather
+        group._all_gather_comm = gather.__new__(gather)
+        found["symmetric memory"] = message_of(lambda: shards.compress(model))
     other = sharded()
     other.blocks[0].set_allocate_memory_from_process_group_for_comm(True)
     found["memory of the group"] = message_of(lambda: shards.compress(other))
     model, _ = compressed()
-    found["symmetric memory later"] = message_of(model.set_symm_mem_for_comm)
+    if HAS_SYMMETRIC_MEMORY:
+        found["symmetric memory later"] = message_of(model.set_symm_mem_for_comm)
     found["twice"] = message_of(lambda: shards.compress(model))
     model.set_gradient_divide_factor(3.0)
     found["factor"] = message_of(lambda: loss_of(model, rank, 0).backward())
     shards.restore(model)
-    model, _ = compressed()
-    for module in (*model.blocks, model):
+    model, _ = compressed(gradients=FINE)
+    exact = sharded()
+    for module in (*model.blocks, model, *exact.blocks, exact):
         module.set_gradient_divide_factor(3.0)
         module.set_force_sum_reduction_for_comms(True)
-    found["sum"] = f"{train(model, rank, 1)[0]:.3f}"
+    found["sum"] = gradient_error(model, exact, rank)
     shards.restore(model)
     model, _ = compressed()
     optimizer = optimizer_of(model)
@@ -238,22 +253,24 @@ def four_ranks() -> list[dict[str, Any]]:
             "hsdp",
             (
                 "blocks.0 is sharded on a mesh of two dimensions, whose all-reduce FSDP does itself; give "
-                "fully_shard a mesh of one dimension, mesh._flatten(), and compress the number of "
-                "ranks_per_node"
+                "fully_shard a mesh of one dimension, mesh._flatten(), and pass "
+                "ranks_per_node=N to shards.compress"
             ),
         ),
         (
             "fewer ranks",
             (
                 "blocks.0 is resharded to fewer ranks after forward; give fully_shard "
-                "reshard_after_forward=True or False, and compress Weights(reference='node')"
+                "reshard_after_forward=True or False, and pass Weights(reference='node') to "
+                "shards.compress"
             ),
         ),
         (
             "dtypes",
             (
                 "blocks.1 gathers parameters of several dtypes, bfloat16 and float32, as bytes; give "
-                "fully_shard a MixedPrecisionPolicy with a param_dtype, or compress weights=None"
+                "fully_shard a MixedPrecisionPolicy with a param_dtype, or pass weights=None to "
+                "shards.compress"
             ),
         ),
         (
@@ -290,12 +307,12 @@ def test_all_ranks_hear_of_the_one_that_cannot(four_ranks):
 def test_models_on_other_ranks_are_not_disturbed(four_ranks):
     for found in of_all(four_ranks, "of_models")[2:]:
         assert found["one rank of a part"] == "nothing was raised"
-        assert float(found["part"]) > 0
+        assert 0 < found["part"] < MOST_ERROR
 
 
 def test_a_flattened_mesh_is_compressed(four_ranks):
     for found in of_all(four_ranks, "of_models"):
-        assert float(found["flattened"]) > 0
+        assert 0 < found["flattened"] < MOST_ERROR
 
 
 @pytest.mark.parametrize(
@@ -330,6 +347,8 @@ def test_a_flattened_mesh_is_compressed(four_ranks):
     ],
 )
 def test_collectives_that_cannot_be_compressed(four_ranks, name, words):
+    if name.startswith("symmetric memory") and not HAS_SYMMETRIC_MEMORY:
+        pytest.skip("this torch has no set_symm_mem_for_comm")
     for found in of_all(four_ranks, "of_collectives"):
         assert found[name].replace("blocks.0 stay", "the root module stay").startswith(words)
 
@@ -337,7 +356,7 @@ def test_collectives_that_cannot_be_compressed(four_ranks, name, words):
 def test_a_divide_factor_works_as_the_refusal_says(four_ranks):
     for found in of_all(four_ranks, "of_collectives"):
         assert "call model.set_force_sum_reduction_for_comms(True)" in found["factor"]
-        assert float(found["sum"]) > 0
+        assert 0 < found["sum"] < MOST_ERROR
 
 
 def test_ranks_with_different_arguments_are_refused_at_once(four_ranks):
@@ -356,7 +375,7 @@ def test_ranks_with_different_arguments_are_refused_at_once(four_ranks):
 def test_states_of_other_models_are_refused(four_ranks):
     for found in of_all(four_ranks, "of_states"):
         for name in ("other state", "other modules"):
-            assert found[name] == (
+            assert found[name].startswith(
                 "SpecError: this state is of a model that was compressed in another way; load it "
                 "into one that was compressed with the same arguments on as many ranks"
             )

@@ -228,12 +228,25 @@ def test_an_error_of_the_model_stays_what_it_is():
         ({"accumulation": 0}, "at least one part"),
         ({"scheme": "4bit"}, "scheme must be one of exact, direct"),
         ({"ranks": 6, "ranks_per_node": 4}, "6 ranks cannot be nodes of 4 each"),
-        ({"ranks": 3}, "cannot be computed in 1 equal parts"),
+        ({"ranks": 3}, "a batch of 8 cannot be shared by 3 ranks; choose a multiple of them"),
+        ({"ranks": 0}, "there must be at least one rank, not 0"),
+        ({"scheme": "both"}, "one rank exchanges nothing that both could compress; start several"),
+        ({"ranks_per_node": 2}, "1 ranks cannot be nodes of 2 each"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(options, words):
     with pytest.raises(SpecError, match=words):
         GptRun(config(**options), SOURCE)
+
+
+def refused_nodes(rank: int) -> None:
+    GptRun(config(ranks_per_node=3), SOURCE)
+
+
+def test_processes_that_are_no_whole_nodes_are_refused() -> None:
+    for failure in run_ranks(refused_nodes, 2):
+        assert failure.name == "SpecError"
+        assert failure.message.startswith("2 ranks cannot be nodes of 3 each; give a number")
 
 
 @pytest.mark.gpu

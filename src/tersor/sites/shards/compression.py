@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -24,7 +25,14 @@ from tersor.comm import RankLevels
 from tersor.errors import SpecError
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.options import Gradients, Weights
-from tersor.sites.shards.state import State, Stateful, joined, load_parts
+from tersor.sites.shards.state import (
+    State,
+    Stateful,
+    joined,
+    load_parts,
+    with_origin,
+    without_origin,
+)
 from tersor.sites.shards.stats import ShardStats
 from tersor.sites.shards.watch import WeightWatch
 from tersor.sites.shards.weights import Change, WeightGather
@@ -69,6 +77,8 @@ class ShardCompression:
         self._watch = WeightWatch([group for _, group in self._units])
         self._agreed = [Change.EDIT] * len(self._units)
         self._asked: set[int] = set()
+        self._is_step_counted = False
+        self._stepped: set[int] = set()
         self._stack = ExitStack()
         for k, (module, _) in enumerate(self._units):
             if weights:
@@ -77,12 +87,21 @@ class ShardCompression:
             if gradients:
                 module.set_custom_reduce_scatter(_Scatter(self, k))
                 self._stack.callback(module.set_custom_reduce_scatter, DefaultReduceScatter())
-        self._stack.callback(register_optimizer_step_pre_hook(self._before_step).remove)
-        self._stack.callback(register_optimizer_step_post_hook(self._after_step).remove)
+        for register, method in (
+            (register_optimizer_step_pre_hook, self._before_step),
+            (register_optimizer_step_post_hook, self._after_step),
+        ):
+            self._stack.callback(weakref.finalize(self, register(_weak(method)).remove))
+
+    @property
+    def ranks_per_node(self) -> int:
+        """How many consecutive ranks share a node: what ``"auto"`` found."""
+        return self._levels.place.ranks_per_node
 
     def all_gather(self, unit: int, x: torch.Tensor, out: torch.Tensor) -> None:
         """Gather the weights of one module; called by FSDP."""
         gather, traffic = self._gathers[unit], self.stats.weights
+        self._is_step_counted = False
         is_new = gather.is_new
         change = Change.EDIT if is_new and _is_in_backward() else self._change_of(unit)
         self.stats.num_full_gathers += change is Change.EDIT and gather.options.differences
@@ -90,7 +109,7 @@ class ShardCompression:
         exchange = gather.all_gather(x, out, change)
         self._levels.run(traffic.counted(exchange, self._levels.place, x.device))
         if gather.errors:
-            traffic.errors.update({level: float(x) for level, x in gather.errors.items()})
+            traffic.errors.update({level: float(e) for level, e in gather.errors.items()})
         self._watch.gathered(unit)
 
     def reduce_scatter(self, unit: int, x: torch.Tensor, out: torch.Tensor, op: Any) -> None:
@@ -101,13 +120,14 @@ class ShardCompression:
                 "model.set_force_sum_reduction_for_comms(True) where a divide factor is set"
             )
         scatter, traffic = self._scatters[unit], self.stats.gradients
+        self._is_step_counted = False
         scatter.errors = {} if self._measures() else None
         exchange = scatter.reduce_scatter(x, out)
         self._levels.run(traffic.counted(exchange, self._levels.place, x.device))
         if op == dist.ReduceOp.AVG:
             out.div_(self._levels.place.world_size)
         if scatter.errors:
-            traffic.errors.update({level: float(x) for level, x in scatter.errors.items()})
+            traffic.errors.update({level: float(e) for level, e in scatter.errors.items()})
 
     def memory_for(
         self, unit: int, size: int, dtype: torch.dtype, device: torch.device
@@ -121,7 +141,7 @@ class ShardCompression:
     def _change_of(self, unit: int) -> Change:
         """Return what all ranks do with a module: they agree once per pass over the model.
 
-        Weights do not change between forward and backward, so nothing is asked there.
+        Nothing is asked in backward, which computes with what forward gathered.
         """
         if _is_in_backward():
             return Change.NONE
@@ -129,23 +149,34 @@ class ShardCompression:
             self._asked.clear()
             own = [
                 Change.EDIT if self._gathers[k].is_new else change
-                for k, change in enumerate(self._watch.changes())
+                for k, change in enumerate(self._watch.ask())
             ]
             self._agreed = [Change(x) for x in self._levels.largest(own)]
+        elif self._watch.is_edited_since_asked(unit):
+            raise SpecError(
+                f"the weights of {name_of(self.model, self._units[unit][0])} were changed after the pass "
+                "over the model had begun; change them before it, or call compression.mark_edit() on all "
+                "ranks after the change"
+            )
         self._asked.add(unit)
         change, self._agreed[unit] = self._agreed[unit], Change.NONE
         return change
 
-    def _before_step(self, *_: Any) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        params = (p for group in optimizer.param_groups for p in group["params"])
+        # now: a step may drop gradients
+        self._stepped = {id(p) for p in params if p.grad is not None}
         self._watch.before_step()
 
     def _after_step(self, *_: Any) -> None:
-        if self._watch.after_step():
+        if self._watch.after_step(self._stepped):
             self._begin_step()
 
     def _begin_step(self) -> None:
+        """Count a step, unless it is that of one more optimizer after the same backward."""
         self._asked.clear()
-        self.stats.num_steps += 1
+        self.stats.num_steps += not self._is_step_counted
+        self._is_step_counted = True
         for module, group in self._units:
             if self.weights and group.is_unsharded:
                 raise SpecError(
@@ -157,9 +188,15 @@ class ShardCompression:
 
     def mark_step(self) -> None:
         """Take what changed the weights for a step: for loops without an optimizer of torch."""
-        self._watch.before_step()
-        self._watch.mark()
+        self._watch.mark_step()
         self._begin_step()
+
+    def mark_edit(self) -> None:
+        """Let ranks agree anew before the next gather; all of them call it.
+
+        Needed only after weights were changed in the middle of a pass over the model, such as by a hook.
+        """
+        self._asked.clear()
 
     def _parts(self) -> dict[str, Stateful]:
         gathers: dict[str, Stateful] = {f"gathers.{k}": x for k, x in self._gathers.items()}
@@ -168,16 +205,25 @@ class ShardCompression:
     def state_dict(self) -> State:
         """Return this rank's state: a training that loads it goes on as if it had not stopped."""
         changes = torch.tensor([int(change) for change in self._watch.changes()])
-        return {"changes": changes, **joined(self._parts())}
+        return with_origin(self._origin(), {"changes": changes, **joined(self._parts())})
+
+    def _origin(self) -> str:
+        place = self._levels.place
+        return (
+            f"rank {place.rank} of {place.world_size}, {place.ranks_per_node} per node, with "
+            f"weights={self.weights}, gradients={self.gradients}"
+        )
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from a state of this rank; call it after the model's own state is loaded.
 
         Raises:
-            SpecError: the state is of other modules or options.
+            SpecError: the state is of another rank, of other modules or of other options.
         """
-        load_parts(self._parts(), {key: x for key, x in state.items() if key != "changes"})
-        self._watch.loaded(state["changes"].tolist())
+        own = without_origin(self._origin(), state)
+        changes = own.pop("changes")
+        load_parts(self._parts(), own)
+        self._watch.loaded(changes.tolist())
         self._asked.clear()
 
     def restore(self) -> None:
@@ -223,6 +269,18 @@ class _Scatter(ReduceScatter):
     ) -> None:
         del group, async_op
         self._compression.reduce_scatter(self._unit, input_tensor, output_tensor, op)
+
+
+def _weak(method: Callable[..., None]) -> Callable[..., None]:
+    """Return a hook that calls a method as long as its object is there, and does not keep it there."""
+    reference = weakref.WeakMethod(method)
+
+    def hook(*args: Any) -> None:
+        found = reference()
+        if found is not None:
+            found(*args)
+
+    return hook
 
 
 def _is_in_backward() -> bool:

@@ -1,6 +1,6 @@
 """Gradients of DistributedDataParallel in few bits, by a communication hook.
 
-Annotations are no texts here: DDP compares those of a hook with its own classes.
+This module does not postpone annotations: DDP compares those of a hook with its own classes.
 """
 
 from typing import Any, Final
@@ -12,20 +12,21 @@ from tersor.comm import (
     Exchange,
     Place,
     RankLevels,
+    check_distributed,
     check_same_everywhere,
-    is_distributed,
 )
 from tersor.division import ceil_div
-from tersor.errors import SpecError
+from tersor.errors import ExchangeError, SpecError
 from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.hop import new_hop
 from tersor.sites.shards.nodes import RanksPerNode, found_ranks_per_node
 from tersor.sites.shards.options import Gradients, seed_of
+from tersor.sites.shards.state import check_origin
 from tersor.sites.shards.stats import ShardStats
 
 _DEFAULT: Final = Gradients()
-_STATE_VERSION: Final = 1
+_STATE_VERSION: Final = 2
 _LAST_HOP: Final = 2
 """Tells its seeds from those of the hops before it."""
 
@@ -57,8 +58,7 @@ class DdpState:
             SpecError: ranks give different arguments, or nodes do not hold equally many.
             ExchangeError: a rank is gone.
         """
-        if not is_distributed():
-            raise SpecError("torch.distributed is not initialised; call init_process_group first")
+        check_distributed()
         arguments = {"gradients": gradients, "ranks_per_node": ranks_per_node}
         check_same_everywhere(arguments, "shards.DdpState", process_group)
         self.gradients = gradients
@@ -66,6 +66,7 @@ class DdpState:
         self._group = process_group
         self._ranks_per_node = found_ranks_per_node(ranks_per_node, process_group)
         self._levels: RankLevels | None = None
+        self._is_closed = False
         self._step = 0
         self._means: dict[int, BucketMean] = {}
         self._saved: dict[int, dict[str, Any]] = {}
@@ -74,8 +75,10 @@ class DdpState:
         """Replace a flat bucket of gradients by the mean over all ranks; a collective call.
 
         Raises:
-            ExchangeError: a peer failed.
+            ExchangeError: a peer failed, or this state was closed.
         """
+        if self._is_closed:
+            raise ExchangeError("this shards.DdpState was closed before; make a new one")
         if self._levels is None:
             self._levels = RankLevels(self._group, self._ranks_per_node, gradients.device)
         known = self._means.get(index)
@@ -88,7 +91,7 @@ class DdpState:
         known.scatter.step = self._step
         traffic = self.stats.gradients
         exchange = traffic.counted(known.all_reduce(gradients), known.place, gradients.device)
-        self._levels.run(exchange)
+        self._levels.run(exchange, "mean of gradients")
         if is_last:
             self._step += 1
             self.stats.num_steps += 1
@@ -97,21 +100,28 @@ class DdpState:
         """Return this rank's state: a training that loads it goes on with the next seeds."""
         means = self._means.items()
         saved = {k: {"numel": one.numel, **one.scatter.state_dict()} for k, one in means}
-        return {"version": _STATE_VERSION, "step": self._step, "buckets": saved}
+        version = {"version": _STATE_VERSION, "origin": self._origin()}
+        return {**version, "step": self._step, "buckets": saved}
+
+    def _origin(self) -> str:
+        rank, world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
+        return f"rank {rank} of {world_size}, with gradients={self.gradients}"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a state of this rank.
 
         Raises:
-            SpecError: it is not one.
+            SpecError: it is not one, or one of another rank or of other options.
         """
         if state.get("version") != _STATE_VERSION:
             raise SpecError("this is no state of shards.DdpState; give one of its state_dict()")
+        check_origin(state["origin"], self._origin())
         self._step, self._saved = state["step"], dict(state["buckets"])
         self._means.clear()
 
     def close(self) -> None:
         """Leave the other ranks; what follows fails."""
+        self._is_closed = True
         if self._levels is not None:
             self._levels.close()
 

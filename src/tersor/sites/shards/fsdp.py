@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -9,13 +10,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from tersor.comm import RankLevels, check_same_everywhere, failure_announced
+from tersor.comm import RankLevels, check_distributed, check_same_everywhere, failure_announced
 from tersor.errors import SpecError
 from tersor.sites.shards.compression import ATTRIBUTE, ShardCompression, name_of
 from tersor.sites.shards.nodes import RanksPerNode, found_ranks_per_node
 from tersor.sites.shards.options import Gradients, Weights
+from tersor.sites.shards.warm_up import warm_up
 
 _DEFAULT_WEIGHTS, _DEFAULT_GRADIENTS = Weights(), Gradients()
+_log = logging.getLogger("tersor")
 
 
 def compress(
@@ -45,23 +48,67 @@ def compress(
             arguments.
         ExchangeError: a rank is gone.
     """
-    if not (dist.is_available() and dist.is_initialized()):
-        raise SpecError("torch.distributed is not initialised; call init_process_group first")
+    check_distributed()
     group = _first_process_group(model)
     with failure_announced(group):
+        _check_types(model, weights, gradients, error_every)
         units = _checked_units(model, weights)
+        _warm_up(units, weights, gradients)
     arguments = {
         "weights": weights,
         "gradients": gradients,
         "ranks_per_node": ranks_per_node,
+        "error_every": error_every,
         "modules": [name_of(model, module) for module, _ in units],
+        "shapes": [_described(group) for _, group in units],
     }
     check_same_everywhere(arguments, "shards.compress(model)", group)
     num_ranks = found_ranks_per_node(ranks_per_node, group)
     levels = RankLevels(group, num_ranks, units[0][1].device)
+    _tell_of_unsharded(model, units)
     compression = ShardCompression(model, weights, gradients, levels, units, error_every)
     setattr(model, ATTRIBUTE, compression)
     return compression
+
+
+def _check_types(model: object, weights: object, gradients: object, error_every: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise SpecError(f"a model to compress is an nn.Module, not {type(model).__name__}")
+    for name, kind, value in (("weights", Weights, weights), ("gradients", Gradients, gradients)):
+        if not isinstance(value, kind | None):
+            raise SpecError(f"{name} must be {kind.__name__}(...) or None, not {value!r}")
+    if type(error_every) is not int or error_every < 0:
+        raise SpecError(f"error_every must be a whole number from 0 on, not {error_every!r}")
+
+
+def _tell_of_unsharded(model: nn.Module, units: list[tuple[FSDPModule, Any]]) -> None:
+    """Warn of parameters that no sharded module has: nothing of them will be compressed."""
+    known = {id(one.sharded_param) for _, group in units for one in group.fsdp_params}
+    others = [name for name, p in model.named_parameters() if id(p) not in known]
+    if others:
+        _log.warning(
+            "%d parameters of this model are not sharded, the first is %s: they are not compressed; call "
+            "fully_shard on all modules before shards.compress",
+            len(others),
+            others[0],
+        )
+
+
+def _warm_up(
+    units: list[tuple[FSDPModule, Any]], weights: Weights | None, gradients: Gradients | None
+) -> None:
+    for _, group in units:
+        for one in group.fsdp_params:
+            param_dtype = group.mp_policy.param_dtype or one.sharded_param.dtype
+            reduce_dtype = group.mp_policy.reduce_dtype or param_dtype
+            warm_up(weights, gradients, param_dtype, reduce_dtype, group.device)
+
+
+def _described(group: Any) -> list[tuple[Any, ...]]:
+    """Return what ranks must have in common of a group's parameters."""
+    policy = group.mp_policy
+    dtypes = policy.param_dtype, policy.reduce_dtype
+    return [(tuple(one._orig_size), one.sharded_param.dtype, *dtypes) for one in group.fsdp_params]  # noqa: SLF001
 
 
 def restore(model: nn.Module) -> None:
@@ -107,9 +154,9 @@ def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDP
     return units
 
 
-def _first_process_group(model: nn.Module) -> dist.ProcessGroup | None:
+def _first_process_group(model: object) -> dist.ProcessGroup | None:
     """Return whom ranks ask for their arguments: those of the first sharded module, or all."""
-    for module in model.modules():
+    for module in model.modules() if isinstance(model, nn.Module) else ():
         for group in parameter_groups(module) if isinstance(module, FSDPModule) else ():
             found: dist.ProcessGroup = group._all_gather_process_group  # noqa: SLF001
             return found
@@ -129,12 +176,12 @@ def _check_group(name: str, group: Any, weights: Weights | None) -> None:
     if group._is_hsdp:  # noqa: SLF001
         raise SpecError(
             f"{name} is sharded on a mesh of two dimensions, whose all-reduce FSDP does itself; give "
-            "fully_shard a mesh of one dimension, mesh._flatten(), and compress the number of ranks_per_node"
+            "fully_shard a mesh of one dimension, mesh._flatten(), and pass ranks_per_node=N to shards.compress"
         )
     if group.post_forward_mesh_info not in (None, group.mesh_info):
         raise SpecError(
             f"{name} is resharded to fewer ranks after forward; give fully_shard "
-            "reshard_after_forward=True or False, and compress Weights(reference='node')"
+            "reshard_after_forward=True or False, and pass Weights(reference='node') to shards.compress"
         )
     comms = type(group._all_gather_comm).__name__, type(group._reduce_scatter_comm).__name__  # noqa: SLF001
     for comm in comms:
@@ -147,7 +194,7 @@ def _check_group(name: str, group: Any, weights: Weights | None) -> None:
     if weights is not None and len(dtypes) > 1:
         raise SpecError(
             f"{name} gathers parameters of several dtypes, {_listed(dtypes)}, as bytes; give fully_shard "
-            "a MixedPrecisionPolicy with a param_dtype, or compress weights=None"
+            "a MixedPrecisionPolicy with a param_dtype, or pass weights=None to shards.compress"
         )
 
 

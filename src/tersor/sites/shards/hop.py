@@ -15,6 +15,7 @@ from tersor.kernels.group import (
 )
 from tersor.kernels.group.layout import SCALE_NBYTES, payload_nbytes
 from tersor.kernels.transform.reference import ORDER
+from tersor.sites.shards.options import CODED_BITS
 
 
 class Hop(Protocol):
@@ -95,10 +96,12 @@ class Coded:
         group = used_group(size, group)
         num_groups = ceil_div(size, group)
         split = SCALE_NBYTES * num_rows * num_groups
-        nbytes = num_rows * coded_nbytes(size, nbits, group)
+        stop = num_rows * coded_nbytes(size, nbits, group)
+        # the scales of every peer begin at a whole float32
+        nbytes = ceil_div(stop, SCALE_NBYTES) * SCALE_NBYTES
         buffer = torch.empty(num_peers, nbytes, dtype=torch.uint8, device=device)
         scales = buffer[:, :split].view(torch.float32).unflatten(1, (num_rows, num_groups))
-        data = buffer[:, split:].unflatten(1, (num_rows, num_groups * group * nbits // 8))
+        data = buffer[:, split:stop].unflatten(1, (num_rows, num_groups * group * nbits // 8))
         return cls(buffer, scales, data, shape, nbits, group)
 
     def with_peers(self, num_peers: int) -> Coded:
@@ -194,6 +197,6 @@ def new_hop(
     shape: tuple[int, int, int], nbits: int, group: int, dtype: torch.dtype, device: torch.device
 ) -> Hop:
     """Return a buffer for values of ``dtype`` that travel with ``nbits`` each."""
-    if nbits in (4, 8):
+    if nbits in CODED_BITS:
         return Coded.empty(shape, nbits, group, device)
     return Plain.empty(shape, torch.bfloat16 if nbits == 16 else dtype, device)

@@ -12,7 +12,14 @@ from tersor.division import ceil_div
 from tersor.errors import SpecError
 from tersor.sites.shards.gradients import GradientScatter
 from tersor.sites.shards.options import Gradients, Weights
-from tersor.sites.shards.state import State, Stateful, joined, load_parts
+from tersor.sites.shards.state import (
+    State,
+    Stateful,
+    joined,
+    load_parts,
+    with_origin,
+    without_origin,
+)
 from tersor.sites.shards.stats import ShardStats
 from tersor.sites.shards.weights import Change, WeightGather
 
@@ -34,7 +41,8 @@ class LocalShards:
 
     Attributes:
         model: holds the weights that are computed with.
-        stats: what the first rank would have received.
+        stats: what the first rank would have received of gradients and in the forward pass. Real ranks that
+            reshard gather weights once more before backward, within the node if there is a reference.
     """
 
     def __init__(
@@ -47,7 +55,7 @@ class LocalShards:
         gradients: Gradients | None = None,
         param_dtype: torch.dtype | None = None,
     ) -> None:
-        """Take a model up.
+        """Share a model's weights out among the ranks.
 
         Args:
             model: whole, on one device.
@@ -60,10 +68,17 @@ class LocalShards:
                 the model is cast to it. Gradients travel in the dtype that the model had.
 
         Raises:
-            SpecError: weights belong to no unit.
+            SpecError: weights belong to no unit, or there is no rank.
         """
+        for name, number in (("num_nodes", num_nodes), ("ranks_per_node", ranks_per_node)):
+            if type(number) is not int or number < 1:
+                raise SpecError(f"{name} must be a whole number from 1 on, not {number!r}")
         self.model, self.stats = model, ShardStats()
         self._ranks = LocalRanks(num_nodes, ranks_per_node)
+        self._origin = (
+            f"all ranks of {num_nodes} nodes, {ranks_per_node} per node, with "
+            f"weights={weights}, gradients={gradients}"
+        )
         self.world_size = len(self._ranks.places)
         self._units = [
             _Unit(parameters, self._ranks, number, weights, gradients)
@@ -80,7 +95,13 @@ class LocalShards:
         return [owners[id(p)] for p in self.model.parameters()]
 
     def collect(self, rank: int) -> None:
-        """Take the gradients that one rank computed, and clear them."""
+        """Take the gradients that one rank computed, and clear them.
+
+        Raises:
+            SpecError: there is no such rank.
+        """
+        if rank not in range(self.world_size):
+            raise SpecError(f"rank must be from 0 to {self.world_size - 1}, not {rank!r}")
         for unit in self._units:
             unit.collect(rank)
 
@@ -105,7 +126,7 @@ class LocalShards:
 
     def state_dict(self) -> State:
         """Return what a training needs to go on as if it had not stopped; without the weights."""
-        return joined(self._parts())
+        return with_origin(self._origin, joined(self._parts()))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from a state; the weights of ``parameters()`` have been loaded by then.
@@ -113,7 +134,7 @@ class LocalShards:
         Raises:
             SpecError: the state is of other ranks, units or options.
         """
-        load_parts(self._parts(), state)
+        load_parts(self._parts(), without_origin(self._origin, state))
         self.gather(Change.NONE)
 
 
@@ -199,6 +220,8 @@ class _Unit:
                 "ranks have gradients of different parameters; let all of them use the same"
             )
         if not present:
+            for own in self._own:
+                own.grad = None
             return
         total = self._reduced([x for _, x in every], stats)
         grads = {k: torch.empty_like(self._own[k]) for k in present}
@@ -228,6 +251,7 @@ class _Unit:
         if not self._gathers:
             torch._foreach_copy_(list[torch.Tensor](self.used), list[torch.Tensor](self._own))
             return
+        stats.num_full_gathers += change is Change.EDIT and self._gathers[0].options.differences
         flat = self._flat(self._own).to(self.used[0].dtype)
         outs = [x.memory_for(flat.numel(), flat.dtype, flat.device) for x in self._gathers]
         exchanges = [

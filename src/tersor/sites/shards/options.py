@@ -12,7 +12,9 @@ from tersor.kernels.transform.reference import ORDER
 Bits = Literal[4, 8, 16, 32]
 """Bits per value: codes with a scale per group (4, 8), bfloat16 (16), or values as they are (32)."""
 
-_CODED: Final = (4, 8)
+CODED_BITS: Final = (4, 8)
+"""Bits per value that need a scale per group."""
+
 _GRADIENT_BITS: Final = (4, 8, 16, 32)
 
 
@@ -44,7 +46,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         """Refuse impossible options."""
-        if self.nbits not in _CODED:
+        if self.nbits not in CODED_BITS:
             raise SpecError(f"nbits of weights must be 4 or 8, not {self.nbits!r}")
         check_group(self.group)
         _check_choice("reference", self.reference, ("whole", "node"))

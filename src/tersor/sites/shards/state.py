@@ -3,13 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 from tersor.errors import SpecError
 
 State = dict[str, torch.Tensor]
+_OTHER_STATE: Final = (
+    "this state is of a model that was compressed in another way; load it into one that was compressed "
+    "with the same arguments on as many ranks"
+)
+_ORIGIN: Final = "origin"
+
+
+def with_origin(origin: str, state: State) -> State:
+    """Return a state that says whose it is."""
+    return {_ORIGIN: torch.tensor(list(origin.encode()), dtype=torch.uint8), **state}
+
+
+def without_origin(origin: str, state: Mapping[str, torch.Tensor]) -> State:
+    """Return a state without what ``with_origin`` added.
+
+    Raises:
+        SpecError: it is the state of another rank, or of other arguments.
+    """
+    rest = dict(state)
+    found = bytes(rest.pop(_ORIGIN, torch.empty(0, dtype=torch.uint8)).tolist()).decode()
+    check_origin(found, origin)
+    return rest
+
+
+def check_origin(found: str, own: str) -> None:
+    """Raise ``SpecError`` unless a state is of this rank and of its options."""
+    if found != own:
+        raise SpecError(f"{_OTHER_STATE}; its origin is {found or 'unknown'}, this is {own}")
 
 
 class Stateful(Protocol):
@@ -40,10 +68,7 @@ def load_parts(parts: Mapping[str, Stateful], state: Mapping[str, torch.Tensor])
         SpecError: the state is of other parts.
     """
     if {_owner(key, parts) for key in state} != set(parts):
-        raise SpecError(
-            "this state is of a model that was compressed in another way; load it into one that was "
-            "compressed with the same arguments on as many ranks"
-        )
+        raise SpecError(_OTHER_STATE)
     for name, part in parts.items():
         prefix = f"{name}."
         own = {key.removeprefix(prefix): x for key, x in state.items() if key.startswith(prefix)}

@@ -9,6 +9,7 @@ import torch
 
 from tersor.comm import Collective, Exchange, Place
 from tersor.comm.levels import Level
+from tersor.errors import SpecError
 from tersor.sites.shards.gather import gather_rows
 from tersor.sites.shards.gradients import relative_error
 from tersor.sites.shards.hop import Coded
@@ -38,14 +39,14 @@ class WeightGather:
         """[num_rows, size]: of every rank, or of those with this rank's place in their nodes."""
         self._own: torch.Tensor | None = None
         """This rank's row, apart: FSDP writes the weights there before it gathers."""
-        self._is_loaded = False
+        self._is_loaded = self._has_gathered = False
         self.errors: dict[str, torch.Tensor] | None = None
         """Filled with the relative error of this rank's weights, while it is not None."""
 
     @property
     def is_new(self) -> bool:
         """True if weights have not been gathered yet."""
-        return self._own is None
+        return self._own is None if self.options.differences else not self._has_gathered
 
     def memory_for(self, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Return memory for all weights, flat: the reference itself where it is of all ranks.
@@ -60,7 +61,9 @@ class WeightGather:
         num_rows = self.place.world_size if self._is_whole else self.place.num_nodes
         known = self._reference
         if known is None or (known.shape[1], known.dtype, known.device) != (size, dtype, device):
-            known = torch.empty(num_rows, size, dtype=dtype, device=device)
+            # what is made in an evaluation is written to in later steps
+            with torch.inference_mode(False):
+                known = torch.empty(num_rows, size, dtype=dtype, device=device)
             self._reference, self._own = known, None
         return known
 
@@ -74,6 +77,7 @@ class WeightGather:
         """
         # backward gathers what forward did, rounded in the same way
         self.step += change is not Change.NONE
+        self._has_gathered = True
         if not self.options.differences:
             sent = self._coded(x)
             sent.write(x.view(1, 1, -1), self._seed(), hadamard=False)
@@ -84,7 +88,8 @@ class WeightGather:
         row = self.place.rank if self._is_whole else self.place.node
         reference = self._reference_for(x.numel(), x.dtype, x.device)
         if self._own is None or change is Change.EDIT:
-            self._own = x.clone()
+            with torch.inference_mode(False):
+                self._own = torch.empty_like(x).copy_(x)
             yield Collective("all_gather", level, reference, self._own, reference.nbytes)
         else:
             if self._is_loaded:
@@ -142,6 +147,12 @@ class WeightGather:
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Go on from a state; all ranks do before weights are gathered again."""
         self.step, own = int(state["step"]), state.get("own")
+        if own is None and self.step and self.options.differences:
+            raise SpecError(
+                "this state lacks the weights that ranks have in common; save and load all of it, with "
+                "torch.save and torch.load"
+            )
+        self._has_gathered = self.step > 0
         self._own = self._reference = None
         if own is not None:
             self._reference_for(own.numel(), own.dtype, own.device)

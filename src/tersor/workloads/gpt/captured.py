@@ -55,14 +55,20 @@ class CapturedGradients:
         Both are overwritten by the next call.
 
         Raises:
-            ValueError: the sequences have another shape than those that were captured.
+            ValueError: the sequences have another shape, dtype or device than those that were captured.
         """
-        if sequences.shape != self._sequences.shape:
+        if _form(sequences) != _form(self._sequences):
             raise ValueError(
-                f"captured with sequences of {tuple(self._sequences.shape)}, not {tuple(sequences.shape)}"
+                f"captured with sequences {_form(self._sequences)}, not {_form(sequences)}; give such, or "
+                "capture these"
             )
         self._sequences.copy_(sequences)
         self._graph.replay()
         for p, gradient in zip(self._parameters, self._gradients, strict=True):
             p.grad = gradient
         return self._loss
+
+
+def _form(sequences: torch.Tensor) -> str:
+    """Return all that a graph takes as given of its input."""
+    return f"{tuple(sequences.shape)} of {sequences.dtype} on {sequences.device}"

@@ -27,7 +27,7 @@ class GptConfig(TrainingConfig):
         decay_steps: step from which on the learning rate is a tenth of the largest; 0: the last one.
             It grows to the largest in the first hundredth of them.
         scheme: how ranks exchange weights and gradients, a name of ``SCHEMES``.
-        ranks: that share the model in one process; 1 unless there is but one process.
+        ranks: that share the model in one process; must be 1 under torchrun.
         ranks_per_node: of these ranks, or of the processes; 0: as they run.
     """
 
@@ -52,16 +52,22 @@ class GptConfig(TrainingConfig):
         self.check_types(int, "a whole number", ("ranks", "ranks_per_node"))
         if self.scheme not in SCHEMES:
             raise SpecError(f"scheme must be one of {', '.join(SCHEMES)}, not {self.scheme!r}")
-        divides = self.ranks == 1 or self.ranks % (self.ranks_per_node or 1) == 0
-        if self.ranks < 1 or self.ranks_per_node < 0 or not divides:
-            raise SpecError(
-                f"{self.ranks} ranks cannot be nodes of {self.ranks_per_node} each; give a number of ranks "
-                "that the ranks of a node divide"
-            )
+        # the nodes of processes are checked when their number is known
+        self.check_nodes(self.ranks if self.ranks != 1 else max(1, self.ranks_per_node))
         if self.accumulation < 1 or self.decay_steps < 0:
             raise SpecError(
                 f"{self.accumulation} parts of a batch and {self.decay_steps} steps of decay cannot be; "
                 "give at least one part, and no negative number of steps"
+            )
+
+    def check_nodes(self, num_ranks: int) -> None:
+        """Raise ``SpecError`` unless so many ranks fill nodes of ``ranks_per_node``."""
+        if num_ranks < 1:
+            raise SpecError(f"there must be at least one rank, not {num_ranks}")
+        if self.ranks_per_node < 0 or num_ranks % (self.ranks_per_node or 1):
+            raise SpecError(
+                f"{num_ranks} ranks cannot be nodes of {self.ranks_per_node} each; give a number of ranks "
+                "that the ranks of a node divide"
             )
 
     def rate(self) -> LearningRate:

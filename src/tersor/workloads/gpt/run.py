@@ -55,7 +55,8 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         """Make the model; a collective call.
 
         Raises:
-            SpecError: the batch cannot be shared evenly, the source has other tokens, or is too short.
+            SpecError: the batch cannot be shared evenly, the source has other tokens, or is too short; or
+                the ranks are no whole nodes, or too few to exchange anything.
         """
         super().__init__(config, source.name, device)
         self.source = source
@@ -70,6 +71,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         training_starts(self._num_train, self._length, config.seed, 0, 0)
         if config.ranks > 1 and self.ranks.world_size > 1:
             raise SpecError("ranks in one process need one process; start it without torchrun")
+        self._check_ranks()
         self._part_size = self._size_of_parts()
         self.model = self._made_model()
         self._exchanges = self._made_exchanges()
@@ -78,11 +80,31 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
 
+    @property
+    def _num_ranks(self) -> int:
+        """How many train together, be it in one process."""
+        return max(self.ranks.world_size, self.config.ranks)
+
+    def _check_ranks(self) -> None:
+        """Refuse a scheme for one rank, and nodes that are not full."""
+        config = self.config
+        if config.scheme != "exact" and self._num_ranks == 1:
+            raise SpecError(
+                f"one rank exchanges nothing that {config.scheme} could compress; start several with "
+                "torchrun or --ranks N, or leave the scheme exact"
+            )
+        config.check_nodes(self._num_ranks)
+
     def _size_of_parts(self) -> int:
         """Return how many sequences a rank computes at once."""
-        num_ranks = max(self.ranks.world_size, self.config.ranks)
+        num_ranks = self._num_ranks
         share = self.config.batch // num_ranks
-        if self.config.batch % num_ranks or share % self.config.accumulation:
+        if self.config.batch % num_ranks:
+            raise SpecError(
+                f"a batch of {self.config.batch} cannot be shared by {num_ranks} ranks; choose a multiple "
+                "of them"
+            )
+        if share % self.config.accumulation:
             raise SpecError(
                 f"a rank's {share} sequences of a batch cannot be computed in "
                 f"{self.config.accumulation} equal parts; choose another batch or accumulation"

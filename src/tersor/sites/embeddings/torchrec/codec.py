@@ -73,7 +73,7 @@ class VariableCodec(ABC):
         """Keep what is to be sent, and give TorchRec nothing to send."""
         if ctx is None or ctx.flat is not None or ctx.lengths:
             raise self._lost()
-        with self.wire.group.guarded("encoding"):
+        with self.wire.group.abort_on_error():
             self._check(input_tensor, ctx)
         ctx.flat = input_tensor.detach().reshape(-1)
         return input_tensor.new_zeros(0, dtype=torch.uint8)

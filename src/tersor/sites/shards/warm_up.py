@@ -1,0 +1,45 @@
+"""Kernels of an exchange, compiled before any rank waits for another one that compiles."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Final
+
+import torch
+from torch import nn
+
+from tersor.sites.shards.in_process import LocalShards
+from tersor.sites.shards.options import Gradients, Weights
+
+_MOST_VALUES: Final = 1 << 18
+"""Of a rank's shard."""
+
+
+@cache
+def warm_up(
+    weights: Weights | None,
+    gradients: Gradients | None,
+    param_dtype: torch.dtype,
+    reduce_dtype: torch.dtype,
+    device: torch.device,
+) -> None:
+    """Take one step of a small model by ranks in this process, once for each form of exchange.
+
+    Compiles or loads what an exchange calls, on one level and on two, which takes seconds and would count
+    as coding.
+    """
+    group = max(one.group for one in (weights, gradients) if one) if weights or gradients else 1
+    for num_nodes, ranks_per_node in ((2, 2), (1, 2)):
+        model = nn.Module()
+        # a shard has several whole groups, as those of a real model do; random numbers would move the
+        # generator of the training
+        shape = num_nodes * ranks_per_node, min(4 * group, _MOST_VALUES)
+        model.weight = nn.Parameter(torch.zeros(shape, device=device, dtype=reduce_dtype))
+        local = LocalShards(
+            model, [model], num_nodes, ranks_per_node, weights, gradients, param_dtype
+        )
+        for rank in range(local.world_size):
+            model.weight.grad = torch.zeros_like(model.weight)
+            local.collect(rank)
+        local.reduce()
+        local.gather()
