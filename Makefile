@@ -62,6 +62,7 @@ bench-smoke: $(STAMP) ## run every benchmark once on tiny inputs
 	$(BIN)/tersor bench embeddings --smoke
 	$(BIN)/tersor bench embeddings --synthetic --smoke
 	$(BIN)/tersor bench shards --smoke
+	$(BIN)/tersor bench accuracy gpt --smoke
 
 clean: ## remove what make and the tools created
 	rm -rf $(VENV) $(TORCHREC_VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

@@ -49,13 +49,25 @@ TINY = ("--context", "8", "--batch", "4", "--steps", "2", "--seeds", "1", "--eva
 
 
 def test_a_gpt_is_trained_with_the_schemes_asked_for(tersor, tmp_path) -> None:
+    (tmp_path / "tale.txt").write_text("once upon a time\n" * 50)
     rows = str(tmp_path / "rows.jsonl")
-    options = (*GPT, *TINY, "--schemes", "both", "--transport", "memory", "-o", rows)
+    where = ("--data", str(tmp_path / "tale.txt"), "--transport", "memory", "-o", rows)
+    options = (*GPT, *TINY, "--schemes", "both", *where)
     shown = tersor.ok(*options).out
     assert "4 ranks, 2 per node, 2 steps of 4" in " ".join(shown.split())
     found = tersor.ok(*options, "--resume", "--json").json
     assert [row["codec"] for row in found["rows"]] == ["exact", "both"]
-    assert found["rows"][0]["command"].startswith("tersor bench accuracy gpt --context 8")
+    assert found["rows"][0]["command"].startswith("tersor bench accuracy gpt --data ")
+
+
+def test_a_smoke_run_is_tiny_and_judges_nothing(tersor) -> None:
+    done = tersor.ok(*GPT, "--smoke", "--transport", "memory", "--json")
+    assert [row["codec"] for row in done.json["rows"]] == ["exact", "both"]
+    assert {
+        (row["training"]["num_ranks"], row["training"]["steps"]) for row in done.json["rows"]
+    } == {(2, 4)}
+    assert done.json["goals"] == []
+    assert "--smoke measures too little" in done.err
 
 
 @pytest.mark.parametrize(

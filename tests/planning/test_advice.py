@@ -119,6 +119,7 @@ class Summed(StepModel):
     """Gradients summed by a ring, or encoded and summed pairwise: other links limit each."""
 
     coding_s: float
+    computes_s: float = 1e-3
 
     @property
     def ways(self) -> Mapping[str, bool | None]:
@@ -129,7 +130,15 @@ class Summed(StepModel):
         costs = UNCODED if name == "float32" else coded
         return Step((
             Transfer(name="it", collective=Collective.REDUCE_SCATTER, nbytes=64e6, costs=costs),
-        ))  # fmt: skip
+        ), compute_s=1e-3 if name == "float32" else self.computes_s)  # fmt: skip
+
+
+def test_computing_that_a_way_saves_is_told_apart_from_sending():
+    cluster = Cluster(ranks_per_node=1, inter_bits_per_s=GBIT, intra_bits_per_s=GBIT)
+    made = Summed(cluster=cluster, coding_s=0.4e-3)
+    assert "computing" not in advise(made, 16).reason
+    faster = Summed(cluster=cluster, coding_s=0.4e-3, computes_s=0.25e-3)
+    assert "of sending and 0.75 ms of computing per step and costs" in advise(faster, 16).reason
 
 
 def test_a_codec_that_pays_on_slow_and_on_fast_links_alone_is_told_so():

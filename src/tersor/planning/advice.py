@@ -76,10 +76,12 @@ def advise(model: StepModel, num_ranks: int) -> Advice:
 def _in_favour(best: Prediction, baseline: Prediction) -> str:
     saved_s, cost_s = baseline.payload_s - best.payload_s, best.coding_s - baseline.coding_s
     cost = f"costs {_cost(best, baseline)}" if cost_s > 0 else "its coding costs no more"
+    computing_s = baseline.compute_s - best.compute_s
+    computing = f" and {_ms(computing_s)} of computing" if computing_s > 0 else ""
     gain = baseline.step_s / best.step_s
     doubt = ", a difference too small for this model" if gain < _LEAST_GAIN else ""
     return (
-        f"it saves {_ms(saved_s)} of sending per step and {cost}, so a step takes "
+        f"it saves {_ms(saved_s)} of sending{computing} per step and {cost}, so a step takes "
         f"{_ms(best.step_s)} instead of {_ms(baseline.step_s)} ({gain:.2f} x{doubt})"
     )
 

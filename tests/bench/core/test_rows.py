@@ -55,7 +55,7 @@ def test_every_committed_row_can_be_read_and_says_the_same_when_written_again(pa
     rows = read_rows(path)
     assert len(rows) == len(lines)
     for line, row in zip(lines, rows, strict=True):
-        old, new = json.loads(line), row.to_config()
+        old, new = json.loads(line), json.loads(json.dumps(row.to_config()))
         assert {name: new[name] for name in _told(old)} == _told(old)
         assert ResultRow.from_config(new) == row
 

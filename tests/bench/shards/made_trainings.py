@@ -19,7 +19,7 @@ def training_row(scheme: str, seed: int, loss: float, **changes: Any) -> Trainin
     }  # fmt: skip
     facts |= {name: changes.pop(name) for name in list(changes) if name in facts}
     plain = make_row(
-        suite=SUITE, codec=scheme, input="gpt-2M", group=f"seed {seed}", original_nbytes=800,
+        suite=SUITE, codec=scheme, input="gpt-2M", group=changes.pop("group", f"seed {seed}"), original_nbytes=800,
         encoded_nbytes=0 if scheme == "exact" else 100,
         quality=Quality(loss=Estimate(mean=loss)),
     )  # fmt: skip

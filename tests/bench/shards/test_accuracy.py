@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tersor.bench.core.rows import TrainingRow
+from tersor.bench.core.rows import TrainingRow, latest
 from tersor.bench.shards import accuracy
 from tersor.bench.shards.accuracy import AccuracyConfig, run_accuracy
 from tersor.errors import ExchangeError, SpecError
@@ -28,10 +29,16 @@ def planned(**options: Any) -> AccuracyConfig:
     return AccuracyConfig(**{**values, "num_evals": 2, **options})
 
 
-def test_every_scheme_is_trained_with_every_seed_beside_exact() -> None:
-    rows: list[Any] = []
-    outcome = run_accuracy(planned(jobs=2), SOURCE, on_row=rows.append)
-    assert rows == outcome.rows
+@pytest.fixture(scope="module")
+def rows() -> list[Any]:
+    """Return the rows of a whole plan, whose trainings are processes: it is run once for all tests."""
+    said: list[Any] = []
+    outcome = run_accuracy(planned(jobs=2), SOURCE, on_row=said.append)
+    assert said == outcome.rows
+    return said
+
+
+def test_every_scheme_is_trained_with_every_seed_beside_exact(rows) -> None:
     assert {(row.codec, row.training.seed) for row in rows} == {
         (scheme, seed) for scheme in ("exact", "both") for seed in (0, 1)
     }
@@ -47,13 +54,11 @@ def test_every_scheme_is_trained_with_every_seed_beside_exact() -> None:
     assert len(set(losses.values())) == 4
 
 
-def test_trainings_that_are_there_are_not_repeated() -> None:
-    first = run_accuracy(planned(seeds=(0,)), SOURCE).rows
-    done = frozenset(row.key for row in first if row.codec == "exact")
-    again = run_accuracy(planned(seeds=(0,)), SOURCE, done=done).rows
-    assert [row.codec for row in again] == ["both"]
-    before = next(row for row in first if row.codec == "both")
-    assert again[0].training.curve == before.training.curve
+def test_trainings_that_are_there_are_not_repeated(rows) -> None:
+    first = next(row for row in rows if (row.codec, row.training.seed) == ("both", 0))
+    done = frozenset(row.key for row in rows if row is not first)
+    [again] = run_accuracy(planned(), SOURCE, done=done).rows
+    assert (again.key, again.training.curve) == (first.key, first.training.curve)
 
 
 def test_a_training_that_fails_ends_the_suite(capfd) -> None:
@@ -70,12 +75,34 @@ def test_a_training_that_diverges_is_reported_and_others_go_on(monkeypatch) -> N
 
     def trained(settings: Any, **_: Any) -> Any:
         [scheme] = settings
-        return {scheme: Outcome(scheme, {}, bad if scheme == "both" else lines, 4)}
+        return {scheme: Outcome(scheme, {}, lines if scheme == "exact" else bad, 4)}
 
     monkeypatch.setattr(accuracy, "train_settings", trained)
-    outcome = run_accuracy(planned(seeds=(0,)), SOURCE)
+    outcome = run_accuracy(planned(schemes=("direct", "both"), seeds=(0,)), SOURCE)
     assert [row.codec for row in outcome.rows] == ["exact"]
-    assert outcome.notes == ["both, seed 0: the training diverged, and has no row"]
+    said = "{}, seed 0: the training diverged, and has no row"
+    assert outcome.notes == [said.format("direct"), said.format("both")]
+    # that direct does harm is what it is trained for
+    assert outcome.refusals == [said.format("both")]
+
+
+def test_trainings_on_other_ranks_are_not_taken_for_the_same(monkeypatch) -> None:
+    lines = [{"kind": "train", "step": 4, "step_s": 1.0}, {"kind": "eval", "step": 4, "loss": 2.0}]
+
+    def trained(settings: Any, **_: Any) -> Any:
+        return {scheme: Outcome(scheme, {}, lines, 4) for scheme in settings}
+
+    monkeypatch.setattr(accuracy, "train_settings", trained)
+    gloo = GptConfig(shape=SHAPE, batch=8, steps=4)
+    rows: list[Any] = []
+    for options in (
+        {"training": gloo, "processes": 2},
+        {"training": gloo, "processes": 4},
+        {"training": replace(gloo, ranks=4)},
+    ):
+        done = frozenset(row.key for row in rows)
+        rows += run_accuracy(planned(seeds=(0,), **options), SOURCE, done=done).rows
+    assert [row.codec for row in latest(rows)] == ["exact", "both"] * 3
 
 
 @pytest.mark.parametrize(

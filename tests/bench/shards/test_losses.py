@@ -13,6 +13,10 @@ from tests.bench.shards.made import made_rows
 from tests.bench.shards.made_trainings import training_row, training_rows
 
 
+def seeds(scheme: str, loss: float, count: int = 3) -> list[TrainingRow]:
+    return [training_row(scheme, seed, loss) for seed in range(count)]
+
+
 def test_a_row_comes_back_from_its_file(tmp_path) -> None:
     rows = training_rows()
     with RowFile(tmp_path / "rows.jsonl") as file:
@@ -51,6 +55,43 @@ def test_a_seed_without_an_exact_training_does_not_count() -> None:
     assert change.mean == pytest.approx(0.2)
 
 
+def test_a_row_says_how_many_seeds_are_compared() -> None:
+    rows = [training_row("exact", 0, 2.0), *seeds("both", 2.002)]
+    lines = [dict(zip(LOSS_COLUMNS, line, strict=True)) for line in loss_cells(rows)]
+    assert [line["seeds"] for line in lines] == ["1", "1 of 3"]
+    # one difference alone has no interval
+    assert [line["95 % ±"] for line in lines] == ["", ""]
+    assert lines[1]["change %"] == "+0.10"
+
+
+def test_one_seed_of_exact_meets_no_goal() -> None:
+    rows = [training_row("exact", 0, 2.0), *seeds("both", 2.0), *seeds("direct", 3.0)]
+    assert all(goal.met is None for goal in loss_goals(rows))
+
+
+def test_rows_that_do_not_say_their_ranks_in_the_group_are_compared() -> None:
+    rows = seeds("exact", 2.0)
+    rows += [
+        training_row("both", seed, 2.002, group=f"seed {seed}, text, 4 gloo ranks")
+        for seed in range(3)
+    ]
+    [place] = loss_places(rows)
+    assert place.seeds("both") == [0, 1, 2]
+    assert any(goal.met for goal in loss_goals(rows))
+
+
+def test_a_drawn_change_is_that_of_common_seeds() -> None:
+    rows = [
+        training_row("exact", 0, 2.0),
+        training_row("both", 0, 2.0),
+        training_row("both", 1, 9.0),
+    ]
+    [place] = loss_places(rows)
+    assert {change for _, change in place.change_curve("both")} == {0.0}
+    [alone] = loss_places(rows[1:])
+    assert alone.change_curve("both") == []
+
+
 def test_a_training_made_again_replaces_the_first() -> None:
     rows = [
         training_row("exact", 0, 2.0),
@@ -66,10 +107,6 @@ def test_a_training_made_again_replaces_the_first() -> None:
 def test_trainings_of_other_lengths_are_not_compared() -> None:
     rows = [training_row("exact", 0, 2.0), training_row("both", 0, 2.0, steps=301)]
     assert [place.change(next(iter(place.rows))) for place in loss_places(rows)][1] is None
-
-
-def seeds(scheme: str, loss: float, count: int = 3) -> list[TrainingRow]:
-    return [training_row(scheme, seed, loss) for seed in range(count)]
 
 
 @pytest.mark.parametrize(("harm", "met"), [(1.002, True), (1.004, False)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import replace
+from threading import Thread
 
 import pytest
 
@@ -39,7 +41,18 @@ def test_float32_of_the_same_wrapper_is_always_measured():
 
 
 def test_the_kernel_counts_what_interfaces_send():
-    assert sent_nbytes().get("lo", -1) >= 0
+    before, nbytes = sent_nbytes()["lo"], 200_000
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        with socket.create_connection(server.getsockname()) as client, server.accept()[0] as peer:
+            sender = Thread(target=client.sendall, args=(bytes(nbytes),))
+            sender.start()
+            left = nbytes
+            while left:
+                left -= len(peer.recv(left))
+            sender.join()
+    assert sent_nbytes()["lo"] - before >= nbytes
 
 
 def test_links_carry_the_bits_that_are_promised():
@@ -55,6 +68,11 @@ def test_links_carry_the_bits_that_are_promised():
     # 4 + 32 / 2048 bits, shards padded to whole groups, and headers of TCP: within a tenth above
     assert 4.0156 <= rows["fsdp-4-bit-node"].bits_per_weight < 4.0156 * 1.1
     assert 4.25 <= rows["fsdp-4-bit-node"].bits_per_gradient < 4.25 * 1.1
+    # 8 + 32 / 128 bits: each of a node's 2 ranks sends half of its gradient to the other
+    gradients = rows["fsdp-4-bit-node"].shards.gradients
+    assert gradients is not None
+    within = 8 * gradients.node_nbytes / (2 * rows["fsdp-4-bit-node"].num_values)
+    assert 8.25 <= within < 8.25 * 1.1
     # once for the sums, once for the mean
     assert 2 * 4.25 <= rows["ddp-4-bit"].bits_per_gradient < 2 * 4.25 * 1.1
     assert 32 <= rows["fsdp-two-hop"].bits_per_gradient < 32 * 1.1

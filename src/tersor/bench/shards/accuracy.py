@@ -24,11 +24,15 @@ from tersor.errors import SpecError
 from tersor.workloads.data.tokens import TokenSource
 from tersor.workloads.gpt import GptConfig, GptRun
 from tersor.workloads.gpt.schemes import SCHEMES
+from tersor.workloads.models.gpt import GptShape
 from tersor.workloads.training.comparison import train_settings
 from tersor.workloads.training.judgement import Outcome
 
 SUITE: Final = "accuracy-gpt"
 BASELINE: Final = "exact"
+_HARMFUL: Final = "direct"
+"""Trained to show that it harms; it may diverge."""
+_SMOKE: Final = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=256)
 DEFAULT_SCHEMES: Final = (BASELINE, "direct", "qwd", "ulq", "tlq", "tlq-hs", "both")
 
 
@@ -46,6 +50,7 @@ class AccuracyConfig:
         device: of the trainings.
         jobs: trainings that run at the same time.
         num_evals: points of each curve.
+        eval_samples: sequences of the validation text that a loss is the mean of; all if None.
     """
 
     training: GptConfig
@@ -56,6 +61,7 @@ class AccuracyConfig:
     device: str = "cpu"
     jobs: int = 1
     num_evals: int = 10
+    eval_samples: int | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
@@ -68,6 +74,7 @@ class AccuracyConfig:
             raise SpecError("ranks exchange nothing when there is one; give two or more")
         if self.processes > 1 and self.training.ranks > 1:
             raise SpecError("ranks share one process or have one each; give one of both numbers")
+        self.training.check_nodes(self.num_ranks)
         if self.training.batch % (self.num_ranks * self.training.accumulation):
             raise SpecError(
                 f"a batch of {self.training.batch} cannot be shared by {self.num_ranks} ranks; choose a "
@@ -79,6 +86,25 @@ class AccuracyConfig:
     def num_ranks(self) -> int:
         """How many train together."""
         return max(self.processes, self.training.ranks)
+
+    @property
+    def ranks_in_words(self) -> str:
+        """How many train together, and through what."""
+        return f"{self.num_ranks} {'gloo' if self.processes > 1 else 'memory'} ranks"
+
+    def smoke(self) -> AccuracyConfig:
+        """Return a plan that shows in seconds that everything runs: a tiny model, two ranks, one seed."""
+        is_gloo = self.processes > 1
+        training = replace(
+            self.training,
+            shape=replace(_SMOKE, vocabulary=self.training.shape.vocabulary),
+            batch=4, steps=4, decay_steps=0, accumulation=1,
+            ranks=1 if is_gloo else 2, ranks_per_node=1,
+        )  # fmt: skip
+        return replace(
+            self, training=training, model="gpt-smoke", seeds=self.seeds[:1],
+            processes=2 if is_gloo else 1, num_evals=1, eval_samples=16,
+        )  # fmt: skip
 
     def config(self, scheme: str, seed: int) -> GptConfig:
         """Return what one training is told."""
@@ -124,14 +150,16 @@ def run_accuracy(
         return suite.row(scheme, seed, show)
 
     with ThreadPoolExecutor(config.jobs) as pool:
-        found = [pool.submit(train, number) for number in range(len(wanted))]
+        found = {pool.submit(train, number): scheme for number, (scheme, _) in enumerate(wanted)}
         try:
             for future in as_completed(found):
                 row = future.result()
-                if isinstance(row, str):
-                    outcome.note(row)
-                else:
+                if not isinstance(row, str):
                     outcome.add(row)
+                    continue
+                outcome.note(row)
+                if found[future] not in (BASELINE, _HARMFUL):
+                    outcome.refusals.append(row)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
@@ -159,7 +187,7 @@ class _Suite:
             suite=SUITE, codec=scheme, version=__version__,
             spec={**spec, "training": given.to_config()}, input=self.config.model,
             device=self.config.device, num_values=given.shape.num_parameters,
-            group=f"seed {seed}, {self.source.name}",
+            group=f"seed {seed}, {self.source.name}, {self.config.ranks_in_words}",
         )  # fmt: skip
 
     def row(
@@ -171,6 +199,7 @@ class _Suite:
             {scheme: partial(GptRun, given, self.source, config.device)},
             ranks=config.processes,
             eval_every=max(1, given.steps // config.num_evals),
+            eval_samples=config.eval_samples,
             progress=progress,
         )[scheme]
         curve = [(x["step"], x["loss"]) for x in found.lines if x["kind"] == "eval"]

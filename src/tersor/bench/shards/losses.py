@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
@@ -49,24 +49,36 @@ class LossPlace:
         """Return the final loss of each seed."""
         return [_loss(row) for row in self.rows[scheme].values()]
 
-    def change(self, scheme: str) -> Interval | None:
-        """Return the mean change of the loss against ``exact`` in percent, over the seeds of both."""
-        exact, own = self.rows.get(BASELINE, {}), self.rows[scheme]
-        changes = [
-            100 * (_loss(row) / _loss(exact[seed]) - 1)
-            for seed, row in own.items()
-            if seed in exact
-        ]
-        return Interval.of(changes) if changes else None
+    def seeds(self, scheme: str) -> list[int]:
+        """Return the seeds that the scheme and ``exact`` were both trained with."""
+        exact = self.rows.get(BASELINE, {})
+        return [seed for seed in self.rows.get(scheme, {}) if seed in exact]
 
-    def curve(self, scheme: str) -> list[tuple[float, float]]:
-        """Return the mean loss of all seeds at each step that all of them have."""
+    def change(self, scheme: str) -> Interval | None:
+        """Return the mean change of the loss against ``exact`` in percent, over ``seeds``.
+
+        The interval of one seed alone is infinite.
+        """
+        exact, own = self.rows.get(BASELINE, {}), self.rows.get(scheme, {})
+        pairs = [(_loss(own[seed]), _loss(exact[seed])) for seed in self.seeds(scheme)]
+        return Interval.of([100 * (x / y - 1) for x, y in pairs]) if pairs else None
+
+    def curve(self, scheme: str, seeds: Sequence[int] | None = None) -> list[tuple[float, float]]:
+        """Return the mean loss of the seeds, of all if None, at each step that all of them have."""
+        own = self.rows[scheme]
+        chosen = [row for seed, row in own.items() if seeds is None or seed in seeds]
         points: dict[int, list[float]] = {}
-        for row in self.rows[scheme].values():
+        for row in chosen:
             for step, loss in row.training.curve:
                 points.setdefault(step, []).append(loss)
-        count = len(self.rows[scheme])
-        return [(step, fmean(x)) for step, x in sorted(points.items()) if len(x) == count]
+        return [(step, fmean(x)) for step, x in sorted(points.items()) if len(x) == len(chosen)]
+
+    def change_curve(self, scheme: str) -> list[tuple[float, float]]:
+        """Return the change of the mean loss against ``exact`` in percent, over ``seeds``."""
+        seeds = self.seeds(scheme)
+        exact = dict(self.curve(BASELINE, seeds)) if seeds else {}
+        points = self.curve(scheme, seeds)
+        return [(step, 100 * (loss / exact[step] - 1)) for step, loss in points if step in exact]
 
 
 def _loss(row: TrainingRow) -> float:
@@ -100,15 +112,15 @@ def loss_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
 
 def _cells(place: LossPlace, scheme: str) -> list[str]:
     change = None if scheme == BASELINE else place.change(scheme)
-    losses = place.losses(scheme)
+    losses, num_pairs = place.losses(scheme), len(place.seeds(scheme))
     ratios = [row.ratio for row in place.rows[scheme].values() if row.encoded_nbytes]
     return [
         f"{place.model}, {place.place}",
         scheme,
-        str(len(losses)),
+        f"{num_pairs} of {len(losses)}" if 0 < num_pairs < len(losses) else str(len(losses)),
         f"{fmean(losses):.4f}",
         "" if change is None else f"{change.mean:+.2f}",
-        "" if change is None or len(losses) < 2 else f"{change.half_width:.2f}",
+        "" if change is None or num_pairs < 2 else f"{change.half_width:.2f}",
         f"{fmean(ratios):.2f}" if ratios else "",
     ]
 
@@ -140,9 +152,9 @@ def _goals(places: Iterable[LossPlace], model: str, num_ranks: int, steps: int) 
     ):
         # a single seed shows nothing: trainings that differ in rounding alone differ by as much
         found = [
-            (sign * change.mean, f"{place.place}, {len(place.rows[scheme])} seeds")
+            (sign * change.mean, f"{place.place}, {len(place.seeds(scheme))} seeds")
             for place in named
-            if len(place.rows.get(scheme, ())) >= _LEAST_SEEDS
+            if len(place.seeds(scheme)) >= _LEAST_SEEDS
             if (change := place.change(scheme)) is not None
         ]
         measured, detail = min(found, default=(None, "no such rows"))

@@ -88,12 +88,7 @@ def _loss_sentence(place: LossPlace) -> str:
 def _loss_figures(run: str, place: LossPlace) -> list[Figure]:
     named = f"{place.model}, {place.place}"
     curves = {scheme: place.curve(scheme) for scheme in place.rows}
-    exact = dict(curves.get(BASELINE, []))
-    changes = {
-        scheme: [(step, 100 * (loss / exact[step] - 1)) for step, loss in points if step in exact]
-        for scheme, points in curves.items()
-        if scheme != BASELINE
-    }
+    changes = {scheme: place.change_curve(scheme) for scheme in curves if scheme != BASELINE}
     means = "Mean over seeds, on the validation text."
     return [
         Figure(

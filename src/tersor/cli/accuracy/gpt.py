@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tersor.cli.bench import OutputOption, ResumeOption, Rows, show_rows
+from tersor.cli.bench import OutputOption, ResumeOption, Rows, SmokeOption, show_rows
 from tersor.cli.options import JsonOption, check_device, names_of, option, typed_command
 from tersor.cli.screen import Screen
 from tersor.cli.train import gpt_options as own
@@ -52,6 +52,7 @@ def gpt(
     device: every.Device = "cpu",
     jobs: _Jobs = 1,
     evals: _Evals = 10,
+    smoke: SmokeOption = False,
     output: OutputOption = None,
     resume: ResumeOption = False,
     as_json: JsonOption = False,
@@ -59,8 +60,9 @@ def gpt(
     """Train a GPT with exact and with compressed exchanges, and judge the loss seed by seed.
 
     Trainings of a seed begin with the same weights and take the same batches. A row per training.
+    Exits with 1 when a compressed training other than direct diverges.
     """
-    from tersor.bench.shards.accuracy import DEFAULT_SCHEMES, AccuracyConfig, run_accuracy
+    from tersor.bench.shards.accuracy import AccuracyConfig, run_accuracy
     from tersor.workloads.data.text_opening import open_text
 
     screen = Screen(as_json=as_json)
@@ -73,7 +75,7 @@ def gpt(
     config = AccuracyConfig(
         training=replace(training, shape=replace(training.shape, vocabulary=source.vocabulary)),
         model=f"gpt-{preset}",
-        schemes=DEFAULT_SCHEMES if schemes is None else names_of(schemes),
+        schemes=_schemes(schemes, smoke=smoke),
         seeds=tuple(range(seeds)),
         processes=processes,
         device=device,
@@ -85,9 +87,19 @@ def gpt(
         screen.steps("training") as show,
     ):
         outcome = run_accuracy(
-            config, source, done=rows.keys, on_row=rows.append, on_note=screen.say, progress=show
-        )
-    return show_rows(screen, rows.all, outcome, judges=True)
+            config.smoke() if smoke else config,
+            source, done=rows.keys, on_row=rows.append, on_note=screen.say, progress=show,
+        )  # fmt: skip
+    return show_rows(screen, rows.all, outcome, judges=not smoke)
+
+
+def _schemes(named: str | None, *, smoke: bool) -> tuple[str, ...]:
+    """Return what is trained beside exact: what was asked for, or a few."""
+    from tersor.bench.shards.accuracy import DEFAULT_SCHEMES
+
+    if named is not None:
+        return names_of(named)
+    return ("both",) if smoke else DEFAULT_SCHEMES
 
 
 def _processes(device: str, transport: str, ranks: int) -> int:

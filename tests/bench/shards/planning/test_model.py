@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec import structs
 
 from tersor.bench.planning.blocks import plan_block, sweep_block
 from tersor.bench.planning.tables import plan_cells, plan_columns, plan_row, ranks_figure
@@ -203,6 +204,12 @@ def test_models_are_named_by_their_size():
     assert measured_shape(ROWS[0]) == SHAPE
     # a model that no preset has
     assert measured_shape(other_row("fsdp-fp32", 1.0, 2.0, num_values=10**6)).layers == 4
+
+
+def test_a_plan_says_which_depth_it_took_for_a_model_of_no_preset():
+    words = "gpt-own is no preset; it is taken for one of 4 blocks, like the preset nearest in size"
+    assert words in fit_rows([structs.replace(row, input="gpt-own") for row in ROWS]).source
+    assert "no preset" not in FIT.source
 
 
 @pytest.mark.parametrize("name", ["fsdp-two-hop", "fsdp-8-bit", "fsdp-4-bit", "fsdp-4-bit-node"])

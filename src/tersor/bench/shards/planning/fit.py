@@ -14,7 +14,7 @@ from tersor.bench.shards.contenders import BASELINES
 from tersor.bench.shards.planning.description import Workload
 from tersor.bench.shards.planning.flows import VALUE_NBYTES, Flow, Part, flows
 from tersor.bench.shards.planning.model import FULL_SPEED, Fit, Kind, Model, Way, kind_of
-from tersor.bench.shards.planning.shapes import measured_shape
+from tersor.bench.shards.planning.shapes import guess_of_shape, measured_shape
 from tersor.errors import SpecError
 from tersor.planning import Cluster, Transfer, Transport, parse_bandwidth
 from tersor.planning.curves import link_fit, nonnegative_fit
@@ -101,12 +101,14 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
             f"{x.shards.num_ranks} ranks, {x.shards.ranks_per_node} per node" for x in found
         )
     )
+    source = f"fitted to {len(found)} rows of {found[0].input}: {places}, links of {links}"
+    guess = guess_of_shape(found[0])
     return Fit(
         ways=ways,
         baseline=BASELINES[found[0].shards.wrapper],
         transports=transports,
         shape=shape,
-        source=f"fitted to {len(found)} rows of {found[0].input}: {places}, links of {links}",
+        source=source if guess is None else f"{source}; {guess}",
     )
 
 

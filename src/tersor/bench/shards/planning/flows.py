@@ -17,6 +17,7 @@ from tersor.division import ceil_div
 from tersor.errors import SpecError
 from tersor.planning import Cluster, Collective, Scope
 from tersor.sites.shards.hop import coded_nbytes
+from tersor.sites.shards.options import CODED_BITS
 from tersor.workloads.models.gpt import GptShape
 
 Part = Literal["weights", "gradients"]
@@ -104,7 +105,7 @@ class _Place:
 
     def value_nbytes(self, options: Mapping[str, Any], nbits: int, count: int) -> float:
         """Return the encoded bytes of a value in one of ``count`` collectives of all values."""
-        if nbits not in (4, 8):
+        if nbits not in CODED_BITS:
             return nbits / 8
         size = ceil_div(ceil_div(self.shape.num_parameters, count), self.num_ranks)
         return coded_nbytes(size, nbits, options["group"]) / size

@@ -40,13 +40,30 @@ def parse_shape(text: str) -> GptShape:
 
 
 def measured_shape(row: ShardRow) -> GptShape:
-    """Return the shape of the model of a row, whose tokens are bytes."""
+    """Return the shape of the model of a row, whose tokens are bytes.
+
+    One that is no preset is taken to be as deep as the preset nearest in size.
+    """
+    return _preset_of(row) or _nearest(row.num_values)
+
+
+def guess_of_shape(row: ShardRow) -> str | None:
+    """Say what ``measured_shape`` took for granted; None if it is a preset's."""
+    if _preset_of(row) is not None:
+        return None
+    num_blocks = measured_shape(row).layers
+    return (
+        f"{row.input} is no preset; it is taken for one of {num_blocks} blocks, like the preset nearest in "
+        "size"
+    )
+
+
+def _preset_of(row: ShardRow) -> GptShape | None:
     name = row.input.removeprefix("gpt-")
-    if name in PRESETS:
-        shape = replace(PRESETS[name].shape, vocabulary=256)
-        if shape.num_parameters == row.num_values:
-            return shape
-    return _nearest(row.num_values)
+    if name not in PRESETS:
+        return None
+    shape = replace(PRESETS[name].shape, vocabulary=256)
+    return shape if shape.num_parameters == row.num_values else None
 
 
 def root_weights(shape: GptShape) -> int:
