@@ -137,5 +137,5 @@ def failing(rank: int, send) -> None:
 
 
 def test_a_local_rank_that_fails_is_named():
-    with pytest.raises(ExchangeError, match="^rank 0 failed; its own error stands above$"):
+    with pytest.raises(ExchangeError, match=r"^rank 0 failed; its own error stands above$"):
         run_local_ranks(failing, 1, {}, print)
