@@ -33,11 +33,11 @@ from tersor.types import TensorInfo, check_tensor
 def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
-    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, those with
-    prediction, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a CUDA graph after it
-    was made once with the same tensors. What a fused kernel cannot code (outliers and wide alphabets of
-    ``rows``, wide alphabets of ``ans``) is stored exactly in ``buffer``; ``Batch.trimmed`` and
-    ``Batch.payloads`` wait, and encode it in a second pass.
+    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, ``ans`` with
+    prediction, ``flat`` with bases, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a
+    CUDA graph after it was made once with the same tensors. What a fused kernel cannot code (outliers and
+    wide alphabets of ``rows``, wide alphabets of ``ans``) is stored exactly in ``buffer``;
+    ``Batch.trimmed`` and ``Batch.payloads`` wait, and encode it in a second pass.
 
     Raises:
         SpecError: the lists differ in length or a tensor cannot be encoded.
@@ -53,7 +53,10 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
     """
     _check_can_encode(tensors, codecs)
     if runs_on_gpu(tensors):
-        parts = _encode(tensors, codecs, range(len(tensors)))
+        parts = [
+            Part(places, encoded.written())
+            for places, encoded in _encode(tensors, codecs, range(len(tensors)))
+        ]
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
     def encode(start: int, stop: int) -> list[Part]:

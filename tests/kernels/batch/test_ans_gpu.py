@@ -62,7 +62,7 @@ def inputs(dtype: torch.dtype) -> list[Tensor]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads, on the CPU, and the states."""
-    buffer, sizes, status, _ = ans.encode_ans([x.to(DEVICE) for x in xs], bounds, AnsEncoder())
+    sizes, buffer, status, _ = ans.encode_ans([x.to(DEVICE) for x in xs], bounds, AnsEncoder())
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 
@@ -248,7 +248,7 @@ def test_lists_are_encoded_and_decoded_without_waiting():
     outs = [torch.empty_like(x) for x in xs]
 
     def step() -> Tensor:
-        buffer, sizes, _, _ = ans.encode_ans(xs, bounds, AnsEncoder())
+        sizes, buffer, _, _ = ans.encode_ans(xs, bounds, AnsEncoder())
         rooms = (sizes + 7) // 8 * 8
         return ans_decode.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs, AnsEncoder())
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tersor.codecs.stream import Flat
 from tersor.errors import CorruptDataError
+from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
@@ -55,9 +56,10 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound], block: int) -> list[Tensor]:
     """Encode on the device; return the payloads on the CPU."""
-    buffer, sizes, _, _ = flat.encode_flat(
+    sizes, memory, _, _ = flat.encode_packed(
         [x.to(DEVICE) for x in xs], bounds, BitpackEncoder(block=block)
     )
+    buffer = memory.write(memory.capacity) if isinstance(memory, Unwritten) else memory
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found]
 
@@ -86,7 +88,7 @@ def decoded(
         buffer[start : start + payload.numel()] = payload
     outs, memory = guarded(shapes, dtype)
     offsets = torch.tensor(starts_of(sizes), device=DEVICE)
-    status = flat.decode_flat(
+    status = flat.decode_packed(
         buffer.to(DEVICE),
         offsets,
         torch.tensor(sizes, device=DEVICE),

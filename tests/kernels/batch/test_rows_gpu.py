@@ -69,7 +69,7 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads on the CPU, and states."""
-    buffer, sizes, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
+    sizes, buffer, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 

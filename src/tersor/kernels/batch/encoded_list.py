@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 import torch
@@ -28,6 +28,19 @@ class SecondPass(NamedTuple):
     encode: Callable[[int], torch.Tensor]
 
 
+class Unwritten(NamedTuple):
+    """Payloads whose sizes are decided, on the device, and that are not written yet.
+
+    Attributes:
+        capacity: bytes that hold them, whatever the tensors are.
+        write: writes those payloads that fit into new memory of so many bytes, without waiting, and returns
+            it. It reads the tensors again.
+    """
+
+    capacity: int
+    write: Callable[[int], torch.Tensor]
+
+
 class Undecoded(NamedTuple):
     """What a decoder on a device did not wait for.
 
@@ -48,12 +61,13 @@ class EncodedList:
     Attributes:
         sizes: bytes of each payload; on the device, int64, where the host does not know them.
         buffer: uint8, the payloads back to back, each padded with zeros to a multiple of 8 bytes;
-            what follows the last one is not written. None if they lie apart.
+            what follows the last one is not written. None if they lie apart or are not written.
         parts: the payloads, each its own tensor, where they lie apart.
         offsets: int64 on the device, where each payload starts, in a list that is to be decoded and
             whose sizes the host does not know.
         ranges: the range of each tensor where encoding found it out; on the device, as the keys of
             ``quantize.range_keys``, if the sizes are there.
+        unwritten: what writes the payloads, where a kernel decides their sizes first.
         second_pass: what is stored exactly for now; ``settled`` encodes it.
         device_sizes: the sizes on the device as well, where encoding put them there.
         status: int32 zeros on the device that a decoder may write its status to: one launch less.
@@ -64,6 +78,7 @@ class EncodedList:
     parts: Sequence[torch.Tensor] | None = None
     offsets: torch.Tensor | None = None
     ranges: Sequence[Range | None] | torch.Tensor | None = None
+    unwritten: Unwritten | None = field(default=None, repr=False)
     second_pass: SecondPass | None = field(default=None, repr=False)
     device_sizes: torch.Tensor | None = None
     status: torch.Tensor | None = None
@@ -93,6 +108,17 @@ class EncodedList:
     def is_settled(self) -> bool:
         """True if the host knows all sizes."""
         return not isinstance(self.sizes, torch.Tensor)
+
+    def written(self, nbytes: int | None = None) -> EncodedList:
+        """Return the list with all payloads that fit into ``nbytes`` bytes written, without waiting.
+
+        By default there is room for every payload. ``settled`` writes again what did not fit.
+        """
+        if self.unwritten is None or self.buffer is not None:
+            return self
+        capacity = self.unwritten.capacity
+        room = capacity if nbytes is None else min(capacity, nbytes)
+        return replace(self, buffer=self.unwritten.write(room))
 
     def payloads(self) -> list[torch.Tensor]:
         """Return the payloads of a settled list as views; copied if they fill less than half of it.
@@ -136,7 +162,7 @@ def _at_least(payload: torch.Tensor, num_values: int) -> torch.Tensor:
 
 
 def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> list[EncodedList]:
-    """Return lists whose sizes the host knows, with the payloads of the second pass.
+    """Return lists whose sizes the host knows, all written, with the payloads of the second pass.
 
     Waits for the device once, however many lists there are, and not at all if none needs it.
     ``dtype``, of the tensors, asks for their ranges too.
@@ -181,7 +207,10 @@ def _settle(
     ranges = None
     if dtype is not None and isinstance(encoded.ranges, torch.Tensor):
         ranges = ranges_of_keys(next(facts), dtype)
-    known = EncodedList(sizes, encoded.buffer, ranges=ranges)
+    buffer, nbytes = encoded.buffer, sum(padded(size) for size in sizes)
+    if encoded.unwritten is not None and (buffer is None or nbytes > buffer.numel()):
+        buffer = encoded.unwritten.write(nbytes)
+    known = EncodedList(sizes, buffer, ranges=ranges)
     if again is None or not left:
         return known
     payloads = known.payloads()

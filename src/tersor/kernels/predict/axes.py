@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from tersor.kernels.predict import lorenzo_residual, lorenzo_restore
@@ -10,6 +12,14 @@ from tersor.kernels.predict import lorenzo_residual, lorenzo_restore
 def is_flat(num_axes: int, dims: int) -> bool:
     """True if each value of a tensor is predicted from the one before it in memory."""
     return min(dims, num_axes) <= 1
+
+
+def predicting_shape(shape: tuple[int, ...], dims: int) -> tuple[int, int, int]:
+    """Return the last three sizes of a tensor, 1 where it has no such axis; its own view if it is flat."""
+    if is_flat(len(shape), dims):
+        return 1, 1, max(1, math.prod(shape))
+    depth, height, width = (1, 1, *shape)[-3:]
+    return max(1, depth), max(1, height), max(1, width)
 
 
 def _shaped(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> tuple[torch.Tensor, int]:

@@ -1,4 +1,4 @@
-"""Lorenzo prediction in Triton: all axes at once."""
+"""Lorenzo prediction in Triton: all axes at once, of codes in memory or of values that are quantized here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _TILE: Final = 4096
@@ -52,6 +53,68 @@ def _residual_kernel(
         corner = behind & (rows % height > 0)[:, None]
         residual += _line(codes_ptr, rows - height - 1, columns, corner, width)
     tl.store(residual_ptr + rows[:, None] * width + columns[None, :], residual, mask=inside)
+
+
+@triton.jit
+def _code(address, position, usable, limit, grid, TYPE: tl.constexpr):
+    """Return the codes of the values at ``position`` where ``usable``, else 0, and whether each holds."""
+    # what lies at the limit is not loaded
+    place = tl.where(usable, position, limit)
+    values = load_values(address, place, limit, 0.0, TYPE, False, False)
+    codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+    return tl.where(usable, codes, 0), holds | ~usable
+
+
+@triton.jit
+def _differences(address, position, usable, offset, has_left, limit, grid, TYPE: tl.constexpr):
+    """Return the codes ``offset`` values back, minus those before them; 0 where not ``usable``."""
+    code, _ = _code(address, position - offset, usable, limit, grid, TYPE)
+    left, _ = _code(address, position - offset - 1, usable & has_left, limit, grid, TYPE)
+    return code - left
+
+
+@triton.jit
+def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DIMS: tl.constexpr):
+    """Quantize values and predict their codes from lower neighbours.
+
+    The values that predict are quantized again, which takes less than to store all codes.
+
+    Args:
+        address: of the tensor's first value.
+        position: int32, of the values in the tensor.
+        limit: int32, values of the tensor.
+        shape: sizes of its last, last but one and last but two axes; 1 where it has no such axis. Not looked
+            at if one axis predicts, which is the flattened tensor.
+        grid: step, inverse and checked bound.
+        TYPE: of the values.
+        DIMS: how many of these axes predict; 0 if codes are not predicted, and are their own residuals.
+
+    Returns:
+        The int32 residuals and codes, 0 from ``limit`` on, and whether each value has a code.
+    """
+    width, height, depth = shape
+    inside = position < limit
+    if DIMS <= 1:
+        has_left = inside & (position > 0)
+    else:
+        row = position // width
+        has_left = inside & (position > row * width)
+    codes, holds = _code(address, position, inside, limit, grid, TYPE)
+    residuals = codes
+    if DIMS >= 1:
+        left, _ = _code(address, position - 1, has_left, limit, grid, TYPE)
+        residuals -= left
+    if DIMS >= 2:
+        has_upper = inside & (row % height > 0)
+        residuals -= _differences(address, position, has_upper, width, has_left, limit, grid, TYPE)
+    if DIMS == 3:
+        has_back = inside & ((row // height) % depth > 0)
+        plane = width * height
+        residuals -= _differences(address, position, has_back, plane, has_left, limit, grid, TYPE)
+        residuals += _differences(
+            address, position, has_back & has_upper, plane + width, has_left, limit, grid, TYPE
+        )
+    return residuals, codes, holds
 
 
 def lorenzo_residual(codes: torch.Tensor, dims: int) -> torch.Tensor:

@@ -26,6 +26,7 @@ from tersor.kernels.batch.gpu.ans_plan import (
     decide_alphabets,
     plan_payloads,
 )
+from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, encode_streams, place_streams
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, num_counts
 from tersor.kernels.payload.gpu.plan import (
@@ -259,18 +260,11 @@ def encode_ans(
     bounds: Sequence[Bound],
     encoder: AnsEncoder,
     with_ranges: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+) -> FusedList:
     """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
 
     The encoder has no static table. ``with_ranges`` changes nothing: the ranges of relative bounds are
-    found in any case.
-
-    Returns:
-        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
-        sizes: int64 [len(xs)], bytes of each payload.
-        needed: int32 [len(xs)], 1 where codes span more than 256 and the values are therefore not
-            coded though the codec could; else 0, and the payload is the codec's own.
-        keys: the ranges of the tensors if a bound is relative.
+    found in any case. A second pass is needed where codes span more than 256.
     """
     del encoder, with_ranges
     device, dtype = xs[0].device, xs[0].dtype
@@ -296,4 +290,4 @@ def encode_ans(
         )  # fmt: skip
         place_streams(streams, encoded, targets)
     is_relative = any(b.kind == "relative" for b in bounds)
-    return out, sizes, status, keys[: 2 * len(xs)] if is_relative else None
+    return FusedList(sizes, out, status, keys[: 2 * len(xs)] if is_relative else None)

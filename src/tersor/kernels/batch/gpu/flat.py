@@ -1,33 +1,39 @@
-"""Flat payloads of a list of tensors in Triton.
+"""Packed payloads of a list of tensors in Triton, of their codes (``flat``) or of residuals (``delta``).
 
-Encoding reads every value once (twice for a relative bound): programs quantize tiles of 1024
-values, pack each into a slot of worst-case size, and note its words; a running sum over the tiles
-and one small program then decide sizes and places; further programs put the words there. Where
-tensors are small, so that launches take longer than the work, ``flat_short`` needs two of them.
+Encoding reads every value twice, three times for a relative bound: programs quantize tiles of 1024 values
+and note how many words each takes; a running sum over the tiles and one small program then decide sizes and
+places; programs quantize the tiles once more and put their words there. Memory is needed for the payloads
+alone, and can be as large as they are if the host waits for their sizes in between. Where tensors are
+small, so that launches take longer than the work, ``flat_short`` needs two of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
+import triton
 import triton.language as tl
 
+from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.gpu.flat_short import are_small, encode_small
-from tersor.kernels.pack.blocks.gpu.pack_tile import pack_tile
+from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.pack.blocks.gpu.pack_tile import (
+    measure_tile,
+    predicted_fields,
+    tile_fields,
+)
 from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
-    PLACE_RUN,
-    PLACE_WORDS,
     SCAN_VALUES,
-    SLOT_NBYTES,
     TILE,
     UNPACK_RUN,
+    close_body,
     decode_tile,
-    place_tiles,
-    slot_of,
+    put_tile,
 )
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.payload.gpu.open import (
@@ -44,6 +50,7 @@ from tersor.kernels.payload.gpu.plan import (
     MODE,
     NUM_FIELDS,
     OFFSET,
+    SIZE,
     close_payload,
     make_plan,
 )
@@ -54,6 +61,7 @@ from tersor.kernels.payload.gpu.uncoded import (
     programs_per_tensor,
 )
 from tersor.kernels.payload.layout import exact_nbytes
+from tersor.kernels.predict.axes import predicting_shape
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
@@ -62,84 +70,128 @@ from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, padded, tile_table
+from tersor.kernels.runtime.gpu.tiles import (
+    TileTable,
+    addresses,
+    are_aligned,
+    bound_table,
+    padded,
+    tile_end,
+    tile_table,
+)
 from tersor.types import Bound
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
+_MAX_PROGRAMS: Final = 4224
+"""That predict at a time, each with residuals of its own in memory: as many of one warp as an H200 holds."""
+
+_MIN_PROGRAMS: Final = 1056
+"""Worth their memory, 4 MiB together, however small the list is: an eighth of the warps of an H200."""
+
+_RESIDUALS_SHARE: Final = 8
+"""The residuals of all programs take at most so small a part of the values."""
+
+
+@triton.jit
+def _shape_of(shapes, k, DIMS: tl.constexpr):
+    """Return the sizes of the last axes of tensor ``k``, the last one first, if more than one predicts."""
+    if DIMS > 1:
+        return tl.load(shapes + 3 * k), tl.load(shapes + 3 * k + 1), tl.load(shapes + 3 * k + 2)
+    else:
+        return 1, 1, 1
+
 
 @jit_kernel(do_not_specialize=["num_tiles"])
-def _pack_kernel(
-    starts, counts, first_tiles, first_runs, owners, grids, keys, slots, widths, stats,
-    num_tiles, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+def _measure_kernel(
+    starts, counts, first_tiles, first_runs, owners, grids, keys, shapes, stats, num_tiles,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+    DIMS: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes ``RUN`` tiles of one tensor and packs each into its slot.
+    """One program measures ``RUN`` tiles of one tensor.
 
-    Only a tensor whose values do not vary needs its range after this, so a tile says that its
-    values vary, or looks at them once more. Values past the end count as 0, so a last tile that is
-    not whole may be looked at without need.
+    Only a tensor whose values do not vary needs its range, and the number of its values that are not
+    finite, after this, so a tile proves that its values vary, or looks at them once more.
     """
     run = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + run)
     first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
     count, address = tl.load(counts + k), tl.load(starts + k)
-    grid = load_grid(grids, k)
+    grid, shape = load_grid(grids, k), _shape_of(shapes, k, DIMS)
     begin = first + (run - tl.load(first_runs + k)) * RUN
-    stop = tl.minimum(begin + RUN, last)
-    for tile in range(begin, stop):
+    for tile in range(begin, tl.minimum(begin + RUN, last)):
         base = (tile - first) * TILE
-        nwords, outliers, differs = pack_tile(
-            address, base, count, grid, slot_of(slots, tile), widths + tile * (TILE // BLOCK),
-            TYPE, ALIGNED, BLOCK,
-        )  # fmt: skip
+        num_words, outliers, varies = measure_tile(
+            address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+        )
         specials = 0
-        varies = (differs != 0) & (outliers == 0) & (base + TILE <= count)
         if not varies:
-            start, limit = (
-                address + base * (TYPE.primitive_bitwidth // 8),
-                tl.minimum(count - base, TILE),
-            )
-            specials = examine_tile(start, limit.to(tl.int32), keys + 2 * k, TYPE, SCAN_VALUES)
-        tl.store(stats + tile, nwords.to(tl.int64))
+            start = address + base * (TYPE.primitive_bitwidth // 8)
+            limit = tl.minimum(count - base, TILE).to(tl.int32)
+            specials = examine_tile(start, limit, keys + 2 * k, TYPE, SCAN_VALUES)
+        tl.store(stats + tile, num_words.to(tl.int64))
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
         # not one mark per tensor: thousands of stores to one place take 100 us
         tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
 
 
-@jit_kernel()
-def _place_kernel(
-    counts, first_tiles, run_owners, first_runs, slots, widths, ends, plan, out,
-    BLOCK: tl.constexpr, RUN: tl.constexpr, PART: tl.constexpr,
+@jit_kernel(do_not_specialize=["num_runs", "room"])
+def _write_kernel(
+    starts, counts, first_tiles, first_runs, owners, grids, shapes, scratch, ends, plan, num_runs,
+    out, room, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr,
+    DIMS: tl.constexpr,
 ):  # fmt: skip
-    """One program puts ``RUN`` tiles of one tensor, if it is coded, into its payload."""
-    run = tl.program_id(0).to(tl.int64)
-    k = tl.load(run_owners + run)
-    row = plan + k * NUM_FIELDS
-    if tl.load(row + MODE) == CODED:
-        first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
-        tile = first + (run - tl.load(first_runs + k)) * RUN
-        stop = tl.minimum(tile + RUN, last)
-        body = out + tl.load(row + OFFSET) + HEADER_NBYTES
-        count = tl.load(counts + k)
-        place_tiles(body, count, tile, stop, first, last, ends, slots, widths, BLOCK, RUN, PART)
+    """One program writes every so many runs of ``RUN`` tiles of one tensor, if it is coded and fits."""
+    for run in range(tl.program_id(0).to(tl.int64), num_runs, tl.num_programs(0)):
+        k = tl.load(owners + run)
+        row = plan + k * NUM_FIELDS
+        if (tl.load(row + MODE) == CODED) & _fits(row, room):
+            first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+            count, address = tl.load(counts + k), tl.load(starts + k)
+            grid, shape = load_grid(grids, k), _shape_of(shapes, k, DIMS)
+            origin = tile_end(ends, first)
+            body = out + tl.load(row + OFFSET) + HEADER_NBYTES
+            begin = first + (run - tl.load(first_runs + k)) * RUN
+            for tile in range(begin, tl.minimum(begin + RUN, last)):
+                base = (tile - first) * TILE
+                if DIMS == 0:
+                    fields = tile_fields(address, base, count, grid, TYPE, ALIGNED)
+                else:
+                    own = scratch + tl.program_id(0) * TILE
+                    fields = predicted_fields(
+                        address, base, count, shape, grid, own, TYPE, DIMS
+                    )  # fmt: skip
+                before = tile_end(ends, tile) - origin
+                put_tile(body, count, tile - first, last - first, before, fields, BLOCK)
 
 
-@jit_kernel(do_not_specialize=["num_tiles"])
+@triton.jit
+def _fits(row, room):
+    """True if the payload that a row of a plan describes ends within ``room`` bytes."""
+    return tl.load(row + OFFSET) + padded(tl.load(row + SIZE)) <= room
+
+
+@jit_kernel(do_not_specialize=["num_tiles", "room"])
 def _finish_kernel(
-    starts, counts, first_tiles, grids, ends, plan, num_tiles, out, TYPE: tl.constexpr
-):
+    starts, counts, first_tiles, grids, ends, plan, num_tiles, out, room, TYPE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header."""
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
-    payload = out + tl.load(row + OFFSET)
-    count, address = tl.load(counts + k), tl.load(starts + k)
-    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
-    finish_tiles(
-        payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), TYPE, TILE,
-        SCAN_VALUES,
-    )  # fmt: skip
-    if tl.program_id(1) == 0:
-        close_payload(payload, count, row, TYPE)
+    if _fits(row, room):
+        payload = out + tl.load(row + OFFSET)
+        count, address = tl.load(counts + k), tl.load(starts + k)
+        first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+        finish_tiles(
+            payload, row, address, count, first, last, ends, num_tiles, load_grid(grids, k), TYPE,
+            TILE, SCAN_VALUES,
+        )  # fmt: skip
+        if tl.program_id(1) == 0:
+            close_payload(payload, count, row, TYPE)
+            if tl.load(row + MODE) == CODED:
+                total = tile_end(ends, last) - tile_end(ends, first)
+                close_body(payload + HEADER_NBYTES, count, last - first, total, BLOCK)
 
 
 @cached_on_stream
@@ -149,86 +201,155 @@ def _fixed_nbytes(numels: tuple[int, ...], block: int, device: torch.device) -> 
     return to_device_async(numbers, torch.int64, device)
 
 
+@cached_on_stream
+def _shape_table(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> torch.Tensor:
+    """Return int32 [num_tensors, 3]: the sizes of the last axes, the last one first."""
+    return to_device_async([shape[::-1] for shape in shapes], torch.int32, device)
+
+
 @dataclass(frozen=True, slots=True)
-class _Packed:
-    """Tiles in their slots, their widths, and the running sums ``make_plan`` takes."""
+class _List:
+    """Tensors of one dtype and device, and what kernels are told of them.
 
-    slots: torch.Tensor
-    widths: torch.Tensor
+    Attributes:
+        xs: held until their payloads are written, as kernels know only their addresses.
+        starts: those addresses.
+        aligned: whether all are multiples of 16.
+        tiles: of 1024 values.
+        runs: of as many tiles as a program takes one after the other.
+        block: codes per block.
+        dims: axes that predict; 0 for none.
+        shapes: ``_shape_table``, if more than one axis predicts.
+    """
+
+    xs: Sequence[torch.Tensor]
+    starts: torch.Tensor
+    aligned: bool
+    tiles: TileTable
+    runs: TileTable
+    block: int
+    dims: int
+    shapes: torch.Tensor | None
+
+    @classmethod
+    def of(cls, xs: Sequence[torch.Tensor], block: int, dims: int) -> _List:
+        """Describe contiguous tensors."""
+        device, numels = xs[0].device, tuple(x.numel() for x in xs)
+        shapes = None
+        if dims > 1:
+            shapes = _shape_table(tuple(predicting_shape(tuple(x.shape), dims) for x in xs), device)
+        tiles, runs = (tile_table(numels, n * TILE_VALUES, device) for n in (1, PACK_RUN))
+        return cls(xs, addresses(xs, device), are_aligned(xs), tiles, runs, block, dims, shapes)
+
+    @property
+    def numels(self) -> tuple[int, ...]:
+        """Values of each tensor."""
+        return tuple(x.numel() for x in self.xs)
+
+    @property
+    def constants(self) -> dict[str, Any]:
+        """The compile-time constants of the kernels that make fields."""
+        return {
+            "TYPE": TYPES[self.xs[0].dtype], "ALIGNED": self.aligned, "BLOCK": self.block,
+            "RUN": PACK_RUN, "DIMS": self.dims, "num_warps": 1,
+        }  # fmt: skip
+
+    def writers(self) -> tuple[int, torch.Tensor | None]:
+        """Return how many programs write tiles, and memory for the residuals of each that predicts."""
+        if self.dims == 0:
+            return self.runs.num_tiles, None
+        most = self.tiles.num_tiles * self.xs[0].itemsize // (4 * _RESIDUALS_SHARE)
+        count = min(self.runs.num_tiles, _MAX_PROGRAMS, max(most, _MIN_PROGRAMS))
+        return count, torch.empty(count * TILE_VALUES, dtype=torch.int32, device=self.starts.device)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A list whose payloads are decided: grids, the running sums that ``make_plan`` takes, and its plan."""
+
+    list: _List
+    grids: torch.Tensor
     ends: torch.Tensor
+    plan: torch.Tensor
+
+    def write(self, nbytes: int) -> torch.Tensor:
+        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        one, tiles, runs = self.list, self.list.tiles, self.list.runs
+        out = torch.empty(nbytes, dtype=torch.uint8, device=one.starts.device)
+        with torch.cuda.device_of(out):
+            num_programs, scratch = one.writers()
+            _write_kernel[(num_programs,)](
+                one.starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners,
+                self.grids, one.shapes, scratch, self.ends, self.plan, runs.num_tiles, out, nbytes,
+                **one.constants,
+            )  # fmt: skip
+            _finish_kernel[(len(one.xs), programs_per_tensor(one.numels, TILE_VALUES, 1))](
+                one.starts, tiles.counts, tiles.first_tiles, self.grids, self.ends, self.plan,
+                tiles.num_tiles, out, nbytes, TYPE=one.constants["TYPE"], BLOCK=one.block, num_warps=1,
+            )  # fmt: skip
+        return out
 
 
-def _pack(
-    numels: tuple[int, ...], starts: torch.Tensor, grids: torch.Tensor, keys: torch.Tensor,
-    dtype: torch.dtype, aligned: bool, block: int,
-) -> _Packed:  # fmt: skip
-    """Quantize and pack all tiles; note which tensors vary, and the range of the others."""
-    device = starts.device
-    tiles = tile_table(numels, TILE_VALUES, device)
-    runs = tile_table(numels, PACK_RUN * TILE_VALUES, device)
-    slots = torch.empty(tiles.num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
-    widths = torch.empty(tiles.num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
-    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=device)
-    _pack_kernel[(runs.num_tiles,)](
-        starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
-        slots, widths, stats, tiles.num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned,
-        BLOCK=block, RUN=PACK_RUN, num_warps=1,
+def _measure(one: _List, grids: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+    """Return running sums for ``make_plan``; fold the ranges of tensors that may not vary into ``keys``."""
+    tiles, runs = one.tiles, one.runs
+    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=one.starts.device)
+    _measure_kernel[(runs.num_tiles,)](
+        one.starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
+        one.shapes, stats, tiles.num_tiles, **one.constants,
     )  # fmt: skip
-    return _Packed(slots, widths, stats.cumsum(0))
+    return torch.cumsum(stats, 0, out=stats)
 
 
-def encode_flat(
+def encode_packed(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     encoder: BitpackEncoder,
     with_ranges: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, None, torch.Tensor | None]:
-    """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+    dims: int = 0,
+) -> FusedList:
+    """Encode contiguous tensors of one dtype and device, without waiting.
 
     Args:
         xs: what to encode.
         bounds: one per tensor.
         encoder: without bases.
         with_ranges: find the ranges also of small tensors, which takes a launch of its own.
+        dims: axes that predict; 0 for none.
 
     Returns:
-        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
-        sizes: int64 [len(xs)], bytes of each payload.
-        needed: None: every form of a payload is known.
-        keys: the ranges of the tensors if a bound is relative; None for small tensors unless asked.
+        Every form of a payload is known, so that none needs a second pass. The ranges are those of relative
+        bounds; None for small tensors unless asked for.
     """
-    device, dtype, block = xs[0].device, xs[0].dtype, encoder.block
+    device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
-    aligned = are_aligned(xs)
-    starts = addresses(xs, device)
     limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
-    fixed = _fixed_nbytes(numels, block, device)
-    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
-    out = torch.empty(capacity, dtype=torch.uint8, device=device)
-    is_small, is_relative = are_small(numels), any(b.kind == "relative" for b in bounds)
+    fixed = _fixed_nbytes(numels, encoder.block, device)
+    capacity = sum(exact_nbytes(x.nbytes) for x in xs)
+    is_small, is_relative = (
+        dims == 0 and are_small(numels),
+        any(b.kind == "relative" for b in bounds),
+    )
+    one = _List.of(xs, encoder.block, dims)
     keys = None
     if not is_small or (with_ranges and is_relative):
         keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
+    ranges = keys if is_relative else None
     with torch.cuda.device_of(xs[0]):
         if is_relative and keys is not None:
-            fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
+            fold_ranges(
+                one.starts, tile_table(numels, RANGE_TILE, device), keys, dtype, one.aligned
+            )
         if is_small or keys is None:
-            sizes = encode_small(numels, starts, limits, fixed, dtype, aligned, block, out)
-            return out, sizes, None, keys if is_relative else None
+            out = torch.empty(capacity, dtype=torch.uint8, device=device)
+            place = one.starts, limits, fixed
+            sizes = encode_small(numels, *place, dtype, one.aligned, encoder.block, out)
+            return FusedList(sizes, out, keys=ranges)
         grids = grid_table(keys, limits, dtype)
-        packed = _pack(numels, starts, grids, keys, dtype, aligned, block)
-        tiles = tile_table(numels, TILE_VALUES, device)
-        plan, sizes = make_plan(tiles, packed.ends, fixed, keys, grids, dtype)
-        runs = tile_table(numels, PLACE_RUN * TILE_VALUES, device)
-        _place_kernel[(runs.num_tiles,)](
-            tiles.counts, tiles.first_tiles, runs.owners, runs.first_tiles, packed.slots,
-            packed.widths, packed.ends, plan, out, BLOCK=block, RUN=PLACE_RUN, PART=PLACE_WORDS, num_warps=4,
-        )  # fmt: skip
-        _finish_kernel[(len(xs), programs_per_tensor(numels, TILE_VALUES, 1))](
-            starts, tiles.counts, tiles.first_tiles, grids, packed.ends, plan, tiles.num_tiles,
-            out, TYPE=TYPES[dtype], num_warps=1,
-        )  # fmt: skip
-    return out, sizes, None, keys if is_relative else None
+        ends = _measure(one, grids, keys)
+        plan, sizes = make_plan(one.tiles, ends, fixed, keys, grids, dtype)
+    write = _Measured(one, grids, ends, plan).write
+    return FusedList(sizes, Unwritten(capacity, write), keys=ranges)
 
 
 @jit_kernel(do_not_specialize=["buffer", "status"])
@@ -277,7 +398,7 @@ def _decode_kernel(
         )  # fmt: skip
 
 
-def decode_flat(
+def decode_packed(
     buffer: torch.Tensor,
     offsets: torch.Tensor,
     sizes: torch.Tensor,

@@ -14,15 +14,8 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
-from tersor.kernels.pack.blocks.gpu.pack_tile import pack_tile
-from tersor.kernels.pack.blocks.gpu.tile import (
-    PLACE_WORDS,
-    SCAN_VALUES,
-    SLOT_NBYTES,
-    TILE,
-    place_tiles,
-    slot_of,
-)
+from tersor.kernels.pack.blocks.gpu.pack_tile import measure_tile, tile_fields
+from tersor.kernels.pack.blocks.gpu.tile import SCAN_VALUES, TILE, close_body, put_tile
 from tersor.kernels.payload.gpu.plan import (
     BODY,
     CODED,
@@ -42,7 +35,7 @@ from tersor.kernels.quantize.gpu.values import load_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import padded, tile_table
+from tersor.kernels.runtime.gpu.tiles import padded, tile_end, tile_table
 
 _MAX_TILES: Final = 8
 """Tiles of the largest tensor that counts as small."""
@@ -52,8 +45,6 @@ _MAX_TENSORS: Final = 512
 
 _LANES: Final = 256
 """Tensors that such a program looks at at a time."""
-
-_SLOT_NBYTES = tl.constexpr(SLOT_NBYTES)
 
 
 def are_small(numels: Sequence[int]) -> bool:
@@ -83,11 +74,11 @@ def _range_of(address, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr, PART: t
 
 
 @jit_kernel(do_not_specialize=["num_tiles"])
-def _pack_kernel(
-    starts, counts, first_tiles, owners, bounds, grids, ranges, slots, widths, stats, num_tiles,
+def _measure_kernel(
+    starts, counts, first_tiles, owners, bounds, grids, ranges, stats, num_tiles,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """One program finds the grid of a tensor, and packs one of its tiles into its slot.
+    """One program finds the grid of a tensor, and measures one of its tiles.
 
     The first one also stores the grid and the range.
     """
@@ -108,17 +99,17 @@ def _pack_kernel(
         tl.store(ranges + 2 * k, low)
         tl.store(ranges + 2 * k + 1, high)
     base = local * TILE
-    nwords, outliers, _ = pack_tile(
-        address, base, count, (step, inverse, checked), slot_of(slots, tile),
-        widths + tile * (TILE // BLOCK), TYPE, ALIGNED, BLOCK,
-    )  # fmt: skip
+    grid = (step, inverse, checked)
+    num_words, outliers, _ = measure_tile(
+        address, base, count, (1, 1, 1), grid, TYPE, ALIGNED, BLOCK, 0
+    )
     specials = 0
     # what is not finite is an outlier
     if outliers > 0:
         position = base + tl.arange(0, TILE)
         values = load_values(address, position, count, 0.0, TYPE, ALIGNED, False)
         specials = tl.sum((~(tl.abs(values) < float("inf"))).to(tl.int32), axis=0)
-    tl.store(stats + tile, nwords.to(tl.int64))
+    tl.store(stats + tile, num_words.to(tl.int64))
     tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
 
 
@@ -171,16 +162,21 @@ def _sum_tiles(stats, num_tiles, first, count, ends, TILES: tl.constexpr):
 
 # parts of one memory: to compile for each alignment that they may have would gain nothing
 @jit_kernel(do_not_specialize=["num_tiles", "max_tiles", "ends", "plan", "sizes"])
-def _place_kernel(
-    starts, counts, first_tiles, grids, ranges, fixed_nbytes, slots, widths, stats, num_tiles,
-    max_tiles, ends, plan, sizes, out, TYPE: tl.constexpr, BLOCK: tl.constexpr,
-    LANES: tl.constexpr, TILES: tl.constexpr, PART: tl.constexpr,
+def _write_kernel(
+    starts, counts, first_tiles, owners, grids, ranges, fixed_nbytes, stats, num_tiles, max_tiles,
+    ends, plan, sizes, out, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    LANES: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """One program decides where the payload of one tensor goes, and writes it."""
-    k = tl.program_id(0).to(tl.int64)
+    """One program decides where the payload of one tensor goes, and writes one of its tiles there.
+
+    The first one also writes all that is not in tiles. Programs of a tensor store the same plan.
+    """
+    tile = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + tile).to(tl.int64)
     row = plan + k * NUM_FIELDS
     first = tl.load(first_tiles + k)
-    count, last = tl.load(counts + k), tl.load(first_tiles + k + 1) - first
+    count, last, local = tl.load(counts + k), tl.load(first_tiles + k + 1) - first, tile - first
+    address, grid = tl.load(starts + k), load_grid(grids, k)
     ends += 2 * first
     _plan_own(
         k, counts, first_tiles, stats, num_tiles, max_tiles, fixed_nbytes, grids, ranges, row, TYPE,
@@ -189,18 +185,19 @@ def _place_kernel(
     _sum_tiles(stats, num_tiles, first, last, ends, TILES)
     # every thread reads what others have stored
     tl.debug_barrier()
-    tl.store(sizes + k, tl.load(row + SIZE))
     payload = out + tl.load(row + OFFSET)
     if tl.load(row + MODE) == CODED:
-        place_tiles(
-            payload + HEADER_NBYTES, count, 0, last, 0, last, ends, slots + first * _SLOT_NBYTES,
-            widths + first * (TILE // BLOCK), BLOCK, TILES, PART,
-        )  # fmt: skip
-    finish_tiles(
-        payload, row, tl.load(starts + k), count, 0, last, ends, last, load_grid(grids, k), TYPE,
-        TILE, SCAN_VALUES,
-    )  # fmt: skip
-    close_payload(payload, count, row, TYPE)
+        body = payload + HEADER_NBYTES
+        fields = tile_fields(address, local * TILE, count, grid, TYPE, ALIGNED)
+        put_tile(body, count, local, last, tile_end(ends, local), fields, BLOCK)
+        if local == 0:
+            close_body(body, count, last, tile_end(ends, last), BLOCK)
+    if local == 0:
+        tl.store(sizes + k, tl.load(row + SIZE))
+        finish_tiles(
+            payload, row, address, count, 0, last, ends, last, grid, TYPE, TILE, SCAN_VALUES
+        )
+        close_payload(payload, count, row, TYPE)
 
 
 def encode_small(
@@ -222,23 +219,20 @@ def encode_small(
     device, num_tensors = out.device, len(numels)
     tiles = tile_table(numels, TILE_VALUES, device)
     num_tiles = tiles.num_tiles
-    slots = torch.empty(num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
-    widths = torch.empty(num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
     grids = torch.empty(3 * num_tensors, dtype=grid_dtype(dtype), device=device)
     ranges = torch.empty(2 * num_tensors, dtype=torch.float64, device=device)
     parts = (2 * num_tiles, 2 * num_tiles, NUM_FIELDS.value * num_tensors, num_tensors)
     numbers = torch.empty(sum(parts), dtype=torch.int64, device=device)
     stats, ends, plan, sizes = numbers.split_with_sizes(parts)
     with torch.cuda.device_of(out):
-        _pack_kernel[(num_tiles,)](
-            starts, tiles.counts, tiles.first_tiles, tiles.owners, bounds, grids, ranges, slots,
-            widths, stats, num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned, BLOCK=block,
-            PART=TILE_VALUES, num_warps=1,
+        _measure_kernel[(num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, tiles.owners, bounds, grids, ranges, stats,
+            num_tiles, TYPE=TYPES[dtype], ALIGNED=aligned, BLOCK=block, PART=TILE_VALUES, num_warps=1,
         )  # fmt: skip
-        _place_kernel[(num_tensors,)](
-            starts, tiles.counts, tiles.first_tiles, grids, ranges, fixed_nbytes, slots, widths,
+        _write_kernel[(num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, ranges, fixed_nbytes,
             stats, num_tiles, ceil_div(max(numels), TILE_VALUES), ends, plan, sizes, out,
-            TYPE=TYPES[dtype], BLOCK=block, LANES=_LANES, TILES=_MAX_TILES, PART=PLACE_WORDS,
-            num_warps=4,
+            TYPE=TYPES[dtype], ALIGNED=aligned, BLOCK=block, LANES=_LANES, TILES=_MAX_TILES,
+            num_warps=1,
         )  # fmt: skip
     return sizes

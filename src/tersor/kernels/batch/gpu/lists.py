@@ -18,6 +18,7 @@ from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
 from tersor.kernels.batch.gpu import ans, ans_decode, flat, rows, rows_decode
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
+from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
     GroupPipeline,
@@ -36,19 +37,20 @@ class _Fused(NamedTuple):
     """Kernels for whole lists of one pair of predictor and encoder.
 
     Attributes:
-        encode: takes tensors, bounds and the encoder; returns buffer, sizes, what needs a second pass if
-            the kernel does not know all forms of a payload, and the keys of the ranges if it found them.
-        decode: takes places of payloads, tensors and the encoder; returns a status per tensor.
+        encode: takes tensors, bounds and the encoder.
+        decode: takes places of payloads, tensors and the encoder; returns a status per tensor. None if
+            payloads are composed.
     """
 
-    encode: Callable[
-        ..., tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None]
-    ]
-    decode: Callable[..., torch.Tensor]
+    encode: Callable[..., FusedList]
+    decode: Callable[..., torch.Tensor] | None
 
 
 _STREAMS: Final = {
-    (0, "bitpack"): _Fused(flat.encode_flat, flat.decode_flat),
+    (0, "bitpack"): _Fused(flat.encode_packed, flat.decode_packed),
+    (1, "bitpack"): _Fused(partial(flat.encode_packed, dims=1), None),
+    (2, "bitpack"): _Fused(partial(flat.encode_packed, dims=2), None),
+    (3, "bitpack"): _Fused(partial(flat.encode_packed, dims=3), None),
     (0, "ans"): _Fused(ans.encode_ans, ans_decode.decode_ans),
 }
 """The pairs of predictor and form of the encoder that are fused."""
@@ -85,7 +87,7 @@ def decode_streams(
         compose.decode_stream(payload, outs[k], pipeline)
 
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
-    if fused is None:
+    if fused is None or fused.decode is None:
         return _composed(outs, encoded, decode_one)
     status = fused.decode(*_placed(encoded), outs, pipeline.encoder, status=encoded.status)
     return Undecoded(status, decode_one)
@@ -217,13 +219,11 @@ def _decode_fixed(
     return None if is_known else Undecoded(found, decode_one)
 
 
-def _unsettled(
-    made: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None],
-    encode_one: Callable[[int], torch.Tensor],
-) -> EncodedList:
-    buffer, sizes, needed, keys = made
-    again = None if needed is None else SecondPass(needed, encode_one)
-    return EncodedList(sizes, buffer, ranges=keys, second_pass=again)
+def _unsettled(made: FusedList, encode_one: Callable[[int], torch.Tensor]) -> EncodedList:
+    again = None if made.needed is None else SecondPass(made.needed, encode_one)
+    if isinstance(made.memory, torch.Tensor):
+        return EncodedList(made.sizes, made.memory, ranges=made.keys, second_pass=again)
+    return EncodedList(made.sizes, ranges=made.keys, unwritten=made.memory, second_pass=again)
 
 
 def _composed(

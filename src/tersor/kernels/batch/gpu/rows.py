@@ -15,6 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, place_payloads, plan_payloads
 from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, encode_streams, place_streams
 from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
@@ -360,7 +361,7 @@ def _keep(task: _Task) -> None:
         )  # fmt: skip
 
 
-def _code(task: _Task) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _code(task: _Task) -> FusedList:
     """Entropy-code and write all payloads; see ``encode_rows_list``."""
     matrices, room, dtype = task.matrices, task.room, task.xs[0].dtype
     decisions = Decisions(
@@ -384,25 +385,18 @@ def _code(task: _Task) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     )  # fmt: skip
     place_payloads(matrices, decisions, index, task.starts, room.plan, out, dtype)
     place_streams(streams, encoded, room.targets)
-    return out, sizes, status
+    return FusedList(sizes, out, status, task.keys[: 2 * len(task.xs)])
 
 
-def encode_rows_list(
-    xs: Sequence[torch.Tensor], bounds: Sequence[Bound]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def encode_rows_list(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> FusedList:
     """Encode contiguous matrices of one dtype and device into one buffer, without waiting.
 
-    Outliers and more than 256 different codes are beyond it: such a matrix is stored exactly.
-
-    Returns:
-        buffer: uint8, payloads back to back, each padded to 8 bytes; what follows is not written.
-        sizes: int64 [len(xs)], bytes of each payload.
-        needed: int32 [len(xs)], 1 where the codec ``rows`` itself may have a smaller payload.
-        keys: the ranges of the matrices.
+    Outliers and more than 256 different codes are beyond it: such a matrix is stored exactly, and needs a
+    second pass if the codec ``rows`` itself may have a smaller payload.
     """
     with torch.cuda.device_of(xs[0]):
         task = _Task.of(xs)
         limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
         _number_by_value(task, bound_table(limits, xs[0].device))
         _quantize(task)
-        return *_code(task), task.keys[: 2 * len(xs)]
+        return _code(task)

@@ -10,56 +10,53 @@ import torch
 import triton.language as tl
 
 from tersor.division import ceil_div
-from tersor.kernels.pack.blocks.gpu.pack_tile import pack_tile
+from tersor.kernels.pack.blocks.gpu.pack_tile import measure_tile, tile_fields
 from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
-    PLACE_RUN,
-    PLACE_WORDS,
-    SLOT_NBYTES,
     TILE,
     UNPACK_RUN,
+    close_body,
     decode_tile,
-    place_tiles,
-    slot_of,
+    put_tile,
 )
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import I32
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import are_aligned, padded
+from tersor.kernels.runtime.gpu.tiles import are_aligned, padded, tile_end
 from tersor.raw_bytes import padded as padded_nbytes
 
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 
 @jit_kernel(do_not_specialize=["address", "count", "num_tiles"])
-def _pack_kernel(
-    address, count, num_tiles, slots, widths, num_words, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr, RUN: tl.constexpr,
+def _measure_kernel(
+    address, count, num_tiles, num_words, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program packs ``RUN`` tiles, each into its slot, and notes their words."""
+    """One program notes the words of ``RUN`` tiles."""
     begin = tl.program_id(0).to(tl.int64) * RUN
-    stop = tl.minimum(begin + RUN, num_tiles)
-    for k in range(stop - begin):
-        tile = begin + k
-        # codes have no use for a grid
-        nwords, _, _ = pack_tile(
-            address, tile * TILE, count, (0.0, 0.0, 0.0), slot_of(slots, tile),
-            widths + tile * (TILE // BLOCK), I32, ALIGNED, BLOCK,
-        )  # fmt: skip
-        tl.store(num_words + tile, nwords.to(tl.int64))
+    for tile in range(begin, tl.minimum(begin + RUN, num_tiles)):
+        found, _, _ = measure_tile(
+            address, tile * TILE, count, (1, 1, 1), (0.0, 0.0, 0.0), I32, ALIGNED, BLOCK, 0
+        )
+        tl.store(num_words + tile, found.to(tl.int64))
 
 
-@jit_kernel(do_not_specialize=["count", "num_tiles", "body"])
-def _place_kernel(
-    count, num_tiles, slots, widths, ends, body, BLOCK: tl.constexpr, RUN: tl.constexpr,
-    PART: tl.constexpr,
+@jit_kernel(do_not_specialize=["address", "count", "num_tiles", "body"])
+def _write_kernel(
+    address, count, num_tiles, ends, body, ALIGNED: tl.constexpr, BLOCK: tl.constexpr,
+    RUN: tl.constexpr,
 ):  # fmt: skip
-    """One program puts ``RUN`` tiles in place."""
+    """One program puts ``RUN`` tiles in place; the first closes the body."""
     count, last = count.to(tl.int64), num_tiles.to(tl.int64)
-    tile = tl.program_id(0).to(tl.int64) * RUN
-    stop = tl.minimum(tile + RUN, last)
-    place_tiles(body, count, tile, stop, last - last, last, ends, slots, widths, BLOCK, RUN, PART)
+    begin = tl.program_id(0).to(tl.int64) * RUN
+    for tile in range(begin, tl.minimum(begin + RUN, last)):
+        # codes have no use for a grid
+        fields = tile_fields(address, tile * TILE, count, (0.0, 0.0, 0.0), I32, ALIGNED)
+        put_tile(body, count, tile, last, tile_end(ends, tile), fields, BLOCK)
+    if begin == 0:
+        close_body(body, count, last, tile_end(ends, last), BLOCK)
 
 
 def _pack(codes: torch.Tensor, block: int, lead: int) -> torch.Tensor:
@@ -68,23 +65,17 @@ def _pack(codes: torch.Tensor, block: int, lead: int) -> torch.Tensor:
     device, num_tiles, codes = codes.device, layout.num_tiles, codes.contiguous()
     if num_tiles == 0:
         return torch.zeros(lead + layout.body_nbytes(0), dtype=torch.uint8, device=device)
-    slots = torch.empty(num_tiles * SLOT_NBYTES, dtype=torch.uint8, device=device)
-    widths = torch.empty(num_tiles * (TILE_VALUES // block), dtype=torch.uint8, device=device)
     num_words = torch.empty(num_tiles, dtype=torch.int64, device=device)
+    place = codes.data_ptr(), codes.numel(), num_tiles
+    constants = {"ALIGNED": are_aligned([codes]), "BLOCK": block, "RUN": PACK_RUN, "num_warps": 1}
     with torch.cuda.device_of(codes):
-        _pack_kernel[(ceil_div(num_tiles, PACK_RUN),)](
-            codes.data_ptr(), codes.numel(), num_tiles, slots, widths, num_words,
-            ALIGNED=are_aligned([codes]), BLOCK=block, RUN=PACK_RUN, num_warps=1,
-        )  # fmt: skip
+        programs = (ceil_div(num_tiles, PACK_RUN),)
+        _measure_kernel[programs](*place, num_words, **constants)
         ends = num_words.cumsum(0)
         room = padded_nbytes(lead)
-        out = torch.empty(
-            room + layout.body_nbytes(int(ends[-1])), dtype=torch.uint8, device=device
-        )
-        _place_kernel[(ceil_div(num_tiles, PLACE_RUN),)](
-            codes.numel(), num_tiles, slots, widths, ends, out[room:], BLOCK=block, RUN=PLACE_RUN,
-            PART=PLACE_WORDS, num_warps=4,
-        )  # fmt: skip
+        nbytes = room + layout.body_nbytes(int(ends[-1]))
+        out = torch.empty(nbytes, dtype=torch.uint8, device=device)
+        _write_kernel[programs](*place, ends, out[room:], **constants)
     out[:room] = 0
     return out[room - lead :]
 

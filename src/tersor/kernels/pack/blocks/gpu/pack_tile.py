@@ -1,4 +1,4 @@
-"""Packing of a tile in Triton: quantized, and packed into words that ``bitpack_tile`` copies.
+"""Packing of a tile in Triton: quantized, predicted perhaps, measured, and packed into words.
 
 A tile of 1024 codes is work of one warp. A lane has 32 neighbours, whose fields fill whole words
 whatever their width is, so that no lane needs to know what another one stores.
@@ -9,10 +9,13 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tersor.kernels.predict.gpu import residual_codes
 from tersor.kernels.quantize.gpu.values import load_values, quantize_fields, quantize_values
 from tersor.kernels.runtime.gpu.element_types import F64, I32
 
 _LANES = tl.constexpr(32)
+_TILE = tl.constexpr(1024)
+_LARGEST_CODE, _SMALLEST_CODE = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
 _LARGEST_FAST = tl.constexpr((1 << 22) - 1)
 """The largest field that ``quantize_fields`` gets right."""
 
@@ -145,7 +148,7 @@ def _load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return a tile as [8, 32, 4]: every four of a lane's 32 neighbours; 0 from ``limit`` on."""
     fours = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, _LANES)[None, :, None] * 32
     position = base + fours + tl.arange(0, 4)[None, None, :]
-    if base + 32 * _LANES <= limit:
+    if base + _TILE <= limit:
         values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
     else:
         values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
@@ -153,58 +156,144 @@ def _load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
 
 
 @triton.jit
-def _exact_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of a tile of any values, outliers as 0, and how many outliers it has."""
+def _fast_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the fields of a tile, and whether all are right: no outliers, no codes of more than 22 bits.
+
+    To look once per lane instead of at every value saves a third of the instructions.
+    """
     values = _load_tile(address, base, limit, TYPE, ALIGNED)
-    codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
-    return zigzag(codes), tl.sum((~holds).to(tl.int32), axis=None)
+    fields, error = quantize_fields(values, grid[0], grid[1], TYPE)
+    wrong = ~(tl.reduce(tl.reduce(error, 2, _larger), 0, _larger) <= grid[2])
+    wrong |= _lane_union(fields) > _LARGEST_FAST
+    return fields, tl.sum(wrong.to(tl.int32), axis=0) == 0
 
 
 @triton.jit
-def _fields_of(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of a tile and how many outliers it has.
-
-    As if there were neither outliers nor codes of more than 22 bits, if that turns out to be right:
-    to look once per lane instead of at every value saves a third of the instructions. If not, the
-    values are loaded again, since to hold them would take 32 registers.
-    """
+def tile_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the fields of the 1024 values from ``base`` on; 0 for outliers, and from ``limit`` on."""
     is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32)
     if is_fast:
-        values = _load_tile(address, base, limit, TYPE, ALIGNED)
-        fields, error = quantize_fields(values, grid[0], grid[1], TYPE)
-        wrong = ~(tl.reduce(tl.reduce(error, 2, _larger), 0, _larger) <= grid[2])
-        wrong |= _lane_union(fields) > _LARGEST_FAST
-        outliers = tl.sum(wrong.to(tl.int32), axis=0)
-        if outliers > 0:
-            fields, outliers = _exact_fields(address, base, limit, grid, TYPE, ALIGNED)
+        fields, is_right = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
+        if not is_right:
+            # loaded again, since to hold them would take 32 registers
+            values = _load_tile(address, base, limit, TYPE, ALIGNED)
+            codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+            fields = zigzag(codes)
     else:
-        fields, outliers = _exact_fields(address, base, limit, grid, TYPE, ALIGNED)
-    return fields, outliers
+        values = _load_tile(address, base, limit, TYPE, ALIGNED)
+        codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+        fields = zigzag(codes)
+    return fields
 
 
 @triton.jit
-def pack_tile(
-    address, base, limit, grid, slot, widths, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Quantize and pack the 1024 values from ``base`` on into the words at ``slot``.
+def predicted_fields(
+    address, base, limit, shape, grid, scratch, TYPE: tl.constexpr, DIMS: tl.constexpr
+):
+    """Return the fields of the residuals of a tile.
 
-    Values from ``limit`` on count as 0. Returns the tile's words, its outliers, and whether its
-    codes differ; what the blocks' widths are goes to ``widths``.
+    ``scratch`` has room for 1024 int32: threads that hold neighbouring values, so that loads of them and of
+    the values that predict them are coalesced, hand the residuals to lanes of 32 values each.
     """
-    fields, outliers = _fields_of(address, base, limit, grid, TYPE, ALIGNED)
-    union = _lane_union(fields)
+    part_values: tl.constexpr = 256 if DIMS < 2 else 128
+    limit = limit.to(tl.int32)
+    # all threads have read the residuals of the tile before this one
+    tl.debug_barrier()
+    for part in range(0, _TILE, part_values):
+        place = part + tl.arange(0, part_values)
+        position = base.to(tl.int32) + place
+        residuals, _, _ = residual_codes(address, position, limit, shape, grid, TYPE, DIMS)
+        tl.store(scratch + place, residuals)
+    tl.debug_barrier()
+    return zigzag(_load_tile(scratch.to(tl.int64), 0, _TILE, I32, True))
+
+
+@triton.jit
+def _measure_parts(
+    address, base, limit, shape, grid, TYPE: tl.constexpr, BLOCK: tl.constexpr, DIMS: tl.constexpr
+):
+    """See ``measure_tile``; for any values.
+
+    A part of the tile at a time: the loads of all values and their neighbours at once would take more
+    registers than there are.
+    """
+    part_values: tl.constexpr = 256 if DIMS < 2 else 128
+    num_words = tl.full((), 0, tl.int32)
+    missed = tl.zeros([part_values], dtype=tl.int32)
+    smallest = tl.full([part_values], _LARGEST_CODE, tl.int32)
+    largest = tl.full([part_values], _SMALLEST_CODE, tl.int32)
+    limit = limit.to(tl.int32)
+    for part in range(0, _TILE, part_values):
+        position = base.to(tl.int32) + part + tl.arange(0, part_values)
+        residuals, codes, holds = residual_codes(address, position, limit, shape, grid, TYPE, DIMS)
+        blocks = tl.reshape(zigzag(residuals), [part_values // BLOCK, BLOCK])
+        num_words += tl.sum(bit_length(tl.reduce(blocks, 1, _either)), axis=0) * (BLOCK // 32)
+        is_coded = holds & (position < limit)
+        smallest = tl.minimum(smallest, tl.where(is_coded, codes, _LARGEST_CODE))
+        largest = tl.maximum(largest, tl.where(is_coded, codes, _SMALLEST_CODE))
+        missed += (~holds).to(tl.int32)
+    differs = tl.min(smallest, axis=0) < tl.max(largest, axis=0)
+    return num_words, tl.sum(missed, axis=0), differs
+
+
+@triton.jit
+def measure_tile(
+    address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Measure the 1024 values from ``base`` on, or their residuals if axes predict.
+
+    Returns:
+        The words that their fields take; how many outliers they have; True only if two of them are finite and
+        differ.
+    """
+    is_fast: tl.constexpr = (DIMS == 0) & (TYPE != F64) & (TYPE != I32)
+    if is_fast:
+        fields, is_right = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
+        num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
+        outliers = tl.full((), 0, tl.int32)
+        # a value past the end counts as 0, from which all others may differ
+        differs = _do_differ(fields) & (base + _TILE <= limit)
+        if not is_right:
+            num_words, outliers, differs = _measure_parts(
+                address, base, limit, shape, grid, TYPE, BLOCK, DIMS
+            )
+    else:
+        num_words, outliers, differs = _measure_parts(
+            address, base, limit, shape, grid, TYPE, BLOCK, DIMS
+        )
+    return num_words, outliers, differs
+
+
+@triton.jit
+def _do_differ(fields):
+    """True if two fields of a tile differ."""
     common = tl.reduce(tl.reduce(tl.reduce(fields, 2, _both), 0, _both), 0, _both)
-    differs = (tl.reduce(union, 0, _either) != common).to(tl.int32)
-    width = bit_length(union)
-    lane = tl.arange(0, _LANES)
+    return tl.reduce(_lane_union(fields), 0, _either) != common
+
+
+@triton.jit
+def lane_widths(fields, BLOCK: tl.constexpr):
+    """Return the bits per field of each lane's fields, equal in all lanes of a block.
+
+    They are also the words that a lane's 32 fields take.
+    """
+    width = bit_length(_lane_union(fields))
     if BLOCK == 64:
         pairs = tl.max(tl.reshape(width, [_LANES // 2, 2]), axis=1)
         width = tl.reshape(tl.broadcast_to(pairs[:, None], [_LANES // 2, 2]), [_LANES])
-        tl.store(widths + lane // 2, width.to(tl.uint8), mask=lane % 2 == 0)
-    else:
-        tl.store(widths + lane, width.to(tl.uint8))
-    words = slot + (tl.cumsum(width, axis=0) - width)
+    return width
+
+
+@triton.jit
+def pack_fields(fields, width, words, widths, num_blocks, BLOCK: tl.constexpr):
+    """Store the fields of a tile at ``words``, and the widths of its first ``num_blocks`` blocks."""
+    lane = tl.arange(0, _LANES)
+    lanes_per_block: tl.constexpr = BLOCK // 32
+    block = lane // lanes_per_block
+    is_first = (lane % lanes_per_block == 0) & (block < num_blocks)
+    tl.store(widths + block, width.to(tl.uint8), mask=is_first)
+    words += tl.cumsum(width, axis=0) - width
     most = tl.max(width, axis=0)
     if most <= 8:
         _store_small(fields, width, words)
@@ -212,4 +301,3 @@ def pack_tile(
         _store_medium(fields, width, words)
     else:
         _store_any(fields, width, words)
-    return tl.sum(width, axis=0), outliers, differs

@@ -1,7 +1,7 @@
-"""Packing and unpacking of tiles in Triton; the kernels that use it know where the tiles are.
+"""Tiles of 1024 codes in a packed body in Triton: put there, and unpacked.
 
-A tile of 1024 codes is packed into a slot of worst-case size; its words are copied to where they
-belong once that is known.
+To pack, a tile is measured first; when all tiles before it are known, its fields are made once more and put
+where they belong.
 """
 
 from __future__ import annotations
@@ -11,29 +11,22 @@ from typing import Final
 import triton
 import triton.language as tl
 
+from tersor.kernels.pack.blocks.gpu.pack_tile import lane_widths, pack_fields
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES
 from tersor.kernels.quantize.gpu.values import dequantize_values, store_values
 from tersor.kernels.quantize.grid import TILE as _TILE
-from tersor.kernels.runtime.gpu.tiles import padded, store_zeros, tile_end
+from tersor.kernels.runtime.gpu.tiles import padded, store_zeros
 
 TILE = tl.constexpr(_TILE)
-SLOT_NBYTES: Final = 4 * _TILE
-"""Room for one tile's words, were every field 32 bits wide."""
-
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 # Triton's interpreter takes as long for a small part of a tile as for a large one
 SCAN_VALUES = tl.constexpr(_TILE if _INTERPRETED else 128)
 """Values of a tile that are looked at once more at a time."""
 
 PACK_RUN: Final = 4
-PLACE_RUN: Final = 16
 UNPACK_RUN: Final = 4
-"""Tiles that one program packs, puts in place, or unpacks."""
+"""Tiles that one program packs or unpacks."""
 
-PLACE_WORDS: Final = 64
-"""Words of each tile that a program puts in place at a time."""
-
-_SLOT_NBYTES = tl.constexpr(SLOT_NBYTES)
 _TAIL = tl.constexpr(TAIL_NBYTES)
 
 
@@ -44,55 +37,36 @@ def unzigzag(fields):
 
 
 @triton.jit
-def slot_of(slots, tile):
-    """Return where the words of a tile lie."""
-    return (slots + tile * _SLOT_NBYTES).to(tl.pointer_type(tl.uint32))
+def put_tile(body, count, local, num_tiles, before, fields, BLOCK: tl.constexpr):
+    """Put offset, widths and words of tile ``local`` into a packed body of ``count`` codes.
 
-
-@triton.jit
-def _place_words(words, start, num_words, tile, slots, RUN: tl.constexpr, PART: tl.constexpr):
-    """Copy the words of a run of tiles from their slots; ``start`` says where each goes."""
-    source = slot_of(slots, tile + tl.arange(0, RUN))[:, None]
-    target = words + start[:, None]
-    for first in range(0, tl.max(num_words, axis=0), PART):
-        index = first + tl.arange(0, PART)[None, :]
-        inside = index < num_words[:, None]
-        tl.store(target + index, tl.load(source + index, mask=inside, other=0), mask=inside)
-
-
-@triton.jit
-def place_tiles(
-    body, count, tile, stop, first, last, ends, slots, widths, BLOCK: tl.constexpr,
-    RUN: tl.constexpr, PART: tl.constexpr,
-):  # fmt: skip
-    """Put offsets, widths and words of tiles ``[tile, stop)`` into a packed body.
-
-    The body has ``count`` codes in tiles ``[first, last)``; ``ends`` is the running sum over the
-    words of all tiles. There are at most ``RUN`` to put, ``PART`` words of each at a time.
+    ``before`` is the number of words of the tiles before it.
     """
     blocks: tl.constexpr = TILE // BLOCK
-    num_tiles, num_blocks = last - first, (count + BLOCK - 1) // BLOCK
+    widths_start, words_start = starts_of(count, num_tiles, BLOCK)
+    tl.store(body.to(tl.pointer_type(tl.int32)) + local, before.to(tl.int32))
+    num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
+    words = (body + words_start).to(tl.pointer_type(tl.uint32)) + before
+    widths = body + widths_start + local * blocks
+    pack_fields(fields, lane_widths(fields, BLOCK), words, widths, num_blocks, BLOCK)
+
+
+@triton.jit
+def starts_of(count, num_tiles, BLOCK: tl.constexpr):
+    """Return where the widths and where the words of a packed body start."""
     widths_start = padded(4 * (num_tiles + 1))
-    words_start = widths_start + padded(num_blocks)
-    origin = tile_end(ends, first)
-    j = tile + tl.arange(0, RUN)
-    before = tl.load(ends + j - 1, mask=(j > 0) & (j < stop), other=0) - origin
-    num_words = tl.load(ends + j, mask=j < stop, other=0) - origin - before
-    offsets = body.to(tl.pointer_type(tl.int32))
-    tl.store(offsets + (j - first), before.to(tl.int32), mask=j < stop)
-    b = (tile - first) * blocks + tl.arange(0, RUN * blocks)
-    width = tl.load(widths + first * blocks + b, mask=b < num_blocks, other=0)
-    tl.store(body + widths_start + b, width, mask=b < num_blocks)
-    words = (body + words_start).to(tl.pointer_type(tl.uint32))
-    num_words = tl.where(j < stop, num_words, 0)
-    _place_words(words, before, num_words, tile, slots, RUN, PART)
-    if stop == last:
-        total = tile_end(ends, last) - origin
-        tl.store(offsets + num_tiles, total.to(tl.int32))
-        offsets_end = 4 * (num_tiles + 1)
-        store_zeros(body + offsets_end, widths_start - offsets_end, 8)
-        store_zeros(body + widths_start + num_blocks, padded(num_blocks) - num_blocks, 8)
-        store_zeros(body + words_start + 4 * total, padded(4 * total) - 4 * total + _TAIL, 32)
+    return widths_start, widths_start + padded((count + BLOCK - 1) // BLOCK)
+
+
+@triton.jit
+def close_body(body, count, num_tiles, total, BLOCK: tl.constexpr):
+    """Write the number of all words, and zeros wherever padding follows a part of a packed body."""
+    widths_start, words_start = starts_of(count, num_tiles, BLOCK)
+    num_blocks, offsets_end = (count + BLOCK - 1) // BLOCK, 4 * (num_tiles + 1)
+    tl.store(body.to(tl.pointer_type(tl.int32)) + num_tiles, total.to(tl.int32))
+    store_zeros(body + offsets_end, widths_start - offsets_end, 8)
+    store_zeros(body + widths_start + num_blocks, padded(num_blocks) - num_blocks, 8)
+    store_zeros(body + words_start + 4 * total, padded(4 * total) - 4 * total + _TAIL, 32)
 
 
 @triton.jit
@@ -167,8 +141,7 @@ def decode_tile(
     """
     blocks: tl.constexpr = TILE // BLOCK
     num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
-    widths_start = padded(4 * (num_tiles + 1))
-    words_start = widths_start + padded((count + BLOCK - 1) // BLOCK)
+    widths_start, words_start = starts_of(count, num_tiles, BLOCK)
     offsets = body.to(tl.pointer_type(tl.uint32)) + local
     first = tl.load(offsets).to(tl.int64)
     nwords = tl.load(offsets + 1).to(tl.int64) - first
