@@ -1,6 +1,7 @@
 """Lossy tensor compression for deep-learning training, with a promised error."""
 
 import tersor._process  # noqa: F401 - first: torch takes seconds
+from tersor._version import __version__ as __version__
 from tersor.api import compress, decompress, load, save
 from tersor.codecs import (
     Codec,
@@ -33,8 +34,6 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.runtime.op import use_backend
 from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
-
-__version__ = "0.1.0.dev0"
 
 __all__ = [
     "BackendUnavailableError",

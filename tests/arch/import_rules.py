@@ -14,7 +14,17 @@ PACKAGE_NAME: Final = "tersor"
 
 # lowest first; a module imports its own row or one above it in this table
 LAYERS: Final = (
-    ("_process", "errors", "types", "chunks", "division", "memory", "raw_bytes"),
+    (
+        "_process",
+        "_version",
+        "errors",
+        "types",
+        "atomic",
+        "chunks",
+        "division",
+        "memory",
+        "raw_bytes",
+    ),
     ("kernels",),
     ("codecs",),
     ("container",),

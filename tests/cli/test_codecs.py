@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import torch
+
 from tersor import Bound, codec_ids, create
 from tersor.codecs import get
+from tersor.codecs.costs import CostCache
+from tersor.codecs.costs.shipped import CPU
 from tersor.testing.conformance import CHECKS
+from tests.codecs.costs.planted import COSTS, GPU, plant
 
 
 def test_every_codec_is_listed_with_what_it_takes(tersor) -> None:
@@ -48,3 +53,37 @@ def test_a_codec_is_checked_by_name(tersor) -> None:
 
 def test_only_what_exists_is_checked(tersor) -> None:
     assert "unknown codec 'gzip'" in tersor.refused("codecs", "--check", "gzip")
+
+
+def test_costs_of_a_cpu_are_those_that_ship(tersor) -> None:
+    found = tersor.ok("codecs", "--costs", "--device", "cpu", "--json").json
+    assert found == {
+        "device": CPU.device,
+        "source": "shipped",
+        "file": None,
+        "codecs": CPU.to_config(),
+    }
+    shown = tersor.ok("codecs", "--costs", "--device", "cpu").out
+    assert "huffman" in shown
+    assert CPU.origin in shown
+
+
+def test_costs_of_a_gpu_are_shown_and_renewed(tersor, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    gpu = plant(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for options, num_measured in (((), 1), ((), 1), (("--renew",), 2)):
+        found = tersor.ok("codecs", "--costs", *options, "--json").json
+        assert (found["device"], found["source"]) == (GPU, "measured")
+        assert found["codecs"] == COSTS.to_config()
+        assert found["file"] == str(CostCache.of_user().path(GPU))
+        assert gpu.num_measured == num_measured
+
+
+def test_costs_that_cannot_be_are_refused(tersor) -> None:
+    assert "only costs of a GPU" in tersor.refused(
+        "codecs", "--costs", "--device", "cpu", "--renew"
+    )
+    assert "give it too" in tersor.refused("codecs", "--renew")
+    assert "not both" in tersor.refused("codecs", "--costs", "--check", "half")
+    assert "must be 'cpu' or 'cuda'" in tersor.refused("codecs", "--costs", "--device", "tpu")

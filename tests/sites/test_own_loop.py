@@ -102,7 +102,7 @@ def test_an_exchange_goes_on_from_its_saved_state(monkeypatch):
     assert state["iteration"] == 4
 
     # speeds that would choose otherwise if they were measured again
-    monkeypatch.setattr(choice, "_seconds", lambda task, device: (task(), 1e3)[1])
+    monkeypatch.setattr(choice, "median_seconds", lambda task, device: (task(), 1e3)[1])
     second = auto_exchange()
     second.load_state_dict(state)
     assert second.iteration == 4

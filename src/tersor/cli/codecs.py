@@ -13,9 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tersor.cli.failures import CHECK_FAILED
-from tersor.cli.options import JsonOption, option
+from tersor.cli.options import JsonOption, check_device, option
 from tersor.cli.screen import Screen
 from tersor.codecs import Codec, create, get, usable_codecs
+from tersor.codecs.costs import CostCache, costs_on, renewed_costs_on
+from tersor.errors import SpecError
 from tersor.kernels import operations
 from tersor.kernels.runtime.op import BACKENDS, COMPOSED
 from tersor.types import Bound
@@ -30,11 +32,33 @@ _CheckOption = Annotated[
         "ID",
     ),
 ]
+_CostsOption = Annotated[
+    bool, option("--costs", "Show the times and speeds of codecs that auto chooses by.")
+]
+_DeviceOption = Annotated[
+    str | None,
+    option("--device", "Costs: of cpu or cuda; default: cuda where there is one.", "NAME"),
+]
+_RenewOption = Annotated[
+    bool, option("--renew", "Costs: measure them on this GPU now, and cache them.")
+]
 
 
-def codecs(check: _CheckOption = None, as_json: JsonOption = False) -> int:
+def codecs(
+    check: _CheckOption = None,
+    show_costs: _CostsOption = False,
+    device: _DeviceOption = None,
+    renew: _RenewOption = False,
+    as_json: JsonOption = False,
+) -> int:
     """List the codecs with their options and promises, and the kernel backends of this machine."""
     screen = Screen(as_json=as_json)
+    if show_costs:
+        if check is not None:
+            raise SpecError("give --check or --costs, not both")
+        return _show_costs(screen, device, renew=renew)
+    if device is not None or renew:
+        raise SpecError("--device and --renew belong to --costs; give it too")
     if check is not None:
         return _check(screen, check)
     found, problems = usable_codecs()
@@ -64,6 +88,27 @@ def _check(screen: Screen, codec_id: str) -> int:
         table.add_row(result.name, "yes" if result.passed else "no", Text(result.problem))
     screen.result({"codec": codec_id, "passed": passed, "checks": checks}, table)
     return 0 if passed else CHECK_FAILED
+
+
+def _show_costs(screen: Screen, name: str | None, *, renew: bool) -> int:
+    """Show the costs on a device, measured now if ``renew``, and return the exit code."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
+    check_device(name)
+    device = torch.device(name)
+    with screen.compiling():
+        costs = renewed_costs_on(device) if renew else costs_on(device)
+    path = CostCache.of_user().path(costs.device)
+    file = str(path) if costs.source == "measured" and path.is_file() else None
+    values = costs.to_config()
+    table = Table(title=f"What auto chooses by: {costs.origin}", caption=file)
+    table.add_column("codec", no_wrap=True)
+    for column in ("encode: fixed us", "encode: GB/s", "decode: fixed us", "decode: GB/s"):
+        table.add_column(column, justify="right")
+    for codec, cost in values.items():
+        table.add_row(codec, *(f"{value:,.4g}" for value in cost.values()))
+    found = {"device": costs.device, "source": costs.source, "file": file, "codecs": values}
+    screen.result(found, table)
+    return 0
 
 
 def _values(codec: type[Codec]) -> dict[str, Any]:

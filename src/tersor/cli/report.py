@@ -106,7 +106,7 @@ def _check_target(target: Path, *, force: bool) -> None:
 
 def write_whole(target: Path, text: str) -> int:
     """Write a text, whole or not at all, making its folder; return its bytes."""
-    from tersor.container import atomic_write
+    from tersor.atomic import atomic_write
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target) as file:

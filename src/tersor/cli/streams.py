@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from tersor.container import atomic_write
+from tersor.atomic import atomic_write
 from tersor.errors import SpecError
 
 STANDARD: Final = "-"

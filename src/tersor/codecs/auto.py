@@ -13,6 +13,7 @@ import torch
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs.bounded import check_is_bound
 from tersor.codecs.codec import Codec, materialised
+from tersor.codecs.costs import costs_on
 from tersor.codecs.packed import Packed
 from tersor.codecs.raw import Raw
 from tersor.codecs.registry import register
@@ -27,34 +28,10 @@ from tersor.types import Bound, TensorInfo
 _SAMPLE_VALUES: Final = 1 << 18
 """Values tried per codec: 1 MiB of float32, a few milliseconds for all candidates."""
 
-_CPU_GB_S: Final = {
-    "flat": (6.0, 12.0),
-    "delta": (3.0, 4.0),
-    "huffman": (2.5, 4.0),
-    "rows": (3.0, 5.0),
-    "raw": (10.0, 10.0),
-}
-"""Encode and decode speed of one CPU core in GB/s of float32, rounded down from
-results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters here."""
-
-_GPU_GB_S: Final = {
-    "flat": (1000.0, 2500.0),
-    "delta": (280.0, 530.0),
-    "ans": (800.0, 1800.0),
-    "rows": (560.0, 1300.0),
-    "raw": (2000.0, 2000.0),
-}
-"""The same of one H200 for tensors of 400 MiB and more, from results/2026-11-kernels-h200.jsonl."""
-
-_GPU_WIDE_ANS_GB_S: Final = (140.0, 500.0)
-"""Likewise of ``ans`` with more codes than its fused kernel knows, which a second pass encodes."""
-
-_NUM_FUSED_CODES: Final = 256
-
 _GPU_BANDWIDTH_GBIT_S: Final = 400.0
 """What bytes on a GPU are taken to cross where no bandwidth is named: its network, or the bus to its host.
 The smallest result alone would often take ``huffman``, which encodes 5 to 40 times slower there than ``flat``
-(the same rows)."""
+(results/2026-11-kernels-h200.jsonl)."""
 
 
 @register
@@ -63,9 +40,11 @@ class Auto(Codec):
     """Choose a codec per tensor; what is written is the chosen codec's own bytes.
 
     With ``bandwidth_gbit_s`` (gigabit per second of the link the bytes will cross) the shortest time
-    to encode, transfer and decode wins. Without it the smallest result wins on a CPU, and on a GPU,
-    where sizes and times both count, the shortest time over 400 Gbit/s, among codecs that are fast
-    there. What no codec makes smaller is stored by ``raw``. ``Packed.reason`` says why.
+    to encode, transfer and decode wins, by the costs of the device (``tersor.codecs.costs``): a fixed
+    time per call and a speed, so that ``raw`` wins for small tensors. Without it the smallest result
+    wins on a CPU, and on a GPU, where sizes and times both count, the shortest time over 400 Gbit/s
+    among the codecs that make the tensor smaller. What none makes smaller is stored by ``raw``.
+    ``Packed.reason`` says which decided, and whose costs.
     """
 
     codec_id: ClassVar[str] = "auto"
@@ -102,28 +81,30 @@ class Auto(Codec):
     def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
         """Return the best candidate for ``x`` and a sentence that says why."""
         sample = _sample(x)
-        bandwidth, speeds = self._link(x.device), _speeds(sample, error_bound)
-        scored = []
-        for codec in self.candidates(x):
-            promise = error_bound if codec.takes_bound() else None
-            encoded_nbytes = codec.pack_chunk(sample, promise).numel()
-            fraction = encoded_nbytes / max(1, sample.nbytes)
-            cost = (
-                fraction
-                if bandwidth is None
-                else _ns_per_byte(fraction, bandwidth, speeds[codec.codec_id])
-            )
-            scored.append((cost, codec, sample.nbytes / max(1, encoded_nbytes)))
-        cost, codec, ratio = min(scored, key=lambda entry: entry[0])
-        by = (
-            "smallest"
-            if bandwidth is None
-            else f"fastest over {bandwidth:g} Gbit/s ({cost:.4g} ns per byte)"
-        )
+        fractions = {codec: _fraction(codec, sample, error_bound) for codec in self.candidates(x)}
+        eligible = list(fractions)
+        if self.bandwidth_gbit_s is None:
+            # nobody named a link: what saves no byte is no choice
+            eligible = [codec for codec in fractions if fractions[codec] < 1]
+        bandwidth = self._link(x.device)
+        if bandwidth is None or not eligible:
+            codec = min(fractions, key=fractions.__getitem__)
+            by, time = "smallest", ""
+        else:
+            costs = costs_on(x.device)
+            times_s = {
+                codec: costs.of(codec.codec_id, sample, error_bound).coding_s(x.nbytes)
+                + _sending_s(fractions[codec], x.nbytes, bandwidth)
+                for codec in eligible
+            }
+            codec = min(times_s, key=times_s.__getitem__)
+            by = f"fastest over {bandwidth:g} Gbit/s"
+            time = f", {times_s[codec] * 1e3:.4g} ms by {costs.origin}"
         named = ", ".join(f"{name}={getattr(codec, name)}" for name in codec.option_names())
+        ratio = 1 / fractions[codec] if fractions[codec] else 1.0
         reason = (
-            f"{codec.codec_id}{f' ({named})' if named else ''} was the {by} of {len(scored)} codecs "
-            f"on a sample of {sample.numel()} values: ratio {ratio:.2f}"
+            f"{codec.codec_id}{f' ({named})' if named else ''} was the {by} of {len(fractions)} codecs "
+            f"on a sample of {sample.numel()} values: ratio {ratio:.2f}{time}"
         )
         return codec, reason
 
@@ -171,22 +152,15 @@ class Auto(Codec):
         return Flat(bound=self.bound).max_nbytes(shape, dtype)
 
 
-def _ns_per_byte(fraction: float, bandwidth_gbit_s: float, speeds: tuple[float, float]) -> float:
-    """Return the time to encode, send and decode a byte of which ``fraction`` is sent."""
-    encode_gb_s, decode_gb_s = speeds
-    return 8.0 * fraction / bandwidth_gbit_s + 1.0 / encode_gb_s + 1.0 / decode_gb_s
+def _fraction(codec: Codec, sample: torch.Tensor, error_bound: float) -> float:
+    """Return the encoded size of the sample over its own."""
+    promise = error_bound if codec.takes_bound() else None
+    return codec.pack_chunk(sample, promise).numel() / max(1, sample.nbytes)
 
 
-def _speeds(sample: torch.Tensor, error_bound: float) -> dict[str, tuple[float, float]]:
-    """Return how fast codecs encode and decode tensors like the sample, in GB/s."""
-    if backend_for(sample.device) != "gpu":
-        return _CPU_GB_S
-    finite = sample[sample.isfinite()]
-    if finite.numel() == 0:
-        return _GPU_GB_S
-    low, high = (float(x) for x in finite.aminmax())
-    is_wide = high - low > 2 * error_bound * _NUM_FUSED_CODES
-    return {**_GPU_GB_S, "ans": _GPU_WIDE_ANS_GB_S} if is_wide else _GPU_GB_S
+def _sending_s(fraction: float, nbytes: int, bandwidth_gbit_s: float) -> float:
+    # an empty tensor, of which only headers are sent, counts as one byte
+    return 8 * fraction * max(1, nbytes) / (bandwidth_gbit_s * 1e9)
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:

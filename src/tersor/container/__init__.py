@@ -1,6 +1,5 @@
 """Bytes on disk and on the wire: container files and frames."""
 
-from tersor.container.atomic import atomic_write
 from tersor.container.batch import Batch
 from tersor.container.coding import begin_decode_batch, decode_batch, encode_batch
 from tersor.container.decoding import Decoding
@@ -16,7 +15,6 @@ __all__ = [
     "Decoding",
     "Reader",
     "Writer",
-    "atomic_write",
     "begin_decode_batch",
     "decode_batch",
     "dumps",

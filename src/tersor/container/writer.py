@@ -11,12 +11,12 @@ from typing import BinaryIO, Final, Self
 
 import torch
 
+from tersor.atomic import atomic_write
 from tersor.chunks import ChunkPlan
 from tersor.codecs.auto import chosen
 from tersor.codecs.codec import Codec, check_chunk_values, materialised
 from tersor.codecs.packed import Packed
 from tersor.codecs.registry import check_is_codec
-from tersor.container.atomic import atomic_write
 from tersor.container.header import ALIGNMENT, Section, pack_end, pack_preamble
 from tersor.container.index import array_entry, fits_index, join_index, num_marks
 from tersor.errors import SpecError

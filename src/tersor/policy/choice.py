@@ -1,20 +1,18 @@
-"""Which codec makes an exchange fastest, from what each really does on a sample."""
+"""Which codec makes an exchange fastest, from what each does on a sample, or costs on its device."""
 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from statistics import median
 from typing import Any, Final
 
 import torch
 
 from tersor.codecs.codec import Codec, materialised
+from tersor.codecs.costs import Costs, median_seconds
 from tersor.errors import SpecError
 
-_ROUNDS: Final = 3
 _MEASURED: Final = ("ratio", "encode_gbps", "decode_gbps")
 
 
@@ -124,18 +122,6 @@ class Choice:
         return cls.of(trials, bandwidth_gbit_s)
 
 
-def _seconds(task: Callable[[], object], device: torch.device) -> float:
-    def once() -> float:
-        begin = time.perf_counter()
-        task()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - begin
-
-    once()
-    return max(median(once() for _ in range(_ROUNDS)), 1e-9)
-
-
 def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     """Encode and decode a sample a few times, after one that does not count.
 
@@ -145,8 +131,8 @@ def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     codec.check_supported(sample.dtype)
     x, out = materialised(sample), torch.empty_like(sample, memory_format=torch.contiguous_format)
     packed = codec.pack(x)
-    encode_s = _seconds(lambda: codec.pack(x), x.device)
-    decode_s = _seconds(lambda: codec.unpack(packed, out), x.device)
+    encode_s = median_seconds(lambda: codec.pack(x), x.device)
+    decode_s = median_seconds(lambda: codec.unpack(packed, out), x.device)
     return Trial(
         codec,
         ratio=packed.ratio,
@@ -155,13 +141,45 @@ def measure(codec: Codec, sample: torch.Tensor) -> Trial:
     )
 
 
-def choose(sample: torch.Tensor, codecs: Sequence[Codec], bandwidth_gbit_s: float) -> Choice:
-    """Measure codecs on a sample and take the one with the largest predicted speed-up.
+def estimate(
+    codec: Codec, sample: torch.Tensor, *, costs: Costs, nbytes: int, num_sharing: int
+) -> Trial:
+    """Encode a sample for its ratio, and take the speeds from the costs of its device.
+
+    Args:
+        codec: one that ``costs`` have.
+        sample: a part of what is sent; not empty.
+        costs: of the device.
+        nbytes: of all that is sent in place of the sample.
+        num_sharing: tensors that are encoded in one call, and share its fixed cost.
+
+    Raises:
+        SpecError: the codec cannot encode the sample.
+    """
+    x = materialised(sample)
+    packed = codec.pack(x)
+    cost = costs.of(codec.codec_id, x, packed.error_bound)
+    return Trial(
+        codec,
+        ratio=packed.ratio,
+        encode_gbps=nbytes / cost.encoding_s(nbytes, num_sharing) / 1e9,
+        decode_gbps=nbytes / cost.decoding_s(nbytes, num_sharing) / 1e9,
+    )
+
+
+def choose(
+    sample: torch.Tensor,
+    codecs: Sequence[Codec],
+    bandwidth_gbit_s: float,
+    trial: Callable[[Codec, torch.Tensor], Trial] = measure,
+) -> Choice:
+    """Try codecs on a sample and take the one with the largest predicted speed-up.
 
     Args:
         sample: what is sent, or a part of it that is typical; not empty.
         codecs: at least one.
         bandwidth_gbit_s: of the link, 10**9 bits per second.
+        trial: tries one codec on the sample: ``measure``, or ``estimate`` with costs.
 
     Raises:
         SpecError: nothing to choose from, or no bandwidth.
@@ -170,4 +188,4 @@ def choose(sample: torch.Tensor, codecs: Sequence[Codec], bandwidth_gbit_s: floa
         raise SpecError("choosing a codec needs at least one codec and a sample with values")
     if not bandwidth_gbit_s > 0:
         raise SpecError(f"the bandwidth must be above 0 Gbit/s, not {bandwidth_gbit_s}")
-    return Choice.of([measure(codec, sample) for codec in codecs], bandwidth_gbit_s)
+    return Choice.of([trial(codec, sample) for codec in codecs], bandwidth_gbit_s)

@@ -52,6 +52,11 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_start_afresh)
 
 
+def is_forked() -> bool:
+    """True in a child that was forked after tersor was imported."""
+    return _is_forked
+
+
 def fork_safe(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Let ``function`` do without torch's own threads where it runs in a forked child.
 

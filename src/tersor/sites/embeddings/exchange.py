@@ -52,7 +52,7 @@ class Exchange:
             relative bound as a number, or a dictionary of bounds by table number or name, with
             ``"default"`` for those it leaves out; the default classes without decay if None.
         codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
-            measured speed. ``bounds`` take precedence over the bound of a codec, which needs them.
+            predicted time: speeds measured on a CPU, costs of the device on a GPU. ``bounds`` take precedence over the bound of a codec, which needs them.
         backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
             or any other id or codec; one that keeps a bound must bring it.
         gradient_division: divide the gradients of the rows by the number of ranks, as TorchRec
@@ -163,7 +163,7 @@ class Exchange:
         """Return what a resumed training needs, in the form that JSON can hold.
 
         That is the iteration, the decay, and the codecs that ``"auto"`` chose, with the speeds it
-        measured; of this rank's tables alone, so every rank saves its own.
+        chose by; of this rank's tables alone, so every rank saves its own.
         """
         return self.plan.state_dict(self.iteration)
 

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import torch
@@ -14,8 +15,9 @@ import torch
 from tersor.codecs import create, get
 from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec
+from tersor.codecs.costs import Costs, costs_on
 from tersor.errors import SpecError
-from tersor.policy import Choice, Decay, choose
+from tersor.policy import Choice, Decay, choose, estimate
 from tersor.sites.embeddings.bounds import AdaptiveBounds
 from tersor.sites.embeddings.classes import ClassBounds
 from tersor.types import Bound
@@ -180,7 +182,9 @@ def make_plan(
         bandwidth_gbit_s = 8 * bandwidth_gbps
         _warn_of_gigabytes(bandwidth_gbit_s, stacklevel=3)
     gbit_s = DEFAULT_GBIT_S if bandwidth_gbit_s is None else bandwidth_gbit_s
-    return CodecPlan(made, policy, bandwidth_gbit_s=gbit_s)
+    has_costs = codec == "auto" and device.type == "cuda"
+    costs = costs_on(device) if has_costs else None
+    return CodecPlan(made, policy, bandwidth_gbit_s=gbit_s, costs=costs)
 
 
 def _warn_of_gigabytes(gbit_s: float, stacklevel: int) -> None:
@@ -200,6 +204,7 @@ class CodecPlan:
         candidates: codecs to choose from; one means no choice.
         bounds: per table and iteration; codecs without a bound do not need them.
         bandwidth_gbit_s: of the network, 10**9 bits per second, that speed-ups are predicted for.
+        costs: of the GPU that encodes; None to measure speeds on each table, as on a CPU.
         every: iterations between two looks at a table; at each, one table is measured.
         choices: the last choice per table.
     """
@@ -209,6 +214,7 @@ class CodecPlan:
     # by name: the third argument used to count gigabytes
     _: KW_ONLY
     bandwidth_gbit_s: float = DEFAULT_GBIT_S
+    costs: Costs | None = None
     every: int = 1000
     choices: dict[int, Choice] = field(default_factory=dict)
 
@@ -251,7 +257,7 @@ class CodecPlan:
     def remeasure_if_due(
         self, tables: Sequence[int], rows: Sequence[torch.Tensor], iteration: int
     ) -> None:
-        """Measure the codecs on the tables whose turn it is.
+        """Try the codecs on the tables whose turn it is.
 
         All tables in the first iteration, speeds and ratios; then the ratios of one at a time, so
         that each is seen every ``every`` iterations or so and a look costs next to nothing. Speeds
@@ -274,10 +280,22 @@ class CodecPlan:
             codecs = [self._bounded(codec, table, iteration) for codec in self.candidates]
             known = self.choices.get(table)
             self.choices[table] = (
-                choose(sample, codecs, self.bandwidth_gbit_s)
+                self._first_choice(sample, codecs, rows[k].nbytes, len(tables))
                 if known is None
                 else known.resized(sample, codecs)
             )
+
+    def _first_choice(
+        self, sample: torch.Tensor, codecs: Sequence[Codec], nbytes: int, num_tables: int
+    ) -> Choice:
+        """Choose for a table of ``nbytes`` bytes per exchange, one of ``num_tables`` of this rank.
+
+        A GPU encodes all tables of one codec in one call, whose fixed cost they share.
+        """
+        if self.costs is None:
+            return choose(sample, codecs, self.bandwidth_gbit_s)
+        trial = partial(estimate, costs=self.costs, nbytes=nbytes, num_sharing=num_tables)
+        return choose(sample, codecs, self.bandwidth_gbit_s, trial)
 
     def state_dict(self, iteration: int) -> dict[str, Any]:
         """Return the iteration, the decay and the choices, in the form that JSON can hold."""

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from tersor.container.atomic import atomic_write
+from tersor.atomic import atomic_write
 from tersor.errors import CorruptDataError
 from tersor.workloads.data.source_files import Fingerprint
 from tersor.workloads.data.vocabulary import U32, Counts

@@ -11,7 +11,7 @@ from typing import Final, Self
 import numpy as np
 import xxhash
 
-from tersor.container.atomic import atomic_write
+from tersor.atomic import atomic_write
 from tersor.errors import CorruptDataError
 from tersor.workloads.data.clicks import NUM_DENSE, NUM_TABLES
 from tersor.workloads.data.samples import Samples

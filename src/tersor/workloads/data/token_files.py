@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from tersor.container.atomic import atomic_write
+from tersor.atomic import atomic_write
 from tersor.errors import CorruptDataError, SpecError, TersorError
 from tersor.workloads.data.bpe import BpeTokenizer, ByteTokenizer, Tokenizer
 from tersor.workloads.data.source_files import Fingerprint

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tersor.container import atomic_write
+from tersor.atomic import atomic_write
 from tersor.errors import SpecError
 from tersor.workloads.data.clicks import ClickBatch
 from tersor.workloads.dlrm.run import DlrmRun

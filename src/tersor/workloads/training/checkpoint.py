@@ -19,7 +19,7 @@ import torch
 import xxhash
 
 from tersor.api import load, save
-from tersor.container import atomic_write
+from tersor.atomic import atomic_write
 from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.training.run import TrainingRun
 

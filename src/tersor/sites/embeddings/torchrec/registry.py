@@ -60,7 +60,7 @@ def torchrec_codecs(
         bounds: error bounds of looked-up rows: a policy, one bound for all tables, a relative bound
             as a number, or a dictionary of bounds by table number or name, with ``"default"`` for
             those it leaves out; the default classes without decay if None.
-        codec: of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by measured speed.
+        codec: of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by predicted time.
             ``bounds`` take precedence over the bound of a codec, which needs them.
         backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
             ``"group8"``, or any other id or codec. Bounded ones take their own bound.

@@ -12,8 +12,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tersor.container import Reader, Writer, atomic_write
+from tersor.atomic import atomic_write
+from tersor.codecs.raw import Raw
+from tersor.container import Reader, Writer
 from tersor.errors import SpecError
+
+
+@pytest.fixture
+def raw():
+    return Raw()
 
 
 def names_in(folder: Path) -> list[str]:
@@ -29,7 +36,7 @@ def test_a_folder_that_cannot_be_synchronised_is_no_error_after_the_file_is_ther
     def refuse(folder, flags):
         raise PermissionError(13, "not to be read", str(folder))
 
-    monkeypatch.setattr("tersor.container.atomic.os.open", refuse)
+    monkeypatch.setattr("tersor.atomic.os.open", refuse)
     with atomic_write(path) as file:
         file.write(b"new")
     assert path.read_bytes() == b"new"

@@ -1,0 +1,81 @@
+"""Which costs hold on a device: cached, shipped, or measured now."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from threading import Lock
+from typing import Final
+
+import torch
+
+from tersor.codecs.costs.cache import CostCache
+from tersor.codecs.costs.measuring import measure_costs
+from tersor.codecs.costs.shipped import CPU, H200, SHIPPED
+from tersor.codecs.costs.table import Costs
+from tersor.errors import SpecError, TersorError
+from tersor.kernels.runtime.op import backend_for
+from tersor.kernels.runtime.threads import is_forked
+
+_log = logging.getLogger("tersor")
+ASSUMED: Final = replace(H200, source="assumed")
+_known: dict[str, Costs] = {}
+_one_at_a_time = Lock()
+
+
+def costs_on(device: torch.device) -> Costs:
+    """Return the costs of codecs on a device.
+
+    Of a GPU: those that were measured on this machine, if any, else those shipped for it, else it is
+    measured once, which is logged, and the result cached on disk. Those of an H200 are assumed where
+    measuring fails, and for the moment where it must not be tried: while a CUDA graph is captured,
+    and in a forked child.
+    """
+    if backend_for(device) != "gpu":
+        return CPU
+    if device.type != "cuda":
+        # Triton's interpreter
+        return ASSUMED
+    name = torch.cuda.get_device_name(device)
+    if name not in _known:
+        found = CostCache.of_user().load(name) or SHIPPED.get(name)
+        if found is None:
+            if is_forked() or torch.cuda.is_current_stream_capturing():
+                return ASSUMED
+            return _measured_once(device, name)
+        _known[name] = found
+    return _known[name]
+
+
+def renewed_costs_on(device: torch.device) -> Costs:
+    """Measure a GPU now, and cache what is found in place of what was there.
+
+    Raises:
+        SpecError: the device is no GPU.
+    """
+    if device.type != "cuda":
+        raise SpecError("only costs of a GPU are measured; those of a CPU are shipped")
+    name = torch.cuda.get_device_name(device)
+    with torch.cuda.device(device):
+        costs = measure_costs(device, name)
+    CostCache.of_user().store(costs)
+    _known[name] = costs
+    return costs
+
+
+def _measured_once(device: torch.device, name: str) -> Costs:
+    """Return the measured costs of a GPU; those of another one if that fails."""
+    with _one_at_a_time:
+        if name in _known:
+            # another thread was first
+            return _known[name]
+        _log.info("measuring how fast codecs are on %s, once for this machine", name)
+        try:
+            return renewed_costs_on(device)
+        # too little memory, most likely: a choice by other costs is better than none
+        except (RuntimeError, MemoryError, OSError, TersorError) as error:
+            _log.warning(
+                "codecs could not be measured on %s (%s); 'auto' goes by the costs of %s",
+                name, error, ASSUMED.device,
+            )  # fmt: skip
+            return _known.setdefault(name, ASSUMED)
