@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tersor.bench.core.blocks import Quality
-from tersor.bench.core.rows import RowFile
+from tersor.bench.core.row_file import RowFile
 from tersor.bench.page import filled, main
 from tersor.errors import SpecError
 from tests.arch.source_files import REPOSITORY

@@ -5,7 +5,7 @@ import torch
 
 from tersor.bench import peers
 from tersor.bench.core import timing
-from tersor.bench.core.rows import RowFile, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
 from tersor.bench.kernels import suite as kernels
 from tersor.bench.kernels.config import DEFAULT_CODECS, KernelsConfig
 from tersor.bench.kernels.suite import run_kernels
