@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tersor.bench.core.blocks import Quality
-from tersor.bench.core.rows import RowFile
+from tersor.bench.core.row_file import RowFile
 from tersor.bench.page import filled, main
 from tersor.errors import SpecError
 from tests.arch.source_files import REPOSITORY
@@ -39,12 +39,13 @@ NUM_BLOCKS = {
 
 def test_tables_are_made_from_the_rows_asked_for(root):
     text = filled(PAGE, root)
-    assert "| flat | 0.03 | 50.00 | 1234 |" in text
+    assert "| ratio | with lead GB/s |" in text, "no row has a speed in a loop"
+    assert "| flat | 0.03 | 50.00 | 1234 / 10000 |" in text
     assert "1111" not in text
     assert "2222" not in text
     assert "old" not in text
     assert "between" in text
-    assert "| flat encodes at 1200 GB/s | 1200 | 1234 | met |" in text
+    assert "| flat encodes at 1200 GB/s with a lead | 1200 | 1234 | met |" in text
     assert filled(text, root) == text
 
 
@@ -52,15 +53,15 @@ def test_figures_of_quality_are_columns_of_their_own(root):
     with RowFile(root / "results" / "rows.jsonl", resume=True) as file:
         file.append(on_cuda("ans", quality=Quality(ssim=0.875)))
     table = filled(PAGE, root).split("<!-- end -->")[0]
-    assert "| workspace MiB | SSIM |" in table
+    assert "| with lead GB/s | SSIM |" in table
     assert "| 0.875 |" in table
 
 
 def test_rows_are_chosen_by_codec(root):
     page = PAGE.replace("rows.jsonl input", "rows.jsonl codec=flat-device input", 1)
-    assert "1234 |" not in filled(page, root).split("<!-- end -->")[0]
+    assert "1234 /" not in filled(page, root).split("<!-- end -->")[0]
     page = PAGE.replace("rows.jsonl input", "rows.jsonl codec=flat,ans input", 1)
-    assert filled(page, root).split("<!-- end -->")[0].count("1234 |") == 1
+    assert filled(page, root).split("<!-- end -->")[0].count("1234 /") == 1
 
 
 def test_a_file_that_is_not_there_is_said_to_be(tmp_path):

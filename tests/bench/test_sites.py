@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tersor.bench import core, page, sites
 from tersor.bench.core.goal import Goal
-from tersor.bench.core.rows import RowFile
+from tersor.bench.core.row_file import RowFile
 from tersor.bench.embeddings.site import EMBEDDINGS
 from tersor.bench.kernels.site import KERNELS
 from tersor.bench.report import build_report, read_runs

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tersor.bench.core.rows import read_rows
+from tersor.bench.core.row_file import read_rows
 from tests.bench.peers.log_samples import GPULZ, NVCOMP, SAMPLES, logged
 
 IMPORT = ("bench", "import-log")

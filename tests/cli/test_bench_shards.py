@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tersor.bench.core.outcome import SuiteOutcome
-from tersor.bench.core.rows import RowFile, ShardRow, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
+from tersor.bench.core.rows import ShardRow
 from tersor.bench.shards import suite
 from tests.bench.shards.made import made_rows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tersor.bench.core.rows import RowFile, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
 from tersor.bench.embeddings.planning.check import check
 from tersor.bench.embeddings.planning.description import KEYS, Workload
 from tersor.bench.page import filled

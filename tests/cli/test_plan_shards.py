@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tersor.bench.core.rows import RowFile
+from tersor.bench.core.row_file import RowFile
 from tersor.bench.page import filled
 from tersor.bench.shards.planning.description import KEYS
 from tersor.workloads.models.gpt import PRESETS

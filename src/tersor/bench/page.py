@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from tersor.bench.core.rows import ResultRow, read_rows
+from tersor.bench.core.row_file import read_rows
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import GOAL_COLUMNS, goal_cells, markdown_table
 from tersor.bench.site import PageBlock
 from tersor.bench.sites import evaluate_goals, page_blocks

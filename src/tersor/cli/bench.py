@@ -11,7 +11,8 @@ from msgspec import structs
 from rich.console import RenderableType
 from rich.text import Text
 
-from tersor.bench.core.rows import ResultRow, RowFile
+from tersor.bench.core.row_file import RowFile
+from tersor.bench.core.rows import ResultRow
 from tersor.cli.failures import CHECK_FAILED
 from tersor.cli.options import (
     JsonOption,

@@ -57,7 +57,7 @@ def compare(
         comparison_values,
         lonely_sentences,
     )
-    from tersor.bench.core.rows import read_rows
+    from tersor.bench.core.row_file import read_rows
 
     if fail_on_slower is not None and not (0 <= fail_on_slower < math.inf):
         raise SpecError(f"--fail-on-slower takes a percentage from 0 on, not {fail_on_slower:g}")

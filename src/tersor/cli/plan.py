@@ -102,7 +102,7 @@ def _plan(screen: Screen, context: typer.Context, given: Mapping[str, Any]) -> N
 
 
 def _read(paths: Sequence[str]) -> tuple[list[ResultRow], Planner]:
-    from tersor.bench.core.rows import read_rows
+    from tersor.bench.core.row_file import read_rows
     from tersor.bench.sites import planner_of
 
     rows = [row for path in paths for row in read_rows(path)]

@@ -13,7 +13,14 @@ from tersor.bench.core.footprint import count_launches, kernels_within, peak_mem
 from tersor.bench.core.inputs import make_input
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.subject import Subject, copies_needed
-from tersor.bench.core.timing import CudaClock, HostClock, LoopClock, clock_of, measure_interleaved
+from tersor.bench.core.timing import (
+    Clocks,
+    HostClock,
+    LeadClock,
+    LoopClock,
+    clock_of,
+    measure_interleaved,
+)
 from tersor.bench.core.trial import run_trial, time_trials
 from tersor.bench.peers.memcpy import DeviceCopy
 
@@ -22,6 +29,8 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 class FakeClock:
     """Every call takes as many seconds as calls were made."""
+
+    kind = "host"
 
     def __init__(self):
         self.count = 0
@@ -65,7 +74,7 @@ def test_the_cache_is_emptied_before_the_first_event_and_the_second_is_waited_fo
     assert before == ["read"] * 32 + ["event"]
     assert after == ["task", "event", "wait"]
     log.clear()
-    CudaClock(CUDA, lead_reads=5).seconds(lambda: log.append("task"))
+    LeadClock(CUDA, lead_reads=5).seconds(lambda: log.append("task"))
     assert log[:7] == ["read"] * 5 + ["event", "task"]
 
 
@@ -141,7 +150,7 @@ def test_the_ceiling_is_timed_in_the_rounds_of_the_others():
     trial = run_trial(DeviceCopy(), subject, threads=1)
     ceiling = Ceiling(CPU, nbytes=2**16)
     (times,) = time_trials(
-        [trial], device=CPU, rounds=1, warmup=0, ceiling=ceiling, clock=FakeClock()
+        [trial], device=CPU, rounds=1, warmup=0, ceiling=ceiling, clocks=Clocks(FakeClock())
     )
     assert times.copy_s is not None
     assert (times.copy_s.p50, times.memcpy_s.p50) == (1.0, 2.0)
@@ -149,7 +158,7 @@ def test_the_ceiling_is_timed_in_the_rounds_of_the_others():
 
 
 def test_the_ceiling_is_a_row_and_there_is_none_on_the_cpu():
-    row = Ceiling(CPU, nbytes=2**16).row(rounds=1, warmup=0, clock=FakeClock())
+    row = Ceiling(CPU, nbytes=2**16).row(rounds=1, warmup=0, clocks=Clocks(FakeClock()))
     assert row.peer
     assert row.ratio == 1
     assert row.copy_s == row.encode_s

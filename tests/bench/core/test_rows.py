@@ -6,7 +6,8 @@ import os
 import pytest
 
 from tersor.bench.core.blocks import TITLES, Estimate, Memory, Quality
-from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, RowFile, read_rows, row_key
+from tersor.bench.core.row_file import RowFile, read_rows
+from tersor.bench.core.rows import ExchangeRow, LookupRow, ResultRow, row_key
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.report import read_runs
 from tersor.errors import CorruptDataError, SpecError

@@ -6,7 +6,8 @@ import pytest
 from msgspec import structs
 
 from tersor.bench.core.exchange_times import ExchangeTimes
-from tersor.bench.core.rows import ResultRow, RowFile
+from tersor.bench.core.row_file import RowFile
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.exchange_tables import EXCHANGE_COLUMNS, exchange_cells
 from tersor.bench.embeddings.report.exchanges import speedups

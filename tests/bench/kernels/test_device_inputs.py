@@ -9,12 +9,14 @@ from tersor.bench.kernels.device_inputs import (
     DEVICE_INPUTS,
     DEVICE_SIZES,
     EMBEDDINGS_NBYTES,
+    device_bounds_of,
     make_device_input,
     sizes_of,
 )
 from tersor.errors import SpecError
 
 CPU = torch.device("cpu")
+DTYPES = {"tensor-bf16": torch.bfloat16, "tensor-f16": torch.float16}
 
 
 @pytest.mark.parametrize("name", DEVICE_INPUTS)
@@ -23,7 +25,7 @@ def test_an_input_is_made_on_the_device_and_the_same_every_time(name):
     assert first.name == name
     assert 0.98 * 2**20 < first.nbytes <= 2**20
     for x, y in zip(first.slices, second.slices, strict=True):
-        assert x.dtype == torch.float32
+        assert x.dtype == DTYPES.get(name, torch.float32)
         assert x.is_contiguous()
         assert torch.equal(x, y)
 
@@ -56,6 +58,26 @@ def test_look_ups_have_one_size_of_their_own():
     assert sizes_of("chunks", DEVICE_SIZES) == (CHUNKS_NBYTES,)
     assert sizes_of("chunks", (2**20,)) == (2**20,)
     assert sizes_of("field", DEVICE_SIZES) == DEVICE_SIZES
+
+
+def test_single_tensors_have_as_many_values_in_every_dtype():
+    for name in ("tensor", "tensor-bf16", "tensor-f16", "tensor-field"):
+        itemsize = DTYPES.get(name, torch.float32).itemsize
+        assert sizes_of(name, DEVICE_SIZES) == (itemsize * 2**26,)
+        assert device_bounds_of(name) == (1e-3,)
+    wide, narrow = (
+        make_device_input(n, 2**k, CPU) for n, k in (("tensor", 18), ("tensor-f16", 17))
+    )
+    assert torch.equal(wide.slices[0].half(), narrow.slices[0])
+
+
+@pytest.mark.parametrize("batch", [2048, 256])
+def test_look_ups_of_small_batches_are_26_tensors(batch):
+    name = f"lookups-{batch}"
+    (nbytes,) = sizes_of(name, DEVICE_SIZES)
+    made = make_device_input(name, nbytes, CPU)
+    assert [tuple(x.shape) for x in made.slices] == [(batch, 64)] * 26
+    assert device_bounds_of(name) == (0.03,)
 
 
 def test_an_input_that_only_the_cpu_has_is_refused_with_the_known_ones():

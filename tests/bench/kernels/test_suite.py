@@ -5,7 +5,7 @@ import torch
 
 from tersor.bench import peers
 from tersor.bench.core import timing
-from tersor.bench.core.rows import RowFile, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
 from tersor.bench.kernels import suite as kernels
 from tersor.bench.kernels.config import DEFAULT_CODECS, KernelsConfig
 from tersor.bench.kernels.suite import run_kernels
@@ -56,9 +56,9 @@ def test_the_clock_is_one_for_as_many_tensors_as_an_input_has(monkeypatch):
 
     def spy(device, *, has_many_tensors):
         asked.append(has_many_tensors)
-        return timing.clock_of(device, has_many_tensors=has_many_tensors)
+        return timing.clocks_of(device, has_many_tensors=has_many_tensors)
 
-    monkeypatch.setattr(kernels, "clock_of", spy)
+    monkeypatch.setattr(kernels, "clocks_of", spy)
     monkeypatch.setattr(kernels, "_MANY_TENSORS", 1)
     run_kernels(small(inputs=("embeddings", "gradients"), sizes=(2**20,)))
     assert asked == [True, False]
@@ -84,13 +84,15 @@ def test_what_the_first_calls_compile_is_in_no_row(monkeypatch):
             Exact.read(self, payload, out)
 
     class Clock:
+        kind = "host"
+
         def seconds(self, task):
             slow.clear()
             task()
             return 1.0 + sum(slow)
 
     monkeypatch.setitem(registry._codecs, Exact.codec_id, Compiling)
-    monkeypatch.setattr(kernels, "clock_of", lambda *_, **__: Clock())
+    monkeypatch.setattr(kernels, "clocks_of", lambda *_, **__: timing.Clocks(Clock()))
     rows = run_kernels(small(threads=(1, 2), warmup=0)).rows
     assert len(compiled) == 4
     assert [(row.threads, row.encode_s.p80, row.decode_s.p80) for row in rows] == [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.bench.core.rows import ResultRow, RowFile, TrainingRow, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
+from tersor.bench.core.rows import ResultRow, TrainingRow
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.shards.losses import LOSS_COLUMNS, loss_cells, loss_goals, loss_places
 from tersor.bench.sites import evaluate_goals, page_blocks, report_sections, site_tables

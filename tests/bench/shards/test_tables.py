@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.bench.core.rows import ResultRow, RowFile, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.shard_times import ShardPart
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.shards.contenders import OURS, WAYS, described, make_way

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from tersor.codecs import registry
 from tersor.codecs.codec import Codec
@@ -127,6 +128,8 @@ class CodecCandidate(Candidate):
         """
         self.codecs, self.name = codecs, name or codecs[0].codec_id
         self.version, self.bounded = str(codecs[0].version), codecs[0].takes_bound()
+        # by the first tensor of a list, and only as long as it lives
+        self._infos = WeakIdKeyDictionary()
         self._absolute: dict[tuple[float, ...], Sequence[Codec]] | None = None
         if is_absolute:
             self._absolute = {}
@@ -161,8 +164,15 @@ class CodecCandidate(Candidate):
 
     def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Decode every slice, in parallel where there are threads."""
-        infos = [TensorInfo.of(out) for out in outs]
+        infos = self._infos_of(outs)
         return decode_batch(Batch.of(encoded), infos, self._decoders(len(outs)), outs)
+
+    def _infos_of(self, outs: Sequence[torch.Tensor]) -> list[TensorInfo]:
+        """Return shapes and dtypes, found once: a loop has them, and for 26 tensors that takes 50 us."""
+        infos: list[TensorInfo] | None = self._infos.get(outs[0])
+        if infos is None or len(infos) != len(outs):
+            infos = self._infos[outs[0]] = [TensorInfo.of(out) for out in outs]
+        return infos
 
     def total_nbytes(self, encoded: Any) -> int:
         """Return the bytes of all payloads."""
@@ -181,7 +191,7 @@ class DeviceBatch(CodecCandidate):
 
     def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Decode all payloads; the status is left on the device, as the sizes are."""
-        infos = [TensorInfo.of(out) for out in outs]
+        infos = self._infos_of(outs)
         begin_decode_batch(encoded, infos, self._decoders(len(outs)), outs)
         return outs
 

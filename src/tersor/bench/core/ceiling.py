@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 import torch
 
 from tersor.bench.core import machine
+from tersor.bench.core.footprint import peak_memory
+from tersor.bench.core.lead_times import LeadTimes
 from tersor.bench.core.rows import COPY_NBYTES, ResultRow
-from tersor.bench.core.timing import Clock, measure
+from tersor.bench.core.timing import Clocks, clocks_of, measure
 from tersor.errors import TersorError
 
 CEILING: Final = "copy-ceiling"
@@ -29,17 +32,28 @@ class Ceiling:
         """Copy once."""
         self._target.copy_(self._source)
 
-    def row(self, *, rounds: int, warmup: int, clock: Clock | None = None) -> ResultRow:
+    def row(self, *, rounds: int, warmup: int, clocks: Clocks | None = None) -> ResultRow:
         """Time the copy alone and make a row of it."""
-        device = self._source.device
-        seconds = measure(self, device=device, rounds=rounds, warmup=warmup, clock=clock)
-        nbytes = self._source.nbytes
+        device, nbytes = self._source.device, self._source.nbytes
+        own, lead = clocks_of(device) if clocks is None else clocks
+        measured = partial(measure, self, device=device, rounds=rounds, warmup=warmup)
+        seconds = measured(clock=own)
+        lead_s = None if lead is None else measured(clock=lead)
+        with peak_memory(device) as taken:
+            self()
         return ResultRow(
             suite="kernels", codec=CEILING, version=str(torch.__version__), spec={}, input="copy",
             device=device.type, num_values=self._source.numel(), worst_error=None,
             error_bound=None, peer=True, note="reads and writes every byte once",
             original_nbytes=nbytes, encoded_nbytes=nbytes, encode_s=seconds, decode_s=seconds,
-            memcpy_s=seconds, copy_s=seconds, **machine.origin(device),
+            memcpy_s=seconds, copy_s=seconds, clock=own.kind,
+            lead=None if lead_s is None else LeadTimes(
+                encode_s=lead_s, decode_s=lead_s, memcpy_s=lead_s
+            ),
+            workspace_nbytes=None if taken.nbytes is None else {
+                "encode": taken.nbytes, "decode": taken.nbytes
+            },
+            **machine.origin(device),
         )  # fmt: skip
 
 

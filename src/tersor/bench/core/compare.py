@@ -39,7 +39,7 @@ class TimeChange:
     """One time of a row before and after.
 
     Attributes:
-        name: what was timed: ``"encode"``, ``"decode"``, ``"exchange"`` or ``"step"``.
+        name: what was timed, a key of ``ResultRow.times``, such as ``"encode"`` or ``"lead encode"``.
         before: in seconds, or as multiples of the copy's time.
         after: in the same unit.
         noise_percent: medians nearer than this are the same.
@@ -281,8 +281,7 @@ def compare_rows(
 def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy: bool) -> RowPair:
     old_times, new_times = before.times(), after.times()
     if per_copy:
-        old_times = _per_copy(old_times, before.memcpy_s)
-        new_times = _per_copy(new_times, after.memcpy_s)
+        old_times, new_times = _per_copy(before), _per_copy(after)
     times = tuple(
         TimeChange(name, old, new_times[name], noise_percent)
         for name, old in old_times.items()
@@ -297,12 +296,13 @@ def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy
     return RowPair(before, after, times, figures)
 
 
-def _per_copy(times: Mapping[str, Percentiles], copy: Percentiles | None) -> dict[str, Percentiles]:
+def _per_copy(row: ResultRow) -> dict[str, Percentiles]:
     """Return times as multiples of their copy's; none where a copy is missing.
 
     Seconds would stand beside multiples there, and show the machine that the copy takes out.
     """
-    return {} if copy is None else {name: _quotient(one, copy) for name, one in times.items()}
+    pairs = ((name, one, row.memcpy_of(name)) for name, one in row.times().items())
+    return {name: _quotient(one, copy) for name, one, copy in pairs if copy is not None}
 
 
 def _quotient(times: Percentiles, copy: Percentiles) -> Percentiles:
@@ -362,8 +362,12 @@ def _warnings(
 
 
 def _drift(pairs: Sequence[RowPair]) -> float:
-    """Return how many times as long the copies took, by the median of the pairs."""
-    copies = [(pair.before.memcpy_s, pair.after.memcpy_s) for pair in pairs]
+    """Return how many times as long the copies took that were timed alike, by the median of the pairs."""
+    copies = [
+        (pair.before.memcpy_of(pair.times[0].name), pair.after.memcpy_of(pair.times[0].name))
+        for pair in pairs
+        if pair.times
+    ]
     quotients = [b.p50 / max(a.p50, 1e-12) for a, b in copies if a is not None and b is not None]
     return max(median(quotients), 1e-12) if quotients else 1.0
 

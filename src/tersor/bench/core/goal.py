@@ -18,20 +18,24 @@ class Goal:
 
     Attributes:
         name: what is asked, in words.
-        target: least value that meets it.
+        target: least value that meets it, or the largest where ``at_most`` is set.
         measured: the deciding value; None if the rows do not hold it.
         detail: which rows decided.
+        at_most: whether less is better.
     """
 
     name: str
     target: float
     measured: float | None
     detail: str
+    at_most: bool = False
 
     @property
     def met(self) -> bool | None:
         """Whether the goal is met; None if it was not measured."""
-        return None if self.measured is None else self.measured >= self.target
+        if self.measured is None:
+            return None
+        return self.measured <= self.target if self.at_most else self.measured >= self.target
 
 
 _Place = tuple[str, bool, str, int, float | None, int, str, str]
@@ -74,13 +78,17 @@ def worst(
     target: float,
     values: Sequence[tuple[float, RowT]],
     where: Callable[[RowT], str] = _input_and_bound,
+    *,
+    at_most: bool = False,
 ) -> Goal:
     """Judge a goal by the smallest of several values, each with the row it comes from.
 
-    ``where`` says in words which row that is.
+    It is the largest where values are to be ``at_most`` the target. ``where`` says in words which row that
+    is.
     """
     if not values:
-        return Goal(name, target, None, "no such rows")
-    value, row = min(values, key=lambda pair: pair[0])
+        return Goal(name, target, None, "no such rows", at_most)
+    value, row = (max if at_most else min)(values, key=lambda pair: pair[0])
     middle = median(value for value, _ in values)
-    return Goal(name, target, value, f"worst of {len(values)}: {where(row)}; median {middle:.3g}")
+    detail = f"worst of {len(values)}: {where(row)}; median {middle:.3g}"
+    return Goal(name, target, value, detail, at_most)

@@ -64,7 +64,7 @@ def _sentence(message: str) -> str:
         return f"{name} must be {what.removeprefix('Expected ').replace(', got ', ', not ')}"
     if what.startswith("Object "):
         return f"{name} {what.removeprefix('Object ').replace('missing', 'lacks the')}"
-    if what.startswith(("Invalid value ", "Number out of range")):
+    if what.startswith(("Invalid value ", "Invalid enum value ", "Number out of range")):
         return f"{name} must be one that is known: {what[0].lower()}{what[1:]}"
     return what
 

@@ -1,16 +1,14 @@
 """One measurement as one JSON line, the same for every suite.
 
 A row says what was measured (codec, spec, input), on what (machine, versions, commit), how well it
-compressed and how fast. Files only grow: a row is on disk before the next one is measured.
+compressed and how fast.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,13 +16,14 @@ from msgspec import Meta, Struct
 from tersor.bench.core import machine
 from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
+from tersor.bench.core.lead_times import LeadTimes
 from tersor.bench.core.lookup_facts import LookupFacts
 from tersor.bench.core.operation_cost import OperationCost
-from tersor.bench.core.row_checks import Count, checked, is_number, require, text_of
+from tersor.bench.core.row_checks import Count, checked, is_number, require
 from tersor.bench.core.shard_times import ShardPart, ShardTimes
-from tersor.bench.core.timing import Percentiles
+from tersor.bench.core.timing import ClockKind, Percentiles
 from tersor.bench.core.training_facts import TrainingFacts
-from tersor.errors import CorruptDataError, SpecError
+from tersor.errors import SpecError
 
 SCHEMA: Final = 1
 """Raised when a field changes its meaning; new fields with a default do not need it."""
@@ -40,8 +39,6 @@ _KEY_FIELDS: Final = (
     "suite", "codec", "version", "spec", "input", "device", "num_values", "threads", "repeat",
     "group", "git_commit",
 )  # fmt: skip
-_BEGINNING: Final = '{"schema": '
-"""Of every row: a line that was cut short is one of ours."""
 _BUILD_FIELDS: Final = ("version", "git_commit")
 
 
@@ -89,7 +86,7 @@ class ResultRow(
         worst_error: largest absolute error, of the slice where it is largest relative to that
             slice's bound; None where nothing lossy was done.
         error_bound: the absolute bound promised for that slice; None if none was promised.
-        encode_s: seconds to encode the timed part of the input.
+        encode_s: seconds to encode the timed part of the input; ``clock`` says how they were taken.
         decode_s: seconds to decode it, into existing memory where the library can.
         memcpy_s: seconds to copy the timed part once with one thread, measured in turn with this
             row's own times.
@@ -104,11 +101,15 @@ class ResultRow(
         peak_extra_nbytes: most memory held beyond what the process had before, where measured.
         num_launches: kernels started on the device by one ``"encode"`` and one ``"decode"``.
         workspace_nbytes: most device memory taken by the first ``"encode"`` and ``"decode"`` beyond
-            the tensors given to them; what encoding returns is part of it.
+            what was allocated before, such as the tensors given to them; what encoding returns is part
+            of it.
         copy_s: seconds to copy ``COPY_NBYTES`` on the device, in the same rounds.
         group: table, layer, or direction and network that the row is about, when an input has several.
         quality: of the decoded data, or of what was trained on them.
         memory: of a whole run.
+        clock: how ``encode_s``, ``decode_s``, ``memcpy_s`` and ``copy_s`` were timed; None where that
+            is not said: see ``timed_by``.
+        lead: the same calls with a lead for the host, where the row's own times are those of a loop.
         note: what a reader must know to compare this row.
         command: what was typed to measure it; empty where Python was asked.
     """
@@ -140,6 +141,8 @@ class ResultRow(
     group: str | None = None
     quality: Quality | None = None
     memory: Memory | None = None
+    clock: ClockKind | None = None
+    lead: LeadTimes | None = None
     note: str = ""
     command: str = ""
     git_commit: str = "unknown"
@@ -147,7 +150,8 @@ class ResultRow(
     machine: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        """Refuse a bound that nothing can be relative to."""
+        """Refuse a bound that nothing can be relative to, and times with a lead beside the same."""
+        require("lead", self.lead is None or self.clock == "loop", "null unless clock is 'loop'")
         bound = self.relative_bound
         require("bound", bound is None or (is_number(bound) and bound > 0), "above 0")
 
@@ -157,19 +161,35 @@ class ResultRow(
         return self.original_nbytes / max(1, self.encoded_nbytes)
 
     @property
+    def timed_by(self) -> ClockKind | None:
+        """The clock, also of rows of earlier versions, which do not name it; None for times of others.
+
+        On CUDA those have a lead for the host, and the device's copy was timed with them.
+        """
+        has_lead = self.device == "cuda" and self.copy_s is not None
+        return self.clock or ("lead" if has_lead else None)
+
+    @property
+    def lead_times(self) -> LeadTimes | None:
+        """Times with a lead for the host: ``lead``, or the row's own if they were taken so."""
+        if self.timed_by != "lead":
+            return self.lead
+        return LeadTimes(encode_s=self.encode_s, decode_s=self.decode_s, memcpy_s=self.memcpy_s)
+
+    @property
     def encode_gbps(self) -> float:
         """Raw bytes encoded per second, in 1e9 bytes, by the median time."""
-        return self._gbps(self.encode_s)
+        return self.gbps(self.encode_s)
 
     @property
     def decode_gbps(self) -> float:
         """Raw bytes decoded per second, in 1e9 bytes, by the median time."""
-        return self._gbps(self.decode_s)
+        return self.gbps(self.decode_s)
 
     @property
     def memcpy_gbps(self) -> float | None:
         """Speed of copying the same bytes in the same rounds."""
-        return None if self.memcpy_s is None else self._gbps(self.memcpy_s)
+        return None if self.memcpy_s is None else self.gbps(self.memcpy_s)
 
     @property
     def ceiling_gbps(self) -> float | None:
@@ -205,12 +225,23 @@ class ResultRow(
         names = [name for name in _KEY_FIELDS if name not in _BUILD_FIELDS]
         return json.dumps([getattr(self, name) for name in names], sort_keys=True)
 
-    def _gbps(self, seconds: Percentiles) -> float:
+    def gbps(self, seconds: Percentiles) -> float:
+        """Return the raw bytes of the timed part per second, in 1e9 bytes, by the median time."""
         return self.original_nbytes * self.sampled_fraction / max(seconds.p50, 1e-12) / 1e9
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by name."""
-        return {"encode": self.encode_s, "decode": self.decode_s}
+        """Return what was timed, by name; times with a lead have names of their own."""
+        own = {"encode": self.encode_s, "decode": self.decode_s}
+        lead = self.lead_times
+        return {
+            **(own if self.timed_by != "lead" else {}),
+            **({} if lead is None else lead.times()),
+        }
+
+    def memcpy_of(self, name: str) -> Percentiles | None:
+        """Return the time of a copy that was taken as one of ``times`` was."""
+        lead = self.lead_times
+        return lead.memcpy_s if lead is not None and name in lead.times() else self.memcpy_s
 
     def figures(self) -> dict[str, Estimate]:
         """Return quality and memory, by name."""
@@ -275,6 +306,11 @@ class LookupRow(ResultRow, frozen=True, kw_only=True, tag="lookups"):
     """
 
     lookups: LookupFacts
+
+    @property
+    def timed_by(self) -> ClockKind | None:
+        """See ``ResultRow.timed_by``; here no copy of the device is timed."""
+        return self.clock or ("lead" if self.device == "cuda" else None)
 
 
 class ShardRow(ResultRow, frozen=True, kw_only=True, tag="shards"):
@@ -353,6 +389,11 @@ class OperationRow(ResultRow, frozen=True, kw_only=True, tag="operation"):
 
     operation: OperationCost
 
+    @property
+    def timed_by(self) -> ClockKind | None:
+        """See ``ResultRow.timed_by``; operations were always timed in a loop on CUDA."""
+        return self.clock or ("loop" if self.device == "cuda" else None)
+
     def times(self) -> dict[str, Percentiles]:
         """Return what was timed, by name."""
         graph_s = self.operation.graph_s
@@ -390,92 +431,3 @@ def _with_kind(values: dict[str, Any]) -> dict[str, Any]:
     blocks = {name: values.pop(name, None) for name in ("exchange", "lookups")}
     filled = {name: block for name, block in blocks.items() if block is not None}
     return {"kind": next(iter(filled), "codec"), **values, **filled}
-
-
-def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
-    """Read a result file. A last line cut short by an interrupt is left out.
-
-    Raises:
-        CorruptDataError: the file is not text, or a complete line is not a result row.
-        SpecError: its first line says that it is a file of another kind.
-    """
-    rows = []
-    for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
-        if not line.endswith("\n"):
-            if number == 1 and not (line.startswith(_BEGINNING) or _BEGINNING.startswith(line)):
-                raise _other_kind(path)
-            break
-        try:
-            config = json.loads(line)
-            is_other = number == 1 and isinstance(config, dict) and "schema" not in config
-            if not is_other:
-                rows.append(ResultRow.from_config(config))
-        except (json.JSONDecodeError, SpecError) as error:
-            raise CorruptDataError(
-                f"line {number} of {path} is not a result row: {error}"
-            ) from error
-        except RecursionError as error:
-            raise CorruptDataError(f"line {number} of {path} is nested too deeply") from error
-        if is_other:
-            raise _other_kind(path)
-    return rows
-
-
-def _other_kind(path: str | os.PathLike[str]) -> SpecError:
-    return SpecError(f"{path} holds no result rows; name a file that tersor bench wrote")
-
-
-class RowFile:
-    """A result file open for appending, with the rows it already held.
-
-    Every appended row is flushed to the disk before ``append`` returns. Use as a context manager.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
-        """Open ``path``; unless ``resume`` is set, a file with rows in it is refused."""
-        self.path = Path(path)
-        self._is_new = not self.path.exists()
-        self.rows: list[ResultRow] = [] if self._is_new else read_rows(self.path)
-        if self.rows and not resume:
-            raise SpecError(
-                f"{self.path} already holds result rows ({len(self.rows)}); "
-                "go on with --resume, or choose another file"
-            )
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self.path.open("ab")
-        self._drop_torn_line()
-
-    def _drop_torn_line(self) -> None:
-        data = self.path.read_bytes()
-        whole_nbytes = data.rfind(b"\n") + 1
-        if whole_nbytes != len(data):
-            self._file.truncate(whole_nbytes)
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """Keys of the rows present: what a resumed run need not measure again."""
-        return frozenset(row.key for row in self.rows)
-
-    def append(self, row: ResultRow) -> None:
-        """Write one row and wait until it is on the disk; ``SpecError`` if it could not be read again."""
-        config = row.to_config()
-        ResultRow.from_config(config)
-        line = json.dumps(config, allow_nan=False) + "\n"
-        self._file.write(line.encode())
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self.rows.append(row)
-
-    def close(self) -> None:
-        """Close the file; further appends fail. One that is new and got no row is removed."""
-        self._file.close()
-        if self._is_new and not self.rows:
-            self.path.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        """Return the file itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the file; an exception passes through."""
-        self.close()

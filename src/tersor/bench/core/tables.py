@@ -84,7 +84,8 @@ def figure_cells(row: ResultRow, names: Iterable[str]) -> Cells:
 def goal_cells(goal: Goal, verdicts: Mapping[bool | None, str], digits: int = 4) -> Cells:
     """Return what stands under ``GOAL_COLUMNS``, with the words for a goal that is met or missed."""
     measured = "" if goal.measured is None else f"{goal.measured:.{digits}g}"
-    return [goal.name, f"{goal.target:g}", measured, verdicts[goal.met], goal.detail]
+    target = f"at most {goal.target:g}" if goal.at_most else f"{goal.target:g}"
+    return [goal.name, target, measured, verdicts[goal.met], goal.detail]
 
 
 def goals_table(goals: Iterable[Goal]) -> Table:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from tersor.errors import SpecError
 
 Task = Callable[[], object]
 Seconds = Annotated[float, Meta(ge=0)]
+ClockKind = Literal["host", "loop", "lead"]
+"""How a time was taken: by the host until a call returned, by the host around calls in a row until the
+device was idle, or by events on a device that was busy while the host queued the call."""
 
 
 class Percentiles(Struct, frozen=True, forbid_unknown_fields=True):
@@ -33,14 +37,18 @@ class Percentiles(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clock(Protocol):
-    """Takes the time of one call; freeing the call's result is not counted."""
+    """Takes the time of one call."""
+
+    kind: ClassVar[ClockKind]
 
     def seconds(self, task: Task) -> float:
         """Run ``task`` and return the seconds it took."""
 
 
 class HostClock:
-    """The host's own clock, for work that is done when the call returns."""
+    """The host's own clock, for work that is done when the call returns; freeing its result is not counted."""
+
+    kind: ClassVar[ClockKind] = "host"
 
     def seconds(self, task: Task) -> float:
         """See ``Clock.seconds``."""
@@ -56,8 +64,12 @@ _LONG_LEAD_READS: Final = 160
 training step, in which the host runs ahead, would not see them."""
 
 
-class CudaClock:
-    """Events on the current stream, with the L2 cache emptied first.
+_LOOP_S: Final = 0.01
+"""A loop's own 25 us are 0.25 % of this, and ten rounds of 46 candidates take 15 s."""
+
+
+class LeadClock:
+    """Events on the current stream, with the L2 cache emptied first; freeing a result is not counted.
 
     Before the first event the device reads memory several times as large as its L2 cache, over and
     over (7.7 GB on an H200, 1.8 ms at its copy speed): what the task needs is then not in the
@@ -66,6 +78,7 @@ class CudaClock:
     host waits for the device.
     """
 
+    kind: ClassVar[ClockKind] = "lead"
     _LEAD_CACHES: Final = 4
 
     def __init__(self, device: torch.device, lead_reads: int = 32) -> None:
@@ -93,28 +106,60 @@ class LoopClock:
     """Wall time of calls in a row, as a user's loop sees them: the host's share is in it.
 
     The device is waited for before the first call and after the last one. A call takes as long as the
-    slower of host and device; starting and waiting, about 25 us, is shared by all calls.
+    slower of host and device; starting and waiting, about 25 us, is shared by all calls. Each drops the
+    result of its call, as a loop does.
     """
 
-    def __init__(self, device: torch.device, num_calls: int = 128) -> None:
-        """Take the mean of ``num_calls`` calls each time."""
-        self._device, self.num_calls = device, num_calls
+    kind: ClassVar[ClockKind] = "loop"
+
+    def __init__(
+        self, device: torch.device, num_calls: int = 128, most_s: float = math.inf
+    ) -> None:
+        """Take the mean of ``num_calls`` calls each time, or of as many as last ``most_s``, at least one."""
+        self._device, self.num_calls, self._most_s = device, num_calls, most_s
+        self._counts: dict[Task, int] = {}
 
     def seconds(self, task: Task) -> float:
-        """See ``Clock.seconds``; ``task`` runs ``num_calls`` times."""
+        """See ``Clock.seconds``; a task that is new is called once more, to see how long it takes."""
+        if task not in self._counts:
+            self._counts[task] = self._count(task)
+        return self._mean_s(task, self._counts[task])
+
+    def _count(self, task: Task) -> int:
+        if math.isinf(self._most_s):
+            return self.num_calls
+        lasting = int(self._most_s / max(self._mean_s(task, 1), 1e-9))
+        return max(1, min(self.num_calls, lasting))
+
+    def _mean_s(self, task: Task, num_calls: int) -> float:
         torch.cuda.synchronize(self._device)
         begin = time.perf_counter()
-        for _ in range(self.num_calls):
+        for _ in range(num_calls):
             task()
         torch.cuda.synchronize(self._device)
-        return (time.perf_counter() - begin) / self.num_calls
+        return (time.perf_counter() - begin) / num_calls
 
 
 def clock_of(device: torch.device, *, has_many_tensors: bool = False) -> Clock:
-    """Return the clock for calls on tensors of ``device``."""
+    """Return the clock for single calls on tensors of ``device``; on CUDA it gives the host a lead."""
     if device.type != "cuda":
         return HostClock()
-    return CudaClock(device, _LONG_LEAD_READS) if has_many_tensors else CudaClock(device)
+    return LeadClock(device, _LONG_LEAD_READS) if has_many_tensors else LeadClock(device)
+
+
+class Clocks(NamedTuple):
+    """What takes the times of a row: its own, and on a device those with a lead for the host."""
+
+    own: Clock
+    lead: Clock | None = None
+
+
+def clocks_of(device: torch.device, *, has_many_tensors: bool = False) -> Clocks:
+    """Return the clocks for what is called in a loop; a loop lasts 10 ms, or one call."""
+    clock = clock_of(device, has_many_tensors=has_many_tensors)
+    if device.type != "cuda":
+        return Clocks(clock)
+    return Clocks(LoopClock(device, most_s=_LOOP_S), clock)
 
 
 @contextmanager

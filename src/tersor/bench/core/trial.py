@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle, islice
@@ -12,13 +12,23 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from tersor.bench.core import machine
 from tersor.bench.core.candidate import Candidate
 from tersor.bench.core.footprint import count_launches, peak_memory
+from tersor.bench.core.lead_times import LeadTimes
 from tersor.bench.core.roundtrip import worst_error
 from tersor.bench.core.subject import Copy, Subject
-from tersor.bench.core.timing import Clock, Percentiles, Task, measure_interleaved
+from tersor.bench.core.timing import (
+    ClockKind,
+    Clocks,
+    Percentiles,
+    Task,
+    clocks_of,
+    measure_interleaved,
+)
+from tersor.raw_bytes import as_bytes
 from tersor.types import bound_share
 
 SAMPLE_EVERY: Final = 7
@@ -105,21 +115,25 @@ class Trial:
     def encode(self, place: BufferCopy) -> Any:
         """Encode the timed slices of one copy."""
         xs, error_bounds = place.xs[:: self._stride], self.error_bounds[:: self._stride]
-        with with_threads(self.threads):
+        with self._in_threads():
             return self.candidate.encode_all(xs, error_bounds)
 
     def decode(self, place: BufferCopy) -> Sequence[torch.Tensor]:
         """Decode the timed slices of one copy."""
         encoded = place.encoded[:: self._stride] if self.candidate.slow else place.encoded
-        with with_threads(self.threads):
+        with self._in_threads():
             return self.candidate.decode_all(encoded, place.outs[:: self._stride])
+
+    def _in_threads(self) -> AbstractContextManager[None]:
+        """Use as many threads as the row says; a device has none to set, and setting them takes 3 us."""
+        return nullcontext() if self.places[0].xs[0].is_cuda else with_threads(self.threads)
 
     def copy(self, place: BufferCopy) -> None:
         """Copy the timed slices of one copy with one thread."""
         pairs = zip(place.xs[:: self._stride], place.outs[:: self._stride], strict=True)
         for x, out in pairs:
             if x.device.type == "cpu":
-                np.copyto(out.numpy(), x.numpy())
+                np.copyto(as_bytes(out).numpy(), as_bytes(x).numpy())
             else:
                 out.copy_(x)
 
@@ -136,6 +150,8 @@ class Trial:
             # a copy of the codes moves a quarter of the bytes: not comparable with other rows
             "memcpy_s": None if on_codes else times.memcpy_s,
             "copy_s": times.copy_s,
+            "clock": times.clock,
+            "lead": self._lead(times),
             "sampled_fraction": self.sampled_fraction,
             "peer": self.candidate.peer,
             "entropy_bits": subject.entropy_bits,
@@ -144,6 +160,10 @@ class Trial:
             "versions": machine.versions(),
             "machine": machine.machine(subject.slices[0].device),
         }
+
+    def _lead(self, times: TrialTimes) -> LeadTimes | None:
+        on_codes = self.candidate.on_codes
+        return structs.replace(times.lead, memcpy_s=None) if times.lead and on_codes else times.lead
 
     def tasks(self) -> dict[str, Task]:
         """Return a copy, an encode and a decode; each takes the next of the places every time.
@@ -205,12 +225,18 @@ def _run_place(
 
 @dataclass(frozen=True, slots=True)
 class TrialTimes:
-    """Seconds per pass over the timed slices, and of the device's copy in the same rounds."""
+    """Seconds per pass over the timed slices, and of the device's copy in the same rounds.
 
+    Attributes:
+        clock: what took all of them but those with a lead for the host.
+    """
+
+    clock: ClockKind
     encode_s: Percentiles
     decode_s: Percentiles
     memcpy_s: Percentiles
     copy_s: Percentiles | None
+    lead: LeadTimes | None
 
 
 def time_trials(
@@ -220,9 +246,11 @@ def time_trials(
     rounds: int,
     warmup: int = 1,
     ceiling: Task | None = None,
-    clock: Clock | None = None,
+    clocks: Clocks | None = None,
 ) -> list[TrialTimes]:
     """Time all trials in turn, each right after a copy of the same slices.
+
+    Where there is a clock that gives the host a lead, all is timed once more with it, after that.
 
     Args:
         trials: checked already.
@@ -230,21 +258,34 @@ def time_trials(
         rounds: timed rounds.
         warmup: rounds before those.
         ceiling: a copy that shows how fast the device's memory is, timed once per round.
-        clock: what takes the times; by default the device's own.
+        clocks: what takes the times; by default those of the device.
     """
-    tasks: dict[str, Task] = {} if ceiling is None else {"ceiling": ceiling}
+    own, lead = clocks_of(device) if clocks is None else clocks
+    tasks: dict[str, Task] = {}
     for index, trial in enumerate(trials):
         tasks |= {f"{index} {name}": task for name, task in trial.tasks().items()}
-    times = measure_interleaved(tasks, device=device, rounds=rounds, warmup=warmup, clock=clock)
+    rest = {} if ceiling is None else {"ceiling": ceiling}
+    measured = partial(measure_interleaved, device=device, rounds=rounds, warmup=warmup)
+    times = measured({**rest, **tasks}, clock=own)
+    lead_times = None if lead is None else measured(tasks, clock=lead)
     return [
         TrialTimes(
-            encode_s=times[f"{index} encode"],
-            decode_s=times[f"{index} decode"],
-            memcpy_s=times[f"{index} copy"],
+            clock=own.kind,
             copy_s=times.get("ceiling"),
+            lead=None if lead_times is None else LeadTimes(**_times_of(lead_times, index)),
+            **_times_of(times, index),
         )
         for index in range(len(trials))
     ]
+
+
+def _times_of(times: Mapping[str, Percentiles], index: int) -> dict[str, Any]:
+    """Return the times of one trial, by the names of fields."""
+    return {
+        "encode_s": times[f"{index} encode"],
+        "decode_s": times[f"{index} decode"],
+        "memcpy_s": times[f"{index} copy"],
+    }
 
 
 def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str, int] | None]:

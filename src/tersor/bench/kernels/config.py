@@ -36,6 +36,15 @@ DEVICE_CODECS: Final = (
     "group4", "group4-hadamard", "half-device", "half-graph", "group8-device", "group8-graph",
     "group4-device", "group4-graph",
 )  # fmt: skip
+_OWN_CODECS: Final = {
+    "tensor": ("auto-compress", "flat-compress", "ans-compress", "delta-compress"),
+    "tensor-bf16": ("flat-compress", "ans-compress", "delta-compress"),
+    "tensor-f16": ("flat-compress", "ans-compress", "delta-compress"),
+    "tensor-field": ("delta-compress", "delta3-compress"),
+    "lookups-2048": ("flat-batch", "ans-batch", "rows-batch"),
+    "lookups-256": ("flat-batch", "ans-batch", "rows-batch"),
+}
+"""What inputs that are there for the calls of a user are measured with; all others, with ``DEVICE_CODECS``."""
 _MIN_DEVICE_ROUNDS: Final = 10
 
 
@@ -47,7 +56,8 @@ class KernelsConfig:
         device: ``"cpu"`` or ``"cuda"``; ``for_device`` has the defaults of each.
         inputs: names from ``tersor.bench.core.inputs.INPUTS``, or on CUDA from ``DEVICE_INPUTS``.
         bounds: relative bounds; empty for each input's own.
-        codecs: ids of registered codecs, or names from ``tersor.bench.kernels.variants.VARIANTS``.
+        codecs: ids of registered codecs, or names from ``tersor.bench.kernels.variants.VARIANTS``; None
+            for those of each input of CUDA.
         operations: names from ``tersor.bench.kernels.operations.plan.OPERATIONS``.
         peers: names from ``tersor.bench.peers.peers_of(device)``.
         threads: thread counts for our codecs; peers use one.
@@ -59,7 +69,7 @@ class KernelsConfig:
     device: str = "cpu"
     inputs: tuple[str, ...] = DEFAULT_INPUTS
     bounds: tuple[float, ...] = ()
-    codecs: tuple[str, ...] = DEFAULT_CODECS
+    codecs: tuple[str, ...] | None = DEFAULT_CODECS
     operations: tuple[str, ...] = ()
     peers: tuple[str, ...] = tuple(PEERS)
     threads: tuple[int, ...] = (1, 2)
@@ -71,7 +81,8 @@ class KernelsConfig:
         """Refuse an empty or impossible plan."""
         if self.device not in ("cpu", "cuda"):
             raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
-        if not self.inputs or not self.sizes or not (self.codecs or self.peers or self.operations):
+        has_any = self.codecs is None or self.codecs or self.peers or self.operations
+        if not self.inputs or not self.sizes or not has_any:
             raise SpecError("name at least one input and one codec or peer to measure")
         if not self.threads or any(count < 1 for count in self.threads):
             raise SpecError(f"thread counts must be at least 1, not {list(self.threads)}")
@@ -92,7 +103,7 @@ class KernelsConfig:
             return cls(device=device, **asked)
         defaults: dict[str, Any] = {
             "inputs": DEVICE_INPUTS,
-            "codecs": DEVICE_CODECS,
+            "codecs": None,
             "peers": tuple(DEVICE_PEERS),
             "sizes": DEVICE_SIZES,
             "rounds": _MIN_DEVICE_ROUNDS,
@@ -112,13 +123,18 @@ class KernelsConfig:
             SpecError: an input does not exist on the device.
         """
         groups = []
-        for name in self.inputs if self.codecs or self.peers else ():
+        has_candidates = self.codecs is None or self.codecs or self.peers
+        for name in self.inputs if has_candidates else ():
             sizes, own = self.sizes, bounds_of
             if self.device == "cuda":
                 sizes, own = sizes_of(name, self.sizes), device_bounds_of
             bounds: list[float | None] = [*(self.bounds or own(name)), None]
             groups += [Group(name, nbytes, bound) for nbytes in sizes for bound in bounds]
         return groups
+
+    def codecs_of(self, name: str) -> tuple[str, ...]:
+        """Return what an input is measured with."""
+        return _OWN_CODECS.get(name, DEVICE_CODECS) if self.codecs is None else self.codecs
 
 
 def _with_operations(asked: dict[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,15 @@
 
 They follow the same laws as those of ``tersor.bench.core.inputs``, at the sizes that fill an
 accelerator, and with its own random numbers. All functions work on the CPU too.
+
+``tensor`` and what begins with it is one tensor, as a user compresses it, and ``lookups-N`` the look-ups of
+a batch of N.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import torch
@@ -27,20 +31,36 @@ from tersor.bench.core.inputs import (
 )
 from tersor.errors import SpecError
 
-DEVICE_INPUTS: Final = ("embeddings", "chunks", "gradients", "activations", "field")
+DEVICE_INPUTS: Final = (
+    "tensor", "tensor-bf16", "tensor-f16", "tensor-field", "lookups-2048", "lookups-256", "chunks",
+    "embeddings", "gradients", "activations", "field",
+)  # fmt: skip
 DEVICE_SIZES: Final = (64 * 2**20, 2**30)
-_FULL_BATCH: Final = 65536
-EMBEDDINGS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _FULL_BATCH * EMBEDDING_DIM * 4
+_SAMPLE_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4
+EMBEDDINGS_NBYTES: Final = 65536 * _SAMPLE_NBYTES
 _CHUNK_ROWS: Final = 64
 _NUM_DESTINATIONS: Final = 8
-CHUNKS_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * _NUM_DESTINATIONS * _CHUNK_ROWS * EMBEDDING_DIM * 4
-_CHUNKS_BOUNDS: Final = (0.03,)
+CHUNKS_NBYTES: Final = _NUM_DESTINATIONS * _CHUNK_ROWS * _SAMPLE_NBYTES
+TENSOR_VALUES: Final = 2**26
+_OWN_NBYTES: Final = {
+    "tensor": 4 * TENSOR_VALUES,
+    "tensor-bf16": 2 * TENSOR_VALUES,
+    "tensor-f16": 2 * TENSOR_VALUES,
+    "tensor-field": 4 * TENSOR_VALUES,
+    "lookups-2048": 2048 * _SAMPLE_NBYTES,
+    "lookups-256": 256 * _SAMPLE_NBYTES,
+    "chunks": CHUNKS_NBYTES,
+    "embeddings": EMBEDDINGS_NBYTES,
+}
+"""Of inputs that have one size; all others have those that are asked for."""
+TENSOR_BOUND: Final = 1e-3
+_LISTS_BOUND: Final = 0.03
 
 
 def sizes_of(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes at which an input is measured: look-ups have one, others all of ``sizes``.
+    """Return the sizes at which an input is measured: its own, or else all of ``sizes``.
 
-    The size of look-ups is reduced if ``sizes`` are all smaller.
+    Its own is reduced if ``sizes`` are all smaller.
 
     Raises:
         SpecError: no input has that name.
@@ -48,29 +68,19 @@ def sizes_of(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
     if name not in DEVICE_INPUTS:
         known = ", ".join(DEVICE_INPUTS)
         raise SpecError(f"unknown benchmark input {name!r} for cuda; choose from {known}")
-    if name == "chunks":
-        return (min(CHUNKS_NBYTES, max(sizes)),)
-    if name != "embeddings":
-        return sizes
-    return (EMBEDDINGS_NBYTES,) if max(sizes) >= DEVICE_SIZES[0] else (max(sizes),)
+    return (min(_OWN_NBYTES[name], max(sizes)),) if name in _OWN_NBYTES else sizes
 
 
 def device_bounds_of(name: str) -> tuple[float, ...]:
     """Return the relative bounds worth measuring on one of ``DEVICE_INPUTS``."""
-    return _CHUNKS_BOUNDS if name == "chunks" else bounds_of(name)
+    if name.startswith("tensor"):
+        return (TENSOR_BOUND,)
+    return (_LISTS_BOUND,) if name == "chunks" or name.startswith("lookups") else bounds_of(name)
 
 
 def make_device_input(name: str, nbytes: int, device: torch.device) -> BenchInput:
     """Make one of ``DEVICE_INPUTS`` with about ``nbytes`` bytes on ``device``."""
-    if name == "field":
-        return field(nbytes, device)
-    makers = {
-        "embeddings": _embeddings,
-        "chunks": _chunks,
-        "gradients": _gradients,
-        "activations": _activations,
-    }
-    return BenchInput(name, makers[name](nbytes, device))
+    return BenchInput(name, _MAKERS[name](nbytes, device))
 
 
 def _embeddings(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -112,3 +122,32 @@ def _activations(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
     noise = torch.randn(nbytes // 4 + 1, generator=generator, device=device)
     values = noise[1:].add(noise[:-1], alpha=ACTIVATION_SHARE).add_(ACTIVATION_MEAN).relu_()
     return (values.view(activations_shape(nbytes)),)
+
+
+def _field(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+    return field(nbytes, device).slices
+
+
+def _narrow(dtype: torch.dtype) -> _Maker:
+    """Return what makes ``gradients`` in a dtype of two bytes."""
+
+    def make(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
+        return tuple(x.to(dtype) for x in _gradients(2 * nbytes, device))
+
+    return make
+
+
+_Maker = Callable[[int, torch.device], tuple[torch.Tensor, ...]]
+_MAKERS: Final[Mapping[str, _Maker]] = {
+    "tensor": _gradients,
+    "tensor-bf16": _narrow(torch.bfloat16),
+    "tensor-f16": _narrow(torch.float16),
+    "tensor-field": _field,
+    "lookups-2048": _embeddings,
+    "lookups-256": _embeddings,
+    "chunks": _chunks,
+    "embeddings": _embeddings,
+    "gradients": _gradients,
+    "activations": _activations,
+    "field": _field,
+}

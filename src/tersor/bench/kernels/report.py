@@ -29,24 +29,31 @@ def rows_by_place(rows: Iterable[ResultRow]) -> dict[ComparisonKey, list[ResultR
     return found
 
 
+def _label(place: ComparisonKey, rows: Iterable[ResultRow]) -> str:
+    """Return the place in words, and how speeds were timed there if the device has two ways."""
+    kinds = {row.timed_by for row in rows}
+    ways = {"loop": "in a loop of calls", "lead": "with a lead for the host"}
+    return ", ".join([place.label, *(words for kind, words in ways.items() if kind in kinds)])
+
+
 def _sentence(rows: Sequence[ResultRow]) -> str:
     """Return what the first place of a result file shows, in one sentence."""
     place, own = next(iter(_main_places(rows).items()))
-    shown = comparable(own)
+    shown, label = comparable(own), _label(place, own)
     bound = bounds_of(shown)[0]
     # nothing is left of programs that started from codes
     found = measured(shown, bound, main_threads(shown)) if shown else []
     held = [one for one in found if not one.broken and one.ratio > 1]
     count = f"{len(rows):,} row" + "s" * (len(rows) > 1)
     if len(own) == 1 and own[0].note:
-        return f"{count}; {own[0].codec} on {place.label}: {own[0].note}."
+        return f"{count}; {own[0].codec} on {label}: {own[0].note}."
     if not held:
-        return f"{count} on {place.label}."
+        return f"{count} on {label}."
     small = max(held, key=lambda one: one.ratio)
     fast = max(held, key=lambda one: one.encode_gbps)
     at = "" if bound is None else f" at the relative bound {bound:g}"
     return (
-        f"{count}; on {place.label}{at}, {_named(small)} is smallest, "
+        f"{count}; on {label}{at}, {_named(small)} is smallest, "
         f"{small.ratio:.1f} times smaller than float32, and {_named(fast)} encodes fastest, at "
         f"{number_cell(fast.encode_gbps, 3)} GB/s."
     )
@@ -70,7 +77,7 @@ def codecs_section(run: Run, links: Links) -> Section | None:
         return None
     section = Section(_sentence(rows))
     for place, own in rows_by_place(rows).items():
-        label = place.label
+        label = _label(place, own)
         section.heading(label)
         shown = comparable(own)
         if len(shown) > 1 and not place.is_file:

@@ -2,7 +2,8 @@
 
 No speed is reported before the round trip was checked in this process. All candidates of one input
 and bound run in turn, each right after a memcpy of the same bytes, so that quotients hold on a
-machine whose speed drifts. On CUDA a large copy is timed in the same rounds. Fused operations come last.
+machine whose speed drifts. On CUDA a large copy is timed in the same rounds, and all is timed twice: called in
+a loop, which gives a row its own times, and with a lead for the host. Fused operations come last.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tersor.bench.core.inputs import BenchInput
 from tersor.bench.core.outcome import SuiteOutcome, ignore
 from tersor.bench.core.rows import ResultRow, row_identity
 from tersor.bench.core.subject import Subject
-from tersor.bench.core.timing import clock_of, own_stream
+from tersor.bench.core.timing import clocks_of, own_stream
 from tersor.bench.core.trial import launches_of, time_trials
 from tersor.bench.kernels.config import Group, KernelsConfig
 from tersor.bench.kernels.operations.plan import INPUT
@@ -56,11 +57,11 @@ def run_kernels(
         SpecError: an input or peer in ``config`` does not exist.
         UnknownCodecError: a codec in ``config`` is not registered.
     """
-    for name in config.codecs:
+    groups = config.groups()
+    for name in dict.fromkeys(n for group in groups for n in config.codecs_of(group.input)):
         takes_bound(name)  # refuses what does not exist before a word is said
     outcome = SuiteOutcome(done, on_row, on_note)
     device = torch.device(config.device)
-    groups = config.groups()
     fused = [Group(INPUT, nbytes, None) for nbytes in config.sizes if config.operations]
     num_groups = len(groups) + len(fused)
     made: tuple[str, int, BenchInput] | None = None
@@ -96,23 +97,23 @@ class _Suite:
             if row.key not in outcome.done:
                 outcome.add(row)
 
-    def _candidates(self, relative_bound: float | None) -> list[Candidate]:
-        bounded = relative_bound is not None
+    def _candidates(self, name_of_input: str, relative_bound: float | None) -> list[Candidate]:
+        bounded, codecs = relative_bound is not None, self.config.codecs_of(name_of_input)
         ours: list[Candidate] = []
-        for name in self.config.codecs:
+        for name in codecs:
             if takes_bound(name) == bounded:
                 try:
                     ours.append(make_candidate(name, relative_bound))
                 except BackendUnavailableError as error:
                     self.outcome.note(f"{name} is left out: {error}")
-        if bounded and "huffman" in self.config.codecs:
+        if bounded and "huffman" in codecs:
             ours.append(HuffmanCodes())
         return [*ours, *(peer for peer in self.peers if peer.bounded == bounded)]
 
     def run_group(self, made: BenchInput, relative_bound: float | None) -> None:
         """Check and time all candidates on one input at one bound."""
         wanted = []
-        for candidate in self._candidates(relative_bound):
+        for candidate in self._candidates(made.name, relative_bound):
             counts = [n for n in self.config.threads if n <= candidate.max_threads] or [1]
             identities = (self._identity(candidate, made, relative_bound, n) for n in counts)
             wanted += [(candidate, one) for one in identities if not self.outcome.is_done(one)]
@@ -128,7 +129,7 @@ class _Suite:
             rounds=self.config.rounds,
             warmup=self.config.warmup,
             ceiling=self.ceiling,
-            clock=clock_of(self.device, has_many_tensors=len(subject.slices) > _MANY_TENSORS),
+            clocks=clocks_of(self.device, has_many_tensors=len(subject.slices) > _MANY_TENSORS),
         )
         launches = launches_of(trials, self.device)
         for (trial, identity), seconds, count in zip(checked, times, launches, strict=True):

@@ -16,10 +16,11 @@ from tersor.bench.core.tables import Cells, chosen, figure_cells, figure_names, 
 from tersor.bench.kernels.operations.tables import operation_rows, operation_table
 
 DEVICE_COLUMNS: Final = (
-    "input", "codec", "bound", "ratio", "encode GB/s", "decode GB/s", "of ceiling", "launches",
-    "workspace MiB",
+    "input", "codec", "bound", "ratio", "encode GB/s", "decode GB/s", "with lead GB/s", "of ceiling",
+    "launches", "peak MiB", "peak x input",
 )  # fmt: skip
-"""What the table of an accelerator shows; ``docs/performance.md`` says what each column means."""
+"""What the table of an accelerator shows, without columns that are empty in all rows;
+``docs/performance.md`` says what each means."""
 
 
 def kernels_table(rows: Iterable[ResultRow]) -> Table:
@@ -41,11 +42,24 @@ def kernels_table(rows: Iterable[ResultRow]) -> Table:
 def device_table(rows: Iterable[ResultRow]) -> Table:
     """Show ratio, speed and footprint of every row measured on an accelerator.
 
-    Speeds are GB/s of raw float32; the share is that of the copy ceiling, by bytes read and
-    written. Pairs are of encoding and decoding.
+    Speeds are GB/s of raw values, those of a loop of calls first; the share is that of the copy ceiling,
+    by bytes read and written. Pairs are of encoding and decoding.
     """
-    title = "Codecs and peers on CUDA, end to end from and to float32"
-    return _table(title, DEVICE_COLUMNS, 2, list(rows), device_cells)
+    rows = list(rows)
+    title = "Codecs and peers on CUDA, end to end from and to floats: in a loop, and with a lead"
+    columns = _shown_columns(rows)
+    return _table(title, list(columns.values()), 2, rows, lambda row: _cells_at(row, columns))
+
+
+def _shown_columns(rows: Iterable[ResultRow]) -> dict[int, str]:
+    """Return the columns of an accelerator's table that some row fills, by their places."""
+    lines = [device_cells(row) for row in rows]
+    return {k: name for k, name in enumerate(DEVICE_COLUMNS) if any(line[k] for line in lines)}
+
+
+def _cells_at(row: ResultRow, places: Iterable[int]) -> Cells:
+    cells = device_cells(row)
+    return [cells[k] for k in places]
 
 
 def _table(
@@ -68,7 +82,11 @@ def _table(
 
 
 def device_cells(row: ResultRow) -> Cells:
-    """Return what stands under ``DEVICE_COLUMNS`` for one row."""
+    """Return what stands under ``DEVICE_COLUMNS`` for one row.
+
+    Of a row whose own times have a lead for the host, speeds stand in the column of those alone.
+    """
+    is_own, lead = row.timed_by != "lead", row.lead_times
     broken = "!" if row.bound_held is False else ""
     ceiling = row.ceiling_gbps
     # rows without memcpy start from codes: they move fewer bytes than their GB/s count
@@ -79,19 +97,21 @@ def device_cells(row: ResultRow) -> Cells:
         f"{row.codec} (peer)" if row.peer else row.codec,
         "" if row.relative_bound is None else f"{row.relative_bound:g}{broken}",
         f"{row.ratio:.2f}",
-        f"{row.encode_gbps:.0f}",
-        f"{row.decode_gbps:.0f}",
+        f"{row.encode_gbps:.0f}" if is_own else "",
+        f"{row.decode_gbps:.0f}" if is_own else "",
+        "" if lead is None else f"{row.gbps(lead.encode_s):.0f} / {row.gbps(lead.decode_s):.0f}",
         " / ".join(f"{share:.0%}" for share in shares) if has_share else "",
         _pair(row.num_launches, 1),
         _pair(row.workspace_nbytes, 2**20),
+        _pair(row.workspace_nbytes, max(1, row.original_nbytes), digits=2),
     ]
 
 
-def _pair(numbers: Mapping[str, int] | None, unit: int) -> str:
+def _pair(numbers: Mapping[str, int] | None, unit: int, digits: int = 0) -> str:
     if numbers is None:
         return ""
     texts = (numbers.get(name) for name in ("encode", "decode"))
-    return " / ".join("?" if n is None else f"{n / unit:.0f}" for n in texts)
+    return " / ".join("?" if n is None else f"{n / unit:.{digits}f}" for n in texts)
 
 
 def _kernels_cells(row: ResultRow, book: RowLookup) -> Cells:
@@ -129,8 +149,8 @@ def kernels_tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
 def rows_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
     """Return the rows of codecs and peers that a page asks for."""
     rows = [row for row in chosen(rows, options) if not isinstance(row, OperationRow)]
-    names = figure_names(rows)
-    columns = [*DEVICE_COLUMNS, *(TITLES[name] for name in names)]
+    names, columns = figure_names(rows), _shown_columns(rows)
     return markdown_table(
-        columns, ([*device_cells(row), *figure_cells(row, names)] for row in rows)
+        [*columns.values(), *(TITLES[name] for name in names)],
+        ([*_cells_at(row, columns), *figure_cells(row, names)] for row in rows),
     )

@@ -7,17 +7,63 @@ from typing import Any, Final
 
 import torch
 
+from tersor.api import compress, decompress
 from tersor.bench.core.candidate import Candidate, CodecCandidate, DeviceBatch
 from tersor.bench.core.graphs import Replays
-from tersor.codecs import registry
-from tersor.container import Batch
+from tersor.codecs import Packed, registry
+from tersor.container import Batch, decode_batch
 from tersor.types import Bound
 
 _ABSOLUTE: Final = "-absolute"
 
 
+class Compressed(CodecCandidate):
+    """A codec of ours by its name, as ``tersor.compress`` and ``decompress`` call it, tensor by tensor."""
+
+    note = "tersor.compress and tersor.decompress"
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """See ``CodecCandidate``."""
+        super().__init__(*arguments, **options)
+        codec: Any = self.codecs[0]
+        usual: Any = registry.create(codec.codec_id, bound=codec.bound)
+        self._asked = {
+            name: getattr(codec, name)
+            for name in codec.option_names()
+            if getattr(codec, name) != getattr(usual, name)
+        }
+
+    def encode_all(
+        self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]
+    ) -> Sequence[Packed]:
+        """Compress every slice."""
+        del error_bounds
+        codec: Any = self.codecs[0]
+        return [compress(x, codec.bound, codec=codec.codec_id, **self._asked) for x in xs]
+
+    def decode_all(
+        self, encoded: Sequence[Packed], outs: Sequence[torch.Tensor]
+    ) -> Sequence[torch.Tensor]:
+        """Decompress every slice."""
+        return [decompress(packed, out) for packed, out in zip(encoded, outs, strict=True)]
+
+    def total_nbytes(self, encoded: Sequence[Packed]) -> int:
+        """Return the bytes of all payloads."""
+        return sum(packed.nbytes for packed in encoded)
+
+
+class CheckedBatch(DeviceBatch):
+    """A list as ``tersor.encode_batch`` and ``decode_batch`` code it: decoding waits, and checks."""
+
+    note = "tersor.encode_batch and tersor.decode_batch"
+
+    def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Decode all payloads and wait for their status."""
+        return decode_batch(encoded, self._infos_of(outs), self._decoders(len(outs)), outs)
+
+
 class GraphBatch(DeviceBatch):
-    """The same, captured once in CUDA graphs and replayed: what a captured training step does."""
+    """A list on the device, captured once in CUDA graphs and replayed: what a captured training step does."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """See ``CodecCandidate``."""
@@ -41,7 +87,7 @@ class GraphBatch(DeviceBatch):
         return found
 
 
-_BATCHES: Final = {"device": DeviceBatch, "graph": GraphBatch}
+_BATCHES: Final = {"batch": CheckedBatch, "device": DeviceBatch, "graph": GraphBatch}
 _IN_BATCHES: Final[Mapping[str, Mapping[str, Any]]] = {
     "flat": {}, "ans": {}, "rows": {"entropy": "ans"}, "half": {}, "group8": {}, "group4": {},
 }  # fmt: skip
@@ -49,6 +95,8 @@ VARIANTS: Final[Mapping[str, tuple[type[CodecCandidate], str, Mapping[str, Any]]
     f"flat{_ABSOLUTE}": (CodecCandidate, "flat", {}),
     "rows-ans": (CodecCandidate, "rows", {"entropy": "ans"}),
     "group4-hadamard": (CodecCandidate, "group4", {"hadamard": True}),
+    **{f"{codec}-compress": (Compressed, codec, {}) for codec in ("auto", "flat", "ans", "delta")},
+    "delta3-compress": (Compressed, "delta", {"lorenzo": 3}),
     **{
         f"{codec}-{way}{given}": (kind, codec, options)
         for codec, options in _IN_BATCHES.items()

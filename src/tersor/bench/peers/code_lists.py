@@ -76,7 +76,7 @@ class ListQuantizer:
         """Quantize all tensors, without waiting from the second call on.
 
         Args:
-            xs: float32.
+            xs: floats of one dtype. Those of two bytes often round a level to beyond the bound.
             error_bounds: of each.
             dtype: of the codes; by default the narrowest that holds all of them.
 
@@ -90,8 +90,10 @@ class ListQuantizer:
             self._dtypes[bounds] = _dtype_of(xs, bounds, dtype)
         made = _kernels().quantize_list(xs, bounds, self._dtypes[bounds])
         if not is_known and int(made.num_outliers):
+            narrow = str(self._dtypes.pop(bounds)).removeprefix("torch.")
             raise BackendUnavailableError(
-                f"{int(made.num_outliers)} values have no {self._dtypes.pop(bounds)} code"
+                f"{int(made.num_outliers)} values of {str(xs[0].dtype).removeprefix('torch.')} have "
+                f"no {narrow} code that keeps the bound"
             )
         return QuantizedList(made.codes, made.codes.numel(), made.starts, numels, made.grids)
 

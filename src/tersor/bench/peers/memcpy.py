@@ -32,7 +32,7 @@ class Memcpy(Peer):
     ) -> list[torch.Tensor]:
         """Copy every slice into its buffer."""
         del error_bounds
-        if [x.shape for x in xs] != [buffer.shape for buffer in self._buffers]:
+        if [(x.shape, x.dtype) for x in xs] != [(one.shape, one.dtype) for one in self._buffers]:
             self._buffers = [torch.zeros_like(x) for x in xs]
         for x, buffer in zip(xs, self._buffers, strict=True):
             self.copy(x, buffer)

@@ -52,6 +52,16 @@ def _count(numbers: Mapping[str, int] | None, direction: str, unit: float = 1) -
     return "" if number is None else number_cell(number / unit)
 
 
+def _of_input(row: ResultRow, direction: str) -> str:
+    number = None if row.workspace_nbytes is None else row.workspace_nbytes.get(direction)
+    return "" if number is None else f"{number / max(1, row.original_nbytes):.3f}"
+
+
+def _with_lead(row: ResultRow, direction: str) -> str:
+    lead = row.lead_times
+    return "" if lead is None else number_cell(row.gbps(getattr(lead, f"{direction}_s")))
+
+
 def _bits(row: ResultRow) -> str:
     return f"{8 * row.encoded_nbytes / row.num_values:.3f}" if row.num_values else ""
 
@@ -69,8 +79,10 @@ _COLUMNS: Final[Mapping[str, Callable[[ResultRow], str]]] = {
     "threads": lambda row: str(row.threads),
     "ratio": lambda row: f"{row.ratio:.2f}",
     "bits per value": _bits,
-    "encode GB/s": lambda row: number_cell(row.encode_gbps),
-    "decode GB/s": lambda row: number_cell(row.decode_gbps),
+    "encode GB/s": lambda row: "" if row.timed_by == "lead" else number_cell(row.encode_gbps),
+    "decode GB/s": lambda row: "" if row.timed_by == "lead" else number_cell(row.decode_gbps),
+    "encode GB/s with lead": lambda row: _with_lead(row, "encode"),
+    "decode GB/s with lead": lambda row: _with_lead(row, "decode"),
     "encode of memcpy": lambda row: _share(row.encode_gbps, row.memcpy_gbps),
     "decode of memcpy": lambda row: _share(row.decode_gbps, row.memcpy_gbps),
     "encode of ceiling": lambda row: _of_ceiling(row, "encode"),
@@ -82,6 +94,8 @@ _COLUMNS: Final[Mapping[str, Callable[[ResultRow], str]]] = {
     "launches decode": lambda row: _count(row.num_launches, "decode"),
     "MiB taken encode": lambda row: _count(row.workspace_nbytes, "encode", 2**20),
     "MiB taken decode": lambda row: _count(row.workspace_nbytes, "decode", 2**20),
+    "x input taken encode": lambda row: _of_input(row, "encode"),
+    "x input taken decode": lambda row: _of_input(row, "decode"),
     "extra MiB": lambda row: number_cell(
         None if row.peak_extra_nbytes is None else row.peak_extra_nbytes / 2**20
     ),

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from tersor.bench import peers
-from tersor.bench.core.rows import ResultRow, RowFile, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.timing import clock_of
 from tersor.bench.core.trial import time_trials
 from tersor.bench.embeddings.lookups import suite as lookups

@@ -4,7 +4,7 @@ import pytest
 from msgspec import structs
 
 from tersor.bench.core.lookup_facts import ALL_CLASSES, LookupFacts
-from tersor.bench.core.rows import RowFile
+from tersor.bench.core.row_file import RowFile
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.lookups.sums import places
 from tersor.bench.embeddings.lookups.tables import (

@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from tersor.bench.core.exchange_times import ExchangeTimes
-from tersor.bench.core.rows import read_rows
+from tersor.bench.core.row_file import read_rows
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.embeddings.planning.check import check
 from tersor.bench.embeddings.planning.fit import fit_exchanges, fit_rows

@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tersor.bench.core.operation_cost import OperationCost
-from tersor.bench.core.rows import COPY_NBYTES, OperationRow, ResultRow, RowFile
+from tersor.bench.core.row_file import RowFile
+from tersor.bench.core.rows import COPY_NBYTES, OperationRow, ResultRow
 from tersor.bench.kernels.operations.plan import OPERATIONS
 from tersor.bench.page import filled
 from tersor.bench.report import build_report, read_runs

@@ -6,7 +6,8 @@ import torch
 from tersor.bench.core import timing
 from tersor.bench.core.inputs import make_input
 from tersor.bench.core.outcome import SuiteOutcome
-from tersor.bench.core.rows import OperationRow, RowFile, read_rows
+from tersor.bench.core.row_file import RowFile, read_rows
+from tersor.bench.core.rows import OperationRow
 from tersor.bench.kernels.operations import suite
 from tersor.bench.kernels.operations.calls import Place, bind
 from tersor.bench.kernels.operations.plan import OPERATIONS

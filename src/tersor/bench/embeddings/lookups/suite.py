@@ -16,7 +16,7 @@ from tersor.bench.core.candidate import Candidate
 from tersor.bench.core.lookup_facts import ALL_CLASSES, LookupFacts
 from tersor.bench.core.outcome import SuiteOutcome, ignore
 from tersor.bench.core.rows import LookupRow, ResultRow, row_identity
-from tersor.bench.core.timing import clock_of, own_stream
+from tersor.bench.core.timing import Clocks, clock_of, own_stream
 from tersor.bench.core.trial import Trial, time_trials
 from tersor.bench.embeddings.lookups.candidates import make_lookup_candidate
 from tersor.bench.embeddings.lookups.config import CODE_DTYPES, LookupsConfig
@@ -177,7 +177,7 @@ class _Suite:
             device=self.device,
             rounds=self.config.rounds * (_STEP_ROUNDS if is_step else 1),
             warmup=self.config.warmup,
-            clock=clock_of(self.device, has_many_tensors=is_step),
+            clocks=Clocks(clock_of(self.device, has_many_tensors=is_step)),
         )
         for (trial, identity), seconds in zip(checked, times, strict=True):
             values = {**identity, **trial.row_values(made.subject, seconds)}

@@ -169,6 +169,7 @@ class _Trial:
             "encoded_nbytes": call.coded_nbytes,
             "worst_error": None,
             "error_bound": None,
+            "clock": clock.kind,
             "operation": call.cost(num_calls, graph_s),
             "workspace_nbytes": self.workspace_nbytes,
             "note": looped if num_calls > 1 else "",
