@@ -253,3 +253,26 @@ def test_a_payload_of_one_list_decodes_in_another(block):
     assert status == [0, 0, 0]
     for x, payload, value in zip(xs, payloads, values[::-1], strict=True):
         assert_bits_equal(read_by_reference(payload, x, block), value)
+
+
+@pytest.mark.parametrize("dims", [0, 1])
+def test_only_tiles_that_do_not_prove_that_values_vary_look_for_the_range(dims):
+    generator = torch.Generator().manual_seed(7)
+    varied = torch.randn(2048, generator=generator)
+    varied[5] = float("nan")
+    uniform = torch.full((2048,), 3.0)
+    uniform[5] = float("inf")
+    xs = [varied.to(DEVICE), uniform.to(DEVICE)]
+    keys = torch.zeros(4, dtype=torch.int32, device=DEVICE)
+    limits = flat.bound_table(((0.01, False),) * 2, DEVICE)
+    grids = flat.grid_table(keys, limits, torch.float32)
+    ends = flat._measure(flat._List.of(xs, 32, dims), grids, keys).cpu()
+    assert keys[:2].tolist() == [0, 0]
+    assert all(keys[2:].tolist())
+    num_tiles = 4
+    assert ends[-num_tiles:].diff(prepend=ends[-num_tiles - 1 : -num_tiles]).tolist() == [
+        1,
+        1,
+        0,
+        0,
+    ]

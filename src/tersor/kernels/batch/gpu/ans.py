@@ -22,7 +22,6 @@ from tersor.kernels.batch.gpu.ans_plan import (
     LARGEST_CODE,
     SMALLEST_CODE,
     Quantized,
-    codes_vary,
     decide_alphabets,
     plan_payloads,
 )
@@ -75,17 +74,24 @@ _ALIGNMENT: Final = 16
 
 
 @triton.jit
-def _extended(low, high, missed, other_low, other_high, other_missed):
-    return tl.minimum(low, other_low), tl.maximum(high, other_high), missed + other_missed
+def _extended(low, high, other_low, other_high):
+    return tl.minimum(low, other_low), tl.maximum(high, other_high)
+
+
+@triton.jit
+def _extent(codes, inside):
+    """Return the smallest and the largest of the codes that are ``inside``."""
+    low, high = tl.where(inside, codes, LARGEST_CODE), tl.where(inside, codes, SMALLEST_CODE)
+    return tl.reduce((tl.min(low, axis=1), tl.max(high, axis=1)), 0, _extended)
 
 
 @triton.jit
 def _quantize_tile(
     address, limit, grid, target, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
 ):
-    """Store a tile's codes as bytes; return its smallest and largest code and its outliers.
+    """Store a tile's codes as bytes; return its smallest and largest code, its outliers, and a proof.
 
-    The tile has ``limit`` values. Four codes make one word of 32 bits, which one thread stores: single
+    The last is true only if two values are finite and differ. The tile has ``limit`` values. Four codes make one word of 32 bits, which one thread stores: single
     bytes would have to pass from thread to thread first. The last word may have bytes past the end.
     """
     word = tl.arange(0, TILE // 4)
@@ -97,10 +103,10 @@ def _quantize_tile(
     joined = tl.sum((codes & 255) << (8 * tl.arange(0, 4))[None, :], axis=1)
     tl.store(words, joined, mask=4 * word < limit)
     inside = position < limit
-    low, high = tl.where(inside, codes, LARGEST_CODE), tl.where(inside, codes, SMALLEST_CODE)
-    missed = (inside & ~holds).to(tl.int32)
-    parts = tl.min(low, axis=1), tl.max(high, axis=1), tl.sum(missed, axis=1)
-    return tl.reduce(parts, 0, _extended)
+    low, high = _extent(codes, inside)
+    least, most = _extent(codes, inside & holds)
+    missed = tl.sum(tl.sum((inside & ~holds).to(tl.int32), axis=1), axis=0)
+    return low, high, missed, least < most
 
 
 @triton.jit
@@ -137,13 +143,13 @@ def _quantize_whole_tile(
 
 @jit_kernel()
 def _quantize_kernel(
-    starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing,
+    starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing, varying,
     TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes one tile to bytes and notes what ``Quantized`` says of it.
 
-    Only a tensor whose values do not vary needs its range after this, so the values of a tile that
-    does not show that they vary are looked at once more.
+    Only a tensor whose values do not vary needs its range, and the number of its values that are not
+    finite, after this, so a tile proves that its values vary, or looks at them once more.
     """
     # backwards: the values that the pass before this one read last are still in the cache
     tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
@@ -156,15 +162,19 @@ def _quantize_kernel(
     is_done = limit < 0
     if (TYPE != F64) and (limit == TILE):
         low, high, is_done = _quantize_whole_tile(address, grid, target, TYPE, ALIGNED, TILE)
+    varies = low < high
     if not is_done:
-        low, high, missed = _quantize_tile(address, limit, grid, target, TYPE, ALIGNED, TILE)
+        low, high, missed, varies = _quantize_tile(
+            address, limit, grid, target, TYPE, ALIGNED, TILE
+        )
     specials = 0
-    if not codes_vary(low, high, missed):
+    if not varies:
         specials = examine_tile(address, limit, keys + 2 * k, TYPE, PART)
     # places of a tile's own: thousands of programs that meet in one place take 1 ns each
     tl.store(extents + 2 * tile, low)
     tl.store(extents + 2 * tile + 1, high)
     tl.store(missing + tile, (missed.to(tl.int64) << 32) | specials)
+    tl.store(varying + tile, varies.to(tl.int8))
 
 
 @jit_kernel()
@@ -213,6 +223,7 @@ def _layout(num_tensors: int, num_tiles: int, num_symbols: int) -> Layout:
             "symbols": (torch.uint8, num_symbols),
             "extents": (torch.int32, 2 * num_tiles),
             "missing": (torch.int64, num_tiles),
+            "varying": (torch.int8, num_tiles),
             "totals": (torch.int64, 2 * num_tensors),
             "counts": (torch.int64, num_tensors),
             "alphabets": (torch.int32, num_tensors),
@@ -243,7 +254,7 @@ def _quantize(
     is_limited = has_ptx(status) and dtype != torch.float64
     _quantize_kernel[(tiles.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, places, symbols,
-        quantized.extents, quantized.missing, TYPE=TYPES[dtype], ALIGNED=aligned, TILE=_TILE,
+        quantized.extents, quantized.missing, quantized.varying, TYPE=TYPES[dtype], ALIGNED=aligned, TILE=_TILE,
         PART=_VALUES_PER_STEP, num_warps=_WARPS,
         **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
     )  # fmt: skip

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.kernels.entropy.symbols import body as symbols_body
@@ -37,8 +36,9 @@ class Quantized:
         extents: int32 [2 * tiles], the smallest and the largest code of each.
         missing: int64 [tiles], ``values without a code << 32 | values that are not finite``; turned
             into running sums over the tiles of each tensor that has any.
+        varying: int8 [tiles], 1 if two values of the tile are proven to be finite and to differ, else 0.
         totals: int64 [2 * tensors], the sum of ``missing`` over each, then how many of its tiles
-            surely have two different finite values.
+            are proven to vary.
         counts: int64 [tensors], symbols to code of each.
         alphabets: int32 [tensors].
         lows: int32 [tensors], the smallest code.
@@ -46,21 +46,16 @@ class Quantized:
 
     extents: torch.Tensor
     missing: torch.Tensor
+    varying: torch.Tensor
     totals: torch.Tensor
     counts: torch.Tensor
     alphabets: torch.Tensor
     lows: torch.Tensor
 
 
-@triton.jit
-def codes_vary(low, high, missed):
-    """True if codes from ``low`` to ``high`` prove that two values differ."""
-    return (low < high) & (missed == 0)
-
-
 @jit_kernel()
 def _alphabet_kernel(
-    extents, missing, totals, first_tiles, counts, grids, coded, alphabets, lows, status,
+    extents, missing, varying, totals, first_tiles, counts, grids, coded, alphabets, lows, status,
     LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid."""
@@ -68,7 +63,7 @@ def _alphabet_kernel(
     last = tl.load(first_tiles + k + 1)
     smallest = tl.full([LANES], LARGEST_CODE, tl.int32)
     largest = tl.full([LANES], SMALLEST_CODE, tl.int32)
-    without, varying = tl.zeros([LANES], dtype=tl.int64), tl.zeros([LANES], dtype=tl.int64)
+    without, num_varying = tl.zeros([LANES], dtype=tl.int64), tl.zeros([LANES], dtype=tl.int64)
     for start in range(tl.load(first_tiles + k), last, LANES):
         tile = start + tl.arange(0, LANES)
         inside = tile < last
@@ -77,10 +72,10 @@ def _alphabet_kernel(
         both = tl.load(missing + tile, mask=inside, other=0)
         smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
         without += both
-        varying += codes_vary(low, high, both >> 32).to(tl.int64)
+        num_varying += tl.load(varying + tile, mask=inside, other=0).to(tl.int64)
     low, high, both = tl.min(smallest, axis=0), tl.max(largest, axis=0), tl.sum(without, axis=0)
     tl.store(totals + k, both)
-    tl.store(totals + num_tensors + k, tl.sum(varying, axis=0))
+    tl.store(totals + num_tensors + k, tl.sum(num_varying, axis=0))
     count = tl.load(counts + k)
     has_grid = (count > 0) & (tl.load(grids + 3 * k) > 0)
     size = high.to(tl.int64) - low + 1
@@ -128,7 +123,7 @@ def decide_alphabets(
         status: int32 [tensors], 1 there, else 0; written.
     """
     _alphabet_kernel[(status.numel(),)](
-        quantized.extents, quantized.missing, quantized.totals, tiles.first_tiles, tiles.counts,
+        quantized.extents, quantized.missing, quantized.varying, quantized.totals, tiles.first_tiles, tiles.counts,
         grids, quantized.counts, quantized.alphabets, quantized.lows, status, LANES=_TILES_PER_STEP,
         num_warps=8,
     )  # fmt: skip
