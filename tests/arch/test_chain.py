@@ -43,15 +43,15 @@ def test_from_compress_to_a_cpu_kernel(codec, monkeypatch):
 
 @pytest.mark.skipif(not INTERPRETED, reason="Python calls kernels in the interpreter alone")
 def test_from_compress_to_a_gpu_kernel(monkeypatch):
-    flat = pytest.importorskip("tersor.kernels.batch.gpu.flat")
+    packed = pytest.importorskip("tersor.kernels.batch.gpu.packed")
     seen: list[list[str]] = []
-    encode = flat.encode_small
+    encode = packed.encode_small
 
     def recording(*args):
         seen.append([*calls_down_to(inspect.stack()), "encode_small"])
         return encode(*args)
 
-    monkeypatch.setattr(flat, "encode_small", recording)
+    monkeypatch.setattr(packed, "encode_small", recording)
     with use_backend("gpu"):
         tersor.compress(torch.randn(100), tersor.Bound.relative(0.01), codec="flat")
     (chain,) = seen

@@ -125,7 +125,7 @@ def decode_groups(
 
     Args:
         buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts; see ``flat.decode_packed``.
+        offsets: int64 [len(outs)], where each starts; see ``packed_decode.decode_packed``.
         sizes: int64 [len(outs)], bytes of each that may be read.
         outs: what to write.
         pipeline: as in ``encode_groups``.

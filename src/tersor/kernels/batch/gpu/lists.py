@@ -15,7 +15,7 @@ import torch
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
-from tersor.kernels.batch.gpu import ans, ans_decode, flat, rows, rows_decode
+from tersor.kernels.batch.gpu import ans, ans_decode, packed, packed_decode, rows, rows_decode
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.fused_list import FusedList
@@ -47,10 +47,12 @@ class _Fused(NamedTuple):
 
 
 _STREAMS: Final = {
-    (0, "bitpack"): _Fused(flat.encode_packed, flat.decode_packed),
-    (1, "bitpack"): _Fused(partial(flat.encode_packed, dims=1), None),
-    (2, "bitpack"): _Fused(partial(flat.encode_packed, dims=2), None),
-    (3, "bitpack"): _Fused(partial(flat.encode_packed, dims=3), None),
+    (0, "bitpack"): _Fused(packed.encode_packed, packed_decode.decode_packed),
+    (1, "bitpack"): _Fused(
+        partial(packed.encode_packed, dims=1), partial(packed_decode.decode_packed, dims=1)
+    ),
+    (2, "bitpack"): _Fused(partial(packed.encode_packed, dims=2), None),
+    (3, "bitpack"): _Fused(partial(packed.encode_packed, dims=3), None),
     (0, "ans"): _Fused(ans.encode_ans, ans_decode.decode_ans),
 }
 """The pairs of predictor and form of the encoder that are fused."""

@@ -1,7 +1,7 @@
 """Fixed-length packing of codes in Triton.
 
 Both directions wait once: packing for the size of the body, unpacking for the size and whether the body
-is well formed. Lists of tensors, quantized and packed, need not wait: see ``kernels/batch/gpu/flat.py``.
+is well formed. Lists of tensors, quantized and packed, need not wait: see ``kernels/batch/gpu/packed.py``.
 """
 
 from __future__ import annotations

@@ -131,13 +131,11 @@ def _unpack_tile(
 
 
 @triton.jit
-def decode_tile(
-    body, body_nbytes, count, local, num_tiles, step, address, status, TYPE: tl.constexpr,
-    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """Decode one tile of a packed body whose fixed parts are known to be present.
+def _open_tile(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
+    """Return where words and widths of a tile lie, its blocks, and whether it is well formed.
 
-    Sets ``status`` if the tile's widths and offsets contradict each other or ``body_nbytes``.
+    It is not if its widths and offsets contradict each other or ``body_nbytes``; its words must not be
+    read then.
     """
     blocks: tl.constexpr = TILE // BLOCK
     num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
@@ -153,10 +151,38 @@ def decode_tile(
     good = good & ((local > 0) | (first == 0))
     body_end = words_start + padded(4 * (first + nwords)) + _TAIL
     good = good & ((local < num_tiles - 1) | (body_end == body_nbytes))
+    words = (body + words_start).to(tl.pointer_type(tl.uint32)) + tl.where(good, first, 0)
+    return words, widths, num_blocks, good
+
+
+@triton.jit
+def decode_tile(
+    body, body_nbytes, count, local, num_tiles, step, address, status, TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Decode one tile of a packed body whose fixed parts are known to be present.
+
+    Sets ``status`` if it is not well formed.
+    """
+    words, widths, num_blocks, good = _open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
     if not good:
         tl.atomic_or(status, 1)
-    words = (body + words_start).to(tl.pointer_type(tl.uint32)) + tl.where(good, first, 0)
     _unpack_tile(
         words, widths, num_blocks, good, step, address, local * TILE, count, TYPE, ALIGNED, BLOCK,
         ROWS,
     )  # fmt: skip
+
+
+@triton.jit
+def tile_codes(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
+    """Return the 1024 codes of a tile in order, 0 if it is not well formed, and whether it is."""
+    words, widths, num_blocks, good = _open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
+    b = tl.arange(0, TILE // BLOCK)
+    width = tl.load(widths + b, mask=(b < num_blocks) & good, other=0).to(tl.int32)
+    block_words = width * (BLOCK // 32)
+    start = tl.cumsum(block_words, axis=0) - block_words
+    if tl.max(width, axis=0) <= 8:
+        fields = unpack_up_to_8(words, width, start, BLOCK)
+    else:
+        fields = unpack_up_to_32(words, width, start, BLOCK)
+    return tl.ravel(unzigzag(fields)), good

@@ -1,4 +1,4 @@
-"""Flat payloads of a list of small tensors in Triton, in two launches.
+"""Packed payloads of a list of small tensors in Triton, in two launches.
 
 Programs that need the range of a tensor, or the sizes of all payloads before their own, find these
 themselves: to look at a few thousand values takes less than another launch.

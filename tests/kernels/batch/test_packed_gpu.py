@@ -24,8 +24,7 @@ from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 
 pytest.importorskip("triton")
-from tersor.kernels.batch.gpu import flat
-from tersor.kernels.batch.gpu import flat_short as flat_small
+from tersor.kernels.batch.gpu import packed, packed_decode, packed_short
 
 pytestmark = MARKS
 
@@ -56,7 +55,7 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound], block: int) -> list[Tensor]:
     """Encode on the device; return the payloads on the CPU."""
-    sizes, memory, _, _ = flat.encode_packed(
+    sizes, memory, _, _ = packed.encode_packed(
         [x.to(DEVICE) for x in xs], bounds, BitpackEncoder(block=block)
     )
     buffer = memory.write(memory.capacity) if isinstance(memory, Unwritten) else memory
@@ -88,7 +87,7 @@ def decoded(
         buffer[start : start + payload.numel()] = payload
     outs, memory = guarded(shapes, dtype)
     offsets = torch.tensor(starts_of(sizes), device=DEVICE)
-    status = flat.decode_packed(
+    status = packed_decode.decode_packed(
         buffer.to(DEVICE),
         offsets,
         torch.tensor(sizes, device=DEVICE),
@@ -159,12 +158,12 @@ SMALL_INPUTS = ("empty", "scalar", "odd_size", "constant", "nan_and_inf", "all_n
 def test_payloads_of_a_list_of_small_tensors_are_those_of_the_codec(dtype, block):
     inputs = [data.make(name, dtype).contiguous() for name in SMALL_INPUTS]
     xs = [x for x in inputs for _ in BOUNDS]
-    assert flat.are_small([x.numel() for x in xs])
+    assert packed.are_small([x.numel() for x in xs])
     assert_same_as_codec(xs, BOUNDS * len(inputs), block)
 
 
 def test_the_places_of_many_small_payloads_follow_from_those_before_them(monkeypatch):
-    monkeypatch.setattr(flat_small, "_LANES", 16)
+    monkeypatch.setattr(packed_short, "_LANES", 16)
     generator = torch.Generator().manual_seed(8)
     xs = [torch.randn(k % 7, generator=generator) for k in range(40)]
     large = (700, 300) if INTERPRETED else (8192, 3000)
@@ -173,15 +172,16 @@ def test_the_places_of_many_small_payloads_follow_from_those_before_them(monkeyp
 
 
 def test_a_list_is_small_by_its_largest_tensor_and_by_its_length():
-    assert flat.are_small([0, 8192])
-    assert not flat.are_small([8193, 1])
-    assert not flat.are_small([1] * 513)
+    assert packed.are_small([0, 8192])
+    assert not packed.are_small([8193, 1])
+    assert not packed.are_small([1] * 513)
 
 
 @pytest.fixture(params=["small lists apart", "all lists alike"])
 def _way(request, monkeypatch):
     if request.param == "all lists alike":
-        monkeypatch.setattr(flat, "are_small", lambda numels: False)
+        monkeypatch.setattr(packed, "are_small", lambda numels: False)
+        monkeypatch.setattr(packed_decode, "are_small", lambda numels: False)
 
 
 @pytest.mark.usefixtures("_way")
@@ -264,9 +264,9 @@ def test_only_tiles_that_do_not_prove_that_values_vary_look_for_the_range(dims):
     uniform[5] = float("inf")
     xs = [varied.to(DEVICE), uniform.to(DEVICE)]
     keys = torch.zeros(4, dtype=torch.int32, device=DEVICE)
-    limits = flat.bound_table(((0.01, False),) * 2, DEVICE)
-    grids = flat.grid_table(keys, limits, torch.float32)
-    ends = flat._measure(flat._List.of(xs, 32, dims), grids, keys).cpu()
+    limits = packed.bound_table(((0.01, False),) * 2, DEVICE)
+    grids = packed.grid_table(keys, limits, torch.float32)
+    ends = packed._measure(packed._List.of(xs, 32, dims), grids, keys).cpu()
     assert keys[:2].tolist() == [0, 0]
     assert all(keys[2:].tolist())
     num_tiles = 4

@@ -4,7 +4,7 @@ Encoding reads every value twice, three times for a relative bound: programs qua
 and note how many words each takes; a running sum over the tiles and one small program then decide sizes and
 places; programs quantize the tiles once more and put their words there. Memory is needed for the payloads
 alone, and can be as large as they are if the host waits for their sizes in between. Where tensors are
-small, so that launches take longer than the work, ``flat_short`` needs two of them.
+small, so that launches take longer than the work, ``packed_short`` needs two of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import triton.language as tl
 
 from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
-from tersor.kernels.batch.gpu.flat_short import are_small, encode_small
 from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.batch.gpu.packed_short import are_small, encode_small
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
     measure_tile,
     predicted_fields,
@@ -30,22 +30,12 @@ from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
     SCAN_VALUES,
     TILE,
-    UNPACK_RUN,
     close_body,
-    decode_tile,
     put_tile,
 )
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES, BitpackLayout
-from tersor.kernels.payload.gpu.open import (
-    OUTLIER_LANES,
-    copy_values,
-    open_payload,
-    put_outliers,
-    store_given_outliers,
-)
 from tersor.kernels.payload.gpu.plan import (
     CODED,
-    CONSTANT,
     HEADER_NBYTES,
     MODE,
     NUM_FIELDS,
@@ -65,7 +55,6 @@ from tersor.kernels.predict.axes import predicting_shape
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
-from tersor.kernels.quantize.gpu.values import as_compute, store_values
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
@@ -350,91 +339,3 @@ def encode_packed(
         plan, sizes = make_plan(one.tiles, ends, fixed, keys, grids, dtype)
     write = _Measured(one, grids, ends, plan).write
     return FusedList(sizes, Unwritten(capacity, write), keys=ranges)
-
-
-@jit_kernel(do_not_specialize=["buffer", "status"])
-def _decode_kernel(
-    buffer, offsets, sizes, targets, counts, first_tiles, first_runs, owners, status,
-    TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-    RUN: tl.constexpr, WITH_OUTLIERS: tl.constexpr,
-):  # fmt: skip
-    """One program decodes ``RUN`` tiles of one tensor; their outliers too if ``WITH_OUTLIERS``.
-
-    It then looks at all outliers of the tensor, so that is for small ones. Bad bytes set the
-    tensor's ``status``.
-    """
-    run = tl.program_id(0).to(tl.int64)
-    k = tl.load(owners + run)
-    num_tiles = tl.load(first_tiles + k + 1) - tl.load(first_tiles + k)
-    count, address = tl.load(counts + k), tl.load(targets + k)
-    payload, payload_nbytes = buffer + tl.load(offsets + k), tl.load(sizes + k)
-    mode, number, body_nbytes, _, good = open_payload(payload, payload_nbytes, count, TYPE)
-    begin = (run - tl.load(first_runs + k)) * RUN
-    stop = tl.minimum(begin + RUN, num_tiles)
-    fixed = padded(4 * (num_tiles + 1)) + padded((count + BLOCK - 1) // BLOCK) + _TAIL
-    good = good & ((mode != CODED) | (body_nbytes >= fixed))
-    if not good:
-        tl.atomic_or(status + k, 1)
-    body = payload + HEADER_NBYTES
-    for local in range(begin, tl.where(good & (mode == CODED), stop, begin)):
-        decode_tile(
-            body, body_nbytes, count, local, num_tiles, as_compute(number, TYPE), address,
-            status + k, TYPE, ALIGNED, BLOCK, ROWS,
-        )  # fmt: skip
-    end = tl.minimum(stop * TILE, count)
-    if good & (mode == CONSTANT):
-        for start in range(begin * TILE, end, 128):
-            values = as_compute(tl.zeros([128], dtype=tl.float64) + number, TYPE)
-            position = start + tl.arange(0, 128)
-            store_values(address, position, values, count, TYPE, False, False)
-    elif good & (mode != CODED):
-        copy_values(body.to(tl.int64), address, begin * TILE, end, TYPE)
-    if WITH_OUTLIERS:
-        # outliers go over what other threads have just stored
-        tl.debug_barrier()
-        store_given_outliers(
-            payload, payload_nbytes, count, address, begin * TILE, end, 0, 1, status + k, TYPE,
-            OUTLIER_LANES,
-        )  # fmt: skip
-
-
-def decode_packed(
-    buffer: torch.Tensor,
-    offsets: torch.Tensor,
-    sizes: torch.Tensor,
-    outs: Sequence[torch.Tensor],
-    encoder: BitpackEncoder,
-    status: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Decode payloads into contiguous tensors of one dtype and device, without waiting.
-
-    Args:
-        buffer: uint8 with all payloads, each at an address that is a multiple of 8.
-        offsets: int64 [len(outs)], where each starts, counted from the start of the buffer; for one
-            that lies elsewhere, the difference of their addresses. Trusted.
-        sizes: int64 [len(outs)], bytes of each. Trusted.
-        outs: what to write.
-        encoder: what wrote them.
-        status: zeros to return with the result in it; new ones by default.
-
-    Returns:
-        int32 [len(outs)]: 0, or not 0 where a payload is malformed, whose tensor is then undefined.
-    """
-    device, dtype = buffer.device, outs[0].dtype
-    numels = tuple(y.numel() for y in outs)
-    tiles = tile_table(numels, TILE_VALUES, device)
-    if status is None:
-        status = torch.zeros(len(outs), dtype=torch.int32, device=device)
-    targets = addresses(outs, device)
-    is_small = are_small(numels)
-    run = 1 if is_small else UNPACK_RUN
-    runs = tile_table(numels, run * TILE_VALUES, device)
-    with torch.cuda.device_of(buffer):
-        _decode_kernel[(runs.num_tiles,)](
-            buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
-            runs.owners, status, TYPE=TYPES[dtype], ALIGNED=are_aligned(outs), BLOCK=encoder.block,
-            ROWS=TILE_VALUES // encoder.block, RUN=run, WITH_OUTLIERS=is_small, num_warps=1,
-        )  # fmt: skip
-        if not is_small:
-            put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))
-    return status

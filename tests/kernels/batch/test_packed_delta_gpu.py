@@ -12,17 +12,20 @@ import torch
 from torch import Tensor
 
 from tersor.codecs.stream import Delta
+from tersor.errors import CorruptDataError
 from tersor.kernels.batch.encoded_list import EncodedList, Unwritten, settled
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
+from tersor.kernels.payload.frame import frame_offsets, pack_frame
 from tersor.kernels.runtime.op import use_backend
 from tersor.raw_bytes import padded
 from tersor.types import Bound
 from tests import data
 from tests.checks import assert_bits_equal
+from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
-from tersor.kernels.batch.gpu import flat
+from tersor.kernels.batch.gpu import packed, packed_decode
 from tersor.kernels.batch.gpu.fused_list import FusedList
 
 pytestmark = MARKS
@@ -33,7 +36,7 @@ INPUTS = ("empty", "scalar", "odd_size", "constant", "nan_and_inf", "all_nan", "
 
 def planned(xs: Sequence[Tensor], bounds: Sequence[Bound], dims: int, block: int = 32) -> FusedList:
     on_device = [x.to(DEVICE) for x in xs]
-    made = flat.encode_packed(on_device, bounds, BitpackEncoder(block=block), dims=dims)
+    made = packed.encode_packed(on_device, bounds, BitpackEncoder(block=block), dims=dims)
     assert isinstance(made.memory, Unwritten)
     return made
 
@@ -52,12 +55,69 @@ def by_reference(
         return [Delta(bound=b, lorenzo=dims, block=block).pack_chunk(x) for x, b in pairs]
 
 
+def decoded(payloads: Sequence[Tensor], xs: Sequence[Tensor], block: int) -> tuple[list, list[int]]:
+    """Decode payloads of ``delta`` with one axis on the device; return tensors and states."""
+    buffer = pack_frame([payload.to(DEVICE) for payload in payloads])
+    sizes = torch.tensor([payload.numel() for payload in payloads])
+    outs = [torch.full_like(x, 7.0, device=DEVICE) for x in xs]
+    status = packed_decode.decode_packed(
+        buffer, frame_offsets(sizes)[:-1].to(DEVICE), sizes.to(DEVICE), outs,
+        BitpackEncoder(block=block), dims=1,
+    )  # fmt: skip
+    return [out.cpu() for out in outs], status.tolist()
+
+
+def read_by_reference(payload: Tensor, like: Tensor, block: int) -> Tensor | None:
+    """Decode by the codec; None if it refuses the payload."""
+    out = torch.zeros_like(like)
+    try:
+        with use_backend("reference"):
+            decode_one(Delta(bound=Bound.absolute(0.0), block=block), payload, out)
+    except CorruptDataError:
+        return None
+    return out
+
+
 def assert_same_as_codec(
     xs: Sequence[Tensor], bounds: Sequence[Bound], dims: int, block: int = 32
 ) -> None:
     found = encoded(xs, bounds, dims, block)
     for one, other in zip(by_reference(xs, bounds, dims, block), found, strict=True):
         assert_bits_equal(one, other)
+    if dims == 1:
+        values, status = decoded(found, xs, block)
+        assert status == [0] * len(xs)
+        for x, payload, value in zip(xs, found, values, strict=True):
+            assert_bits_equal(read_by_reference(payload, x, block), value)
+
+
+@pytest.mark.parametrize("way", ["small lists apart", "all lists alike"])
+def test_changed_payloads_are_refused_as_the_codec_refuses_them(way, monkeypatch):
+    if way == "all lists alike":
+        monkeypatch.setattr(packed_decode, "are_small", lambda numels: False)
+    x = smooth(2100)
+    x[3] = float("nan")
+    (payload,) = by_reference([x], [Bound.absolute(0.01)], 1, 32)
+    changed = []
+    for place in range(0, payload.numel(), 1 + payload.numel() // 60):
+        changed.append(payload.clone())
+        changed[-1][place] ^= 1 << (place * 5 % 8)
+    changed += [payload[:size] for size in (0, 23, payload.numel() // 2, payload.numel() - 8)]
+    payloads = [part for one in changed for part in (one, payload)]
+    values, status = decoded(payloads, [x] * len(payloads), 32)
+    assert any(status[::2])
+    for one, value, state in zip(payloads, values, status, strict=True):
+        expected = read_by_reference(one, x, 32)
+        assert (state == 0) == (expected is not None)
+        if expected is not None:
+            assert_bits_equal(expected, value)
+
+
+def test_codes_are_carried_from_tile_to_tile_modulo_two_to_the_32nd():
+    # every tile begins where the one before it ended, far from zero, and tensors do not meet
+    x = (torch.arange(5000, dtype=torch.float64) % 3 - 1) * (2**30 - 1)
+    xs = [x, torch.arange(3000, dtype=torch.float64) * 1e5, x[:1025].clone()]
+    assert_same_as_codec(xs, [Bound.absolute(0.5)] * 3, 1)
 
 
 @pytest.mark.parametrize(
@@ -107,8 +167,8 @@ def test_residuals_that_do_not_fit_32_bits_wrap():
 
 @pytest.mark.parametrize("dims", [1, 3])
 def test_programs_take_turns_where_there_are_more_tiles_than_programs(dims, monkeypatch):
-    monkeypatch.setattr(flat, "_MIN_PROGRAMS", 1)
-    monkeypatch.setattr(flat, "_MAX_PROGRAMS", 2)
+    monkeypatch.setattr(packed, "_MIN_PROGRAMS", 1)
+    monkeypatch.setattr(packed, "_MAX_PROGRAMS", 2)
     xs = [smooth(5, 31, 61), smooth(1000), smooth(3, 2048)]
     assert_same_as_codec(xs, [Bound.relative(1e-3)] * 3, dims)
 
@@ -120,7 +180,7 @@ def test_a_tensor_that_does_not_start_at_16_bytes_is_encoded_alike():
 
 @pytest.mark.parametrize("dims", [0, 1])
 def test_what_does_not_fit_is_left_out_and_written_when_sizes_are_known(dims, monkeypatch):
-    monkeypatch.setattr(flat, "are_small", lambda numels: False)
+    monkeypatch.setattr(packed, "are_small", lambda numels: False)
     xs = [smooth(40, 60), torch.randn(3000), smooth(2000)]
     bounds = [Bound.absolute(1e-3)] * 3
     made = planned(xs, bounds, dims)
@@ -139,7 +199,7 @@ def test_memory_for_residuals_is_an_eighth_of_a_large_list():
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         x = torch.empty(1 << 26, dtype=dtype, device="meta")
         num_tiles = x.numel() // 1024
-        one = flat._List(
+        one = packed._List(
             [x], torch.empty(0), True, tiles(num_tiles), tiles(num_tiles // 4), 32, 1, None
         )
         count, scratch = one.writers()
@@ -147,5 +207,5 @@ def test_memory_for_residuals_is_an_eighth_of_a_large_list():
         assert x.nbytes // 32 <= scratch.nbytes <= x.nbytes // 8
 
 
-def tiles(count: int) -> flat.TileTable:
-    return flat.TileTable(torch.empty(0), torch.empty(0), torch.empty(0), count)
+def tiles(count: int) -> packed.TileTable:
+    return packed.TileTable(torch.empty(0), torch.empty(0), torch.empty(0), count)
