@@ -70,7 +70,7 @@ def _sum_kernel(
     for local in range(begin, tl.minimum(begin + RUN, num_tiles)):
         total = tl.full((), 0, tl.int32)
         if good & (mode == CODED):
-            residuals, _ = tile_codes(
+            residuals, _good = tile_codes(
                 payload + HEADER_NBYTES, body_nbytes, count, local, num_tiles, BLOCK
             )
             total = tl.sum(residuals, axis=0)

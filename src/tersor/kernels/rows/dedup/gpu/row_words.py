@@ -20,7 +20,8 @@ MAX_WORDS: Final = 16
 """Words of each row that are handled at once: few, so that many programs run side by side."""
 MAX_PARTS: Final = 8
 """As many times so many words are loaded without waiting for each other."""
-NO_VALUES = tl.constexpr(tl.void)
+# not tl.void, which Triton 3.7 cannot pass from function to function
+NO_VALUES = tl.constexpr(tl.int1)
 """In place of the type of values: words whose range nobody asks for."""
 
 

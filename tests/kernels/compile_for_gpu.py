@@ -1,0 +1,110 @@
+"""Compile the kernels of batch operations for an H200, on any machine; nothing is launched.
+
+``python -m tests.kernels.compile_for_gpu NAME``, without ``TRITON_INTERPRET``, prints how many it compiled. The
+interpreter runs what a compiler refuses: a name that changes its type in a branch, for one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+import tersor.kernels
+from tersor.codecs import Codec, registry
+from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.runtime.gpu.launch import Kernel, jit_kernel
+from tersor.kernels.runtime.op import use_backend
+from tersor.types import Bound
+
+H200 = GPUTarget("cuda", 90, 32)
+TYPES = {
+    torch.float32: "fp32", torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16",
+    torch.bool: "i1", torch.int8: "i8", torch.uint8: "u8", torch.int16: "i16", torch.int32: "i32",
+    torch.int64: "i64", torch.uint32: "u32", torch.uint64: "u64",
+}  # fmt: skip
+compiled: set[tuple[Any, ...]] = set()
+
+
+def signature_of(argument: Any) -> Any:
+    if argument is None:
+        return "constexpr"
+    if isinstance(argument, torch.Tensor):
+        return f"*{TYPES[argument.dtype]}"
+    if isinstance(argument, tuple):
+        return tuple(signature_of(one) for one in argument)
+    return "i32" if -(2**31) <= argument < 2**31 else "i64"
+
+
+def compile_only(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
+    """Take the place of ``Kernel._launch``."""
+    del grid
+    function, names = kernel._jit, kernel._jit.arg_names
+    signature = dict(zip(names, map(signature_of, arguments), strict=False))
+    constants = {name: None for name, kind in signature.items() if kind == "constexpr"}
+    constants |= {name: options.pop(name) for name in kernel._constants}
+    signature |= dict.fromkeys(kernel._constants, "constexpr")
+    chosen = {name: value for name, value in options.items() if value is not None}
+    form = (function, *map(str, (signature, constants, chosen)))
+    if form not in compiled:
+        compiled.add(form)
+        triton.compile(ASTSource(function, signature, constants), target=H200, options=chosen)
+
+
+@jit_kernel()
+def faulty(x, size: tl.constexpr):
+    found = tl.load(x)
+    if found > size:
+        found = tl.arange(0, size)
+        tl.store(x + found, found.to(tl.float32))
+
+
+BOUND = Bound.relative(0.01)
+CODECS: dict[str, Codec] = {
+    "flat": registry.create("flat", bound=BOUND),
+    "delta": registry.create("delta", bound=BOUND),
+    "delta-3d": registry.create("delta", bound=BOUND, lorenzo=3),
+    "ans": registry.create("ans", bound=BOUND),
+    "rows": registry.create("rows", bound=BOUND, entropy="ans"),
+    "group4": registry.create("group4"),
+    "fp8": registry.create("fp8"),
+}
+
+
+def compile_codec(codec: Codec) -> None:
+    """Encode and decode a short list, and one that is not, of the dtypes that kernels differ for."""
+    for dtype in (torch.float32, torch.bfloat16):
+        for shape, count in (((64, 64), 2), ((3, 64, 128), 2)):
+            xs = [torch.zeros(shape, dtype=dtype) for _ in range(count)]
+            codec.encode(xs).written()
+            # only the device knows the sizes
+            numbers = torch.zeros(count, dtype=torch.int64)
+            memory = torch.zeros(4096, dtype=torch.uint8)
+            codec.decode(EncodedList(numbers, memory, offsets=numbers), xs)
+
+
+def compile_ptx() -> None:
+    """Let kernels contain PTX, as on a GPU."""
+    for found in pkgutil.walk_packages(tersor.kernels.__path__, "tersor.kernels."):
+        if ".gpu" in found.name:
+            module = importlib.import_module(found.name)
+            if hasattr(module, "has_ptx"):
+                module.has_ptx = lambda x: True
+
+
+if __name__ == "__main__":
+    Kernel._launch = compile_only
+    compile_ptx()
+    with use_backend("gpu"):
+        if sys.argv[1] == "faulty":
+            faulty[(1,)](torch.zeros(4), size=4)
+        else:
+            compile_codec(CODECS[sys.argv[1]])
+    print(len(compiled))
