@@ -5,6 +5,7 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -234,6 +235,7 @@ def test_tensors_on_two_devices_are_refused():
 
 
 ENGINES = {
+    "delta": {"bound": Bound.relative(0.03)},
     "flat": {"bound": Bound.relative(0.03)},
     "half": {},
     "fp8": {},
@@ -363,3 +365,96 @@ def test_a_codec_that_is_wrong_about_its_fixed_size_is_refused():
     x = torch.randn(5, 7, device=DEVICE)
     with pytest.raises(SpecError, match="correct max_nbytes or size_kind"):
         encode_batch([x], [Boasting()])
+
+
+def gradients(scale: float = 1.0):
+    generator = torch.Generator().manual_seed(3)
+    tensors = [torch.randn(size, generator=generator).to(DEVICE) * scale for size in (9000, 70, 0)]
+    return tensors, [create("flat", bound=Bound.absolute(0.1))] * 3
+
+
+def test_a_buffer_is_as_small_as_the_expected_ratio_says():
+    tensors, codecs = gradients()
+    batch = encode_batch(tensors, codecs, expected_ratio=4)
+    assert batch.buffer.numel() == -(-sum(x.nbytes for x in tensors) // 4)
+    assert batch.may_overflow
+    expected = on_the_cpu(tensors, codecs)
+    completed = batch.completed()
+    assert_bits_equal(expected.buffer, completed.buffer)
+    assert completed.buffer.data_ptr() == batch.buffer.data_ptr(), "all fit, and none is copied"
+    assert not completed.may_overflow
+
+
+@pytest.mark.parametrize("name", ["flat", "delta"])
+def test_payloads_that_do_not_fit_are_written_again_and_decoded(name):
+    tensors, _ = gradients(scale=1000.0)
+    codecs = [create(name, bound=Bound.absolute(0.1))] * 3
+    batch = encode_batch(tensors, codecs, expected_ratio=100)
+    expected = on_the_cpu(tensors, codecs)
+    assert batch.buffer.numel() < expected.buffer.numel()
+    assert_bits_equal(expected.buffer, batch.completed().buffer)
+    assert_bits_equal(expected.buffer, batch.trimmed().buffer)
+    for one, other in zip(expected.payloads(), batch.payloads(), strict=True):
+        assert_bits_equal(one, other)
+    with use_backend("cpu"):
+        values = decode_batch(expected, infos_of(tensors), codecs)
+    for decode in (decode_batch, lambda *a: begin_decode_batch(*a).check()):
+        fresh = encode_batch(tensors, codecs, expected_ratio=100)
+        for one, other in zip(values, decode(fresh, infos_of(tensors), codecs), strict=True):
+            assert_bits_equal(one, other)
+
+
+def test_lists_of_several_codecs_have_room_for_all_payloads():
+    tensors, codecs = mixed_list()
+    batch = encode_batch(tensors, codecs, expected_ratio=1000)
+    assert not batch.may_overflow
+    assert_bits_equal(on_the_cpu(tensors, codecs).buffer, batch.completed().trimmed().buffer)
+
+
+@pytest.mark.parametrize("ratio", [0, -1.0, float("nan"), float("inf"), "4", True])
+def test_a_ratio_that_is_none_is_refused(ratio):
+    tensors, codecs = gradients()
+    with pytest.raises(SpecError, match=r"^expected_ratio, original over encoded bytes, must be"):
+        encode_batch(tensors, codecs, expected_ratio=ratio)
+
+
+@pytest.mark.parametrize("name", ["flat", "delta"])
+def test_a_batch_does_not_hold_the_tensors_it_was_made_of(name):
+    x = torch.randn(9000, device=DEVICE)
+    held = weakref.ref(x)
+    batch = encode_batch([x], [create(name, bound=Bound.absolute(0.1))])
+    del x
+    assert held() is None
+    assert batch.trimmed().buffer.numel()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("name", "options"), [("flat", {}), ("delta", {}), ("delta", {"lorenzo": 3})]
+)
+def test_compress_takes_the_memory_of_its_payload_and_little_more(name, options, dtype):
+    x = torch.randn(64, 512, 1024, device=DEVICE).to(dtype)
+    codec = create(name, bound=Bound.relative(1e-2), **options)
+    nbytes = codec.pack(x).nbytes
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    packed = codec.pack(x)
+    assert torch.cuda.max_memory_allocated() - before <= nbytes + 0.15 * x.nbytes
+    assert packed.nbytes == nbytes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["flat", "delta"])
+def test_a_large_list_takes_little_more_memory_than_its_tensors(name):
+    xs = [torch.randn(65536, 64, device=DEVICE) for _ in range(8)]
+    codecs = [create(name, bound=Bound.relative(0.03))] * 8
+    encode_batch(xs, codecs)
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    batch = encode_batch(xs, codecs)
+    peak = torch.cuda.max_memory_allocated() - before
+    assert peak <= 1.1 * sum(x.nbytes for x in xs)
+    assert batch.buffer.numel()

@@ -98,6 +98,11 @@ class Batch:
             return False
         return runs_on_gpu([self._buffer]) and self._sizes.device == self._buffer.device
 
+    @property
+    def may_overflow(self) -> bool:
+        """True if ``buffer`` may lack payloads that did not fit, which ``completed`` writes."""
+        return any(part.encoded.may_overflow for part in self._parts or ())
+
     def payloads(self) -> list[torch.Tensor]:
         """Return the payloads; waits for a GPU once, and encodes what its fused kernels left."""
         if self._parts is None:
@@ -108,11 +113,12 @@ class Batch:
         return [found[k] for k in range(len(found))]
 
     def completed(self) -> Batch:
-        """Return the batch with the payloads of the second pass, if a fused kernel may have left any.
+        """Return the batch with all payloads: those of the second pass, and those that did not fit.
 
-        Waits for the GPU then; a batch of codecs without a second pass is returned as it is.
+        Waits for the GPU, but not where no fused kernel can have left any, and all must fit.
         """
-        if all(part.encoded.second_pass is None for part in self._parts or ()):
+        has_second_pass = any(part.encoded.second_pass for part in self._parts or ())
+        if not has_second_pass and not self.may_overflow:
             return self
         parts = self._settle(self._parts or [])
         nbytes = [0] * len(self)
@@ -120,6 +126,9 @@ class Batch:
             for k, size in zip(places, encoded.sizes, strict=True):
                 nbytes[k] = int(size)
         sizes = torch.tensor(nbytes, dtype=torch.int64, device="cpu")
+        if len(parts) == 1:
+            # the only part has its own memory, which may be new
+            return Batch(parts[0].encoded.frame()[: int(frame_offsets(sizes)[-1])], sizes)
         # apart are the payloads of a list of which something was encoded again
         if self._buffer is not None and all(part.encoded.parts is None for part in parts):
             return Batch(self._buffer[: int(frame_offsets(sizes)[-1])], sizes)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
+from numbers import Real
 
 import torch
 
@@ -30,7 +32,12 @@ from tersor.raw_bytes import padded
 from tersor.types import TensorInfo, check_tensor
 
 
-def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
+def encode_batch(
+    tensors: Sequence[torch.Tensor],
+    codecs: Sequence[Codec],
+    *,
+    expected_ratio: float | None = None,
+) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
     On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, ``ans`` with
@@ -39,8 +46,17 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
     wide alphabets of ``rows``, wide alphabets of ``ans``) is stored exactly in ``buffer``;
     ``Batch.trimmed`` and ``Batch.payloads`` wait, and encode it in a second pass.
 
+    Args:
+        tensors: on one device, of up to 2**30 values each.
+        codecs: one per tensor.
+        expected_ratio: original over encoded bytes. On a GPU, ``buffer`` then has room for no more, where
+            ``flat`` or ``delta`` with one set of options encodes tensors of one dtype; otherwise it has
+            room for whatever the tensors hold. Should payloads not fit, ``Batch.completed`` writes all
+            of them again to memory that holds them. It waits to find out, as does decoding; until
+            then the tensors must not change.
+
     Raises:
-        SpecError: the lists differ in length or a tensor cannot be encoded.
+        SpecError: the lists differ in length, a tensor cannot be encoded, or the ratio is none.
 
     Example:
         >>> from tersor import Bound, create
@@ -52,11 +68,9 @@ def encode_batch(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Ba
         [(4, 8), (5,)]
     """
     _check_can_encode(tensors, codecs)
+    _check_ratio(expected_ratio)
     if runs_on_gpu(tensors):
-        parts = [
-            Part(places, encoded.written())
-            for places, encoded in _encode(tensors, codecs, range(len(tensors)))
-        ]
+        parts = _written(_encode(tensors, codecs, range(len(tensors))), tensors, expected_ratio)
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
     def encode(start: int, stop: int) -> list[Part]:
@@ -72,6 +86,16 @@ def _encode(xs: Sequence[torch.Tensor], codecs: Sequence[Codec], places: range) 
         bounds = [codecs[k].own_bound() for k in group] if codec.takes_bound() else None
         parts.append(Part(group, codec.encode([materialised(xs[k]) for k in group], bounds)))
     return parts
+
+
+def _written(
+    parts: Sequence[Part], tensors: Sequence[torch.Tensor], expected_ratio: float | None
+) -> list[Part]:
+    """Return the parts with their payloads written, into less memory if there is but one."""
+    nbytes = None
+    if expected_ratio is not None and len(parts) == 1:
+        nbytes = math.ceil(sum(x.nbytes for x in tensors) / expected_ratio)
+    return [Part(places, encoded.written(nbytes)) for places, encoded in parts]
 
 
 def _joined(
@@ -121,6 +145,16 @@ def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) 
             )
 
 
+def _check_ratio(ratio: float | None) -> None:
+    if ratio is None:
+        return
+    is_number = isinstance(ratio, Real) and not isinstance(ratio, bool)
+    if not (is_number and 0 < ratio < math.inf):
+        raise SpecError(
+            f"expected_ratio, original over encoded bytes, must be above 0, not {ratio!r}"
+        )
+
+
 def _check_codecs(codecs: Sequence[Codec]) -> None:
     """Raise ``SpecError`` unless this is a list of codecs."""
     if isinstance(codecs, Codec):
@@ -148,6 +182,7 @@ def decode_batch(
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
+    batch = batch.completed() if batch.may_overflow else batch
     if batch.is_on_gpu:
         decoded = begin_decode_batch(batch, infos, codecs, out).check()
         return decoded if out is None else _copied(decoded, out)
@@ -189,6 +224,8 @@ def begin_decode_batch(
 ) -> Decoding:
     """Start to decode a batch whose sizes are on the GPU; return without waiting.
 
+    A batch that was encoded with an ``expected_ratio`` is completed first, which waits.
+
     Whoever uses the tensors before ``Decoding.check`` must check afterwards. On a GPU an ``out`` that
     is not contiguous is not written; ``decode_batch`` does that. On the CPU all is done at once.
 
@@ -196,7 +233,7 @@ def begin_decode_batch(
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: on the CPU, the sizes or a payload are malformed.
     """
-    if not batch.is_on_gpu:
+    if not batch.is_on_gpu or batch.may_overflow:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
     _check_can_decode(len(batch.sizes), infos, codecs)
     targets = _targets(infos, out, [batch.buffer.device] * len(infos))

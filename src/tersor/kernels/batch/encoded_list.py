@@ -109,6 +109,13 @@ class EncodedList:
         """True if the host knows all sizes."""
         return not isinstance(self.sizes, torch.Tensor)
 
+    @property
+    def may_overflow(self) -> bool:
+        """True if payloads may not fit their memory, so that some may be missing there."""
+        if self.unwritten is None or self.buffer is None:
+            return False
+        return self.buffer.numel() < self.unwritten.capacity
+
     def written(self, nbytes: int | None = None) -> EncodedList:
         """Return the list with all payloads that fit into ``nbytes`` bytes written, without waiting.
 
@@ -116,9 +123,12 @@ class EncodedList:
         """
         if self.unwritten is None or self.buffer is not None:
             return self
-        capacity = self.unwritten.capacity
+        capacity, write = self.unwritten
         room = capacity if nbytes is None else min(capacity, nbytes)
-        return replace(self, buffer=self.unwritten.write(room))
+        # where all fit, nothing is written again, and the tensors need not be held
+        return replace(
+            self, buffer=write(room), unwritten=None if room == capacity else self.unwritten
+        )
 
     def payloads(self) -> list[torch.Tensor]:
         """Return the payloads of a settled list as views; copied if they fill less than half of it.

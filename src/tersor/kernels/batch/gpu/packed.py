@@ -78,7 +78,7 @@ _MAX_PROGRAMS: Final = 4224
 _MIN_PROGRAMS: Final = 1056
 """Worth their memory, 4 MiB together, however small the list is: an eighth of the warps of an H200."""
 
-_RESIDUALS_SHARE: Final = 8
+_RESIDUALS_SHARE: Final = 16
 """The residuals of all programs take at most so small a part of the values."""
 
 
