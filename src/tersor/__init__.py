@@ -33,6 +33,7 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.runtime.op import use_backend
 from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
+from tersor.warm_up import WarmedUp, warmup
 
 __version__ = "0.1.0.dev0"
 
@@ -53,6 +54,7 @@ __all__ = [
     "TersorError",
     "UnknownCodecError",
     "UnsupportedVersionError",
+    "WarmedUp",
     "Writer",
     "begin_decode_batch",
     "codec_ids",
@@ -67,4 +69,5 @@ __all__ = [
     "register",
     "save",
     "use_backend",
+    "warmup",
 ]

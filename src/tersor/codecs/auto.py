@@ -189,6 +189,11 @@ def _speeds(sample: torch.Tensor, error_bound: float) -> dict[str, tuple[float, 
     return {**_GPU_GB_S, "ans": _GPU_WIDE_ANS_GB_S} if is_wide else _GPU_GB_S
 
 
+def fast_codecs(device: torch.device) -> tuple[str, ...]:
+    """Return the ids of the codecs that ``auto`` chooses from on ``device``."""
+    return tuple(_GPU_GB_S if backend_for(device) == "gpu" else _CPU_GB_S)
+
+
 def _sample(x: torch.Tensor) -> torch.Tensor:
     """Return up to 2**18 values that keep the tensor's local structure.
 
