@@ -11,7 +11,7 @@ import torch
 
 import tersor
 from tersor import Bound, TensorInfo, create
-from tersor.kernels.runtime.compile_notice import compile_seconds
+from tersor.codecs import get
 from tersor.warm_up import default_codecs, default_dtypes
 from tests.arch.source_files import REPOSITORY
 from tests.triton_device import INTERPRETED
@@ -19,6 +19,13 @@ from tests.triton_device import INTERPRETED
 SHAPES = ((7,), (1000,), (1024,), (33, 31), (4, 8, 300))
 LISTS = (((100,), (7,)), ((64, 16),) * 3, ((64, 16),) * 4, ((600, 16), (9, 16)), ((10, 10),) * 17)
 BOUNDS = (Bound.absolute(0.02), Bound.relative(1e-3))
+
+
+def codecs_named(codec_id: str, device: str) -> list[tersor.Codec]:
+    """Return a codec under a bound of each kind, if it takes one."""
+    if not get(codec_id).takes_bound():
+        return [create(codec_id, device=device)]
+    return [create(codec_id, device=device, bound=bound) for bound in BOUNDS]
 
 
 def use(codec: tersor.Codec, dtype: torch.dtype, device: str, shapes=SHAPES) -> None:
@@ -36,7 +43,7 @@ def use(codec: tersor.Codec, dtype: torch.dtype, device: str, shapes=SHAPES) -> 
         tersor.decode_batch(tersor.encode_batch(xs, used).trimmed(), infos, used)
 
 
-IN_A_NEW_PROCESS = """
+ON_THE_CPU = """
 import torch, tersor
 from tersor.kernels.runtime.compile_notice import compile_seconds
 from tests.test_warm_up import use
@@ -49,15 +56,43 @@ use(tersor.create("group8"), torch.float64, "cpu", [(1000,)])
 print(found.compile_s > 0, found.again_s, late_s, compile_seconds() > compiled_s)
 """
 
+ON_CUDA = """
+import sys
+import torch, tersor
+from tersor.kernels.runtime.compile_notice import compile_seconds
+from tests.test_warm_up import codecs_named, use
 
-def test_on_the_cpu_only_what_was_not_named_compiles_later(tmp_path) -> None:
+(found,) = tersor.warmup([sys.argv[1]], [torch.bfloat16], "cuda")
+compiled_s = compile_seconds()
+for codec in codecs_named(sys.argv[1], "cuda"):
+    use(codec, torch.bfloat16, "cuda")
+late_s = compile_seconds() - compiled_s
+for codec in codecs_named(sys.argv[1], "cuda"):
+    use(codec, torch.float64, "cuda")
+print(found.compile_s > 0, found.again_s, late_s, compile_seconds() > compiled_s)
+"""
+
+
+def _said(script: str, *arguments: str, **env: str) -> list[str]:
+    """Return what a new process prints, which has compiled nothing and loads nothing from disk."""
     done = subprocess.run(
-        [sys.executable, "-c", IN_A_NEW_PROCESS], capture_output=True, text=True, check=False,
-        timeout=500, cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": f"src{os.pathsep}.", "NUMBA_CACHE_DIR": str(tmp_path)},
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False,
+        timeout=500, cwd=REPOSITORY, env={**os.environ, "PYTHONPATH": f"src{os.pathsep}.", **env},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["True", "0.0", "0.0", "True"]
+    return done.stdout.split()
+
+
+def test_on_the_cpu_only_what_was_not_named_compiles_later(tmp_path) -> None:
+    found = _said(ON_THE_CPU, NUMBA_CACHE_DIR=str(tmp_path))
+    assert found == ["True", "0.0", "0.0", "True"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("codec_id", ["flat", "ans", "rows", "half", "group4"])
+def test_on_cuda_only_what_was_not_named_compiles_later(codec_id, tmp_path) -> None:
+    found = _said(ON_CUDA, codec_id, TRITON_CACHE_DIR=str(tmp_path))
+    assert found == ["True", "0.0", "0.0", "True"]
 
 
 @pytest.mark.skipif(not INTERPRETED, reason="a device really compiles; see the test below")
@@ -69,8 +104,7 @@ def test_a_warm_up_launches_every_form_of_kernel_that_use_does(codec_id) -> None
     pytest.importorskip("triton")
     from tests.triton_forms import recorded_forms
 
-    options = {"bound": Bound.relative(1e-3)} if codec_id == "flat" else {}
-    codec = create(codec_id, **options)
+    codec = codecs_named(codec_id, "cpu")[-1]
     with tersor.use_backend("gpu"):
         with recorded_forms() as warm:
             tersor.warmup([codec], [torch.float32])
@@ -78,18 +112,6 @@ def test_a_warm_up_launches_every_form_of_kernel_that_use_does(codec_id) -> None
             use(codec, torch.float32, "cpu")
     assert used
     assert used <= warm
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("codec_id", ["flat", "ans", "rows", "half", "fp8", "group8", "group4"])
-def test_on_cuda_nothing_compiles_after_a_warm_up(codec_id) -> None:
-    (found,) = tersor.warmup([codec_id], [torch.bfloat16], "cuda")
-    assert found.again_s == 0
-    compiled_s = compile_seconds()
-    takes_bound = tersor.codecs.get(codec_id).takes_bound()
-    for options in ({"bound": bound} for bound in BOUNDS) if takes_bound else ({},):
-        use(create(codec_id, device="cuda", **options), torch.bfloat16, "cuda")
-    assert compile_seconds() == compiled_s
 
 
 def test_a_codec_object_is_taken_with_its_options() -> None:
