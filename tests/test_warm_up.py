@@ -28,7 +28,18 @@ def codecs_named(codec_id: str, device: str) -> list[tersor.Codec]:
     return [create(codec_id, device=device, bound=bound) for bound in BOUNDS]
 
 
-def use(codec: tersor.Codec, dtype: torch.dtype, device: str, shapes=SHAPES) -> None:
+def shapes_for(codec: tersor.Codec) -> tuple:
+    """Return shapes of single tensors, and of lists; of rows of widths that ``rows`` is compiled for."""
+    if codec.codec_id != "rows":
+        return SHAPES, LISTS
+    return ((900, 16), (33, 64), (500, 128)), (
+        ((64, 16),) * 3,
+        ((600, 16), (9, 16)),
+        ((5, 32),) * 17,
+    )
+
+
+def use(codec: tersor.Codec, dtype: torch.dtype, device: str, shapes=SHAPES, lists=LISTS) -> None:
     """Encode and decode single tensors, lists and short lists, of other values and sizes than a warm-up."""
 
     def noise(shape):
@@ -36,7 +47,7 @@ def use(codec: tersor.Codec, dtype: torch.dtype, device: str, shapes=SHAPES) -> 
 
     for shape in shapes:
         tersor.decompress(tersor.compress(noise(shape), codec=codec))
-    for one in LISTS:
+    for one in lists:
         xs, used = [noise(shape) for shape in one], [codec] * len(one)
         infos = [TensorInfo.of(x) for x in xs]
         tersor.decode_batch(tersor.encode_batch(xs, used), infos, used)
@@ -60,15 +71,15 @@ ON_CUDA = """
 import sys
 import torch, tersor
 from tersor.kernels.runtime.compile_notice import compile_seconds
-from tests.test_warm_up import codecs_named, use
+from tests.test_warm_up import codecs_named, shapes_for, use
 
 (found,) = tersor.warmup([sys.argv[1]], [torch.bfloat16], "cuda")
 compiled_s = compile_seconds()
 for codec in codecs_named(sys.argv[1], "cuda"):
-    use(codec, torch.bfloat16, "cuda")
+    use(codec, torch.bfloat16, "cuda", *shapes_for(codec))
 late_s = compile_seconds() - compiled_s
 for codec in codecs_named(sys.argv[1], "cuda"):
-    use(codec, torch.float64, "cuda")
+    use(codec, torch.float64, "cuda", *shapes_for(codec))
 print(found.compile_s > 0, found.again_s, late_s, compile_seconds() > compiled_s)
 """
 

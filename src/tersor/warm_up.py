@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final
 
@@ -12,6 +12,7 @@ import torch
 from tersor.codecs.auto import Auto, fast_codecs
 from tersor.codecs.codec import Codec
 from tersor.codecs.registry import check_is_codec, create, get
+from tersor.codecs.rows import Rows
 from tersor.container import decode_batch, encode_batch
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.kernels.runtime.compile_notice import compile_seconds
@@ -23,6 +24,9 @@ _BOUNDS: Final = (
 )  # fmt: skip
 """Of each kind one that gives few codes, and one that gives more than fused kernels know."""
 
+_ALPHABET_BOUNDS: Final = tuple(Bound.absolute(4 / 2**nbits) for nbits in range(5, 13))
+"""Normal numbers then have about 2**nbits codes; entropy coders have kernels for each power of two."""
+
 _NUMELS: Final = tuple(
     whole - less for whole, less in product((2048, 3 * 2048, 16 * 2048), (0, 1, 128, 129, 512, 513))
 )
@@ -31,6 +35,9 @@ values, of groups of 128 and of tiles of 2048 are so here, each for itself. Tens
 small (``kernels/batch/gpu/flat_short.py``)."""
 
 _WIDTH: Final = 16
+_ROW_WIDTHS: Final = (16, 32, 64, 128)
+"""Those of rows that ``rows`` is compiled for: its kernels have the width, rounded up to a power of two, as a constant."""
+
 _NUM_ROWS: Final = 2048
 _NUM_DISTINCT: Final = 64
 
@@ -61,8 +68,9 @@ def warmup(
     """Compile the kernels of codecs ahead of their first use, or load them from the cache on disk.
 
     Small tensors are encoded and decoded on ``device``: one at a time and in lists, under absolute and
-    relative bounds, with and without outliers, at addresses that are multiples of 16 bytes and others. The
-    compiled kernels stay on disk, so that later processes load them.
+    relative bounds, with and without outliers, at addresses that are multiples of 16 bytes and others; by
+    ``rows`` in rows of 16, 32, 64 and 128 values. The compiled kernels stay on disk, so that later processes
+    load them.
 
     Args:
         codecs: ids, taken with the options of ``create(id, device=device)``, or codec objects; by default
@@ -112,14 +120,16 @@ def default_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
     return (torch.float32, torch.bfloat16) if device.type == "cuda" else (torch.float32,)
 
 
-def compile_lists(codecs: Iterable[Codec], dtype: torch.dtype, device: torch.device) -> None:
-    """Encode and decode lists of made-up rows with each codec, as an exchange of embeddings would.
+def compile_lists(
+    codecs: Iterable[Codec], dtype: torch.dtype, device: torch.device, width: int = _WIDTH
+) -> None:
+    """Encode and decode lists of made-up rows of ``width`` values with each codec, as an exchange would.
 
     Otherwise the first steps of a training would be seconds long, on all ranks: those that compile
     and those that wait for them.
     """
     for codec in dict.fromkeys(codecs):
-        for tensors in _lists(dtype, device):
+        for tensors in _lists(dtype, device, width):
             used, infos = [codec] * len(tensors), [TensorInfo.of(x) for x in tensors]
             batch = encode_batch(tensors, used)
             decode_batch(batch, infos, used)
@@ -155,13 +165,27 @@ def _specs(codec: str | Codec, device: torch.device) -> list[Codec]:
 def _compile_seconds(specs: Sequence[Codec], dtype: torch.dtype, device: torch.device) -> float:
     """Run what the codecs run; return the seconds of compiling."""
     before_s = compile_seconds()
-    deep = torch.zeros(2, 2, 2, dtype=dtype, device=device)
     for spec in specs:
-        candidates = spec.candidates(deep) if isinstance(spec, Auto) else [spec]
+        candidates = _written_by(spec, dtype, device)
         for codec, x in product(dict.fromkeys((spec, *candidates)), _tensors(dtype, device)):
             codec.unpack(codec.pack(x))
         compile_lists(candidates, dtype, device)
+        by_row = [codec for codec in candidates if isinstance(codec, Rows)]
+        for width in _ROW_WIDTHS:
+            compile_lists(by_row, dtype, device, width)
+    table = _noise(_NUM_ROWS, _WIDTH).to(device=device, dtype=dtype)
+    for codec, bound in product(_written_by(specs[0], dtype, device), _ALPHABET_BOUNDS):
+        if codec.takes_bound():
+            finer = replace(codec, bound=bound)  # type: ignore[call-arg]
+            finer.unpack(finer.pack(table))
     return compile_seconds() - before_s
+
+
+def _written_by(codec: Codec, dtype: torch.dtype, device: torch.device) -> list[Codec]:
+    """Return the codecs that ``auto`` tries on tensors of three axes, and any other codec itself."""
+    if not isinstance(codec, Auto):
+        return [codec]
+    return codec.candidates(torch.zeros(2, 2, 2, dtype=dtype, device=device))
 
 
 def _tensors(dtype: torch.dtype, device: torch.device) -> Iterator[torch.Tensor]:
@@ -176,14 +200,14 @@ def _tensors(dtype: torch.dtype, device: torch.device) -> Iterator[torch.Tensor]
         yield _with_outliers(flat[:numel])
 
 
-def _lists(dtype: torch.dtype, device: torch.device) -> Iterator[list[torch.Tensor]]:
+def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[list[torch.Tensor]]:
     """Yield lists of rows, some of which repeat: short ones, long ones, of an odd and an even number."""
-    table = _noise(_NUM_DISTINCT, _WIDTH)
+    table = _noise(_NUM_DISTINCT, width)
     places = torch.arange(_NUM_ROWS, device="cpu").mul(7919).remainder(_NUM_DISTINCT)
     repeated = table[places].to(device=device, dtype=dtype)
-    distinct = _noise(_NUM_ROWS, _WIDTH).to(device=device, dtype=dtype)
+    distinct = _noise(_NUM_ROWS, width).to(device=device, dtype=dtype)
     few = distinct[: _NUM_ROWS // 16]
-    shifted = few.view(-1)[1 : 1 - _WIDTH].view(-1, _WIDTH)
+    shifted = few.view(-1)[1 : 1 - width].view(-1, width)
     for large in (repeated, few):
         # one row, one table, and a list of several take kernels of their own
         yield [large]
