@@ -18,7 +18,8 @@ from tests.triton_device import INTERPRETED
 
 SHAPES = ((7,), (1000,), (1024,), (33, 31), (4, 8, 300))
 LISTS = (((100,), (7,)), ((64, 16),) * 3, ((64, 16),) * 4, ((600, 16), (9, 16)), ((10, 10),) * 17)
-BOUNDS = (Bound.absolute(0.02), Bound.relative(1e-3))
+BOUNDS = (Bound.absolute(0.04), Bound.relative(8e-3))
+"""Other ones than a warm-up takes, with as few codes as fused kernels know."""
 
 
 def codecs_named(codec_id: str, device: str) -> list[tersor.Codec]:
