@@ -30,14 +30,11 @@ def codecs_named(codec_id: str, device: str) -> list[tersor.Codec]:
 
 
 def shapes_for(codec: tersor.Codec) -> tuple:
-    """Return shapes of single tensors, and of lists; of rows of widths that ``rows`` is compiled for."""
+    """Return shapes of single tensors, and of lists; at least 256 rows of widths that ``rows`` is compiled for."""
     if codec.codec_id != "rows":
         return SHAPES, LISTS
-    return ((900, 16), (33, 64), (500, 128)), (
-        ((64, 16),) * 3,
-        ((600, 16), (9, 16)),
-        ((5, 32),) * 17,
-    )
+    lists = ((640, 16),) * 3, ((600, 16), (9, 16)), ((500, 32),) * 17
+    return ((900, 16), (330, 64), (500, 128)), lists
 
 
 def use(codec: tersor.Codec, dtype: torch.dtype, device: str, shapes=SHAPES, lists=LISTS) -> None:

@@ -70,8 +70,8 @@ def warmup(
     Small tensors are encoded and decoded on ``device``: one at a time and in lists, under absolute and
     relative bounds, with and without outliers, at addresses that are multiples of 16 bytes and others; by
     ``rows`` in rows of 16, 32, 64 and 128 values. The compiled kernels stay on disk, so that later processes
-    load them. On CUDA the second pass of ``ans`` and ``rows``, over what their fused kernels cannot code, can
-    still meet sizes that another form of a kernel is compiled for.
+    load them. On CUDA ``rows`` is compiled anew for other widths and for tables of few rows, and the second pass
+    of ``ans`` and ``rows``, over what their fused kernels cannot code, for some sizes.
 
     Args:
         codecs: ids, taken with the options of ``create(id, device=device)``, or codec objects; by default
