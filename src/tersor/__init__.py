@@ -34,6 +34,7 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.runtime.op import use_backend
 from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
+from tersor.warm_up import WarmedUp, warmup
 
 __all__ = [
     "BackendUnavailableError",
@@ -52,6 +53,7 @@ __all__ = [
     "TersorError",
     "UnknownCodecError",
     "UnsupportedVersionError",
+    "WarmedUp",
     "Writer",
     "begin_decode_batch",
     "codec_ids",
@@ -66,4 +68,5 @@ __all__ = [
     "register",
     "save",
     "use_backend",
+    "warmup",
 ]

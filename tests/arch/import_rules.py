@@ -28,7 +28,7 @@ LAYERS: Final = (
     ("kernels",),
     ("codecs",),
     ("container",),
-    ("api", "ops", "testing", "__init__"),
+    ("api", "ops", "testing", "warm_up", "__init__"),
     ("comm",),
     ("policy", "planning"),
     ("sites",),

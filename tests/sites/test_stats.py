@@ -127,7 +127,7 @@ def test_ranks_see_what_all_of_them_sent():
 def test_what_is_compiled_in_a_phase_is_not_counted():
     watch = Stopwatch()
     with watch.phase("encode", torch.device("cpu")):
-        compile_notice.add_compile_seconds(10.0)
+        compile_notice._compilations.spent_s += 10.0
     assert watch.read()["encode"] == 0.0
     with watch.phase("encode", torch.device("cpu")):
         pass
@@ -138,5 +138,5 @@ def test_what_is_compiled_in_a_phase_is_not_counted():
 def test_what_is_compiled_while_a_device_waits_is_not_counted():
     watch = Stopwatch()
     with watch.phase("encode", torch.device("cuda")):
-        compile_notice.add_compile_seconds(10.0)
+        compile_notice._compilations.spent_s += 10.0
     assert watch.read()["encode"] == 0.0

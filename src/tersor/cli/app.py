@@ -24,6 +24,7 @@ from tersor.cli import (
     report,
     train,
     verify,
+    warmup,
 )
 from tersor.cli.options import option
 
@@ -38,6 +39,7 @@ app.command()(decompress.decompress)
 app.command()(inspect.inspect)
 app.command()(verify.verify)
 app.command()(codecs.codecs)
+app.command("warmup")(warmup.warm_up)
 app.command()(quickstart.quickstart)
 app.command()(report.report)
 app.command()(plan.plan)

@@ -163,6 +163,11 @@ def _sending_s(fraction: float, nbytes: int, bandwidth_gbit_s: float) -> float:
     return 8 * fraction * max(1, nbytes) / (bandwidth_gbit_s * 1e9)
 
 
+def fast_codecs(device: torch.device) -> tuple[str, ...]:
+    """Return the ids of the codecs that ``auto`` chooses from on ``device``."""
+    return tuple(_GPU_GB_S if backend_for(device) == "gpu" else _CPU_GB_S)
+
+
 def _sample(x: torch.Tensor) -> torch.Tensor:
     """Return up to 2**18 values that keep the tensor's local structure.
 

@@ -1,18 +1,36 @@
+"""Compilations are announced from begin to end, those of numba and of Triton together."""
+
 from __future__ import annotations
 
 import logging
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
-from types import SimpleNamespace
+from threading import Thread
 
 import pytest
 
 from tersor.kernels.runtime import compile_notice
+from tersor.kernels.runtime.compile_notice import (
+    COMPILING,
+    compilation_begins,
+    compilation_ends,
+    compile_seconds,
+    on_compile,
+)
 from tests.arch.source_files import REPOSITORY
 
-numba = pytest.importorskip("numba")
+pytest.importorskip("numba")
+import numba
+
+from tersor.kernels.runtime.cpu import compile_events
+
+
+@pytest.fixture(autouse=True)
+def _listening(monkeypatch) -> None:
+    """Start as a new process does, with numba listened to."""
+    monkeypatch.setattr(compile_notice, "_compilations", compile_notice._Compilations())
+    compile_events.listen()
 
 
 def _fresh():
@@ -28,7 +46,7 @@ def _fresh():
 def test_a_compilation_is_reported_from_begin_to_end() -> None:
     seen = []
     double = _fresh()
-    with compile_notice.on_compile(seen.append):
+    with on_compile(seen.append):
         assert double(2) == 4
         assert seen == [True, False]
         # compiled already
@@ -46,7 +64,7 @@ def test_nested_compilations_count_as_one() -> None:
         return inner(x) + inner(x)
 
     seen = []
-    with compile_notice.on_compile(seen.append):
+    with on_compile(seen.append):
         assert outer(1) == 4
     assert seen == [True, False]
 
@@ -57,55 +75,63 @@ def test_a_failed_compilation_ends_too() -> None:
         return x + "text"
 
     seen = []
-    with compile_notice.on_compile(seen.append), pytest.raises(numba.TypingError):
+    with on_compile(seen.append), pytest.raises(numba.TypingError):
         wrong(1)
     assert seen == [True, False]
 
 
-def test_without_numba_nothing_is_reported(monkeypatch) -> None:
-    monkeypatch.setattr(compile_notice, "find_spec", lambda name: None)
+def test_a_block_opened_while_another_thread_compiles_hears_nothing_of_it() -> None:
     seen = []
-    with compile_notice.on_compile(seen.append):
+    compilation_begins()
+    with on_compile(seen.append):
+        compilation_ends()
+        assert seen == []
         _fresh()(1)
-    compile_notice.log_first_compile()
-    assert seen == []
+    assert seen == [True, False]
 
 
-@contextmanager
-def _first_only():
-    from tersor.kernels.runtime.cpu import compile_events as cpu
-
-    listener = cpu._FirstOnly()
-    cpu.event.register("numba:compile", listener)
-    try:
-        yield
-    finally:
-        cpu.event.unregister("numba:compile", listener)
+def test_compilations_of_two_threads_overlap() -> None:
+    seen = []
+    with on_compile(seen.append):
+        compilation_begins()
+        other = Thread(target=compilation_begins)
+        other.start()
+        other.join()
+        compilation_ends()
+        assert seen == [True]
+        compilation_ends()
+    assert seen == [True, False]
 
 
 def test_a_library_user_gets_one_warning(caplog) -> None:
-    with _first_only():
-        _fresh()(1)
-        _fresh()(1)
+    _fresh()(1)
+    _fresh()(1)
     assert [record.name for record in caplog.records] == ["tersor"]
     assert caplog.records[0].levelno == logging.WARNING
-    assert caplog.records[0].message == compile_notice.COMPILING
+    assert caplog.records[0].message == COMPILING
 
 
-def test_nothing_is_logged_where_a_callback_tells_it(caplog) -> None:
-    with _first_only():
-        with compile_notice.on_compile(lambda active: None):
-            _fresh()(1)
-        assert caplog.records == []
+def test_nothing_is_logged_where_a_callback_announces_it(caplog) -> None:
+    with on_compile(lambda active: None):
         _fresh()(1)
+    assert caplog.records == []
+    _fresh()(1)
     assert len(caplog.records) == 1
+
+
+def test_seconds_are_counted() -> None:
+    double = _fresh()
+    double(1)
+    spent_s = compile_seconds()
+    double(1)
+    assert spent_s > 0
+    assert compile_seconds() == spent_s
 
 
 def test_the_warning_is_seen_without_any_logging_set_up() -> None:
     script = (
-        "import numba, sys\n"
-        "from tersor.kernels.runtime import compile_notice\n"
-        "compile_notice.log_first_compile()\n"
+        "import numba\n"
+        "from tersor.kernels.runtime.cpu import intrinsics\n"
         "numba.njit(lambda x: x + x)(1)\n"
         "numba.njit(lambda x: x + x)(1.0)\n"
     )
@@ -116,30 +142,5 @@ def test_the_warning_is_seen_without_any_logging_set_up() -> None:
         text=True,
         check=True,
     )
-    assert done.stderr == f"{compile_notice.COMPILING}\n"
+    assert done.stderr == f"{COMPILING}\n"
     assert done.stdout == ""
-
-
-def test_seconds_of_numba_are_counted_once_it_is_listened_to() -> None:
-    compile_notice.count_numba_compiles()
-    double = _fresh()
-    before = compile_notice.compile_seconds()
-    double(1)
-    spent = compile_notice.compile_seconds() - before
-    double(1)
-    assert spent > 0
-    assert compile_notice.compile_seconds() == before + spent
-
-
-def test_seconds_of_triton_are_counted_and_other_listeners_stay(monkeypatch) -> None:
-    knobs = pytest.importorskip("triton").knobs
-    from tersor.kernels.runtime.gpu import compile_events as gpu
-
-    heard = []
-    monkeypatch.setattr(knobs.compilation, "listener", lambda **facts: heard.append(facts))
-    gpu.count_compiles.__wrapped__()
-    before = compile_notice.compile_seconds()
-    times = SimpleNamespace(total=2_000_000)
-    knobs.compilation.listener(src=None, times=times, cache_hit=False)
-    assert compile_notice.compile_seconds() == before + 2.0
-    assert heard == [{"src": None, "times": times, "cache_hit": False}]

@@ -1,80 +1,106 @@
-"""Saying when a kernel is compiled for this machine: a pause of seconds that happens once."""
+"""Saying when a kernel is compiled for this machine: a pause of seconds that happens once.
+
+``cpu/compile_events.py`` listens to numba, ``gpu/compile_events.py`` to Triton; both report here. To load a
+compiled kernel from the cache on disk is not to compile it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from importlib.util import find_spec
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Final
 
 COMPILING: Final = "compiling kernels for this machine (once per kernel, then cached)..."
 
+_Callback = Callable[[bool], None]
 
-def on_compile(callback: Callable[[bool], None]) -> AbstractContextManager[None]:
+
+class _Compilations:
+    """The compilations that run now, in all threads; those that overlap count as one."""
+
+    def __init__(self) -> None:
+        self.callbacks: list[_Callback] = []
+        self.spent_s = 0.0
+        self._called: list[_Callback] = []
+        self._begin_s = 0.0
+        self._is_logged = False
+        self._lock = Lock()
+        self._num_running = 0
+
+    def begin(self) -> None:
+        with self._lock:
+            self._num_running += 1
+            if self._num_running == 1:
+                self._begin_s = time.perf_counter()
+                self._announce()
+
+    def _announce(self) -> None:
+        self._called = list(self.callbacks)
+        for callback in self._called:
+            callback(True)
+        if not self._called and not self._is_logged:
+            self._is_logged = True
+            logging.getLogger("tersor").warning(COMPILING)
+
+    def end(self) -> None:
+        with self._lock:
+            self._num_running -= 1
+            if self._num_running == 0:
+                self.spent_s += time.perf_counter() - self._begin_s
+                # not those of blocks that were opened meanwhile: they know of no begin
+                for callback in self._called:
+                    if callback in self.callbacks:
+                        callback(False)
+
+
+_compilations: Final = _Compilations()
+
+
+def compilation_begins() -> None:
+    """Count the seconds until ``compilation_ends``, and announce them; for those who listen to a compiler.
+
+    The callbacks of ``on_compile`` are called. Where there are none, the first compilation of the process
+    is a warning of the logger ``tersor``: Python prints one that no handler takes, so a user sees why the
+    call pauses.
+    """
+    _compilations.begin()
+
+
+def compilation_ends() -> None:
+    """End what ``compilation_begins`` began, also if it failed."""
+    _compilations.end()
+
+
+@contextmanager
+def on_compile(callback: Callable[[bool], None]) -> Iterator[None]:
     """Call ``callback(True)`` when compiling begins inside the block, ``callback(False)`` after.
 
-    Loading a compiled kernel from the cache on disk is not compiling. Calls come from the thread
-    that compiles; overlapping compilations count as one. Without numba nothing is ever called.
+    Calls come from the thread that compiles; overlapping compilations count as one, those of numba and
+    Triton together.
     """
-    if find_spec("numba") is None:
-        return nullcontext()
-    from tersor.kernels.runtime.cpu.compile_events import on_compile as on_numba_compile
-
-    return on_numba_compile(callback)
-
-
-def log_first_compile() -> None:
-    """Warn in the logger ``tersor`` when a kernel is first compiled in this process.
-
-    Python prints a warning that no handler takes, so a user sees why the first call pauses. The
-    second call and every later one do nothing, and nothing is logged inside ``on_compile``, whose
-    callback tells it already.
-    """
-    if find_spec("numba") is not None:
-        from tersor.kernels.runtime.cpu.compile_events import (
-            log_first_compile as log_first_numba_compile,
-        )
-
-        log_first_numba_compile()
-
-
-def count_numba_compiles() -> None:
-    """Let ``compile_seconds`` count what numba compiles from now on; later calls do nothing."""
-    if find_spec("numba") is not None:
-        from tersor.kernels.runtime.cpu.compile_events import count_compiles
-
-        count_compiles()
-
-
-def count_triton_compiles() -> None:
-    """Let ``compile_seconds`` count what Triton compiles from now on; later calls do nothing."""
-    from tersor.kernels.runtime.gpu.compile_events import count_compiles
-
-    count_compiles()
+    _compilations.callbacks.append(callback)
+    try:
+        yield
+    finally:
+        _compilations.callbacks.remove(callback)
 
 
 def compile_seconds() -> float:
     """Return the seconds that this process has spent compiling kernels.
 
     Whoever times a call takes the growth of this off it: what is compiled once says nothing of the
-    next call. Compilations that overlap count once with numba, and each with Triton.
+    next call. Compilations that overlap count once.
     """
-    return _spent_s[0]
+    return _compilations.spent_s
 
-
-def add_compile_seconds(seconds: float) -> None:
-    """Count seconds of a compilation; for those who listen to the compilers."""
-    _spent_s[0] += seconds
-
-
-_spent_s: Final = [0.0]
 
 __all__ = [
     "COMPILING",
-    "add_compile_seconds",
+    "compilation_begins",
+    "compilation_ends",
     "compile_seconds",
-    "count_numba_compiles",
-    "count_triton_compiles",
-    "log_first_compile",
     "on_compile",
 ]

@@ -18,7 +18,6 @@ from typing import Any, Final
 import torch
 
 from tersor.errors import BackendUnavailableError, SpecError
-from tersor.kernels.runtime import compile_notice
 
 BACKENDS: Final = ("reference", "cpu", "gpu")
 _PACKAGES: Final = {"cpu": "numba", "gpu": "triton"}
@@ -96,11 +95,6 @@ class Op:
             )
         module, function = self.targets[backend].split(":")
         try:
-            if backend == "cpu":
-                compile_notice.log_first_compile()
-                compile_notice.count_numba_compiles()
-            elif backend == "gpu":
-                compile_notice.count_triton_compiles()
             loaded = getattr(import_module(module), function)
         except ImportError as error:
             package = _PACKAGES.get(backend)

@@ -24,7 +24,7 @@ from tersor.sites.embeddings.layout import TableLayout, check_batches, even_batc
 from tersor.sites.embeddings.plan import BoundsArgument, make_backward, make_codec, make_plan
 from tersor.sites.embeddings.round import ExchangeRound, Sending, Start, Wait
 from tersor.sites.embeddings.stats import ExchangeStats
-from tersor.sites.embeddings.warmup import compile_kernels
+from tersor.warm_up import compile_lists
 
 _CHANNELS: Final = ("forward", "backward")
 _EXACT_CHANNELS: Final = ("uncompressed forward", "uncompressed backward")
@@ -113,7 +113,7 @@ class Exchange:
             formats = (*self.plan.candidates, self.backward_codec, self._exact)
             for one in formats:
                 one.check_supported(dtype)
-            compile_kernels(formats, self.dtype, self.device)
+            compile_lists(formats, self.dtype, self.device)
         self.tables = self.layout.of(self.rank)
         self.iteration = 0
         self.stats = ExchangeStats(names=self.layout.names)

@@ -20,6 +20,8 @@ from numba.core import cgutils
 from numba.core.caching import IndexDataCacheFile
 from numba.extending import intrinsic
 
+from tersor.kernels.runtime.cpu import compile_events
+
 _KERNELS: Final = Path(__file__).parents[2]
 HAS_BMI2 = bool(dict(llvm.get_host_cpu_features()).get("bmi2"))
 
@@ -29,8 +31,9 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     numba looks only at the file that defines a function, not at those it calls or takes constants from:
     after an update it would run yesterday's code, or fail to load it. Where neither the package's folder nor the user's home can be written to, as in some containers, kernels
-    are compiled anew in every process instead of failing.
+    are compiled anew in every process instead of failing. Compilations are reported to ``compile_notice``.
     """
+    compile_events.listen()
 
     def compiled(function: Callable[..., Any]) -> Any:
         try:

@@ -15,6 +15,8 @@ from typing import Any, Final
 import torch
 import triton
 
+from tersor.kernels.runtime.gpu.compile_events import first_launch
+
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 
 
@@ -57,7 +59,8 @@ class Kernel:
         form = (torch.cuda.current_device(), *key)
         found = self._compiled.get(form)
         if found is None:
-            compiled = self._jit[grid](*arguments, **options, enable_fp_fusion=False)
+            with first_launch():
+                compiled = self._jit[grid](*arguments, **options, enable_fp_fusion=False)
             constants = tuple(options[name] for name in self._constants)
             self._compiled[form] = compiled, constants
             return

@@ -33,7 +33,7 @@ from tersor.sites.embeddings.torchrec.route import (
     pooled_routes,
     sequence_routes,
 )
-from tersor.sites.embeddings.warmup import compile_kernels
+from tersor.warm_up import compile_lists
 
 _POOLED: Final = "POOLED_EMBEDDINGS_ALL_TO_ALL"
 _SEQUENCE: Final = "SEQUENCE_EMBEDDINGS_ALL_TO_ALL"
@@ -194,7 +194,7 @@ class TorchRecCodecs(dict[str, Any]):
         for place, each in zip(places, blocks, strict=True):
             place.check(len(each))
         formats = self._formats(self._plan, self._backward)
-        compile_kernels(formats, self._dtype, self._device)
+        compile_lists(formats, self._dtype, self._device)
         terms = {
             "tables": self.tables, "sharding": blocks, **self._plan.terms(),
             "backward": self._backward, "dtype": self._dtype,

@@ -1,0 +1,233 @@
+"""Kernels compiled ahead of time, by running them on small tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Final
+
+import torch
+
+from tersor.codecs.auto import Auto, fast_codecs
+from tersor.codecs.codec import Codec
+from tersor.codecs.registry import check_is_codec, create, get
+from tersor.codecs.rows import Rows
+from tersor.container import decode_batch, encode_batch
+from tersor.errors import BackendUnavailableError, SpecError
+from tersor.kernels.runtime.compile_notice import compile_seconds
+from tersor.types import Bound, TensorInfo
+
+_FIXED_SIZE: Final = ("half", "bf16", "fp8", "group8", "group4")
+_BOUNDS: Final = (
+    Bound.absolute(0.05), Bound.relative(0.01), Bound.absolute(1e-4), Bound.relative(1e-5),
+)  # fmt: skip
+"""Of each kind one that gives few codes, and one that gives more than fused kernels know."""
+
+_ALPHABET_BOUNDS: Final = tuple(Bound.absolute(4 / 2 ** (k / 2)) for k in range(10, 27))
+"""Normal numbers then have about 2**(k / 2) codes; entropy coders have kernels for each power of two."""
+
+_NUMELS: Final = tuple(
+    whole - less for whole, less in product((2048, 3 * 2048, 16 * 2048), (0, 1, 128, 129, 512, 513))
+)
+"""Triton compiles anew where a number is 1 or a multiple of 16, and where an address is one of 16 bytes. Those of
+values, of groups of 128 and of tiles of 2048 are so here, each for itself. Tensors of up to 8192 values count as
+small (``kernels/batch/gpu/flat_short.py``)."""
+
+_WIDTH: Final = 16
+_ROW_WIDTHS: Final = (16, 32, 64, 128)
+"""Those of rows that ``rows`` is compiled for: its kernels have the width, rounded up to a power of two, as a constant."""
+
+_NUM_ROWS: Final = 2048
+_NUM_DISTINCT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class WarmedUp:
+    """What compiling the kernels of a codec for a dtype took.
+
+    Attributes:
+        codec: id of the codec.
+        dtype: of the tensors.
+        compile_s: seconds of compiling; 0 if all kernels were compiled already, in this process or on disk.
+        again_s: seconds of compiling when the same tensors were encoded and decoded again, which must be 0.
+    """
+
+    codec: str
+    dtype: torch.dtype
+    compile_s: float
+    again_s: float
+
+
+def warmup(
+    codecs: Sequence[str | Codec] | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    device: str | torch.device = "cpu",
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[WarmedUp]:
+    """Compile the kernels of codecs ahead of their first use, or load them from the cache on disk.
+
+    Small tensors are encoded and decoded on ``device``: one at a time and in lists, under absolute and
+    relative bounds, with and without outliers, at addresses that are multiples of 16 bytes and others; by
+    ``rows`` in rows of 16, 32, 64 and 128 values. The compiled kernels stay on disk, so that later processes
+    load them. On CUDA ``rows`` is compiled anew for other widths and for tables of few rows, and the second pass
+    of ``ans`` and ``rows``, over what their fused kernels cannot code, for some sizes.
+
+    Args:
+        codecs: ids, taken with the options of ``create(id, device=device)``, or codec objects; by default
+            ``auto``, what it chooses from on this device, and the codecs of fixed size.
+        dtypes: by default float32, on CUDA also bfloat16.
+        device: where the kernels run.
+        progress: called with (pairs done, all pairs, codec and dtype that come now).
+
+    Returns:
+        One entry per codec and dtype.
+
+    Raises:
+        UnknownCodecError: there is no such codec.
+        SpecError: a codec does not take a dtype, or there is no such device.
+        BackendUnavailableError: torch finds no CUDA device, or a codec needs a package that is missing.
+
+    Example:
+        >>> [one.again_s for one in warmup(["raw"], [torch.float32])]
+        [0.0]
+    """
+    where = _checked_device(device)
+    names = default_codecs(where) if codecs is None else codecs
+    wanted = default_dtypes(where) if dtypes is None else dtypes
+    if not names or not wanted:
+        raise SpecError("name at least one codec and one dtype")
+    pairs = [(_specs(name, where), dtype) for name, dtype in product(names, wanted)]
+    for (first, *_), dtype in pairs:
+        first.check_supported(dtype)
+    found = []
+    for done, (specs, dtype) in enumerate(pairs):
+        codec_id = specs[0].codec_id
+        if progress is not None:
+            progress(done, len(pairs), f"{codec_id}, {str(dtype).removeprefix('torch.')}")
+        first_s, again_s = (_compile_seconds(specs, dtype, where) for _ in range(2))
+        found.append(WarmedUp(codec_id, dtype, first_s, again_s))
+    return found
+
+
+def default_codecs(device: torch.device) -> tuple[str, ...]:
+    """Return the ids of the codecs that are fast on ``device``."""
+    chosen_from = tuple(codec_id for codec_id in fast_codecs(device) if codec_id != "raw")
+    return (*chosen_from, "auto", *_FIXED_SIZE)
+
+
+def default_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
+    """Return the dtypes that are usual on ``device``."""
+    return (torch.float32, torch.bfloat16) if device.type == "cuda" else (torch.float32,)
+
+
+def compile_lists(
+    codecs: Iterable[Codec], dtype: torch.dtype, device: torch.device, width: int = _WIDTH
+) -> None:
+    """Encode and decode lists of made-up rows of ``width`` values with each codec, as an exchange would.
+
+    Otherwise the first steps of a training would be seconds long, on all ranks: those that compile
+    and those that wait for them.
+    """
+    for codec in dict.fromkeys(codecs):
+        for tensors in _lists(dtype, device, width):
+            used, infos = [codec] * len(tensors), [TensorInfo.of(x) for x in tensors]
+            batch = encode_batch(tensors, used)
+            decode_batch(batch, infos, used)
+            decode_batch(batch.trimmed(), infos, used)
+
+
+def _checked_device(device: str | torch.device) -> torch.device:
+    try:
+        where = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise SpecError(f"device must be 'cpu' or 'cuda', not {device!r}") from error
+    if where.type not in ("cpu", "cuda"):
+        raise SpecError(f"device must be 'cpu' or 'cuda', not {str(where)!r}")
+    if where.type == "cuda" and not torch.cuda.is_available():
+        raise BackendUnavailableError("torch finds no CUDA device here; warm up device 'cpu'")
+    if where.type == "cuda" and (where.index or 0) >= torch.cuda.device_count():
+        raise SpecError(
+            f"there is no {where}; torch finds {torch.cuda.device_count()} CUDA devices"
+        )
+    return where
+
+
+def _specs(codec: str | Codec, device: torch.device) -> list[Codec]:
+    """Return a codec object as it is, and one of a name for each kind of bound."""
+    if not isinstance(codec, str):
+        check_is_codec(codec)
+        return [codec]
+    if not get(codec).takes_bound():
+        return [create(codec, device=device)]
+    return [create(codec, device=device, bound=bound) for bound in _BOUNDS]
+
+
+def _compile_seconds(specs: Sequence[Codec], dtype: torch.dtype, device: torch.device) -> float:
+    """Run what the codecs run; return the seconds of compiling."""
+    before_s = compile_seconds()
+    for spec in specs:
+        candidates = _written_by(spec, dtype, device)
+        for codec, x in product(dict.fromkeys((spec, *candidates)), _tensors(dtype, device)):
+            codec.unpack(codec.pack(x))
+        compile_lists(candidates, dtype, device)
+        by_row = [codec for codec in candidates if isinstance(codec, Rows)]
+        for width in _ROW_WIDTHS:
+            compile_lists(by_row, dtype, device, width)
+    table = _noise(_NUM_ROWS, _WIDTH).to(device=device, dtype=dtype)
+    for codec, bound in product(_written_by(specs[0], dtype, device), _ALPHABET_BOUNDS):
+        if codec.takes_bound():
+            finer = replace(codec, bound=bound)  # type: ignore[call-arg]
+            for x in (table, table.view(-1)[:-1]):
+                finer.unpack(finer.pack(x))
+    return compile_seconds() - before_s
+
+
+def _written_by(codec: Codec, dtype: torch.dtype, device: torch.device) -> list[Codec]:
+    """Return the codecs that ``auto`` tries on tensors of three axes, and any other codec itself."""
+    if not isinstance(codec, Auto):
+        return [codec]
+    return codec.candidates(torch.zeros(2, 2, 2, dtype=dtype, device=device))
+
+
+def _tensors(dtype: torch.dtype, device: torch.device) -> Iterator[torch.Tensor]:
+    """Yield single tensors: of all sizes, axes and addresses that kernels distinguish, and with outliers."""
+    flat = _noise(max(_NUMELS)).to(device=device, dtype=dtype)
+    for numel in (*_NUMELS, 128, 127, 1):
+        yield flat[:numel]
+    for numel in (2048, max(_NUMELS)):
+        yield flat[1:numel]
+        yield flat[:numel].view(-1, _WIDTH)
+        yield flat[:numel].view(16, -1, _WIDTH)
+        yield _with_outliers(flat[:numel])
+
+
+def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[list[torch.Tensor]]:
+    """Yield lists of rows, some of which repeat: short ones, long ones, of an odd and an even number."""
+    table = _noise(_NUM_DISTINCT, width)
+    places = torch.arange(_NUM_ROWS, device="cpu").mul(7919).remainder(_NUM_DISTINCT)
+    repeated = table[places].to(device=device, dtype=dtype)
+    distinct = _noise(_NUM_ROWS, width).to(device=device, dtype=dtype)
+    few = distinct[: _NUM_ROWS // 16]
+    shifted = few.view(-1)[1 : 1 - width].view(-1, width)
+    for large in (repeated, few):
+        # one row, one table, and a list of several take kernels of their own
+        yield [large]
+        yield [large, few, few[:1]]
+        yield [large, few, few[:1], repeated[:64]]
+        yield [large, shifted]
+        yield [_with_outliers(large), few]
+        # the second payload starts at no multiple of 16 bytes
+        yield [few.view(-1)[:100], large]
+
+
+def _noise(*shape: int) -> torch.Tensor:
+    """Return normal numbers on the CPU, always the same; the caller's generator stays as it is."""
+    generator = torch.Generator("cpu").manual_seed(0)
+    return torch.randn(shape, generator=generator, device="cpu")
+
+
+def _with_outliers(x: torch.Tensor) -> torch.Tensor:
+    spoilt = x.clone()
+    spoilt.view(-1)[::1000] = torch.inf
+    return spoilt
