@@ -32,7 +32,7 @@ _NUMELS: Final = tuple(
 )
 """Triton compiles anew where a number is 1 or a multiple of 16, and where an address is one of 16 bytes. Those of
 values, of groups of 128 and of tiles of 2048 are so here, each for itself. Tensors of up to 8192 values count as
-small (``kernels/batch/gpu/flat_short.py``)."""
+small (``kernels/batch/gpu/packed_short.py``)."""
 
 _WIDTH: Final = 16
 _ROW_WIDTHS: Final = (16, 32, 64, 128)
