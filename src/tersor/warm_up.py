@@ -9,7 +9,7 @@ from typing import Final
 
 import torch
 
-from tersor.codecs.auto import Auto, fast_codecs
+from tersor.codecs.auto import Auto
 from tersor.codecs.codec import Codec
 from tersor.codecs.registry import check_is_codec, create, get
 from tersor.codecs.rows import Rows
@@ -112,7 +112,9 @@ def warmup(
 
 def default_codecs(device: torch.device) -> tuple[str, ...]:
     """Return the ids of the codecs that are fast on ``device``."""
-    chosen_from = tuple(codec_id for codec_id in fast_codecs(device) if codec_id != "raw")
+    chosen_from = tuple(
+        codec_id for codec_id in Auto(bound=_BOUNDS[0]).tried_on(device) if codec_id != "raw"
+    )
     return (*chosen_from, "auto", *_FIXED_SIZE)
 
 

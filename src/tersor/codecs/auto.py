@@ -64,19 +64,26 @@ class Auto(Codec):
 
     def candidates(self, x: torch.Tensor) -> list[Codec]:
         """Return the codecs worth trying on ``x``."""
-        is_on_gpu = backend_for(x.device) == "gpu"
+        return self._tried(tuple(x.shape), x.device)
+
+    def _tried(self, shape: tuple[int, ...], device: torch.device) -> list[Codec]:
+        is_on_gpu = backend_for(device) == "gpu"
         found: list[Codec] = [Flat(bound=self.bound)]
         if is_on_gpu:
             found.append(Ans(bound=self.bound))
         else:
             found += [Flat(bound=self.bound, base=True), Huffman(bound=self.bound)]
-        for dims in range(1, min(3, x.dim()) + 1):
+        for dims in range(1, min(3, len(shape)) + 1):
             found.append(Delta(bound=self.bound, lorenzo=dims))
             if not is_on_gpu:
                 found.append(Huffman(bound=self.bound, lorenzo=dims))
-        if x.dim() >= 2 and x.shape[-1] > 1:
+        if len(shape) >= 2 and shape[-1] > 1:
             found.append(Rows(bound=self.bound, entropy="ans" if is_on_gpu else "huffman"))
         return [*found, Raw()]
+
+    def tried_on(self, device: torch.device) -> tuple[str, ...]:
+        """Return the ids of all codecs that are tried on ``device``."""
+        return tuple(dict.fromkeys(codec.codec_id for codec in self._tried((2, 2), device)))
 
     def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
         """Return the best candidate for ``x`` and a sentence that says why."""
@@ -161,12 +168,6 @@ def _fraction(codec: Codec, sample: torch.Tensor, error_bound: float) -> float:
 def _sending_s(fraction: float, nbytes: int, bandwidth_gbit_s: float) -> float:
     # an empty tensor, of which only headers are sent, counts as one byte
     return 8 * fraction * max(1, nbytes) / (bandwidth_gbit_s * 1e9)
-
-
-def fast_codecs(device: torch.device) -> tuple[str, ...]:
-    """Return the ids of the codecs that ``auto`` chooses from on ``device``."""
-    tried = Auto(bound=Bound.relative(0.01)).candidates(torch.empty(2, 2, device=device))
-    return tuple(dict.fromkeys(codec.codec_id for codec in tried))
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:
