@@ -160,6 +160,11 @@ def test_tensors_of_any_shape_predict_along_their_last_axes(dims, dtype):
     assert_same_as_codec(xs, [Bound.absolute(0.01)] * len(xs), dims)
 
 
+def test_tensors_without_values_may_have_any_shape():
+    xs = [torch.zeros(0, 2**33), torch.zeros(3, 0, 2), smooth(30, 41), torch.zeros(2**33, 0)]
+    assert_same_as_codec(xs, [Bound.absolute(0.01)] * 4, 2)
+
+
 def test_residuals_that_do_not_fit_32_bits_wrap():
     x = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(700) * (2**30 - 1)
     assert_same_as_codec([x.view(2, -1)], [Bound.absolute(0.5)], 2)

@@ -15,11 +15,16 @@ def is_flat(num_axes: int, dims: int) -> bool:
 
 
 def predicting_shape(shape: tuple[int, ...], dims: int) -> tuple[int, int, int]:
-    """Return the last three sizes of a tensor, 1 where it has no such axis; its own view if it is flat."""
+    """Return the last three sizes of a tensor with values, 1 where it has no such axis.
+
+    A tensor that is flat is one line. One without values is a single one, as its sizes may not fit 32 bits.
+    """
+    if 0 in shape:
+        return 1, 1, 1
     if is_flat(len(shape), dims):
-        return 1, 1, max(1, math.prod(shape))
+        return 1, 1, math.prod(shape)
     depth, height, width = (1, 1, *shape)[-3:]
-    return max(1, depth), max(1, height), max(1, width)
+    return depth, height, width
 
 
 def _shaped(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> tuple[torch.Tensor, int]:
