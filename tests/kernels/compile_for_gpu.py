@@ -52,6 +52,7 @@ def compile_only(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, **optio
     constants |= {name: options.pop(name) for name in kernel._constants}
     signature |= dict.fromkeys(kernel._constants, "constexpr")
     chosen = {name: value for name, value in options.items() if value is not None}
+    chosen["enable_fp_fusion"] = False
     form = (function, *map(str, (signature, constants, chosen)))
     if form not in compiled:
         compiled.add(form)
@@ -67,9 +68,11 @@ def faulty(x, size: tl.constexpr):
 
 
 BOUND = Bound.relative(0.01)
+DTYPES = (torch.float32, torch.bfloat16)
 CODECS: dict[str, Codec] = {
     "flat": registry.create("flat", bound=BOUND),
     "delta": registry.create("delta", bound=BOUND),
+    "delta-2d": registry.create("delta", bound=BOUND, lorenzo=2, block=64),
     "delta-3d": registry.create("delta", bound=BOUND, lorenzo=3),
     "ans": registry.create("ans", bound=BOUND),
     "rows": registry.create("rows", bound=BOUND, entropy="ans"),
@@ -79,8 +82,8 @@ CODECS: dict[str, Codec] = {
 
 
 def compile_codec(codec: Codec) -> None:
-    """Encode and decode a short list, and one that is not, of the dtypes that kernels differ for."""
-    for dtype in (torch.float32, torch.bfloat16):
+    """Encode and decode a short list, and one that is not."""
+    for dtype in (torch.float64, torch.float16) if codec.codec_id == "delta" else DTYPES:
         for shape, count in (((64, 64), 2), ((3, 64, 128), 2)):
             xs = [torch.zeros(shape, dtype=dtype) for _ in range(count)]
             codec.encode(xs).written()

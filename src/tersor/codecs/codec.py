@@ -65,6 +65,10 @@ class Codec(ABC):
         Args:
             xs: at least one tensor, of up to 2**30 values.
             bounds: one per tensor, in place of the codec's own.
+
+        Returns:
+            Payloads that a GPU may have measured only: ``EncodedList.written`` writes them without
+            waiting, ``settled`` into memory of their size. The tensors must not change before that.
         """
 
     @abstractmethod

@@ -27,12 +27,15 @@ class Batch:
 
     Attributes:
         buffer: uint8, laid out as ``kernels.payload.frame`` says. Encoded on a GPU it has room for the
-            largest possible payloads, and what follows the last one is not written.
+            largest possible payloads, or for what an ``expected_ratio`` says; what follows the last
+            payload is not written.
         sizes: int64 [len], bytes of each payload in ``buffer``, and on its device, because the host
             does not wait for them.
 
     Encoded on a GPU, the batch refers to the tensors until it is completed: do not change them before
-    ``completed``, ``trimmed`` or ``payloads`` where ``rows`` or ``ans`` encoded them.
+    ``completed``, ``trimmed`` or ``payloads`` where ``rows`` or ``ans`` encoded them, or with an
+    ``expected_ratio``. What these find is kept: of a batch that a CUDA graph encodes anew, they
+    return the payloads of the replay before their first call.
     """
 
     __slots__ = ("_buffer", "_parts", "_settled", "_sizes")

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import pairwise
 from numbers import Real
+from typing import Final
 
 import torch
 
@@ -31,6 +32,9 @@ from tersor.kernels.runtime.device_cache import on_device
 from tersor.raw_bytes import padded
 from tersor.types import TensorInfo, check_tensor
 
+_LEAST_RATIO: Final = 0.1
+"""Of expected ratios; less would only make room that no payload can fill."""
+
 
 def encode_batch(
     tensors: Sequence[torch.Tensor],
@@ -50,8 +54,8 @@ def encode_batch(
         tensors: on one device, of up to 2**30 values each.
         codecs: one per tensor.
         expected_ratio: original over encoded bytes. On a GPU, ``buffer`` then has room for no more, where
-            ``flat`` or ``delta`` with one set of options encodes tensors of one dtype; otherwise it has
-            room for whatever the tensors hold. Should payloads not fit, ``Batch.completed`` writes all
+            ``flat`` or ``delta`` with one set of options encodes tensors of one dtype; otherwise, and for
+            tensors of at most 8192 values with ``flat``, it has room for whatever the tensors hold. Should payloads not fit, ``Batch.completed`` writes all
             of them again to memory that holds them. It waits to find out, as does decoding; until
             then the tensors must not change.
 
@@ -94,7 +98,8 @@ def _written(
     """Return the parts with their payloads written, into less memory if there is but one."""
     nbytes = None
     if expected_ratio is not None and len(parts) == 1:
-        nbytes = math.ceil(sum(x.nbytes for x in tensors) / expected_ratio)
+        original_nbytes = sum(x.nbytes for x in tensors)
+        nbytes = math.ceil(original_nbytes / max(expected_ratio, _LEAST_RATIO))
     return [Part(places, encoded.written(nbytes)) for places, encoded in parts]
 
 

@@ -26,7 +26,7 @@ from tests.checks import assert_bits_equal, assert_rejects
 pytest.importorskip("triton")
 from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan
 from tersor.kernels.entropy.rans.gpu import encode_streams as rans_list
-from tests.kernels.batch.test_flat_gpu import changed_payloads, guarded, starts_of
+from tests.kernels.batch.test_packed_gpu import changed_payloads, guarded, starts_of
 from tests.one_by_one import decode_list, decode_one
 from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting

@@ -6,6 +6,7 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -276,3 +277,44 @@ def test_only_tiles_that_do_not_prove_that_values_vary_look_for_the_range(dims):
         0,
         0,
     ]
+
+
+@pytest.mark.parametrize("dims", [0, 1])
+@pytest.mark.parametrize("change", ["wider", "outliers"])
+def test_values_that_change_while_they_are_encoded_stay_within_their_memory(dims, change):
+    x = torch.randn(9216, generator=torch.Generator().manual_seed(2)).to(DEVICE)
+    sizes, memory, _, _ = packed.encode_packed(
+        [x], [Bound.absolute(0.1)], BitpackEncoder(), dims=dims
+    )
+    if change == "wider":
+        x.mul_(1e4)
+    else:
+        x[100:9000] = float("nan")
+    nbytes = int(sizes)
+    room = torch.full((nbytes + 4 * x.nbytes,), GUARD, dtype=torch.uint8, device=DEVICE)
+    with monkeypatched_empty(room):
+        memory.write(nbytes)
+    assert bool((room[nbytes:] == GUARD).all()), "wrote behind the payload"
+    out = torch.empty_like(x)
+    status = packed_decode.decode_packed(
+        room[:nbytes], torch.zeros(1, dtype=torch.int64, device=DEVICE), sizes, [out],
+        BitpackEncoder(), dims=dims,
+    )  # fmt: skip
+    assert status.tolist() == [1] or change == "outliers"
+
+
+@contextmanager
+def monkeypatched_empty(room: Tensor) -> Iterator[None]:
+    """Let the next allocation of uint8 be the start of ``room``."""
+    original = torch.empty
+
+    def empty(size, *args, **options):
+        if options.get("dtype") == torch.uint8:
+            return room[:size]
+        return original(size, *args, **options)
+
+    torch.empty = empty
+    try:
+        yield
+    finally:
+        torch.empty = original

@@ -64,4 +64,5 @@ def test_only_what_leaves_a_node_is_on_its_link(num_ranks, per_node):
     # headers and acknowledgements are within a tenth of the bytes
     assert planned.far_nbytes <= on_link < 1.1 * planned.far_nbytes
     near_nbytes = per_node * planned.near_nbytes
-    assert near_nbytes <= on_loopback < 1.1 * near_nbytes + 100_000
+    # a busy machine sends some of it again within a node (1.28 times seen); were it counted twice, it would be 2
+    assert near_nbytes <= on_loopback < 1.5 * near_nbytes + 100_000

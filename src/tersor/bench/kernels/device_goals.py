@@ -75,8 +75,9 @@ def _at(book: RowLookup, codec: str, bound: float) -> list[ResultRow]:
 def _group_goals(book: RowLookup) -> list[Goal]:
     """Judge inputs as large as the copy they are compared with; below, launches would count."""
     large = [r for r in book.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
-    encode = [(r.moved_gbps(r.encode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]
-    decode = [(r.moved_gbps(r.decode_s) / r.ceiling_gbps, r) for r in large if r.ceiling_gbps]
+    timed = [(r, lead, r.ceiling_gbps) for r, lead in _with_lead(large)]
+    encode = [(r.moved_gbps(lead.encode_s) / most, r) for r, lead, most in timed if most]
+    decode = [(r.moved_gbps(lead.decode_s) / most, r) for r, lead, most in timed if most]
     name = "group4 with Hadamard {} at 0.85 of the copy ceiling, by bytes moved"
     return [
         worst(name.format("encodes"), _MIN_SHARE, encode),

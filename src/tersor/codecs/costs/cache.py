@@ -62,7 +62,9 @@ class CostCache:
             return _parsed(json.loads(path.read_bytes()), device)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, SpecError) as error:
+        except (
+            OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, SpecError,
+        ) as error:  # fmt: skip
             _log.warning("the costs in %s cannot be used (%s)", path, error)
             return None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, Literal, Self
@@ -39,7 +39,8 @@ class CodecCost:
             value = getattr(self, field.name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             is_speed = field.name.endswith("gb_s")
-            if not is_number or not 0 <= value < math.inf or (is_speed and value == 0):
+            # a whole number that no float can hold is not finite
+            if not is_number or not 0 <= value <= sys.float_info.max or (is_speed and value == 0):
                 raise SpecError(
                     f"{field.name} of a cost must be a finite time or speed, not {value!r}"
                 )

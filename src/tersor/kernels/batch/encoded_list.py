@@ -149,8 +149,16 @@ class EncodedList:
         return list(used.split_with_sizes(lengths)[::2])
 
     def frame(self) -> torch.Tensor:
-        """Return the payloads in one buffer, laid out as ``payload.frame`` says."""
-        return cast("torch.Tensor", self.buffer) if self.parts is None else pack_frame(self.parts)
+        """Return the payloads in one buffer, laid out as ``payload.frame`` says.
+
+        Raises:
+            SpecError: they are not written yet.
+        """
+        if self.parts is not None:
+            return pack_frame(self.parts)
+        if self.buffer is None:
+            raise SpecError("the payloads are not written yet; call written, or settled to wait")
+        return self.buffer
 
 
 def finish_decoding(undecoded: Undecoded | None, payloads: Sequence[torch.Tensor]) -> None:

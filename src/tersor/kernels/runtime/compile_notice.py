@@ -7,6 +7,7 @@ compiled kernel from the cache on disk is not to compile it.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,30 +34,45 @@ class _Compilations:
     def begin(self) -> None:
         with self._lock:
             self._num_running += 1
-            if self._num_running == 1:
-                self._begin_s = time.perf_counter()
-                self._announce()
-
-    def _announce(self) -> None:
-        self._called = list(self.callbacks)
-        for callback in self._called:
-            callback(True)
-        if not self._called and not self._is_logged:
-            self._is_logged = True
-            logging.getLogger("tersor").warning(COMPILING)
+            if self._num_running > 1:
+                return
+            self._begin_s = time.perf_counter()
+            called = self._called = list(self.callbacks)
+            is_logged = not called and not self._is_logged
+            self._is_logged |= is_logged
+        # without the lock: a callback, or a handler of the log, may itself compile something
+        try:
+            for callback in called:
+                callback(True)
+            if is_logged:
+                logging.getLogger("tersor").warning(COMPILING)
+        except BaseException:
+            # a compilation that does not begin is never ended
+            self.end()
+            raise
 
     def end(self) -> None:
         with self._lock:
             self._num_running -= 1
-            if self._num_running == 0:
-                self.spent_s += time.perf_counter() - self._begin_s
-                # not those of blocks that were opened meanwhile: they know of no begin
-                for callback in self._called:
-                    if callback in self.callbacks:
-                        callback(False)
+            if self._num_running > 0:
+                return
+            self.spent_s += time.perf_counter() - self._begin_s
+            # not those of blocks that were opened meanwhile: they know of no begin
+            called = [callback for callback in self._called if callback in self.callbacks]
+            self._called = []
+        for callback in called:
+            callback(False)
+
+    def forget(self) -> None:
+        """Forget the compilations of other threads, which a forked child does not have."""
+        self._lock = Lock()
+        self._num_running = 0
+        self._called = []
 
 
 _compilations: Final = _Compilations()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_compilations.forget)
 
 
 def compilation_begins() -> None:

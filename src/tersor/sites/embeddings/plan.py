@@ -17,6 +17,7 @@ from tersor.codecs.bounded import BoundedCodec
 from tersor.codecs.codec import Codec
 from tersor.codecs.costs import Costs, costs_on
 from tersor.errors import SpecError
+from tersor.kernels.runtime.op import backend_for
 from tersor.policy import Choice, Decay, choose, estimate
 from tersor.sites.embeddings.bounds import AdaptiveBounds
 from tersor.sites.embeddings.classes import ClassBounds
@@ -182,7 +183,7 @@ def make_plan(
         bandwidth_gbit_s = 8 * bandwidth_gbps
         _warn_of_gigabytes(bandwidth_gbit_s, stacklevel=3)
     gbit_s = DEFAULT_GBIT_S if bandwidth_gbit_s is None else bandwidth_gbit_s
-    has_costs = codec == "auto" and device.type == "cuda"
+    has_costs = codec == "auto" and backend_for(device) == "gpu"
     costs = costs_on(device) if has_costs else None
     return CodecPlan(made, policy, bandwidth_gbit_s=gbit_s, costs=costs)
 

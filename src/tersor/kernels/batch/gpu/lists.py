@@ -245,11 +245,7 @@ def _composed(
 def _placed(encoded: EncodedList) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return where payloads lie: a buffer, and on the device their offsets from it and their sizes."""
     if isinstance(encoded.sizes, torch.Tensor):
-        return (
-            cast("torch.Tensor", encoded.buffer),
-            cast("torch.Tensor", encoded.offsets),
-            encoded.sizes,
-        )
+        return encoded.frame(), cast("torch.Tensor", encoded.offsets), encoded.sizes
     payloads = encoded.payloads()
     # not simply the first: an empty payload has no address
     origin = max(payloads, key=torch.Tensor.numel)

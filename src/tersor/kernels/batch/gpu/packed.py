@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import torch
 import triton
@@ -150,8 +150,8 @@ def _write_kernel(
                     fields = predicted_fields(
                         address, base, count, shape, grid, own, TYPE, DIMS
                     )  # fmt: skip
-                before = tile_end(ends, tile) - origin
-                put_tile(body, count, tile - first, last - first, before, fields, BLOCK)
+                before, end = tile_end(ends, tile) - origin, tile_end(ends, tile + 1) - origin
+                put_tile(body, count, tile - first, last - first, before, end, fields, BLOCK)
 
 
 @triton.jit
@@ -329,11 +329,12 @@ def encode_packed(
             fold_ranges(
                 one.starts, tile_table(numels, RANGE_TILE, device), keys, dtype, one.aligned
             )
-        if is_small or keys is None:
+        if is_small:
             out = torch.empty(capacity, dtype=torch.uint8, device=device)
             place = one.starts, limits, fixed
             sizes = encode_small(numels, *place, dtype, one.aligned, encoder.block, out)
             return FusedList(sizes, out, keys=ranges)
+        keys = cast("torch.Tensor", keys)
         grids = grid_table(keys, limits, dtype)
         ends = _measure(one, grids, keys)
         plan, sizes = make_plan(one.tiles, ends, fixed, keys, grids, dtype)

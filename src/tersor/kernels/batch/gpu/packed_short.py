@@ -189,7 +189,8 @@ def _write_kernel(
     if tl.load(row + MODE) == CODED:
         body = payload + HEADER_NBYTES
         fields = tile_fields(address, local * TILE, count, grid, TYPE, ALIGNED)
-        put_tile(body, count, local, last, tile_end(ends, local), fields, BLOCK)
+        before, end = tile_end(ends, local), tile_end(ends, local + 1)
+        put_tile(body, count, local, last, before, end, fields, BLOCK)
         if local == 0:
             close_body(body, count, last, tile_end(ends, last), BLOCK)
     if local == 0:

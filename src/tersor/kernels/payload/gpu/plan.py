@@ -121,6 +121,8 @@ def store_outliers(payload, row, address, position, special, before, TYPE: tl.co
     positions_at = HEADER_NBYTES + tl.load(row + BODY)
     chosen = special.to(tl.int64)
     rank = before + tl.cumsum(chosen, axis=0) - chosen
+    # values that have changed since they were counted must not end behind the payload
+    special &= rank < count
     positions = (payload + positions_at).to(tl.pointer_type(tl.int32))
     tl.store(positions + rank, position.to(tl.int32), mask=special)
     value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8

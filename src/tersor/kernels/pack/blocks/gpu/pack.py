@@ -54,7 +54,8 @@ def _write_kernel(
     for tile in range(begin, tl.minimum(begin + RUN, last)):
         # codes have no use for a grid
         fields = tile_fields(address, tile * TILE, count, (0.0, 0.0, 0.0), I32, ALIGNED)
-        put_tile(body, count, tile, last, tile_end(ends, tile), fields, BLOCK)
+        before, end = tile_end(ends, tile), tile_end(ends, tile + 1)
+        put_tile(body, count, tile, last, before, end, fields, BLOCK)
     if begin == 0:
         close_body(body, count, last, tile_end(ends, last), BLOCK)
 

@@ -201,7 +201,7 @@ def predicted_fields(
     tl.debug_barrier()
     for part in range(0, _TILE, part_values):
         place = part + tl.arange(0, part_values)
-        position = base.to(tl.int32) + place
+        position = (place + base).to(tl.int32)
         residuals, _, _ = residual_codes(address, position, limit, shape, grid, TYPE, DIMS)
         tl.store(scratch + place, residuals)
     tl.debug_barrier()
@@ -224,7 +224,7 @@ def _measure_parts(
     largest = tl.full([part_values], _SMALLEST_CODE, tl.int32)
     limit = limit.to(tl.int32)
     for part in range(0, _TILE, part_values):
-        position = base.to(tl.int32) + part + tl.arange(0, part_values)
+        position = (tl.arange(0, part_values) + part + base).to(tl.int32)
         residuals, codes, holds = residual_codes(address, position, limit, shape, grid, TYPE, DIMS)
         blocks = tl.reshape(zigzag(residuals), [part_values // BLOCK, BLOCK])
         num_words += tl.sum(bit_length(tl.reduce(blocks, 1, _either)), axis=0) * (BLOCK // 32)
@@ -247,7 +247,7 @@ def measure_tile(
         The words that their fields take; how many outliers they have; True only if two of them are finite and
         differ.
     """
-    is_fast: tl.constexpr = (DIMS == 0) & (TYPE != F64) & (TYPE != I32)
+    is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32) & (DIMS == 0)
     if is_fast:
         fields, is_right = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
         num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)

@@ -37,10 +37,11 @@ def unzigzag(fields):
 
 
 @triton.jit
-def put_tile(body, count, local, num_tiles, before, fields, BLOCK: tl.constexpr):
+def put_tile(body, count, local, num_tiles, before, end, fields, BLOCK: tl.constexpr):
     """Put offset, widths and words of tile ``local`` into a packed body of ``count`` codes.
 
-    ``before`` is the number of words of the tiles before it.
+    The tiles before it take ``before`` words, and ``end`` with it, as they were measured. Where its values
+    have changed since, its words could end behind the payload: widths that readers refuse take their place.
     """
     blocks: tl.constexpr = TILE // BLOCK
     widths_start, words_start = starts_of(count, num_tiles, BLOCK)
@@ -48,7 +49,12 @@ def put_tile(body, count, local, num_tiles, before, fields, BLOCK: tl.constexpr)
     num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
     words = (body + words_start).to(tl.pointer_type(tl.uint32)) + before
     widths = body + widths_start + local * blocks
-    pack_fields(fields, lane_widths(fields, BLOCK), words, widths, num_blocks, BLOCK)
+    width = lane_widths(fields, BLOCK)
+    if tl.sum(width, axis=0) == end - before:
+        pack_fields(fields, width, words, widths, num_blocks, BLOCK)
+    else:
+        b = tl.arange(0, blocks)
+        tl.store(widths + b, tl.full([blocks], 255, tl.uint8), mask=b < num_blocks)
 
 
 @triton.jit
