@@ -172,6 +172,11 @@ def test_wrong_use_is_one_sentence_before_anything_runs(arguments, error, words)
         tersor.warmup(*arguments)
 
 
+def test_one_name_in_place_of_a_list_is_refused() -> None:
+    with pytest.raises(tersor.SpecError, match=r"^give a list of codecs, as in \['raw'\]$"):
+        tersor.warmup("raw")
+
+
 def test_a_device_that_torch_does_not_find_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(tersor.BackendUnavailableError, match="finds no CUDA device"):

@@ -92,6 +92,8 @@ def warmup(
         >>> [one.again_s for one in warmup(["raw"], [torch.float32])]
         [0.0]
     """
+    if isinstance(codecs, str):
+        raise SpecError(f"give a list of codecs, as in [{codecs!r}]")
     where = _checked_device(device)
     names = default_codecs(where) if codecs is None else codecs
     wanted = default_dtypes(where) if dtypes is None else dtypes

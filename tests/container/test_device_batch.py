@@ -250,9 +250,10 @@ def lookups(num_tables: int = 4, num_rows: int = 64, name: str = "flat"):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [64, 256])
 @pytest.mark.parametrize("name", ENGINES)
-def test_nothing_waits_for_the_device(name):
-    xs, codecs = lookups(name=name)
+def test_nothing_waits_for_the_device(name, num_rows):
+    xs, codecs = lookups(num_rows=num_rows, name=name)
     infos, outs = infos_of(xs), [torch.empty_like(x) for x in xs]
     begin_decode_batch(encode_batch(xs, codecs), infos, codecs, outs).check()
     with errors_on_waiting():
@@ -263,9 +264,10 @@ def test_nothing_waits_for_the_device(name):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("num_rows", [64, 256])
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_captured_graph_encodes_and_decodes_new_values(name):
-    xs, codecs = lookups(name=name)
+def test_a_captured_graph_encodes_and_decodes_new_values(name, num_rows):
+    xs, codecs = lookups(num_rows=num_rows, name=name)
     infos, outs = infos_of(xs), [torch.empty_like(x) for x in xs]
 
     def step():

@@ -11,6 +11,7 @@ from tersor import Bound, create
 from tersor.codecs.costs import CodecCost, Costs, costs_on
 from tersor.codecs.costs.shipped import H200
 from tersor.errors import SpecError
+from tersor.kernels.runtime.op import use_backend
 from tersor.sites.embeddings.plan import (
     CANDIDATES,
     CodecPlan,
@@ -72,6 +73,9 @@ def test_an_exchange_on_a_gpu_has_the_costs_that_auto_has_there(monkeypatch, tmp
     assert plan_on(CUDA).costs == costs_on(CUDA) == COSTS
     assert gpu.num_measured == 1
     assert plan_on(torch.device("cpu")).costs is None
+    with use_backend("reference"):
+        # kernels of another backend have other costs
+        assert plan_on(CUDA).costs is None
     # one codec is no choice
     assert plan_on(CUDA, "rows").costs is None
     assert gpu.num_measured == 1

@@ -61,6 +61,8 @@ def test_a_name_from_a_driver_stays_in_the_folder(found):
         lambda text: text.replace('"encode_fixed_us": 183', '"encode_fixed_us": -1'),
         lambda text: text.replace(GPU, "Another GPU"),
         lambda text: "\xff\xfe",
+        lambda text: 200_000 * "[",
+        lambda text: text.replace('"encode_fixed_us": 183', '"encode_fixed_us": 1' + 400 * "0"),
     ],
 )
 def test_a_damaged_file_is_as_none_with_one_line_in_the_log(found, damage, caplog):

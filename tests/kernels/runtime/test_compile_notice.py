@@ -69,6 +69,42 @@ def test_nested_compilations_count_as_one() -> None:
     assert seen == [True, False]
 
 
+def test_a_callback_may_compile_something_itself() -> None:
+    seen = []
+
+    def callback(active: bool) -> None:
+        seen.append(active)
+        assert _fresh()(1) == 2
+
+    with on_compile(callback):
+        compilation_begins()
+    # what the callback compiles at the beginning is part of the same pause
+    assert seen == [True]
+
+
+def test_a_callback_that_fails_does_not_silence_the_next_compilation() -> None:
+    def failing(active: bool) -> None:
+        raise OSError(f"closed: {active}")
+
+    with on_compile(failing), pytest.raises(OSError, match="closed"):
+        compilation_begins()
+    seen = []
+    with on_compile(seen.append):
+        compilation_begins()
+        compilation_ends()
+    assert seen == [True, False]
+
+
+def test_a_forked_child_forgets_the_compilations_of_other_threads() -> None:
+    compilation_begins()
+    compile_notice._compilations.forget()
+    seen = []
+    with on_compile(seen.append):
+        compilation_begins()
+        compilation_ends()
+    assert seen == [True, False]
+
+
 def test_a_failed_compilation_ends_too() -> None:
     @numba.njit
     def wrong(x):
