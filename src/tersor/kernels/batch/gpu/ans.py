@@ -19,8 +19,6 @@ from tersor.division import ceil_div
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import (
     HEAD_NBYTES,
-    LARGEST_CODE,
-    SMALLEST_CODE,
     Quantized,
     decide_alphabets,
     plan_payloads,
@@ -47,9 +45,11 @@ from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
 from tersor.kernels.quantize.gpu.values import (
+    LARGEST_CODE,
     LEAST_SHIFTED,
     MOST_SHIFTED,
     SHIFT,
+    SMALLEST_CODE,
     load_values,
     quantize_values,
     shifted_codes,

@@ -14,13 +14,13 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
-from tersor.kernels.batch.gpu.ans_plan import HEAD_NBYTES, LARGEST_CODE
+from tersor.kernels.batch.gpu.ans_plan import HEAD_NBYTES
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.gpu.open import copy_values, open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
-from tersor.kernels.quantize.gpu.values import as_compute, store_values
+from tersor.kernels.quantize.gpu.values import LARGEST_CODE, as_compute, store_values
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel

@@ -16,6 +16,7 @@ from tersor.kernels.entropy.symbols import body as symbols_body
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.payload.gpu.plan import NUM_FIELDS, decide, put_plan
 from tersor.kernels.quantize.gpu.finite_range import load_range
+from tersor.kernels.quantize.gpu.values import LARGEST_CODE, SMALLEST_CODE
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
@@ -24,8 +25,6 @@ _TILES_PER_STEP: Final = 2048
 """Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
 _NARROW = tl.constexpr(NARROW)
 HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
-LARGEST_CODE = tl.constexpr((1 << 31) - 1)
-SMALLEST_CODE = tl.constexpr(-(1 << 31))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ SHIFT = tl.constexpr(0x4B400000)
 """The bits of the magic number of float32: what the bits of a sum with it are above the code."""
 LEAST_SHIFTED = tl.constexpr(0x4B400000 - F32_LIMITS.radius)
 MOST_SHIFTED = tl.constexpr(0x4B400000 + F32_LIMITS.radius)
+LARGEST_CODE, SMALLEST_CODE = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
+"""What the smallest and the largest of no codes are."""
 _TWO_23, _TWO_23_BITS = tl.constexpr(2.0**23), tl.constexpr(0x4B000000)
 
 

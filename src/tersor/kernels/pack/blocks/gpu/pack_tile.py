@@ -10,12 +10,18 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.predict.gpu import residual_codes
-from tersor.kernels.quantize.gpu.values import load_values, quantize_fields, quantize_values
+from tersor.kernels.quantize.gpu.values import (
+    LARGEST_CODE,
+    SMALLEST_CODE,
+    load_values,
+    quantize_fields,
+    quantize_values,
+)
+from tersor.kernels.quantize.grid import TILE as _TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, I32
 
 _LANES = tl.constexpr(32)
-_TILE = tl.constexpr(1024)
-_LARGEST_CODE, _SMALLEST_CODE = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
+_TILE = tl.constexpr(_TILE_VALUES)
 _LARGEST_FAST = tl.constexpr((1 << 22) - 1)
 """The largest field that ``quantize_fields`` gets right."""
 
@@ -220,8 +226,8 @@ def _measure_parts(
     part_values: tl.constexpr = 256 if DIMS < 2 else 128
     num_words = tl.full((), 0, tl.int32)
     missed = tl.zeros([part_values], dtype=tl.int32)
-    smallest = tl.full([part_values], _LARGEST_CODE, tl.int32)
-    largest = tl.full([part_values], _SMALLEST_CODE, tl.int32)
+    smallest = tl.full([part_values], LARGEST_CODE, tl.int32)
+    largest = tl.full([part_values], SMALLEST_CODE, tl.int32)
     limit = limit.to(tl.int32)
     for part in range(0, _TILE, part_values):
         position = (tl.arange(0, part_values) + part + base).to(tl.int32)
@@ -229,8 +235,8 @@ def _measure_parts(
         blocks = tl.reshape(zigzag(residuals), [part_values // BLOCK, BLOCK])
         num_words += tl.sum(bit_length(tl.reduce(blocks, 1, _either)), axis=0) * (BLOCK // 32)
         is_coded = holds & (position < limit)
-        smallest = tl.minimum(smallest, tl.where(is_coded, codes, _LARGEST_CODE))
-        largest = tl.maximum(largest, tl.where(is_coded, codes, _SMALLEST_CODE))
+        smallest = tl.minimum(smallest, tl.where(is_coded, codes, LARGEST_CODE))
+        largest = tl.maximum(largest, tl.where(is_coded, codes, SMALLEST_CODE))
         missed += (~holds).to(tl.int32)
     differs = tl.min(smallest, axis=0) < tl.max(largest, axis=0)
     return num_words, tl.sum(missed, axis=0), differs
