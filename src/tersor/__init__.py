@@ -32,6 +32,7 @@ from tersor.errors import (
 )
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.runtime.op import use_backend
+from tersor.kernels.runtime.replay import graph_replay_nbytes, set_graph_replay
 from tersor.ops import GraphCodec
 from tersor.types import Bound, TensorInfo
 from tersor.warm_up import WarmedUp, warmup
@@ -63,10 +64,12 @@ __all__ = [
     "decompress",
     "dumps",
     "encode_batch",
+    "graph_replay_nbytes",
     "load",
     "loads",
     "register",
     "save",
+    "set_graph_replay",
     "use_backend",
     "warmup",
 ]

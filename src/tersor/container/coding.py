@@ -12,13 +12,13 @@ import torch
 
 from tersor.codecs.codec import (
     Codec,
+    all_materialised,
     check_num_values,
     check_payload_size,
     check_written,
     checked_out,
     checked_payload,
     copy_if_strided,
-    materialised,
 )
 from tersor.codecs.registry import check_is_codec
 from tersor.container.batch import Batch, Part, runs_on_gpu
@@ -88,7 +88,7 @@ def _encode(xs: Sequence[torch.Tensor], codecs: Sequence[Codec], places: range) 
     parts = []
     for codec, group in _calls(codecs, xs, places):
         bounds = [codecs[k].own_bound() for k in group] if codec.takes_bound() else None
-        parts.append(Part(group, codec.encode([materialised(xs[k]) for k in group], bounds)))
+        parts.append(Part(group, codec.encode(all_materialised([xs[k] for k in group]), bounds)))
     return parts
 
 
@@ -284,8 +284,25 @@ def _calls(
     They share all options but the bound, and the dtype. On the CPU a call ends after some MiB: what
     Python does for it then runs in parallel with the kernels of another thread.
     """
+    for codec, group in _groups(codecs, tensors, places):
+        if tensors[group[0]].device.type != "cpu":
+            yield codec, group
+            continue
+        for run in split_by_nbytes(tensors, group):
+            yield codec, run
+
+
+def _groups(
+    codecs: Sequence[Codec], tensors: Sequence[torch.Tensor], places: range
+) -> list[tuple[Codec, list[int]]]:
+    """Return the places of tensors that share all options but the bound, and the dtype."""
+    # most lists have one codec and one dtype
+    if places and all(codecs[k] is codecs[places[0]] for k in places):
+        dtype = tensors[places[0]].dtype
+        if all(tensors[k].dtype is dtype for k in places):
+            return [(codecs[places[0]], list(places))]
     groups: dict[tuple[Hashable, torch.dtype], tuple[Codec, list[int]]] = {}
-    # most tensors of a list share a codec, which is asked once; held, so that ids stay their own
+    # a codec that several tensors share is asked once; held, so that ids stay their own
     held = [codecs[k] for k in places]
     known: dict[tuple[int, torch.dtype], list[int]] = {}
     for k, codec in zip(places, held, strict=True):
@@ -294,12 +311,7 @@ def _calls(
             key = (codec.batch_key(), tensors[k].dtype)
             known[kind] = groups.setdefault(key, (codec, []))[1]
         known[kind].append(k)
-    for codec, group in groups.values():
-        if tensors[group[0]].device.type != "cpu":
-            yield codec, group
-            continue
-        for run in split_by_nbytes(tensors, group):
-            yield codec, run
+    return list(groups.values())
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:

@@ -196,8 +196,11 @@ def test_what_does_not_fit_is_left_out_and_written_when_sizes_are_known(dims, mo
     (known,) = settled([listed])
     assert known.buffer.numel() == sum(sizes)
     assert_bits_equal(known.buffer[: sizes[0]], listed.buffer[: sizes[0]])
-    whole = made.memory.write(made.memory.capacity)
+    whole = made.memory.written(made.memory.capacity)
     assert_bits_equal(known.buffer, whole[: sum(sizes)])
+
+
+CPU = torch.device("cpu")
 
 
 def test_memory_for_residuals_is_a_sixteenth_of_a_large_list():
@@ -205,7 +208,7 @@ def test_memory_for_residuals_is_a_sixteenth_of_a_large_list():
         x = torch.empty(1 << 26, dtype=dtype, device="meta")
         num_tiles = x.numel() // 1024
         one = packed._List(
-            [x], torch.empty(0), True, tiles(num_tiles), tiles(num_tiles // 4), 32, 1, None
+            (x.numel(),), dtype, CPU, True, tiles(num_tiles), tiles(num_tiles // 4), 32, 1, None
         )
         count, scratch = one.writers()
         assert scratch.nbytes == 4096 * count

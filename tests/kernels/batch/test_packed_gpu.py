@@ -59,7 +59,7 @@ def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound], block: int) -> list[T
     sizes, memory, _, _ = packed.encode_packed(
         [x.to(DEVICE) for x in xs], bounds, BitpackEncoder(block=block)
     )
-    buffer = memory.write(memory.capacity) if isinstance(memory, Unwritten) else memory
+    buffer = memory.written(memory.capacity) if isinstance(memory, Unwritten) else memory
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found]
 
@@ -267,7 +267,8 @@ def test_only_tiles_that_do_not_prove_that_values_vary_look_for_the_range(dims):
     keys = torch.zeros(4, dtype=torch.int32, device=DEVICE)
     limits = packed.bound_table(((0.01, False),) * 2, DEVICE)
     grids = packed.grid_table(keys, limits, torch.float32)
-    ends = packed._measure(packed._List.of(xs, 32, dims), grids, keys).cpu()
+    starts = packed.addresses(xs, DEVICE)
+    ends = packed._measure(packed._List.of(xs, 32, dims), starts, grids, keys).cpu()
     assert keys[:2].tolist() == [0, 0]
     assert all(keys[2:].tolist())
     num_tiles = 4
@@ -293,7 +294,7 @@ def test_values_that_change_while_they_are_encoded_stay_within_their_memory(dims
     nbytes = int(sizes)
     room = torch.full((nbytes + 4 * x.nbytes,), GUARD, dtype=torch.uint8, device=DEVICE)
     with monkeypatched_empty(room):
-        memory.write(nbytes)
+        memory.written(nbytes)
     assert bool((room[nbytes:] == GUARD).all()), "wrote behind the payload"
     out = torch.empty_like(x)
     status = packed_decode.decode_packed(

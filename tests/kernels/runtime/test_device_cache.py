@@ -31,7 +31,7 @@ def cuda(monkeypatch):
     """A device with a current stream and a capture that a test sets."""
     state = SimpleNamespace(cuda_stream=1, capturing=False)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: state.capturing)
-    monkeypatch.setattr(module, "_stream_of", lambda device: state.cuda_stream)
+    monkeypatch.setattr(module, "stream_of", lambda device: state.cuda_stream)
     return state
 
 

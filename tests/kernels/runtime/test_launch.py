@@ -13,15 +13,24 @@ import triton.language as tl
 from tersor.kernels.runtime.gpu import launch as module
 from tersor.kernels.runtime.gpu.launch import Kernel
 
+STREAM = 77
+
 
 class Compiled:
-    """Remembers the launches of one compiled form."""
+    """Remembers the launches of one compiled form, directly and by Triton's own launcher."""
+
+    function, packed_metadata = "function", "metadata"
 
     def __init__(self) -> None:
         self.launches: list[Any] = []
+        self.hooked: list[Any] = []
 
     def __getitem__(self, grid: Any) -> Any:
-        return lambda *arguments: self.launches.append((grid, arguments))
+        return lambda *arguments: self.hooked.append((grid, arguments))
+
+    def run(self, x: int, y: int, z: int, stream: int, *arguments: Any) -> None:
+        assert (stream, *arguments[:5]) == (STREAM, "function", "metadata", None, None, None)
+        self.launches.append(((x, y, z), arguments[5:]))
 
 
 class Compiler:
@@ -42,6 +51,7 @@ class Compiler:
 def compiler(monkeypatch) -> Compiler:
     monkeypatch.setattr(module, "_INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(module, "raw_stream", lambda device: STREAM)
     return Compiler()
 
 
@@ -69,6 +79,16 @@ def test_a_form_is_compiled_once_and_then_launched_by_address(compiler) -> None:
     address = MEMORY[16:].data_ptr()
     # constants in the order of the parameters
     assert compiled.launches == [((3, 2, 1), (address, 48, None, (address, 5), 8, True))]
+
+
+def test_hooks_of_triton_see_every_launch(compiler, monkeypatch) -> None:
+    kernel = kernel_of(compiler)
+    kernel[(3,)](MEMORY, **OPTIONS)
+    monkeypatch.setattr(module._hooks, "launch_enter_hook", lambda metadata: None)
+    kernel[(3,)](MEMORY, **OPTIONS)
+    [(compiled, _)] = compiler.compiled
+    assert compiled.launches == []
+    assert compiled.hooked == [((3, 1, 1), (MEMORY.data_ptr(), 8, True))]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from tersor.kernels.payload.frame import pack_frame
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.grid import Range
 from tersor.kernels.quantize.range_keys import ranges_of_keys
+from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.raw_bytes import padded
 
 
@@ -33,12 +34,20 @@ class Unwritten(NamedTuple):
 
     Attributes:
         capacity: bytes that hold them, whatever the tensors are.
-        write: writes those payloads that fit into new memory of so many bytes, without waiting, and returns
-            it. It reads the tensors again.
+        xs: the tensors, which ``write`` reads again.
+        state: what is known of them, on the device.
+        write: takes ``state`` and a number of bytes; writes those payloads that fit into new memory of so
+            many bytes, without waiting, and returns it.
     """
 
     capacity: int
-    write: Callable[[int], torch.Tensor]
+    xs: Sequence[torch.Tensor]
+    state: tuple[torch.Tensor, ...]
+    write: Callable[[tuple[torch.Tensor, ...], int], torch.Tensor]
+
+    def written(self, nbytes: int) -> torch.Tensor:
+        """Return new memory of ``nbytes`` bytes with the payloads that fit."""
+        return self.write(self.state, nbytes)
 
 
 class Undecoded(NamedTuple):
@@ -123,12 +132,11 @@ class EncodedList:
         """
         if self.unwritten is None or self.buffer is not None:
             return self
-        capacity, write = self.unwritten
+        capacity = self.unwritten.capacity
         room = capacity if nbytes is None else min(capacity, nbytes)
+        buffer = self.unwritten.written(room)
         # where all fit, nothing is written again, and the tensors need not be held
-        return replace(
-            self, buffer=write(room), unwritten=None if room == capacity else self.unwritten
-        )
+        return replace(self, buffer=buffer, unwritten=None if room == capacity else self.unwritten)
 
     def payloads(self) -> list[torch.Tensor]:
         """Return the payloads of a settled list as views; copied if they fill less than half of it.
@@ -159,6 +167,17 @@ class EncodedList:
         if self.buffer is None:
             raise SpecError("the payloads are not written yet; call written, or settled to wait")
         return self.buffer
+
+    def places(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return where payloads lie: a buffer, and on the device their offsets from it and their sizes."""
+        if isinstance(self.sizes, torch.Tensor):
+            return self.frame(), cast("torch.Tensor", self.offsets), self.sizes
+        payloads = self.payloads()
+        # not simply the first: an empty payload has no address
+        origin = max(payloads, key=torch.Tensor.numel)
+        starts = [payload.data_ptr() - origin.data_ptr() for payload in payloads]
+        table = to_device_async([starts, list(self.sizes)], torch.int64, origin.device)
+        return origin, table[0], table[1]
 
 
 def finish_decoding(undecoded: Undecoded | None, payloads: Sequence[torch.Tensor]) -> None:
@@ -227,7 +246,7 @@ def _settle(
         ranges = ranges_of_keys(next(facts), dtype)
     buffer, nbytes = encoded.buffer, sum(padded(size) for size in sizes)
     if encoded.unwritten is not None and (buffer is None or nbytes > buffer.numel()):
-        buffer = encoded.unwritten.write(nbytes)
+        buffer = encoded.unwritten.written(nbytes)
     known = EncodedList(sizes, buffer, ranges=ranges)
     if again is None or not left:
         return known

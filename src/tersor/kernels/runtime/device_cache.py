@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
+from threading import local
 from typing import Any, Final, TypeVar
 
 import torch
@@ -15,11 +17,45 @@ _MAX_KEPT: Final = 512
 _T = TypeVar("_T")
 
 
-def _stream_of(device: torch.device) -> int:
+class _Substitution(local):
+    """What ``substituted`` gave this thread."""
+
+    tables: Mapping[tuple[Any, ...], Any] | None = None
+    held: list[Any] | None = None
+
+
+_substitution: Final = _Substitution()
+
+
+@contextmanager
+def substituted(tables: Mapping[tuple[Any, ...], Any]) -> Iterator[list[Any]]:
+    """Let functions that are ``cached_on_stream`` return other tables inside the block, in this thread.
+
+    Args:
+        tables: by function and arguments, as in ``{(on_device, numbers, device): table}``.
+
+    Yields:
+        A list of the tables that a CUDA graph captured in the block reads: whoever replays the graph must
+        hold them.
+    """
+    _substitution.tables, _substitution.held = tables, []
+    try:
+        yield _substitution.held
+    finally:
+        _substitution.tables = _substitution.held = None
+
+
+def stream_of(device: torch.device) -> int:
     """Return the address of the current stream of a tensor's device, without making an object of it."""
     # a user may say "cuda" and mean the current one
-    index = torch.cuda.current_device() if device == torch.device("cuda") else device.index
-    found: int = torch._C._cuda_getCurrentRawStream(index)  # noqa: SLF001 - as Triton asks
+    return raw_stream(
+        torch.cuda.current_device() if device == torch.device("cuda") else device.index
+    )
+
+
+def raw_stream(device_index: int) -> int:
+    """Return the address of the current stream of a CUDA device."""
+    found: int = torch._C._cuda_getCurrentRawStream(device_index)  # noqa: SLF001 - as Triton asks
     return found
 
 
@@ -28,7 +64,7 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
 
     On CUDA a table belongs to the stream it was made on: another stream makes its own, since it
     would not wait for the upload. A graph that is being captured takes the table of the warm-up,
-    which is then kept for good, because every replay reads it.
+    which is then kept for good, because every replay reads it; inside ``substituted`` by whoever replays it.
 
     The returned function raises ``SpecError`` if a graph is captured without a warm-up.
     """
@@ -36,20 +72,27 @@ def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
     captured: dict[tuple[Any, ...], _T] = {}
 
     def while_capturing(key: tuple[Any, ...]) -> _T:
-        if key not in captured:
-            made = [value for (_, other), value in reversed(recent.items()) if other == key]
-            if not made:
-                raise SpecError("make the same call once before capturing it in a CUDA graph")
+        if key in captured:
+            return captured[key]
+        made = [value for (_, other), value in reversed(recent.items()) if other == key]
+        if not made:
+            raise SpecError("make the same call once before capturing it in a CUDA graph")
+        if _substitution.held is None:
             captured[key] = made[0]
-        return captured[key]
+        else:
+            _substitution.held.append(made[0])
+        return made[0]
 
     @wraps(make)
     def found(*key: Any) -> _T:
+        if _substitution.tables and (found, *key) in _substitution.tables:
+            table: _T = _substitution.tables[found, *key]
+            return table
         stream = None
         if key[-1].type == "cuda":
             if torch.cuda.is_current_stream_capturing():
                 return while_capturing(key)
-            stream = _stream_of(key[-1])
+            stream = stream_of(key[-1])
         place = (stream, key)
         value = recent.get(place)
         if value is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,3 +26,19 @@ class FusedList(NamedTuple):
     memory: torch.Tensor | Unwritten
     needed: torch.Tensor | None = None
     keys: torch.Tensor | None = None
+
+    def tensors(self) -> tuple[torch.Tensor, ...]:
+        """Return all memory that encoding wrote; the tensors that it read are not part of it."""
+        memory = (self.memory,) if isinstance(self.memory, torch.Tensor) else self.memory.state
+        return self.sizes, *(x for x in (self.needed, self.keys) if x is not None), *memory
+
+    def copied(self, copies: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]) -> FusedList:
+        """Return the same list in other memory: copies of ``tensors``, made of ``xs``."""
+        left = list(copies)
+        sizes = left.pop(0)
+        needed = None if self.needed is None else left.pop(0)
+        keys = None if self.keys is None else left.pop(0)
+        memory: torch.Tensor | Unwritten = left[0]
+        if isinstance(self.memory, Unwritten):
+            memory = self.memory._replace(xs=xs, state=tuple(left))
+        return FusedList(sizes, memory, needed, keys)

@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
-from tersor.kernels.batch.gpu import ans, ans_decode, packed, packed_decode, rows, rows_decode
+from tersor.kernels.batch.gpu import (
+    ans,
+    ans_decode,
+    packed,
+    packed_decode,
+    replay,
+    rows,
+    rows_decode,
+)
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.fused_list import FusedList
@@ -29,7 +37,6 @@ from tersor.kernels.batch.pipeline import (
 from tersor.kernels.group import layout as group_layout
 from tersor.kernels.group.cast import layout as cast_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
-from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.types import Bound
 
 
@@ -72,8 +79,8 @@ def encode_streams(
     def encode_one(k: int) -> torch.Tensor:
         return compose.encode_streams([xs[k]], [bounds[k]], pipeline).payloads()[0]
 
-    made = fused.encode(xs, bounds, pipeline.encoder, with_ranges=with_ranges)
-    return _unsettled(made, encode_one)
+    encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
+    return _unsettled(replay.encode((pipeline, with_ranges), xs, bounds, encode), encode_one)
 
 
 def decode_streams(
@@ -91,8 +98,12 @@ def decode_streams(
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
     if fused is None or fused.decode is None:
         return _composed(outs, encoded, decode_one)
-    status = fused.decode(*_placed(encoded), outs, pipeline.encoder, status=encoded.status)
-    return Undecoded(status, decode_one)
+    decode = fused.decode
+
+    def run(*places: torch.Tensor, status: torch.Tensor | None) -> torch.Tensor:
+        return decode(*places, outs, pipeline.encoder, status=status)
+
+    return Undecoded(replay.decode((decode_streams, pipeline), outs, encoded, run), decode_one)
 
 
 def encode_row_lists(
@@ -108,7 +119,9 @@ def encode_row_lists(
     def encode_one(k: int) -> torch.Tensor:
         return compose.encode_row_lists([xs[k]], [bounds[k]], pipeline).payloads()[0]
 
-    return _unsettled(rows.encode_rows_list([as_rows(x) for x in xs], bounds), encode_one)
+    matrices = [as_rows(x) for x in xs]
+    encode = partial(rows.encode_rows_list, matrices, bounds)
+    return _unsettled(replay.encode(pipeline, matrices, bounds, encode), encode_one)
 
 
 def decode_row_lists(
@@ -121,8 +134,20 @@ def decode_row_lists(
 
     if pipeline.encoder != "ans":
         return _composed(outs, encoded, decode_one)
-    found = rows_decode.decode_rows_list(*_placed(encoded), [as_rows(out) for out in outs])
-    return Undecoded(found, decode_one)
+    matrices = [as_rows(out) for out in outs]
+
+    def run(
+        buffer: torch.Tensor,
+        offsets: torch.Tensor,
+        sizes: torch.Tensor,
+        status: torch.Tensor | None,
+    ) -> torch.Tensor:
+        del status
+        return rows_decode.decode_rows_list(buffer, offsets, sizes, matrices)
+
+    return Undecoded(
+        replay.decode((decode_row_lists, pipeline), matrices, encoded, run), decode_one
+    )
 
 
 def encode_groups(
@@ -217,7 +242,7 @@ def _decode_fixed(
         return _composed(outs, encoded, decode_one)
     if is_known and list(encoded.sizes) != [nbytes(out.numel()) for out in outs]:
         return _composed(outs, encoded, decode_one)
-    found = fused(*_placed(encoded), outs, pipeline, encoded.status)
+    found = fused(*encoded.places(), outs, pipeline, encoded.status)
     return None if is_known else Undecoded(found, decode_one)
 
 
@@ -240,15 +265,3 @@ def _composed(
     for k, payload in enumerate(encoded.payloads()):
         decode_one(k, payload)
     return None
-
-
-def _placed(encoded: EncodedList) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return where payloads lie: a buffer, and on the device their offsets from it and their sizes."""
-    if isinstance(encoded.sizes, torch.Tensor):
-        return encoded.frame(), cast("torch.Tensor", encoded.offsets), encoded.sizes
-    payloads = encoded.payloads()
-    # not simply the first: an empty payload has no address
-    origin = max(payloads, key=torch.Tensor.numel)
-    starts = [payload.data_ptr() - origin.data_ptr() for payload in payloads]
-    table = to_device_async([starts, list(encoded.sizes)], torch.int64, origin.device)
-    return origin, table[0], table[1]

@@ -198,12 +198,13 @@ def _shape_table(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> t
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """Tensors of one dtype and device, and what kernels are told of them.
+    """What kernels are told of tensors of one dtype and device, but for their addresses.
 
     Attributes:
-        xs: held until their payloads are written, as kernels know only their addresses.
-        starts: those addresses.
-        aligned: whether all are multiples of 16.
+        numels: values of each.
+        dtype: of all.
+        device: of all.
+        aligned: whether all addresses are multiples of 16.
         tiles: of 1024 values.
         runs: of as many tiles as a program takes one after the other.
         block: codes per block.
@@ -211,8 +212,9 @@ class _List:
         shapes: ``_shape_table``, if more than one axis predicts.
     """
 
-    xs: Sequence[torch.Tensor]
-    starts: torch.Tensor
+    numels: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
     aligned: bool
     tiles: TileTable
     runs: TileTable
@@ -228,18 +230,13 @@ class _List:
         if dims > 1:
             shapes = _shape_table(tuple(predicting_shape(tuple(x.shape), dims) for x in xs), device)
         tiles, runs = (tile_table(numels, n * TILE_VALUES, device) for n in (1, PACK_RUN))
-        return cls(xs, addresses(xs, device), are_aligned(xs), tiles, runs, block, dims, shapes)
-
-    @property
-    def numels(self) -> tuple[int, ...]:
-        """Values of each tensor."""
-        return tuple(x.numel() for x in self.xs)
+        return cls(numels, xs[0].dtype, device, are_aligned(xs), tiles, runs, block, dims, shapes)
 
     @property
     def constants(self) -> dict[str, Any]:
         """The compile-time constants of the kernels that make fields."""
         return {
-            "TYPE": TYPES[self.xs[0].dtype], "ALIGNED": self.aligned, "BLOCK": self.block,
+            "TYPE": TYPES[self.dtype], "ALIGNED": self.aligned, "BLOCK": self.block,
             "RUN": PACK_RUN, "DIMS": self.dims, "num_warps": 1,
         }  # fmt: skip
 
@@ -247,44 +244,40 @@ class _List:
         """Return how many programs write tiles, and memory for the residuals of each that predicts."""
         if self.dims == 0:
             return self.runs.num_tiles, None
-        most = self.tiles.num_tiles * self.xs[0].itemsize // (4 * _RESIDUALS_SHARE)
+        most = self.tiles.num_tiles * self.dtype.itemsize // (4 * _RESIDUALS_SHARE)
         count = min(self.runs.num_tiles, _MAX_PROGRAMS, max(most, _MIN_PROGRAMS))
-        return count, torch.empty(count * TILE_VALUES, dtype=torch.int32, device=self.starts.device)
+        return count, torch.empty(count * TILE_VALUES, dtype=torch.int32, device=self.device)
 
+    def write(self, state: tuple[torch.Tensor, ...], nbytes: int) -> torch.Tensor:
+        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it.
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A list whose payloads are decided: grids, the running sums that ``make_plan`` takes, and its plan."""
-
-    list: _List
-    grids: torch.Tensor
-    ends: torch.Tensor
-    plan: torch.Tensor
-
-    def write(self, nbytes: int) -> torch.Tensor:
-        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
-        one, tiles, runs = self.list, self.list.tiles, self.list.runs
-        out = torch.empty(nbytes, dtype=torch.uint8, device=one.starts.device)
+        ``state`` is what ``encode_packed`` found: addresses, grids, the running sums that ``make_plan`` takes,
+        and its plan.
+        """
+        starts, grids, ends, plan = state
+        tiles, runs = self.tiles, self.runs
+        out = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         with torch.cuda.device_of(out):
-            num_programs, scratch = one.writers()
+            num_programs, scratch = self.writers()
             _write_kernel[(num_programs,)](
-                one.starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners,
-                self.grids, one.shapes, scratch, self.ends, self.plan, runs.num_tiles, out, nbytes,
-                **one.constants,
+                starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids,
+                self.shapes, scratch, ends, plan, runs.num_tiles, out, nbytes, **self.constants,
             )  # fmt: skip
-            _finish_kernel[(len(one.xs), programs_per_tensor(one.numels, TILE_VALUES, 1))](
-                one.starts, tiles.counts, tiles.first_tiles, self.grids, self.ends, self.plan,
-                tiles.num_tiles, out, nbytes, TYPE=one.constants["TYPE"], BLOCK=one.block, num_warps=1,
+            _finish_kernel[(len(self.numels), programs_per_tensor(self.numels, TILE_VALUES, 1))](
+                starts, tiles.counts, tiles.first_tiles, grids, ends, plan, tiles.num_tiles, out,
+                nbytes, TYPE=self.constants["TYPE"], BLOCK=self.block, num_warps=1,
             )  # fmt: skip
         return out
 
 
-def _measure(one: _List, grids: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+def _measure(
+    one: _List, starts: torch.Tensor, grids: torch.Tensor, keys: torch.Tensor
+) -> torch.Tensor:
     """Return running sums for ``make_plan``; fold the ranges of tensors that may not vary into ``keys``."""
     tiles, runs = one.tiles, one.runs
-    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=one.starts.device)
+    stats = torch.empty(3 * tiles.num_tiles, dtype=torch.int64, device=one.device)
     _measure_kernel[(runs.num_tiles,)](
-        one.starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
+        starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
         one.shapes, stats, tiles.num_tiles, **one.constants,
     )  # fmt: skip
     return torch.cumsum(stats, 0, out=stats)
@@ -319,24 +312,22 @@ def encode_packed(
         dims == 0 and are_small(numels),
         any(b.kind == "relative" for b in bounds),
     )
-    one = _List.of(xs, encoder.block, dims)
+    one, starts = _List.of(xs, encoder.block, dims), addresses(xs, device)
     keys = None
     if not is_small or (with_ranges and is_relative):
         keys = torch.zeros(2 * len(xs), dtype=key_dtype(dtype), device=device)
     ranges = keys if is_relative else None
     with torch.cuda.device_of(xs[0]):
         if is_relative and keys is not None:
-            fold_ranges(
-                one.starts, tile_table(numels, RANGE_TILE, device), keys, dtype, one.aligned
-            )
+            fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, one.aligned)
         if is_small:
             out = torch.empty(capacity, dtype=torch.uint8, device=device)
-            place = one.starts, limits, fixed
+            place = starts, limits, fixed
             sizes = encode_small(numels, *place, dtype, one.aligned, encoder.block, out)
             return FusedList(sizes, out, keys=ranges)
         keys = cast("torch.Tensor", keys)
         grids = grid_table(keys, limits, dtype)
-        ends = _measure(one, grids, keys)
+        ends = _measure(one, starts, grids, keys)
         plan, sizes = make_plan(one.tiles, ends, fixed, keys, grids, dtype)
-    write = _Measured(one, grids, ends, plan).write
-    return FusedList(sizes, Unwritten(capacity, write), keys=ranges)
+    state = (starts, grids, ends, plan)
+    return FusedList(sizes, Unwritten(capacity, xs, state, one.write), keys=ranges)

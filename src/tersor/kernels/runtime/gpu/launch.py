@@ -15,9 +15,11 @@ from typing import Any, Final
 import torch
 import triton
 
+from tersor.kernels.runtime.device_cache import raw_stream
 from tersor.kernels.runtime.gpu.compile_events import first_launch
 
 _INTERPRETED: Final = triton.knobs.runtime.interpret
+_hooks: Final[Any] = triton.knobs.runtime
 
 
 class Kernel:
@@ -56,7 +58,8 @@ class Kernel:
         if _INTERPRETED:
             self._jit[grid](*arguments, **options)
             return
-        form = (torch.cuda.current_device(), *key)
+        device = torch.cuda.current_device()
+        form = (device, *key)
         found = self._compiled.get(form)
         if found is None:
             with first_launch():
@@ -65,12 +68,27 @@ class Kernel:
             self._compiled[form] = compiled, constants
             return
         compiled, constants = found
-        compiled[(*grid, 1, 1)[:3]](*addressed, *constants)
+        grid = (*grid, 1, 1)[:3]
+        if _has_hooks():
+            compiled[grid](*addressed, *constants)
+            return
+        # what ``compiled[grid]`` does without hooks, in 6 us instead of 10
+        compiled.run(
+            *grid, raw_stream(device), compiled.function, compiled.packed_metadata, None, None, None,
+            *addressed, *constants,
+        )  # fmt: skip
 
 
 def jit_kernel(**options: Any) -> Callable[[Callable[..., None]], Kernel]:
     """Make a ``Kernel`` of a function, with options of ``triton.jit``."""
     return partial(Kernel, **options)
+
+
+def _has_hooks() -> bool:
+    """True if a profiler, for instance, asked Triton to be called at every launch."""
+    enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
+    # chains of hooks, which may be empty; a Triton without chains has a function or None
+    return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 def _addressed(arguments: Sequence[Any], key: list[Hashable]) -> list[Any]:

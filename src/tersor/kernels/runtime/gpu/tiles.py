@@ -16,7 +16,6 @@ import triton.language as tl
 from tersor.kernels.runtime.device_cache import (
     cached_on_stream,
     copy_async,
-    on_device,
     to_device_async,
 )
 
@@ -76,7 +75,13 @@ def before_tile(ends, begin, tile):
 
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return where each tensor's values start, int64 [num_tensors]."""
-    return on_device(tuple(x.data_ptr() for x in tensors), device)
+    return address_table(tuple(x.data_ptr() for x in tensors), device)
+
+
+@cached_on_stream
+def address_table(numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return addresses as int64 [num_tensors] on the device."""
+    return to_device_async(numbers, torch.int64, device)
 
 
 @cached_on_stream
