@@ -13,7 +13,7 @@ import tersor
 from tersor.errors import SpecError
 from tersor.kernels.runtime import replay as module
 from tersor.kernels.runtime.device_cache import cached_on_stream, substituted
-from tersor.kernels.runtime.replay import Form, Replays, Varying
+from tersor.kernels.runtime.replay import Call, Form, Replays, Varying
 
 CPU = torch.device("cpu")
 
@@ -67,14 +67,13 @@ def call(
             grows[0] += 100
         return (table_of(numbers, CPU) * 2).repeat(capacity)
 
-    return replays.captured(
-        form,
-        CPU,
-        Varying(numbers, lambda: [np.array(numbers, np.int64)]),
-        lambda parts: {(table_of, numbers, CPU): parts[0]},
-        run,
-        lambda found: [found],
+    varying = Varying(numbers, lambda: [np.array(numbers, np.int64)])
+    made = Call(
+        form, CPU, varying, lambda parts: {(table_of, numbers, CPU): parts[0]}, lambda x: [x]
     )
+    found = run(())
+    replays.note(made, run)
+    return found
 
 
 def test_the_third_call_is_captured(reserved) -> None:
@@ -96,8 +95,21 @@ def test_a_replay_reads_what_was_filled_in(reserved) -> None:
     for numbers in ((7, 8), (7, 8), (9, 9)):
         replay.fill(Varying(numbers, lambda numbers=numbers: [np.array(numbers, np.int64)]))
         assert part.tolist() == list(numbers)
-    replay.launch()
-    assert Graph.made[0].num_replays == 1
+    assert Graph.made[0].num_replays == 0
+
+
+def test_what_only_the_device_knows_is_filled_in_before_every_replay(reserved) -> None:
+    replays, form = Replays(), Form()
+    for _ in range(3):
+        call(replays, form, (1, 2))
+    seen = []
+    varying = Varying((5, 6), lambda: [np.array((5, 6), np.int64)])
+    made = Call(form, CPU, varying, lambda parts: {}, list, lambda parts: seen.append(parts[0][0]))
+    assert form.replay is not None
+    for k in range(2):
+        form.replay.launch(made)
+        assert Graph.made[0].num_replays == k + 1
+    assert seen == [5, 5]
 
 
 def test_equal_numbers_are_not_uploaded_again(reserved, monkeypatch) -> None:

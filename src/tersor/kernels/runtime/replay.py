@@ -76,15 +76,17 @@ class Replay(Generic[_T]):
             part for x in self._words[:-1] for part in (x.numel(), -x.numel() % _PIECE_WORDS)
         ]
 
+    def launch(self, call: Call[_T]) -> None:
+        """Replay on the current stream with what varies in ``call``."""
+        self.fill(call.varying)
+        call.prepare(self.parts)
+        self._graph.replay()
+
     def fill(self, varying: Varying) -> None:
         """Upload what varies, if it is not there already."""
         if varying.numbers != self._numbers:
             _fill(self._table, varying)
             self._numbers = varying.numbers
-
-    def launch(self) -> None:
-        """Replay on the current stream."""
-        self._graph.replay()
 
     def copies(self) -> list[torch.Tensor]:
         """Return copies of ``written``; the last one, which may be large, has memory of its own."""
@@ -105,6 +107,27 @@ class Form:
         self.num_calls = 0
         self.is_capturable = True
         self.replay: Replay[Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[_T]):
+    """One call that may be replayed.
+
+    Attributes:
+        form: of ``Replays.form_of``.
+        device: of the call.
+        varying: what it reads that differs between calls of its form.
+        tables: gives ``substituted`` its tables, made of the parts of the table of ``varying``.
+        tensors: of what it returns: the memory that a replay writes to, and the caller copies.
+        prepare: fills those parts that only the device knows, before every replay.
+    """
+
+    form: Form
+    device: torch.device
+    varying: Varying
+    tables: Callable[[Sequence[torch.Tensor]], _Tables]
+    tensors: Callable[[_T], Sequence[torch.Tensor]]
+    prepare: Callable[[Sequence[torch.Tensor]], None] = lambda _: None
 
 
 class Replays:
@@ -152,60 +175,41 @@ class Replays:
             self._forms.move_to_end(key)
         return found
 
-    def captured(
-        self,
-        form: Form,
-        device: torch.device,
-        varying: Varying,
-        tables: Callable[[Sequence[torch.Tensor]], _Tables],
-        run: Callable[[Sequence[torch.Tensor]], _T],
-        tensors: Callable[[_T], Sequence[torch.Tensor]],
-        prepare: Callable[[Sequence[torch.Tensor]], None] = lambda _: None,
-    ) -> _T:
-        """Make a call; capture it if it is the third one of its form.
+    def note(self, call: Call[_T], run: Callable[[Sequence[torch.Tensor]], _T]) -> None:
+        """Count a call that was made; if it was the third one of its form, make it once more and capture it.
 
-        Args:
-            form: of ``form_of``; it has no graph yet.
-            device: of the call.
-            varying: what the call reads that will differ.
-            tables: gives ``substituted`` its tables, made of the parts of the table of ``varying``.
-            run: makes the call, given these parts; uploads nothing itself.
-            tensors: of what it returns: the memory that a replay writes to, and the caller copies.
-            prepare: fills those parts that only the device knows, before every replay.
+        ``run`` makes the call, given the parts of the table that it reads what varies from. It uploads nothing.
         """
+        form = call.form
         form.num_calls += 1
         is_new = form.num_calls <= _CALLS_BEFORE
         if is_new or not form.is_capturable or self._drops_left == 0:
-            return run(())
-        table = torch.empty(_num_words(varying), dtype=torch.int64, device=device)
-        _fill(table, varying)
-        parts = _parts_of(table, varying)
-        prepare(parts)
-        with substituted(tables(parts)):
+            return
+        table = torch.empty(_num_words(call.varying), dtype=torch.int64, device=call.device)
+        _fill(table, call.varying)
+        parts = _parts_of(table, call.varying)
+        call.prepare(parts)
+        with substituted(call.tables(parts)):
             # compiles what the table's own form may need, which a capture must not
             result = run(parts)
-        if sum(x.nbytes for x in tensors(result)) > _MOST_RESULT_NBYTES:
+        if sum(x.nbytes for x in call.tensors(result)) > _MOST_RESULT_NBYTES:
             form.is_capturable = False
-            return result
+            return
         with self.lock:
-            self._capture(form, device, table, parts, tables, run, tensors)
-        return result
+            self._capture(call, table, parts, run)
 
     def _capture(
         self,
-        form: Form,
-        device: torch.device,
+        call: Call[_T],
         table: torch.Tensor,
         parts: Sequence[torch.Tensor],
-        tables: Callable[[Sequence[torch.Tensor]], _Tables],
-        run: Callable[[Sequence[torch.Tensor]], Any],
-        tensors: Callable[[Any], Sequence[torch.Tensor]],
+        run: Callable[[Sequence[torch.Tensor]], _T],
     ) -> None:
-        pool, stream = self._capture_of(device)
+        pool, stream = self._capture_of(call.device)
         graph: Any = torch.cuda.CUDAGraph()
-        before_nbytes = torch.cuda.memory_reserved(device)
+        before_nbytes = torch.cuda.memory_reserved(call.device)
         try:
-            with substituted(tables(parts)) as held, torch.cuda.stream(stream):
+            with substituted(call.tables(parts)) as held, torch.cuda.stream(stream):
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
                     result = run(parts)
@@ -213,14 +217,14 @@ class Replays:
                     graph.capture_end()
         except (RuntimeError, SpecError):
             # what cannot be captured is called as before
-            form.is_capturable = False
+            call.form.is_capturable = False
             return
-        self._nbytes += max(0, torch.cuda.memory_reserved(device) - before_nbytes)
+        self._nbytes += max(0, torch.cuda.memory_reserved(call.device) - before_nbytes)
         if self._nbytes > self._max_nbytes:
             self._drop()
             self._drops_left -= 1
             return
-        form.replay = Replay(parts, result, tensors(result), table, graph, held)
+        call.form.replay = Replay(parts, result, call.tensors(result), table, graph, held)
 
     def _capture_of(self, device: torch.device) -> tuple[Any, torch.cuda.Stream]:
         """Return the memory pool and the capturing stream of the current stream.

@@ -15,18 +15,11 @@ import torch
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
-from tersor.kernels.batch.gpu import (
-    ans,
-    ans_decode,
-    packed,
-    packed_decode,
-    replay,
-    rows,
-    rows_decode,
-)
+from tersor.kernels.batch.gpu import ans, ans_decode, packed, packed_decode, rows, rows_decode
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
     GroupPipeline,
@@ -80,7 +73,12 @@ def encode_streams(
         return compose.encode_streams([xs[k]], [bounds[k]], pipeline).payloads()[0]
 
     encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
-    return _unsettled(replay.encode((pipeline, with_ranges), xs, bounds, encode), encode_one)
+    call = Encoding((pipeline, with_ranges), xs, bounds)
+    made = call.replayed()
+    if made is None:
+        made = encode()
+        call.note(encode)
+    return _unsettled(made, encode_one)
 
 
 def decode_streams(
@@ -98,12 +96,13 @@ def decode_streams(
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
     if fused is None or fused.decode is None:
         return _composed(outs, encoded, decode_one)
-    decode = fused.decode
-
-    def run(*places: torch.Tensor, status: torch.Tensor | None) -> torch.Tensor:
-        return decode(*places, outs, pipeline.encoder, status=status)
-
-    return Undecoded(replay.decode((decode_streams, pipeline), outs, encoded, run), decode_one)
+    call = Decoding((decode_streams, pipeline), outs, encoded)
+    status = call.replayed()
+    if status is None:
+        decode = partial(fused.decode, outs=outs, encoder=pipeline.encoder)
+        status = decode(*encoded.places(), status=encoded.status)
+        call.note(decode)
+    return Undecoded(status, decode_one)
 
 
 def encode_row_lists(
@@ -121,7 +120,12 @@ def encode_row_lists(
 
     matrices = [as_rows(x) for x in xs]
     encode = partial(rows.encode_rows_list, matrices, bounds)
-    return _unsettled(replay.encode(pipeline, matrices, bounds, encode), encode_one)
+    call = Encoding(pipeline, matrices, bounds)
+    made = call.replayed()
+    if made is None:
+        made = encode()
+        call.note(encode)
+    return _unsettled(made, encode_one)
 
 
 def decode_row_lists(
@@ -135,19 +139,13 @@ def decode_row_lists(
     if pipeline.encoder != "ans":
         return _composed(outs, encoded, decode_one)
     matrices = [as_rows(out) for out in outs]
-
-    def run(
-        buffer: torch.Tensor,
-        offsets: torch.Tensor,
-        sizes: torch.Tensor,
-        status: torch.Tensor | None,
-    ) -> torch.Tensor:
-        del status
-        return rows_decode.decode_rows_list(buffer, offsets, sizes, matrices)
-
-    return Undecoded(
-        replay.decode((decode_row_lists, pipeline), matrices, encoded, run), decode_one
-    )
+    call = Decoding((decode_row_lists, pipeline), matrices, encoded)
+    status = call.replayed()
+    if status is None:
+        decode = partial(rows_decode.decode_rows_list, outs=matrices)
+        status = decode(*encoded.places())
+        call.note(decode)
+    return Undecoded(status, decode_one)
 
 
 def encode_groups(

@@ -18,38 +18,55 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import address_table, bound_table
-from tersor.kernels.runtime.replay import REPLAYS, Replay, Varying
+from tersor.kernels.runtime.replay import REPLAYS, Call, Form, Replay, Varying
 from tersor.types import Bound
 
 _ALIGNMENT: Final = 16
 """Bytes; kernels are compiled for addresses that are multiples of it, and for others."""
 
 
-def encode(
-    kind: Hashable,
-    xs: Sequence[torch.Tensor],
-    bounds: Sequence[Bound],
-    run: Callable[[], FusedList],
-) -> FusedList:
-    """Return ``run()``, or a replay of it.
+class Encoding:
+    """A call of a fused encoder, which reads addresses and bounds from ``address_table`` and ``bound_table`` alone."""
 
-    Args:
-        kind: all that ``run`` depends on besides shapes, dtype, addresses and bounds of the tensors.
-        xs: contiguous, of one dtype and device.
-        bounds: one per tensor.
-        run: a fused encoder of ``xs``; it takes addresses and bounds from ``address_table`` and
-            ``bound_table`` alone.
-    """
-    device = xs[0].device
-    if device.type != "cuda":
-        return run()
-    pointers = tuple([x.data_ptr() for x in xs])
-    limits = tuple([(bound.value, bound.kind == "relative") for bound in bounds])
-    kinds = tuple([is_relative for _, is_relative in limits])
-    form = REPLAYS.form_of((kind, *_shape(xs, pointers), kinds), device)
-    if form is None:
-        return run()
+    __slots__ = ("_call", "_xs")
 
+    def __init__(self, kind: Hashable, xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> None:
+        """Describe the call.
+
+        Args:
+            kind: all that it depends on besides shapes, dtype, addresses and bounds of the tensors.
+            xs: contiguous, of one dtype and device.
+            bounds: one per tensor.
+        """
+        self._xs, self._call = xs, None
+        device = xs[0].device
+        if device.type == "cuda":
+            pointers = tuple([x.data_ptr() for x in xs])
+            limits = tuple([(bound.value, bound.kind == "relative") for bound in bounds])
+            kinds = tuple([is_relative for _, is_relative in limits])
+            form = REPLAYS.form_of((kind, *_shape(xs, pointers), kinds), device)
+            if form is not None:
+                self._call = _encoding(form, device, pointers, limits)
+
+    def replayed(self) -> FusedList | None:
+        """Return what a replay of the call encoded; None if the call is to be made."""
+        if self._call is None or self._call.form.replay is None:
+            return None
+        with REPLAYS.lock, torch.cuda.device_of(self._xs[0]):
+            replay: Replay[FusedList] = self._call.form.replay
+            replay.launch(self._call)
+            return replay.result.copied(replay.copies(), self._xs)
+
+    def note(self, run: Callable[[], FusedList]) -> None:
+        """Take note that the call was made by ``run()``, so that a later one may be replayed."""
+        if self._call is not None:
+            with torch.cuda.device_of(self._xs[0]):
+                REPLAYS.note(self._call, lambda _: run())
+
+
+def _encoding(
+    form: Form, device: torch.device, pointers: tuple[int, ...], limits: tuple[Any, ...]
+) -> Call[FusedList]:
     def parts() -> list[np.ndarray[Any, Any]]:
         return [np.array(pointers, np.int64), np.array(limits, np.float64)]
 
@@ -57,65 +74,66 @@ def encode(
         return {(address_table, pointers, device): held[0], (bound_table, limits, device): held[1]}
 
     varying = Varying((pointers, limits), parts)
-    if form.replay is None:
-        return REPLAYS.captured(form, device, varying, tables, lambda _: run(), FusedList.tensors)
-    with REPLAYS.lock, torch.cuda.device_of(xs[0]):
-        replay: Replay[FusedList] = form.replay
-        replay.fill(varying)
-        replay.launch()
-        return replay.result.copied(replay.copies(), xs)
+    return Call(form, device, varying, tables, FusedList.tensors)
 
 
-def decode(
-    kind: Hashable,
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    run: Callable[..., torch.Tensor],
-) -> torch.Tensor:
-    """Return ``run(buffer, offsets, sizes, status=status)``, or a replay of it: int32, the status of every payload.
+class Decoding:
+    """A call of a fused decoder, which reads the addresses of its outputs from ``address_table`` alone."""
 
-    Args:
-        kind: all that ``run`` depends on besides shapes, dtype and addresses.
-        outs: contiguous, of one dtype and device.
-        encoded: the payloads.
-        run: a fused decoder to ``outs``; it takes their addresses from ``address_table`` alone. Offsets
-            count from the start of the buffer; ``status`` is zeros to write to, or None.
-    """
-    device = outs[0].device
-    if device.type != "cuda":
-        return run(*encoded.places(), status=encoded.status)
-    pointers = tuple([out.data_ptr() for out in outs])
-    form = REPLAYS.form_of((kind, *_shape(outs, pointers)), device)
-    if form is None:
-        return run(*encoded.places(), status=encoded.status)
-    # a buffer at address 0: offsets from it are addresses
-    origin = torch.empty(0, dtype=torch.uint8, device=device)
+    __slots__ = ("_call", "_encoded", "_outs")
 
+    def __init__(self, kind: Hashable, outs: Sequence[torch.Tensor], encoded: EncodedList) -> None:
+        """Describe the call.
+
+        Args:
+            kind: all that it depends on besides shapes, dtype and addresses.
+            outs: contiguous, of one dtype and device.
+            encoded: the payloads.
+        """
+        self._outs, self._encoded, self._call = outs, encoded, None
+        device = outs[0].device
+        if device.type == "cuda":
+            pointers = tuple([out.data_ptr() for out in outs])
+            form = REPLAYS.form_of((kind, *_shape(outs, pointers)), device)
+            if form is not None:
+                self._call = _decoding(form, device, pointers, encoded)
+
+    def replayed(self) -> torch.Tensor | None:
+        """Return the status of every payload, int32, that a replay decoded; None if the call is to be made."""
+        if self._call is None or self._call.form.replay is None:
+            return None
+        with REPLAYS.lock, torch.cuda.device_of(self._outs[0]):
+            replay: Replay[torch.Tensor] = self._call.form.replay
+            replay.launch(self._call)
+            if self._encoded.status is None:
+                return replay.copies()[0]
+            return self._encoded.status.copy_(replay.result)
+
+    def note(self, run: Callable[..., torch.Tensor]) -> None:
+        """Take note that the call was made.
+
+        ``run(buffer, offsets, sizes)`` makes it with payloads that lie elsewhere.
+        """
+        if self._call is None:
+            return
+        # a buffer at address 0: offsets from it are addresses
+        origin = torch.empty(0, dtype=torch.uint8, device=self._call.device)
+        with torch.cuda.device_of(self._outs[0]):
+            REPLAYS.note(self._call, lambda parts: run(origin, parts[1], parts[2]))
+
+
+def _decoding(
+    form: Form, device: torch.device, pointers: tuple[int, ...], encoded: EncodedList
+) -> Call[torch.Tensor]:
     def tables(held: Sequence[torch.Tensor]) -> dict[tuple[Any, ...], torch.Tensor]:
         return {(address_table, pointers, device): held[0]}
-
-    def run_at(held: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not held:
-            return run(*encoded.places(), status=encoded.status)
-        return run(origin, held[1], held[2], status=None)
 
     def prepare(held: Sequence[torch.Tensor]) -> None:
         if not encoded.is_settled:
             _put_places(encoded, held[1], held[2])
 
     varying = _places(encoded, pointers)
-    if form.replay is None:
-        return REPLAYS.captured(
-            form, device, varying, tables, run_at, lambda status: [status], prepare
-        )
-    with REPLAYS.lock, torch.cuda.device_of(outs[0]):
-        replay: Replay[torch.Tensor] = form.replay
-        replay.fill(varying)
-        prepare(replay.parts)
-        replay.launch()
-        if encoded.status is None:
-            return replay.copies()[0]
-        return encoded.status.copy_(replay.result)
+    return Call(form, device, varying, tables, lambda status: [status], prepare)
 
 
 def _shape(tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> tuple[Hashable, ...]:
