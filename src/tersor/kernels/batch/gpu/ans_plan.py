@@ -6,6 +6,7 @@ where each payload is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,10 +22,19 @@ from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
 
+LEAST_WIDE: Final = 1 << 18
+"""Values from which on a tensor may have more than 256 codes without being left to a second pass, or to a
+second look when it is decoded: lists of smaller ones, as look-ups of 2048 rows, have no launches that
+mostly find nothing to do."""
 _TILES_PER_STEP: Final = 2048
 """Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
 _NARROW = tl.constexpr(NARROW)
 HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
+
+
+def large_tensors(numels: Sequence[int]) -> list[int]:
+    """Return which tensors are large enough to have more than 256 codes."""
+    return [k for k, numel in enumerate(numels) if numel >= LEAST_WIDE]
 
 
 @dataclass(frozen=True, slots=True)
