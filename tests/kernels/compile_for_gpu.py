@@ -68,6 +68,7 @@ def faulty(x, size: tl.constexpr):
 
 
 BOUND = Bound.relative(0.01)
+LARGE = (512, 512)
 DTYPES = (torch.float32, torch.bfloat16)
 CODECS: dict[str, Codec] = {
     "flat": registry.create("flat", bound=BOUND),
@@ -83,9 +84,9 @@ CODECS: dict[str, Codec] = {
 
 
 def compile_codec(codec: Codec) -> None:
-    """Encode and decode a short list, one that is not, and a large tensor beside a small one."""
+    """Encode and decode a short list, one that is not, and a large tensor, alone and beside a small one."""
     for dtype in (torch.float64, torch.float16) if codec.codec_id == "delta" else DTYPES:
-        for shapes in (((64, 64),) * 2, ((3, 64, 128),) * 2, ((512, 512), (64, 64))):
+        for shapes in (((64, 64),) * 2, ((3, 64, 128),) * 2, (LARGE,), (LARGE, (64, 64))):
             xs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
             codec.encode(xs).written()
             # only the device knows the sizes

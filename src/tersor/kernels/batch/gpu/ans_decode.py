@@ -20,9 +20,9 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
-from tersor.kernels.batch.gpu.ans_plan import HEAD_NBYTES, large_tensors
+from tersor.kernels.batch.gpu.ans_plan import ESCAPE_NBYTES, HEAD_NBYTES, large_tensors
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
-from tersor.kernels.entropy.symbols.alphabet import ESCAPE_NBYTES, NARROW, WIDE
+from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.payload.gpu.open import OUTLIER_LANES, copy_values, open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
@@ -36,7 +36,6 @@ from tersor.kernels.runtime.workspace import Layout
 _VALUES_PER_STORE: Final = 1024
 """Values that one step of filling a tensor writes."""
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
-_ESCAPE_NBYTES = tl.constexpr(ESCAPE_NBYTES)
 _STREAM_FIELDS: Final = ("addresses", "rooms", "coded", "alphabets", "lows", "steps")
 """What is known of a stream before it is decoded; names of ``_layout``."""
 MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
@@ -73,7 +72,7 @@ def _open_kernel(
     first = tl.load(head, mask=whole, other=0)
     second = tl.load(head + 1, mask=whole, other=0)
     low, alphabet, num_escapes = first.to(tl.int32), (first >> 32) & 0xFFFF, second & 0xFFFFFFFF
-    room = body - HEAD_NBYTES - _ESCAPE_NBYTES * num_escapes
+    room = body - HEAD_NBYTES - ESCAPE_NBYTES * num_escapes
     # what lies between and behind the numbers must be zero
     possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
     possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= LARGEST_CODE)
