@@ -11,11 +11,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from tersor import encode_batch
 from tersor.codecs.stream import Ans
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.entropy.symbols import body as symbols_body
 from tersor.kernels.payload.layout import CODED, EXACT, HEADER
 from tersor.kernels.quantize.grid import SHRINK
+from tersor.kernels.runtime.op import use_backend
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.checks import assert_bits_equal
 from tests.one_by_one import decode_one
@@ -23,7 +26,7 @@ from tests.triton_device import DEVICE, INTERPRETED, MARKS
 from tests.waiting import errors_on_waiting
 
 pytest.importorskip("triton")
-from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan, ans_wide
+from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan, ans_wide, lists
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tests.kernels.batch.test_ans_gpu import (
     _small_tiles,  # noqa: F401 - a fixture
@@ -233,6 +236,24 @@ def test_only_relative_bounds_of_256_to_4096_levels_make_large_tensors_wide():
     bounds = [*map(Bound.relative, values), Bound.absolute(1e-3), Bound.relative(1e-3)]
     numels = [LEAST_WIDE] * 7 + [LEAST_WIDE - 1]
     assert ans_wide.wide_tensors(numels, bounds) == {1, 2, 3}
+
+
+def test_a_second_pass_composes_only_what_spans_more_than_4096_codes(monkeypatch):
+    xs = [x[:LEAST_WIDE] for x in FORMS.values()]
+    expected = by_reference(xs, [HALF] * len(xs))
+    composed, compose = [], lists.compose.encode_streams
+
+    def compose_one(xs: list[Tensor], *options: object) -> EncodedList:
+        composed.extend(xs)
+        return compose(xs, *options)
+
+    monkeypatch.setattr(lists.compose, "encode_streams", compose_one)
+    codec = Ans(bound=HALF)
+    with use_backend("gpu"):
+        payloads = encode_batch([x.to(DEVICE) for x in xs], [codec] * len(xs)).payloads()
+    for one, other in zip(expected, payloads, strict=True):
+        assert_bits_equal(one, other.cpu())
+    assert len(composed) == 2
 
 
 @pytest.mark.gpu

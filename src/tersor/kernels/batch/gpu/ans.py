@@ -312,19 +312,21 @@ def encode_ans(
     bounds: Sequence[Bound],
     encoder: AnsEncoder,
     with_ranges: bool = False,
+    are_wide: bool = False,
 ) -> FusedList:
     """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
 
     The encoder has no static table. ``with_ranges`` changes nothing: the ranges of relative bounds are
     found in any case. A second pass is needed where codes span more than 256, or more than 4096 in a
-    tensor of ``wide_tensors``.
+    tensor of ``wide_tensors``; with ``are_wide`` all are taken for such tensors.
     """
     del encoder, with_ranges
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
     status = torch.empty(len(xs), dtype=torch.int32, device=device)
     with torch.cuda.device_of(xs[0]):
-        routes = routes_of(numels, wide_tensors(numels, bounds), device)
+        wide_ones = frozenset(range(len(xs))) if are_wide else wide_tensors(numels, bounds)
+        routes = routes_of(numels, wide_ones, device)
         num_wide = len(xs) - routes.num_narrow
         # what must be 0 at first, zeroed in one launch
         parts = (2 * len(xs), num_counts(routes.num_narrow, num_wide))
