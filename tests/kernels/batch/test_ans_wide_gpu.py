@@ -159,6 +159,17 @@ def test_escapes_out_of_order_or_range_are_refused(positions):
     assert status == [0, ans_decode.MALFORMED.value]
 
 
+@pytest.mark.parametrize("name", ["255 codes", "1000 codes", "narrow with escapes"])
+def test_a_body_with_bytes_behind_it_is_refused(name):
+    x = FORMS[name]
+    (payload,) = by_reference([x], [HALF])
+    longer = torch.cat([payload, torch.zeros(8, dtype=torch.uint8)])
+    longer[16:24].view(torch.int64).add_(8)
+    assert read_by_reference(longer, x) is None
+    _, status = decoded([payload, longer], [x.shape] * 2, x.dtype)
+    assert status == [0, ans_decode.MALFORMED.value]
+
+
 @pytest.fixture
 def _large_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let large tensors be coded in int16 whatever their bound is."""
