@@ -34,6 +34,7 @@ from tests.kernels.batch.test_ans_gpu import (
     decoded,
     encoded,
     read_by_reference,
+    written,
 )
 from tests.kernels.batch.test_packed_gpu import changed_payloads, starts_of
 
@@ -282,16 +283,16 @@ def test_large_tensors_have_the_bytes_of_a_cpu_without_a_wait(name, monkeypatch)
     )
     moved, out = x.to(DEVICE), torch.empty_like(x, device=DEVICE)
 
-    def step() -> tuple[FusedList, Tensor]:
+    def step() -> tuple[FusedList, Tensor, Tensor]:
         made = ans.encode_ans([moved], [codec.bound], AnsEncoder())
-        start = torch.zeros(1, dtype=torch.int64, device=DEVICE)
-        return made, ans_decode.decode_ans(made.memory, start, made.sizes, [out], AnsEncoder())
+        start, memory = torch.zeros(1, dtype=torch.int64, device=DEVICE), written(made)
+        return made, memory, ans_decode.decode_ans(memory, start, made.sizes, [out], AnsEncoder())
 
     step()
     with errors_on_waiting():
-        made, status = step()
+        made, memory, status = step()
     assert made.needed.tolist() == [0]
-    assert_bits_equal(expected, made.memory[: int(made.sizes)].cpu())
+    assert_bits_equal(expected, memory[: int(made.sizes)].cpu())
     assert status.tolist() == [0]
     assert_bits_equal(read_by(codec, expected, x), out.cpu())
 
@@ -305,16 +306,16 @@ def test_a_captured_list_follows_its_values_from_narrow_to_wide_and_back(monkeyp
     bounds = [Bound.relative(1e-3), Bound.relative(1e-3), Bound.relative(0.01), Bound.absolute(0.1)]
     outs = [torch.empty_like(x) for x in xs]
 
-    def step() -> tuple[FusedList, Tensor]:
+    def step() -> tuple[FusedList, Tensor, Tensor]:
         made = ans.encode_ans(xs, bounds, AnsEncoder())
-        rooms = (made.sizes + 7) // 8 * 8
+        rooms, memory = (made.sizes + 7) // 8 * 8, written(made)
         starts = rooms.cumsum(0) - rooms
-        return made, ans_decode.decode_ans(made.memory, starts, made.sizes, outs, AnsEncoder())
+        return made, memory, ans_decode.decode_ans(memory, starts, made.sizes, outs, AnsEncoder())
 
     step()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        made, status = step()
+        made, memory, status = step()
     for change in ("none", "escapes", "constant", "nan"):
         if change == "escapes":
             xs[0][:: 1 << 12] *= 9
@@ -329,6 +330,6 @@ def test_a_captured_list_follows_its_values_from_narrow_to_wide_and_back(monkeyp
             if made.needed[k] == 0:
                 codec = Ans(bound=bounds[k])
                 (expected,) = codec.encode([xs[k].cpu()]).payloads()
-                assert_bits_equal(expected, made.memory[start : start + sizes[k]].cpu())
+                assert_bits_equal(expected, memory[start : start + sizes[k]].cpu())
                 assert_bits_equal(read_by(codec, expected, xs[k].cpu()), outs[k].cpu())
         assert made.needed[0] == 0

@@ -8,6 +8,7 @@ that there are more codes they become int16, codes modulo 4096 (``ans_wide.py``)
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
@@ -15,17 +16,20 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import (
     ESCAPE_NBYTES,
     HEAD_NBYTES,
     Quantized,
+    WideTensors,
     decide_alphabets,
     plan_payloads,
 )
 from tersor.kernels.batch.gpu.ans_wide import Routes, choose_windows, routes_of, wide_tensors
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.entropy.rans.gpu.encode_streams import (
+    EncodedStreams,
     Streams,
     count_symbols,
     encode_streams,
@@ -40,6 +44,7 @@ from tersor.kernels.payload.gpu.plan import (
     NUM_FIELDS,
     OFFSET,
     close_payload,
+    fits,
 )
 from tersor.kernels.payload.gpu.uncoded import (
     examine_tile,
@@ -63,7 +68,13 @@ from tersor.kernels.quantize.gpu.values import (
 )
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
+from tersor.kernels.runtime.gpu.tiles import (
+    TileTable,
+    addresses,
+    are_aligned,
+    bound_table,
+    tile_table,
+)
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
 
@@ -214,42 +225,43 @@ def _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, LANES:
     return num
 
 
-@jit_kernel(do_not_specialize=["num_narrow"])
+@jit_kernel(do_not_specialize=["num_narrow", "room"])
 def _finish_kernel(
     starts, counts, first_tiles, grids, missing, plan, alphabets, lows, out, targets, streams,
-    num_narrow, num_escapes, escapes, places, TYPE: tl.constexpr, TILE: tl.constexpr,
+    num_narrow, num_escapes, escapes, places, room, TYPE: tl.constexpr, TILE: tl.constexpr,
     PART: tl.constexpr, HAS_WIDE: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
 
-    It also says where the coder's body goes.
+    It also says where the coder's body goes, which is nowhere if the payload does not fit.
     """
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
-    mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
-    count, address = tl.load(counts + k), tl.load(starts + k)
-    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
-    # running sums of the tensor's own tiles, and of nothing before them
-    finish_tiles(
-        payload, row, address, count, first - first, last - first, missing + first, 0,
-        load_grid(grids, k), TYPE, TILE, PART,
-    )  # fmt: skip
-    body = (payload + HEADER_NBYTES).to(tl.int64)
-    head = body.to(tl.pointer_type(tl.int64))
-    stream = k
-    num = tl.full((), 0, tl.int64)
-    if HAS_WIDE:
-        stream = tl.load(streams + k)
-        if mode == CODED:
+    stream = tl.load(streams + k) if HAS_WIDE else k
+    target = tl.full((), 0, tl.int64)
+    if fits(row, room):
+        mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
+        count, address = tl.load(counts + k), tl.load(starts + k)
+        first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+        # running sums of the tensor's own tiles, and of nothing before them
+        finish_tiles(
+            payload, row, address, count, first - first, last - first, missing + first, 0,
+            load_grid(grids, k), TYPE, TILE, PART,
+        )  # fmt: skip
+        body = (payload + HEADER_NBYTES).to(tl.int64)
+        head = body.to(tl.pointer_type(tl.int64))
+        num = tl.full((), 0, tl.int64)
+        if HAS_WIDE and mode == CODED:
             num = _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, 128)
+        if tl.program_id(1) == 0:
+            close_payload(payload, count, row, TYPE)
+            if mode == CODED:
+                low = tl.load(lows + stream).to(tl.int64) & 0xFFFFFFFF
+                tl.store(head, low | (tl.load(alphabets + stream).to(tl.int64) << 32))
+                tl.store(head + 1, num)
+                target = body + HEAD_NBYTES + ESCAPE_NBYTES * num
     if tl.program_id(1) == 0:
-        close_payload(payload, count, row, TYPE)
-        if mode == CODED:
-            low = tl.load(lows + stream).to(tl.int64) & 0xFFFFFFFF
-            tl.store(head, low | (tl.load(alphabets + stream).to(tl.int64) << 32))
-            tl.store(head + 1, num)
-        coded = body + HEAD_NBYTES + ESCAPE_NBYTES * num
-        tl.store(targets + stream, tl.where(mode == CODED, coded, 0))
+        tl.store(targets + stream, target)
 
 
 @lru_cache(maxsize=64)
@@ -307,6 +319,51 @@ def _quantize(
     return streams, quantized, grids
 
 
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """A list whose bodies are coded and whose payloads are decided.
+
+    Attributes:
+        xs: held until their payloads are written, as kernels know only their addresses.
+        tiles: of the list.
+        routes: likewise.
+        grids: of the tensors.
+        quantized: what is known of them.
+        streams: their symbols.
+        wide: None if all streams are of bytes.
+        encoded: the coded streams.
+        plan: of the payloads.
+    """
+
+    xs: Sequence[torch.Tensor]
+    tiles: TileTable
+    routes: Routes
+    grids: torch.Tensor
+    quantized: Quantized
+    streams: Streams
+    wide: WideTensors | None
+    encoded: EncodedStreams
+    plan: torch.Tensor
+
+    def write(self, nbytes: int) -> torch.Tensor:
+        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        device, numels = self.grids.device, tuple(x.numel() for x in self.xs)
+        quantized, tiles, wide = self.quantized, self.tiles, self.wide
+        with torch.cuda.device_of(self.grids):
+            out = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            targets = torch.empty(len(self.xs), dtype=torch.int64, device=device)
+            _finish_kernel[(len(self.xs), programs_per_tensor(numels, _TILE, 4))](
+                addresses(self.xs, device), tiles.counts, tiles.first_tiles, self.grids,
+                quantized.missing, self.plan, quantized.alphabets, quantized.lows, out, targets,
+                self.routes.streams, self.routes.num_narrow,
+                *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),
+                nbytes, TYPE=TYPES[self.xs[0].dtype], TILE=_TILE, PART=_VALUES_PER_STEP,
+                HAS_WIDE=wide is not None, num_warps=4,
+            )  # fmt: skip
+            place_streams(self.streams, self.encoded, targets)
+        return out
+
+
 def encode_ans(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
@@ -314,7 +371,7 @@ def encode_ans(
     with_ranges: bool = False,
     are_wide: bool = False,
 ) -> FusedList:
-    """Encode contiguous tensors of one dtype and device into one buffer, without waiting.
+    """Encode contiguous tensors of one dtype and device, without waiting.
 
     The encoder has no static table. ``with_ranges`` changes nothing: the ranges of relative bounds are
     found in any case. A second pass is needed where codes span more than 256, or more than 4096 in a
@@ -339,16 +396,8 @@ def encode_ans(
         encoded = encode_streams(streams, counts)
         tiles = tile_table(numels, _TILE, device)
         plan, sizes = plan_payloads(tiles, quantized, encoded.nbytes, keys, grids, dtype, wide)
-        capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
-        out = torch.empty(capacity, dtype=torch.uint8, device=device)
-        targets = torch.empty(len(xs), dtype=torch.int64, device=device)
-        _finish_kernel[(len(xs), programs_per_tensor(numels, _TILE, 4))](
-            addresses(xs, device), tiles.counts, tiles.first_tiles, grids, quantized.missing, plan,
-            quantized.alphabets, quantized.lows, out, targets, routes.streams, routes.num_narrow,
-            *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),
-            TYPE=TYPES[dtype], TILE=_TILE, PART=_VALUES_PER_STEP, HAS_WIDE=wide is not None,
-            num_warps=4,
-        )  # fmt: skip
-        place_streams(streams, encoded, targets)
     is_relative = any(b.kind == "relative" for b in bounds)
-    return FusedList(sizes, out, status, keys[: 2 * len(xs)] if is_relative else None)
+    coded = _Coded(xs, tiles, routes, grids, quantized, streams, wide, encoded, plan)
+    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
+    found = keys[: 2 * len(xs)] if is_relative else None
+    return FusedList(sizes, Unwritten(capacity, coded.write), status, found)
