@@ -21,8 +21,10 @@ from tersor.types import Bound, TensorInfo
 _FIXED_SIZE: Final = ("half", "bf16", "fp8", "group8", "group4")
 _BOUNDS: Final = (
     Bound.absolute(0.05), Bound.relative(0.01), Bound.absolute(1e-4), Bound.relative(1e-5),
+    Bound.relative(1e-3),
 )  # fmt: skip
-"""Of each kind one that gives few codes, and one that gives more than fused kernels know."""
+"""Of each kind one that gives few codes, and one that gives more than fused kernels know; and one that gives more
+codes than bytes hold."""
 
 _ALPHABET_BOUNDS: Final = tuple(Bound.absolute(4 / 2 ** (k / 2)) for k in range(10, 27))
 """Normal numbers then have about 2**(k / 2) codes; entropy coders have kernels for each power of two."""
@@ -33,6 +35,8 @@ _NUMELS: Final = tuple(
 """Triton compiles anew where a number is 1 or a multiple of 16, and where an address is one of 16 bytes. Those of
 values, of groups of 128 and of tiles of 2048 are so here, each for itself. Tensors of up to 8192 values count as
 small (``kernels/batch/gpu/packed_short.py``)."""
+_LARGE: Final = 1 << 18
+"""Values of a tensor that counts as large, and may have two kinds of alphabets (``kernels/batch/gpu/ans_plan.py``)."""
 
 _WIDTH: Final = 16
 _ROW_WIDTHS: Final = (16, 32, 64, 128)
@@ -223,6 +227,10 @@ def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[lis
         yield [_with_outliers(large), few]
         # the second payload starts at no multiple of 16 bytes
         yield [few.view(-1)[:100], large]
+    if device.type == "cuda":
+        most = _noise(_LARGE // width, width).to(device=device, dtype=dtype)
+        yield [most]
+        yield [most, few]
 
 
 def _noise(*shape: int) -> torch.Tensor:

@@ -387,7 +387,7 @@ def test_a_buffer_is_as_small_as_the_expected_ratio_says():
     assert not completed.may_overflow
 
 
-@pytest.mark.parametrize("name", ["flat", "delta"])
+@pytest.mark.parametrize("name", ["flat", "delta", "ans"])
 def test_payloads_that_do_not_fit_are_written_again_and_decoded(name):
     tensors, _ = gradients(scale=1000.0)
     codecs = [create(name, bound=Bound.absolute(0.1))] * 3

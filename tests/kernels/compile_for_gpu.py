@@ -68,6 +68,7 @@ def faulty(x, size: tl.constexpr):
 
 
 BOUND = Bound.relative(0.01)
+LARGE = (512, 512)
 DTYPES = (torch.float32, torch.bfloat16)
 CODECS: dict[str, Codec] = {
     "flat": registry.create("flat", bound=BOUND),
@@ -75,6 +76,7 @@ CODECS: dict[str, Codec] = {
     "delta-2d": registry.create("delta", bound=BOUND, lorenzo=2, block=64),
     "delta-3d": registry.create("delta", bound=BOUND, lorenzo=3),
     "ans": registry.create("ans", bound=BOUND),
+    "ans-wide": registry.create("ans", bound=Bound.relative(0.001)),
     "rows": registry.create("rows", bound=BOUND, entropy="ans"),
     "group4": registry.create("group4"),
     "fp8": registry.create("fp8"),
@@ -82,13 +84,13 @@ CODECS: dict[str, Codec] = {
 
 
 def compile_codec(codec: Codec) -> None:
-    """Encode and decode a short list, and one that is not."""
+    """Encode and decode a short list, one that is not, and a large tensor, alone and beside a small one."""
     for dtype in (torch.float64, torch.float16) if codec.codec_id == "delta" else DTYPES:
-        for shape, count in (((64, 64), 2), ((3, 64, 128), 2)):
-            xs = [torch.zeros(shape, dtype=dtype) for _ in range(count)]
+        for shapes in (((64, 64),) * 2, ((3, 64, 128),) * 2, (LARGE,), (LARGE, (64, 64))):
+            xs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
             codec.encode(xs).written()
             # only the device knows the sizes
-            numbers = torch.zeros(count, dtype=torch.int64)
+            numbers = torch.zeros(len(xs), dtype=torch.int64)
             memory = torch.zeros(4096, dtype=torch.uint8)
             codec.decode(EncodedList(numbers, memory, offsets=numbers), xs)
 

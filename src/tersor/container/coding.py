@@ -47,15 +47,17 @@ def encode_batch(
     On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, ``ans`` with
     prediction, ``flat`` with bases, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a
     CUDA graph after it was made once with the same tensors. What a fused kernel cannot code (outliers and
-    wide alphabets of ``rows``, wide alphabets of ``ans``) is stored exactly in ``buffer``;
-    ``Batch.trimmed`` and ``Batch.payloads`` wait, and encode it in a second pass.
+    more than 256 codes of ``rows``; more than 256 codes of ``ans``, or 4096 in tensors of at least 2**18 values
+    with a relative bound between 1/8192 and 1/512) is stored exactly in ``buffer``; ``Batch.trimmed`` and
+    ``Batch.payloads`` wait, and encode it in a second pass.
 
     Args:
         tensors: on one device, of up to 2**30 values each.
         codecs: one per tensor.
         expected_ratio: original over encoded bytes. On a GPU, ``buffer`` then has room for no more, where
-            ``flat`` or ``delta`` with one set of options encodes tensors of one dtype; otherwise, and for
-            tensors of at most 8192 values with ``flat``, it has room for whatever the tensors hold. Should payloads not fit, ``Batch.completed`` writes all
+            ``flat``, ``delta`` or ``ans`` with one set of options encodes tensors of one dtype; otherwise, and for
+            tensors of at most 8192 values with ``flat``, it has room for whatever the tensors hold, as in calls on up to 32 MiB that are
+            replayed (``set_graph_replay``). Should payloads not fit, ``Batch.completed`` writes all
             of them again to memory that holds them. It waits to find out, as does decoding; until
             then the tensors must not change.
 

@@ -6,6 +6,8 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from unittest import mock
 
 import pytest
 import torch
@@ -19,12 +21,14 @@ from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize import Grid
 from tersor.kernels.quantize import reference as quantize
 from tersor.kernels.runtime.op import use_backend
+from tersor.raw_bytes import padded
 from tersor.types import FLOAT_DTYPES, Bound
 from tests import data
 from tests.checks import assert_bits_equal, assert_rejects
 
 pytest.importorskip("triton")
 from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan
+from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.entropy.rans.gpu import encode_streams as rans_list
 from tests.kernels.batch.test_packed_gpu import changed_payloads, guarded, starts_of
 from tests.one_by_one import decode_list, decode_one
@@ -60,9 +64,15 @@ def inputs(dtype: torch.dtype) -> list[Tensor]:
     return [*xs, noise.to(dtype), noise.mul(1e30).to(dtype), torch.full((1 << 22,), 2.5).to(dtype)]
 
 
+def written(made: FusedList) -> Tensor:
+    """Write all payloads, whatever their sizes are."""
+    return made.memory.written(made.memory.capacity)
+
+
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads, on the CPU, and the states."""
-    sizes, buffer, status, _ = ans.encode_ans([x.to(DEVICE) for x in xs], bounds, AnsEncoder())
+    made = ans.encode_ans([x.to(DEVICE) for x in xs], bounds, AnsEncoder())
+    sizes, buffer, status = made.sizes, written(made), made.needed
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 
@@ -214,13 +224,12 @@ def wide_and_escaping() -> list[Tensor]:
     return [narrow, wide, narrow * 2, escaping, narrow * 3]
 
 
-def test_payloads_of_a_form_that_lists_do_not_know_are_left_to_others():
+def test_wide_payloads_of_small_tensors_are_left_to_others():
     xs = wide_and_escaping()
     payloads = by_reference(xs, [Bound.absolute(0.5)] * 5)
     values, status = decoded(payloads, [x.shape for x in xs], torch.float32)
-    unknown = ans_decode.UNKNOWN.value
-    assert status == [0, unknown, 0, unknown, 0]
-    for k in (0, 2, 4):
+    assert status == [0, ans_decode.UNKNOWN.value, 0, 0, 0]
+    for k in (0, 2, 3, 4):
         assert_bits_equal(read_by_reference(payloads[k], xs[k]), values[k])
 
 
@@ -241,6 +250,29 @@ def test_the_codec_writes_and_reads_the_same_bytes_for_lists_as_for_single_tenso
         assert_bits_equal(read_by_reference(payload, x), out.cpu())
 
 
+@pytest.mark.parametrize("missing", [1, 8, 400])
+def test_payloads_that_do_not_fit_their_memory_are_not_written(missing):
+    xs = [
+        torch.arange(-40.0, 40.0),
+        torch.full((90,), 2.5),
+        torch.randn(90) * 1e30,
+        torch.arange(50.0),
+    ]
+    made = ans.encode_ans([x.to(DEVICE) for x in xs], [Bound.absolute(0.4)] * 4, AnsEncoder())
+    sizes = made.sizes.tolist()
+    whole, room = written(made), sum(map(padded, sizes)) - missing
+    guarded_empty = partial(torch.full, fill_value=GUARD)
+    with mock.patch.object(torch, "empty", lambda n, **how: guarded_empty((n,), **how)):
+        found = made.memory.written(room)
+    assert found.numel() == room
+    for start, size in zip(starts_of(sizes), sizes, strict=True):
+        stop = start + padded(size)
+        if stop <= room:
+            assert_bits_equal(whole[start:stop], found[start:stop])
+        else:
+            assert bool((found[start:] == GUARD).all())
+
+
 @pytest.mark.gpu
 def test_lists_are_encoded_and_decoded_without_waiting():
     xs = [torch.randn(5000, device=DEVICE), torch.randn(70_000, device=DEVICE)]
@@ -248,9 +280,10 @@ def test_lists_are_encoded_and_decoded_without_waiting():
     outs = [torch.empty_like(x) for x in xs]
 
     def step() -> Tensor:
-        sizes, buffer, _, _ = ans.encode_ans(xs, bounds, AnsEncoder())
-        rooms = (sizes + 7) // 8 * 8
-        return ans_decode.decode_ans(buffer, rooms.cumsum(0) - rooms, sizes, outs, AnsEncoder())
+        made = ans.encode_ans(xs, bounds, AnsEncoder())
+        rooms = (made.sizes + 7) // 8 * 8
+        starts = rooms.cumsum(0) - rooms
+        return ans_decode.decode_ans(written(made), starts, made.sizes, outs, AnsEncoder())
 
     step()
     with errors_on_waiting():

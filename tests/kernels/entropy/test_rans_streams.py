@@ -114,13 +114,16 @@ class Mixed:
             torch.tensor([s.alphabet for s in self.streams], dtype=torch.int32, device=DEVICE),
             torch.tensor([s.rotation for s in self.streams], dtype=torch.int32, device=DEVICE),
             len(self.narrow),
+            max([0, *(start + s.capacity for start, s in zip(starts, self.narrow, strict=False))]),
         )
 
 
 def counted(streams: rans_list.Streams) -> Tensor:
-    """Return zeroed memory for the counts of the symbols."""
+    """Count the symbols."""
     num = num_counts(streams.num_narrow, streams.num_wide)
-    return torch.zeros(num, dtype=torch.int64, device=DEVICE)
+    counts = torch.zeros(num, dtype=torch.int64, device=DEVICE)
+    rans_list.count_symbols(streams, counts)
+    return counts
 
 
 def guarded(sizes: Sequence[int]) -> tuple[Tensor, list[int]]:

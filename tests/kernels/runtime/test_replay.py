@@ -136,7 +136,7 @@ def test_copies_are_apart_from_what_a_replay_writes(reserved) -> None:
 
 
 def test_a_large_result_is_not_captured(reserved, monkeypatch) -> None:
-    monkeypatch.setattr(module, "_MOST_RESULT_NBYTES", 16 * 10)
+    monkeypatch.setattr(module, "MOST_RESULT_NBYTES", 16 * 10)
     replays, form = Replays(), Form()
     for _ in range(5):
         call(replays, form, (1, 2), capacity=11)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 
@@ -35,15 +35,15 @@ class Unwritten(NamedTuple):
     Attributes:
         capacity: bytes that hold them, whatever the tensors are.
         xs: the tensors, which ``write`` reads again.
-        state: what is known of them, on the device.
+        state: what is known of them, on the device; None if that cannot be moved.
         write: takes ``state`` and a number of bytes; writes those payloads that fit into new memory of so
             many bytes, without waiting, and returns it.
     """
 
     capacity: int
     xs: Sequence[torch.Tensor]
-    state: tuple[torch.Tensor, ...]
-    write: Callable[[tuple[torch.Tensor, ...], int], torch.Tensor]
+    state: tuple[torch.Tensor, ...] | None
+    write: Callable[[Any, int], torch.Tensor]
 
     def written(self, nbytes: int) -> torch.Tensor:
         """Return new memory of ``nbytes`` bytes with the payloads that fit."""

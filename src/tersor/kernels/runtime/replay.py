@@ -23,7 +23,7 @@ from tersor.kernels.runtime.device_cache import stream_of, substituted
 _CALLS_BEFORE: Final = 2
 """Calls of a form that are made as they are: most forms do not come a third time."""
 _MAX_FORMS: Final = 256
-_MOST_RESULT_NBYTES: Final = 32 * 2**20
+MOST_RESULT_NBYTES: Final = 32 * 2**20
 """Of what a call returns. Copying more takes a device longer than launching takes a host."""
 _DEFAULT_MAX_NBYTES: Final = 512 * 2**20
 _MAX_DROPS: Final = 8
@@ -118,7 +118,8 @@ class Call(Generic[_T]):
         device: of the call.
         varying: what it reads that differs between calls of its form.
         tables: gives ``substituted`` its tables, made of the parts of the table of ``varying``.
-        tensors: of what it returns: the memory that a replay writes to, and the caller copies.
+        tensors: of what it returns: the memory that a replay writes to, and the caller copies; None if it
+            cannot be copied.
         prepare: fills those parts that only the device knows, before every replay.
     """
 
@@ -126,7 +127,7 @@ class Call(Generic[_T]):
     device: torch.device
     varying: Varying
     tables: Callable[[Sequence[torch.Tensor]], _Tables]
-    tensors: Callable[[_T], Sequence[torch.Tensor]]
+    tensors: Callable[[_T], Sequence[torch.Tensor] | None]
     prepare: Callable[[Sequence[torch.Tensor]], None] = lambda _: None
 
 
@@ -192,7 +193,8 @@ class Replays:
         with substituted(call.tables(parts)):
             # compiles what the table's own form may need, which a capture must not
             result = run(parts)
-        if sum(x.nbytes for x in call.tensors(result)) > _MOST_RESULT_NBYTES:
+        written = call.tensors(result)
+        if written is None or sum(x.nbytes for x in written) > MOST_RESULT_NBYTES:
             form.is_capturable = False
             return
         with self.lock:
@@ -224,7 +226,8 @@ class Replays:
             self._drop()
             self._drops_left -= 1
             return
-        call.form.replay = Replay(parts, result, call.tensors(result), table, graph, held)
+        written = call.tensors(result) or ()
+        call.form.replay = Replay(parts, result, written, table, graph, held)
 
     def _capture_of(self, device: torch.device) -> tuple[Any, torch.cuda.Stream]:
         """Return the memory pool and the capturing stream of the current stream.

@@ -1,42 +1,63 @@
 """Decoding of the payloads of ``ans`` of a list of tensors in Triton, without a wait.
 
 The coder's symbols become values as they are decoded; tensors that are not coded are filled after
-that. What the bytes say is checked before it is relied on.
+that, and escaped codes and outliers written over what was decoded in their places. What the bytes say
+is checked before it is relied on.
+
+Only the device knows which alphabets are wide. A tensor large enough to have one has two streams, one
+of each kind, and the payload decides which of them has symbols.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import torch
+import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
-from tersor.kernels.batch.gpu.ans_plan import HEAD_NBYTES
+from tersor.kernels.batch.gpu.ans_plan import ESCAPE_NBYTES, HEAD_NBYTES, large_tensors
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
-from tersor.kernels.entropy.symbols.alphabet import NARROW
-from tersor.kernels.payload.gpu.open import copy_values, open_payload, put_outliers
+from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
+from tersor.kernels.payload.gpu.open import OUTLIER_LANES, copy_values, open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
 from tersor.kernels.quantize.gpu.values import LARGEST_CODE, as_compute, store_values
-from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.device_cache import cached_on_stream, on_device, to_device_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses
+from tersor.kernels.runtime.workspace import Layout
 
 _VALUES_PER_STORE: Final = 1024
 """Values that one step of filling a tensor writes."""
-_NARROW = tl.constexpr(NARROW)
+_NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
+_STREAM_FIELDS: Final = ("addresses", "rooms", "coded", "alphabets", "lows", "steps")
+"""What is known of a stream before it is decoded; names of ``_layout``."""
 MALFORMED, UNKNOWN = tl.constexpr(1), tl.constexpr(2)
 """States of a payload that was not decoded: wrong, or of a form that this module does not know."""
 
 
+@triton.jit
+def _store_stream(k, inside, address, room, count, alphabet, low, step, streams):
+    """Say what the coder is to decode as stream ``k``."""
+    addresses, rooms, coded, alphabets, lows, steps = streams
+    tl.store(addresses + k, address, mask=inside)
+    tl.store(rooms + k, room, mask=inside)
+    tl.store(coded + k, count, mask=inside)
+    tl.store(alphabets + k, alphabet, mask=inside)
+    tl.store(lows + k, low, mask=inside)
+    tl.store(steps + k, step, mask=inside)
+
+
 @jit_kernel(do_not_specialize=["buffer", "num_tensors"])
 def _open_kernel(
-    buffer, offsets, sizes, counts, num_tensors, bodies, rooms, coded, alphabets, lows, steps,
-    status, TYPE: tl.constexpr, LANES: tl.constexpr,
+    buffer, offsets, sizes, counts, num_tensors, streams, wide_streams, states, status,
+    TYPE: tl.constexpr, LANES: tl.constexpr, HAS_WIDE: tl.constexpr,
 ):  # fmt: skip
     """One program opens ``LANES`` payloads and says what the coder is to decode."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -50,28 +71,64 @@ def _open_kernel(
     whole = is_coded & (body >= HEAD_NBYTES)
     first = tl.load(head, mask=whole, other=0)
     second = tl.load(head + 1, mask=whole, other=0)
-    low, alphabet = first.to(tl.int32), (first >> 32) & 0xFFFF
+    low, alphabet, num_escapes = first.to(tl.int32), (first >> 32) & 0xFFFF, second & 0xFFFFFFFF
+    room = body - HEAD_NBYTES - ESCAPE_NBYTES * num_escapes
     # what lies between and behind the numbers must be zero
     possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
     possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= LARGEST_CODE)
-    is_known = (alphabet <= _NARROW) & ((second & 0xFFFFFFFF) == 0)
+    possible = possible & (alphabet <= _WIDE) & (num_escapes <= count) & (room >= 0)
+    is_narrow = alphabet <= _NARROW
+    address = (head + 2 + num_escapes).to(tl.int64)
+    alphabet = alphabet.to(tl.int32)
+    narrow_count = tl.where(possible & is_narrow, count, 0)
+    _store_stream(k, inside, address, room, narrow_count, alphabet, low, number, streams)
+    is_known = is_narrow
+    if HAS_WIDE:
+        stream = tl.load(wide_streams + k, mask=inside, other=0)
+        can_be_wide = inside & (stream > 0)
+        is_known = is_known | can_be_wide
+        wide_count = tl.where(possible & ~is_narrow, count, 0)
+        _store_stream(
+            stream, can_be_wide, address, room, wide_count, alphabet, low, number, streams
+        )
+        tl.store(states + k, 0, mask=inside)
+        tl.store(states + stream, 0, mask=can_be_wide)
     state = tl.where(is_known, 0, UNKNOWN)
     state = tl.where(possible, state, tl.where(good & (mode != CODED), 0, MALFORMED))
-    tl.store(bodies + k, (head + 2).to(tl.int64), mask=inside)
-    tl.store(rooms + k, body - HEAD_NBYTES, mask=inside)
-    tl.store(coded + k, tl.where(possible & is_known, count, 0), mask=inside)
-    tl.store(alphabets + k, alphabet.to(tl.int32), mask=inside)
-    tl.store(lows + k, low, mask=inside)
-    tl.store(steps + k, number, mask=inside)
     tl.store(status + k, state, mask=inside)
+
+
+@triton.jit
+def _put_escapes(head, count, address, step, status, TYPE: tl.constexpr, LANES: tl.constexpr):
+    """Write every so many runs of escaped codes, as values, over what was decoded in their places."""
+    num_escapes = tl.load(head + 1) & 0xFFFFFFFF
+    positions = (head + 2).to(tl.pointer_type(tl.uint32))
+    codes = positions.to(tl.pointer_type(tl.int32)) + num_escapes
+    for start in range(tl.program_id(1) * LANES, num_escapes, tl.num_programs(1) * LANES):
+        i = start + tl.arange(0, LANES)
+        inside = i < num_escapes
+        position = tl.load(positions + i, mask=inside, other=0).to(tl.int64)
+        previous = tl.load(positions + i - 1, mask=inside & (i > 0), other=0).to(tl.int64)
+        wrong = inside & ((position >= count) | ((position <= previous) & (i > 0)))
+        if tl.max(wrong.to(tl.int32), axis=0) > 0:
+            tl.atomic_or(status, MALFORMED)
+        values = tl.load(codes + i, mask=inside, other=0).to(step.dtype) * step
+        position = tl.where(inside & ~wrong, position, count)
+        store_values(address, position, values, count, TYPE, False, False)
+
+
+@triton.jit
+def _is_whole(k, coded, rooms, nbytes):
+    """Say whether stream ``k`` has no symbols, or the coder read all of its body."""
+    return (tl.load(coded + k) == 0) | (tl.load(nbytes + k) == tl.load(rooms + k))
 
 
 @jit_kernel(do_not_specialize=["buffer"])
 def _fill_kernel(
-    buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, status, TYPE: tl.constexpr,
-    PART: tl.constexpr,
+    buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, wide_streams, states, status,
+    TYPE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) writes every p-th part of tensor k if it is not coded.
+    """Program (k, p) writes every p-th part of tensor k if it is not coded, or of its escapes.
 
     The first checks that the coder read all of its body.
     """
@@ -89,9 +146,44 @@ def _fill_kernel(
         body = (payload + HEADER_NBYTES).to(tl.int64)
         for start in range(begin, count, stride):
             copy_values(body, address, start, tl.minimum(start + PART, count), TYPE)
-    is_whole = (tl.load(coded + k) == 0) | (tl.load(nbytes + k) == tl.load(rooms + k))
-    if (tl.program_id(1) == 0) & (is_whole == 0):
-        tl.atomic_or(status + k, MALFORMED)
+    elif tl.load(status + k) == 0:
+        head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
+        step = as_compute(number, TYPE)
+        _put_escapes(head, count, address, step, status + k, TYPE, OUTLIER_LANES)
+    if tl.program_id(1) == 0:
+        is_good = _is_whole(k, coded, rooms, nbytes)
+        if HAS_WIDE:
+            is_good = is_good & (tl.load(states + k) == 0)
+            stream = tl.load(wide_streams + k)
+            if stream > 0:
+                is_good = is_good & _is_whole(stream, coded, rooms, nbytes)
+                is_good = is_good & (tl.load(states + stream) == 0)
+        if not is_good:
+            tl.atomic_or(status + k, MALFORMED)
+
+
+@cached_on_stream
+def _wide_streams(numels: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return the wide stream of each large tensor, int32, behind those of bytes; 0 for the others."""
+    streams = [0] * len(numels)
+    for stream, k in enumerate(large_tensors(numels), len(numels)):
+        streams[k] = stream
+    return to_device_async(streams, torch.int32, device)
+
+
+@lru_cache(maxsize=64)
+def _layout(num_streams: int) -> Layout:
+    return Layout.of(
+        {
+            "addresses": (torch.int64, num_streams),
+            "rooms": (torch.int64, num_streams),
+            "coded": (torch.int64, num_streams),
+            "alphabets": (torch.int32, num_streams),
+            "lows": (torch.int32, num_streams),
+            "steps": (torch.float64, num_streams),
+            "states": (torch.int32, num_streams),
+        }
+    )
 
 
 def decode_ans(
@@ -114,30 +206,35 @@ def decode_ans(
         status: what to write the result to; new memory by default.
 
     Returns:
-        int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload has
-        a wide alphabet or escapes, which others decode, else ``MALFORMED`` or both.
+        int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload of a
+        tensor that is not large has a wide alphabet, which others decode, else ``MALFORMED`` or both.
     """
     del encoder
     device, dtype = buffer.device, outs[0].dtype
     numels = tuple(y.numel() for y in outs)
+    wide = large_tensors(numels)
     counts = on_device(numels, device)
-    targets = addresses(outs, device)
+    targets = addresses([*outs, *(outs[k] for k in wide)], device)
     if status is None:
         status = torch.empty(len(outs), dtype=torch.int32, device=device)
-    alphabets, lows = torch.empty_like(status), torch.empty_like(status)
-    steps = torch.empty(len(outs), dtype=torch.float64, device=device)
-    starts, rooms, coded = (torch.empty_like(counts) for _ in range(3))
-    bodies = Bodies(starts, rooms, coded, alphabets, numels, len(outs))
+    capacities = (*numels, *(numels[k] for k in wide))
+    held = _layout(len(capacities)).carve(device)
+    states = held.pop("states") if wide else status
+    bodies = Bodies(
+        held["addresses"], held["rooms"], held["coded"], held["alphabets"], capacities, len(outs)
+    )
+    wide_streams = _wide_streams(numels, device) if wide else status
     with torch.cuda.device_of(buffer):
         _open_kernel[(ceil_div(len(outs), 128),)](
-            buffer, offsets, sizes, counts, len(outs), starts, rooms, coded, alphabets, lows,
-            steps, status, TYPE=TYPES[dtype], LANES=128,
+            buffer, offsets, sizes, counts, len(outs), tuple(held[name] for name in _STREAM_FIELDS),
+            wide_streams, states, status, TYPE=TYPES[dtype], LANES=128, HAS_WIDE=bool(wide),
         )  # fmt: skip
-        opened = open_bodies(bodies, status)
-        decode_values(opened, targets, lows, steps, dtype, status)
+        opened = open_bodies(bodies, states)
+        decode_values(opened, targets, held["lows"], held["steps"], dtype, states)
         _fill_kernel[(len(outs), programs_per_tensor(numels, 4 * _VALUES_PER_STORE, 4))](
-            buffer, offsets, sizes, targets, counts, coded, rooms, opened.nbytes, status,
-            TYPE=TYPES[dtype], PART=_VALUES_PER_STORE, num_warps=4,
+            buffer, offsets, sizes, targets, counts, bodies.counts, bodies.rooms, opened.nbytes,
+            wide_streams, states, status, TYPE=TYPES[dtype], PART=_VALUES_PER_STORE, HAS_WIDE=bool(wide),
+            num_warps=4,
         )  # fmt: skip
         put_outliers(buffer, offsets, sizes, targets, counts, dtype, status, max(numels))
     return status

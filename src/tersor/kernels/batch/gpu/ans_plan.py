@@ -6,6 +6,7 @@ where each payload is stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,7 +14,8 @@ import torch
 import triton.language as tl
 
 from tersor.kernels.entropy.symbols import body as symbols_body
-from tersor.kernels.entropy.symbols.alphabet import NARROW
+from tersor.kernels.entropy.symbols.alphabet import ESCAPE_NBYTES as _ESCAPE_NBYTES
+from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.payload.gpu.plan import NUM_FIELDS, decide, put_plan
 from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.gpu.values import LARGEST_CODE, SMALLEST_CODE
@@ -21,10 +23,20 @@ from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import TileTable, sum_tiles
 
+LEAST_WIDE: Final = 1 << 18
+"""Values from which on a tensor may have more than 256 codes without being left to a second pass, or to a
+second look when it is decoded: lists of smaller ones, as look-ups of 2048 rows, have no launches that
+mostly find nothing to do."""
 _TILES_PER_STEP: Final = 2048
 """Tiles that one step of a loop over a tensor looks at: each step waits for its loads, so few are better."""
-_NARROW = tl.constexpr(NARROW)
+_NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 HEAD_NBYTES = tl.constexpr(symbols_body.HEADER.size)
+ESCAPE_NBYTES = tl.constexpr(_ESCAPE_NBYTES)
+
+
+def large_tensors(numels: Sequence[int]) -> list[int]:
+    """Return which tensors are large enough to have more than 256 codes."""
+    return [k for k, numel in enumerate(numels) if numel >= LEAST_WIDE]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +50,10 @@ class Quantized:
         varying: int8 [tiles], 1 if two values of the tile are proven to be finite and to differ, else 0.
         totals: int64 [2 * tensors], the sum of ``missing`` over each, then how many of its tiles
             are proven to vary.
-        counts: int64 [tensors], symbols to code of each.
-        alphabets: int32 [tensors].
-        lows: int32 [tensors], the smallest code.
+        counts: int64 [streams], symbols to code of each. A tensor is a stream, and where none is wide the
+            streams are the tensors in order.
+        alphabets: int32 [streams].
+        lows: int32 [streams], the code of symbol 0.
     """
 
     extents: torch.Tensor
@@ -52,10 +65,29 @@ class Quantized:
     lows: torch.Tensor
 
 
-@jit_kernel()
+@dataclass(frozen=True, slots=True)
+class WideTensors:
+    """What is known of a list in which some tensors are coded in int16.
+
+    Attributes:
+        streams: int32 [tensors], the stream of each; those of bytes come first.
+        num_narrow: streams of bytes.
+        num_escapes: int64 [wide streams], codes of each that escape its alphabet.
+        escapes: int32, per wide stream the positions of these and then the codes.
+        places: int64 [wide streams], where those of each start, in pairs of int32.
+    """
+
+    streams: torch.Tensor
+    num_narrow: int
+    num_escapes: torch.Tensor
+    escapes: torch.Tensor
+    places: torch.Tensor
+
+
+@jit_kernel(do_not_specialize=["num_narrow"])
 def _alphabet_kernel(
     extents, missing, varying, totals, first_tiles, counts, grids, coded, alphabets, lows, status,
-    LANES: tl.constexpr,
+    streams, num_narrow, HAS_WIDE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid."""
     k, num_tensors = tl.program_id(0), tl.num_programs(0)
@@ -78,21 +110,26 @@ def _alphabet_kernel(
     count = tl.load(counts + k)
     has_grid = (count > 0) & (tl.load(grids + 3 * k) > 0)
     size = high.to(tl.int64) - low + 1
-    is_coded = has_grid & (size <= _NARROW)
-    tl.store(coded + k, tl.where(is_coded, count, 0))
-    tl.store(alphabets + k, tl.where(is_coded, size, 0).to(tl.int32))
-    tl.store(lows + k, low)
-    is_wide = has_grid & (size > _NARROW)
-    tl.store(status + k, is_wide.to(tl.int32))
-    tl.store(grids + 3 * k, tl.zeros((), grids.dtype.element_ty), mask=is_wide)
+    if HAS_WIDE:
+        stream = tl.load(streams + k)
+        largest_size = tl.where(stream < num_narrow, _NARROW, _WIDE)
+    else:
+        stream, largest_size = k, _NARROW
+    is_coded = has_grid & (size <= largest_size)
+    tl.store(coded + stream, tl.where(is_coded, count, 0))
+    tl.store(alphabets + stream, tl.where(is_coded, size, 0).to(tl.int32))
+    tl.store(lows + stream, low)
+    is_left = has_grid & (size > largest_size)
+    tl.store(status + k, is_left.to(tl.int32))
+    tl.store(grids + 3 * k, tl.zeros((), grids.dtype.element_ty), mask=is_left)
     if both > 0:
         sum_tiles(missing, first_tiles, k, LANES)
 
 
-@jit_kernel(do_not_specialize=["num_tensors"])
+@jit_kernel(do_not_specialize=["num_tensors", "num_narrow"])
 def _plan_kernel(
-    counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, TYPE: tl.constexpr,
-    LANES: tl.constexpr,
+    counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, streams, num_narrow,
+    num_escapes, TYPE: tl.constexpr, HAS_WIDE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     end = tl.zeros([1], dtype=tl.int64)
@@ -100,7 +137,14 @@ def _plan_kernel(
         k = start + tl.arange(0, LANES)
         inside = k < num_tensors
         count = tl.load(counts + k, mask=inside, other=0)
-        body = tl.load(body_nbytes + k, mask=inside, other=0) + HEAD_NBYTES
+        if HAS_WIDE:
+            stream = tl.load(streams + k, mask=inside, other=0)
+            body = tl.load(body_nbytes + stream, mask=inside, other=0) + HEAD_NBYTES
+            is_wide = inside & (stream >= num_narrow)
+            escapes = tl.load(num_escapes + stream - num_narrow, mask=is_wide, other=0)
+            body += ESCAPE_NBYTES * escapes
+        else:
+            body = tl.load(body_nbytes + k, mask=inside, other=0) + HEAD_NBYTES
         both = tl.load(totals + k, mask=inside, other=0)
         varying = tl.load(totals + num_tensors + k, mask=inside, other=0)
         low, high = load_range(keys, k, inside, TYPE)
@@ -111,20 +155,28 @@ def _plan_kernel(
 
 
 def decide_alphabets(
-    tiles: TileTable, quantized: Quantized, grids: torch.Tensor, status: torch.Tensor
+    tiles: TileTable,
+    quantized: Quantized,
+    grids: torch.Tensor,
+    status: torch.Tensor,
+    streams: torch.Tensor,
+    num_narrow: int,
 ) -> None:
     """Complete what is known of the tensors from what is known of their tiles.
 
     Args:
         tiles: of the list.
         quantized: extents and missing values are there; the rest is written.
-        grids: ``quantize.gpu.grids.grid_table``; a step becomes 0 where the codes span more than 256.
+        grids: ``quantize.gpu.grids.grid_table``; a step becomes 0 where the codes span more than 256,
+            or 4096 in streams of int16.
         status: int32 [tensors], 1 there, else 0; written.
+        streams: int32 [tensors], the stream of each.
+        num_narrow: streams of bytes, which come first.
     """
     _alphabet_kernel[(status.numel(),)](
         quantized.extents, quantized.missing, quantized.varying, quantized.totals, tiles.first_tiles, tiles.counts,
-        grids, quantized.counts, quantized.alphabets, quantized.lows, status, LANES=_TILES_PER_STEP,
-        num_warps=8,
+        grids, quantized.counts, quantized.alphabets, quantized.lows, status, streams, num_narrow,
+        HAS_WIDE=num_narrow < status.numel(), LANES=_TILES_PER_STEP, num_warps=8,
     )  # fmt: skip
 
 
@@ -135,23 +187,26 @@ def plan_payloads(
     keys: torch.Tensor,
     grids: torch.Tensor,
     dtype: torch.dtype,
+    wide: WideTensors | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the plan, int64 [tensors, NUM_FIELDS], and the payload sizes, int64.
 
     Args:
         tiles: of the list.
         quantized: complete.
-        body_nbytes: int64 [tensors], what the coder's bodies take.
+        body_nbytes: int64 [streams], what the coder's bodies take.
         keys: finite range of each tensor whose values do not surely vary, as ``quantize.gpu.finite_range``
             keeps it.
         grids: those of ``decide_alphabets``.
         dtype: of the tensors.
+        wide: None if all streams are of bytes.
     """
     num_tensors, device = tiles.counts.numel(), tiles.counts.device
     plan = torch.empty((num_tensors, NUM_FIELDS.value), dtype=torch.int64, device=device)
     sizes = torch.empty(num_tensors, dtype=torch.int64, device=device)
     _plan_kernel[(1,)](
         tiles.counts, quantized.totals, body_nbytes, keys, grids, num_tensors, plan, sizes,
-        TYPE=TYPES[dtype], LANES=256, num_warps=8,
+        *((None, 0, None) if wide is None else (wide.streams, wide.num_narrow, wide.num_escapes)),
+        TYPE=TYPES[dtype], HAS_WIDE=wide is not None, LANES=256, num_warps=8,
     )  # fmt: skip
     return plan, sizes

@@ -27,9 +27,17 @@ class FusedList(NamedTuple):
     needed: torch.Tensor | None = None
     keys: torch.Tensor | None = None
 
-    def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Return all memory that encoding wrote; the tensors that it read are not part of it."""
+    def written(self, most_nbytes: int) -> FusedList:
+        """Return the list with its payloads written, if memory for all that they may be is not larger."""
+        if isinstance(self.memory, torch.Tensor) or self.memory.capacity > most_nbytes:
+            return self
+        return self._replace(memory=self.memory.written(self.memory.capacity))
+
+    def tensors(self) -> tuple[torch.Tensor, ...] | None:
+        """Return all memory that encoding wrote; None if not all of it can be copied."""
         memory = (self.memory,) if isinstance(self.memory, torch.Tensor) else self.memory.state
+        if memory is None:
+            return None
         return self.sizes, *(x for x in (self.needed, self.keys) if x is not None), *memory
 
     def copied(self, copies: Sequence[torch.Tensor], xs: Sequence[torch.Tensor]) -> FusedList:

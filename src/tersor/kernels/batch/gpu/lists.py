@@ -1,12 +1,13 @@
 """Which lists a GPU takes in a few launches, without waiting; the rest is composed.
 
 A fused kernel that does not know all forms of a payload says so per tensor, on the device: the tensor
-is then left to a second pass, which composes it and gives the bytes of the reference.
+is then left to a second pass, which takes a kernel that knows more, or composes it, and gives the bytes of
+the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -14,8 +15,16 @@ import torch
 
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
-from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
-from tersor.kernels.batch.gpu import ans, ans_decode, packed, packed_decode, rows, rows_decode
+from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded, settled
+from tersor.kernels.batch.gpu import (
+    ans,
+    ans_decode,
+    ans_wide,
+    packed,
+    packed_decode,
+    rows,
+    rows_decode,
+)
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.fused_list import FusedList
@@ -40,10 +49,16 @@ class _Fused(NamedTuple):
         encode: takes tensors, bounds and the encoder.
         decode: takes places of payloads, tensors and the encoder; returns a status per tensor. None if
             payloads are composed.
+        encode_again: takes what ``encode`` does, and knows more forms at the price of time; None if there is
+            no such kernel.
+        choose: takes numbers of values and bounds; returns what ``encode`` makes of the values of bounds on
+            the host. None if that is nothing.
     """
 
     encode: Callable[..., FusedList]
     decode: Callable[..., torch.Tensor] | None
+    encode_again: Callable[..., FusedList] | None = None
+    choose: Callable[[Sequence[int], Sequence[Bound]], Hashable] | None = None
 
 
 _STREAMS: Final = {
@@ -53,7 +68,12 @@ _STREAMS: Final = {
     ),
     (2, "bitpack"): _Fused(partial(packed.encode_packed, dims=2), None),
     (3, "bitpack"): _Fused(partial(packed.encode_packed, dims=3), None),
-    (0, "ans"): _Fused(ans.encode_ans, ans_decode.decode_ans),
+    (0, "ans"): _Fused(
+        ans.encode_ans,
+        ans_decode.decode_ans,
+        partial(ans.encode_ans, are_wide=True),
+        ans_wide.wide_tensors,
+    ),
 }
 """The pairs of predictor and form of the encoder that are fused."""
 
@@ -69,11 +89,19 @@ def encode_streams(
     if fused is None:
         return compose.encode_streams(xs, bounds, pipeline, with_ranges)
 
-    def encode_one(k: int) -> torch.Tensor:
+    def compose_one(k: int) -> torch.Tensor:
         return compose.encode_streams([xs[k]], [bounds[k]], pipeline).payloads()[0]
 
+    def encode_one(k: int) -> torch.Tensor:
+        if fused.encode_again is None:
+            return compose_one(k)
+        made = fused.encode_again([xs[k]], [bounds[k]], pipeline.encoder)
+        (found,) = settled([_unsettled(made, lambda _: compose_one(k))])
+        return found.payloads()[0]
+
     encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
-    call = Encoding((pipeline, with_ranges), xs, bounds)
+    chosen = None if fused.choose is None else fused.choose([x.numel() for x in xs], bounds)
+    call = Encoding((pipeline, with_ranges, chosen), xs, bounds)
     made = call.replayed()
     if made is None:
         made = encode()

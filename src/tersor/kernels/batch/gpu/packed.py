@@ -40,8 +40,8 @@ from tersor.kernels.payload.gpu.plan import (
     MODE,
     NUM_FIELDS,
     OFFSET,
-    SIZE,
     close_payload,
+    fits,
     make_plan,
 )
 from tersor.kernels.payload.gpu.uncoded import (
@@ -64,7 +64,6 @@ from tersor.kernels.runtime.gpu.tiles import (
     addresses,
     are_aligned,
     bound_table,
-    padded,
     tile_end,
     tile_table,
 )
@@ -134,7 +133,7 @@ def _write_kernel(
     for run in range(tl.program_id(0).to(tl.int64), num_runs, tl.num_programs(0)):
         k = tl.load(owners + run)
         row = plan + k * NUM_FIELDS
-        if (tl.load(row + MODE) == CODED) & _fits(row, room):
+        if (tl.load(row + MODE) == CODED) & fits(row, room):
             first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
             count, address = tl.load(counts + k), tl.load(starts + k)
             grid, shape = load_grid(grids, k), _shape_of(shapes, k, DIMS)
@@ -154,12 +153,6 @@ def _write_kernel(
                 put_tile(body, count, tile - first, last - first, before, end, fields, BLOCK)
 
 
-@triton.jit
-def _fits(row, room):
-    """True if the payload that a row of a plan describes ends within ``room`` bytes."""
-    return tl.load(row + OFFSET) + padded(tl.load(row + SIZE)) <= room
-
-
 @jit_kernel(do_not_specialize=["num_tiles", "room"])
 def _finish_kernel(
     starts, counts, first_tiles, grids, ends, plan, num_tiles, out, room, TYPE: tl.constexpr,
@@ -168,7 +161,7 @@ def _finish_kernel(
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the header."""
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
-    if _fits(row, room):
+    if fits(row, room):
         payload = out + tl.load(row + OFFSET)
         count, address = tl.load(counts + k), tl.load(starts + k)
         first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)

@@ -18,7 +18,14 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import address_table, bound_table
-from tersor.kernels.runtime.replay import REPLAYS, Call, Form, Replay, Varying
+from tersor.kernels.runtime.replay import (
+    MOST_RESULT_NBYTES,
+    REPLAYS,
+    Call,
+    Form,
+    Replay,
+    Varying,
+)
 from tersor.types import Bound
 
 _ALIGNMENT: Final = 16
@@ -61,7 +68,8 @@ class Encoding:
         """Take note that the call was made by ``run()``, so that a later one may be replayed."""
         if self._call is not None:
             with torch.cuda.device_of(self._xs[0]):
-                REPLAYS.note(self._call, lambda _: run())
+                # one launch writes small payloads too, so that there is less to copy
+                REPLAYS.note(self._call, lambda _: run().written(MOST_RESULT_NBYTES))
 
 
 def _encoding(

@@ -17,7 +17,12 @@ import triton.language as tl
 
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, place_payloads, plan_payloads
-from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, encode_streams, place_streams
+from tersor.kernels.entropy.rans.gpu.encode_streams import (
+    Streams,
+    count_symbols,
+    encode_streams,
+    place_streams,
+)
 from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
@@ -374,8 +379,9 @@ def _code(task: _Task) -> FusedList:
     _keep(task)
     streams = Streams(
         room.symbols, matrices.starts, decisions.counts, matrices.symbols, decisions.alphabets,
-        decisions.rotations, len(matrices),
+        decisions.rotations, len(matrices), matrices.codes_nbytes,
     )  # fmt: skip
+    count_symbols(streams, task.counts)
     encoded = encode_streams(streams, task.counts)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in matrices.capacities)
     out = torch.empty(capacity, dtype=torch.uint8, device=room.symbols.device)

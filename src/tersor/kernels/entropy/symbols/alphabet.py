@@ -13,6 +13,10 @@ WIDE: Final = 4096
 """Largest alphabet; its symbols are held in int16."""
 ESCAPE_NBYTES: Final = 8
 """What an escaped code costs: its position and its value, 32 bits each."""
+WIDE_TABLE_NBYTES: Final = 2048
+"""About what the table of a wide alphabet takes more than that of a narrow one."""
+WIDE_VALUES_PER_BYTE: Final = 256
+"""A byte is paid for so many values to avoid a wide alphabet: 0.03 bit per value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +76,4 @@ def narrow_is_enough(num_escapes: int, num_codes: int) -> bool:
     The wide alphabet costs about 2 KiB of table and decodes at half the speed, so up to 0.03 bit
     per value is paid to avoid it.
     """
-    return ESCAPE_NBYTES * num_escapes <= max(2048, num_codes // 256)
+    return ESCAPE_NBYTES * num_escapes <= max(WIDE_TABLE_NBYTES, num_codes // WIDE_VALUES_PER_BYTE)

@@ -106,6 +106,12 @@ def plan_kernel(
 
 
 @triton.jit
+def fits(row, room):
+    """True if the payload that a row of a plan describes ends within ``room`` bytes."""
+    return tl.load(row + OFFSET) + padded(tl.load(row + SIZE)) <= room
+
+
+@triton.jit
 def store_header(payload, row):
     """Write the 24 bytes of a header at ``payload`` (uint8, 8-byte aligned) from a row of a plan."""
     words = payload.to(tl.pointer_type(tl.int64))

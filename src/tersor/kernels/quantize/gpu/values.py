@@ -150,7 +150,7 @@ def shifted_codes(values, step, inverse, TYPE: tl.constexpr):
 
     Not for float64. Where an error is within the bound and the shifted code between ``LEAST_SHIFTED``
     and ``MOST_SHIFTED``, both are right; what has no code has an error above any bound, or NaN, or lies
-    outside of these. The lowest 8 bits are those of the code.
+    outside of these. The lowest 12 bits are those of the code.
     """
     shifted = values * inverse + _F32_MAGIC
     decoded = (shifted - _F32_MAGIC) * step

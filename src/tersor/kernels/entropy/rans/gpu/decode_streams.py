@@ -162,7 +162,9 @@ def _decode_kernel(
             else:
                 target = out.to(tl.int64) + place + b * block * (TYPE.primitive_bitwidth // 8)
                 low, step = 0, 0.0
-            is_shared = size >= _WORTH_SHARING
+            # values are those of few long streams, whose tables the cache of a multiprocessor holds;
+            # with 48 KiB for each program, only four programs would fit beside each other
+            is_shared = False if TYPE.is_floating() else size >= _WORTH_SHARING
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
                 only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
@@ -183,7 +185,7 @@ class Bodies:
         alphabets: int32 [streams]. Not trusted.
         capacities: the most symbols of each.
         num_narrow: how many streams, the first ones, have at most 256 symbols and become bytes or
-            values; the others become int16.
+            values; the others become int16 or values.
     """
 
     addresses: torch.Tensor
@@ -323,7 +325,7 @@ def decode_values(
     dtype: torch.dtype,
     status: torch.Tensor,
 ) -> None:
-    """Decode the streams of bytes to values.
+    """Decode all streams to values; a launch for those of bytes, one for the others.
 
     Args:
         opened: what to decode.
@@ -334,4 +336,8 @@ def decode_values(
         dtype: of the values.
         status: that of ``open_bodies``.
     """
-    _decode(opened, status, False, TYPES[dtype], out=status, places=targets, lows=lows, steps=steps)
+    for is_wide in (False, True):
+        _decode(
+            opened, status, is_wide, TYPES[dtype],
+            out=status, places=targets, lows=lows, steps=steps,
+        )  # fmt: skip

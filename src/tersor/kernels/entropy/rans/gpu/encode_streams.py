@@ -45,9 +45,11 @@ class Streams:
         counts: int64 [streams], symbols of each; 0 if it is absent, then its body has 0 bytes.
         capacities: the most symbols of each, for which there is room.
         alphabets: int32 [streams].
-        rotations: int32 [streams]; the symbol of a byte is ``byte - rotation`` modulo 256, so that
-            codes can be stored before the smallest of them is known. 0 for int16.
+        rotations: int32 [streams]; the symbol of a byte is ``byte - rotation`` modulo 256, and that of an
+            int16 the same modulo 4096, so that codes can be stored before the smallest of them is
+            known. An int16 whose symbol is beyond the alphabet stands for the last symbol.
         num_narrow: how many streams are of bytes.
+        narrow_nbytes: where the last of them ends in the memory.
     """
 
     symbols: torch.Tensor
@@ -57,6 +59,7 @@ class Streams:
     alphabets: torch.Tensor
     rotations: torch.Tensor
     num_narrow: int
+    narrow_nbytes: int
 
     @property
     def num_wide(self) -> int:
@@ -72,8 +75,9 @@ class EncodedStreams:
         nbytes: int64 [streams], size of each body, a multiple of 8.
         frequencies: int16, the tables of all streams.
         used: int32 [streams], symbols that occur in each.
-        words: int16; those of a block of ``n`` symbols end ``n`` places behind where they would
-            start if a symbol took one place, counted from the stream's start.
+        words: int16, of streams of bytes; those of a block of ``n`` symbols end ``n`` places behind
+            where they would start if a symbol took one place, counted from the stream's start. Those
+            of streams of int16 take the places of their symbols.
         states: int32 [blocks, 32].
         ends: int64 [blocks], words of a stream up to the end of each block.
         blocks: which stream a program works for.
@@ -183,7 +187,9 @@ def _encode_kernel(
         if HAS_WIDE and k >= num_narrow:
             bits = bits_of_alphabet(alphabet, True)
             source = (symbols + start).to(tl.pointer_type(tl.int16)) + b * block
-            x, num_words = encode_block(source, size, table, end, bits, True, PTX)
+            # a step writes at most as many words as symbols were read, and only after all its lanes
+            # have read theirs, so that words never reach a symbol that is still to be read
+            x, num_words = encode_block(source, size, table, source + size, bits, True, PTX)
         lane = tl.arange(0, LANES)
         tl.store(states + program * LANES + lane, x.to(tl.int32, bitcast=True))
     tl.store(ends + program, num_words.to(tl.int64))
@@ -221,19 +227,26 @@ def _encoding_layout(num_streams: int, num_table: int, num_words: int, num_block
     )
 
 
+def count_symbols(streams: Streams, counts: torch.Tensor) -> None:
+    """Count the symbols of all streams in zeroed ``counts``, int64 [num_counts()] of ``histogram``."""
+    stream_counts(
+        streams.symbols, streams.starts, streams.counts, streams.capacities, streams.num_narrow,
+        counts,
+    )  # fmt: skip
+
+
 def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
     """Code every block of every stream, each with the frequencies of its own symbols.
 
-    ``counts`` is int64 [num_counts()] of ``entropy.symbols.gpu.histogram``, zeroed: working memory.
+    ``counts`` are those of ``count_symbols``. Symbols of int16 are overwritten.
     """
     symbols, num_narrow, num_streams = streams.symbols, streams.num_narrow, len(streams.capacities)
     device = symbols.device
     blocks = block_table(streams.capacities, device)
-    room = _encoding_layout(num_streams, counts.numel(), symbols.numel(), blocks.num_programs)
-    held = room.carve(device)
+    num_words, num_blocks = streams.narrow_nbytes, blocks.num_programs
+    held = _encoding_layout(num_streams, counts.numel(), num_words, num_blocks).carve(device)
     entries = held.pop("entries")
     encoded = EncodedStreams(**held, blocks=blocks)
-    stream_counts(symbols, streams.starts, streams.counts, streams.capacities, num_narrow, counts)
     encoding_tables(
         counts, streams.alphabets, streams.rotations, num_narrow, encoded.frequencies, entries,
         encoded.used,
@@ -252,8 +265,8 @@ def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
 
 @jit_kernel(do_not_specialize=["num_narrow"])
 def _place_kernel(
-    targets, starts, counts, firsts, owners, alphabets, frequencies, used, words, states, ends,
-    num_narrow, PAIRS_PER_COPY: tl.constexpr,
+    targets, symbols, starts, counts, firsts, owners, alphabets, frequencies, used, words, states,
+    ends, num_narrow, HAS_WIDE: tl.constexpr, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
     """One program moves one block to its place in the body of its stream."""
     program = tl.program_id(0).to(tl.int64)
@@ -265,6 +278,9 @@ def _place_kernel(
         start = tl.load(ends + program - 1, mask=b > 0, other=0)
         end = tl.load(ends + program)
         source = words + tl.load(starts + k) + b * block + size - (end - start)
+        if HAS_WIDE and k >= num_narrow:
+            held = (symbols + tl.load(starts + k)).to(tl.pointer_type(tl.int16))
+            source = held + b * block + size - (end - start)
         place_block(
             target.to(tl.pointer_type(tl.uint8)), b, num_blocks, start, end, source,
             states + program * LANES, frequencies + table_start(k, num_narrow),
@@ -277,7 +293,7 @@ def place_streams(streams: Streams, encoded: EncodedStreams, targets: torch.Tens
     """Write the bodies to addresses, int64 [streams], multiples of 8; 0 leaves a body unwritten."""
     blocks = encoded.blocks
     _place_kernel[(blocks.num_programs,)](
-        targets, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
-        encoded.frequencies, encoded.used, encoded.words, encoded.states, encoded.ends,
-        streams.num_narrow, PAIRS_PER_COPY=PAIRS_PER_COPY,
+        targets, streams.symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners,
+        streams.alphabets, encoded.frequencies, encoded.used, encoded.words, encoded.states,
+        encoded.ends, streams.num_narrow, HAS_WIDE=streams.num_wide > 0, PAIRS_PER_COPY=PAIRS_PER_COPY,
     )  # fmt: skip

@@ -131,13 +131,26 @@ def encoding_table(
 def _make_entries(
     counts, alphabet, rotation, frequencies, entries, IS_WIDE: tl.constexpr, BINS: tl.constexpr
 ):
-    """Make the table of one stream from its counts; return the number of used symbols."""
+    """Make the table of one stream from its counts; return the number of used symbols.
+
+    In a wide stream what lies beyond the alphabet is the last symbol, the escape.
+    """
     bits = bits_of_alphabet(alphabet, IS_WIDE)
     symbol = tl.arange(0, BINS)
     place = (symbol + rotation) & (BINS - 1)
-    found = normalized(tl.load(counts + place, mask=symbol < alphabet, other=0), bits)
+    if IS_WIDE:
+        held = tl.load(counts + place)
+        beyond = tl.sum(tl.where(symbol < alphabet, 0, held), axis=0)
+        held = tl.where(symbol < alphabet, held, 0) + tl.where(symbol == alphabet - 1, beyond, 0)
+        found = normalized(held, bits)
+    else:
+        found = normalized(tl.load(counts + place, mask=symbol < alphabet, other=0), bits)
     tl.store(frequencies + symbol, found.to(tl.int16))
-    tl.store(entries + place, entries_of(found, bits))
+    if IS_WIDE:
+        coded = tl.maximum(tl.minimum(symbol, alphabet - 1), 0)
+        tl.store(entries + place, tl.gather(entries_of(found, bits), coded, 0))
+    else:
+        tl.store(entries + place, entries_of(found, bits))
     return tl.sum((found > 0).to(tl.int32), axis=0)
 
 
@@ -173,7 +186,8 @@ def encoding_tables(
     Args:
         counts: int64, of ``entropy.symbols.gpu.histogram.stream_counts``.
         alphabets: int32 [streams].
-        rotations: int32 [streams]; symbol ``s`` is held in the byte ``s + rotation`` modulo 256.
+        rotations: int32 [streams]; symbol ``s`` is held as ``s + rotation``, modulo 256 in bytes and
+            modulo 4096 in int16.
         num_narrow: how many streams, the first ones, are of bytes.
         frequencies: int16 like ``counts``, by symbol; written.
         entries: int64 like ``counts``, by byte; written.
