@@ -5,6 +5,7 @@ With ``TRITON_INTERPRET=1``, as is set without a GPU, the kernels run on CPU ten
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -28,10 +29,13 @@ from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table
 
 pytestmark = MARKS
 
+significands = st.integers(2**23, 2**24)
 bounds = st.one_of(
     st.floats(1e-9, 4.0).map(Bound.relative),
     st.floats(0.0, allow_infinity=False, allow_nan=False).map(Bound.absolute),
-    st.integers(-150, 130).map(lambda exponent: Bound.absolute(2.0**exponent)),
+    st.builds(math.ldexp, significands, st.integers(-174, 104)).map(Bound.absolute),
+    # where float16 has a fixed spacing
+    st.builds(math.ldexp, significands, st.integers(-52, -46)).map(Bound.absolute),
 )
 values = st.one_of(
     st.floats(width=16),
@@ -54,7 +58,7 @@ def grids_on_device(
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
 @settings(
-    max_examples=60, deadline=timedelta(seconds=20), suppress_health_check=[HealthCheck.too_slow]
+    max_examples=200, deadline=timedelta(seconds=20), suppress_health_check=[HealthCheck.too_slow]
 )
 @given(cases=st.lists(st.tuples(bounds, values, values), min_size=1, max_size=8))
 def test_grids_have_the_bits_of_the_reference(dtype, cases):
@@ -64,8 +68,8 @@ def test_grids_have_the_bits_of_the_reference(dtype, cases):
         grids_on_device(ranges, asked, dtype), asked, ranges, strict=True
     ):
         finite = [one for one in torch.tensor(ends, dtype=torch.float64).to(dtype).tolist()
-                  if abs(one) < float("inf")]  # fmt: skip
-        low, high = (min(finite), max(finite)) if finite else (float("inf"), float("-inf"))
+                  if abs(one) < math.inf]  # fmt: skip
+        low, high = (min(finite), max(finite)) if finite else (math.inf, -math.inf)
         limits = (low, high) if bound.kind == "relative" else None
         made = Grid.for_bound(bound.resolve(low, high), dtype, limits)
         if made is None:
