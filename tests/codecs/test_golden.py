@@ -28,6 +28,13 @@ DTYPES = {
 WHOLE = 2**30
 ORDINARY = Bound.absolute(2.0**-7)
 LIBRARIES = ("lz4", "sz3", "zfp", "zstd")
+EARLIER = {
+    "rows-index",
+    *(f"{name}-f16" for name in ("flat", "delta-3-64", "huffman", "rows")),
+    *(f"{name}-bf16" for name in ("flat", "delta-3-64", "huffman", "rows")),
+}
+"""Written when a step of float16 and bfloat16 had the 24 bits of float32, and most levels were rounded. The
+step is a writer's choice: such files are decoded forever, and no longer written."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,10 @@ def _cases() -> dict[str, Golden]:
     found["ans-static-f32"] = Golden("f32", "ans-static", Bound.absolute(0.25))
     found["rows-index"] = Golden("lookups", "rows")
     found["rows-relative"] = Golden("wide", "rows", Bound.relative(1e-2))
+    found["rows-index-levels"] = Golden("lookups", "rows")
+    found["flat-bf16-levels"] = Golden("bf16", "flat")
+    for source in ("f16", "bf16"):
+        found[f"flat-{source}-relative"] = Golden(source, "flat", Bound.relative(3e-3))
     return found
 
 
@@ -149,7 +160,9 @@ def test_golden_files_hold_what_they_promise(name):
 
 
 # the libraries' own encoders change from version to version; their decoders do not
-@pytest.mark.parametrize("name", [n for n in CASES if not n.startswith(LIBRARIES)])
+@pytest.mark.parametrize(
+    "name", [n for n in CASES if not n.startswith(LIBRARIES) and n not in EARLIER]
+)
 def test_the_same_input_is_still_written_as_the_same_bytes(name):
     assert CASES[name].encode() == path_of(name, "tsr").read_bytes()
 

@@ -66,16 +66,19 @@ def float_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def grids(x: Tensor) -> Iterator[tuple[str, Grid]]:
-    """Grids from coarse to fine; what is too fine to quantize has none."""
+    """Grids from coarse to fine; what is too fine to quantize has none.
+
+    The last has the step of float32, whose levels other dtypes round, so that some are outliers.
+    """
     finite = x[torch.isfinite(x)].double()
     width = Bound.relative(1.0)
     ends = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 1.0)
-    for label, bound in (
-        ("relative 1e-2", 1e-2 * width.resolve(*ends)),
-        ("relative 1e-5", 1e-5 * width.resolve(*ends)),
-        ("absolute 0.1", 0.1),
+    for label, bound, dtype in (
+        ("relative 1e-2", 1e-2 * width.resolve(*ends), x.dtype),
+        ("relative 1e-5", 1e-5 * width.resolve(*ends), x.dtype),
+        ("absolute 0.1", 0.1, torch.promote_types(x.dtype, torch.float32)),
     ):
-        grid = Grid.for_bound(bound, x.dtype)
+        grid = Grid.for_bound(bound, dtype)
         if grid is not None:
             yield label, grid
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, Self
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.quantize import Grid
 
 Source = Literal["shipped", "measured", "assumed"]
 WIDE_ANS: Final = "ans-wide"
@@ -108,4 +109,5 @@ def _has_many_codes(sample: torch.Tensor, error_bound: float | None) -> bool:
     if finite.numel() == 0 or error_bound is None:
         return False
     low, high = (float(x) for x in finite.aminmax())
-    return high - low > 2 * error_bound * _NUM_FUSED_CODES
+    grid = Grid.for_bound(error_bound, sample.dtype)
+    return high - low > (grid.step if grid else 0.0) * _NUM_FUSED_CODES

@@ -50,7 +50,7 @@ def encode_stream(
     if bound.kind == "relative" and x.numel():
         low, high = finite_range(x).tolist()
         limits, error_bound = (low, high), bound.resolve(low, high)
-    grid = Grid.for_bound(error_bound, x.dtype) if x.numel() else None
+    grid = Grid.for_bound(error_bound, x.dtype, limits) if x.numel() else None
     if grid is None:
         return seal_smallest(x, None, limits), limits
     if dims == 0:

@@ -75,7 +75,9 @@ def encode_rows(
     index, first = _distinct(x)
     distinct = x if first.numel() == x.shape[0] else x[first]
     low, high = finite_range(distinct).tolist()
-    grid = Grid.for_bound(bound.resolve(low, high) if low <= high else 0.0, x.dtype)
+    error_bound = bound.resolve(low, high) if low <= high else 0.0
+    limits = (low, high) if bound.kind == "relative" else None
+    grid = Grid.for_bound(error_bound, x.dtype, limits)
     if grid is None:
         return None, (low, high)
     mapped, positions = quantize_symbols(distinct, grid, low, high)

@@ -104,7 +104,7 @@ def _num_distinct(rows: torch.Tensor) -> int:
 def _distinct_codes(rows: torch.Tensor, bound: float) -> int:
     low, high = finite_range(rows).tolist()
     error_bound = Bound.relative(bound).resolve(low, high) if low <= high else 0.0
-    grid = Grid.for_bound(error_bound, rows.dtype)
+    grid = Grid.for_bound(error_bound, rows.dtype, (low, high))
     if grid is None:
         return _num_distinct(rows)
     codes, _ = bounded_quantize(rows.reshape(-1), grid)

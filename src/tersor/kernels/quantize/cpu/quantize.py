@@ -122,7 +122,7 @@ class BoundArgs(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def fit_grid(low: Any, high: Any, bound_args: Any, like: Any) -> Any:
-    """Do what ``Grid.for_bound`` does for values in ``[low, high]``, inside a kernel.
+    """Do what ``Grid.for_bound`` does for float32 or float64 in ``[low, high]``, inside a kernel.
 
     Returns ``(step, inverse, bound)``; the step is 0 where no grid keeps the bound, where ``low``
     is above ``high``, and for extreme bounds, which are left to ``Grid``.

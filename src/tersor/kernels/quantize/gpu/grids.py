@@ -8,13 +8,15 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.finite_range import load_range
-from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, SHRINK
-from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.quantize.grid import F32_LIMITS, F64_LIMITS, NARROW_DTYPES, SHRINK
+from tersor.kernels.runtime.gpu.element_types import BF16, F16, F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _SHRINK = tl.constexpr(SHRINK)
 _F32_LARGEST, _F32_SMALLEST = (tl.constexpr(limit) for limit in F32_LIMITS[1:3])
 _F64_LARGEST, _F64_SMALLEST = (tl.constexpr(limit) for limit in F64_LIMITS[1:3])
+_F16_PRECISION, _F16_FINEST, _F16_STEP_NBITS = map(tl.constexpr, NARROW_DTYPES[torch.float16])
+_BF16_PRECISION, _BF16_FINEST, _BF16_STEP_NBITS = map(tl.constexpr, NARROW_DTYPES[torch.bfloat16])
 
 
 @triton.jit
@@ -39,6 +41,22 @@ def _at_most(value, TYPE: tl.constexpr):
 
 
 @triton.jit
+def _exact_step(widest, is_relative, low, high, TYPE: tl.constexpr):
+    """Return what ``quantize.grid._exact_step`` does; exponents are those of ``math.frexp``."""
+    precision: tl.constexpr = _F16_PRECISION if TYPE == F16 else _BF16_PRECISION
+    finest: tl.constexpr = _F16_FINEST if TYPE == F16 else _BF16_FINEST
+    step_nbits: tl.constexpr = _F16_STEP_NBITS if TYPE == F16 else _BF16_STEP_NBITS
+    bits = widest.to(tl.int32, bitcast=True)
+    exponent = (bits >> 23) - 126
+    reach = tl.maximum(-low, high) + 0.5 * widest.to(tl.float64)
+    reach_exponent = ((reach.to(tl.int64, bitcast=True) >> 52) - 1022).to(tl.int32)
+    nbits = tl.where(is_relative, precision + exponent - reach_exponent, step_nbits)
+    nbits = tl.minimum(tl.minimum(nbits, precision), exponent - finest)
+    num_cut = 24 - tl.maximum(nbits, 1)
+    return ((bits >> num_cut) << num_cut).to(tl.float32, bitcast=True)
+
+
+@triton.jit
 def grid_of(bound, is_relative, low, high, TYPE: tl.constexpr):
     """Return step, inverse and checked bound in the compute dtype; the step is 0 if none can be.
 
@@ -50,7 +68,11 @@ def grid_of(bound, is_relative, low, high, TYPE: tl.constexpr):
     largest: tl.constexpr = _F64_LARGEST if TYPE == F64 else _F32_LARGEST
     smallest: tl.constexpr = _F64_SMALLEST if TYPE == F64 else _F32_SMALLEST
     checked = _at_most(tl.minimum(error_bound, largest), TYPE)
-    step = _at_most(2.0 * checked.to(tl.float64) * _SHRINK, TYPE)
+    is_narrow: tl.constexpr = (TYPE == F16) | (TYPE == BF16)
+    if is_narrow:
+        step = _exact_step(2.0 * checked, is_relative, low, high, TYPE)
+    else:
+        step = _at_most(2.0 * checked.to(tl.float64) * _SHRINK, TYPE)
     usable = step.to(tl.float64) >= smallest
     step = tl.where(usable, step, 0.0)
     divisor = tl.where(usable, step, 1.0)
