@@ -25,7 +25,7 @@ from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, MARKS
 
 pytest.importorskip("triton")
-from tersor.kernels.batch.gpu import packed, packed_decode
+from tersor.kernels.batch.gpu import boxes, packed, packed_boxes, packed_decode
 from tersor.kernels.batch.gpu.fused_list import FusedList
 
 pytestmark = MARKS
@@ -55,24 +55,27 @@ def by_reference(
         return [Delta(bound=b, lorenzo=dims, block=block).pack_chunk(x) for x, b in pairs]
 
 
-def decoded(payloads: Sequence[Tensor], xs: Sequence[Tensor], block: int) -> tuple[list, list[int]]:
-    """Decode payloads of ``delta`` with one axis on the device; return tensors and states."""
+def decoded(
+    payloads: Sequence[Tensor], xs: Sequence[Tensor], dims: int, block: int
+) -> tuple[list, list[int]]:
+    """Decode payloads of ``delta`` on the device; return tensors and states."""
     buffer = pack_frame([payload.to(DEVICE) for payload in payloads])
     sizes = torch.tensor([payload.numel() for payload in payloads])
     outs = [torch.full_like(x, 7.0, device=DEVICE) for x in xs]
-    status = packed_decode.decode_packed(
+    decode = packed_decode.decode_packed if dims < 2 else packed_boxes.decode_shaped
+    status = decode(
         buffer, frame_offsets(sizes)[:-1].to(DEVICE), sizes.to(DEVICE), outs,
-        BitpackEncoder(block=block), dims=1,
+        BitpackEncoder(block=block), dims=dims,
     )  # fmt: skip
     return [out.cpu() for out in outs], status.tolist()
 
 
-def read_by_reference(payload: Tensor, like: Tensor, block: int) -> Tensor | None:
+def read_by_reference(payload: Tensor, like: Tensor, dims: int, block: int) -> Tensor | None:
     """Decode by the codec; None if it refuses the payload."""
     out = torch.zeros_like(like)
     try:
         with use_backend("reference"):
-            decode_one(Delta(bound=Bound.absolute(0.0), block=block), payload, out)
+            decode_one(Delta(bound=Bound.absolute(0.0), lorenzo=dims, block=block), payload, out)
     except CorruptDataError:
         return None
     return out
@@ -84,11 +87,16 @@ def assert_same_as_codec(
     found = encoded(xs, bounds, dims, block)
     for one, other in zip(by_reference(xs, bounds, dims, block), found, strict=True):
         assert_bits_equal(one, other)
-    if dims == 1:
-        values, status = decoded(found, xs, block)
-        assert status == [0] * len(xs)
-        for x, payload, value in zip(xs, found, values, strict=True):
-            assert_bits_equal(read_by_reference(payload, x, block), value)
+    assert_decodes(found, xs, dims, block)
+
+
+def assert_decodes(
+    payloads: Sequence[Tensor], xs: Sequence[Tensor], dims: int, block: int = 32
+) -> None:
+    values, status = decoded(payloads, xs, dims, block)
+    assert status == [0] * len(xs)
+    for x, payload, value in zip(xs, payloads, values, strict=True):
+        assert_bits_equal(read_by_reference(payload, x, dims, block), value)
 
 
 @pytest.mark.parametrize("way", ["small lists apart", "all lists alike"])
@@ -104,13 +112,75 @@ def test_changed_payloads_are_refused_as_the_codec_refuses_them(way, monkeypatch
         changed[-1][place] ^= 1 << (place * 5 % 8)
     changed += [payload[:size] for size in (0, 23, payload.numel() // 2, payload.numel() - 8)]
     payloads = [part for one in changed for part in (one, payload)]
-    values, status = decoded(payloads, [x] * len(payloads), 32)
+    values, status = decoded(payloads, [x] * len(payloads), 1, 32)
     assert any(status[::2])
     for one, value, state in zip(payloads, values, status, strict=True):
-        expected = read_by_reference(one, x, 32)
+        expected = read_by_reference(one, x, 1, 32)
         assert (state == 0) == (expected is not None)
         if expected is not None:
             assert_bits_equal(expected, value)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_changed_payloads_of_more_axes_are_refused_as_the_codec_refuses_them(dims):
+    x = smooth(3, 18, 66)
+    x[0, 1, 2] = float("nan")
+    (payload,) = by_reference([x], [Bound.absolute(0.01)], dims, 32)
+    changed = []
+    for place in range(0, payload.numel(), 1 + payload.numel() // 24):
+        changed.append(payload.clone())
+        changed[-1][place] ^= 1 << (place * 5 % 8)
+    changed += [payload[:size] for size in (0, 23, payload.numel() // 2, payload.numel() - 8)]
+    payloads = [*changed, payload]
+    values, status = decoded(payloads, [x] * len(payloads), dims, 32)
+    assert any(status)
+    for one, value, state in zip(payloads, values, status, strict=True):
+        expected = read_by_reference(one, x, dims, 32)
+        assert (state == 0) == (expected is not None)
+        if expected is not None:
+            assert_bits_equal(expected, value)
+
+
+BOXES = {
+    "lines of whole fours": [(9, 18, 132), (18, 68), (2, 3, 64)],
+    "other lines": [(9, 17, 65), (18, 129), (33, 1, 3), (2, 9, 1, 1), (5, 1, 1), (40,)],
+    "narrow": [(17, 33, 5), (3, 11, 16), (2, 50, 2, 1)],
+}
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("name", BOXES)
+def test_boxes_add_up_what_lies_before_them_on_every_axis(name, dims):
+    xs = [smooth(*shape) for shape in BOXES[name]]
+    xs[0].view(-1)[::100] = float("inf")
+    assert_decodes(by_reference(xs, [Bound.absolute(0.003)] * len(xs), dims, 32), xs, dims)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_fields_of_more_than_8_bits_are_read_one_by_one(dtype):
+    xs = [(smooth(*shape) * 100).to(dtype) for shape in ((9, 17, 68), (3, 21, 69), (2, 18, 70))]
+    for some in (xs[:1], xs):
+        payloads = by_reference(some, [Bound.absolute(0.01)] * len(some), 3, 64)
+        assert_decodes(payloads, some, 3, 64)
+
+
+def test_long_lines_of_sums_and_deep_boxes(monkeypatch):
+    # shapes of no other test, as tables are kept
+    monkeypatch.setattr(boxes, "_LONG", 3)
+    monkeypatch.setattr(boxes, "_LARGE_LIST", 1)
+    shapes = (34, 17, 67), (66, 3, 66), (2, 2000)
+    xs = [smooth(*shape) for shape in shapes]
+    assert_decodes(by_reference(xs, [Bound.absolute(0.003)] * 3, 3, 32), xs, 3)
+    whole = tuple((1, *(1, *shape)[-3:]) for shape in shapes)
+    table = boxes.box_table(whole, xs[0].to(DEVICE).device)
+    assert {step.is_long for step in table.steps} == {False, True}
+    assert table.box.planes == 32
+
+
+def test_sums_take_half_a_byte_per_value_of_a_large_tensor():
+    table = boxes.box_table(((1, 256, 512, 512),), torch.device("meta"))
+    index_nbytes = 2 * (1 << 26) // 32
+    assert 4 * table.num_sums + index_nbytes <= 0.13 * 4 * (1 << 26)
 
 
 def test_codes_wrap_where_they_are_carried_from_tile_to_tile():

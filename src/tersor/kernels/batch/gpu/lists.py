@@ -15,7 +15,15 @@ import torch
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded
-from tersor.kernels.batch.gpu import ans, ans_decode, packed, packed_decode, rows, rows_decode
+from tersor.kernels.batch.gpu import (
+    ans,
+    ans_decode,
+    packed,
+    packed_boxes,
+    packed_decode,
+    rows,
+    rows_decode,
+)
 from tersor.kernels.batch.gpu import cast as casts
 from tersor.kernels.batch.gpu import group as groups
 from tersor.kernels.batch.gpu.fused_list import FusedList
@@ -38,12 +46,11 @@ class _Fused(NamedTuple):
 
     Attributes:
         encode: takes tensors, bounds and the encoder.
-        decode: takes places of payloads, tensors and the encoder; returns a status per tensor. None if
-            payloads are composed.
+        decode: takes places of payloads, tensors and the encoder; returns a status per tensor.
     """
 
     encode: Callable[..., FusedList]
-    decode: Callable[..., torch.Tensor] | None
+    decode: Callable[..., torch.Tensor]
 
 
 _STREAMS: Final = {
@@ -51,8 +58,12 @@ _STREAMS: Final = {
     (1, "bitpack"): _Fused(
         partial(packed.encode_packed, dims=1), partial(packed_decode.decode_packed, dims=1)
     ),
-    (2, "bitpack"): _Fused(partial(packed.encode_packed, dims=2), None),
-    (3, "bitpack"): _Fused(partial(packed.encode_packed, dims=3), None),
+    (2, "bitpack"): _Fused(
+        partial(packed.encode_packed, dims=2), partial(packed_boxes.decode_shaped, dims=2)
+    ),
+    (3, "bitpack"): _Fused(
+        partial(packed.encode_packed, dims=3), partial(packed_boxes.decode_shaped, dims=3)
+    ),
     (0, "ans"): _Fused(ans.encode_ans, ans_decode.decode_ans),
 }
 """The pairs of predictor and form of the encoder that are fused."""
@@ -89,7 +100,7 @@ def decode_streams(
         compose.decode_stream(payload, outs[k], pipeline)
 
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
-    if fused is None or fused.decode is None:
+    if fused is None:
         return _composed(outs, encoded, decode_one)
     status = fused.decode(*_placed(encoded), outs, pipeline.encoder, status=encoded.status)
     return Undecoded(status, decode_one)
