@@ -240,12 +240,33 @@ def test_residuals_that_do_not_fit_32_bits_wrap():
     assert_same_as_codec([x.view(2, -1)], [Bound.absolute(0.5)], 2)
 
 
-@pytest.mark.parametrize("dims", [1, 3])
+@pytest.mark.parametrize("dims", [2, 3])
 def test_programs_take_turns_where_there_are_more_tiles_than_programs(dims, monkeypatch):
     monkeypatch.setattr(packed, "_MIN_PROGRAMS", 1)
     monkeypatch.setattr(packed, "_MAX_PROGRAMS", 2)
     xs = [smooth(5, 31, 61), smooth(1000), smooth(3, 2048)]
     assert_same_as_codec(xs, [Bound.relative(1e-3)] * 3, dims)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_without_a_code_predict_across_lanes_and_tiles(dtype):
+    # an outlier alone, and one that is the last of a lane, of a four, and of a tile
+    places = [[], [31], [35], [1023], [1024], [0, 2047], [500, 501, 502]]
+    xs = [(smooth(2500) * 10).to(dtype) for _ in places]
+    for x, some in zip(xs, places, strict=True):
+        x[some] = float("nan")
+    # codes that a fast path does not take, within tiles and before them
+    steep = torch.linspace(0, 3e6, 3000)
+    xs += [steep.to(dtype), torch.where(torch.arange(3000) == 1023, 3e6, 1.0).to(dtype)]
+    assert_same_as_codec(xs, [Bound.absolute(0.5)] * len(xs), 1)
+
+
+@pytest.mark.parametrize("value", [0.0, 3.0])
+def test_a_line_that_varies_only_at_its_start_is_not_constant(value):
+    xs = [torch.full((3000,), value) for _ in range(4)]
+    for k, x in enumerate(xs[1:]):
+        x[(0, 1, 31)[k]] = 5.0
+    assert_same_as_codec(xs, [Bound.relative(1e-3)] * 4, 1)
 
 
 def test_a_tensor_that_does_not_start_at_16_bytes_is_encoded_alike():
@@ -275,7 +296,7 @@ def test_memory_for_residuals_is_a_sixteenth_of_a_large_list():
         x = torch.empty(1 << 26, dtype=dtype, device="meta")
         num_tiles = x.numel() // 1024
         one = packed._List(
-            [x], torch.empty(0), True, tiles(num_tiles), tiles(num_tiles // 4), 32, 1, None
+            [x], torch.empty(0), True, tiles(num_tiles), tiles(num_tiles // 4), 32, 2, None
         )
         count, scratch = one.writers()
         assert scratch.nbytes == 4096 * count

@@ -21,6 +21,7 @@ from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.packed_short import are_small, encode_small
+from tersor.kernels.pack.blocks.gpu.line_tile import line_fields, measure_line
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
     measure_tile,
     predicted_fields,
@@ -82,6 +83,12 @@ _RESIDUALS_SHARE: Final = 16
 """The residuals of all programs take at most so small a part of the values."""
 
 
+_MEASURE_REGISTERS: Final = 96
+_WRITE_REGISTERS: Final = 128
+"""Of a thread that predicts along one line. The compiler would take 168, for values that are looked at again,
+and leave room for 12 warps per multiprocessor; with these, almost none are kept in memory."""
+
+
 @triton.jit
 def _shape_of(shapes, k, DIMS: tl.constexpr):
     """Return the sizes of the last axes of tensor ``k``, the last one first, if more than one predicts."""
@@ -110,9 +117,14 @@ def _measure_kernel(
     begin = first + (run - tl.load(first_runs + k)) * RUN
     for tile in range(begin, tl.minimum(begin + RUN, last)):
         base = (tile - first) * TILE
-        num_words, outliers, varies = measure_tile(
-            address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
-        )
+        if DIMS == 1:
+            num_words, outliers, varies = measure_line(
+                address, base, count, grid, TYPE, ALIGNED, BLOCK
+            )
+        else:
+            num_words, outliers, varies = measure_tile(
+                address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+            )
         specials = 0
         if not varies:
             start = address + base * (TYPE.primitive_bitwidth // 8)
@@ -145,6 +157,8 @@ def _write_kernel(
                 base = (tile - first) * TILE
                 if DIMS == 0:
                     fields = tile_fields(address, base, count, grid, TYPE, ALIGNED)
+                elif DIMS == 1:
+                    fields = line_fields(address, base, count, grid, TYPE, ALIGNED)
                 else:
                     own = scratch + tl.program_id(0) * TILE
                     fields = predicted_fields(
@@ -243,9 +257,13 @@ class _List:
             "RUN": PACK_RUN, "DIMS": self.dims, "num_warps": 1,
         }  # fmt: skip
 
+    def registers(self, limit: int) -> int | None:
+        """Return ``limit`` if it is one of kernels for this list, else None; float64 needs more."""
+        return limit if self.dims == 1 and self.xs[0].dtype != torch.float64 else None
+
     def writers(self) -> tuple[int, torch.Tensor | None]:
-        """Return how many programs write tiles, and memory for the residuals of each that predicts."""
-        if self.dims == 0:
+        """Return how many programs write tiles, and memory for the residuals of each if axes predict."""
+        if self.dims < 2:
             return self.runs.num_tiles, None
         most = self.tiles.num_tiles * self.xs[0].itemsize // (4 * _RESIDUALS_SHARE)
         count = min(self.runs.num_tiles, _MAX_PROGRAMS, max(most, _MIN_PROGRAMS))
@@ -270,7 +288,7 @@ class _Measured:
             _write_kernel[(num_programs,)](
                 one.starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners,
                 self.grids, one.shapes, scratch, self.ends, self.plan, runs.num_tiles, out, nbytes,
-                **one.constants,
+                **one.constants, maxnreg=one.registers(_WRITE_REGISTERS),
             )  # fmt: skip
             _finish_kernel[(len(one.xs), programs_per_tensor(one.numels, TILE_VALUES, 1))](
                 one.starts, tiles.counts, tiles.first_tiles, self.grids, self.ends, self.plan,
@@ -286,6 +304,7 @@ def _measure(one: _List, grids: torch.Tensor, keys: torch.Tensor) -> torch.Tenso
     _measure_kernel[(runs.num_tiles,)](
         one.starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
         one.shapes, stats, tiles.num_tiles, **one.constants,
+        maxnreg=one.registers(_MEASURE_REGISTERS),
     )  # fmt: skip
     return torch.cumsum(stats, 0, out=stats)
 
