@@ -23,6 +23,7 @@ from tests import data
 from tests.checks import assert_bits_equal
 from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, MARKS
+from tests.waiting import errors_on_waiting
 
 pytest.importorskip("triton")
 from tersor.kernels.batch.gpu import boxes, packed, packed_boxes, packed_decode
@@ -306,3 +307,63 @@ def test_memory_for_residuals_is_a_sixteenth_of_a_large_list():
 
 def tiles(count: int) -> packed.TileTable:
     return packed.TileTable(torch.empty(0), torch.empty(0), torch.empty(0), count)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(200, 300, 517), (256, 256, 256)])
+def test_large_fields_have_the_payloads_and_values_of_the_cpu(shape, dtype, dims):
+    x = smooth(*shape).to(dtype)
+    codec = Delta(bound=Bound.relative(1e-3), lorenzo=dims)
+    x.view(-1)[12345] = float("nan")
+    payload = codec.pack_chunk(x.cuda())
+    expected = codec.pack_chunk(x)
+    assert_bits_equal(payload.cpu(), expected)
+    found, out = torch.empty_like(x), torch.empty_like(x, device="cuda")
+    decode_one(codec, expected, found)
+    decode_one(codec, payload, out)
+    assert_bits_equal(out.cpu(), found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", [2, 3])
+def test_lists_of_more_axes_are_decoded_without_waiting_and_in_a_graph(dims):
+    xs = [smooth(20, 30, 57).cuda(), smooth(70_000).cuda(), smooth(90, 128).cuda()]
+    outs, encoder = [torch.empty_like(x) for x in xs], BitpackEncoder()
+    payloads = [
+        x.cuda() for x in by_reference([x.cpu() for x in xs], [Bound.absolute(1e-3)] * 3, dims, 32)
+    ]
+    sizes = torch.tensor([payload.numel() for payload in payloads])
+    places = pack_frame(payloads), frame_offsets(sizes)[:-1].cuda(), sizes.cuda()
+
+    def step() -> Tensor:
+        return packed_boxes.decode_shaped(*places, outs, encoder, dims=dims)
+
+    expected = [out.clone() for out in (step(), *outs)]
+    with errors_on_waiting():
+        step()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        status = step()
+    for out in outs:
+        out.zero_()
+    graph.replay()
+    for one, other in zip(expected, (status, *outs), strict=True):
+        assert_bits_equal(one.cpu(), other.cpu())
+    assert status.tolist() == [0, 0, 0]
+
+
+@pytest.mark.gpu
+def test_decoding_three_axes_takes_an_eighth_of_the_output():
+    x = torch.randn(256, 256, 512, device="cuda").cumsum(2)
+    codec, out = Delta(bound=Bound.relative(1e-3), lorenzo=3), torch.empty_like(x)
+    payload = codec.pack_chunk(x)
+    decode_one(codec, payload, out)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    decode_one(codec, payload, out)
+    assert torch.cuda.max_memory_allocated() - before <= 0.15 * x.nbytes

@@ -40,7 +40,6 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_table
 from tersor.kernels.runtime.workspace import Layout
 
-
 _MAX_REGISTERS: Final = 128
 """Per thread: 16 warps per multiprocessor, where the compiler would take 240. It keeps 6 words in memory then."""
 
