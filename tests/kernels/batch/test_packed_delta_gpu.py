@@ -271,6 +271,18 @@ def test_a_value_that_decodes_too_far_away_predicts_the_next_tile():
     assert_same_as_codec([x.to(torch.bfloat16)], [Bound.absolute(1.2)], 1)
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_lines_of_whole_lanes_predict_across_lines_and_planes(dims, dtype):
+    shapes = [(3, 5, 96), (2, 2, 7, 32), (40, 64), (2, 2, 1024), (1, 9, 128)]
+    xs = [(smooth(*shape) + 1).to(dtype) for shape in shapes]
+    # with lines of a tile each, one is predicted by the outlier through the line above, behind, or both
+    for x, place in zip(xs, (95, 479, 1023, 5, 700), strict=True):
+        x.view(-1)[place] = float("nan")
+    xs += [smooth(2, 20, 64).to(dtype), torch.full((3, 32, 32), 2.0).to(dtype)]
+    assert_same_as_codec(xs, [Bound.absolute(0.01)] * len(xs), dims)
+
+
 def test_a_tensor_that_does_not_start_at_16_bytes_is_encoded_alike():
     x = smooth(50, 61).view(-1)[1:2441]
     assert_same_as_codec([x], [Bound.absolute(0.01)], 1)

@@ -23,10 +23,12 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.packed_short import are_small, encode_small
 from tersor.kernels.pack.blocks.gpu.line_tile import line_fields, measure_line
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
+    lane_widths,
     measure_tile,
     predicted_fields,
     tile_fields,
 )
+from tersor.kernels.pack.blocks.gpu.plane_tile import can_be_planes, plane_fields
 from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
     SCAN_VALUES,
@@ -58,7 +60,7 @@ from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
-from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
     TileTable,
@@ -98,6 +100,46 @@ def _shape_of(shapes, k, DIMS: tl.constexpr):
         return 1, 1, 1
 
 
+@triton.jit
+def _measure_shaped(
+    address, base, count, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """See ``measure_tile``; fast if lines are multiples of 32 long and all values have codes."""
+    num_words, outliers = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+    is_done, varies = base < 0, base < 0
+    if TYPE != F64:
+        is_plain = can_be_planes(base, count, shape)
+        if is_plain:
+            fields, is_done, varies = plane_fields(
+                address, base, count, shape, grid, TYPE, ALIGNED, DIMS
+            )
+            num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
+    if not is_done:
+        num_words, outliers, varies = measure_tile(
+            address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+        )
+    return num_words, outliers, varies
+
+
+@triton.jit
+def _shaped_fields(
+    address, base, count, shape, grid, scratch, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    DIMS: tl.constexpr,
+):  # fmt: skip
+    """See ``predicted_fields`` and ``_measure_shaped``."""
+    fields, is_done = tl.zeros([8, 32, 4], dtype=tl.uint32), base < 0
+    if TYPE != F64:
+        is_plain = can_be_planes(base, count, shape)
+        if is_plain:
+            fields, is_done, _varies = plane_fields(
+                address, base, count, shape, grid, TYPE, ALIGNED, DIMS
+            )
+    if not is_done:
+        fields = predicted_fields(address, base, count, shape, grid, scratch, TYPE, DIMS)
+    return fields
+
+
 @jit_kernel(do_not_specialize=["num_tiles"])
 def _measure_kernel(
     starts, counts, first_tiles, first_runs, owners, grids, keys, shapes, stats, num_tiles,
@@ -117,12 +159,16 @@ def _measure_kernel(
     begin = first + (run - tl.load(first_runs + k)) * RUN
     for tile in range(begin, tl.minimum(begin + RUN, last)):
         base = (tile - first) * TILE
-        if DIMS == 1:
+        if DIMS == 0:
+            num_words, outliers, varies = measure_tile(
+                address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+            )
+        elif DIMS == 1:
             num_words, outliers, varies = measure_line(
                 address, base, count, grid, TYPE, ALIGNED, BLOCK
             )
         else:
-            num_words, outliers, varies = measure_tile(
+            num_words, outliers, varies = _measure_shaped(
                 address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
             )
         specials = 0
@@ -161,9 +207,9 @@ def _write_kernel(
                     fields = line_fields(address, base, count, grid, TYPE, ALIGNED)
                 else:
                     own = scratch + tl.program_id(0) * TILE
-                    fields = predicted_fields(
-                        address, base, count, shape, grid, own, TYPE, DIMS
-                    )  # fmt: skip
+                    fields = _shaped_fields(
+                        address, base, count, shape, grid, own, TYPE, ALIGNED, DIMS
+                    )
                 before, end = tile_end(ends, tile) - origin, tile_end(ends, tile + 1) - origin
                 put_tile(body, count, tile - first, last - first, before, end, fields, BLOCK)
 

@@ -32,7 +32,7 @@ from tersor.kernels.quantize.grid import TILE as _TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, I32
 
 _TILE = tl.constexpr(_TILE_VALUES)
-_LEAST_FAST, _NUM_FAST = tl.constexpr(SHIFT.value - (1 << 21)), tl.constexpr(1 << 22)
+LEAST_FAST, NUM_FAST = tl.constexpr(SHIFT.value - (1 << 21)), tl.constexpr(1 << 22)
 """The smallest shifted code that is not looked at again, and how many are not."""
 
 
@@ -47,7 +47,7 @@ def _before_fours(last, before):
 
 
 @triton.jit
-def _differences(codes, before):
+def differences(codes, before):
     """Return codes [8, 32, 4] minus the one before each; ``before`` [32] is that of a lane's first."""
     even, odd = tl.split(tl.reshape(codes, [8, LANES, 2, 2]))
     c0, c2 = tl.split(even)
@@ -73,11 +73,11 @@ def _fast_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.const
     before = _load_before(address, base, limit, TYPE)
     codes, error = shifted_codes(values, grid[0], grid[1], TYPE)
     before_codes, before_error = shifted_codes(before, grid[0], grid[1], TYPE)
-    codes, before_codes = codes - _LEAST_FAST, before_codes - _LEAST_FAST
+    codes, before_codes = codes - LEAST_FAST, before_codes - LEAST_FAST
     error = tl.reduce(tl.reduce(error, 2, larger), 0, larger)
     used = lane_union(codes) | before_codes
-    is_right = (error <= grid[2]) & (before_error <= grid[2]) & (used >= 0) & (used < _NUM_FAST)
-    fields = zigzag(_differences(codes, before_codes))
+    is_right = (error <= grid[2]) & (before_error <= grid[2]) & (used >= 0) & (used < NUM_FAST)
+    fields = zigzag(differences(codes, before_codes))
     return fields, (tl.sum((~is_right).to(tl.int32), axis=0) == 0) & (base + _TILE <= limit)
 
 
@@ -89,7 +89,7 @@ def _careful_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.co
     codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
     before_codes, _ = quantize_values(before, grid[0], grid[1], grid[2], TYPE)
     inside = tile_positions(base) < limit
-    fields = tl.where(inside, zigzag(_differences(codes, before_codes)), 0)
+    fields = tl.where(inside, zigzag(differences(codes, before_codes)), 0)
     return fields, codes, holds, inside
 
 

@@ -50,7 +50,8 @@ def either(a, b):
 
 
 @triton.jit
-def _both(a, b):
+def both(a, b):
+    """Return the bits set in both."""
     return a & b
 
 
@@ -282,7 +283,7 @@ def measure_tile(
 @triton.jit
 def _do_differ(fields):
     """True if two fields of a tile differ."""
-    common = tl.reduce(tl.reduce(tl.reduce(fields, 2, _both), 0, _both), 0, _both)
+    common = tl.reduce(tl.reduce(tl.reduce(fields, 2, both), 0, both), 0, both)
     return tl.reduce(lane_union(fields), 0, either) != common
 
 
