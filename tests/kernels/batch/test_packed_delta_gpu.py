@@ -23,9 +23,10 @@ from tests import data
 from tests.checks import assert_bits_equal
 from tests.one_by_one import decode_one
 from tests.triton_device import DEVICE, MARKS
+from tests.waiting import errors_on_waiting
 
 pytest.importorskip("triton")
-from tersor.kernels.batch.gpu import packed, packed_decode
+from tersor.kernels.batch.gpu import boxes, packed, packed_boxes, packed_decode
 from tersor.kernels.batch.gpu.fused_list import FusedList
 
 pytestmark = MARKS
@@ -55,24 +56,27 @@ def by_reference(
         return [Delta(bound=b, lorenzo=dims, block=block).pack_chunk(x) for x, b in pairs]
 
 
-def decoded(payloads: Sequence[Tensor], xs: Sequence[Tensor], block: int) -> tuple[list, list[int]]:
-    """Decode payloads of ``delta`` with one axis on the device; return tensors and states."""
+def decoded(
+    payloads: Sequence[Tensor], xs: Sequence[Tensor], dims: int, block: int
+) -> tuple[list, list[int]]:
+    """Decode payloads of ``delta`` on the device; return tensors and states."""
     buffer = pack_frame([payload.to(DEVICE) for payload in payloads])
     sizes = torch.tensor([payload.numel() for payload in payloads])
     outs = [torch.full_like(x, 7.0, device=DEVICE) for x in xs]
-    status = packed_decode.decode_packed(
+    decode = packed_decode.decode_packed if dims < 2 else packed_boxes.decode_shaped
+    status = decode(
         buffer, frame_offsets(sizes)[:-1].to(DEVICE), sizes.to(DEVICE), outs,
-        BitpackEncoder(block=block), dims=1,
+        BitpackEncoder(block=block), dims=dims,
     )  # fmt: skip
     return [out.cpu() for out in outs], status.tolist()
 
 
-def read_by_reference(payload: Tensor, like: Tensor, block: int) -> Tensor | None:
+def read_by_reference(payload: Tensor, like: Tensor, dims: int, block: int) -> Tensor | None:
     """Decode by the codec; None if it refuses the payload."""
     out = torch.zeros_like(like)
     try:
         with use_backend("reference"):
-            decode_one(Delta(bound=Bound.absolute(0.0), block=block), payload, out)
+            decode_one(Delta(bound=Bound.absolute(0.0), lorenzo=dims, block=block), payload, out)
     except CorruptDataError:
         return None
     return out
@@ -84,11 +88,16 @@ def assert_same_as_codec(
     found = encoded(xs, bounds, dims, block)
     for one, other in zip(by_reference(xs, bounds, dims, block), found, strict=True):
         assert_bits_equal(one, other)
-    if dims == 1:
-        values, status = decoded(found, xs, block)
-        assert status == [0] * len(xs)
-        for x, payload, value in zip(xs, found, values, strict=True):
-            assert_bits_equal(read_by_reference(payload, x, block), value)
+    assert_decodes(found, xs, dims, block)
+
+
+def assert_decodes(
+    payloads: Sequence[Tensor], xs: Sequence[Tensor], dims: int, block: int = 32
+) -> None:
+    values, status = decoded(payloads, xs, dims, block)
+    assert status == [0] * len(xs)
+    for x, payload, value in zip(xs, payloads, values, strict=True):
+        assert_bits_equal(read_by_reference(payload, x, dims, block), value)
 
 
 @pytest.mark.parametrize("way", ["small lists apart", "all lists alike"])
@@ -104,13 +113,75 @@ def test_changed_payloads_are_refused_as_the_codec_refuses_them(way, monkeypatch
         changed[-1][place] ^= 1 << (place * 5 % 8)
     changed += [payload[:size] for size in (0, 23, payload.numel() // 2, payload.numel() - 8)]
     payloads = [part for one in changed for part in (one, payload)]
-    values, status = decoded(payloads, [x] * len(payloads), 32)
+    values, status = decoded(payloads, [x] * len(payloads), 1, 32)
     assert any(status[::2])
     for one, value, state in zip(payloads, values, status, strict=True):
-        expected = read_by_reference(one, x, 32)
+        expected = read_by_reference(one, x, 1, 32)
         assert (state == 0) == (expected is not None)
         if expected is not None:
             assert_bits_equal(expected, value)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+def test_changed_payloads_of_more_axes_are_refused_as_the_codec_refuses_them(dims):
+    x = smooth(3, 18, 66)
+    x[0, 1, 2] = float("nan")
+    (payload,) = by_reference([x], [Bound.absolute(0.01)], dims, 32)
+    changed = []
+    for place in range(0, payload.numel(), 1 + payload.numel() // 24):
+        changed.append(payload.clone())
+        changed[-1][place] ^= 1 << (place * 5 % 8)
+    changed += [payload[:size] for size in (0, 23, payload.numel() // 2, payload.numel() - 8)]
+    payloads = [*changed, payload]
+    values, status = decoded(payloads, [x] * len(payloads), dims, 32)
+    assert any(status)
+    for one, value, state in zip(payloads, values, status, strict=True):
+        expected = read_by_reference(one, x, dims, 32)
+        assert (state == 0) == (expected is not None)
+        if expected is not None:
+            assert_bits_equal(expected, value)
+
+
+BOXES = {
+    "lines of whole fours": [(9, 18, 132), (18, 68), (2, 3, 64)],
+    "other lines": [(9, 17, 65), (18, 129), (33, 1, 3), (2, 9, 1, 1), (5, 1, 1), (40,)],
+    "narrow": [(17, 33, 5), (3, 11, 16), (2, 50, 2, 1)],
+}
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("name", BOXES)
+def test_boxes_add_up_what_lies_before_them_on_every_axis(name, dims):
+    xs = [smooth(*shape) for shape in BOXES[name]]
+    xs[0].view(-1)[::100] = float("inf")
+    assert_decodes(by_reference(xs, [Bound.absolute(0.003)] * len(xs), dims, 32), xs, dims)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_fields_of_more_than_8_bits_are_read_one_by_one(dtype):
+    xs = [(smooth(*shape) * 100).to(dtype) for shape in ((9, 17, 68), (3, 21, 69), (2, 18, 70))]
+    for some in (xs[:1], xs):
+        payloads = by_reference(some, [Bound.absolute(0.01)] * len(some), 3, 64)
+        assert_decodes(payloads, some, 3, 64)
+
+
+def test_long_lines_of_sums_and_deep_boxes(monkeypatch):
+    # shapes of no other test, as tables are kept
+    monkeypatch.setattr(boxes, "_LONG", 3)
+    monkeypatch.setattr(boxes, "_LARGE_LIST", 1)
+    shapes = (34, 17, 67), (66, 3, 66), (2, 2000)
+    xs = [smooth(*shape) for shape in shapes]
+    assert_decodes(by_reference(xs, [Bound.absolute(0.003)] * 3, 3, 32), xs, 3)
+    whole = tuple((1, *(1, *shape)[-3:]) for shape in shapes)
+    table = boxes.box_table(whole, xs[0].to(DEVICE).device)
+    assert {step.is_long for step in table.steps} == {False, True}
+    assert table.box.planes == 32
+
+
+def test_sums_take_half_a_byte_per_value_of_a_large_tensor():
+    table = boxes.box_table(((1, 256, 512, 512),), torch.device("meta"))
+    index_nbytes = 2 * (1 << 26) // 32
+    assert 4 * table.num_sums + index_nbytes <= 0.13 * 4 * (1 << 26)
 
 
 def test_codes_wrap_where_they_are_carried_from_tile_to_tile():
@@ -170,12 +241,46 @@ def test_residuals_that_do_not_fit_32_bits_wrap():
     assert_same_as_codec([x.view(2, -1)], [Bound.absolute(0.5)], 2)
 
 
-@pytest.mark.parametrize("dims", [1, 3])
+@pytest.mark.parametrize("dims", [2, 3])
 def test_programs_take_turns_where_there_are_more_tiles_than_programs(dims, monkeypatch):
     monkeypatch.setattr(packed, "_MIN_PROGRAMS", 1)
     monkeypatch.setattr(packed, "_MAX_PROGRAMS", 2)
     xs = [smooth(5, 31, 61), smooth(1000), smooth(3, 2048)]
     assert_same_as_codec(xs, [Bound.relative(1e-3)] * 3, dims)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_values_without_a_code_predict_across_lanes_and_tiles(dtype):
+    # an outlier alone, and one that is the last of a lane, of a four, and of a tile
+    places = [[], [31], [35], [1023], [1024], [0, 2047], [500, 501, 502]]
+    xs = [(smooth(2500) * 10).to(dtype) for _ in places]
+    for x, some in zip(xs, places, strict=True):
+        x[some] = float("nan")
+    # codes that a fast path does not take: all values of a tile, and the one before it
+    far = torch.zeros(16 * 1024)
+    far[1023::2048] = 6e6 + 1000 * torch.arange(8)
+    xs += [torch.linspace(0, 6e6, 3000), far]
+    xs = [x.to(dtype) for x in xs]
+    assert_same_as_codec(xs, [Bound.absolute(0.5)] * len(xs), 1)
+
+
+def test_a_value_that_decodes_too_far_away_predicts_the_next_tile():
+    # decoded values are rounded to multiples of 2, so that some are 2 away
+    x = torch.zeros(16 * 1024)
+    x[1023::2048] = 256 + 26 * torch.arange(8)
+    assert_same_as_codec([x.to(torch.bfloat16)], [Bound.absolute(1.2)], 1)
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_lines_of_whole_lanes_predict_across_lines_and_planes(dims, dtype):
+    shapes = [(3, 5, 96), (2, 2, 7, 32), (40, 64), (2, 2, 1024), (1, 9, 128)]
+    xs = [(smooth(*shape) + 1).to(dtype) for shape in shapes]
+    # with lines of a tile each, one is predicted by the outlier through the line above, behind, or both
+    for x, place in zip(xs, (95, 479, 1023, 5, 700), strict=True):
+        x.view(-1)[place] = float("nan")
+    xs += [smooth(2, 20, 64).to(dtype), torch.full((3, 32, 32), 2.0).to(dtype)]
+    assert_same_as_codec(xs, [Bound.absolute(0.01)] * len(xs), dims)
 
 
 def test_a_tensor_that_does_not_start_at_16_bytes_is_encoded_alike():
@@ -208,7 +313,7 @@ def test_memory_for_residuals_is_a_sixteenth_of_a_large_list():
         x = torch.empty(1 << 26, dtype=dtype, device="meta")
         num_tiles = x.numel() // 1024
         one = packed._List(
-            (x.numel(),), dtype, CPU, True, tiles(num_tiles), tiles(num_tiles // 4), 32, 1, None
+            (x.numel(),), dtype, CPU, True, tiles(num_tiles), tiles(num_tiles // 4), 32, 2, None
         )
         count, scratch = one.writers()
         assert scratch.nbytes == 4096 * count
@@ -217,3 +322,63 @@ def test_memory_for_residuals_is_a_sixteenth_of_a_large_list():
 
 def tiles(count: int) -> packed.TileTable:
     return packed.TileTable(torch.empty(0), torch.empty(0), torch.empty(0), count)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("shape", [(200, 300, 517), (256, 256, 256)])
+def test_large_fields_have_the_payloads_and_values_of_the_cpu(shape, dtype, dims):
+    x = smooth(*shape).to(dtype)
+    codec = Delta(bound=Bound.relative(1e-3), lorenzo=dims)
+    x.view(-1)[12345] = float("nan")
+    payload = codec.pack_chunk(x.cuda())
+    expected = codec.pack_chunk(x)
+    assert_bits_equal(payload.cpu(), expected)
+    found, out = torch.empty_like(x), torch.empty_like(x, device="cuda")
+    decode_one(codec, expected, found)
+    decode_one(codec, payload, out)
+    assert_bits_equal(out.cpu(), found)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dims", [2, 3])
+def test_lists_of_more_axes_are_decoded_without_waiting_and_in_a_graph(dims):
+    xs = [smooth(20, 30, 57).cuda(), smooth(70_000).cuda(), smooth(90, 128).cuda()]
+    outs, encoder = [torch.empty_like(x) for x in xs], BitpackEncoder()
+    payloads = [
+        x.cuda() for x in by_reference([x.cpu() for x in xs], [Bound.absolute(1e-3)] * 3, dims, 32)
+    ]
+    sizes = torch.tensor([payload.numel() for payload in payloads])
+    places = pack_frame(payloads), frame_offsets(sizes)[:-1].cuda(), sizes.cuda()
+
+    def step() -> Tensor:
+        return packed_boxes.decode_shaped(*places, outs, encoder, dims=dims)
+
+    expected = [out.clone() for out in (step(), *outs)]
+    with errors_on_waiting():
+        step()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        step()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        status = step()
+    for out in outs:
+        out.zero_()
+    graph.replay()
+    for one, other in zip(expected, (status, *outs), strict=True):
+        assert_bits_equal(one.cpu(), other.cpu())
+    assert status.tolist() == [0, 0, 0]
+
+
+@pytest.mark.gpu
+def test_decoding_three_axes_takes_an_eighth_of_the_output():
+    x = torch.randn(256, 256, 512, device="cuda").cumsum(2)
+    codec, out = Delta(bound=Bound.relative(1e-3), lorenzo=3), torch.empty_like(x)
+    payload = codec.pack_chunk(x)
+    decode_one(codec, payload, out)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    decode_one(codec, payload, out)
+    assert torch.cuda.max_memory_allocated() - before <= 0.15 * x.nbytes

@@ -83,30 +83,25 @@ def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DI
         address: of the tensor's first value.
         position: int32, of the values in the tensor.
         limit: int32, values of the tensor.
-        shape: sizes of its last, last but one and last but two axes; 1 where it has no such axis. Not looked
-            at if one axis predicts, which is the flattened tensor.
+        shape: sizes of its last, last but one and last but two axes; 1 where it has no such axis.
         grid: step, inverse and checked bound.
         TYPE: of the values.
-        DIMS: how many of these axes predict; 0 if codes are not predicted, and are their own residuals.
+        DIMS: 2 or 3, how many of these axes predict; 0 if codes are not predicted, and are their own residuals.
 
     Returns:
         The int32 residuals and codes, 0 from ``limit`` on, and whether each value has a code.
     """
     width, height, depth = shape
     inside = position < limit
-    if DIMS <= 1:
-        has_left = inside & (position > 0)
-    else:
-        row = position // width
-        has_left = inside & (position > row * width)
     codes, holds = _code(address, position, inside, limit, grid, TYPE)
     residuals = codes
-    if DIMS >= 1:
-        left, _ = _code(address, position - 1, has_left, limit, grid, TYPE)
-        residuals -= left
     if DIMS >= 2:
+        row = position // width
+        has_left = inside & (position > row * width)
+        left, _ = _code(address, position - 1, has_left, limit, grid, TYPE)
         has_upper = inside & (row % height > 0)
-        residuals -= _differences(address, position, has_upper, width, has_left, limit, grid, TYPE)
+        upper = _differences(address, position, has_upper, width, has_left, limit, grid, TYPE)
+        residuals = codes - left - upper
     if DIMS == 3:
         has_back = inside & ((row // height) % depth > 0)
         plane = width * height

@@ -45,6 +45,16 @@ def substituted(tables: Mapping[tuple[Any, ...], Any]) -> Iterator[list[Any]]:
         _substitution.tables = _substitution.held = None
 
 
+def check_substituted(function: Callable[..., Any], *key: Any) -> None:
+    """Refuse a table that varies between replays inside ``substituted``, unless it is one of its tables.
+
+    Raises:
+        SpecError: a replay would read the table as it is now.
+    """
+    if _substitution.tables is not None and (function, *key) not in _substitution.tables:
+        raise SpecError("a call that reads addresses of some of its tensors cannot be replayed")
+
+
 def stream_of(device: torch.device) -> int:
     """Return the address of the current stream of a tensor's device, without making an object of it."""
     # a user may say "cuda" and mean the current one

@@ -190,9 +190,13 @@ class Replays:
         _fill(table, call.varying)
         parts = _parts_of(table, call.varying)
         call.prepare(parts)
-        with substituted(call.tables(parts)):
-            # compiles what the table's own form may need, which a capture must not
-            result = run(parts)
+        try:
+            with substituted(call.tables(parts)):
+                # compiles what the table's own form may need, which a capture must not
+                result = run(parts)
+        except (RuntimeError, SpecError):
+            form.is_capturable = False
+            return
         written = call.tensors(result)
         if written is None or sum(x.nbytes for x in written) > MOST_RESULT_NBYTES:
             form.is_capturable = False

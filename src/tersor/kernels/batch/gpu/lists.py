@@ -21,6 +21,7 @@ from tersor.kernels.batch.gpu import (
     ans_decode,
     ans_wide,
     packed,
+    packed_boxes,
     packed_decode,
     rows,
     rows_decode,
@@ -47,8 +48,7 @@ class _Fused(NamedTuple):
 
     Attributes:
         encode: takes tensors, bounds and the encoder.
-        decode: takes places of payloads, tensors and the encoder; returns a status per tensor. None if
-            payloads are composed.
+        decode: takes places of payloads, tensors and the encoder; returns a status per tensor.
         encode_again: takes what ``encode`` does, and knows more forms at the price of time; None if there is
             no such kernel.
         choose: takes numbers of values and bounds; returns what ``encode`` makes of the values of bounds on
@@ -56,7 +56,7 @@ class _Fused(NamedTuple):
     """
 
     encode: Callable[..., FusedList]
-    decode: Callable[..., torch.Tensor] | None
+    decode: Callable[..., torch.Tensor]
     encode_again: Callable[..., FusedList] | None = None
     choose: Callable[[Sequence[int], Sequence[Bound]], Hashable] | None = None
 
@@ -66,8 +66,12 @@ _STREAMS: Final = {
     (1, "bitpack"): _Fused(
         partial(packed.encode_packed, dims=1), partial(packed_decode.decode_packed, dims=1)
     ),
-    (2, "bitpack"): _Fused(partial(packed.encode_packed, dims=2), None),
-    (3, "bitpack"): _Fused(partial(packed.encode_packed, dims=3), None),
+    (2, "bitpack"): _Fused(
+        partial(packed.encode_packed, dims=2), partial(packed_boxes.decode_shaped, dims=2)
+    ),
+    (3, "bitpack"): _Fused(
+        partial(packed.encode_packed, dims=3), partial(packed_boxes.decode_shaped, dims=3)
+    ),
     (0, "ans"): _Fused(
         ans.encode_ans,
         ans_decode.decode_ans,
@@ -122,7 +126,7 @@ def decode_streams(
         compose.decode_stream(payload, outs[k], pipeline)
 
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
-    if fused is None or fused.decode is None:
+    if fused is None:
         return _composed(outs, encoded, decode_one)
     call = Decoding((decode_streams, pipeline), outs, encoded)
     status = call.replayed()

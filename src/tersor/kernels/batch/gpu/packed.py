@@ -21,11 +21,14 @@ from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.packed_short import are_small, encode_small
+from tersor.kernels.pack.blocks.gpu.line_tile import line_fields, measure_line
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
+    lane_widths,
     measure_tile,
     predicted_fields,
     tile_fields,
 )
+from tersor.kernels.pack.blocks.gpu.plane_tile import can_be_planes, plane_fields
 from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
     SCAN_VALUES,
@@ -57,7 +60,7 @@ from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
 from tersor.kernels.quantize.grid import TILE as TILE_VALUES
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
-from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
     TileTable,
@@ -81,6 +84,12 @@ _RESIDUALS_SHARE: Final = 16
 """The residuals of all programs take at most so small a part of the values."""
 
 
+_MEASURE_REGISTERS: Final = 96
+_WRITE_REGISTERS: Final = 128
+"""Of a thread that predicts along one line. The compiler would take 168, for values that are looked at again,
+and leave room for 12 warps per multiprocessor; with these, almost none are kept in memory."""
+
+
 @triton.jit
 def _shape_of(shapes, k, DIMS: tl.constexpr):
     """Return the sizes of the last axes of tensor ``k``, the last one first, if more than one predicts."""
@@ -88,6 +97,46 @@ def _shape_of(shapes, k, DIMS: tl.constexpr):
         return tl.load(shapes + 3 * k), tl.load(shapes + 3 * k + 1), tl.load(shapes + 3 * k + 2)
     else:
         return 1, 1, 1
+
+
+@triton.jit
+def _measure_shaped(
+    address, base, count, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """See ``measure_tile``; fast if lines are multiples of 32 long and all values have codes."""
+    num_words, outliers = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+    is_done, varies = base < 0, base < 0
+    if TYPE != F64:
+        is_plain = can_be_planes(base, count, shape)
+        if is_plain:
+            fields, is_done, varies = plane_fields(
+                address, base, count, shape, grid, TYPE, ALIGNED, DIMS
+            )
+            num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
+    if not is_done:
+        num_words, outliers, varies = measure_tile(
+            address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+        )
+    return num_words, outliers, varies
+
+
+@triton.jit
+def _shaped_fields(
+    address, base, count, shape, grid, scratch, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    DIMS: tl.constexpr,
+):  # fmt: skip
+    """See ``predicted_fields`` and ``_measure_shaped``."""
+    fields, is_done = tl.zeros([8, 32, 4], dtype=tl.uint32), base < 0
+    if TYPE != F64:
+        is_plain = can_be_planes(base, count, shape)
+        if is_plain:
+            fields, is_done, _varies = plane_fields(
+                address, base, count, shape, grid, TYPE, ALIGNED, DIMS
+            )
+    if not is_done:
+        fields = predicted_fields(address, base, count, shape, grid, scratch, TYPE, DIMS)
+    return fields
 
 
 @jit_kernel(do_not_specialize=["num_tiles"])
@@ -109,9 +158,18 @@ def _measure_kernel(
     begin = first + (run - tl.load(first_runs + k)) * RUN
     for tile in range(begin, tl.minimum(begin + RUN, last)):
         base = (tile - first) * TILE
-        num_words, outliers, varies = measure_tile(
-            address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
-        )
+        if DIMS == 0:
+            num_words, outliers, varies = measure_tile(
+                address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+            )
+        elif DIMS == 1:
+            num_words, outliers, varies = measure_line(
+                address, base, count, grid, TYPE, ALIGNED, BLOCK
+            )
+        else:
+            num_words, outliers, varies = _measure_shaped(
+                address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
+            )
         specials = 0
         if not varies:
             start = address + base * (TYPE.primitive_bitwidth // 8)
@@ -144,11 +202,13 @@ def _write_kernel(
                 base = (tile - first) * TILE
                 if DIMS == 0:
                     fields = tile_fields(address, base, count, grid, TYPE, ALIGNED)
+                elif DIMS == 1:
+                    fields = line_fields(address, base, count, grid, TYPE, ALIGNED)
                 else:
                     own = scratch + tl.program_id(0) * TILE
-                    fields = predicted_fields(
-                        address, base, count, shape, grid, own, TYPE, DIMS
-                    )  # fmt: skip
+                    fields = _shaped_fields(
+                        address, base, count, shape, grid, own, TYPE, ALIGNED, DIMS
+                    )
                 before, end = tile_end(ends, tile) - origin, tile_end(ends, tile + 1) - origin
                 put_tile(body, count, tile - first, last - first, before, end, fields, BLOCK)
 
@@ -233,9 +293,13 @@ class _List:
             "RUN": PACK_RUN, "DIMS": self.dims, "num_warps": 1,
         }  # fmt: skip
 
+    def registers(self, limit: int) -> int | None:
+        """Return ``limit`` if it is one of kernels for this list, else None; float64 needs more."""
+        return limit if self.dims == 1 and self.dtype != torch.float64 else None
+
     def writers(self) -> tuple[int, torch.Tensor | None]:
-        """Return how many programs write tiles, and memory for the residuals of each that predicts."""
-        if self.dims == 0:
+        """Return how many programs write tiles, and memory for the residuals of each if axes predict."""
+        if self.dims < 2:
             return self.runs.num_tiles, None
         most = self.tiles.num_tiles * self.dtype.itemsize // (4 * _RESIDUALS_SHARE)
         count = min(self.runs.num_tiles, _MAX_PROGRAMS, max(most, _MIN_PROGRAMS))
@@ -255,6 +319,7 @@ class _List:
             _write_kernel[(num_programs,)](
                 starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids,
                 self.shapes, scratch, ends, plan, runs.num_tiles, out, nbytes, **self.constants,
+                maxnreg=self.registers(_WRITE_REGISTERS),
             )  # fmt: skip
             _finish_kernel[(len(self.numels), programs_per_tensor(self.numels, TILE_VALUES, 1))](
                 starts, tiles.counts, tiles.first_tiles, grids, ends, plan, tiles.num_tiles, out,
@@ -272,6 +337,7 @@ def _measure(
     _measure_kernel[(runs.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
         one.shapes, stats, tiles.num_tiles, **one.constants,
+        maxnreg=one.registers(_MEASURE_REGISTERS),
     )  # fmt: skip
     return torch.cumsum(stats, 0, out=stats)
 

@@ -40,7 +40,7 @@ _TAIL = tl.constexpr(TAIL_NBYTES)
 
 
 @triton.jit
-def _open_packed(payload, nbytes, count, num_tiles, TYPE: tl.constexpr, BLOCK: tl.constexpr):
+def open_packed(payload, nbytes, count, num_tiles, TYPE: tl.constexpr, BLOCK: tl.constexpr):
     """Return mode, number and body bytes of a payload, and whether it can be one of ``count`` values."""
     mode, number, body_nbytes, _, good = open_payload(payload, nbytes, count, TYPE)
     _, words_start = starts_of(count, num_tiles, BLOCK)
@@ -63,7 +63,7 @@ def _sum_kernel(
     first, count = tl.load(first_tiles + k), tl.load(counts + k)
     num_tiles = tl.load(first_tiles + k + 1) - first
     payload = buffer + tl.load(offsets + k)
-    mode, _, body_nbytes, good = _open_packed(
+    mode, _, body_nbytes, good = open_packed(
         payload, tl.load(sizes + k), count, num_tiles, TYPE, BLOCK
     )
     begin = (run - tl.load(first_runs + k)) * RUN
@@ -95,6 +95,18 @@ def _restore_tile(
         store_values(address, position, values, count, TYPE, ALIGNED, False)
 
 
+@triton.jit
+def store_uncoded(payload, mode, number, address, begin, end, count, TYPE: tl.constexpr):
+    """Write values ``[begin, end)`` of a payload that is constant or exact; nothing of a coded one."""
+    if mode == CONSTANT:
+        for start in range(begin, end, 128):
+            values = as_compute(tl.zeros([128], dtype=tl.float64) + number, TYPE)
+            position = start + tl.arange(0, 128)
+            store_values(address, position, values, count, TYPE, False, False)
+    elif mode != CODED:
+        copy_values((payload + HEADER_NBYTES).to(tl.int64), address, begin, end, TYPE)
+
+
 @jit_kernel(do_not_specialize=["buffer", "status"])
 def _decode_kernel(
     buffer, offsets, sizes, targets, counts, first_tiles, first_runs, owners, ends, status,
@@ -112,7 +124,7 @@ def _decode_kernel(
     num_tiles = tl.load(first_tiles + k + 1) - first
     count, address = tl.load(counts + k), tl.load(targets + k)
     payload, payload_nbytes = buffer + tl.load(offsets + k), tl.load(sizes + k)
-    mode, number, body_nbytes, good = _open_packed(
+    mode, number, body_nbytes, good = open_packed(
         payload, payload_nbytes, count, num_tiles, TYPE, BLOCK
     )
     begin = (run - tl.load(first_runs + k)) * RUN
@@ -134,13 +146,8 @@ def _decode_kernel(
                 status + k, TYPE, ALIGNED, BLOCK,
             )  # fmt: skip
     end = tl.minimum(stop * TILE, count)
-    if good & (mode == CONSTANT):
-        for start in range(begin * TILE, end, 128):
-            values = as_compute(tl.zeros([128], dtype=tl.float64) + number, TYPE)
-            position = start + tl.arange(0, 128)
-            store_values(address, position, values, count, TYPE, False, False)
-    elif good & (mode != CODED):
-        copy_values(body.to(tl.int64), address, begin * TILE, end, TYPE)
+    if good:
+        store_uncoded(payload, mode, number, address, begin * TILE, end, count, TYPE)
     if WITH_OUTLIERS:
         # outliers go over what other threads have just stored
         tl.debug_barrier()

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from tersor.kernels.runtime.device_cache import (
     cached_on_stream,
+    check_substituted,
     copy_async,
     to_device_async,
 )
@@ -75,7 +76,9 @@ def before_tile(ends, begin, tile):
 
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return where each tensor's values start, int64 [num_tensors]."""
-    return address_table(tuple(x.data_ptr() for x in tensors), device)
+    numbers = tuple([x.data_ptr() for x in tensors])
+    check_substituted(address_table, numbers, device)
+    return address_table(numbers, device)
 
 
 @cached_on_stream

@@ -20,7 +20,7 @@ from tersor.kernels.quantize.gpu.values import (
 from tersor.kernels.quantize.grid import TILE as _TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, I32
 
-_LANES = tl.constexpr(32)
+LANES = tl.constexpr(32)
 _TILE = tl.constexpr(_TILE_VALUES)
 _LARGEST_FAST = tl.constexpr((1 << 22) - 1)
 """The largest field that ``quantize_fields`` gets right."""
@@ -44,24 +44,27 @@ def bit_length(values):
 
 
 @triton.jit
-def _either(a, b):
+def either(a, b):
+    """Return the bits set in one of two."""
     return a | b
 
 
 @triton.jit
-def _both(a, b):
+def both(a, b):
+    """Return the bits set in both."""
     return a & b
 
 
 @triton.jit
-def _larger(a, b):
+def larger(a, b):
+    """Return the larger of two; NaN if one is."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @triton.jit
-def _lane_union(fields):
+def lane_union(fields):
     """Return the bits set in any of a lane's [8, 32, 4] fields."""
-    return tl.reduce(tl.reduce(fields, 2, _either), 0, _either)
+    return tl.reduce(tl.reduce(fields, 2, either), 0, either)
 
 
 @triton.jit
@@ -79,11 +82,11 @@ def _put(pieces, nbits, words, held, num_held):
 
 
 @triton.jit
-def _by_fours(pieces):
+def by_fours(pieces):
     """Return the first and the second four of eight pieces per lane, each as a 4-tuple."""
-    even, odd = tl.split(tl.reshape(tl.permute(pieces, (1, 0)), [_LANES, 4, 2]))
-    p04, p26 = tl.split(tl.reshape(even, [_LANES, 2, 2]))
-    p15, p37 = tl.split(tl.reshape(odd, [_LANES, 2, 2]))
+    even, odd = tl.split(tl.reshape(tl.permute(pieces, (1, 0)), [LANES, 4, 2]))
+    p04, p26 = tl.split(tl.reshape(even, [LANES, 2, 2]))
+    p15, p37 = tl.split(tl.reshape(odd, [LANES, 2, 2]))
     p0, p4 = tl.split(p04)
     p1, p5 = tl.split(p15)
     p2, p6 = tl.split(p26)
@@ -95,9 +98,9 @@ def _by_fours(pieces):
 def _store_small(fields, width, words):
     """Store each lane's fields of up to 8 bits as ``width`` words."""
     shift = tl.arange(0, 4)[None, None, :] * width[None, :, None]
-    first, second = _by_fours(tl.reduce(fields << shift.to(tl.uint32), 2, _either))
-    held = tl.zeros([_LANES], dtype=tl.uint64)
-    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    first, second = by_fours(tl.reduce(fields << shift.to(tl.uint32), 2, either))
+    held = tl.zeros([LANES], dtype=tl.uint64)
+    num_held = tl.zeros([LANES], dtype=tl.int32)
     for k in tl.static_range(4):
         words, held, num_held = _put(first[k], 4 * width, words, held, num_held)
     for k in tl.static_range(4):
@@ -108,12 +111,12 @@ def _store_small(fields, width, words):
 def _store_medium(fields, width, words):
     """Store each lane's fields of up to 16 bits as ``width`` words."""
     shift = tl.arange(0, 2)[None, None, None, :] * width[None, :, None, None]
-    pairs = tl.reshape(fields, [8, _LANES, 2, 2]) << shift.to(tl.uint32)
-    left, right = tl.split(tl.reduce(pairs, 3, _either))
-    l0, l1 = _by_fours(left)
-    r0, r1 = _by_fours(right)
-    held = tl.zeros([_LANES], dtype=tl.uint64)
-    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    pairs = tl.reshape(fields, [8, LANES, 2, 2]) << shift.to(tl.uint32)
+    left, right = tl.split(tl.reduce(pairs, 3, either))
+    l0, l1 = by_fours(left)
+    r0, r1 = by_fours(right)
+    held = tl.zeros([LANES], dtype=tl.uint64)
+    num_held = tl.zeros([LANES], dtype=tl.int32)
     for k in tl.static_range(4):
         words, held, num_held = _put(l0[k], 2 * width, words, held, num_held)
         words, held, num_held = _put(r0[k], 2 * width, words, held, num_held)
@@ -136,24 +139,30 @@ def _put_fours(a, b, c, d, width, words, held, num_held):
 @triton.jit
 def _store_any(fields, width, words):
     """Store each lane's fields of up to 32 bits as ``width`` words."""
-    even, odd = tl.split(tl.reshape(fields, [8, _LANES, 2, 2]))
+    even, odd = tl.split(tl.reshape(fields, [8, LANES, 2, 2]))
     a, c = tl.split(even)
     b, d = tl.split(odd)
-    a0, a1 = _by_fours(a)
-    b0, b1 = _by_fours(b)
-    c0, c1 = _by_fours(c)
-    d0, d1 = _by_fours(d)
-    held = tl.zeros([_LANES], dtype=tl.uint64)
-    num_held = tl.zeros([_LANES], dtype=tl.int32)
+    a0, a1 = by_fours(a)
+    b0, b1 = by_fours(b)
+    c0, c1 = by_fours(c)
+    d0, d1 = by_fours(d)
+    held = tl.zeros([LANES], dtype=tl.uint64)
+    num_held = tl.zeros([LANES], dtype=tl.int32)
     words, held, num_held = _put_fours(a0, b0, c0, d0, width, words, held, num_held)
     _put_fours(a1, b1, c1, d1, width, words, held, num_held)
 
 
 @triton.jit
-def _load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+def tile_positions(base):
+    """Return the positions [8, 32, 4] of the values of a tile."""
+    fours = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, LANES)[None, :, None] * 32
+    return base + fours + tl.arange(0, 4)[None, None, :]
+
+
+@triton.jit
+def load_tile(address, base, limit, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return a tile as [8, 32, 4]: every four of a lane's 32 neighbours; 0 from ``limit`` on."""
-    fours = tl.arange(0, 8)[:, None, None] * 4 + tl.arange(0, _LANES)[None, :, None] * 32
-    position = base + fours + tl.arange(0, 4)[None, None, :]
+    position = tile_positions(base)
     if base + _TILE <= limit:
         values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
     else:
@@ -167,10 +176,10 @@ def _fast_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.con
 
     To look once per lane instead of at every value saves a third of the instructions.
     """
-    values = _load_tile(address, base, limit, TYPE, ALIGNED)
+    values = load_tile(address, base, limit, TYPE, ALIGNED)
     fields, error = quantize_fields(values, grid[0], grid[1], TYPE)
-    wrong = ~(tl.reduce(tl.reduce(error, 2, _larger), 0, _larger) <= grid[2])
-    wrong |= _lane_union(fields) > _LARGEST_FAST
+    wrong = ~(tl.reduce(tl.reduce(error, 2, larger), 0, larger) <= grid[2])
+    wrong |= lane_union(fields) > _LARGEST_FAST
     return fields, tl.sum(wrong.to(tl.int32), axis=0) == 0
 
 
@@ -182,11 +191,11 @@ def tile_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.cons
         fields, is_right = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
         if not is_right:
             # loaded again, since to hold them would take 32 registers
-            values = _load_tile(address, base, limit, TYPE, ALIGNED)
+            values = load_tile(address, base, limit, TYPE, ALIGNED)
             codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
             fields = zigzag(codes)
     else:
-        values = _load_tile(address, base, limit, TYPE, ALIGNED)
+        values = load_tile(address, base, limit, TYPE, ALIGNED)
         codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
         fields = zigzag(codes)
     return fields
@@ -196,12 +205,12 @@ def tile_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.cons
 def predicted_fields(
     address, base, limit, shape, grid, scratch, TYPE: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return the fields of the residuals of a tile.
+    """Return the fields of the residuals of a tile; two or three axes predict.
 
     ``scratch`` has room for 1024 int32: threads that hold neighbouring values, so that loads of them and of
     the values that predict them are coalesced, hand the residuals to lanes of 32 values each.
     """
-    part_values: tl.constexpr = 256 if DIMS < 2 else 128
+    part_values: tl.constexpr = 128
     limit = limit.to(tl.int32)
     # all threads have read the residuals of the tile before this one
     tl.debug_barrier()
@@ -211,7 +220,7 @@ def predicted_fields(
         residuals, _, _ = residual_codes(address, position, limit, shape, grid, TYPE, DIMS)
         tl.store(scratch + place, residuals)
     tl.debug_barrier()
-    return zigzag(_load_tile(scratch.to(tl.int64), 0, _TILE, I32, True))
+    return zigzag(load_tile(scratch.to(tl.int64), 0, _TILE, I32, True))
 
 
 @triton.jit
@@ -233,7 +242,7 @@ def _measure_parts(
         position = (tl.arange(0, part_values) + part + base).to(tl.int32)
         residuals, codes, holds = residual_codes(address, position, limit, shape, grid, TYPE, DIMS)
         blocks = tl.reshape(zigzag(residuals), [part_values // BLOCK, BLOCK])
-        num_words += tl.sum(bit_length(tl.reduce(blocks, 1, _either)), axis=0) * (BLOCK // 32)
+        num_words += tl.sum(bit_length(tl.reduce(blocks, 1, either)), axis=0) * (BLOCK // 32)
         is_coded = holds & (position < limit)
         smallest = tl.minimum(smallest, tl.where(is_coded, codes, LARGEST_CODE))
         largest = tl.maximum(largest, tl.where(is_coded, codes, SMALLEST_CODE))
@@ -247,7 +256,7 @@ def measure_tile(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Measure the 1024 values from ``base`` on, or their residuals if axes predict.
+    """Measure the 1024 values from ``base`` on, or their residuals if two or three axes predict.
 
     Returns:
         The words that their fields take; how many outliers they have; True only if two of them are finite and
@@ -274,8 +283,8 @@ def measure_tile(
 @triton.jit
 def _do_differ(fields):
     """True if two fields of a tile differ."""
-    common = tl.reduce(tl.reduce(tl.reduce(fields, 2, _both), 0, _both), 0, _both)
-    return tl.reduce(_lane_union(fields), 0, _either) != common
+    common = tl.reduce(tl.reduce(tl.reduce(fields, 2, both), 0, both), 0, both)
+    return tl.reduce(lane_union(fields), 0, either) != common
 
 
 @triton.jit
@@ -284,17 +293,17 @@ def lane_widths(fields, BLOCK: tl.constexpr):
 
     They are also the words that a lane's 32 fields take.
     """
-    width = bit_length(_lane_union(fields))
+    width = bit_length(lane_union(fields))
     if BLOCK == 64:
-        pairs = tl.max(tl.reshape(width, [_LANES // 2, 2]), axis=1)
-        width = tl.reshape(tl.broadcast_to(pairs[:, None], [_LANES // 2, 2]), [_LANES])
+        pairs = tl.max(tl.reshape(width, [LANES // 2, 2]), axis=1)
+        width = tl.reshape(tl.broadcast_to(pairs[:, None], [LANES // 2, 2]), [LANES])
     return width
 
 
 @triton.jit
 def pack_fields(fields, width, words, widths, num_blocks, BLOCK: tl.constexpr):
     """Store the fields of a tile at ``words``, and the widths of its first ``num_blocks`` blocks."""
-    lane = tl.arange(0, _LANES)
+    lane = tl.arange(0, LANES)
     lanes_per_block: tl.constexpr = BLOCK // 32
     block = lane // lanes_per_block
     is_first = (lane % lanes_per_block == 0) & (block < num_blocks)

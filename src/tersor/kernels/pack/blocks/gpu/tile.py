@@ -76,7 +76,7 @@ def close_body(body, count, num_tiles, total, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _load_pair(words, place):
+def load_pair(words, place):
     """Return the word at ``place`` and the one after it as one uint64."""
     low = tl.load(words + place).to(tl.uint64)
     return low | (tl.load(words + place + 1).to(tl.uint64) << 32)
@@ -89,7 +89,7 @@ def unpack_up_to_8(words, width, start, BLOCK: tl.constexpr):
     They are read by fours: two words hold them wherever they begin.
     """
     bit = tl.arange(0, BLOCK // 4)[None, :] * (4 * width)[:, None]
-    pair = _load_pair(words, start[:, None] + (bit >> 5))
+    pair = load_pair(words, start[:, None] + (bit >> 5))
     window = (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32)
     shift = tl.arange(0, 4)[None, None, :] * width[:, None, None]
     mask = ((1 << width) - 1).to(tl.uint32)
@@ -104,7 +104,7 @@ def unpack_up_to_32(words, width, start, BLOCK: tl.constexpr):
     Both functions read one word more than the fields take.
     """
     bit = tl.arange(0, BLOCK)[None, :] * width[:, None]
-    pair = _load_pair(words, start[:, None] + (bit >> 5))
+    pair = load_pair(words, start[:, None] + (bit >> 5))
     mask = tl.where(width >= 32, -1, (1 << (width & 31)) - 1).to(tl.uint32, bitcast=True)
     return (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32) & mask[:, None]
 
@@ -137,7 +137,7 @@ def _unpack_tile(
 
 
 @triton.jit
-def _open_tile(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
+def open_tile(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
     """Return where words and widths of a tile lie, its blocks, and whether it is well formed.
 
     It is not if its widths and offsets contradict each other or ``body_nbytes``; its words must not be
@@ -170,7 +170,7 @@ def decode_tile(
 
     Sets ``status`` if it is not well formed.
     """
-    words, widths, num_blocks, good = _open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
+    words, widths, num_blocks, good = open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
     if not good:
         tl.atomic_or(status, 1)
     _unpack_tile(
@@ -182,7 +182,7 @@ def decode_tile(
 @triton.jit
 def tile_codes(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
     """Return the 1024 codes of a tile in order, 0 if it is not well formed, and whether it is."""
-    words, widths, num_blocks, good = _open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
+    words, widths, num_blocks, good = open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
     b = tl.arange(0, TILE // BLOCK)
     width = tl.load(widths + b, mask=(b < num_blocks) & good, other=0).to(tl.int32)
     block_words = width * (BLOCK // 32)
