@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from tests.waiting import errors_on_waiting
 pytest.importorskip("triton")
 from tersor.kernels.batch.gpu import boxes, packed, packed_boxes, packed_decode
 from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.pack.blocks.gpu import plane_tile
 
 pytestmark = MARKS
 
@@ -281,6 +283,47 @@ def test_lines_of_whole_lanes_predict_across_lines_and_planes(dims, dtype):
         x.view(-1)[place] = float("nan")
     xs += [smooth(2, 20, 64).to(dtype), torch.full((3, 32, 32), 2.0).to(dtype)]
     assert_same_as_codec(xs, [Bound.absolute(0.01)] * len(xs), dims)
+
+
+PLANES = {
+    "a plane ends within a tile": (3, 40, 32),
+    "no power of two": (4, 13, 96),
+    "more axes than predict": (2, 3, 35, 32),
+    "lines longer than a tile": (3, 2, 1056),
+    "lines too long for a product": (2, 2, 32800),
+}
+SLOW = "lines too long for a product"
+"""More than a minute in the interpreter."""
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=pytest.mark.gpu if one == SLOW else ()) for one in PLANES]
+)
+def test_whole_tiles_of_planes_know_their_neighbours(name, dims):
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(PLANES[name], generator=generator)
+    assert_same_as_codec([x], [Bound.absolute(0.1)], dims)
+
+
+@pytest.mark.parametrize(("value", "varying"), [(0.0, [0, 1, 0, 0]), (-2.0, [0, 0, 0, 0])])
+def test_planes_of_one_value_do_not_vary_for_want_of_neighbours(value, varying):
+    x = torch.full((3, 40, 32), -2.0)
+    x[1, 7, 3] = value
+    assert_same_as_codec([x], [Bound.absolute(0.1)], 3)
+    _, _, ends, _ = planned([x], [Bound.absolute(0.1)], 3).memory.state
+    assert ends[7:].diff().tolist() == varying
+
+
+def test_a_product_divides_places_in_a_tile_by_the_length_of_lines():
+    widths = np.arange(32, plane_tile._LONG.value, 32, dtype=np.int64)
+    inverses = 0xFFFFFFFF // widths + 1
+    # the last place of a line, and the first of the next, wherever a tile starts in a line
+    for line in range(1, 34):
+        for offset in (line * widths - 1, line * widths):
+            inside = offset < widths + 1024
+            found = (offset * inverses) >> 32
+            assert (found == offset // widths)[inside].all()
 
 
 def test_a_tensor_that_does_not_start_at_16_bytes_is_encoded_alike():

@@ -55,6 +55,9 @@ COMPOSED: Final = "composed"
 """The target that is built from other operations, which choose their backend themselves."""
 
 
+_CPU: Final = torch.device("cpu")
+
+
 @dataclass(frozen=True, eq=False)
 class Op:
     """One operation and where its implementations live, as ``"module:function"``.
@@ -109,8 +112,8 @@ class Op:
 
     def __call__(self, x: torch.Tensor | Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         """Run the operation on ``x``'s device; an empty list counts as on the CPU."""
-        first = x if isinstance(x, torch.Tensor) else next(iter(x), torch.empty(0, device="cpu"))
-        backend = backend_for(first.device)
+        first = x if isinstance(x, torch.Tensor) else next(iter(x), None)
+        backend = backend_for(_CPU if first is None else first.device)
         is_own = backend in self.targets or COMPOSED not in self.targets
         return self._load(backend if is_own else COMPOSED)(x, *args, **kwargs)
 

@@ -23,12 +23,16 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.packed_short import are_small, encode_small
 from tersor.kernels.pack.blocks.gpu.line_tile import line_fields, measure_line
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
-    lane_widths,
     measure_tile,
     predicted_fields,
     tile_fields,
 )
-from tersor.kernels.pack.blocks.gpu.plane_tile import can_be_planes, plane_fields
+from tersor.kernels.pack.blocks.gpu.plane_tile import (
+    by_lanes,
+    can_be_planes,
+    plane_fields,
+    plane_words,
+)
 from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
     SCAN_VALUES,
@@ -113,7 +117,7 @@ def _measure_shaped(
             fields, is_done, varies = plane_fields(
                 address, base, count, shape, grid, TYPE, ALIGNED, DIMS
             )
-            num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
+            num_words = plane_words(fields, BLOCK)
     if not is_done:
         num_words, outliers, varies = measure_tile(
             address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
@@ -131,9 +135,10 @@ def _shaped_fields(
     if TYPE != F64:
         is_plain = can_be_planes(base, count, shape)
         if is_plain:
-            fields, is_done, _varies = plane_fields(
+            found, is_done, _varies = plane_fields(
                 address, base, count, shape, grid, TYPE, ALIGNED, DIMS
             )
+            fields = by_lanes(found, scratch)
     if not is_done:
         fields = predicted_fields(address, base, count, shape, grid, scratch, TYPE, DIMS)
     return fields

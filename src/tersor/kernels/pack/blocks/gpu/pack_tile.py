@@ -293,7 +293,13 @@ def lane_widths(fields, BLOCK: tl.constexpr):
 
     They are also the words that a lane's 32 fields take.
     """
-    width = bit_length(lane_union(fields))
+    return widths_of(lane_union(fields), BLOCK)
+
+
+@triton.jit
+def widths_of(unions, BLOCK: tl.constexpr):
+    """Return the same, of the bits set in any field of each lane."""
+    width = bit_length(unions)
     if BLOCK == 64:
         pairs = tl.max(tl.reshape(width, [LANES // 2, 2]), axis=1)
         width = tl.reshape(tl.broadcast_to(pairs[:, None], [LANES // 2, 2]), [LANES])

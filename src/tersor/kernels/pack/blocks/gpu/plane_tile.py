@@ -1,7 +1,8 @@
 """Tiles of values that predict each other along two or three axes in Triton, if lines are multiples of 32 long.
 
-A lane's 32 values lie in one line then, and so do those of the two or four lines that predict them: each
-line is quantized once per tile, where any other shape quantizes four or eight values for one.
+Four neighbours lie in one line then, and so do those of the two or four lines that predict them: each line is
+quantized once per tile, and the value before each four once more, where any other shape quantizes four or
+eight values for one. Threads hold fours side by side, so that loads of all lines are coalesced.
 """
 
 from __future__ import annotations
@@ -9,52 +10,89 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tersor.kernels.pack.blocks.gpu.line_tile import LEAST_FAST, NUM_FAST, differences
+from tersor.kernels.pack.blocks.gpu.line_tile import LEAST_FAST, NUM_FAST
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
     LANES,
     both,
-    lane_union,
+    either,
     larger,
-    tile_positions,
+    load_tile,
+    widths_of,
     zigzag,
 )
-from tersor.kernels.quantize.gpu.values import load_values, shifted_codes
+from tersor.kernels.quantize.gpu.values import SHIFT, load_values, shifted_codes
 from tersor.kernels.quantize.grid import TILE as _TILE_VALUES
+from tersor.kernels.runtime.gpu.element_types import I32
 
 _TILE = tl.constexpr(_TILE_VALUES)
+_FOURS = tl.constexpr(_TILE_VALUES // 4)
+_FOURS_PER_LANE = tl.constexpr(8)
+_LONG = tl.constexpr(1 << 15)
+"""Lines from which on the product that divides by their length could be wrong; a tile meets two of them at most."""
 
 
 @triton.jit
 def can_be_planes(base, limit, shape):
-    """True if ``plane_fields`` takes the tile from ``base`` on."""
-    return (shape[0] % 32 == 0) & (base + _TILE <= limit)
+    """True if ``plane_fields`` takes the tile from ``base`` on: it is whole and meets two planes at most."""
+    width, height, _ = shape
+    is_large = width.to(tl.int64) * (height - 1) >= _TILE
+    return (width % 32 == 0) & is_large & (base + _TILE <= limit)
+
+
+@triton.jit
+def _neighbours(base, shape):
+    """Return for every four of a tile whether there are values to the left, above and behind."""
+    width, height, depth = shape
+    first_row = (base // width).to(tl.int32)
+    offset = (base - first_row.to(tl.int64) * width).to(tl.int32) + 4 * tl.arange(0, _FOURS)
+    # ceil(2**32 / width), times a number below 2**16, is right in its upper half
+    inverse = 0xFFFFFFFF // width.to(tl.int64) + 1
+    row = ((offset.to(tl.int64) * inverse) >> 32).to(tl.int32)
+    row = tl.where(width < _LONG, row, (offset >= width).to(tl.int32))
+    height_at, depth_at = first_row % height + row, (first_row // height) % depth
+    is_next = height_at >= height
+    height_at = tl.where(is_next, height_at - height, height_at)
+    depth_at = depth_at + is_next.to(tl.int32)
+    return offset > row * width, height_at > 0, (depth_at > 0) & (depth_at < depth)
 
 
 @triton.jit
 def _line(
     address, base, back, is_there, has_left, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr
 ):
-    """Return the differences along lines ``back`` values before those of a tile.
+    """Return the codes of the values that lie ``back`` before those of a tile, where they are there.
 
     Returns:
-        int32 [8, 32, 4], 0 in lanes whose line is not ``is_there``; per lane, whether all of its codes are
-        right; and whether two of them differ.
+        int32 [256, 4], and [256] the code before each four, 0 for what is not there; the largest error of
+        each four and the value before it; the bits used in their codes minus the smallest that is not looked
+        at again; and True if two of the tile's values differ.
     """
     start = tl.where(is_there, back, 0).to(tl.int64)
-    position = tile_positions(base) - start[None, :, None]
-    values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, True)
+    first = base + 4 * tl.arange(0, _FOURS) - start
+    values = load_values(
+        address, first[:, None] + tl.arange(0, 4)[None, :], limit, 0.0, TYPE, ALIGNED, True
+    )
     # what lies at the limit is not loaded
-    place = tl.where(has_left, base + tl.arange(0, LANES) * 32 - 1 - start, limit)
+    place = tl.where(has_left & is_there, first - 1, limit)
     before = load_values(address, place, limit, 0.0, TYPE, False, False)
-    codes, error = shifted_codes(values, grid[0], grid[1], TYPE)
+    codes, errors = shifted_codes(values, grid[0], grid[1], TYPE)
     before_codes, before_error = shifted_codes(before, grid[0], grid[1], TYPE)
-    codes, before_codes = codes - LEAST_FAST, before_codes - LEAST_FAST
-    error = tl.reduce(tl.reduce(error, 2, larger), 0, larger)
-    used = lane_union(codes)
-    varies = used != tl.reduce(tl.reduce(codes, 2, both), 0, both)
-    used |= before_codes
-    is_right = (error <= grid[2]) & (before_error <= grid[2]) & (used >= 0) & (used < NUM_FAST)
-    return tl.where(is_there[None, :, None], differences(codes, before_codes), 0), is_right, varies
+    worst = larger(tl.reduce(errors, 1, larger), before_error)
+    used, common = tl.reduce(codes, 1, either), tl.reduce(codes, 1, both)
+    varies = tl.reduce(used, 0, either) != tl.reduce(common, 0, both)
+    used = tl.reduce(codes - LEAST_FAST, 1, either) | (before_codes - LEAST_FAST)
+    codes = tl.where(is_there[:, None], codes - SHIFT, 0)
+    return codes, tl.where(is_there, before_codes - SHIFT, 0), worst, used, varies
+
+
+@triton.jit
+def _differences(codes, before):
+    """Return codes [256, 4] minus the one before each; ``before`` [256] is that of the first of four."""
+    even, odd = tl.split(tl.reshape(codes, [_FOURS, 2, 2]))
+    c0, c2 = tl.split(even)
+    c1, c3 = tl.split(odd)
+    pairs = tl.join(tl.join(c0 - before, c2 - c1), tl.join(c1 - c0, c3 - c2))
+    return tl.reshape(pairs, [_FOURS, 4])
 
 
 @triton.jit
@@ -64,37 +102,57 @@ def plane_fields(
     """Return the fields of the residuals of a tile that ``can_be_planes``; not for float64.
 
     Returns:
-        uint32 [8, 32, 4]; whether all are right, which they are not if values that predict have no code or a
+        uint32 [256, 4]; whether all are right, which they are not if values that predict have no code or a
         large one; and True only if two values differ.
     """
-    width, height, depth = shape
-    first = (base + tl.arange(0, LANES) * 32).to(tl.int32)
-    row = first // width
-    has_left, has_upper = first > row * width, row % height > 0
-    has_back = (row // height) % depth > 0
-    residuals, is_right, varies = _line(
-        address, base, 0, first >= 0, has_left, limit, grid, TYPE, ALIGNED
+    width, plane = shape[0], shape[0] * shape[1]
+    has_left, has_upper, has_back = _neighbours(base, shape)
+    is_there = has_left | (has_left == 0)
+    codes, before, worst, used, varies = _line(
+        address, base, 0, is_there, has_left, limit, grid, TYPE, ALIGNED
     )
-    upper, upper_right, _ = _line(
-        address, base, width, has_upper, has_left & has_upper, limit, grid, TYPE, ALIGNED
+    upper, upper_before, error, bits, _ = _line(
+        address, base, width, has_upper, has_left, limit, grid, TYPE, ALIGNED
     )
-    residuals, is_right = residuals - upper, is_right & upper_right
+    codes, before, worst, used = (
+        codes - upper,
+        before - upper_before,
+        larger(worst, error),
+        used | bits,
+    )
     if DIMS == 3:
-        plane, has_corner = width * height, has_back & has_upper
-        behind, back_right, _ = _line(
-            address, base, plane, has_back, has_left & has_back, limit, grid, TYPE, ALIGNED
+        behind, behind_before, error, bits, _ = _line(
+            address, base, plane, has_back, has_left, limit, grid, TYPE, ALIGNED
         )
-        corner, corner_right, _ = _line(
-            address,
-            base,
-            plane + width,
-            has_corner,
-            has_left & has_corner,
-            limit,
-            grid,
-            TYPE,
-            ALIGNED,
+        codes, before = codes - behind, before - behind_before
+        worst, used = larger(worst, error), used | bits
+        corner, corner_before, error, bits, _ = _line(
+            address, base, plane + width, has_back & has_upper, has_left, limit, grid, TYPE, ALIGNED
         )
-        residuals, is_right = residuals - behind + corner, is_right & back_right & corner_right
-    is_right = tl.sum((~is_right).to(tl.int32), axis=0) == 0
-    return zigzag(residuals), is_right, tl.sum(varies.to(tl.int32), axis=0) > 0
+        codes, before = codes + corner, before + corner_before
+        worst, used = larger(worst, error), used | bits
+    is_right = (worst <= grid[2]) & (used >= 0) & (used < NUM_FAST)
+    are_right = tl.sum((~is_right).to(tl.int32), axis=0) == 0
+    return zigzag(_differences(codes, before)), are_right, varies
+
+
+@triton.jit
+def plane_words(fields, BLOCK: tl.constexpr):
+    """Return the words that fields [256, 4] take."""
+    fours = tl.reduce(fields, 1, either)
+    lanes = tl.reduce(tl.reshape(fours, [LANES, _FOURS_PER_LANE]), 1, either)
+    return tl.sum(widths_of(lanes, BLOCK), axis=0)
+
+
+@triton.jit
+def by_lanes(fields, scratch):
+    """Return fields [256, 4] as [8, 32, 4], every four of a lane's 32 neighbours.
+
+    They pass through ``scratch``, which has room for 1024 int32.
+    """
+    position = 4 * tl.arange(0, _FOURS)[:, None] + tl.arange(0, 4)[None, :]
+    # all threads have read what was there before
+    tl.debug_barrier()
+    tl.store(tl.multiple_of(scratch + position, (16, 16)), fields.to(tl.int32, bitcast=True))
+    tl.debug_barrier()
+    return load_tile(scratch.to(tl.int64), 0, _TILE, I32, True).to(tl.uint32, bitcast=True)
