@@ -16,6 +16,7 @@ from tersor.codecs.rows import Rows
 from tersor.container import decode_batch, encode_batch
 from tersor.errors import BackendUnavailableError, SpecError
 from tersor.kernels.runtime.compile_notice import compile_seconds
+from tersor.kernels.runtime.replay import REPLAYS
 from tersor.types import Bound, TensorInfo
 
 _FIXED_SIZE: Final = ("half", "bf16", "fp8", "group8", "group4")
@@ -113,6 +114,8 @@ def warmup(
             progress(done, len(pairs), f"{codec_id}, {str(dtype).removeprefix('torch.')}")
         first_s, again_s = (_compile_seconds(specs, dtype, where) for _ in range(2))
         found.append(WarmedUp(codec_id, dtype, first_s, again_s))
+    # graphs of shapes that nobody else has
+    REPLAYS.reset()
     return found
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +14,7 @@ import tersor
 from tersor import Bound, TensorInfo, begin_decode_batch, create, decode_batch, encode_batch
 from tersor.kernels.batch.encoded_list import settled
 from tersor.kernels.runtime.op import use_backend
+from tersor.kernels.runtime.replay import REPLAYS
 from tests.checks import assert_bits_equal
 
 pytestmark = pytest.mark.gpu
@@ -94,11 +97,14 @@ def test_one_tensor_is_compressed_to_its_own_bytes(name):
 
 
 @pytest.mark.parametrize("name", ["flat", "delta"])
-def test_payloads_can_be_written_after_later_calls(name):
+def test_payloads_can_be_written_after_later_calls(name, monkeypatch):
+    # larger ones are measured by a replay, and written later
+    monkeypatch.setattr("tersor.kernels.batch.gpu.replay.MOST_RESULT_NBYTES", 1000)
     xs = [lookups(k, name, num_rows=3000)[0] for k in range(NUM_CALLS)]
     codec = codec_of(name)
     unsettled = [codec.encode([x]) for x in xs]
-    assert tersor.graph_replay_nbytes() > 0
+    assert REPLAYS.num_graphs == 1
+    assert all(encoded.unwritten is not None for encoded in unsettled)
     for x, encoded in zip(xs, settled(unsettled), strict=True):
         with use_backend("cpu"):
             expected = tersor.compress(x.cpu(), codec=codec)
@@ -111,7 +117,9 @@ def test_decoding_follows_new_outputs_and_payloads(name):
     inputs = [lookups(k, name) for k in range(NUM_CALLS)]
     batches = [(encode_batch(xs, codecs), xs) for xs in inputs]
     infos = [TensorInfo.of(x) for x in batches[0][1]]
+    assert REPLAYS.num_graphs == 1
     decodings = [begin_decode_batch(batch, infos, codecs) for batch, _ in batches]
+    assert REPLAYS.num_graphs == 2
     for (_, xs), decoding in zip(batches, decodings, strict=True):
         with use_backend("cpu"):
             values = decode_batch(expected_of(xs, codecs), infos, codecs)
@@ -130,6 +138,49 @@ def test_a_malformed_payload_is_refused_by_a_replay(name):
     batch.buffer[:4] = 255
     with pytest.raises(tersor.CorruptDataError):
         decode_batch(batch, infos, codecs)
+
+
+@pytest.mark.parametrize("name", ["flat", "ans"])
+def test_large_tensors_are_decoded_by_replays_too(name):
+    xs = [torch.randn(1 << 18, device="cuda") for _ in range(NUM_CALLS)]
+    packs = [tersor.compress(x, Bound.relative(1e-3), codec=name) for x in xs]
+    before = REPLAYS.num_graphs
+    for x, packed in zip(xs, packs, strict=True):
+        error = (tersor.decompress(packed).double() - x.double()).abs().max()
+        assert error <= packed.error_bound
+    assert REPLAYS.num_graphs == before + 1
+
+
+@pytest.mark.parametrize("name", ["flat", "delta", "ans"])
+def test_a_packed_tensor_holds_little_more_than_its_payload(name):
+    codec = codec_of(name, 0.01)
+    for k in range(NUM_CALLS):
+        packed = tersor.compress(lookups(k, name, num_rows=30000)[0], codec=codec)
+        held = sum(payload.untyped_storage().nbytes() for payload in packed.payloads)
+        assert held <= 1.07 * packed.nbytes
+
+
+@pytest.mark.parametrize("name", ["flat", "ans"])
+def test_a_graph_holds_no_tensor_of_the_call_it_was_made_of(name, monkeypatch):
+    monkeypatch.setattr("tersor.kernels.batch.gpu.replay.MOST_RESULT_NBYTES", 10**6)
+    refs = []
+    for k in range(NUM_CALLS):
+        x = lookups(k, name, num_rows=60000)[0]
+        refs.append(weakref.ref(x))
+        tersor.compress(x, codec=codec_of(name))
+        del x
+    gc.collect()
+    assert [ref() for ref in refs] == [None] * NUM_CALLS
+
+
+def test_a_call_captured_in_an_inference_is_replayed_in_a_training():
+    codecs = [codec_of("ans")] * 4
+    with torch.inference_mode():
+        for k in range(NUM_CALLS):
+            encode_batch(lookups(k), codecs)
+    for k in range(NUM_CALLS):
+        xs = lookups(k)
+        check(encode_batch(xs, codecs), xs, codecs)
 
 
 def test_streams_have_graphs_of_their_own():
@@ -170,8 +221,10 @@ def test_a_capture_of_the_user_takes_the_kernels_themselves(name):
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        for _ in range(NUM_CALLS):
-            encode_batch(xs, codecs)
+        for k in range(1, NUM_CALLS):
+            encode_batch(lookups(k, name), codecs)
+        # the only call with these tensors, and a replay
+        encode_batch(xs, codecs)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         batch = encode_batch(xs, codecs)
@@ -186,8 +239,13 @@ def test_what_is_turned_off_holds_no_memory_and_gives_the_same_bytes():
     for k in range(NUM_CALLS):
         encode_batch(lookups(k, "rows"), codecs)
     assert tersor.graph_replay_nbytes() > 0
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_reserved()
+    held = tersor.graph_replay_nbytes()
     tersor.set_graph_replay(False)
     assert tersor.graph_replay_nbytes() == 0
+    assert torch.cuda.memory_reserved() <= before - held
     for k in range(NUM_CALLS):
         xs = lookups(k, "rows")
         check(encode_batch(xs, codecs), xs, codecs)

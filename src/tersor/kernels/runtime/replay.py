@@ -2,19 +2,19 @@
 
 A dozen launches take the host longer than an H200 needs for tens of megabytes: 460 us for ``ans`` on 26
 look-ups of 256 x 64, of which the device works 33. The third call of a form is captured; later ones
-fill a table on the device with what varies between them (addresses, bounds), replay the graph, and copy
-what it wrote to new memory.
+copy what varies between them (tables of addresses and bounds) to where the graph reads it, replay the
+graph, and copy what it wrote to new memory.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-import numpy as np
 import torch
 
 from tersor.errors import SpecError
@@ -27,75 +27,13 @@ MOST_RESULT_NBYTES: Final = 32 * 2**20
 """Of what a call returns. Copying more takes a device longer than launching takes a host."""
 _DEFAULT_MAX_NBYTES: Final = 512 * 2**20
 _MAX_DROPS: Final = 8
-"""Times that graphs are dropped because they hold too much; then no more are captured: they do not fit."""
-_PART_WORDS: Final = 32
-"""Parts of a table start at multiples of 256 bytes, as memory of their own would."""
+"""Times that graphs are dropped because they are too many; then no more are captured: they do not fit."""
 _PIECE_WORDS: Final = 4
 """Copies start at multiples of 16 bytes, which kernels are compiled for."""
 
 _T = TypeVar("_T")
-_Tables = Mapping[tuple[Any, ...], torch.Tensor]
-
-
-class Varying(NamedTuple):
-    """What a call reads that differs from the last call of its form.
-
-    Attributes:
-        numbers: compared with those of the last replay: equal ones need no upload.
-        parts: int64 or float64 arrays, one after the other in the table; called only to fill it.
-    """
-
-    numbers: Hashable
-    parts: Callable[[], Sequence[np.ndarray[Any, Any]]]
-
-
-@dataclass(slots=True)
-class Replay(Generic[_T]):
-    """A captured call of one form, on one stream.
-
-    Attributes:
-        parts: of the table, one for each of ``Varying.parts``.
-        result: what the call returned, in memory that every replay writes anew.
-        written: that memory, tensor by tensor, each of a multiple of 4 bytes.
-    """
-
-    parts: Sequence[torch.Tensor]
-    result: _T
-    written: Sequence[torch.Tensor]
-    _table: torch.Tensor
-    _graph: Any
-    _held: Sequence[Any] = field(repr=False)
-    _numbers: Hashable = None
-    _words: list[torch.Tensor] = field(init=False, repr=False)
-    _lengths: list[int] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        """See ``written`` as words of one dtype, so that one launch copies all of it."""
-        self._words = [x.reshape(-1).view(torch.int32) for x in self.written]
-        self._lengths = [
-            part for x in self._words[:-1] for part in (x.numel(), -x.numel() % _PIECE_WORDS)
-        ]
-
-    def launch(self, call: Call[_T]) -> None:
-        """Replay on the current stream with what varies in ``call``."""
-        self.fill(call.varying)
-        call.prepare(self.parts)
-        self._graph.replay()
-
-    def fill(self, varying: Varying) -> None:
-        """Upload what varies, if it is not there already."""
-        if varying.numbers != self._numbers:
-            _fill(self._table, varying)
-            self._numbers = varying.numbers
-
-    def copies(self) -> list[torch.Tensor]:
-        """Return copies of ``written``; the last one, which may be large, has memory of its own."""
-        last = self._words[-1]
-        memory = last.new_empty(sum(self._lengths)).split_with_sizes(self._lengths)[::2]
-        copies = [*memory, torch.empty_like(last)]
-        torch._foreach_copy_(copies, self._words)
-        pairs = zip(copies, self.written, strict=True)
-        return [copy.view(x.dtype).view(x.shape) for copy, x in pairs]
+Table = tuple[Any, ...]
+"""A function that is ``cached_on_stream``, and its arguments."""
 
 
 class Form:
@@ -116,19 +54,70 @@ class Call(Generic[_T]):
     Attributes:
         form: of ``Replays.form_of``.
         device: of the call.
-        varying: what it reads that differs between calls of its form.
-        tables: gives ``substituted`` its tables, made of the parts of the table of ``varying``.
+        varying: tables that the call reads and that differ between calls of its form.
         tensors: of what it returns: the memory that a replay writes to, and the caller copies; None if it
             cannot be copied.
-        prepare: fills those parts that only the device knows, before every replay.
+        rooms: lengths of further int64 tables that the call reads.
+        prepare: fills these, before every replay.
     """
 
     form: Form
     device: torch.device
-    varying: Varying
-    tables: Callable[[Sequence[torch.Tensor]], _Tables]
+    varying: tuple[Table, ...]
     tensors: Callable[[_T], Sequence[torch.Tensor] | None]
+    rooms: tuple[int, ...] = ()
     prepare: Callable[[Sequence[torch.Tensor]], None] = lambda _: None
+
+    def sources(self) -> list[torch.Tensor]:
+        """Return the tables that vary, as they are cached: a graph of the user's own finds them there."""
+        return [function(*key) for function, *key in self.varying]
+
+
+@dataclass(slots=True)
+class Replay(Generic[_T]):
+    """A captured call of one form, on one stream.
+
+    Attributes:
+        tables: that the graph reads in place of ``Call.varying``.
+        filled: that ``Call.prepare`` fills.
+        result: what the call returned, in memory that every replay writes anew.
+        written: that memory, tensor by tensor, each of a multiple of 4 bytes.
+    """
+
+    tables: Sequence[torch.Tensor]
+    filled: Sequence[torch.Tensor]
+    result: _T
+    written: Sequence[torch.Tensor]
+    _graph: Any
+    _held: Sequence[Any] = field(repr=False)
+    _varying: tuple[Table, ...] = ()
+    _words: list[torch.Tensor] = field(init=False, repr=False)
+    _lengths: list[int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """See ``written`` as words of one dtype, so that one launch copies all of it."""
+        self._words = [x.reshape(-1).view(torch.int32) for x in self.written]
+        self._lengths = [
+            part for x in self._words[:-1] for part in (x.numel(), -x.numel() % _PIECE_WORDS)
+        ]
+
+    def launch(self, call: Call[_T]) -> None:
+        """Replay on the current stream with what varies in ``call``."""
+        if call.varying != self._varying:
+            for table, source in zip(self.tables, call.sources(), strict=True):
+                table.copy_(source)
+            self._varying = call.varying
+        call.prepare(self.filled)
+        self._graph.replay()
+
+    def copies(self) -> list[torch.Tensor]:
+        """Return copies of ``written``; the last one, which may be large, has memory of its own."""
+        last = self._words[-1]
+        memory = last.new_empty(sum(self._lengths)).split_with_sizes(self._lengths)[::2]
+        copies = [*memory, torch.empty_like(last)]
+        torch._foreach_copy_(copies, self._words)
+        pairs = zip(copies, self.written, strict=True)
+        return [copy.view(x.dtype).view(x.shape) for copy, x in pairs]
 
 
 class Replays:
@@ -152,13 +141,23 @@ class Replays:
         """Device memory that graphs hold, of all devices together."""
         return self._nbytes
 
+    @property
+    def num_graphs(self) -> int:
+        """Graphs that there are."""
+        return sum(form.replay is not None for form in self._forms.values())
+
     def configure(self, is_enabled: bool, max_nbytes: int | None) -> None:
         """Turn replays on or off; drops all graphs and their memory."""
         with self.lock:
             self._is_enabled = is_enabled
             self._max_nbytes = _DEFAULT_MAX_NBYTES if max_nbytes is None else max_nbytes
-            self._drops_left = _MAX_DROPS
+            self.reset()
+
+    def reset(self) -> None:
+        """Forget all forms; drops all graphs and their memory."""
+        with self.lock:
             self._drop()
+            self._drops_left = _MAX_DROPS
 
     def form_of(self, form: Hashable, device: torch.device) -> Form | None:
         """Return what is known of a form on the current stream; None if it is not to be replayed."""
@@ -167,71 +166,69 @@ class Replays:
         if torch.cuda.is_current_stream_capturing():
             return None
         key = (form, device, stream_of(device))
-        found = self._forms.get(key)
-        if found is None:
-            found = self._forms[key] = Form()
-            if len(self._forms) > _MAX_FORMS:
+        with self.lock:
+            found = self._forms.get(key)
+            if found is None:
+                found = self._forms[key] = Form()
                 self._forget_oldest()
-        else:
-            self._forms.move_to_end(key)
+            else:
+                self._forms.move_to_end(key)
         return found
 
-    def note(self, call: Call[_T], run: Callable[[Sequence[torch.Tensor]], _T]) -> None:
+    def note(
+        self, call: Call[_T], run: Callable[[Sequence[torch.Tensor]], _T], is_copied: bool = True
+    ) -> None:
         """Count a call that was made; if it was the third one of its form, make it once more and capture it.
 
-        ``run`` makes the call, given the parts of the table that it reads what varies from. It uploads nothing.
+        Args:
+            call: what was made.
+            run: makes it, given the tables that ``Call.prepare`` fills. It uploads nothing itself.
+            is_copied: False if it is known that what it returns cannot be copied.
         """
         form = call.form
         form.num_calls += 1
         is_new = form.num_calls <= _CALLS_BEFORE
-        if is_new or not form.is_capturable or self._drops_left == 0:
+        if is_new or not is_copied or not form.is_capturable or self._drops_left == 0:
             return
-        table = torch.empty(_num_words(call.varying), dtype=torch.int64, device=call.device)
-        _fill(table, call.varying)
-        parts = _parts_of(table, call.varying)
-        call.prepare(parts)
         try:
-            with substituted(call.tables(parts)):
-                # compiles what the table's own form may need, which a capture must not
-                result = run(parts)
-        except (RuntimeError, SpecError):
+            # tables of an inference could not be filled in a training
+            with torch.inference_mode(False), self.lock:
+                self._capture(call, run)
+        except (RuntimeError, SpecError) as error:
+            # what cannot be captured is called as before
             form.is_capturable = False
-            return
-        written = call.tensors(result)
-        if written is None or sum(x.nbytes for x in written) > MOST_RESULT_NBYTES:
-            form.is_capturable = False
-            return
-        with self.lock:
-            self._capture(call, table, parts, run)
+            self._captures.pop((call.device, stream_of(call.device)), None)
+            logging.getLogger("tersor").debug("a call is not replayed as a CUDA graph: %s", error)
 
-    def _capture(
-        self,
-        call: Call[_T],
-        table: torch.Tensor,
-        parts: Sequence[torch.Tensor],
-        run: Callable[[Sequence[torch.Tensor]], _T],
-    ) -> None:
+    def _capture(self, call: Call[_T], run: Callable[[Sequence[torch.Tensor]], _T]) -> None:
+        tables = [source.clone() for source in call.sources()]
+        filled = [torch.empty(n, dtype=torch.int64, device=call.device) for n in call.rooms]
+        other = dict(zip(call.varying, tables, strict=True))
+        call.prepare(filled)
+        with substituted(other):
+            # compiles what the forms of these tables may need, which a capture must not
+            written = call.tensors(run(filled))
+        if written is None or sum(x.nbytes for x in written) > MOST_RESULT_NBYTES:
+            call.form.is_capturable = False
+            return
         pool, stream = self._capture_of(call.device)
         graph: Any = torch.cuda.CUDAGraph()
         before_nbytes = torch.cuda.memory_reserved(call.device)
-        try:
-            with substituted(call.tables(parts)) as held, torch.cuda.stream(stream):
-                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-                try:
-                    result = run(parts)
-                finally:
-                    graph.capture_end()
-        except (RuntimeError, SpecError):
-            # what cannot be captured is called as before
-            call.form.is_capturable = False
-            return
+        with substituted(other) as held, torch.cuda.stream(stream):
+            graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            try:
+                result = run(filled)
+            finally:
+                graph.capture_end()
+        written = call.tensors(result) or ()
+        call.form.replay = Replay(tables, filled, result, written, graph, held, call.varying)
         self._nbytes += max(0, torch.cuda.memory_reserved(call.device) - before_nbytes)
         if self._nbytes > self._max_nbytes:
+            # this one too goes with its form
+            call.form.replay = None
+            del graph, result, written
             self._drop()
             self._drops_left -= 1
-            return
-        written = call.tensors(result) or ()
-        call.form.replay = Replay(parts, result, written, table, graph, held)
 
     def _capture_of(self, device: torch.device) -> tuple[Any, torch.cuda.Stream]:
         """Return the memory pool and the capturing stream of the current stream.
@@ -244,47 +241,28 @@ class Replays:
         return self._captures[key]
 
     def _forget_oldest(self) -> None:
-        _, form = self._forms.popitem(last=False)
-        if form.replay is not None:
-            # its memory is shared with the others of its stream
-            self._drop()
+        """Forget a form if there are too many: the oldest without a graph, which costs nothing."""
+        if len(self._forms) <= _MAX_FORMS:
+            return
+        for key, form in self._forms.items():
+            if form.replay is None:
+                del self._forms[key]
+                return
+        self._drop()
+        self._drops_left -= 1
 
     def _drop(self) -> None:
-        """Drop all graphs, once they have run, and their memory."""
-        for device, _ in self._captures:
+        """Drop all graphs, once they have run, and give their memory back."""
+        devices = {device for device, _ in self._captures}
+        for device in devices:
             torch.cuda.synchronize(device)
+        for form in self._forms.values():
+            form.replay = None
         self._forms.clear()
         self._captures.clear()
         self._nbytes = 0
-
-
-def _fill(table: torch.Tensor, varying: Varying) -> None:
-    """Upload what varies, without waiting."""
-    words = np.zeros(table.numel(), dtype=np.int64)
-    start = 0
-    for part in varying.parts():
-        words[start : start + part.size] = part.view(np.int64).reshape(-1)
-        start += _padded_words(part.size)
-    table.copy_(torch.from_numpy(words).pin_memory(), non_blocking=True)
-
-
-def _padded_words(num_words: int) -> int:
-    return -(-num_words // _PART_WORDS) * _PART_WORDS
-
-
-def _num_words(varying: Varying) -> int:
-    return sum(_padded_words(part.size) for part in varying.parts())
-
-
-def _parts_of(table: torch.Tensor, varying: Varying) -> list[torch.Tensor]:
-    found, start = [], 0
-    for part in varying.parts():
-        piece = table[start : start + part.size]
-        if part.dtype == np.float64:
-            piece = piece.view(torch.float64)
-        found.append(piece.view(part.shape))
-        start += _padded_words(part.size)
-    return found
+        if devices:
+            torch.cuda.empty_cache()
 
 
 REPLAYS: Final = Replays()
@@ -297,7 +275,7 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
     kinds of bounds as two calls before it on its stream is captured, and replayed from then on: the host
     launches once, not a dozen times. Inside a capture of your own nothing is replayed.
 
-    Drops all graphs and the memory they hold; waits for them to end.
+    Drops all graphs and gives the memory they hold back; waits for them to end.
 
     Args:
         enabled: False makes every call launch its kernels one by one.

@@ -214,7 +214,10 @@ def decode_ans(
     numels = tuple(y.numel() for y in outs)
     wide = large_tensors(numels)
     counts = on_device(numels, device)
-    targets = addresses([*outs, *(outs[k] for k in wide)], device)
+    targets = addresses(outs, device)
+    if wide:
+        # of bytes, then of int16; gathered on the device, where a replay finds other addresses
+        targets = targets[on_device((*range(len(outs)), *wide), device)]
     if status is None:
         status = torch.empty(len(outs), dtype=torch.int32, device=device)
     capacities = (*numels, *(numels[k] for k in wide))

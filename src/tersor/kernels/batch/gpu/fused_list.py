@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 
@@ -32,6 +32,18 @@ class FusedList(NamedTuple):
         if isinstance(self.memory, torch.Tensor) or self.memory.capacity > most_nbytes:
             return self
         return self._replace(memory=self.memory.written(self.memory.capacity))
+
+    def can_be_copied(self, most_nbytes: int) -> bool:
+        """True if ``written(most_nbytes)`` has ``tensors``."""
+        memory = self.memory
+        is_written = isinstance(memory, torch.Tensor) or memory.capacity <= most_nbytes
+        return is_written or cast("Unwritten", memory).state is not None
+
+    def without_inputs(self) -> FusedList:
+        """Return the list without the tensors it was made of, to be ``copied`` alone."""
+        if isinstance(self.memory, torch.Tensor):
+            return self
+        return self._replace(memory=self.memory._replace(xs=()))
 
     def tensors(self) -> tuple[torch.Tensor, ...] | None:
         """Return all memory that encoding wrote; None if not all of it can be copied."""

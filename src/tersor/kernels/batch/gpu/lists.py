@@ -109,7 +109,7 @@ def encode_streams(
     made = call.replayed()
     if made is None:
         made = encode()
-        call.note(encode)
+        call.note(made, encode)
     return _unsettled(made, encode_one)
 
 
@@ -132,7 +132,7 @@ def decode_streams(
     status = call.replayed()
     if status is None:
         decode = partial(fused.decode, outs=outs, encoder=pipeline.encoder)
-        status = decode(*encoded.places(), status=encoded.status)
+        status = decode(*call.places, status=encoded.status)
         call.note(decode)
     return Undecoded(status, decode_one)
 
@@ -156,7 +156,7 @@ def encode_row_lists(
     made = call.replayed()
     if made is None:
         made = encode()
-        call.note(encode)
+        call.note(made, encode)
     return _unsettled(made, encode_one)
 
 
@@ -175,7 +175,7 @@ def decode_row_lists(
     status = call.replayed()
     if status is None:
         decode = partial(rows_decode.decode_rows_list, outs=matrices)
-        status = decode(*encoded.places())
+        status = decode(*call.places)
         call.note(decode)
     return Undecoded(status, decode_one)
 

@@ -20,6 +20,8 @@ from tersor.kernels.runtime.gpu.compile_events import first_launch
 
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 _hooks: Final[Any] = triton.knobs.runtime
+_IS_KNOWN: Final = tuple(map(int, triton.__version__.split(".")[:2])) in ((3, 6), (3, 7))
+"""Whether compiled kernels have the ``run`` that is called below; others are launched as Triton says."""
 
 
 class Kernel:
@@ -69,7 +71,7 @@ class Kernel:
             return
         compiled, constants = found
         grid = (*grid, 1, 1)[:3]
-        if _has_hooks():
+        if not _IS_KNOWN or _has_hooks():
             compiled[grid](*addressed, *constants)
             return
         # what ``compiled[grid]`` does without hooks, in 6 us instead of 10
