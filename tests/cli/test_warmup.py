@@ -63,7 +63,7 @@ def test_on_cuda_a_second_process_compiles_nothing(tmp_path) -> None:
         "--dtypes", "f32", "--json",
     ]  # fmt: skip
     env = os.environ | {
-        "PYTHONPATH": str(REPOSITORY / "src"),
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]),
         "TRITON_CACHE_DIR": str(tmp_path),
     }
     first, second = (

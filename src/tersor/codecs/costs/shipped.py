@@ -11,8 +11,8 @@ is the fixed time. Exceptions:
   of the look-ups (436 MB) less these times.
 - ``raw`` is taken as a copy, which has rows; the codec itself has none.
 
-The rows of ``flat`` and ``delta`` are older than their present kernels, which measure payloads before they
-write them and are not timed yet.
+The rows of ``flat``, ``delta`` and ``ans-wide`` are older than their present kernels, which are faster: ``auto``
+takes wide ``ans`` more seldom than it should.
 
 The clock of these rows lets the host run ahead of the GPU: of the host's own time they contain what
 the GPU waits for. ``measuring`` counts all of it.

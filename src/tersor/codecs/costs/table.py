@@ -14,7 +14,7 @@ from tersor.kernels.quantize import Grid
 
 Source = Literal["shipped", "measured", "assumed"]
 WIDE_ANS: Final = "ans-wide"
-"""The cost of ``ans`` with more codes than its fused GPU kernel knows, which a second pass encodes."""
+"""The cost of ``ans`` with more than 256 codes, which other GPU kernels encode, for small tensors in a second pass."""
 _NUM_FUSED_CODES: Final = 256
 
 

@@ -72,10 +72,10 @@ class Routes:
 
 
 def wide_tensors(numels: Sequence[int], bounds: Sequence[Bound]) -> frozenset[int]:
-    """Return the large tensors whose codes surely span more than 256, and at most about 4096.
+    """Return the large tensors whose codes should span more than 256 and at most 4096.
 
-    These are known from relative bounds: a range has ``1 / (2 * bound)`` levels. Few values or outliers
-    can make it less or more, which costs time and no byte.
+    These are known from relative bounds: a range has about ``1 / (2 * bound)`` levels, up to twice as many in
+    float16 and bfloat16. Few values or outliers can make it less or more, which costs time and no byte.
     """
     return frozenset(
         k

@@ -149,7 +149,7 @@ def _shape(tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> tuple[Ha
     return tensors[0].dtype, tuple([x.shape for x in tensors]), offsets if any(offsets) else None
 
 
-@jit_kernel(do_not_specialize=["base", "num_payloads"])
+@jit_kernel(do_not_specialize=["offsets", "sizes", "base", "num_payloads"])
 def _places_kernel(offsets, sizes, base, num_payloads, places, nbytes, LANES: tl.constexpr):
     """Store the addresses and sizes of payloads of which ``offsets`` says where they are from ``base`` on."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
