@@ -76,7 +76,7 @@ class ListQuantizer:
         """Quantize all tensors, without waiting from the second call on.
 
         Args:
-            xs: floats of one dtype. Those of two bytes often round a level to beyond the bound.
+            xs: floats of one dtype.
             error_bounds: of each.
             dtype: of the codes; by default the narrowest that holds all of them.
 
