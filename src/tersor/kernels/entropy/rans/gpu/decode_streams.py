@@ -1,7 +1,7 @@
 """Decoding of rANS of several streams in Triton: two or three launches whatever their number, no wait.
 
 Tables are made first, for all streams; those of bytes and those of int16 are then decoded by launches
-of their own, which may run side by side. See ``kernels/rans_list`` for encoding.
+of their own, which may run side by side. See ``encode_streams`` for encoding.
 """
 
 from __future__ import annotations
