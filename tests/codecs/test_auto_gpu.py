@@ -10,13 +10,24 @@ import torch
 
 pytest.importorskip("triton")
 from tersor import Bound, compress, decompress, use_backend
+from tersor.codecs import choices
 from tersor.codecs.auto import Auto
+from tersor.codecs.choices import CHOICES
 from tersor.codecs.costs import CodecCost, Costs
 from tersor.codecs.costs.shipped import H200
+from tersor.kernels.batch import encoded_list
 from tests.checks import assert_within_bound
 from tests.triton_device import DEVICE, MARKS
 
 pytestmark = MARKS
+
+
+@pytest.fixture(autouse=True)
+def no_earlier_choices():
+    """Every test chooses anew, though all use tensors of the same shapes."""
+    CHOICES.clear()
+    yield
+    CHOICES.clear()
 
 
 def noise(count: int = 1000) -> torch.Tensor:
@@ -86,6 +97,7 @@ def test_repeated_rows_are_found():
 def test_other_costs_make_another_choice(monkeypatch):
     # 8 kB: a call of 20 us costs more than the bytes that rANS saves
     for fixed_us, expected in ((0, "ans"), (20, "flat")):
+        CHOICES.clear()
         quick, slow = CodecCost.of((0, 1000), (0, 1000)), CodecCost.of((9e3, 1000), (9e3, 1000))
         ans = CodecCost.of((fixed_us, 1000), (fixed_us, 1000))
         plant_costs(
@@ -128,3 +140,85 @@ def test_values_that_are_not_finite_are_no_range():
     x[3] = torch.inf
     assert chosen(x, Bound.absolute(0.2))[0] in ("ans", "flat")
     assert chosen(torch.full((64,), torch.nan, device=DEVICE), Bound.absolute(0.2))[0]
+
+
+@pytest.fixture
+def tries(monkeypatch):
+    """Count how often candidates are tried."""
+    made = []
+    choose = Auto.choose
+
+    def counted(self: Auto, x: torch.Tensor, error_bound: float) -> object:
+        made.append(tuple(x.shape))
+        return choose(self, x, error_bound)
+
+    monkeypatch.setattr(Auto, "choose", counted)
+    return made
+
+
+def test_a_choice_stands_for_tensors_of_the_same_form(tries):
+    first = chosen(spiky(), Bound.relative(0.01))
+    # the bound of the second tensor is its own: assert_within_bound in chosen, and twice the error
+    codec, reason = chosen(2 * spiky(), Bound.relative(0.01))
+    assert (codec, reason) == (first[0], f"chosen 1 call before for this shape: {first[1]}")
+    assert chosen(spiky(), Bound.relative(0.01))[1].startswith("chosen 2 calls before")
+    assert len(tries) == 1
+
+
+def test_the_promised_error_is_that_of_the_tensor_at_hand():
+    with use_backend("gpu"):
+        found = [compress(k * spiky(), Bound.relative(0.01)).error_bound for k in (1, 4)]
+    assert found[1] == 4 * found[0]
+
+
+def test_another_form_is_chosen_for_anew(tries):
+    x, bound = spiky(), Bound.relative(0.01)
+    for other in (x, x[:-1], x.view(2, -1), x.to(torch.float16)):
+        chosen(other, bound)
+    chosen(x, Bound.relative(0.02))
+    chosen(x, bound, bandwidth_gbit_s=10.0)
+    assert len(tries) == 6
+
+
+def test_data_that_compresses_otherwise_ends_a_choice(tries):
+    bound = Bound.absolute(0.5)
+    chosen(spiky(), bound)
+    chosen(spiky() / 100, bound)
+    assert len(tries) == 1, "what a tensor is like is known once it is encoded"
+    chosen(spiky() / 100, bound)
+    assert len(tries) == 2
+
+
+def test_a_choice_ends_after_64_calls(tries, monkeypatch):
+    monkeypatch.setattr(choices, "MAX_CALLS", 3)
+    for _ in range(7):
+        chosen(spiky(), Bound.relative(0.01))
+    assert len(tries) == 3
+
+
+def test_a_standing_choice_never_makes_a_tensor_larger():
+    x = torch.zeros(2000, device=DEVICE)
+    with use_backend("gpu"):
+        compress(x, Bound.absolute(1e-6))
+        # random bits of an exponent each: nothing is smaller than exactly
+        wild = torch.randint(1, 2**31 - 2**24, (2000,), generator=torch.Generator().manual_seed(1))
+        wild = wild.to(torch.int32).view(torch.float32).to(DEVICE)
+        packed = compress(wild, Bound.absolute(1e-6))
+    assert packed.nbytes <= wild.nbytes
+    assert packed.reason.startswith("raw, because")
+    assert packed.error_bound == 1e-6
+
+
+def test_all_candidates_are_tried_with_one_wait(monkeypatch):
+    waits = []
+    read = encoded_list._read
+
+    def counted(tensors: list[torch.Tensor]) -> object:
+        waits.append(len(tensors))
+        return read(tensors)
+
+    monkeypatch.setattr(encoded_list, "_read", counted)
+    with use_backend("gpu"):
+        Auto(bound=Bound.absolute(0.5)).choose(noise().view(10, 100), 0.5)
+    # sizes of flat, ans, two of delta and rows; which ans and rows left to a second pass
+    assert waits == [7]

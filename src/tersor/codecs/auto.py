@@ -12,6 +12,7 @@ import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs.bounded import check_is_bound
+from tersor.codecs.choices import CHOICES, Choice
 from tersor.codecs.codec import Codec, materialised
 from tersor.codecs.costs import costs_on
 from tersor.codecs.packed import Packed
@@ -20,7 +21,7 @@ from tersor.codecs.registry import register
 from tersor.codecs.rows import Rows
 from tersor.codecs.stream import Ans, Delta, Flat, Huffman
 from tersor.errors import SpecError
-from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.encoded_list import EncodedList, payload_sizes
 from tersor.kernels.rows.layout import row_shape
 from tersor.kernels.runtime.op import backend_for
 from tersor.types import Bound, TensorInfo
@@ -45,6 +46,10 @@ class Auto(Codec):
     wins on a CPU, and on a GPU, where sizes and times both count, the shortest time over 400 Gbit/s
     among the codecs that make the tensor smaller. What none makes smaller is stored by ``raw``.
     ``Packed.reason`` says which decided, and whose costs.
+
+    On a GPU ``pack`` lets a choice stand for up to 64 tensors of one shape, dtype and device, as long as the
+    ratio stays within a tenth of the first one's: trying all candidates takes longer than encoding 256 MiB
+    (docs/performance.md). Files and CPU tensors are chosen for one by one.
     """
 
     codec_id: ClassVar[str] = "auto"
@@ -88,7 +93,7 @@ class Auto(Codec):
     def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
         """Return the best candidate for ``x`` and a sentence that says why."""
         sample = _sample(x)
-        fractions = {codec: _fraction(codec, sample, error_bound) for codec in self.candidates(x)}
+        fractions = _fractions(self.candidates(x), sample, error_bound)
         eligible = list(fractions)
         if self.bandwidth_gbit_s is None:
             # nobody named a link: what saves no byte is no choice
@@ -129,13 +134,27 @@ class Auto(Codec):
         """Encode with the chosen codec, which the result names; the bound asked for is promised."""
         self.check_supported(TensorInfo.of(x).dtype)
         x = materialised(x)
-        error_bound = self.resolve_bound(x)
-        codec, reason = self.choose(x, error_bound)
-        packed = codec.pack(x, chunk_values=chunk_values)
+        form = (self, x.shape, x.dtype, x.device)
+        is_on_gpu = backend_for(x.device) == "gpu"
+        choice = CHOICES.get(form) if is_on_gpu else None
+        if choice is None:
+            codec, reason = self.choose(x, self.resolve_bound(x))
+            packed = codec.pack(x, chunk_values=chunk_values)
+            if is_on_gpu:
+                CHOICES.put(form, Choice(codec, reason, packed.ratio))
+        else:
+            codec, reason = choice.codec, choice.repeated_reason()
+            packed = codec.pack(x, chunk_values=chunk_values)
+            choice.num_calls += 1
+            if not choice.stands(packed.ratio):
+                CHOICES.drop(form)
         if packed.nbytes > x.nbytes:
             # the sample promised more than the rest kept
             packed = Raw().pack(x, chunk_values=chunk_values)
             reason = f"raw, because {codec.codec_id} made more bytes of it; {reason}"
+        # raw promises no error, but the bound was asked for
+        promised = packed.error_bound
+        error_bound = self.resolve_bound(x) if promised is None else promised
         return replace(packed, error_bound=error_bound, reason=reason)
 
     def unpack(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
@@ -159,10 +178,15 @@ class Auto(Codec):
         return Flat(bound=self.bound).max_nbytes(shape, dtype)
 
 
-def _fraction(codec: Codec, sample: torch.Tensor, error_bound: float) -> float:
-    """Return the encoded size of the sample over its own."""
-    promise = error_bound if codec.takes_bound() else None
-    return codec.pack_chunk(sample, promise).numel() / max(1, sample.nbytes)
+def _fractions(
+    codecs: Sequence[Codec], sample: torch.Tensor, error_bound: float
+) -> dict[Codec, float]:
+    """Return the encoded size of the sample over its own, by codec; waits for a GPU once for all of them."""
+    bounds = [Bound.absolute(error_bound)]
+    lists = [codec.encode([sample], bounds if codec.takes_bound() else None) for codec in codecs]
+    sizes = payload_sizes(lists)
+    pairs = zip(codecs, sizes, strict=True)
+    return {codec: nbytes / max(1, sample.nbytes) for codec, (nbytes,) in pairs}
 
 
 def _sending_s(fraction: float, nbytes: int, bandwidth_gbit_s: float) -> float:

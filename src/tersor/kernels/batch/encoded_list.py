@@ -211,6 +211,23 @@ def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> l
     return [one if one.is_settled else _settle(one, facts, dtype) for one in lists]
 
 
+def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:
+    """Return the bytes of each payload that ``settled`` would return, without writing payloads.
+
+    Waits for the device once, and for each tensor of a second pass.
+    """
+    facts = _read([part for one in lists if not one.is_settled for part in _facts(one, False)])
+    return [list(one.sizes) if one.is_settled else _final_sizes(one, facts) for one in lists]
+
+
+def _final_sizes(encoded: EncodedList, facts: Iterator[list[int]]) -> list[int]:
+    sizes, again = next(facts), encoded.second_pass
+    if again is None:
+        return sizes
+    pairs = enumerate(zip(sizes, next(facts), strict=True))
+    return [again.encode(k).numel() if needed else size for k, (size, needed) in pairs]
+
+
 def _facts(encoded: EncodedList, with_ranges: bool) -> Iterator[torch.Tensor]:
     """Yield what the host must read of a list."""
     yield cast("torch.Tensor", encoded.sizes)
