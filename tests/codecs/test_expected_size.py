@@ -6,7 +6,7 @@ import pytest
 import torch
 
 pytest.importorskip("triton")
-from tersor import Bound, compress, decompress, use_backend
+from tersor import Bound, compress, decompress, set_graph_replay, use_backend
 from tersor.codecs.codec import LAST_NBYTES
 from tersor.kernels.batch.encoded_list import Unwritten
 from tests.checks import assert_within_bound
@@ -18,7 +18,8 @@ SIZES = {"small": 0.01, "same": 1.0, "large": 100.0}
 
 @pytest.fixture
 def writes(monkeypatch):
-    """Note how many bytes each write has room for."""
+    """Note how many bytes each write has room for; a replay writes small payloads where it measures them."""
+    set_graph_replay(False)
     LAST_NBYTES.clear()
     made = []
     written = Unwritten.written
@@ -29,6 +30,7 @@ def writes(monkeypatch):
 
     monkeypatch.setattr(Unwritten, "written", counted)
     yield made
+    set_graph_replay(True)
     LAST_NBYTES.clear()
 
 

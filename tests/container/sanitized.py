@@ -31,6 +31,8 @@ _CODECS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
     ("rows", {"bound": Bound.relative(0.03)}),
     ("huffman", {"bound": Bound.relative(0.01)}),
     ("delta", {"bound": Bound.relative(0.01)}),
+    ("delta", {"bound": Bound.relative(0.01), "lorenzo": 2}),
+    ("delta", {"bound": Bound.relative(0.01), "lorenzo": 3}),
     ("group4", {"hadamard": True}),
     ("group8", {}),
     ("half", {}),
@@ -40,13 +42,20 @@ _CODECS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
 
 
 def lists() -> Iterator[list[torch.Tensor]]:
-    """Yield a list that small kernels take, and one that they do not."""
+    """Yield a list that small kernels take, and two that they do not, one of three axes and two bytes a value."""
     rows = torch.randn(40, 16)[torch.randint(0, 40, (90,))]
     odd = torch.randn(750, 4) * 1e30
     odd[5, 1], odd[7, 2] = torch.nan, torch.inf
     small = [rows, torch.randn(375, 4), torch.zeros(8, 4), odd]
     for tensors in (small, [torch.randn(2250, 4), *small]):
         yield [x.cuda().contiguous() for x in tensors]
+    planes = torch.randn(9, 33, 40).cumsum(2)
+    yield [x.to(torch.bfloat16).cuda() for x in (planes, torch.randn(3, 5, 7), *small)]
+
+
+def many_codes() -> list[torch.Tensor]:
+    """Return a tensor that kernels for wide alphabets take: 600 codes within a relative bound of 1e-3."""
+    return [torch.randn(1 << 18).cuda()]
 
 
 def run(codec: Codec, xs: list[torch.Tensor], num_flips: int) -> int:
@@ -75,12 +84,12 @@ def main() -> None:
     parser.add_argument("--flips", type=int, default=6, help="damaged copies of each list")
     num_flips = parser.parse_args().flips
     torch.manual_seed(0)
-    for codec_id, options in _CODECS:
-        for xs in lists():
-            num_refused = run(create(codec_id, **options), xs, num_flips)
-            print(
-                f"{codec_id}: {len(xs)} tensors, {num_refused} of {num_flips} refused", flush=True
-            )
+    calls = [(create(codec_id, **options), xs) for codec_id, options in _CODECS for xs in lists()]
+    calls.append((create("ans", bound=Bound.relative(1e-3)), many_codes()))
+    for codec, xs in calls:
+        num_refused = run(codec, xs, num_flips)
+        found = f"{len(xs)} tensors of {xs[0].dtype}, {num_refused} of {num_flips} refused"
+        print(f"{codec.codec_id}: {found}", flush=True)
 
 
 if __name__ == "__main__":
