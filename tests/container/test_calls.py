@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 import torch
 
-from tersor import Bound, create
+from tersor import Bound, TensorInfo, create
 from tersor.codecs.stream import Flat
-from tersor.container.coding import _calls
+from tersor.container import calls
+from tersor.container.calls import calls_of
+from tersor.errors import SpecError
 
 
 def tensors(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
@@ -19,7 +22,7 @@ def tensors(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor
 def test_codecs_that_differ_in_their_bound_alone_share_a_call():
     bounds = [Bound.relative(0.1), Bound.absolute(0.2), Bound.relative(0.1), Bound.relative(0.3)]
     codecs = [Flat(bound=bound) for bound in bounds]
-    [(codec, places)] = _calls(codecs, tensors(4), range(4))
+    [(codec, places)] = calls_of(codecs, tensors(4), range(4))
     assert (codec, places) == (codecs[0], [0, 1, 2, 3])
 
 
@@ -28,8 +31,8 @@ def test_dtypes_and_other_options_are_apart():
     flat, wide, half = Flat(bound=bound), Flat(bound=bound, block=64), create("half")
     codecs = [flat, wide, half, flat, flat, wide]
     xs = [*tensors(3), *tensors(1, torch.float16), *tensors(2)]
-    calls = list(_calls(codecs, xs, range(6)))
-    assert [places for _, places in calls] == [[0, 4], [1, 5], [2], [3]]
+    made = list(calls_of(codecs, xs, range(6)))
+    assert [places for _, places in made] == [[0, 4], [1, 5], [2], [3]]
 
 
 class MadeAnew(Sequence[Any]):
@@ -45,11 +48,64 @@ class MadeAnew(Sequence[Any]):
 
 
 def test_codecs_that_are_made_when_asked_for_are_not_taken_for_each_other():
-    (_, even), (_, odd) = _calls(MadeAnew(), tensors(200), range(200))
+    (_, even), (_, odd) = calls_of(MadeAnew(), tensors(200), range(200))
     assert (even, odd) == (list(range(0, 200, 2)), list(range(1, 200, 2)))
 
 
 def test_seeds_are_apart():
     codecs = [create("group4", seed=seed) for seed in (None, 1, 1, 2)]
-    calls = list(_calls(codecs, tensors(4), range(4)))
-    assert [places for _, places in calls] == [[0], [1, 2], [3]]
+    made = list(calls_of(codecs, tensors(4), range(4)))
+    assert [places for _, places in made] == [[0], [1, 2], [3]]
+
+
+def test_a_list_that_passed_is_not_checked_again(monkeypatch):
+    codecs = [Flat(bound=Bound.relative(0.1))] * 3
+    first = calls.groups_to_encode(tensors(3), codecs)
+    monkeypatch.setattr(calls, "_check_can_encode", None)
+    assert calls.groups_to_encode(tensors(3), codecs) == first
+
+
+def test_what_differs_from_a_list_that_passed_is_checked():
+    codecs = [Flat(bound=Bound.relative(0.1))] * 3
+    calls.groups_to_encode(tensors(3), codecs)
+    for others in (
+        [*tensors(2), torch.zeros(3, dtype=torch.int64)],
+        [*tensors(2), torch.zeros(3, device="meta")],
+        [*tensors(2), torch.zeros(3).to_sparse()],
+        tensors(2),
+        [*tensors(2), "no tensor"],
+    ):
+        with pytest.raises(SpecError):
+            calls.groups_to_encode(others, codecs)
+    with pytest.raises(SpecError):
+        calls.groups_to_encode(tensors(3), [*codecs[:2], "no codec"])
+
+
+def test_a_list_that_passed_holds_its_codecs():
+    codecs = [Flat(bound=Bound.relative(0.1))]
+    ids = list(map(id, codecs))
+    calls.groups_to_encode(tensors(1), codecs)
+    codecs.clear()
+    made = [create("half") for _ in range(1000)]
+    assert not set(ids) & set(map(id, made)), "another codec would be taken for the one that passed"
+
+
+def test_outputs_that_fitted_once_are_asked_again_for_what_may_change():
+    codecs = [Flat(bound=Bound.relative(0.1))] * 2
+    infos = [TensorInfo.of(x) for x in tensors(2)]
+    device = torch.device("cpu")
+
+    def targets(out: list[torch.Tensor]) -> list[torch.Tensor]:
+        return calls.groups_to_decode(infos, codecs, out, 2, device)[0]
+
+    out = tensors(2)
+    for _ in range(2):
+        assert all(found is given for found, given in zip(targets(out), out, strict=True))
+    strided = [torch.zeros(6)[::2], out[1]]
+    found = targets(strided)
+    assert found[0].is_contiguous()
+    assert found[1] is out[1]
+    with pytest.raises(SpecError, match="gradient"):
+        targets([torch.zeros(3, requires_grad=True), out[1]])
+    with pytest.raises(SpecError, match="shape"):
+        targets([torch.zeros(4), out[1]])

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -29,6 +30,7 @@ _SIZE_MARGIN: Final = 1.03
 """Of memory for a payload whose size is expected; below the sixteenth from which ``EncodedList.payloads`` copies."""
 LAST_NBYTES: Final[RecentForms[int]] = RecentForms(max_forms=1024)
 """Size of the last payload by codec, shape, dtype and device."""
+_REQUIRES_GRAD: Final = attrgetter("requires_grad")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,6 +192,7 @@ class Codec(ABC):
         return self
 
     @classmethod
+    @cache
     def takes_bound(cls) -> bool:
         """True if the codec promises an error, and so has an option ``bound``."""
         return any(f.name == "bound" for f in fields(cls))
@@ -258,14 +261,16 @@ def materialised(x: torch.Tensor) -> torch.Tensor:
     return plain if plain.is_contiguous() else plain.contiguous()
 
 
-def all_materialised(xs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return ``materialised`` of each tensor; those that are so already cost a third of a call."""
-    return [
-        x
-        if x.is_contiguous() and not (x.requires_grad or x.is_conj() or x.is_neg())
-        else materialised(x)
-        for x in xs
-    ]
+def are_plain(xs: Sequence[torch.Tensor]) -> bool:
+    """True if ``materialised`` returns each tensor itself; asks all of them without a loop in Python."""
+    if any(map(_REQUIRES_GRAD, xs)) or any(map(torch.Tensor.is_neg, xs)):
+        return False
+    return all(map(torch.Tensor.is_contiguous, xs)) and not any(map(torch.Tensor.is_conj, xs))
+
+
+def all_materialised(xs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    """Return ``materialised`` of each tensor; most lists are so already."""
+    return xs if are_plain(xs) else [materialised(x) for x in xs]
 
 
 def check_num_values(num_values: int) -> None:

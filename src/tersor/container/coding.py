@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from numbers import Real
 from typing import Final
@@ -13,24 +13,28 @@ import torch
 from tersor.codecs.codec import (
     Codec,
     all_materialised,
-    check_num_values,
     check_payload_size,
     check_written,
-    checked_out,
     checked_payload,
     copy_if_strided,
 )
-from tersor.codecs.registry import check_is_codec
 from tersor.container.batch import Batch, Part, runs_on_gpu
+from tersor.container.calls import (
+    Group,
+    calls_of,
+    check_can_decode,
+    checked_targets,
+    groups_to_decode,
+    groups_to_encode,
+)
 from tersor.container.decoding import Decoding, finish_left
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
 from tersor.kernels.runtime import threads
-from tersor.kernels.runtime.cpu_runs import split_by_nbytes
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.raw_bytes import padded
-from tersor.types import TensorInfo, check_tensor
+from tersor.types import TensorInfo
 
 _LEAST_RATIO: Final = 0.1
 """Of expected ratios; less would only make room that no payload can fill."""
@@ -73,22 +77,25 @@ def encode_batch(
         >>> [tuple(y.shape) for y in decode_batch(batch, infos, codecs)]
         [(4, 8), (5,)]
     """
-    _check_can_encode(tensors, codecs)
+    codecs = codecs if isinstance(codecs, Codec) else list(codecs)
+    groups = groups_to_encode(tensors, codecs)
     _check_ratio(expected_ratio)
     if runs_on_gpu(tensors):
-        parts = _written(_encode(tensors, codecs, range(len(tensors))), tensors, expected_ratio)
+        parts = _written(_encode(tensors, codecs, groups), tensors, expected_ratio)
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
     def encode(start: int, stop: int) -> list[Part]:
-        return _encode(tensors, codecs, range(start, stop))
+        return _encode(tensors, codecs, calls_of(codecs, tensors, range(start, stop)))
 
     made = threads.run(encode, _split_by_size(tensors))
     return Batch.of_parts([part for parts in made for part in parts])
 
 
-def _encode(xs: Sequence[torch.Tensor], codecs: Sequence[Codec], places: range) -> list[Part]:
+def _encode(
+    xs: Sequence[torch.Tensor], codecs: Sequence[Codec], calls: Iterable[Group]
+) -> list[Part]:
     parts = []
-    for codec, group in _calls(codecs, xs, places):
+    for codec, group in calls:
         bounds = [codecs[k].own_bound() for k in group] if codec.takes_bound() else None
         parts.append(Part(group, codec.encode(all_materialised([xs[k] for k in group]), bounds)))
     return parts
@@ -117,9 +124,9 @@ def _joined(
                 check_written(codecs[k], size, tuple(tensors[k].shape), tensors[k].dtype)
     buffers = [encoded.frame() for _, encoded in parts]
     sizes = [_device_sizes(encoded, buffers[0].device) for _, encoded in parts]
-    places = [k for part in parts for k in part.places]
-    if len(parts) == 1 and places == list(range(len(places))):
+    if len(parts) == 1:
         return buffers[0], sizes[0]
+    places = [k for part in parts for k in part.places]
     rooms = [
         padded(codec.max_nbytes(tuple(x.shape), x.dtype))
         for codec, x in zip(codecs, tensors, strict=True)
@@ -135,23 +142,6 @@ def _device_sizes(encoded: EncodedList, device: torch.device) -> torch.Tensor:
     return sizes if isinstance(sizes, torch.Tensor) else on_device(tuple(sizes), device)
 
 
-def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
-    """Raise ``SpecError`` unless each tensor has a codec that can encode it as one payload."""
-    _check_codecs(codecs)
-    if len(tensors) != len(codecs):
-        raise SpecError(f"{len(tensors)} tensors need as many codecs, not {len(codecs)}")
-    for x in tensors:
-        check_tensor(x)
-    _check_supported(codecs, [x.dtype for x in tensors])
-    check_num_values(max((x.numel() for x in tensors), default=0))
-    for x in tensors:
-        if x.device != tensors[0].device:
-            raise SpecError(
-                f"the tensors of a list must be on one device, not on {tensors[0].device} and "
-                f"{x.device}; move them, or encode each device's tensors apart"
-            )
-
-
 def _check_ratio(ratio: float | None) -> None:
     if ratio is None:
         return
@@ -160,21 +150,6 @@ def _check_ratio(ratio: float | None) -> None:
         raise SpecError(
             f"expected_ratio, original over encoded bytes, must be above 0, not {ratio!r}"
         )
-
-
-def _check_codecs(codecs: Sequence[Codec]) -> None:
-    """Raise ``SpecError`` unless this is a list of codecs."""
-    if isinstance(codecs, Codec):
-        raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
-    for codec in {id(codec): codec for codec in codecs}.values():
-        check_is_codec(codec)
-
-
-def _check_supported(codecs: Sequence[Codec], dtypes: Sequence[torch.dtype]) -> None:
-    """Raise ``SpecError`` for a codec with a dtype that it does not take; equal pairs count once."""
-    pairs = zip(codecs, dtypes, strict=True)
-    for codec, dtype in {(id(codec), dtype): (codec, dtype) for codec, dtype in pairs}.values():
-        codec.check_supported(dtype)
 
 
 def decode_batch(
@@ -196,10 +171,10 @@ def decode_batch(
     payloads = batch.payloads()
     if len(payloads) != len(infos):
         raise CorruptDataError(f"{len(infos)} payloads expected, {len(payloads)} present")
-    _check_can_decode(len(payloads), infos, codecs)
+    check_can_decode(len(payloads), infos, codecs)
     for payload, info in zip(payloads, infos, strict=True):
         check_payload_size(payload, info.numel)
-    targets = _targets(infos, out, [payload.device for payload in payloads])
+    targets = checked_targets(infos, out, [payload.device for payload in payloads])
     _decode([checked_payload(payload) for payload in payloads], targets, codecs)
     return targets if out is None else _copied(targets, out)
 
@@ -211,7 +186,7 @@ def _decode(
 
     def decode(start: int, stop: int) -> list[tuple[list[int], Undecoded]]:
         left = []
-        for codec, places in _calls(codecs, targets, range(start, stop)):
+        for codec, places in calls_of(codecs, targets, range(start, stop)):
             encoded = EncodedList.apart([payloads[k] for k in places])
             undecoded = codec.decode(encoded, [targets[k] for k in places])
             if undecoded is not None:
@@ -242,78 +217,13 @@ def begin_decode_batch(
     """
     if not batch.is_on_gpu or batch.may_overflow:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
-    _check_can_decode(len(batch.sizes), infos, codecs)
-    targets = _targets(infos, out, [batch.buffer.device] * len(infos))
-    groups = list(_calls(codecs, targets, range(len(targets))))
+    targets, groups = groups_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
     return Decoding.begin(batch.buffer, batch.sizes, targets, groups)
 
 
-def _check_can_decode(
-    num_payloads: int, infos: Sequence[TensorInfo], codecs: Sequence[Codec]
-) -> None:
-    """Raise ``SpecError`` unless each payload has a shape and a codec that takes its dtype."""
-    _check_codecs(codecs)
-    if not num_payloads == len(infos) == len(codecs):
-        raise SpecError(f"{num_payloads} payloads need as many shapes and codecs")
-    _check_supported(codecs, [info.dtype for info in infos])
-
-
-def _targets(
-    infos: Sequence[TensorInfo],
-    out: Sequence[torch.Tensor] | None,
-    devices: Sequence[torch.device],
-) -> list[torch.Tensor]:
-    """Return contiguous tensors to decode into: those of ``out`` where possible."""
-    wanted = [None] * len(infos) if out is None else out
-    if len(wanted) != len(infos):
-        raise SpecError(f"{len(infos)} payloads need as many outputs, not {len(wanted)}")
-    return [
-        checked_out(x, info, device) for x, info, device in zip(wanted, infos, devices, strict=True)
-    ]
-
-
 def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [copy_if_strided(target, x) for target, x in zip(targets, out, strict=True)]
-
-
-def _calls(
-    codecs: Sequence[Codec],
-    tensors: Sequence[torch.Tensor],
-    places: range,
-) -> Iterator[tuple[Codec, list[int]]]:
-    """Yield a codec and the places of the tensors that one call of it takes.
-
-    They share all options but the bound, and the dtype. On the CPU a call ends after some MiB: what
-    Python does for it then runs in parallel with the kernels of another thread.
-    """
-    for codec, group in _groups(codecs, tensors, places):
-        if tensors[group[0]].device.type != "cpu":
-            yield codec, group
-            continue
-        for run in split_by_nbytes(tensors, group):
-            yield codec, run
-
-
-def _groups(
-    codecs: Sequence[Codec], tensors: Sequence[torch.Tensor], places: range
-) -> list[tuple[Codec, list[int]]]:
-    """Return the places of tensors that share all options but the bound, and the dtype."""
-    # most lists have one codec and one dtype
-    if places and all(codecs[k] is codecs[places[0]] for k in places):
-        dtype = tensors[places[0]].dtype
-        if all(tensors[k].dtype is dtype for k in places):
-            return [(codecs[places[0]], list(places))]
-    groups: dict[tuple[Hashable, torch.dtype], tuple[Codec, list[int]]] = {}
-    # a codec that several tensors share is asked once; held, so that ids stay their own
-    held = [codecs[k] for k in places]
-    known: dict[tuple[int, torch.dtype], list[int]] = {}
-    for k, codec in zip(places, held, strict=True):
-        kind = (id(codec), tensors[k].dtype)
-        if kind not in known:
-            key = (codec.batch_key(), tensors[k].dtype)
-            known[kind] = groups.setdefault(key, (codec, []))[1]
-        known[kind].append(k)
-    return list(groups.values())
+    pairs = zip(targets, out, strict=True)
+    return [x if target is x else copy_if_strided(target, x) for target, x in pairs]
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
