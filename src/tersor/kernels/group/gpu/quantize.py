@@ -43,7 +43,7 @@ def _row_and_tile(num_tiles):
     return program // num_tiles, program % num_tiles
 
 
-@jit_kernel(do_not_specialize=["low", "high"])
+@jit_kernel(do_not_specialize=["num_groups", "num_tiles", "num_inner", "low", "high"])
 def _quantize_kernel(
     x_ptr, x_outer, x_inner, base_ptr, base_outer, base_inner, num_values, scales_ptr, scales_outer,
     scales_inner, data_ptr, data_outer, data_inner, num_groups, num_tiles, num_inner, low, high,
@@ -75,7 +75,7 @@ def _sender_rows(sent, data_row, scales_row, row):
     return data, data_stride, scales, scales_stride, num_senders
 
 
-@jit_kernel()
+@jit_kernel(do_not_specialize=["num_groups", "num_tiles"])
 def _dequantize_kernel(
     sent, data_row, scales_row, num_groups, num_tiles, out_ptr, out_stride, num_values,
     NBITS: tl.constexpr, HADAMARD: tl.constexpr, ADD: tl.constexpr, GROUP: tl.constexpr,
@@ -88,7 +88,7 @@ def _dequantize_kernel(
     dequantize_tile(sent, num_groups, out_ptr, num_values, tile, NBITS, HADAMARD, ADD, GROUP, ROWS)
 
 
-@jit_kernel(do_not_specialize=["low", "high"])
+@jit_kernel(do_not_specialize=["num_groups", "num_tiles", "low", "high"])
 def _sum_kernel(
     sent, data_row, scales_row, num_groups, num_tiles, scales_ptr, scales_stride, data_ptr,
     data_stride, low, high, NBITS: tl.constexpr, NEW_NBITS: tl.constexpr, STOCHASTIC: tl.constexpr,
