@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from operator import attrgetter
 from types import FunctionType
 from typing import Any, ClassVar, Final, Literal, Self
 
@@ -18,6 +17,7 @@ from tersor.codecs.recent_forms import RecentForms
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, finish_decoding, settled
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.kernels.runtime.tensor_guard import are_plain
 from tersor.kernels.runtime.threads import fork_safe
 from tersor.raw_bytes import empty, padded
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
@@ -30,7 +30,6 @@ _SIZE_MARGIN: Final = 1.03
 """Of memory for a payload whose size is expected; below the sixteenth from which ``EncodedList.payloads`` copies."""
 LAST_NBYTES: Final[RecentForms[int]] = RecentForms(max_forms=1024)
 """Size of the last payload by codec, shape, dtype and device."""
-_REQUIRES_GRAD: Final = attrgetter("requires_grad")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,7 +183,7 @@ class Codec(ABC):
         flat = target.view(-1)
         parts = [flat[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan]
         payloads = [checked_payload(payload) for payload in packed.payloads]
-        finish_decoding(self.decode(EncodedList.apart(payloads), parts), payloads)
+        finish_decoding(self.decode(EncodedList.apart(payloads), parts), payloads, parts)
         return target if out is None else copy_if_strided(target, out)
 
     def batch_key(self) -> Hashable:
@@ -259,13 +258,6 @@ def materialised(x: torch.Tensor) -> torch.Tensor:
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     return plain if plain.is_contiguous() else plain.contiguous()
-
-
-def are_plain(xs: Sequence[torch.Tensor]) -> bool:
-    """True if ``materialised`` returns each tensor itself; asks all of them without a loop in Python."""
-    if any(map(_REQUIRES_GRAD, xs)) or any(map(torch.Tensor.is_neg, xs)):
-        return False
-    return all(map(torch.Tensor.is_contiguous, xs)) and not any(map(torch.Tensor.is_conj, xs))
 
 
 def all_materialised(xs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -21,13 +21,14 @@ from tersor.codecs.codec import (
 from tersor.container.batch import Batch, Part, runs_on_gpu
 from tersor.container.calls import (
     Group,
+    ListForm,
     calls_of,
     check_can_decode,
     checked_targets,
-    groups_to_decode,
-    groups_to_encode,
+    form_to_decode,
+    form_to_encode,
 )
-from tersor.container.decoding import Decoding, finish_left
+from tersor.container.decoding import Decoding, begin_again, decode_again, finish_left
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
@@ -78,10 +79,12 @@ def encode_batch(
         [(4, 8), (5,)]
     """
     codecs = codecs if isinstance(codecs, Codec) else list(codecs)
-    groups = groups_to_encode(tensors, codecs)
+    form = form_to_encode(tensors, codecs)
     _check_ratio(expected_ratio)
     if runs_on_gpu(tensors):
-        parts = _written(_encode(tensors, codecs, groups), tensors, expected_ratio)
+        parts = _encode_again(form, tensors) or _encode(tensors, codecs, form.groups)
+        form.repeat(parts[0].encoded)
+        parts = _written(parts, tensors, expected_ratio)
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
     def encode(start: int, stop: int) -> list[Part]:
@@ -89,6 +92,12 @@ def encode_batch(
 
     made = threads.run(encode, _split_by_size(tensors))
     return Batch.of_parts([part for parts in made for part in parts])
+
+
+def _encode_again(form: ListForm, tensors: Sequence[torch.Tensor]) -> list[Part] | None:
+    """Encode a list of one group as the last one of its form; None if there is none, or that cannot be done."""
+    encoded = None if form.encode_again is None else form.encode_again(tensors)
+    return None if encoded is None else [Part(form.groups[0][1], encoded)]
 
 
 def _encode(
@@ -109,6 +118,8 @@ def _written(
     if expected_ratio is not None and len(parts) == 1:
         original_nbytes = sum(x.nbytes for x in tensors)
         nbytes = math.ceil(original_nbytes / max(expected_ratio, _LEAST_RATIO))
+    if nbytes is None and all(encoded.unwritten is None for _, encoded in parts):
+        return list(parts)
     return [Part(places, encoded.written(nbytes)) for places, encoded in parts]
 
 
@@ -160,13 +171,18 @@ def decode_batch(
 ) -> list[torch.Tensor]:
     """Decode all tensors of a batch, in parallel, into ``out`` or into new tensors.
 
+    On a GPU new tensors of one dtype share one memory, which is freed with the last of them.
+
     Raises:
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
     batch = batch.completed() if batch.may_overflow else batch
     if batch.is_on_gpu:
-        decoded = begin_decode_batch(batch, infos, codecs, out).check()
+        form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
+        decoded = decode_again(batch, form, out)
+        if decoded is None:
+            decoded = _begin(batch, infos, form, out).check()
         return decoded if out is None else _copied(decoded, out)
     payloads = batch.payloads()
     if len(payloads) != len(infos):
@@ -195,7 +211,7 @@ def _decode(
 
     left = [one for part in threads.run(decode, _split_by_size(targets)) for one in part]
     states = torch.cat([one.status for _, one in left]).tolist() if left else []
-    finish_left(left, states, payloads)
+    finish_left(left, states, payloads, targets)
 
 
 def begin_decode_batch(
@@ -217,8 +233,20 @@ def begin_decode_batch(
     """
     if not batch.is_on_gpu or batch.may_overflow:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
-    targets, groups = groups_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
-    return Decoding.begin(batch.buffer, batch.sizes, targets, groups)
+    form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
+    return begin_again(batch, form, out) or _begin(batch, infos, form, out)
+
+
+def _begin(
+    batch: Batch, infos: Sequence[TensorInfo], form: ListForm, out: Sequence[torch.Tensor] | None
+) -> Decoding:
+    if form.new_tensors is not None:
+        targets = form.new_tensors.tensors(form.new_tensors.memory())
+    else:
+        targets = checked_targets(infos, out, [batch.buffer.device] * len(infos))
+    decoding = Decoding.begin(batch.buffer, batch.sizes, targets, form.groups)
+    form.undecoded = decoding.undecoded
+    return decoding
 
 
 def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:
