@@ -45,8 +45,8 @@ def _copy_kernel(
     if num_sizes > 0:
         total = tl.full((), 0, tl.int64)
         for start in range(0, num_sizes, LANES):
-            k = start + tl.arange(0, LANES)
-            total += tl.sum(padded(tl.load(sizes + k, mask=k < num_sizes, other=0)), axis=0)
+            i = start + tl.arange(0, LANES)
+            total += tl.sum(padded(tl.load(sizes + i, mask=i < num_sizes, other=0)), axis=0)
         used = tl.minimum(used, total // 4)
     _copy_words(source, target, used, LANES)
 
