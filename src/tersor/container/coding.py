@@ -18,6 +18,7 @@ from tersor.codecs.codec import (
     checked_payload,
     copy_if_strided,
 )
+from tersor.codecs.workspace import list_pieces
 from tersor.container.batch import Batch, Part, runs_on_gpu
 from tersor.container.calls import (
     Group,
@@ -34,6 +35,7 @@ from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.sparing import sparing_memory
 from tersor.raw_bytes import padded
 from tersor.types import TensorInfo
 
@@ -46,6 +48,7 @@ def encode_batch(
     codecs: Sequence[Codec],
     *,
     expected_ratio: float | None = None,
+    max_workspace_nbytes: int | None = None,
 ) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
@@ -65,9 +68,13 @@ def encode_batch(
             replayed (``set_graph_replay``). Should payloads not fit, ``Batch.completed`` writes all
             of them again to memory that holds them. It waits to find out, as does decoding; until
             then the tensors must not change.
+        max_workspace_nbytes: most device memory to take beyond the tensors and ``buffer``; by default there is no
+            limit. A list that would take more is encoded in several calls, one after the other; on a GPU the
+            host waits for each, and ``buffer`` is made of their payloads, which have the same bytes, when it is asked for.
 
     Raises:
-        SpecError: the lists differ in length, a tensor cannot be encoded, or the ratio is none.
+        SpecError: the lists differ in length, a tensor cannot be encoded, the ratio is none, or the limit
+            cannot be kept.
 
     Example:
         >>> from tersor import Bound, create
@@ -81,6 +88,8 @@ def encode_batch(
     codecs = codecs if isinstance(codecs, Codec) else list(codecs)
     form = form_to_encode(tensors, codecs)
     _check_ratio(expected_ratio)
+    if max_workspace_nbytes is not None:
+        return _encode_within(tensors, codecs, expected_ratio, max_workspace_nbytes)
     if runs_on_gpu(tensors):
         parts = _encode_again(form, tensors) or _encode(tensors, codecs, form.groups)
         form.repeat(parts[0].encoded)
@@ -92,6 +101,24 @@ def encode_batch(
 
     made = threads.run(encode, _split_by_size(tensors))
     return Batch.of_parts([part for parts in made for part in parts])
+
+
+def _encode_within(
+    tensors: Sequence[torch.Tensor],
+    codecs: Sequence[Codec],
+    expected_ratio: float | None,
+    max_workspace_nbytes: int,
+) -> Batch:
+    """Encode a list in pieces that keep to a limit; a list of one piece as without one."""
+    pieces = list_pieces(codecs, tensors, max_workspace_nbytes)
+    with sparing_memory():
+        if len(pieces) == 1:
+            return encode_batch(tensors, codecs, expected_ratio=expected_ratio)
+        payloads: list[torch.Tensor] = []
+        for places in pieces:
+            part = slice(places.start, places.stop)
+            payloads += encode_batch(tensors[part], codecs[part]).payloads()
+        return Batch.of(payloads)
 
 
 def _encode_again(form: ListForm, tensors: Sequence[torch.Tensor]) -> list[Part] | None:

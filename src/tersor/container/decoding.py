@@ -128,9 +128,7 @@ class _Target(NamedTuple):
     tensors: Callable[[], list[torch.Tensor]]
 
     @classmethod
-    def of(
-        cls, batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None
-    ) -> _Target | None:
+    def of(cls, batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None) -> _Target | None:
         """Return where to decode to; None if there was no list of the form before, or this one is unlike it."""
         buffer, sizes, new = batch.buffer, batch.sizes, form.new_tensors
         again = None if form.undecoded is None else form.undecoded.again

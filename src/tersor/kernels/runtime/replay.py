@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.runtime.sparing import is_sparing
 from tersor.kernels.runtime.device_cache import raw_stream, stream_of, substituted
 
 _CALLS_BEFORE: Final = 2
@@ -192,7 +193,7 @@ class Replays:
         """
         form = call.form
         form.num_calls += 1
-        is_new = form.num_calls <= _CALLS_BEFORE or form.replay is not None
+        is_new = form.num_calls <= _CALLS_BEFORE or form.replay is not None or is_sparing()
         if is_new or not is_copied or not form.is_capturable or self._drops_left == 0:
             return
         try:
@@ -225,9 +226,7 @@ class Replays:
                 graph.capture_end()
         written = call.tensors(result) or ()
         current = torch.cuda.current_stream(call.device)
-        call.form.replay = Replay(
-            tables, result, written, current, graph, held, list(call.varying)
-        )
+        call.form.replay = Replay(tables, result, written, current, graph, held, list(call.varying))
         self._nbytes += max(0, torch.cuda.memory_reserved(call.device) - before_nbytes)
         if self._nbytes > self._max_nbytes:
             # this one too goes with its form

@@ -87,7 +87,9 @@ class Encoding:
         varying = ((address_table, pointers, self._device), self._limits)
         return REPLAYS.launch(self._form, varying, copied)
 
-    def note(self, xs: Sequence[torch.Tensor], made: FusedList, run: Callable[[], FusedList]) -> None:
+    def note(
+        self, xs: Sequence[torch.Tensor], made: FusedList, run: Callable[[], FusedList]
+    ) -> None:
         """Take note that the call was made by ``run()``, which returned ``made``."""
         if self._form is None:
             return

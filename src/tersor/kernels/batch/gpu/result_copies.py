@@ -69,10 +69,14 @@ class ResultCopies:
         self._kinds = [(x.dtype, x.shape) for x in facts]
         words = [x.nbytes // 4 for x in facts]
         rooms = [ceil_div(num, _PIECE_WORDS) * _PIECE_WORDS for num in words]
-        self._lengths = [part for num, room in zip(words, rooms, strict=True) for part in (num, room - num)]
+        self._lengths = [
+            part for num, room in zip(words, rooms, strict=True) for part in (num, room - num)
+        ]
         self._num_words = sum(rooms)
         starts = list(accumulate(rooms, initial=0))
-        rows = [(x.data_ptr(), start, num) for x, start, num in zip(facts, starts, words, strict=False)]
+        rows = [
+            (x.data_ptr(), start, num) for x, start, num in zip(facts, starts, words, strict=False)
+        ]
         self._table = to_device_async(rows or [(0, 0, 0)], torch.int64, self._last.device)
         self._facts = facts
         self._sizes = (self._table, 0) if sizes is None else (sizes, sizes.numel())
