@@ -73,7 +73,7 @@ def test_a_copy_of_a_strided_tensor_counts():
 
 def test_a_payload_that_is_one_chunk_cannot_be_decoded_in_less():
     packed = tersor.compress(torch.randn(300_000), codec=codec_of("ans"))
-    with pytest.raises(SpecError, match="at least .* for the largest chunk of this tensor"):
+    with pytest.raises(SpecError, match=r"at least .* for the largest chunk of this tensor"):
         tersor.decompress(packed, max_workspace_nbytes=16 * MIB)
 
 

@@ -141,7 +141,11 @@ class Codec(ABC):
         check_chunk_values(chunk_values)
         x = materialised(x)
         if info.numel <= chunk_values:
-            encoded = self._encode_one(x)
+            form = self._form(x.shape, x.dtype, x.device)
+            last = None if is_sparing() else LAST_PACKED.get(form)
+            encoded = None if last is None or last.again is None else last.again([x])
+            encoded = self.encode([x]) if encoded is None else encoded
+            encoded = _settled(x, encoded, form, last)
             error_bound = self._promised(x, encoded)
             return Packed(info, self, tuple(encoded.payloads()), chunk_values, error_bound)
         plan = ChunkPlan(info.shape, chunk_values)
@@ -149,27 +153,6 @@ class Codec(ABC):
         chunks = (x.view(-1)[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan)
         payloads = tuple(self.pack_chunk(chunk, error_bound) for chunk in chunks)
         return Packed(info, self, payloads, chunk_values, error_bound)
-
-    def _encode_one(self, x: torch.Tensor) -> EncodedList:
-        """Encode one contiguous tensor, and wait; as the last one of its form where that can be repeated.
-
-        Where sizes are decided before payloads are written, it is written at once if a tensor of this form
-        came before, to memory for a little more than that one took, and again if that is too small. A GPU would
-        stand still for about 100 us of 540 for 256 MiB while the host reads the size and launches.
-        """
-        form = self._form(x.shape, x.dtype, x.device)
-        last = None if is_sparing() else LAST_PACKED.get(form)
-        encoded = None if last is None or last.again is None else last.again([x])
-        if encoded is None:
-            encoded = self.encode([x])
-        again = encoded.again
-        if last is not None:
-            encoded = encoded.written(padded(int(last.nbytes * _SIZE_MARGIN)))
-        if encoded.is_settled:
-            return encoded
-        (known,) = settled([encoded], x.dtype)
-        LAST_PACKED.put(form, LastPacked(int(known.sizes[0]), again))
-        return known
 
     def _form(self, shape: Hashable, dtype: torch.dtype, device: torch.device) -> Hashable:
         return self, shape, dtype, device, backend_for(device)
@@ -295,6 +278,25 @@ class Codec(ABC):
         if "bound" in spec:
             spec["bound"] = Bound.from_config(spec["bound"])
         return cls(**spec)
+
+
+def _settled(
+    x: torch.Tensor, encoded: EncodedList, form: Hashable, last: LastPacked | None
+) -> EncodedList:
+    """Wait for the encoding of one contiguous tensor, and remember it as the last one of its form.
+
+    Where sizes are decided before payloads are written, it is written at once if a tensor of this form
+    came before, to memory for a little more than that one took, and again if that is too small. A GPU would
+    stand still for about 100 us of 540 for 256 MiB while the host reads the size and launches.
+    """
+    if encoded.is_settled:
+        return encoded
+    again = encoded.again
+    if last is not None:
+        encoded = encoded.written(padded(int(last.nbytes * _SIZE_MARGIN)))
+    (known,) = settled([encoded], x.dtype)
+    LAST_PACKED.put(form, LastPacked(int(known.sizes[0]), again))
+    return known
 
 
 def _fork_safe_member(member: Any) -> Any:

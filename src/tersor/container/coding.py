@@ -29,7 +29,7 @@ from tersor.container.calls import (
     form_to_decode,
     form_to_encode,
 )
-from tersor.container.decoding import Decoding, begin_again, decode_again, finish_left
+from tersor.container.decoding import Decoding, Repetition, finish_left
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
@@ -207,7 +207,8 @@ def decode_batch(
     batch = batch.completed() if batch.may_overflow else batch
     if batch.is_on_gpu:
         form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
-        decoded = decode_again(batch, form, out)
+        repeated = Repetition.of(batch, form, out)
+        decoded = None if repeated is None else repeated.check()
         if decoded is None:
             decoded = _begin(batch, infos, form, out).check()
         return decoded if out is None else _copied(decoded, out)
@@ -261,7 +262,9 @@ def begin_decode_batch(
     if not batch.is_on_gpu or batch.may_overflow:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
     form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
-    return begin_again(batch, form, out) or _begin(batch, infos, form, out)
+    repeated = Repetition.of(batch, form, out)
+    decoding = None if repeated is None else repeated.begin()
+    return _begin(batch, infos, form, out) if decoding is None else decoding
 
 
 def _begin(

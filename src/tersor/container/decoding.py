@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 
@@ -100,10 +100,11 @@ class Decoding:
         """
         states = self.status.tolist()
         if any(states):
-            self._finish(states)
+            self.finish(states)
         return self.tensors
 
-    def _finish(self, states: Sequence[int]) -> None:
+    def finish(self, states: Sequence[int]) -> None:
+        """Decode what is left, given the numbers of ``status``; see ``check``."""
         are_impossible, *rest = states
         if are_impossible or self._frame is None:
             raise CorruptDataError("the sizes of a batch are impossible or do not fit its buffer")
@@ -114,22 +115,28 @@ class Decoding:
         finish_left(self._left, rest, payloads, self.tensors)
 
 
-class _Target(NamedTuple):
-    """What a frame is decoded into as the last one of its form was.
+class Repetition(NamedTuple):
+    """A frame that is decoded as the last one of its form was, without a look at its tensors.
 
     Attributes:
+        batch: the frame.
+        form: of the list.
         again: decodes it.
         addresses: of tensors and frame, as ``again`` takes them.
         tensors: returns the tensors; need not be called before they are decoded.
     """
 
+    batch: Batch
+    form: ListForm
     again: DecodingAgain
     addresses: tuple[tuple[int, ...], tuple[int, ...]]
     tensors: Callable[[], list[torch.Tensor]]
 
     @classmethod
-    def of(cls, batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None) -> _Target | None:
-        """Return where to decode to; None if there was no list of the form before, or this one is unlike it."""
+    def of(
+        cls, batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None
+    ) -> Repetition | None:
+        """Describe it; None if there was no frame of the form before, or this one is unlike it."""
         buffer, sizes, new = batch.buffer, batch.sizes, form.new_tensors
         again = None if form.undecoded is None else form.undecoded.again
         if again is None or not form.is_plain:
@@ -138,49 +145,36 @@ class _Target(NamedTuple):
             return None
         places = buffer.data_ptr(), sizes.data_ptr(), buffer.numel()
         if out is not None:
-            return cls(again, (tuple(map(torch.Tensor.data_ptr, out)), places), lambda: list(out))
+            pointers = tuple(map(torch.Tensor.data_ptr, out))
+            return cls(batch, form, again, (pointers, places), lambda: list(out))
         if new is None:
             return None
         memory = new.memory()
-        return cls(again, (new.pointers(memory), places), lambda: new.tensors(memory))
+        addresses = new.pointers(memory), places
+        return cls(batch, form, again, addresses, lambda: new.tensors(memory))
 
+    def check(self) -> list[torch.Tensor] | None:
+        """Decode and wait; return the tensors. None, and nothing is done, where that cannot be done now.
 
-def _again(
-    batch: Batch, form: ListForm, tensors: list[torch.Tensor], status: torch.Tensor | None = None
-) -> Decoding:
-    left = [] if form.undecoded is None else [(form.groups[0][1], form.undecoded)]
-    known = batch.sizes.new_zeros(0) if status is None else status
-    return Decoding(tensors, known, left, (batch.buffer, batch.sizes))
+        Raises:
+            CorruptDataError: the sizes or a payload are malformed.
+        """
+        found = self.again.wait(*self.addresses, self.tensors)
+        if found is None:
+            return None
+        states, tensors = found
+        if any(states):
+            self._decoding(tensors, self.batch.sizes).finish(states)
+        return tensors
 
+    def begin(self) -> Decoding | None:
+        """Start to decode, without waiting; None as in ``check``."""
+        status = self.again.begin(*self.addresses)
+        return None if status is None else self._decoding(self.tensors(), status)
 
-def decode_again(
-    batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None
-) -> list[torch.Tensor] | None:
-    """Decode a frame as the last one of its form was decoded, and wait.
-
-    Returns:
-        The tensors; None, and nothing is done, where there was none, or that cannot be done.
-
-    Raises:
-        CorruptDataError: the sizes or a payload are malformed.
-    """
-    target = _Target.of(batch, form, out)
-    found = None if target is None else target.again.wait(*target.addresses, target.tensors)
-    if found is None:
-        return None
-    states, tensors = found
-    if any(states):
-        _again(batch, form, tensors)._finish(states)  # noqa: SLF001 - of this module
-    return tensors
-
-
-def begin_again(
-    batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None
-) -> Decoding | None:
-    """Start to decode a frame as the last one of its form was decoded; None as in ``decode_again``."""
-    target = _Target.of(batch, form, out)
-    status = None if target is None else target.again.begin(*target.addresses)
-    return None if status is None else _again(batch, form, target.tensors(), status)
+    def _decoding(self, tensors: list[torch.Tensor], status: torch.Tensor) -> Decoding:
+        left = [(self.form.groups[0][1], cast("Undecoded", self.form.undecoded))]
+        return Decoding(tensors, status, left, (self.batch.buffer, self.batch.sizes))
 
 
 def finish_left(

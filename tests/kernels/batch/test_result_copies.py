@@ -30,7 +30,7 @@ def test_copies_are_apart_from_what_a_replay_writes():
             assert torch.equal(copy, value + add)
             assert copy.data_ptr() != x.data_ptr()
         for x in tensors:
-            x += 1
+            x.add_(1)
 
 
 def test_of_payloads_only_what_they_take_is_copied(monkeypatch):

@@ -17,7 +17,6 @@ from tersor.kernels.quantize.range_keys import ranges_of_keys
 from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.raw_bytes import padded
 
-
 _R = TypeVar("_R")
 
 

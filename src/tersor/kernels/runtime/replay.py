@@ -18,8 +18,8 @@ from typing import Any, Final, Generic, TypeVar
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.runtime.sparing import is_sparing
 from tersor.kernels.runtime.device_cache import raw_stream, stream_of, substituted
+from tersor.kernels.runtime.sparing import is_sparing
 
 _CALLS_BEFORE: Final = 2
 """Calls of a form that are made as they are: most forms do not come a third time."""

@@ -19,6 +19,7 @@ from tersor.kernels.batch.encoded_list import (
     EncodedList,
     SecondPass,
     Undecoded,
+    Unwritten,
     all_undecoded,
     settled,
 )
@@ -111,7 +112,12 @@ def encode_streams(
 
     encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
     chosen = None if fused.choose is None else fused.choose([x.numel() for x in xs], bounds)
-    return _encoded((pipeline, with_ranges, chosen), xs, bounds, encode, encode_one)
+    call = Encoding((pipeline, with_ranges, chosen), xs, bounds)
+    made = call.replayed(xs)
+    if made is None:
+        made = encode()
+        call.note(xs, made, encode)
+    return _unsettled(made, xs, bounds, encode_one, call)
 
 
 def decode_streams(
@@ -148,7 +154,12 @@ def encode_row_lists(
         return compose.encode_row_lists([x], [bound], pipeline).payloads()[0]
 
     encode = partial(rows.encode_rows_list, [as_rows(x) for x in xs], bounds)
-    return _encoded(pipeline, xs, bounds, encode, encode_one)
+    call = Encoding(pipeline, xs, bounds)
+    made = call.replayed(xs)
+    if made is None:
+        made = encode()
+        call.note(xs, made, encode)
+    return _unsettled(made, xs, bounds, encode_one, call)
 
 
 def decode_row_lists(
@@ -269,47 +280,41 @@ def _decode_fixed(
     return None if is_known else Undecoded(found if checked is None else checked, decode_one)
 
 
-def _encoded(
-    kind: Hashable,
-    xs: Sequence[torch.Tensor],
-    bounds: Sequence[Bound],
-    encode: Callable[[], FusedList],
-    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
-) -> EncodedList:
-    """Encode a list by ``encode()``, or by a replay of it; ``encode_one`` is the second pass."""
-    call = Encoding(kind, xs, bounds)
-
-    def again(others: Sequence[torch.Tensor]) -> EncodedList | None:
-        found = call.repeated(others)
-        return None if found is None else _unsettled(found, others, bounds, encode_one, again)
-
-    made = call.replayed(xs)
-    if made is None:
-        made = encode()
-        call.note(xs, made, encode)
-        return _unsettled(made, xs, bounds, encode_one)
-    return _unsettled(made, xs, bounds, encode_one, again if call.can_repeat else None)
-
-
 def _unsettled(
     made: FusedList,
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
-    again: Callable[[Sequence[torch.Tensor]], EncodedList | None] | None = None,
+    call: Encoding | None = None,
 ) -> EncodedList:
-    second_pass = None
+    """Return the list; ``encode_one`` is the second pass, ``call`` encodes other tensors of its form."""
+    second_pass = again = None
     if made.needed is not None:
         second_pass = SecondPass(made.needed, lambda k: encode_one(xs[k].detach(), bounds[k]))
-    is_written = isinstance(made.memory, torch.Tensor)
+    if call is not None and call.can_repeat:
+        again = partial(_repeated, call, bounds, encode_one)
+    memory, unwritten = made.memory, None
+    if isinstance(memory, Unwritten):
+        memory, unwritten = None, memory
     return EncodedList(
         made.sizes,
-        made.memory if is_written else None,
+        memory,
         ranges=made.keys,
-        unwritten=None if is_written else made.memory,
+        unwritten=unwritten,
         second_pass=second_pass,
         again=again,
     )
+
+
+def _repeated(
+    call: Encoding,
+    bounds: Sequence[Bound],
+    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
+    xs: Sequence[torch.Tensor],
+) -> EncodedList | None:
+    """Encode other tensors as ``call`` did; None where that cannot be done now."""
+    made = call.repeated(xs)
+    return None if made is None else _unsettled(made, xs, bounds, encode_one, call)
 
 
 def _composed(

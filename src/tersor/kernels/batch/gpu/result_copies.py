@@ -28,6 +28,7 @@ _PIECE_WORDS: Final = 4
 @triton.jit
 def _copy_words(source, target, num_words, LANES: tl.constexpr):
     """Copy this program's share of words of 4 bytes."""
+    source, target = source.to(tl.pointer_type(tl.int32)), target.to(tl.pointer_type(tl.int32))
     for start in range(tl.program_id(0) * LANES, num_words, tl.num_programs(0) * LANES):
         i = start + tl.arange(0, LANES)
         tl.store(target + i, tl.load(source + i, mask=i < num_words, other=0), mask=i < num_words)
@@ -38,9 +39,13 @@ def _copy_kernel(
     table, num_facts, facts, sizes, num_sizes, source, num_words, target, LANES: tl.constexpr
 ):
     """Copy all facts, and as much of ``source`` as payloads of ``sizes`` take; all if there are none."""
-    for k in range(0, num_facts):
-        fact = tl.load(table + 3 * k).to(tl.pointer_type(tl.int32))
-        _copy_words(fact, facts + tl.load(table + 3 * k + 1), tl.load(table + 3 * k + 2), LANES)
+    for k in range(num_facts):
+        _copy_words(
+            tl.load(table + 3 * k),
+            facts + tl.load(table + 3 * k + 1),
+            tl.load(table + 3 * k + 2),
+            LANES,
+        )
     used = num_words.to(tl.int64)
     if num_sizes > 0:
         total = tl.full((), 0, tl.int64)
@@ -80,23 +85,22 @@ class ResultCopies:
         self._table = to_device_async(rows or [(0, 0, 0)], torch.int64, self._last.device)
         self._facts = facts
         self._sizes = (self._table, 0) if sizes is None else (sizes, sizes.numel())
-        self._source = self._last.reshape(-1).view(torch.int32)
-        steps = ceil_div(max(self._num_words, self._source.numel()), _WORDS_PER_STEP)
+        steps = ceil_div(max(self._num_words, self._last.nbytes // 4), _WORDS_PER_STEP)
         self._grid = (max(1, min(steps, _MAX_PROGRAMS)),)
 
     def copies(self) -> list[torch.Tensor]:
         """Return new tensors with what the tensors hold now."""
-        source, sizes = self._source, self._sizes
+        source, sizes = self._last, self._sizes
         memory = torch.empty(self._num_words, dtype=torch.int32, device=source.device)
         target = torch.empty_like(source)
         _copy_kernel[self._grid](
             self._table, len(self._facts), memory, *sizes, source,
-            source.numel(), target, LANES=_WORDS_PER_STEP,
+            source.nbytes // 4, target, LANES=_WORDS_PER_STEP,
         )  # fmt: skip
         pieces = memory.split_with_sizes(self._lengths)[::2]
         pairs = zip(pieces, self._kinds, strict=True)
         copies = [_seen_as(piece, dtype, shape) for piece, (dtype, shape) in pairs]
-        return [*copies, _seen_as(target, self._last.dtype, self._last.shape)]
+        return [*copies, target]
 
 
 def _seen_as(words: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
