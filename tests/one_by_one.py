@@ -47,4 +47,4 @@ def decode_list(
 ) -> None:
     """Decode payloads that may lie anywhere into contiguous tensors."""
     payloads = [checked_payload(payload) for payload in payloads]
-    finish_decoding(codec.decode(EncodedList.apart(payloads), outs), payloads)
+    finish_decoding(codec.decode(EncodedList.apart(payloads), outs), payloads, outs)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from tersor.codecs import Codec, Packed, create, get
+from tersor.codecs.workspace import pack_within, unpack_within
 from tersor.container import Reader, Writer
 from tersor.errors import SpecError
 from tersor.memory import check_fits, check_limit, reports_lack
@@ -69,6 +70,7 @@ def compress(
     bound: Bound | None = None,
     *,
     codec: str | Codec = "auto",
+    max_workspace_nbytes: int | None = None,
     **options: Any,
 ) -> Packed:
     """Compress a tensor within a promised error; ``x`` is not changed.
@@ -78,11 +80,14 @@ def compress(
             stores other dtypes exactly.
         bound: ``Bound.absolute(e)`` or ``Bound.relative(r)``; needed by all bounded codecs.
         codec: a codec id (see ``tersor codecs``), a codec object, or ``auto`` to choose by size.
+        max_workspace_nbytes: most device memory to take beyond ``x`` and the result; by default there is no
+            limit. A tensor that would take more is cut into chunks, each a payload of its own, on every
+            device alike; prediction and distinct rows end at their edges.
         options: further options of the named codec; ``rows`` on CUDA takes ``entropy="ans"`` unless
             told otherwise.
 
     Raises:
-        SpecError: the arguments cannot work together.
+        SpecError: the arguments cannot work together, or the limit cannot be kept.
         BackendUnavailableError: the tensor's device or the codec needs a package that is missing.
         MemoryLimitError: there is not enough memory.
 
@@ -92,16 +97,27 @@ def compress(
         True
     """
     tensor = as_tensor(x)
-    return resolve_codec(codec, bound, tensor, **options).pack(tensor)
+    chosen = resolve_codec(codec, bound, tensor, **options)
+    if max_workspace_nbytes is not None:
+        return pack_within(chosen, tensor, max_workspace_nbytes)
+    return chosen.pack(tensor)
 
 
 @overload
 def decompress(
-    packed: Packed, out: torch.Tensor | None = None, *, max_nbytes: int | None = None
+    packed: Packed,
+    out: torch.Tensor | None = None,
+    *,
+    max_nbytes: int | None = None,
+    max_workspace_nbytes: int | None = None,
 ) -> torch.Tensor: ...
 @overload
 def decompress(
-    packed: Packed, out: np.ndarray[Any, Any], *, max_nbytes: int | None = None
+    packed: Packed,
+    out: np.ndarray[Any, Any],
+    *,
+    max_nbytes: int | None = None,
+    max_workspace_nbytes: int | None = None,
 ) -> np.ndarray[Any, Any]: ...
 
 
@@ -111,6 +127,7 @@ def decompress(
     out: torch.Tensor | np.ndarray[Any, Any] | None = None,
     *,
     max_nbytes: int | None = None,
+    max_workspace_nbytes: int | None = None,
 ) -> torch.Tensor | np.ndarray[Any, Any]:
     """Return the tensor, on the device of the payload, with its own dtype and shape.
 
@@ -118,8 +135,11 @@ def decompress(
         packed: what ``compress`` returned.
         out: decode into this tensor or array (same shape and dtype) and return it.
         max_nbytes: most bytes that a new tensor may take; by default, on the CPU, what is free.
+        max_workspace_nbytes: most device memory to take beyond payloads and tensor; by default there is no limit.
+            Chunks that would take more together are decoded one after the other.
 
     Raises:
+        SpecError: ``out`` does not fit, or the limit cannot be kept: the sentence says how much it takes.
         CorruptDataError: the payload was altered.
         MemoryLimitError: the tensor is larger than ``max_nbytes``, and was not allocated.
     """
@@ -132,13 +152,21 @@ def decompress(
         if not out.flags.writeable:
             raise SpecError("out is read-only; give a writable array")
         target = as_tensor(out)
-        packed.codec.unpack(packed, target)
+        _unpack(packed, target, max_workspace_nbytes)
         if not np.shares_memory(target.numpy(), out):
             # torch cannot hold negative strides or foreign byte order, so it decoded into a copy
             out[...] = target.numpy()
         return out
     if out is None and (max_nbytes is not None or packed.device.type == "cpu"):
         check_fits(packed.info.nbytes, max_nbytes, "the tensor")
+    return _unpack(packed, out, max_workspace_nbytes)
+
+
+def _unpack(
+    packed: Packed, out: torch.Tensor | None, max_workspace_nbytes: int | None
+) -> torch.Tensor:
+    if max_workspace_nbytes is not None:
+        return unpack_within(packed, out, max_workspace_nbytes)
     return packed.codec.unpack(packed, out)
 
 

@@ -165,7 +165,7 @@ def _decode(
     check_payload_size(payload, info.numel)
     out = checked_out(None, info, payload.device)
     payload = checked_payload(payload)
-    finish_decoding(codec.decode(EncodedList.apart([payload]), [out]), [payload])
+    finish_decoding(codec.decode(EncodedList.apart([payload]), [out]), [payload], [out])
     return out
 
 

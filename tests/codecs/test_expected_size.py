@@ -7,7 +7,7 @@ import torch
 
 pytest.importorskip("triton")
 from tersor import Bound, compress, decompress, set_graph_replay, use_backend
-from tersor.codecs.codec import LAST_NBYTES
+from tersor.codecs.codec import LAST_PACKED
 from tersor.kernels.batch.encoded_list import Unwritten
 from tests.checks import assert_within_bound
 from tests.triton_device import DEVICE, MARKS
@@ -20,7 +20,7 @@ SIZES = {"small": 0.01, "same": 1.0, "large": 100.0}
 def writes(monkeypatch):
     """Note how many bytes each write has room for; a replay writes small payloads where it measures them."""
     set_graph_replay(False)
-    LAST_NBYTES.clear()
+    LAST_PACKED.clear()
     made = []
     written = Unwritten.written
 
@@ -31,7 +31,7 @@ def writes(monkeypatch):
     monkeypatch.setattr(Unwritten, "written", counted)
     yield made
     set_graph_replay(True)
-    LAST_NBYTES.clear()
+    LAST_PACKED.clear()
 
 
 def values(scale: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -47,7 +47,7 @@ def test_payloads_are_those_of_a_first_call(codec, second, writes):
     x = values(SIZES[second])
     with use_backend("gpu"):
         alone = compress(x, bound, codec=codec)
-        LAST_NBYTES.clear()
+        LAST_PACKED.clear()
         first = compress(values(1.0), bound, codec=codec)
         writes.clear()
         packed = compress(x, bound, codec=codec)

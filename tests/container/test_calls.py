@@ -60,14 +60,14 @@ def test_seeds_are_apart():
 
 def test_a_list_that_passed_is_not_checked_again(monkeypatch):
     codecs = [Flat(bound=Bound.relative(0.1))] * 3
-    first = calls.groups_to_encode(tensors(3), codecs)
+    first = calls.form_to_encode(tensors(3), codecs)
     monkeypatch.setattr(calls, "_check_can_encode", None)
-    assert calls.groups_to_encode(tensors(3), codecs) == first
+    assert calls.form_to_encode(tensors(3), codecs) is first
 
 
 def test_what_differs_from_a_list_that_passed_is_checked():
     codecs = [Flat(bound=Bound.relative(0.1))] * 3
-    calls.groups_to_encode(tensors(3), codecs)
+    calls.form_to_encode(tensors(3), codecs)
     for others in (
         [*tensors(2), torch.zeros(3, dtype=torch.int64)],
         [*tensors(2), torch.zeros(3, device="meta")],
@@ -76,15 +76,15 @@ def test_what_differs_from_a_list_that_passed_is_checked():
         [*tensors(2), "no tensor"],
     ):
         with pytest.raises(SpecError):
-            calls.groups_to_encode(others, codecs)
+            calls.form_to_encode(others, codecs)
     with pytest.raises(SpecError):
-        calls.groups_to_encode(tensors(3), [*codecs[:2], "no codec"])
+        calls.form_to_encode(tensors(3), [*codecs[:2], "no codec"])
 
 
 def test_a_list_that_passed_holds_its_codecs():
     codecs = [Flat(bound=Bound.relative(0.1))]
     ids = list(map(id, codecs))
-    calls.groups_to_encode(tensors(1), codecs)
+    calls.form_to_encode(tensors(1), codecs)
     codecs.clear()
     made = [create("half") for _ in range(1000)]
     assert not set(ids) & set(map(id, made)), "another codec would be taken for the one that passed"
@@ -95,17 +95,32 @@ def test_outputs_that_fitted_once_are_asked_again_for_what_may_change():
     infos = [TensorInfo.of(x) for x in tensors(2)]
     device = torch.device("cpu")
 
-    def targets(out: list[torch.Tensor]) -> list[torch.Tensor]:
-        return calls.groups_to_decode(infos, codecs, out, 2, device)[0]
+    def form(out: list[torch.Tensor] | None) -> calls.ListForm:
+        return calls.form_to_decode(infos, codecs, out, 2, device)
 
     out = tensors(2)
-    for _ in range(2):
-        assert all(found is given for found, given in zip(targets(out), out, strict=True))
-    strided = [torch.zeros(6)[::2], out[1]]
-    found = targets(strided)
-    assert found[0].is_contiguous()
-    assert found[1] is out[1]
+    plain = form(out)
+    assert plain.is_plain
+    assert form(tensors(2)) is plain
+    assert not form([torch.zeros(6)[::2], out[1]]).is_plain
+    assert form(None) is form(None) is not plain
     with pytest.raises(SpecError, match="gradient"):
-        targets([torch.zeros(3, requires_grad=True), out[1]])
+        form([torch.zeros(3, requires_grad=True), out[1]])
     with pytest.raises(SpecError, match="shape"):
-        targets([torch.zeros(4), out[1]])
+        form([torch.zeros(4), out[1]])
+    with pytest.raises(SpecError, match="as many outputs"):
+        form(out[:1])
+
+
+def test_many_forms_of_a_list_are_remembered_and_the_oldest_forgotten():
+    codecs = [Flat(bound=Bound.relative(0.1))]
+    forms = [calls.form_to_encode([torch.zeros(k + 1)], codecs) for k in range(17)]
+    assert calls.form_to_encode([torch.zeros(17)], codecs) is forms[16]
+    assert calls.form_to_encode([torch.zeros(2)], codecs) is forms[1]
+    assert calls.form_to_encode([torch.zeros(1)], codecs) is not forms[0]
+
+
+def test_a_list_with_a_tensor_twice_is_remembered_too():
+    codecs = [Flat(bound=Bound.relative(0.1))] * 2
+    x = torch.zeros(3)
+    assert calls.form_to_encode([x, x], codecs) is calls.form_to_encode([x, x], codecs)

@@ -72,7 +72,7 @@ def _results(op: Op, backend: str, arguments: tuple[Any, ...]) -> list[Any]:
             returned = op.implementation(backend)(*made)
             if isinstance(returned, Undecoded):
                 (encoded,) = (given for given in made if isinstance(given, EncodedList))
-                returned = finish_decoding(returned, encoded.payloads())
+                returned = finish_decoding(returned, encoded.payloads(), made[0])
         except CorruptDataError:
             return ["refused"]
         if op.name == "join_frame":

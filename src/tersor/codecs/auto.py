@@ -24,6 +24,7 @@ from tersor.errors import SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, payload_sizes
 from tersor.kernels.rows.layout import row_shape
 from tersor.kernels.runtime.op import backend_for
+from tersor.kernels.runtime.sparing import is_sparing
 from tersor.types import Bound, TensorInfo
 
 _SAMPLE_VALUES: Final = 1 << 18
@@ -150,6 +151,7 @@ class Auto(Codec):
                 CHOICES.drop(form)
         if packed.nbytes > x.nbytes:
             # the sample promised more than the rest kept
+            del packed
             packed = Raw().pack(x, chunk_values=chunk_values)
             reason = f"raw, because {codec.codec_id} made more bytes of it; {reason}"
         # raw promises no error, but the bound was asked for
@@ -183,8 +185,11 @@ def _fractions(
 ) -> dict[Codec, float]:
     """Return the encoded size of the sample over its own, by codec; waits for a GPU once for all of them."""
     bounds = [Bound.absolute(error_bound)]
-    lists = [codec.encode([sample], bounds if codec.takes_bound() else None) for codec in codecs]
-    sizes = payload_sizes(lists)
+    lists = (codec.encode([sample], bounds if codec.takes_bound() else None) for codec in codecs)
+    if is_sparing():
+        sizes = [payload_sizes([encoded])[0] for encoded in lists]
+    else:
+        sizes = payload_sizes(list(lists))
     pairs = zip(codecs, sizes, strict=True)
     return {codec: nbytes / max(1, sample.nbytes) for codec, (nbytes,) in pairs}
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from operator import attrgetter
 from types import FunctionType
-from typing import Any, ClassVar, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import torch
 
@@ -18,6 +17,9 @@ from tersor.codecs.recent_forms import RecentForms
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded, finish_decoding, settled
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
+from tersor.kernels.runtime.op import backend_for
+from tersor.kernels.runtime.sparing import is_sparing
+from tersor.kernels.runtime.tensor_guard import are_plain
 from tersor.kernels.runtime.threads import fork_safe
 from tersor.raw_bytes import empty, padded
 from tersor.types import FLOAT_DTYPES, Bound, TensorInfo
@@ -28,9 +30,19 @@ _COMPUTING: Final = (
 """The methods of codecs that compute with tensors."""
 _SIZE_MARGIN: Final = 1.03
 """Of memory for a payload whose size is expected; below the sixteenth from which ``EncodedList.payloads`` copies."""
-LAST_NBYTES: Final[RecentForms[int]] = RecentForms(max_forms=1024)
-"""Size of the last payload by codec, shape, dtype and device."""
-_REQUIRES_GRAD: Final = attrgetter("requires_grad")
+
+
+class LastPacked(NamedTuple):
+    """What is known of the last tensor of a form that was packed: bytes of its payload, and what repeats its call."""
+
+    nbytes: int
+    again: Callable[[Sequence[torch.Tensor]], EncodedList | None] | None
+
+
+LAST_PACKED: Final[RecentForms[LastPacked]] = RecentForms(max_forms=1024)
+"""By codec, shape, dtype, device and backend, of tensors that a GPU encodes without waiting."""
+_LAST_UNPACKED: Final[RecentForms[Undecoded]] = RecentForms(max_forms=1024)
+"""Likewise; ``Undecoded.again`` decodes further ones."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +105,13 @@ class Codec(ABC):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Return an upper bound of the payload size of one chunk; exact if size_kind is fixed."""
 
+    def workspace_nbytes(self, num_values: int) -> int:
+        """Return an upper bound of the device memory that coding so many values takes beyond them and their payload.
+
+        A few MiB per call come on top. This one holds for operations composed of others, the longest way.
+        """
+        return 96 * num_values
+
     def supports(self, dtype: torch.dtype) -> bool:
         """True if tensors of ``dtype`` can be encoded."""
         return dtype in FLOAT_DTYPES
@@ -121,32 +140,22 @@ class Codec(ABC):
         self.check_supported(info.dtype)
         check_chunk_values(chunk_values)
         x = materialised(x)
-        plan = ChunkPlan(info.shape, chunk_values)
-        if len(plan) == 1:
-            encoded = self._settled(x, self.encode([x]))
+        if info.numel <= chunk_values:
+            form = self._form(x.shape, x.dtype, x.device)
+            last = None if is_sparing() else LAST_PACKED.get(form)
+            encoded = None if last is None or last.again is None else last.again([x])
+            encoded = self.encode([x]) if encoded is None else encoded
+            encoded = _settled(x, encoded, form, last)
             error_bound = self._promised(x, encoded)
             return Packed(info, self, tuple(encoded.payloads()), chunk_values, error_bound)
+        plan = ChunkPlan(info.shape, chunk_values)
         error_bound = self.resolve_bound(x)
         chunks = (x.view(-1)[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan)
         payloads = tuple(self.pack_chunk(chunk, error_bound) for chunk in chunks)
         return Packed(info, self, payloads, chunk_values, error_bound)
 
-    def _settled(self, x: torch.Tensor, encoded: EncodedList) -> EncodedList:
-        """Wait for the encoding of one contiguous tensor.
-
-        Where sizes are decided before payloads are written, it is written at once if a tensor of this form
-        came before, to memory for a little more than that one took, and again if that is too small. A GPU would
-        stand still for about 100 us of 540 for 256 MiB while the host reads the size and launches.
-        """
-        if encoded.unwritten is None:
-            return settled([encoded], x.dtype)[0]
-        form = (self, x.shape, x.dtype, x.device)
-        expected_nbytes = LAST_NBYTES.get(form)
-        if expected_nbytes is not None:
-            encoded = encoded.written(padded(int(expected_nbytes * _SIZE_MARGIN)))
-        (known,) = settled([encoded], x.dtype)
-        LAST_NBYTES.put(form, int(known.sizes[0]))
-        return known
+    def _form(self, shape: Hashable, dtype: torch.dtype, device: torch.device) -> Hashable:
+        return self, shape, dtype, device, backend_for(device)
 
     def _promised(self, x: torch.Tensor, encoded: EncodedList) -> float | None:
         """Return what ``resolve_bound`` does, from the range that encoding found if it did."""
@@ -175,6 +184,9 @@ class Codec(ABC):
         """
         info = packed.info
         self.check_supported(info.dtype)
+        found = self._unpack_again(packed) if out is None else None
+        if found is not None:
+            return found
         plan = ChunkPlan(info.shape, packed.chunk_values)
         if len(plan) != len(packed.payloads):
             raise CorruptDataError(f"{len(plan)} chunks expected, {len(packed.payloads)} present")
@@ -184,8 +196,34 @@ class Codec(ABC):
         flat = target.view(-1)
         parts = [flat[chunk.start : chunk.stop].view(chunk.shape) for chunk in plan]
         payloads = [checked_payload(payload) for payload in packed.payloads]
-        finish_decoding(self.decode(EncodedList.apart(payloads), parts), payloads)
+        undecoded = self.decode(EncodedList.apart(payloads), parts)
+        if undecoded is not None and len(parts) == 1:
+            form = self._form(info.shape, info.dtype, target.device)
+            _LAST_UNPACKED.put(form, undecoded._replace(status=undecoded.status.new_empty(0)))
+        finish_decoding(undecoded, payloads, parts)
         return target if out is None else copy_if_strided(target, out)
+
+    def _unpack_again(self, packed: Packed) -> torch.Tensor | None:
+        """Decode one payload on a GPU as the last one of its form; None, and nothing is done, if that cannot be."""
+        info, payload, device = packed.info, packed.payloads[0], packed.device
+        last = _LAST_UNPACKED.get(self._form(info.shape, info.dtype, device))
+        if last is None or last.again is None or len(packed.payloads) != 1:
+            return None
+        if (
+            info.numel > packed.chunk_values
+            or not payload.is_contiguous()
+            or payload.data_ptr() % 8
+        ):
+            return None
+        check_payload_size(payload, info.numel)
+        target = empty(info.shape, info.dtype, device)
+        places = (payload.data_ptr(), payload.numel())
+        found = last.again.wait((target.data_ptr(),), places, lambda: None)
+        if found is None:
+            return None
+        if found[0][0]:
+            last.decode(target, payload)
+        return target
 
     def batch_key(self) -> Hashable:
         """Return what is equal for codecs that share a call of ``encode``."""
@@ -242,6 +280,25 @@ class Codec(ABC):
         return cls(**spec)
 
 
+def _settled(
+    x: torch.Tensor, encoded: EncodedList, form: Hashable, last: LastPacked | None
+) -> EncodedList:
+    """Wait for the encoding of one contiguous tensor, and remember it as the last one of its form.
+
+    Where sizes are decided before payloads are written, it is written at once if a tensor of this form
+    came before, to memory for a little more than that one took, and again if that is too small. A GPU would
+    stand still for about 100 us of 540 for 256 MiB while the host reads the size and launches.
+    """
+    if encoded.is_settled:
+        return encoded
+    again = encoded.again
+    if last is not None:
+        encoded = encoded.written(padded(int(last.nbytes * _SIZE_MARGIN)))
+    (known,) = settled([encoded], x.dtype)
+    LAST_PACKED.put(form, LastPacked(int(known.sizes[0]), again))
+    return known
+
+
 def _fork_safe_member(member: Any) -> Any:
     """Return a function, static method or class method made fork-safe; anything else as it is."""
     if isinstance(member, staticmethod):
@@ -259,13 +316,6 @@ def materialised(x: torch.Tensor) -> torch.Tensor:
     if plain.is_conj() or plain.is_neg():
         plain = plain.resolve_conj().resolve_neg()
     return plain if plain.is_contiguous() else plain.contiguous()
-
-
-def are_plain(xs: Sequence[torch.Tensor]) -> bool:
-    """True if ``materialised`` returns each tensor itself; asks all of them without a loop in Python."""
-    if any(map(_REQUIRES_GRAD, xs)) or any(map(torch.Tensor.is_neg, xs)):
-        return False
-    return all(map(torch.Tensor.is_contiguous, xs)) and not any(map(torch.Tensor.is_conj, xs))
 
 
 def all_materialised(xs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:

@@ -51,6 +51,13 @@ class StreamCodec(BoundedPipeline):
         """Quantize, predict, encode."""
         return Pipeline(None, Bounded(), self.lorenzo, self.encoder())
 
+    def workspace_nbytes(self, num_values: int) -> int:
+        """See ``Codec.workspace_nbytes``."""
+        # fused kernels that know all forms measure tiles of 1024 values, and write them again
+        if self.encoder().form == "bitpack":
+            return 2 * num_values
+        return BoundedPipeline.workspace_nbytes(self, num_values)
+
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)

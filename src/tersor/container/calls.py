@@ -6,89 +6,134 @@ remembered: asking 26 tensors one by one takes the host as long as a GPU works o
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from operator import attrgetter
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Final
 
 import torch
 
-from tersor.codecs.codec import Codec, are_plain, check_num_values, checked_out
+from tersor.codecs.codec import Codec, check_num_values, checked_out
 from tersor.codecs.recent_forms import RecentForms
 from tersor.codecs.registry import check_is_codec
+from tersor.container.new_tensors import NewTensors
 from tersor.errors import SpecError
+from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.runtime.cpu_runs import split_by_nbytes
+from tersor.kernels.runtime.tensor_guard import are_plain, guard_of
 from tersor.types import TensorInfo, check_tensor
 
 Group = tuple[Codec, list[int]]
 """A codec, and the places of the tensors that it takes in one call."""
-_KINDS: Final = frozenset((torch.Tensor, torch.nn.Parameter))
-"""Classes whose tensors are remembered by ``_FACTS``; others may hide more."""
-_IS_NESTED: Final = attrgetter("is_nested")
-_FACTS: Final = attrgetter("shape", "dtype", "device", "layout")
-_INFO_FACTS: Final = attrgetter("shape", "dtype")
+_MAX_FORMS: Final = 16
+"""Lists that are remembered per list of codecs; a new one may be compared with all of them."""
 
 
-class _Known(NamedTuple):
-    """What was found of a list.
+class ListForm:
+    """What was found of a list that passed all checks, and holds for all lists of its form.
 
     Attributes:
         groups: of the whole list.
-        codecs: held, so that no other codec takes the id of one of them.
+        is_plain: see ``are_plain``; also of new tensors.
+        encode_again: encodes other tensors of this form as the last ones were, if it has one group that can be
+            encoded so.
+        undecoded: of the last list that was decoded in one call, of which ``again`` and ``decode`` serve others.
+        new_tensors: to decode into, if they lie in one memory.
     """
 
-    groups: list[Group]
-    codecs: tuple[Codec, ...]
+    __slots__ = (
+        "_codecs", "_infos", "_matches", "encode_again", "groups", "is_plain", "new_tensors", "undecoded",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        codecs: tuple[Codec, ...],
+        groups: list[Group],
+        tensors: Sequence[torch.Tensor],
+        infos: list[TensorInfo] | None = None,
+        new_tensors: NewTensors | None = None,
+    ) -> None:
+        """Take what was found of a list of given tensors; without any, of new ones.
+
+        The codecs are held, so that no other one takes the id of one of them.
+        """
+        self._codecs, self.groups, self.new_tensors = codecs, groups, new_tensors
+        self._infos, self._matches = infos, guard_of(tensors)
+        self.is_plain = are_plain(tensors)
+        self.encode_again: Callable[[Sequence[torch.Tensor]], EncodedList | None] | None = None
+        self.undecoded: Undecoded | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """True if ``matches`` can tell lists of this form from others."""
+        return self._matches is not None
+
+    def matches(self, tensors: Sequence[Any], infos: list[TensorInfo] | None = None) -> bool:
+        """True if a list of as many tensors and infos is of this form."""
+        return self._infos == infos and self._matches is not None and self._matches(*tensors)
+
+    def repeat(self, encoded: EncodedList) -> None:
+        """Encode further lists of this form as ``encoded`` was, if they can be."""
+        is_repeatable = len(self.groups) == 1 and self.is_plain
+        self.encode_again = encoded.again if is_repeatable else None
 
 
-_KNOWN: Final[RecentForms[_Known]] = RecentForms(max_forms=256)
-"""By ids of codecs and facts of tensors, of lists that passed all checks."""
+_KNOWN: Final[RecentForms[list[ListForm]]] = RecentForms(max_forms=256)
+"""By ids of codecs, of lists that passed all checks, the last one first."""
 
 
-def groups_to_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> list[Group]:
-    """Return the groups of a list that is to be encoded.
+def _known_form(
+    key: Hashable, tensors: Sequence[Any], infos: list[TensorInfo] | None = None
+) -> ListForm | None:
+    for form in _KNOWN.get(key) or ():
+        if form.matches(tensors, infos):
+            return form
+    return None
+
+
+def _remember(key: Hashable, form: ListForm) -> ListForm:
+    if form.is_known:
+        _KNOWN.put(key, [form, *(_KNOWN.get(key) or ())][:_MAX_FORMS])
+    return form
+
+
+def form_to_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> ListForm:
+    """Return the form of a list that is to be encoded.
 
     Raises:
         SpecError: the lists differ in length, or a tensor cannot be encoded by its codec as one payload.
     """
-    held, facts = _held(codecs), _facts(tensors)
-    key = (groups_to_encode, tuple(map(id, held)), facts)
-    known = _KNOWN.get(key)
-    if known is not None:
-        return known.groups
-    _check_can_encode(tensors, held)
-    groups = _groups(held, tensors, range(len(held)))
-    if facts is not None:
-        _KNOWN.put(key, _Known(groups, held))
-    return groups
+    held = _held(codecs)
+    key = (form_to_encode, len(tensors), *map(id, held))
+    form = _known_form(key, tensors)
+    if form is None:
+        _check_can_encode(tensors, held)
+        form = _remember(key, ListForm(held, _groups(held, tensors, range(len(held))), tensors))
+    return form
 
 
-def groups_to_decode(
+def form_to_decode(
     infos: Sequence[TensorInfo],
     codecs: Sequence[Codec],
     out: Sequence[torch.Tensor] | None,
     num_payloads: int,
     device: torch.device,
-) -> tuple[list[torch.Tensor], list[Group]]:
-    """Return contiguous tensors to decode into, those of ``out`` where possible, and their groups.
+) -> ListForm:
+    """Return the form of a list that is to be decoded into ``out``, or into new tensors.
 
     Raises:
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
     """
-    held, facts = _held(codecs), () if out is None else _facts(out)
-    wanted = tuple(map(_INFO_FACTS, infos))
-    key = (groups_to_decode, tuple(map(id, held)), facts, wanted, num_payloads, device)
-    known = _KNOWN.get(key)
-    if known is not None and out is not None and are_plain(out):
-        return list(out), known.groups
-    if known is None:
+    held, wanted = _held(codecs), list(infos)
+    given = () if out is None else out
+    key = (form_to_decode, device, num_payloads, out is None, len(given), *map(id, held))
+    form = _known_form(key, given, wanted)
+    if form is None:
         check_can_decode(num_payloads, infos, held)
-    targets = checked_targets(infos, out, [device] * len(infos))
-    if known is not None:
-        return targets, known.groups
-    groups = _groups(held, targets, range(len(held)))
-    if facts is not None:
-        _KNOWN.put(key, _Known(groups, held))
-    return targets, groups
+        groups = _groups(held, infos, range(len(held)))
+        if out is not None:
+            checked_targets(infos, out, [device] * len(infos))
+        new_tensors = NewTensors.of(infos, device) if out is None else None
+        form = _remember(key, ListForm(held, groups, given, wanted, new_tensors))
+    return form
 
 
 def _held(codecs: Sequence[Codec]) -> tuple[Codec, ...]:
@@ -96,13 +141,6 @@ def _held(codecs: Sequence[Codec]) -> tuple[Codec, ...]:
     if isinstance(codecs, Codec):
         raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
     return tuple(codecs)
-
-
-def _facts(tensors: Sequence[torch.Tensor]) -> Hashable | None:
-    """Return all that checks and groups depend on; None for tensors that may hide something else."""
-    if not _KINDS.issuperset(map(type, tensors)) or any(map(_IS_NESTED, tensors)):
-        return None
-    return tuple(map(_FACTS, tensors))
 
 
 def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> None:
@@ -177,7 +215,9 @@ def calls_of(
             yield codec, run
 
 
-def _groups(codecs: Sequence[Codec], tensors: Sequence[torch.Tensor], places: range) -> list[Group]:
+def _groups(
+    codecs: Sequence[Codec], tensors: Sequence[torch.Tensor | TensorInfo], places: range
+) -> list[Group]:
     """Return the places of tensors that share all options but the bound, and the dtype."""
     # most lists have one codec and one dtype
     if places and all(codecs[k] is codecs[places[0]] for k in places):

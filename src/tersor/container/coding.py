@@ -18,21 +18,24 @@ from tersor.codecs.codec import (
     checked_payload,
     copy_if_strided,
 )
+from tersor.codecs.workspace import list_pieces
 from tersor.container.batch import Batch, Part, runs_on_gpu
 from tersor.container.calls import (
     Group,
+    ListForm,
     calls_of,
     check_can_decode,
     checked_targets,
-    groups_to_decode,
-    groups_to_encode,
+    form_to_decode,
+    form_to_encode,
 )
-from tersor.container.decoding import Decoding, finish_left
+from tersor.container.decoding import Decoding, Repetition, finish_left
 from tersor.errors import CorruptDataError, SpecError
 from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
 from tersor.kernels.payload import join_frame
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.sparing import sparing_memory
 from tersor.raw_bytes import padded
 from tersor.types import TensorInfo
 
@@ -45,6 +48,7 @@ def encode_batch(
     codecs: Sequence[Codec],
     *,
     expected_ratio: float | None = None,
+    max_workspace_nbytes: int | None = None,
 ) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
@@ -64,9 +68,13 @@ def encode_batch(
             replayed (``set_graph_replay``). Should payloads not fit, ``Batch.completed`` writes all
             of them again to memory that holds them. It waits to find out, as does decoding; until
             then the tensors must not change.
+        max_workspace_nbytes: most device memory to take beyond the tensors and ``buffer``; by default there is no
+            limit. A list that would take more is encoded in several calls, one after the other; on a GPU the
+            host waits for each, and ``buffer`` is made of their payloads, which have the same bytes, when it is asked for.
 
     Raises:
-        SpecError: the lists differ in length, a tensor cannot be encoded, or the ratio is none.
+        SpecError: the lists differ in length, a tensor cannot be encoded, the ratio is none, or the limit
+            cannot be kept.
 
     Example:
         >>> from tersor import Bound, create
@@ -78,10 +86,14 @@ def encode_batch(
         [(4, 8), (5,)]
     """
     codecs = codecs if isinstance(codecs, Codec) else list(codecs)
-    groups = groups_to_encode(tensors, codecs)
+    form = form_to_encode(tensors, codecs)
     _check_ratio(expected_ratio)
+    if max_workspace_nbytes is not None:
+        return _encode_within(tensors, codecs, expected_ratio, max_workspace_nbytes)
     if runs_on_gpu(tensors):
-        parts = _written(_encode(tensors, codecs, groups), tensors, expected_ratio)
+        parts = _encode_again(form, tensors) or _encode(tensors, codecs, form.groups)
+        form.repeat(parts[0].encoded)
+        parts = _written(parts, tensors, expected_ratio)
         return Batch.of_parts(parts, *_joined(parts, tensors, codecs))
 
     def encode(start: int, stop: int) -> list[Part]:
@@ -89,6 +101,30 @@ def encode_batch(
 
     made = threads.run(encode, _split_by_size(tensors))
     return Batch.of_parts([part for parts in made for part in parts])
+
+
+def _encode_within(
+    tensors: Sequence[torch.Tensor],
+    codecs: Sequence[Codec],
+    expected_ratio: float | None,
+    max_workspace_nbytes: int,
+) -> Batch:
+    """Encode a list in pieces that keep to a limit; a list of one piece as without one."""
+    pieces = list_pieces(codecs, tensors, max_workspace_nbytes)
+    with sparing_memory():
+        if len(pieces) == 1:
+            return encode_batch(tensors, codecs, expected_ratio=expected_ratio)
+        payloads: list[torch.Tensor] = []
+        for places in pieces:
+            part = slice(places.start, places.stop)
+            payloads += encode_batch(tensors[part], codecs[part]).payloads()
+        return Batch.of(payloads)
+
+
+def _encode_again(form: ListForm, tensors: Sequence[torch.Tensor]) -> list[Part] | None:
+    """Encode a list of one group as the last one of its form; None if there is none, or that cannot be done."""
+    encoded = None if form.encode_again is None else form.encode_again(tensors)
+    return None if encoded is None else [Part(form.groups[0][1], encoded)]
 
 
 def _encode(
@@ -109,6 +145,8 @@ def _written(
     if expected_ratio is not None and len(parts) == 1:
         original_nbytes = sum(x.nbytes for x in tensors)
         nbytes = math.ceil(original_nbytes / max(expected_ratio, _LEAST_RATIO))
+    if nbytes is None and all(encoded.unwritten is None for _, encoded in parts):
+        return list(parts)
     return [Part(places, encoded.written(nbytes)) for places, encoded in parts]
 
 
@@ -160,13 +198,19 @@ def decode_batch(
 ) -> list[torch.Tensor]:
     """Decode all tensors of a batch, in parallel, into ``out`` or into new tensors.
 
+    On a GPU new tensors of one dtype share one memory, which is freed with the last of them.
+
     Raises:
         SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
         CorruptDataError: the sizes or a payload are malformed.
     """
     batch = batch.completed() if batch.may_overflow else batch
     if batch.is_on_gpu:
-        decoded = begin_decode_batch(batch, infos, codecs, out).check()
+        form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
+        repeated = Repetition.of(batch, form, out)
+        decoded = None if repeated is None else repeated.check()
+        if decoded is None:
+            decoded = _begin(batch, infos, form, out).check()
         return decoded if out is None else _copied(decoded, out)
     payloads = batch.payloads()
     if len(payloads) != len(infos):
@@ -195,7 +239,7 @@ def _decode(
 
     left = [one for part in threads.run(decode, _split_by_size(targets)) for one in part]
     states = torch.cat([one.status for _, one in left]).tolist() if left else []
-    finish_left(left, states, payloads)
+    finish_left(left, states, payloads, targets)
 
 
 def begin_decode_batch(
@@ -217,8 +261,22 @@ def begin_decode_batch(
     """
     if not batch.is_on_gpu or batch.may_overflow:
         return Decoding.finished(decode_batch(batch, infos, codecs, out))
-    targets, groups = groups_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
-    return Decoding.begin(batch.buffer, batch.sizes, targets, groups)
+    form = form_to_decode(infos, codecs, out, len(batch.sizes), batch.buffer.device)
+    repeated = Repetition.of(batch, form, out)
+    decoding = None if repeated is None else repeated.begin()
+    return _begin(batch, infos, form, out) if decoding is None else decoding
+
+
+def _begin(
+    batch: Batch, infos: Sequence[TensorInfo], form: ListForm, out: Sequence[torch.Tensor] | None
+) -> Decoding:
+    if form.new_tensors is not None:
+        targets = form.new_tensors.tensors(form.new_tensors.memory())
+    else:
+        targets = checked_targets(infos, out, [batch.buffer.device] * len(infos))
+    decoding = Decoding.begin(batch.buffer, batch.sizes, targets, form.groups)
+    form.undecoded = decoding.undecoded
+    return decoding
 
 
 def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[torch.Tensor]:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 
 from tersor.codecs.codec import Codec
 from tersor.codecs.pipeline import PipelineCodec
+from tersor.container.batch import Batch
+from tersor.container.calls import ListForm
 from tersor.errors import CorruptDataError
-from tersor.kernels.batch.encoded_list import EncodedList, Undecoded
+from tersor.kernels.batch.encoded_list import (
+    DecodingAgain,
+    EncodedList,
+    Undecoded,
+    all_undecoded,
+)
 from tersor.kernels.payload import frame_places
+from tersor.kernels.payload.frame import frame_offsets
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.runtime.device_cache import on_device
 
@@ -33,7 +41,7 @@ class Decoding:
     tensors: list[torch.Tensor]
     status: torch.Tensor
     _left: Left = field(default=(), repr=False)
-    _payloads: Callable[[], list[torch.Tensor]] = field(default=list, repr=False)
+    _frame: tuple[torch.Tensor, torch.Tensor] | None = field(default=None, repr=False)
 
     @classmethod
     def finished(cls, tensors: list[torch.Tensor]) -> Decoding:
@@ -60,27 +68,29 @@ class Decoding:
         """
         least = [out.numel() >> MAX_VALUES_PER_BYTE_LOG2 for out in outs]
         buffer = buffer if buffer.data_ptr() % 8 == 0 else buffer.clone()
+        sizes = sizes.to(torch.int64).contiguous()
+        if len(groups) == 1:
+            codec, places = groups[0]
+            undecoded = _decode(codec, EncodedList(sizes, buffer, least_nbytes=least), outs)
+            return cls(list(outs), undecoded.status, [(places, undecoded)], (buffer, sizes))
         offsets, checked, status = frame_places(sizes, least, buffer.numel())
         left: list[tuple[list[int], Undecoded]] = []
         end = 1
         for codec, places in groups:
-            chosen, here = [outs[k] for k in places], (checked, offsets)
-            if len(chosen) != len(outs):
-                order = on_device(tuple(places), buffer.device)
-                here = checked[order], offsets[order]
+            chosen, order = [outs[k] for k in places], on_device(tuple(places), buffer.device)
             own = status[end : end + len(chosen)]
             end += len(chosen)
-            frame = EncodedList(here[0], buffer, offsets=here[1], status=own)
+            frame = EncodedList(checked[order], buffer, offsets=offsets[order], status=own)
             undecoded = _decode(codec, frame, chosen)
             if undecoded.status is not own:
                 own.copy_(undecoded.status)
             left.append((places, undecoded))
+        return cls(list(outs), status, left, (buffer, checked))
 
-        def payloads() -> list[torch.Tensor]:
-            pairs = zip(offsets.tolist(), checked.tolist(), strict=True)
-            return [buffer[start : start + size] for start, size in pairs]
-
-        return cls(list(outs), status, left, payloads)
+    @property
+    def undecoded(self) -> Undecoded | None:
+        """What the only call of a codec did not wait for; None if there were several."""
+        return self._left[0][1] if len(self._left) == 1 else None
 
     def check(self) -> list[torch.Tensor]:
         """Wait, decode the forms that fused kernels do not know, and return the tensors.
@@ -88,21 +98,97 @@ class Decoding:
         Raises:
             CorruptDataError: the sizes or a payload are malformed.
         """
-        are_impossible, *states = self.status.tolist()
-        if are_impossible:
-            raise CorruptDataError("the sizes of a batch are impossible or do not fit its buffer")
+        states = self.status.tolist()
         if any(states):
-            finish_left(self._left, states, self._payloads())
+            self.finish(states)
         return self.tensors
 
+    def finish(self, states: Sequence[int]) -> None:
+        """Decode what is left, given the numbers of ``status``; see ``check``."""
+        are_impossible, *rest = states
+        if are_impossible or self._frame is None:
+            raise CorruptDataError("the sizes of a batch are impossible or do not fit its buffer")
+        buffer, sizes = self._frame
+        numbers = sizes.tolist()
+        pairs = zip(frame_offsets(numbers).tolist(), numbers, strict=False)
+        payloads = [buffer[start : start + size] for start, size in pairs]
+        finish_left(self._left, rest, payloads, self.tensors)
 
-def finish_left(left: Left, states: Iterable[int], payloads: Sequence[torch.Tensor]) -> None:
+
+class Repetition(NamedTuple):
+    """A frame that is decoded as the last one of its form was, without a look at its tensors.
+
+    Attributes:
+        batch: the frame.
+        form: of the list.
+        again: decodes it.
+        addresses: of tensors and frame, as ``again`` takes them.
+        tensors: returns the tensors; need not be called before they are decoded.
+    """
+
+    batch: Batch
+    form: ListForm
+    again: DecodingAgain
+    addresses: tuple[tuple[int, ...], tuple[int, ...]]
+    tensors: Callable[[], list[torch.Tensor]]
+
+    @classmethod
+    def of(
+        cls, batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None
+    ) -> Repetition | None:
+        """Describe it; None if there was no frame of the form before, or this one is unlike it."""
+        buffer, sizes, new = batch.buffer, batch.sizes, form.new_tensors
+        again = None if form.undecoded is None else form.undecoded.again
+        if again is None or not form.is_plain:
+            return None
+        if buffer.data_ptr() % 8 or sizes.dtype != torch.int64 or not sizes.is_contiguous():
+            return None
+        places = buffer.data_ptr(), sizes.data_ptr(), buffer.numel()
+        if out is not None:
+            pointers = tuple(map(torch.Tensor.data_ptr, out))
+            return cls(batch, form, again, (pointers, places), lambda: list(out))
+        if new is None:
+            return None
+        memory = new.memory()
+        addresses = new.pointers(memory), places
+        return cls(batch, form, again, addresses, lambda: new.tensors(memory))
+
+    def check(self) -> list[torch.Tensor] | None:
+        """Decode and wait; return the tensors. None, and nothing is done, where that cannot be done now.
+
+        Raises:
+            CorruptDataError: the sizes or a payload are malformed.
+        """
+        found = self.again.wait(*self.addresses, self.tensors)
+        if found is None:
+            return None
+        states, tensors = found
+        if any(states):
+            self._decoding(tensors, self.batch.sizes).finish(states)
+        return tensors
+
+    def begin(self) -> Decoding | None:
+        """Start to decode, without waiting; None as in ``check``."""
+        status = self.again.begin(*self.addresses)
+        return None if status is None else self._decoding(self.tensors(), status)
+
+    def _decoding(self, tensors: list[torch.Tensor], status: torch.Tensor) -> Decoding:
+        left = [(self.form.groups[0][1], cast("Undecoded", self.form.undecoded))]
+        return Decoding(tensors, status, left, (self.batch.buffer, self.batch.sizes))
+
+
+def finish_left(
+    left: Left,
+    states: Iterable[int],
+    payloads: Sequence[torch.Tensor],
+    outs: Sequence[torch.Tensor],
+) -> None:
     """Decode what fused kernels have left, which the status of each payload says, in that order."""
     rest = iter(states)
     for places, undecoded in left:
-        for j, k in enumerate(places):
+        for k in places:
             if next(rest):
-                undecoded.decode(j, payloads[k])
+                undecoded.decode(outs[k], payloads[k])
 
 
 def _decode(codec: Codec, frame: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded:
@@ -111,9 +197,8 @@ def _decode(codec: Codec, frame: EncodedList, outs: Sequence[torch.Tensor]) -> U
         if undecoded is not None:
             return undecoded
 
-    def decode_one(k: int, payload: torch.Tensor) -> None:
-        codec.decode(EncodedList.apart([payload]), [outs[k]])
+    def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
+        codec.decode(EncodedList.apart([payload]), [out])
 
     # other codecs must know the sizes
-    status = torch.ones(len(outs), dtype=torch.int32, device=outs[0].device)
-    return Undecoded(status, decode_one)
+    return Undecoded(all_undecoded(frame), decode_one)

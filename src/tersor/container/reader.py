@@ -241,7 +241,7 @@ class Reader:
             payload = self._payload(entry, index)
             try:
                 undecoded = entry.codec.decode(EncodedList.apart([payload]), [out])
-                finish_decoding(undecoded, [payload])
+                finish_decoding(undecoded, [payload], [out])
             except CorruptDataError as error:
                 raise CorruptDataError(f"array {entry.name!r}, chunk {index}: {error}") from error
 

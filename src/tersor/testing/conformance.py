@@ -190,7 +190,7 @@ def _in_lists(codec: Codec, x: Tensor) -> None:
     (encoded,) = settled([codec.encode([plain] * len(bounds), bounds)])
     payloads = [checked_payload(payload) for payload in encoded.payloads()]
     outs = [torch.empty_like(plain) for _ in bounds]
-    finish_decoding(codec.decode(EncodedList.apart(payloads), outs), payloads)
+    finish_decoding(codec.decode(EncodedList.apart(payloads), outs), payloads, outs)
     for bound, out in zip(bounds, outs, strict=True):
         promised = replace(codec, bound=bound).resolve_bound(plain)  # type: ignore[call-arg]
         assert_within_bound(plain, out, promised or 0.0)

@@ -59,12 +59,19 @@ def reserved(monkeypatch) -> list[int]:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "current")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(module, "stream_of", lambda device: 5)
+    monkeypatch.setattr(module, "raw_stream", lambda index: 5)
     return reserved
 
 
-def call_of(form: Form, numbers: tuple[int, ...], **options: Any) -> Call[torch.Tensor]:
-    return Call(form, CPU, ((table_of, numbers, CPU),), lambda x: [x], **options)
+def new_form() -> Form:
+    return Form(torch.device("cuda", 0), 5)
+
+
+def call_of(form: Form, numbers: tuple[int, ...]) -> Call[torch.Tensor]:
+    return Call(form, CPU, ((table_of, numbers, CPU),), lambda x: [x])
 
 
 def make(
@@ -72,18 +79,18 @@ def make(
 ) -> torch.Tensor:
     """Double the numbers of a table that varies, as the third call of its form or not."""
 
-    def run(_: Any) -> torch.Tensor:
+    def run() -> torch.Tensor:
         if grows is not None:
             grows[0] += 100
         return (table_of(numbers, CPU) * 2).repeat(capacity)
 
-    found = run(())
+    found = run()
     replays.note(call_of(form, numbers), run)
     return found
 
 
 def captured(replays: Replays, numbers: tuple[int, ...] = (1, 2)) -> Form:
-    form = Form()
+    form = new_form()
     for _ in range(3):
         make(replays, form, numbers)
     assert form.replay is not None
@@ -91,7 +98,7 @@ def captured(replays: Replays, numbers: tuple[int, ...] = (1, 2)) -> Form:
 
 
 def test_the_third_call_is_captured(reserved) -> None:
-    replays, form = Replays(), Form()
+    replays, form = Replays(), new_form()
     for k in range(3):
         assert form.replay is None
         assert make(replays, form, (k, 3))[:2].tolist() == [2 * k, 6]
@@ -104,48 +111,58 @@ def test_a_replay_reads_what_varies_and_copies_it_only_if_it_differs(reserved) -
     [table] = replay.tables
     assert table is not table_of((1, 2), CPU)
     for k, numbers in enumerate([(7, 8), (9, 9), (9, 9)]):
-        replay.launch(call_of(Form(), numbers))
+        replay.launch(call_of(new_form(), numbers).varying)
         assert table.tolist() == list(numbers)
         assert Graph.made[0].num_replays == k + 1
     table.zero_()
-    replay.launch(call_of(Form(), (9, 9)))
+    replay.launch(call_of(new_form(), (9, 9)).varying)
     assert table.tolist() == [0, 0]
 
 
-def test_tables_that_only_the_device_knows_are_filled_before_every_replay(reserved) -> None:
-    replays, form, seen = Replays(), Form(), []
-    call = call_of(form, (1, 2), rooms=(3,), prepare=lambda tables: tables[0].fill_(len(seen)))
-
-    def run(tables: Any) -> torch.Tensor:
-        seen.extend(x.clone() for x in tables)
-        return torch.zeros(4)
-
+def test_a_graph_is_launched_on_its_own_device_and_stream_alone(reserved, monkeypatch) -> None:
+    replays = Replays()
+    form = replays.form_of("shape", torch.device("cuda", 0))
     for _ in range(3):
-        replays.note(call, run)
-    assert form.replay is not None
-    form.replay.launch(call)
-    assert form.replay.filled[0].tolist() == [len(seen)] * 3
-    assert len(seen) == 2
+        make(replays, form, (1, 2))
+    table = (table_of, (7, 8), CPU)
+
+    def launched() -> Any:
+        return replays.launch(form, (table,), lambda replay: replay.tables[0].tolist())
+
+    assert launched() == [7, 8]
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "raw_stream", lambda index: 6)
+        assert launched() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "current_device", lambda: 1)
+        assert launched() is None
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+        assert launched() is None
+    assert Graph.made[0].num_replays == 1
+    assert launched() == [7, 8]
+    replays.reset()
+    assert launched() is None
+    assert Graph.made[0].num_replays == 2
 
 
-def test_copies_are_apart_from_what_a_replay_writes(reserved) -> None:
-    replay = captured(Replays()).replay
-    (copy,) = replay.copies()
-    replay.written[0].zero_()
-    assert copy.tolist() == [2, 4] * 4
-    assert copy.dtype == torch.int64
+def test_a_captured_call_is_not_captured_again(reserved) -> None:
+    replays = Replays()
+    form = captured(replays)
+    make(replays, form, (1, 2))
+    assert len(Graph.made) == 1
 
 
 def test_a_call_captured_in_an_inference_is_replayed_in_a_training(reserved) -> None:
     with torch.inference_mode():
         form = captured(Replays())
-    form.replay.launch(call_of(form, (3, 4)))
+    form.replay.launch(call_of(form, (3, 4)).varying)
     assert form.replay.tables[0].tolist() == [3, 4]
 
 
 def test_a_large_result_is_not_captured(reserved, monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST_RESULT_NBYTES", 16 * 10)
-    replays, form = Replays(), Form()
+    replays, form = Replays(), new_form()
     for _ in range(5):
         make(replays, form, (1, 2), capacity=11)
     assert form.replay is None
@@ -153,9 +170,9 @@ def test_a_large_result_is_not_captured(reserved, monkeypatch) -> None:
 
 
 def test_a_result_that_cannot_be_copied_is_not_made_again(reserved) -> None:
-    replays, form, runs = Replays(), Form(), []
+    replays, form, runs = Replays(), new_form(), []
     for _ in range(5):
-        replays.note(call_of(form, (1, 2)), runs.append, is_copied=False)
+        replays.note(call_of(form, (1, 2)), lambda: runs.append(1), is_copied=False)
     assert not runs
 
 
@@ -163,7 +180,7 @@ def test_a_call_that_cannot_be_captured_is_made_as_before(reserved, monkeypatch)
     def refuse(self, **options: Any) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    replays, form = Replays(), Form()
+    replays, form = Replays(), new_form()
     with monkeypatch.context() as patched:
         patched.setattr(Graph, "capture_begin", refuse)
         for k in range(5):
@@ -186,7 +203,7 @@ def test_graphs_that_hold_too_much_are_dropped_and_in_the_end_not_captured(reser
     replays = Replays()
     replays.configure(is_enabled=True, max_nbytes=1000)
     for _ in range(100):
-        form = Form()
+        form = new_form()
         for _ in range(3):
             make(replays, form, (1, 2), grows=reserved)
         assert replays.nbytes <= 1000

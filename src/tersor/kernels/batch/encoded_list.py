@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
 from tersor.errors import SpecError
+from tersor.kernels.payload import frame_places
 from tersor.kernels.payload.frame import pack_frame
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.grid import Range
 from tersor.kernels.quantize.range_keys import ranges_of_keys
 from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.raw_bytes import padded
+
+_R = TypeVar("_R")
 
 
 class SecondPass(NamedTuple):
@@ -55,12 +58,32 @@ class Undecoded(NamedTuple):
 
     Attributes:
         status: int32 per tensor, on the device: 0 where it is decoded; else its payload is malformed,
-            or of a form that the fused kernel does not know, and the tensor undefined.
-        decode: decodes tensor ``k`` from its payload, or raises ``CorruptDataError``; may wait.
+            or of a form that the fused kernel does not know, and the tensor undefined. Of a frame with
+            ``EncodedList.least_nbytes`` one number more comes first, which is not 0 if its sizes are impossible.
+        decode: decodes a tensor from its payload, or raises ``CorruptDataError``; may wait.
+        again: decodes other payloads into tensors of the same form as this list was decoded; None if nothing can.
     """
 
     status: torch.Tensor
-    decode: Callable[[int, torch.Tensor], None]
+    decode: Callable[[torch.Tensor, torch.Tensor], None]
+    again: DecodingAgain | None = None
+
+
+class DecodingAgain(Protocol):
+    """Decodes payloads into tensors of one form, without looking at them.
+
+    ``pointers`` are addresses to write to, ``places`` those of the payloads: of a frame its own, that of its
+    sizes, and its bytes; of payloads apart the address of each, then the size of each. None is returned where
+    that cannot be done now.
+    """
+
+    def begin(self, pointers: tuple[int, ...], places: tuple[int, ...]) -> torch.Tensor | None:
+        """Decode without waiting; return the status."""
+
+    def wait(
+        self, pointers: tuple[int, ...], places: tuple[int, ...], meanwhile: Callable[[], _R]
+    ) -> tuple[list[int], _R] | None:
+        """Decode, call ``meanwhile`` while the device works, wait; return the status, and what that returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +97,31 @@ class EncodedList:
         parts: the payloads, each its own tensor, where they lie apart.
         offsets: int64 on the device, where each payload starts, in a list that is to be decoded and
             whose sizes the host does not know.
+        least_nbytes: the smallest possible size of each payload, in a frame that is to be decoded and of which
+            nobody has checked the sizes: its decoder does, and says so in the status.
         ranges: the range of each tensor where encoding found it out; on the device, as the keys of
             ``quantize.range_keys``, if the sizes are there.
         unwritten: what writes the payloads, where a kernel decides their sizes first.
         second_pass: what is stored exactly for now; ``settled`` encodes it.
         device_sizes: the sizes on the device as well, where encoding put them there.
         status: int32 zeros on the device that a decoder may write its status to: one launch less.
+        again: encodes other tensors of the same form with the same bounds, without looking at them, as this
+            list was encoded; returns None where that cannot be done now.
     """
 
     sizes: Sequence[int] | torch.Tensor
     buffer: torch.Tensor | None = None
     parts: Sequence[torch.Tensor] | None = None
     offsets: torch.Tensor | None = None
+    least_nbytes: Sequence[int] | None = None
     ranges: Sequence[Range | None] | torch.Tensor | None = None
     unwritten: Unwritten | None = field(default=None, repr=False)
     second_pass: SecondPass | None = field(default=None, repr=False)
     device_sizes: torch.Tensor | None = None
     status: torch.Tensor | None = None
+    again: Callable[[Sequence[torch.Tensor]], EncodedList | None] | None = field(
+        default=None, repr=False
+    )
 
     @classmethod
     def apart(
@@ -168,19 +199,39 @@ class EncodedList:
             raise SpecError("the payloads are not written yet; call written, or settled to wait")
         return self.buffer
 
-    def places(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return where payloads lie: a buffer, and on the device their offsets from it and their sizes."""
+    def places(
+        self,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return where payloads lie: a buffer, on the device their offsets from it and their sizes.
+
+        At last the status of a frame of which nobody has checked the sizes, as ``frame_places`` says.
+        """
         if isinstance(self.sizes, torch.Tensor):
-            return self.frame(), cast("torch.Tensor", self.offsets), self.sizes
+            if self.least_nbytes is not None:
+                room_nbytes = self.frame().numel()
+                offsets, sizes, status = frame_places(self.sizes, self.least_nbytes, room_nbytes)
+                return self.frame(), offsets, sizes, status
+            return self.frame(), cast("torch.Tensor", self.offsets), self.sizes, None
         payloads = self.payloads()
         # not simply the first: an empty payload has no address
         origin = max(payloads, key=torch.Tensor.numel)
         starts = [payload.data_ptr() - origin.data_ptr() for payload in payloads]
         table = to_device_async([starts, list(self.sizes)], torch.int64, origin.device)
-        return origin, table[0], table[1]
+        return origin, table[0], table[1], None
 
 
-def finish_decoding(undecoded: Undecoded | None, payloads: Sequence[torch.Tensor]) -> None:
+def all_undecoded(encoded: EncodedList) -> torch.Tensor:
+    """Return the status, as in ``Undecoded``, of a list in one buffer of which nothing is decoded yet."""
+    buffer, _, sizes, checked = encoded.places()
+    if checked is None:
+        return torch.ones(len(sizes), dtype=torch.int32, device=buffer.device)
+    checked[1:] = 1
+    return checked
+
+
+def finish_decoding(
+    undecoded: Undecoded | None, payloads: Sequence[torch.Tensor], outs: Sequence[torch.Tensor]
+) -> None:
     """Wait, and decode what a device has left, from the payloads of all its tensors.
 
     Raises:
@@ -190,7 +241,7 @@ def finish_decoding(undecoded: Undecoded | None, payloads: Sequence[torch.Tensor
         return
     for k, state in enumerate(undecoded.status.tolist()):
         if state:
-            undecoded.decode(k, payloads[k])
+            undecoded.decode(outs[k], payloads[k])
 
 
 def _at_least(payload: torch.Tensor, num_values: int) -> torch.Tensor:

@@ -2,8 +2,8 @@
 
 A dozen launches take the host longer than an H200 needs for tens of megabytes: 460 us for ``ans`` on 26
 look-ups of 256 x 64, of which the device works 33. The third call of a form is captured; later ones
-copy what varies between them (tables of addresses and bounds) to where the graph reads it, replay the
-graph, and copy what it wrote to new memory.
+copy what varies between them (tables of addresses and bounds) to where the graph reads it, and replay the
+graph; whoever does that copies what it wrote, or reads it, before the next one does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from threading import RLock
+from threading import Lock, RLock
 from typing import Any, Final, Generic, TypeVar
 
 import torch
 
 from tersor.errors import SpecError
-from tersor.kernels.runtime.device_cache import stream_of, substituted
+from tersor.kernels.runtime.device_cache import raw_stream, stream_of, substituted
+from tersor.kernels.runtime.sparing import is_sparing
 
 _CALLS_BEFORE: Final = 2
 """Calls of a form that are made as they are: most forms do not come a third time."""
@@ -28,20 +29,25 @@ MOST_RESULT_NBYTES: Final = 32 * 2**20
 _DEFAULT_MAX_NBYTES: Final = 512 * 2**20
 _MAX_DROPS: Final = 8
 """Times that graphs are dropped because they are too many; then no more are captured: they do not fit."""
-_PIECE_WORDS: Final = 4
-"""Copies start at multiples of 16 bytes, which kernels are compiled for."""
 
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 Table = tuple[Any, ...]
 """A function that is ``cached_on_stream``, and its arguments."""
 
 
 class Form:
-    """How often calls of a form were made, whether they can be captured, and the graph once they are."""
+    """How often calls of a form were made, whether they can be captured, and the graph once they are.
 
-    __slots__ = ("is_capturable", "num_calls", "replay")
+    Attributes:
+        device: that all of them are made on.
+        stream: likewise, its address.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("device", "is_capturable", "num_calls", "replay", "stream")
+
+    def __init__(self, device: torch.device, stream: int) -> None:
+        self.device, self.stream = device, stream
         self.num_calls = 0
         self.is_capturable = True
         self.replay: Replay[Any] | None = None
@@ -55,18 +61,13 @@ class Call(Generic[_T]):
         form: of ``Replays.form_of``.
         device: of the call.
         varying: tables that the call reads and that differ between calls of its form.
-        tensors: of what it returns: the memory that a replay writes to, and the caller copies; None if it
-            cannot be copied.
-        rooms: lengths of further int64 tables that the call reads.
-        prepare: fills these, before every replay.
+        tensors: of what it returns: the memory that a replay writes to; None if it cannot be copied.
     """
 
     form: Form
     device: torch.device
     varying: tuple[Table, ...]
     tensors: Callable[[_T], Sequence[torch.Tensor] | None]
-    rooms: tuple[int, ...] = ()
-    prepare: Callable[[Sequence[torch.Tensor]], None] = lambda _: None
 
     def sources(self) -> list[torch.Tensor]:
         """Return the tables that vary, as they are cached: a graph of the user's own finds them there."""
@@ -79,52 +80,37 @@ class Replay(Generic[_T]):
 
     Attributes:
         tables: that the graph reads in place of ``Call.varying``.
-        filled: that ``Call.prepare`` fills.
         result: what the call returned, in memory that every replay writes anew.
-        written: that memory, tensor by tensor, each of a multiple of 4 bytes.
+        written: that memory, tensor by tensor.
+        stream: that all replays run on.
+        copies: what copies ``written``, once its caller has made it.
+        lock: held from a launch until the host has read what the graph wrote to its memory.
     """
 
     tables: Sequence[torch.Tensor]
-    filled: Sequence[torch.Tensor]
     result: _T
     written: Sequence[torch.Tensor]
+    stream: Any
     _graph: Any
     _held: Sequence[Any] = field(repr=False)
-    _varying: tuple[Table, ...] = ()
-    _words: list[torch.Tensor] = field(init=False, repr=False)
-    _lengths: list[int] = field(init=False, repr=False)
+    _varying: list[Table]
+    copies: Any = None
+    lock: Lock = field(default_factory=Lock, repr=False)
 
-    def __post_init__(self) -> None:
-        """See ``written`` as words of one dtype, so that one launch copies all of it."""
-        self._words = [x.reshape(-1).view(torch.int32) for x in self.written]
-        self._lengths = [
-            part for x in self._words[:-1] for part in (x.numel(), -x.numel() % _PIECE_WORDS)
-        ]
-
-    def launch(self, call: Call[_T]) -> None:
-        """Replay on the current stream with what varies in ``call``."""
-        if call.varying != self._varying:
-            for table, source in zip(self.tables, call.sources(), strict=True):
-                table.copy_(source)
-            self._varying = call.varying
-        call.prepare(self.filled)
+    def launch(self, varying: Sequence[Table]) -> None:
+        """Replay on the current stream; ``varying`` is that of the call."""
+        for k, (function, *key) in enumerate(varying):
+            if varying[k] != self._varying[k]:
+                self.tables[k].copy_(function(*key))
+                self._varying[k] = varying[k]
         self._graph.replay()
-
-    def copies(self) -> list[torch.Tensor]:
-        """Return copies of ``written``; the last one, which may be large, has memory of its own."""
-        last = self._words[-1]
-        memory = last.new_empty(sum(self._lengths)).split_with_sizes(self._lengths)[::2]
-        copies = [*memory, torch.empty_like(last)]
-        torch._foreach_copy_(copies, self._words)
-        pairs = zip(copies, self.written, strict=True)
-        return [copy.view(x.dtype).view(x.shape) for copy, x in pairs]
 
 
 class Replays:
     """Graphs by form, device and stream; those of all streams share a limit of memory.
 
     Attributes:
-        lock: held while a graph is replayed and its result copied, by whoever does both.
+        lock: held while graphs are made, launched or dropped.
     """
 
     def __init__(self) -> None:
@@ -165,29 +151,49 @@ class Replays:
             return None
         if torch.cuda.is_current_stream_capturing():
             return None
-        key = (form, device, stream_of(device))
+        stream = stream_of(device)
+        key = (form, device, stream)
         with self.lock:
             found = self._forms.get(key)
             if found is None:
-                found = self._forms[key] = Form()
+                found = self._forms[key] = Form(device, stream)
                 self._forget_oldest()
             else:
                 self._forms.move_to_end(key)
         return found
 
-    def note(
-        self, call: Call[_T], run: Callable[[Sequence[torch.Tensor]], _T], is_copied: bool = True
-    ) -> None:
+    def launch(
+        self, form: Form, varying: Sequence[Table], then: Callable[[Replay[Any]], _R]
+    ) -> _R | None:
+        """Replay the graph of a form and return what ``then`` makes of it, before anybody replays another.
+
+        Graphs of a stream share working memory, so that the next one may write to the result of this one:
+        ``then`` must launch what copies it. It must not wait.
+
+        Returns:
+            None, and nothing is launched, if there is no graph, or the current device and stream are not those
+            of the form, or are being captured.
+        """
+        if form.replay is None or not _is_current(form):
+            return None
+        with self.lock:
+            replay = form.replay
+            if replay is None:
+                return None
+            replay.launch(varying)
+            return then(replay)
+
+    def note(self, call: Call[_T], run: Callable[[], _T], is_copied: bool = True) -> None:
         """Count a call that was made; if it was the third one of its form, make it once more and capture it.
 
         Args:
             call: what was made.
-            run: makes it, given the tables that ``Call.prepare`` fills. It uploads nothing itself.
+            run: makes it. It uploads nothing itself.
             is_copied: False if it is known that what it returns cannot be copied.
         """
         form = call.form
         form.num_calls += 1
-        is_new = form.num_calls <= _CALLS_BEFORE
+        is_new = form.num_calls <= _CALLS_BEFORE or form.replay is not None or is_sparing()
         if is_new or not is_copied or not form.is_capturable or self._drops_left == 0:
             return
         try:
@@ -200,14 +206,12 @@ class Replays:
             self._captures.pop((call.device, stream_of(call.device)), None)
             logging.getLogger("tersor").debug("a call is not replayed as a CUDA graph: %s", error)
 
-    def _capture(self, call: Call[_T], run: Callable[[Sequence[torch.Tensor]], _T]) -> None:
+    def _capture(self, call: Call[_T], run: Callable[[], _T]) -> None:
         tables = [source.clone() for source in call.sources()]
-        filled = [torch.empty(n, dtype=torch.int64, device=call.device) for n in call.rooms]
         other = dict(zip(call.varying, tables, strict=True))
-        call.prepare(filled)
         with substituted(other):
             # compiles what the forms of these tables may need, which a capture must not
-            written = call.tensors(run(filled))
+            written = call.tensors(run())
         if written is None or sum(x.nbytes for x in written) > MOST_RESULT_NBYTES:
             call.form.is_capturable = False
             return
@@ -217,11 +221,12 @@ class Replays:
         with substituted(other) as held, torch.cuda.stream(stream):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
-                result = run(filled)
+                result = run()
             finally:
                 graph.capture_end()
         written = call.tensors(result) or ()
-        call.form.replay = Replay(tables, filled, result, written, graph, held, call.varying)
+        current = torch.cuda.current_stream(call.device)
+        call.form.replay = Replay(tables, result, written, current, graph, held, list(call.varying))
         self._nbytes += max(0, torch.cuda.memory_reserved(call.device) - before_nbytes)
         if self._nbytes > self._max_nbytes:
             # this one too goes with its form
@@ -263,6 +268,16 @@ class Replays:
         self._nbytes = 0
         if devices:
             torch.cuda.empty_cache()
+
+
+def _is_current(form: Form) -> bool:
+    """True if what is launched now runs on the device and stream of a form, outside of a capture."""
+    index = torch.cuda.current_device()
+    return (
+        index == form.device.index
+        and raw_stream(index) == form.stream
+        and not torch.cuda.is_current_stream_capturing()
+    )
 
 
 REPLAYS: Final = Replays()

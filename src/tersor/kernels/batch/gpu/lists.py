@@ -15,7 +15,14 @@ import torch
 
 from tersor.kernels.batch import compose
 from tersor.kernels.batch.compose import as_rows
-from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded, settled
+from tersor.kernels.batch.encoded_list import (
+    EncodedList,
+    SecondPass,
+    Undecoded,
+    Unwritten,
+    all_undecoded,
+    settled,
+)
 from tersor.kernels.batch.gpu import (
     ans,
     ans_decode,
@@ -93,24 +100,24 @@ def encode_streams(
     if fused is None:
         return compose.encode_streams(xs, bounds, pipeline, with_ranges)
 
-    def compose_one(k: int) -> torch.Tensor:
-        return compose.encode_streams([xs[k]], [bounds[k]], pipeline).payloads()[0]
+    def compose_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
+        return compose.encode_streams([x], [bound], pipeline).payloads()[0]
 
-    def encode_one(k: int) -> torch.Tensor:
+    def encode_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
         if fused.encode_again is None:
-            return compose_one(k)
-        made = fused.encode_again([xs[k]], [bounds[k]], pipeline.encoder)
-        (found,) = settled([_unsettled(made, lambda _: compose_one(k))])
+            return compose_one(x, bound)
+        made = fused.encode_again([x], [bound], pipeline.encoder)
+        (found,) = settled([_unsettled(made, [x], [bound], compose_one)])
         return found.payloads()[0]
 
     encode = partial(fused.encode, xs, bounds, pipeline.encoder, with_ranges=with_ranges)
     chosen = None if fused.choose is None else fused.choose([x.numel() for x in xs], bounds)
     call = Encoding((pipeline, with_ranges, chosen), xs, bounds)
-    made = call.replayed()
+    made = call.replayed(xs)
     if made is None:
         made = encode()
-        call.note(made, encode)
-    return _unsettled(made, encode_one)
+        call.note(xs, made, encode)
+    return _unsettled(made, xs, bounds, encode_one, call)
 
 
 def decode_streams(
@@ -122,19 +129,15 @@ def decode_streams(
         What must be looked at before the tensors are used; None if all are decoded.
     """
 
-    def decode_one(k: int, payload: torch.Tensor) -> None:
-        compose.decode_stream(payload, outs[k], pipeline)
+    def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
+        compose.decode_stream(payload, out, pipeline)
 
     fused = _STREAMS.get((pipeline.predictor, pipeline.encoder.form))
     if fused is None:
         return _composed(outs, encoded, decode_one)
-    call = Decoding((decode_streams, pipeline), outs, encoded)
-    status = call.replayed()
-    if status is None:
-        decode = partial(fused.decode, outs=outs, encoder=pipeline.encoder)
-        status = decode(*call.places, status=encoded.status)
-        call.note(decode)
-    return Undecoded(status, decode_one)
+    decode = partial(fused.decode, outs=outs, encoder=pipeline.encoder)
+    call = Decoding((decode_streams, pipeline), outs, encoded, decode)
+    return Undecoded(call.made(), decode_one, call.repeatable)
 
 
 def encode_row_lists(
@@ -147,17 +150,16 @@ def encode_row_lists(
     if pipeline.encoder != "ans":
         return compose.encode_row_lists(xs, bounds, pipeline, with_ranges)
 
-    def encode_one(k: int) -> torch.Tensor:
-        return compose.encode_row_lists([xs[k]], [bounds[k]], pipeline).payloads()[0]
+    def encode_one(x: torch.Tensor, bound: Bound) -> torch.Tensor:
+        return compose.encode_row_lists([x], [bound], pipeline).payloads()[0]
 
-    matrices = [as_rows(x) for x in xs]
-    encode = partial(rows.encode_rows_list, matrices, bounds)
-    call = Encoding(pipeline, matrices, bounds)
-    made = call.replayed()
+    encode = partial(rows.encode_rows_list, [as_rows(x) for x in xs], bounds)
+    call = Encoding(pipeline, xs, bounds)
+    made = call.replayed(xs)
     if made is None:
         made = encode()
-        call.note(made, encode)
-    return _unsettled(made, encode_one)
+        call.note(xs, made, encode)
+    return _unsettled(made, xs, bounds, encode_one, call)
 
 
 def decode_row_lists(
@@ -165,19 +167,19 @@ def decode_row_lists(
 ) -> Undecoded | None:
     """See ``compose.decode_row_lists`` and ``decode_streams``."""
 
-    def decode_one(k: int, payload: torch.Tensor) -> None:
-        compose.decode_row_payload(payload, outs[k], pipeline)
+    def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
+        compose.decode_row_payload(payload, out, pipeline)
 
     if pipeline.encoder != "ans":
         return _composed(outs, encoded, decode_one)
     matrices = [as_rows(out) for out in outs]
-    call = Decoding((decode_row_lists, pipeline), matrices, encoded)
-    status = call.replayed()
-    if status is None:
-        decode = partial(rows_decode.decode_rows_list, outs=matrices)
-        status = decode(*call.places)
-        call.note(decode)
-    return Undecoded(status, decode_one)
+
+    def decode(*places: torch.Tensor, status: torch.Tensor | None) -> torch.Tensor:
+        del status
+        return rows_decode.decode_rows_list(*places, outs=matrices)
+
+    call = Decoding((decode_row_lists, pipeline), outs, encoded, decode)
+    return Undecoded(call.made(), decode_one, call.repeatable)
 
 
 def encode_groups(
@@ -264,34 +266,65 @@ def _decode_fixed(
 ) -> Undecoded | None:
     """Decode payloads that must have ``nbytes(numel)``: where the host knows their sizes, it checks."""
 
-    def decode_one(k: int, payload: torch.Tensor) -> None:
-        composed([outs[k]], EncodedList.apart([payload]), pipeline)
+    def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
+        composed([out], EncodedList.apart([payload]), pipeline)
 
     is_known = encoded.is_settled
     if fused is None or (is_known and len(outs) == 1):
         return _composed(outs, encoded, decode_one)
     if is_known and list(encoded.sizes) != [nbytes(out.numel()) for out in outs]:
         return _composed(outs, encoded, decode_one)
-    found = fused(*encoded.places(), outs, pipeline, encoded.status)
-    return None if is_known else Undecoded(found, decode_one)
+    buffer, offsets, sizes, checked = encoded.places()
+    own = encoded.status if checked is None else checked[1:]
+    found = fused(buffer, offsets, sizes, outs, pipeline, own)
+    return None if is_known else Undecoded(found if checked is None else checked, decode_one)
 
 
-def _unsettled(made: FusedList, encode_one: Callable[[int], torch.Tensor]) -> EncodedList:
-    again = None if made.needed is None else SecondPass(made.needed, encode_one)
-    if isinstance(made.memory, torch.Tensor):
-        return EncodedList(made.sizes, made.memory, ranges=made.keys, second_pass=again)
-    return EncodedList(made.sizes, ranges=made.keys, unwritten=made.memory, second_pass=again)
+def _unsettled(
+    made: FusedList,
+    xs: Sequence[torch.Tensor],
+    bounds: Sequence[Bound],
+    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
+    call: Encoding | None = None,
+) -> EncodedList:
+    """Return the list; ``encode_one`` is the second pass, ``call`` encodes other tensors of its form."""
+    second_pass = again = None
+    if made.needed is not None:
+        second_pass = SecondPass(made.needed, lambda k: encode_one(xs[k].detach(), bounds[k]))
+    if call is not None and call.can_repeat:
+        again = partial(_repeated, call, bounds, encode_one)
+    memory, unwritten = made.memory, None
+    if isinstance(memory, Unwritten):
+        memory, unwritten = None, memory
+    return EncodedList(
+        made.sizes,
+        memory,
+        ranges=made.keys,
+        unwritten=unwritten,
+        second_pass=second_pass,
+        again=again,
+    )
+
+
+def _repeated(
+    call: Encoding,
+    bounds: Sequence[Bound],
+    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
+    xs: Sequence[torch.Tensor],
+) -> EncodedList | None:
+    """Encode other tensors as ``call`` did; None where that cannot be done now."""
+    made = call.repeated(xs)
+    return None if made is None else _unsettled(made, xs, bounds, encode_one, call)
 
 
 def _composed(
     outs: Sequence[torch.Tensor],
     encoded: EncodedList,
-    decode_one: Callable[[int, torch.Tensor], None],
+    decode_one: Callable[[torch.Tensor, torch.Tensor], None],
 ) -> Undecoded | None:
     """Decode payload by payload; later, where the host does not know their sizes yet."""
     if not encoded.is_settled:
-        status = torch.ones(len(outs), dtype=torch.int32, device=outs[0].device)
-        return Undecoded(status, decode_one)
-    for k, payload in enumerate(encoded.payloads()):
-        decode_one(k, payload)
+        return Undecoded(all_undecoded(encoded), decode_one)
+    for out, payload in zip(outs, encoded.payloads(), strict=True):
+        decode_one(out, payload)
     return None

@@ -8,7 +8,8 @@ has all else that a host decides by.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Final
+from math import gcd
+from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 import triton.language as tl
@@ -16,24 +17,28 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.batch.gpu.result_copies import ResultCopies
+from tersor.kernels.payload.gpu.frame import places_of_frame
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import address_table, bound_table
-from tersor.kernels.runtime.replay import (
-    MOST_RESULT_NBYTES,
-    REPLAYS,
-    Call,
-    Replay,
-)
+from tersor.kernels.runtime.replay import MOST_RESULT_NBYTES, REPLAYS, Call, Form, Replay
 from tersor.types import Bound
 
+_R = TypeVar("_R")
 _ALIGNMENT: Final = 16
 """Bytes; kernels are compiled for addresses that are multiples of it, and for others."""
+_ADDRESS: Final = torch.Tensor.data_ptr
+
+
+def are_aligned(pointers: Sequence[int]) -> bool:
+    """True if all addresses are such as the calls that can be made again have."""
+    return gcd(_ALIGNMENT, *pointers) == _ALIGNMENT
 
 
 class Encoding:
     """A call of a fused encoder, which reads addresses and bounds from ``address_table`` and ``bound_table`` alone."""
 
-    __slots__ = ("_call", "_xs")
+    __slots__ = ("_call", "_device", "_form", "_limits", "_pointers")
 
     def __init__(self, kind: Hashable, xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> None:
         """Describe the call.
@@ -43,116 +48,247 @@ class Encoding:
             xs: contiguous, of one dtype and device.
             bounds: one per tensor.
         """
-        self._xs, self._call = xs, None
-        device = xs[0].device
-        if device.type == "cuda":
-            pointers = tuple([x.data_ptr() for x in xs])
+        self._device, self._form, self._pointers = xs[0].device, None, ()
+        if self._device.type == "cuda":
+            self._pointers = tuple(map(_ADDRESS, xs))
             limits = tuple([(bound.value, bound.kind == "relative") for bound in bounds])
+            self._limits = (bound_table, limits, self._device)
             kinds = tuple([is_relative for _, is_relative in limits])
-            form = REPLAYS.form_of((kind, *_shape(xs, pointers), kinds), device)
-            if form is not None:
-                varying = (address_table, pointers, device), (bound_table, limits, device)
-                self._call = Call(form, device, varying, FusedList.tensors)
+            self._form = REPLAYS.form_of((kind, *_shape(xs, self._pointers), kinds), self._device)
 
-    def replayed(self) -> FusedList | None:
+    @property
+    def can_repeat(self) -> bool:
+        """True if ``repeated`` may encode other tensors of this form."""
+        return self._form is not None and are_aligned(self._pointers)
+
+    def replayed(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
         """Return what a replay of the call encoded; None if the call is to be made."""
-        if self._call is None:
+        if self._form is None:
             return None
-        with REPLAYS.lock, torch.cuda.device_of(self._xs[0]):
-            replay: Replay[FusedList] | None = self._call.form.replay
-            if replay is None:
-                return None
-            replay.launch(self._call)
-            return replay.result.copied(replay.copies(), self._xs)
+        with torch.cuda.device_of(xs[0]):
+            return self._launched(xs, self._pointers)
 
-    def note(self, made: FusedList, run: Callable[[], FusedList]) -> None:
+    def repeated(self, xs: Sequence[torch.Tensor]) -> FusedList | None:
+        """Return what a replay encoded of other tensors, of the same shapes, dtype and device, and bounds.
+
+        None if there is no graph, or it was not made for their addresses or for the current stream.
+        """
+        pointers = tuple(map(_ADDRESS, xs))
+        return self._launched(xs, pointers) if are_aligned(pointers) else None
+
+    def _launched(self, xs: Sequence[torch.Tensor], pointers: tuple[int, ...]) -> FusedList | None:
+        def copied(replay: Replay[FusedList]) -> FusedList:
+            if replay.copies is None:
+                made = replay.result
+                sizes = made.sizes if isinstance(made.memory, torch.Tensor) else None
+                replay.copies = ResultCopies(replay.written, sizes)
+            return replay.result.copied(replay.copies.copies(), xs)
+
+        varying = ((address_table, pointers, self._device), self._limits)
+        return REPLAYS.launch(self._form, varying, copied)
+
+    def note(
+        self, xs: Sequence[torch.Tensor], made: FusedList, run: Callable[[], FusedList]
+    ) -> None:
         """Take note that the call was made by ``run()``, which returned ``made``."""
-        if self._call is None:
+        if self._form is None:
             return
 
-        def recorded(_: Sequence[torch.Tensor]) -> FusedList:
+        def recorded() -> FusedList:
             # one launch writes small payloads too, so that there is less to copy
             return run().written(MOST_RESULT_NBYTES).without_inputs()
 
-        is_copied = made.can_be_copied(MOST_RESULT_NBYTES)
-        with torch.cuda.device_of(self._xs[0]):
-            REPLAYS.note(self._call, recorded, is_copied)
+        varying = (address_table, self._pointers, self._device), self._limits
+        call = Call(self._form, self._device, varying, FusedList.tensors)
+        with torch.cuda.device_of(xs[0]):
+            REPLAYS.note(call, recorded, made.can_be_copied(MOST_RESULT_NBYTES))
+
+
+class _States(NamedTuple):
+    """What a decoding graph writes: int32, of which the host has a copy when the graph has run."""
+
+    status: torch.Tensor
+    on_host: torch.Tensor
 
 
 class Decoding:
-    """A call of a fused decoder, which reads the addresses of its outputs from ``address_table`` alone.
+    """A call of a fused decoder, which reads the addresses of its outputs from ``address_table`` alone."""
 
-    Attributes:
-        places: of the payloads, which must not be freed before they are decoded: ``EncodedList.places``.
-    """
+    __slots__ = ("_decode", "_device", "_encoded", "_form", "_kind", "_num", "_places", "_pointers")
 
-    __slots__ = ("_call", "_encoded", "_outs", "places")
-
-    def __init__(self, kind: Hashable, outs: Sequence[torch.Tensor], encoded: EncodedList) -> None:
+    def __init__(
+        self,
+        kind: Hashable,
+        outs: Sequence[torch.Tensor],
+        encoded: EncodedList,
+        decode: Callable[..., torch.Tensor],
+    ) -> None:
         """Describe the call.
 
         Args:
             kind: all that it depends on besides shapes, dtype and addresses.
             outs: contiguous, of one dtype and device.
             encoded: the payloads.
+            decode: makes the call: ``decode(buffer, offsets, sizes, status=zeros)`` returns the status, in
+                ``zeros`` or new.
         """
-        self._outs, self._encoded, self._call = outs, encoded, None
-        self.places = encoded.places()
-        device = outs[0].device
-        if device.type == "cuda":
-            pointers = tuple([out.data_ptr() for out in outs])
-            form = REPLAYS.form_of((kind, *_shape(outs, pointers)), device)
-            if form is not None:
-                varying, rooms = ((address_table, pointers, device),), (len(outs), len(outs))
-                self._call = Call(form, device, varying, _as_list, rooms, self._put_places)
+        self._encoded, self._decode, self._form = encoded, decode, None
+        self._device, self._num, self._pointers = outs[0].device, len(outs), ()
+        if self._device.type == "cuda":
+            self._pointers = tuple(map(_ADDRESS, outs))
+            self._kind, self._places = payload_places(encoded)
+            whole = (kind, self._kind, *_shape(outs, self._pointers))
+            self._form = REPLAYS.form_of(whole, self._device)
 
-    def _put_places(self, tables: Sequence[torch.Tensor]) -> None:
-        """Write the addresses of the payloads, and their sizes, to two tables."""
-        (buffer, offsets, sizes), num = self.places, len(self._outs)
-        _places_kernel[(ceil_div(num, 256),)](
-            offsets, sizes, buffer.data_ptr(), num, *tables, LANES=256
-        )
-
-    def replayed(self) -> torch.Tensor | None:
-        """Return the status of every payload, int32, that a replay decoded; None if the call is to be made."""
-        if self._call is None:
+    @property
+    def repeatable(self) -> DecodingForm | None:
+        """What decodes other payloads into other tensors of this form; None if nothing can."""
+        if self._form is None or not are_aligned(self._pointers):
             return None
-        with REPLAYS.lock, torch.cuda.device_of(self._outs[0]):
-            replay: Replay[torch.Tensor] | None = self._call.form.replay
-            if replay is None:
-                return None
-            replay.launch(self._call)
-            if self._encoded.status is None:
-                return replay.copies()[0]
-            return self._encoded.status.copy_(replay.result)
+        return DecodingForm(self._form)
 
-    def note(self, run: Callable[..., torch.Tensor]) -> None:
-        """Take note that the call was made.
+    def made(self) -> torch.Tensor:
+        """Return the status of every payload, as ``Undecoded`` has it; a replay decodes them if there is one."""
+        given = self._encoded.status
+        if self._form is not None:
+            status = DecodingForm(self._form).begin(self._pointers, self._places)
+            if status is not None:
+                return status if given is None else given.copy_(status)
+        buffer, offsets, sizes, checked = self._encoded.places()
+        status = _decoded(self._decode, (buffer, offsets, sizes), checked, given)
+        self._note()
+        return status
 
-        ``run(buffer, offsets, sizes)`` makes it with payloads that lie elsewhere.
-        """
-        if self._call is None:
+    def _note(self) -> None:
+        """Take note that the call was made."""
+        if self._form is None:
             return
+        form, device, num = self._form, self._device, self._num
+        places, kind, least = self._places, self._kind, self._encoded.least_nbytes
         # a buffer at address 0: offsets from it are addresses
-        origin = torch.empty(0, dtype=torch.uint8, device=self._call.device)
-        with torch.cuda.device_of(self._outs[0]):
-            REPLAYS.note(self._call, lambda tables: run(origin, *tables))
+        origin = torch.empty(0, dtype=torch.uint8, device=device)
+        length = num + (least is not None)
+        on_host = torch.empty(length, dtype=torch.int32, device="cpu", pin_memory=True)
+
+        def recorded() -> _States:
+            table, checked = address_table(places, device), None
+            if kind == "frame":
+                offsets, sizes, checked = places_of_frame(table, least or ())
+            elif kind == "given":
+                offsets, sizes = _absolute_places(table, num)
+            else:
+                offsets, sizes = table[:num], table[num:]
+            status = _decoded(self._decode, (origin, offsets, sizes), checked, None)
+            on_host.copy_(status, non_blocking=True)
+            return _States(status, on_host)
+
+        varying = (address_table, self._pointers, device), (address_table, places, device)
+        call = Call(form, device, varying, lambda states: [states.status])
+        with torch.cuda.device(device):
+            REPLAYS.note(call, recorded)
 
 
-def _as_list(status: torch.Tensor) -> list[torch.Tensor]:
-    return [status]
+class DecodingForm(NamedTuple):
+    """Decodes payloads into tensors of one form with its graph."""
+
+    form: Form
+
+    def begin(self, pointers: tuple[int, ...], places: tuple[int, ...]) -> torch.Tensor | None:
+        """Decode without waiting; return the status.
+
+        Args:
+            pointers: addresses to write to.
+            places: of the payloads, as ``payload_places`` gives them.
+
+        Returns:
+            None if nothing was launched: see ``Replays.launch``.
+        """
+        with torch.cuda.device(self.form.device):
+            return self._launched(pointers, places, lambda replay: replay.result.status.clone())
+
+    def wait(
+        self, pointers: tuple[int, ...], places: tuple[int, ...], meanwhile: Callable[[], _R]
+    ) -> tuple[list[int], _R] | None:
+        """Decode, call ``meanwhile`` while the device works, and wait; return the status and what that returned.
+
+        Arguments, and None, as in ``begin``.
+        """
+
+        def read(replay: Replay[_States]) -> tuple[list[int], _R]:
+            made = meanwhile()
+            replay.stream.synchronize()
+            return replay.result.on_host.tolist(), made
+
+        return self._launched(pointers, places, _itself, read)
+
+    def _launched(
+        self,
+        pointers: tuple[int, ...],
+        places: tuple[int, ...],
+        then: Callable[[Replay[_States]], Any],
+        read: Callable[[Any], Any] | None = None,
+    ) -> Any:
+        form, replay = self.form, self.form.replay
+        if replay is None or not are_aligned(pointers):
+            return None
+        device = form.device
+        varying = (address_table, pointers, device), (address_table, places, device)
+        # until the host has read its copy of the status, no other replay may write it
+        with replay.lock:
+            found = REPLAYS.launch(form, varying, then)
+            return found if found is None or read is None else read(found)
+
+
+def payload_places(encoded: EncodedList) -> tuple[str, tuple[int, ...]]:
+    """Return how payloads are found, and all numbers that this takes."""
+    if isinstance(encoded.sizes, torch.Tensor):
+        buffer = encoded.frame()
+        if encoded.offsets is None:
+            return "frame", (buffer.data_ptr(), encoded.sizes.data_ptr(), buffer.numel())
+        numbers = buffer.data_ptr(), encoded.offsets.data_ptr(), encoded.sizes.data_ptr()
+        return "given", numbers
+    return "apart", (*map(_ADDRESS, encoded.payloads()), *encoded.sizes)
+
+
+def _itself(replay: Replay[_States]) -> Replay[_States]:
+    return replay
+
+
+def _decoded(
+    decode: Callable[..., torch.Tensor],
+    places: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    checked: torch.Tensor | None,
+    given: torch.Tensor | None,
+) -> torch.Tensor:
+    """Decode payloads; ``checked`` is the status of a frame, whose first number stays, ``given`` memory for it."""
+    if checked is None:
+        return decode(*places, status=given)
+    own = checked[1:]
+    status = decode(*places, status=own)
+    if status is not own:
+        own.copy_(status)
+    return checked
 
 
 def _shape(tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> tuple[Hashable, ...]:
     """Return dtype, shapes and alignments of tensors: what a kernel may be compiled for."""
-    offsets = tuple([pointer % _ALIGNMENT for pointer in pointers])
-    return tensors[0].dtype, tuple([x.shape for x in tensors]), offsets if any(offsets) else None
+    offsets = None if are_aligned(pointers) else tuple([one % _ALIGNMENT for one in pointers])
+    return tensors[0].dtype, tuple([x.shape for x in tensors]), offsets
 
 
-@jit_kernel(do_not_specialize=["offsets", "sizes", "base", "num_payloads"])
-def _places_kernel(offsets, sizes, base, num_payloads, places, nbytes, LANES: tl.constexpr):
-    """Store the addresses and sizes of payloads of which ``offsets`` says where they are from ``base`` on."""
+def _absolute_places(table: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return addresses and sizes of payloads, given the addresses of their buffer, offsets and sizes."""
+    places, nbytes = torch.empty(2, num, dtype=torch.int64, device=table.device).unbind()
+    _places_kernel[(ceil_div(num, 256),)](table, num, places, nbytes, LANES=256)
+    return places, nbytes
+
+
+@jit_kernel(do_not_specialize=["num_payloads"])
+def _places_kernel(table, num_payloads, places, nbytes, LANES: tl.constexpr):
+    """Store addresses and sizes of payloads; the table says where their buffer, offsets and sizes are."""
+    offsets = tl.load(table + 1).to(tl.pointer_type(tl.int64))
+    sizes = tl.load(table + 2).to(tl.pointer_type(tl.int64))
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = k < num_payloads
-    tl.store(places + k, tl.load(offsets + k, mask=inside, other=0) + base, mask=inside)
+    tl.store(places + k, tl.load(offsets + k, mask=inside, other=0) + tl.load(table), mask=inside)
     tl.store(nbytes + k, tl.load(sizes + k, mask=inside, other=0), mask=inside)

@@ -15,9 +15,18 @@ from tersor.kernels.runtime.gpu.tiles import padded
 
 @jit_kernel(do_not_specialize=["num_payloads", "room"])
 def _offsets_kernel(
-    sizes, least, num_payloads, room, offsets, checked, status, LANES: tl.constexpr
-):
-    """One program adds up sizes; all become 0 if one is impossible or they do not fit."""
+    sizes, least, num_payloads, room, offsets, checked, status, LANES: tl.constexpr,
+    IS_TABLE: tl.constexpr,
+):  # fmt: skip
+    """One program adds up sizes; all become 0 if one is impossible or they do not fit.
+
+    If ``IS_TABLE``, ``sizes`` has the address of the frame, from which offsets are counted, that of the sizes, and
+    the room.
+    """
+    base = tl.full((), 0, tl.int64)
+    if IS_TABLE:
+        base, room = tl.load(sizes), tl.load(sizes + 2)
+        sizes = tl.load(sizes + 1).to(tl.pointer_type(tl.int64))
     total = tl.zeros([1], dtype=tl.int64)
     wrong = tl.zeros([1], dtype=tl.int32)
     for start in range(0, num_payloads, LANES):
@@ -29,7 +38,7 @@ def _offsets_kernel(
         # so that no sum can overflow
         total += tl.sum(tl.where(possible, padded(size), 0), axis=0)
     good = (wrong == 0) & (total <= room)
-    end = tl.zeros([1], dtype=tl.int64)
+    end = tl.zeros([1], dtype=tl.int64) + base
     for start in range(0, num_payloads, LANES):
         k = start + tl.arange(0, LANES)
         size = tl.load(sizes + k, mask=k < num_payloads, other=0)
@@ -60,13 +69,29 @@ def frame_places(
     sizes: torch.Tensor, least_nbytes: Sequence[int], room_nbytes: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """See ``payload.frame.frame_places``."""
-    sizes = sizes.contiguous()
-    offsets, checked = torch.empty_like(sizes), torch.empty_like(sizes)
-    status = torch.empty(1 + sizes.numel(), dtype=torch.int32, device=sizes.device)
-    with torch.cuda.device_of(sizes):
+    return _places(sizes.contiguous(), tuple(least_nbytes), room_nbytes, is_table=False)
+
+
+def places_of_frame(
+    table: torch.Tensor, least_nbytes: Sequence[int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return what ``frame_places`` does, with addresses for offsets, of a frame that only the device knows.
+
+    ``table`` is int64: the address of the frame, of its sizes, and its bytes.
+    """
+    return _places(table, tuple(least_nbytes), 0, is_table=True)
+
+
+def _places(
+    source: torch.Tensor, least_nbytes: tuple[int, ...], room_nbytes: int, is_table: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    num, device = len(least_nbytes), source.device
+    offsets, checked = torch.empty(2, num, dtype=torch.int64, device=device).unbind()
+    status = torch.empty(1 + num, dtype=torch.int32, device=device)
+    with torch.cuda.device_of(source):
         _offsets_kernel[(1,)](
-            sizes, on_device(tuple(least_nbytes), sizes.device), sizes.numel(), room_nbytes,
-            offsets, checked, status, LANES=256,
+            source, on_device(least_nbytes, device), num, room_nbytes, offsets, checked, status,
+            LANES=256, IS_TABLE=is_table,
         )  # fmt: skip
     return offsets, checked, status
 

@@ -1,0 +1,24 @@
+"""Whether memory is short: nothing is then reserved for later calls, or for what may be needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+_is_sparing: ContextVar[bool] = ContextVar("tersor_is_sparing", default=False)
+
+
+@contextmanager
+def sparing_memory() -> Iterator[None]:
+    """Inside the block no graph is captured, and no memory is taken beyond what a call is known to need."""
+    token = _is_sparing.set(True)
+    try:
+        yield
+    finally:
+        _is_sparing.reset(token)
+
+
+def is_sparing() -> bool:
+    """True inside ``sparing_memory``."""
+    return _is_sparing.get()

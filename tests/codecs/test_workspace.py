@@ -1,0 +1,171 @@
+"""Working memory is limited by working in pieces, which have the same bytes where the format allows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import tersor
+from tersor import Bound, SpecError, TensorInfo, create, decode_batch, encode_batch
+from tersor.codecs import workspace
+from tersor.codecs.workspace import list_pieces
+from tersor.kernels.runtime import replay
+from tersor.kernels.runtime.sparing import is_sparing, sparing_memory
+from tests.checks import assert_bits_equal, assert_within_bound
+
+MIB = 2**20
+CODECS = ["flat", "delta", "ans", "huffman", "rows", "group4", "half", "auto"]
+
+
+def codec_of(name: str) -> tersor.Codec:
+    options = {} if name in ("group4", "half") else {"bound": Bound.relative(1e-3)}
+    return create(name, **options)
+
+
+def test_a_tensor_within_the_limit_has_the_bytes_of_one_without_a_limit():
+    x = torch.randn(1000, 20)
+    packed = tersor.compress(x, codec=codec_of("delta"), max_workspace_nbytes=10 * MIB)
+    expected = tersor.compress(x, codec=codec_of("delta"))
+    assert packed.chunk_values == expected.chunk_values
+    assert_bits_equal(packed.payloads[0], expected.payloads[0])
+
+
+@pytest.mark.parametrize("name", ["flat", "ans"])
+def test_a_larger_tensor_is_cut_into_chunks_that_keep_to_it(name):
+    x, limit_nbytes = torch.randn(300, 1000), 16 * MIB
+    codec = codec_of(name)
+    per_value = codec.workspace_nbytes(1)
+    packed = tersor.compress(x, codec=codec, max_workspace_nbytes=limit_nbytes)
+    if name == "flat":
+        assert len(packed.payloads) == 1
+        limit_nbytes = 8 * MIB + 2**18 + per_value * 70_000
+        packed = tersor.compress(x, codec=codec, max_workspace_nbytes=limit_nbytes)
+    assert len(packed.payloads) > 1
+    assert 8 * MIB + 2**18 + per_value * packed.chunk_values <= limit_nbytes
+    decoded = tersor.decompress(packed, max_workspace_nbytes=limit_nbytes)
+    # relative to the range of the whole tensor, not of a chunk
+    assert packed.error_bound == codec.resolve_bound(x)
+    assert_within_bound(x, decoded, packed.error_bound)
+    assert_bits_equal(decoded, tersor.decompress(packed))
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_too_small_a_limit_is_refused_with_the_least_that_is_taken(name):
+    x = torch.randn(600, 500)
+    with pytest.raises(
+        SpecError, match=r"max_workspace_nbytes must be at least [\d,]+ for"
+    ) as found:
+        tersor.compress(x, codec=codec_of(name), max_workspace_nbytes=1000)
+    least = int(str(found.value).split("at least ")[1].split(" ")[0].replace(",", ""))
+    packed = tersor.compress(x, codec=codec_of(name), max_workspace_nbytes=least)
+    assert tersor.decompress(packed, max_workspace_nbytes=least).shape == x.shape
+    with pytest.raises(SpecError, match=f"{least:,}"):
+        tersor.compress(x, codec=codec_of(name), max_workspace_nbytes=least - 1)
+
+
+def test_a_copy_of_a_strided_tensor_counts():
+    x = torch.randn(500, 600)
+    limit_nbytes = 8 * MIB + 2**18 + 2 * 300_000
+    tersor.compress(x, codec=codec_of("flat"), max_workspace_nbytes=limit_nbytes)
+    with pytest.raises(SpecError, match="at least"):
+        tersor.compress(x.t(), codec=codec_of("flat"), max_workspace_nbytes=limit_nbytes)
+
+
+def test_a_payload_that_is_one_chunk_cannot_be_decoded_in_less():
+    packed = tersor.compress(torch.randn(300_000), codec=codec_of("ans"))
+    with pytest.raises(SpecError, match=r"at least .* for the largest chunk of this tensor"):
+        tersor.decompress(packed, max_workspace_nbytes=16 * MIB)
+
+
+def test_chunks_are_decoded_into_a_strided_output_too():
+    x = torch.randn(300, 1000)
+    packed = tersor.compress(x, codec=codec_of("ans"), max_workspace_nbytes=16 * MIB)
+    out = torch.zeros(1000, 300).t()
+    assert tersor.decompress(packed, out, max_workspace_nbytes=18 * MIB) is out
+    assert_bits_equal(out.contiguous(), tersor.decompress(packed))
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, True, "1"])
+def test_a_limit_that_is_no_number_of_bytes_is_refused(value):
+    x, codec = torch.randn(10), codec_of("flat")
+    with pytest.raises(SpecError, match="whole number of bytes"):
+        tersor.compress(x, codec=codec, max_workspace_nbytes=value)
+    with pytest.raises(SpecError, match="whole number of bytes"):
+        encode_batch([x], [codec], max_workspace_nbytes=value)
+    with pytest.raises(SpecError, match="whole number of bytes"):
+        tersor.decompress(tersor.compress(x, codec=codec), max_workspace_nbytes=value)
+
+
+def test_a_list_is_encoded_in_calls_that_keep_to_it(monkeypatch):
+    monkeypatch.setattr(workspace, "_CALL_NBYTES", 1000)
+    monkeypatch.setattr(workspace, "_TENSOR_NBYTES", 10)
+    xs = [torch.randn(n) for n in (100, 100, 300, 50, 0, 200)]
+    codecs = [create("flat", bound=Bound.absolute(0.01))] * 6
+    # 6 bytes a value, 10 a tensor
+    pieces = list_pieces(codecs, xs, 1000 + 1820)
+    assert pieces == [range(2), range(2, 3), range(3, 6)]
+    assert list_pieces(codecs, xs, 10**9) == [range(6)]
+    batch = encode_batch(xs, codecs, max_workspace_nbytes=1000 + 1820)
+    expected = encode_batch(xs, codecs)
+    for payload, same in zip(batch.payloads(), expected.payloads(), strict=True):
+        assert_bits_equal(payload, same)
+    assert_bits_equal(batch.buffer, expected.buffer)
+    for y, x in zip(decode_batch(batch, list(map(TensorInfo.of, xs)), codecs), xs, strict=True):
+        assert_within_bound(x, y, 0.01)
+    with pytest.raises(SpecError, match="at least 2,810 for the largest of these tensors"):
+        encode_batch(xs, codecs, max_workspace_nbytes=2809)
+
+
+def test_no_graph_is_captured_where_memory_is_short(monkeypatch):
+    runs: list[int] = []
+    replays, form = replay.Replays(), replay.Form(torch.device("cuda", 0), 5)
+    call = replay.Call(form, torch.device("cpu"), (), lambda x: [x])
+    with sparing_memory():
+        assert is_sparing()
+        for _ in range(5):
+            replays.note(call, lambda: runs.append(1))
+    assert not is_sparing()
+    assert not runs
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", [*CODECS, "delta3", "ans-second-pass"])
+def test_the_allocator_says_that_the_limit_is_kept(name, dtype):
+    codec = codec_of(name.split("-")[0].rstrip("3"))
+    if name == "delta3":
+        codec = create("delta", bound=Bound.relative(1e-3), lorenzo=3)
+    if name == "ans-second-pass":
+        codec = create("ans", bound=Bound.relative(1e-6))
+    x = torch.randn(64, 256, 256, device="cuda").to(dtype)
+    limit_nbytes = 64 * MIB
+    for _ in range(4):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        packed = tersor.compress(x, codec=codec, max_workspace_nbytes=limit_nbytes)
+        result = sum(payload.untyped_storage().nbytes() for payload in packed.payloads)
+        assert torch.cuda.max_memory_allocated() - before - result <= limit_nbytes
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        y = tersor.decompress(packed, max_workspace_nbytes=limit_nbytes)
+        assert torch.cuda.max_memory_allocated() - before - y.nbytes <= limit_nbytes
+        del y, packed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["flat", "ans", "rows", "huffman"])
+def test_the_allocator_says_that_lists_keep_to_the_limit(name):
+    options = {"entropy": "ans"} if name == "rows" else {}
+    codecs = [create(name, bound=Bound.relative(1e-2), **options)] * 40
+    xs = [torch.randn(100, 64, device="cuda")[torch.randint(100, (4096,))] for _ in range(40)]
+    limit_nbytes = 64 * MIB
+    for _ in range(4):
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        batch = encode_batch(xs, codecs, max_workspace_nbytes=limit_nbytes)
+        held = {p.untyped_storage().data_ptr(): p.untyped_storage() for p in batch.payloads()}
+        result = sum(storage.nbytes() for storage in held.values())
+        assert torch.cuda.max_memory_allocated() - before - result <= limit_nbytes
+        del batch, held
