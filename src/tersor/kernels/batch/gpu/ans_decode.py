@@ -22,6 +22,7 @@ from tersor.division import ceil_div
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import ESCAPE_NBYTES, HEAD_NBYTES, large_tensors
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
+from tersor.kernels.entropy.rans.gpu.table import static_table
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.payload.gpu.open import OUTLIER_LANES, copy_values, open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
@@ -54,10 +55,11 @@ def _store_stream(k, inside, address, room, count, alphabet, low, step, streams)
     tl.store(steps + k, step, mask=inside)
 
 
-@jit_kernel(do_not_specialize=["buffer", "num_tensors"])
+@jit_kernel(do_not_specialize=["buffer", "num_tensors", "window_low", "window_alphabet"])
 def _open_kernel(
-    buffer, offsets, sizes, counts, num_tensors, streams, wide_streams, states, status,
-    TYPE: tl.constexpr, LANES: tl.constexpr, HAS_WIDE: tl.constexpr,
+    buffer, offsets, sizes, counts, num_tensors, streams, wide_streams, states, status, window_low,
+    window_alphabet, TYPE: tl.constexpr, LANES: tl.constexpr, HAS_WIDE: tl.constexpr,
+    STATIC: tl.constexpr,
 ):  # fmt: skip
     """One program opens ``LANES`` payloads and says what the coder is to decode."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -77,7 +79,10 @@ def _open_kernel(
     possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
     possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= LARGEST_CODE)
     possible = possible & (alphabet <= _WIDE) & (num_escapes <= count) & (room >= 0)
-    is_narrow = alphabet <= _NARROW
+    if STATIC:
+        possible = possible & (low == window_low) & (alphabet == window_alphabet)
+    # with a static table all streams are of one kind
+    is_narrow = (alphabet <= _NARROW) | STATIC
     address = (head + 2 + num_escapes).to(tl.int64)
     alphabet = alphabet.to(tl.int32)
     narrow_count = tl.where(possible & is_narrow, count, 0)
@@ -202,17 +207,19 @@ def decode_ans(
             that lies elsewhere, the difference of their addresses. Trusted.
         sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
-        encoder: what wrote them, without a static table.
+        encoder: what wrote them.
         status: what to write the result to; new memory by default.
 
     Returns:
         int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload of a
         tensor that is not large has a wide alphabet, which others decode, else ``MALFORMED`` or both.
     """
-    del encoder
     device, dtype = buffer.device, outs[0].dtype
     numels = tuple(y.numel() for y in outs)
-    wide = large_tensors(numels)
+    window, table = encoder.window(), None
+    if encoder.frequencies is not None:
+        table = static_table(encoder.frequencies, device)
+    wide = large_tensors(numels) if table is None else []
     counts = on_device(numels, device)
     targets = addresses(outs, device)
     if wide:
@@ -224,13 +231,15 @@ def decode_ans(
     held = _layout(len(capacities)).carve(device)
     states = held.pop("states") if wide else status
     bodies = Bodies(
-        held["addresses"], held["rooms"], held["coded"], held["alphabets"], capacities, len(outs)
-    )
+        held["addresses"], held["rooms"], held["coded"], held["alphabets"], capacities,
+        0 if table is not None and table.is_wide else len(outs), table,
+    )  # fmt: skip
     wide_streams = _wide_streams(numels, device) if wide else status
     with torch.cuda.device_of(buffer):
         _open_kernel[(ceil_div(len(outs), 128),)](
             buffer, offsets, sizes, counts, len(outs), tuple(held[name] for name in _STREAM_FIELDS),
-            wide_streams, states, status, TYPE=TYPES[dtype], LANES=128, HAS_WIDE=bool(wide),
+            wide_streams, states, status, *((0, 0) if window is None else (window.low, window.alphabet)),
+            TYPE=TYPES[dtype], LANES=128, HAS_WIDE=bool(wide), STATIC=window is not None,
         )  # fmt: skip
         opened = open_bodies(bodies, states)
         decode_values(opened, targets, held["lows"], held["steps"], dtype, states)

@@ -78,6 +78,7 @@ _STREAMS: Final = {
         partial(ans.encode_ans, are_wide=True),
         ans_wide.wide_tensors,
     ),
+    (0, "ans-static"): _Fused(ans.encode_ans, ans_decode.decode_ans),
 }
 """The pairs of predictor and form of the encoder that are fused."""
 
