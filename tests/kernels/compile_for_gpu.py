@@ -77,6 +77,8 @@ CODECS: dict[str, Codec] = {
     "delta-3d": registry.create("delta", bound=BOUND, lorenzo=3),
     "ans": registry.create("ans", bound=BOUND),
     "ans-wide": registry.create("ans", bound=Bound.relative(0.001)),
+    "ans-1d": registry.create("ans", bound=BOUND, lorenzo=1),
+    "ans-3d": registry.create("ans", bound=BOUND, lorenzo=3, frequencies=(16,) * 256),
     "ans-static": registry.create("ans", bound=BOUND, frequencies=(16,) * 256),
     "rows": registry.create("rows", bound=BOUND, entropy="ans"),
     "group4": registry.create("group4"),

@@ -50,6 +50,7 @@ from tersor.kernels.payload.gpu.uncoded import (
     programs_per_tensor,
 )
 from tersor.kernels.payload.layout import exact_nbytes
+from tersor.kernels.predict.gpu import load_shape, residual_codes
 from tersor.kernels.quantize.gpu.finite_range import key_dtype
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
@@ -65,8 +66,8 @@ from tersor.types import Bound
 
 @triton.jit
 def _put_escapes(
-    head, total, address, count, first, last, ends, grid, window, TYPE: tl.constexpr,
-    TILE: tl.constexpr, PART: tl.constexpr,
+    head, total, address, count, first, last, ends, grid, window, shape, TYPE: tl.constexpr,
+    TILE: tl.constexpr, PART: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Write behind ``head`` what escapes a static table in every so many tiles of ``[first, last)``.
 
@@ -79,8 +80,14 @@ def _put_escapes(
         if tl.load(ends + tile) > rank:
             for part in range(0, TILE, PART):
                 position = (tile - first) * TILE + part + tl.arange(0, PART)
-                values = load_values(address, position, count, 0.0, TYPE, False, False)
-                codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+                if DIMS == 0:
+                    values = load_values(address, position, count, 0.0, TYPE, False, False)
+                    codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+                else:
+                    codes, _, _ = residual_codes(
+                        address, position.to(tl.int32), count.to(tl.int32), shape, grid, TYPE,
+                        DIMS if DIMS > 1 else 2,
+                    )  # fmt: skip
                 _, escapes = escape_window(codes, window)
                 escapes = escapes & (position < count)
                 place = rank + tl.cumsum(escapes.to(tl.int64), axis=0) - 1
@@ -107,9 +114,9 @@ def _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, LANES:
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size", "room"])
 def _finish_kernel(
     starts, counts, first_tiles, grids, missing, escaping, totals, plan, alphabets, lows, out,
-    targets, streams, num_narrow, num_escapes, escapes, places, window_low, window_size, room,
-    TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
-    STATIC: tl.constexpr,
+    targets, streams, num_narrow, num_escapes, escapes, places, window_low, window_size, shapes,
+    room, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
+    STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
 
@@ -138,7 +145,8 @@ def _finish_kernel(
             if num > 0:
                 _put_escapes(
                     head, num, address, count, first, last, escaping, load_grid(grids, k),
-                    (window_low, window_size), TYPE, TILE, PART,
+                    (window_low, window_size), load_shape(shapes, k) if DIMS > 0 else (1, 1, 1), TYPE,
+                    TILE, PART, DIMS,
                 )  # fmt: skip
         if tl.program_id(1) == 0:
             close_payload(payload, count, row, TYPE)
@@ -162,6 +170,7 @@ class _Coded:
         grids: of the tensors.
         quantized: what is known of them.
         streams: their symbols.
+        dims: axes that predict; 0 for none.
         window: of the encoder's static table; None if there is none.
         wide: None if all streams are of bytes, or the table is static.
         encoded: the coded streams.
@@ -174,6 +183,7 @@ class _Coded:
     grids: torch.Tensor
     quantized: Quantized
     streams: Streams
+    dims: int
     window: Window | None
     wide: WideTensors | None
     encoded: EncodedStreams
@@ -193,10 +203,10 @@ class _Coded:
                 quantized.alphabets, quantized.lows, out, targets, self.routes.streams,
                 self.routes.num_narrow,
                 *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),
-                *((0, 0) if window is None else (window.low, window.size)), nbytes,
-                TYPE=TYPES[self.xs[0].dtype], TILE=ans_quantize.TILE,
+                *((0, 0) if window is None else (window.low, window.size)),
+                ans_quantize.shapes_of(self.xs, self.dims), nbytes, TYPE=TYPES[self.xs[0].dtype], TILE=ans_quantize.TILE,
                 PART=ans_quantize.VALUES_PER_STEP, HAS_WIDE=wide is not None,
-                STATIC=window is not None, num_warps=4,
+                STATIC=window is not None, DIMS=self.dims, num_warps=4,
             )  # fmt: skip
             place_streams(self.streams, self.encoded, targets)
         return out
@@ -208,8 +218,9 @@ def encode_ans(
     encoder: AnsEncoder,
     with_ranges: bool = False,
     are_wide: bool = False,
+    dims: int = 0,
 ) -> FusedList:
-    """Encode contiguous tensors of one dtype and device, without waiting.
+    """Encode contiguous tensors of one dtype and device, of which ``dims`` axes predict, without waiting.
 
     ``with_ranges`` changes nothing: the ranges of relative bounds are found in any case. A second pass is
     needed where codes span more than 256, or more than 4096 in a tensor of ``wide_tensors``; with ``are_wide``
@@ -222,7 +233,9 @@ def encode_ans(
     with torch.cuda.device_of(xs[0]):
         window = encoder.window()
         if window is None:
-            wide_ones = frozenset(range(len(xs))) if are_wide else wide_tensors(numels, bounds)
+            wide_ones = (
+                frozenset(range(len(xs))) if are_wide else wide_tensors(numels, bounds, dims)
+            )
         else:
             wide_ones = frozenset(range(len(xs)) if window.alphabet > NARROW else ())
         routes = routes_of(numels, wide_ones, device)
@@ -232,7 +245,9 @@ def encode_ans(
         zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
         keys, counts = zeroed.split_with_sizes(parts)
         keys = keys.view(key_dtype(dtype))
-        streams, quantized, grids = ans_quantize.quantize(xs, bounds, encoder, routes, keys, status)
+        streams, quantized, grids = ans_quantize.quantize(
+            xs, bounds, encoder, dims, routes, keys, status
+        )
         wide = None
         if window is None:
             count_symbols(streams, counts)
@@ -241,7 +256,7 @@ def encode_ans(
         tiles = tile_table(numels, ans_quantize.TILE, device)
         plan, sizes = plan_payloads(tiles, quantized, encoded.nbytes, keys, grids, dtype, wide)
     is_relative = any(b.kind == "relative" for b in bounds)
-    coded = _Coded(xs, tiles, routes, grids, quantized, streams, window, wide, encoded, plan)
+    coded = _Coded(xs, tiles, routes, grids, quantized, streams, dims, window, wide, encoded, plan)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
     found = keys[: 2 * len(xs)] if is_relative else None
     needed = status if window is None else None

@@ -1,4 +1,4 @@
-"""Values of a list of tensors quantized to symbols of ``ans`` in Triton.
+"""Values of a list of tensors quantized, and predicted perhaps, to symbols of ``ans`` in Triton.
 
 Values become bytes, codes modulo 256: what the bytes mean is known as soon as all are written, and the coder's
 tables take it into account. Where a bound says that there are more codes they become int16, codes modulo 4096
@@ -22,7 +22,14 @@ from tersor.kernels.entropy.rans.gpu.encode_streams import Streams
 from tersor.kernels.entropy.rans.gpu.table import static_table
 from tersor.kernels.entropy.symbols.alphabet import WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
+from tersor.kernels.pack.blocks.gpu.plane_tile import (
+    can_be_planes,
+    line_residuals,
+    plane_residuals,
+)
 from tersor.kernels.payload.gpu.uncoded import examine_tile, load_grid
+from tersor.kernels.predict.axes import predicting_shape
+from tersor.kernels.predict.gpu import load_shape, residual_codes, shape_table
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges
 from tersor.kernels.quantize.gpu.grids import grid_table
@@ -36,6 +43,7 @@ from tersor.kernels.quantize.gpu.values import (
     quantize_values,
     shifted_codes,
 )
+from tersor.kernels.quantize.grid import TILE as PLANE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
@@ -56,6 +64,7 @@ _MAX_REGISTERS: Final = 80
 """Per thread. The tiles that are done again the careful way, few as they are, would take more, and
 leave room for fewer programs: 436 MB take 135 us with 96 registers, 128 with 80."""
 _WIDE = tl.constexpr(WIDE)
+_PART = tl.constexpr(PLANE_VALUES)
 
 
 @triton.jit
@@ -172,12 +181,105 @@ def _quantize_whole_tile(
     return low - SHIFT, high - SHIFT, num_escapes, is_right
 
 
+@triton.jit
+def _plain_part(
+    address, base, count, shape, grid, target, window, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    NBYTES: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Store the symbols of the residuals of 1024 values, as if every value had a code.
+
+    Returns their smallest and largest, their escapes, whether all are right, and a proof that values vary.
+    """
+    if DIMS == 1:
+        residuals, is_right, varies = line_residuals(address, base, count, grid, TYPE, ALIGNED)
+    else:
+        residuals, is_right, varies = plane_residuals(
+            address, base, count, shape, grid, TYPE, ALIGNED, DIMS
+        )
+    symbols, num_escapes = residuals, tl.full((), 0, tl.int32)
+    if STATIC:
+        symbols, escapes = escape_window(residuals, window)
+        num_escapes = _count(escapes)
+    _store_fours(target, symbols, _PART, NBYTES, True)
+    low, high = tl.reduce(tl.reduce((residuals, residuals), 1, _extended), 0, _extended)
+    return low, high, num_escapes, is_right, varies
+
+
+@triton.jit
+def _careful_part(
+    address, base, count, shape, grid, target, window, TYPE: tl.constexpr, NBYTES: tl.constexpr,
+    STATIC: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Store the symbols of the residuals of 1024 values, whatever these are; see ``_quantize_tile``."""
+    LANES: tl.constexpr = 256
+    low, high = tl.full([LANES], LARGEST_CODE, tl.int32), tl.full([LANES], SMALLEST_CODE, tl.int32)
+    least, most, zeros = low, high, tl.zeros([LANES], dtype=tl.int32)
+    missed, escaped = zeros, zeros
+    integer: tl.constexpr = tl.uint8 if NBYTES == 1 else tl.int16
+    limit = count.to(tl.int32)
+    for start in range(0, _PART, LANES):
+        place = start + tl.arange(0, LANES)
+        position = (base + place).to(tl.int32)
+        inside = position < limit
+        # an axis before the last that has one value predicts nothing
+        residuals, codes, holds = residual_codes(
+            address, position, limit, shape, grid, TYPE, DIMS if DIMS > 1 else 2
+        )
+        symbols = residuals
+        if STATIC:
+            symbols, escapes = escape_window(residuals, window)
+            escaped += (escapes & inside).to(tl.int32)
+        symbols = symbols & (255 if NBYTES == 1 else _WIDE - 1)
+        tl.store(target.to(tl.pointer_type(integer)) + place, symbols.to(integer), mask=inside)
+        low = tl.minimum(low, tl.where(inside, residuals, LARGEST_CODE))
+        high = tl.maximum(high, tl.where(inside, residuals, SMALLEST_CODE))
+        least = tl.minimum(least, tl.where(inside & holds, codes, LARGEST_CODE))
+        most = tl.maximum(most, tl.where(inside & holds, codes, SMALLEST_CODE))
+        missed += (inside & ~holds).to(tl.int32)
+    varies = tl.min(least, axis=0) < tl.max(most, axis=0)
+    num_missed, num_escaped = tl.sum(missed, axis=0), tl.sum(escaped, axis=0)
+    return tl.min(low, axis=0), tl.max(high, axis=0), num_missed, num_escaped, varies
+
+
+@triton.jit
+def _quantize_predicted(
+    address, base, limit, count, shape, grid, target, window, TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr, NBYTES: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Store the symbols of the residuals of a tile of ``limit`` values, 1024 at a time.
+
+    Returns what ``_quantize_tile`` does; the smallest and the largest are of residuals.
+    """
+    low, high = tl.full((), LARGEST_CODE, tl.int32), tl.full((), SMALLEST_CODE, tl.int32)
+    missed, escaped, varies = limit * 0, limit * 0, limit < 0
+    for start in range(0, limit, _PART):
+        own, first = target + start * NBYTES, base + start
+        part_low, part_high, part_missed, part_escaped = low * 0, low * 0, low * 0, low * 0
+        is_done, differs = limit < 0, limit < 0
+        if TYPE != F64:
+            is_plain = start + _PART <= limit
+            if DIMS > 1:
+                is_plain = is_plain & can_be_planes(first, count, shape)
+            if is_plain:
+                part_low, part_high, part_escaped, is_done, differs = _plain_part(
+                    address, first, count, shape, grid, own, window, TYPE, ALIGNED, NBYTES, STATIC,
+                    DIMS,
+                )  # fmt: skip
+        if not is_done:
+            part_low, part_high, part_missed, part_escaped, differs = _careful_part(
+                address, first, count, shape, grid, own, window, TYPE, NBYTES, STATIC, DIMS
+            )
+        low, high = tl.minimum(low, part_low), tl.maximum(high, part_high)
+        missed, escaped, varies = missed + part_missed, escaped + part_escaped, varies | differs
+    return low, high, missed, escaped, varies
+
+
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size"])
 def _quantize_kernel(
     starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing, varying,
-    escaping, streams, num_narrow, window_low, window_size, TYPE: tl.constexpr,
+    escaping, streams, num_narrow, window_low, window_size, shapes, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, NBYTES: tl.constexpr,
-    HAS_BOTH: tl.constexpr, STATIC: tl.constexpr,
+    HAS_BOTH: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes one tile to symbols of ``NBYTES`` and notes what ``Quantized`` says of it.
 
@@ -198,15 +300,21 @@ def _quantize_kernel(
     window = window_low, window_size
     low, high, missed, num_escapes = limit * 0, limit * 0, limit * 0, limit * 0
     is_done = limit < 0
-    if (TYPE != F64) and (limit == TILE):
+    if (TYPE != F64) and (DIMS == 0) and (limit == TILE):
         low, high, num_escapes, is_done = _quantize_whole_tile(
             address, grid, target, window, TYPE, ALIGNED, TILE, NBYTES, STATIC
         )
     varies = low < high
     if not is_done:
-        low, high, missed, num_escapes, varies = _quantize_tile(
-            address, limit, grid, target, window, TYPE, ALIGNED, TILE, NBYTES, STATIC
-        )
+        if DIMS == 0:
+            low, high, missed, num_escapes, varies = _quantize_tile(
+                address, limit, grid, target, window, TYPE, ALIGNED, TILE, NBYTES, STATIC
+            )
+        else:
+            low, high, missed, num_escapes, varies = _quantize_predicted(
+                tl.load(starts + k), base, limit, count, load_shape(shapes, k), grid, target,
+                window, TYPE, ALIGNED, NBYTES, STATIC, DIMS,
+            )  # fmt: skip
     specials = 0
     if not varies:
         specials = examine_tile(address, limit, keys + 2 * k, TYPE, PART)
@@ -237,15 +345,24 @@ def _layout(num_tensors: int, num_tiles: int, num_symbols: int, is_static: bool)
     )
 
 
+def shapes_of(xs: Sequence[torch.Tensor], dims: int) -> torch.Tensor | None:
+    """Return the sizes of the axes that predict, on the device; None if none does."""
+    if dims == 0:
+        return None
+    shapes = tuple(predicting_shape(tuple(x.shape), dims) for x in xs)
+    return shape_table(shapes, xs[0].device)
+
+
 def quantize(
     xs: Sequence[torch.Tensor],
     bounds: Sequence[Bound],
     encoder: AnsEncoder,
+    dims: int,
     routes: Routes,
     keys: torch.Tensor,
     status: torch.Tensor,
 ) -> tuple[Streams, Quantized, torch.Tensor]:
-    """Quantize all tensors; return their streams, what is known of them, and their grids.
+    """Quantize all tensors, and predict; return their streams, what is known of them, and their grids.
 
     ``keys`` get the ranges of tensors with relative bounds, and of those that may not vary; ``status`` is that
     of ``decide_alphabets``.
@@ -262,15 +379,16 @@ def quantize(
     if any(b.kind == "relative" for b in bounds):
         fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
     grids = grid_table(keys, limits, dtype)
-    is_limited = has_ptx(status) and dtype != torch.float64
+    is_limited = has_ptx(status) and dtype != torch.float64 and dims == 0
+    shapes = shapes_of(xs, dims)
     sizes = [1] * (routes.num_narrow > 0) + [2] * (routes.num_narrow < len(xs))
     for nbytes in sizes:
         _quantize_kernel[(tiles.num_tiles,)](
             starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, routes.places, symbols,
             quantized.extents, quantized.missing, quantized.varying, quantized.escaping, routes.streams,
             routes.num_narrow, *((0, 0) if window is None else (window.low, window.size)),
-            TYPE=TYPES[dtype], ALIGNED=aligned, TILE=TILE, PART=VALUES_PER_STEP, NBYTES=nbytes,
-            HAS_BOTH=len(sizes) > 1, STATIC=window is not None, num_warps=_WARPS,
+            shapes, TYPE=TYPES[dtype], ALIGNED=aligned, TILE=TILE, PART=VALUES_PER_STEP, NBYTES=nbytes,
+            HAS_BOTH=len(sizes) > 1, STATIC=window is not None, DIMS=dims, num_warps=_WARPS,
             **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
         )  # fmt: skip
     decide_alphabets(tiles, quantized, grids, status, routes.streams, routes.num_narrow, window)

@@ -38,7 +38,7 @@ from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
 from tersor.kernels.quantize.gpu.values import as_compute
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
-from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.element_types import I32, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
@@ -186,7 +186,7 @@ def _decode_kernel(
         # always so: without this branch ptxas lets what the next step waits for wait for a store, and
         # 109 M symbols take 260 us instead of 210
         if IS_WIDE or k < num_narrow:
-            if TYPE.is_floating():
+            if TYPE.is_floating() or TYPE == I32:
                 target = place + b * block * (TYPE.primitive_bitwidth // 8)
                 low, step = tl.load(lows + k), as_compute(tl.load(steps + k), TYPE)
             else:
@@ -194,7 +194,7 @@ def _decode_kernel(
                 low, step = 0, 0.0
             # values are those of few long streams, whose tables the cache of a multiprocessor holds;
             # with 48 KiB for each program, only four programs would fit beside each other
-            is_shared = False if TYPE.is_floating() else size >= _WORTH_SHARING
+            is_shared = False if TYPE.is_floating() or TYPE == I32 else size >= _WORTH_SHARING
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
                 only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
@@ -366,7 +366,7 @@ def decode_values(
     dtype: torch.dtype,
     status: torch.Tensor,
 ) -> None:
-    """Decode all streams to values; a launch for those of bytes, one for the others.
+    """Decode all streams to values, or to codes; a launch for those of bytes, one for the others.
 
     Args:
         opened: what to decode.
@@ -374,7 +374,7 @@ def decode_values(
             many as the capacity says.
         lows: int32 [streams], the code of symbol 0.
         steps: float64 [streams], what codes are multiplied by.
-        dtype: of the values.
+        dtype: of the values; int32 for the codes.
         status: that of ``open_bodies``.
     """
     for is_wide in (False, True):
