@@ -99,6 +99,7 @@ def _alphabet_kernel(
     smallest = tl.full([LANES], LARGEST_CODE, tl.int32)
     largest = tl.full([LANES], SMALLEST_CODE, tl.int32)
     without, num_varying = tl.zeros([LANES], dtype=tl.int64), tl.zeros([LANES], dtype=tl.int64)
+    escaped = tl.zeros([LANES], dtype=tl.int64)
     for start in range(tl.load(first_tiles + k), last, LANES):
         tile = start + tl.arange(0, LANES)
         inside = tile < last
@@ -108,6 +109,8 @@ def _alphabet_kernel(
         smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
         without += both
         num_varying += tl.load(varying + tile, mask=inside, other=0).to(tl.int64)
+        if STATIC:
+            escaped += tl.load(escaping + tile, mask=inside, other=0)
     low, high, both = tl.min(smallest, axis=0), tl.max(largest, axis=0), tl.sum(without, axis=0)
     tl.store(totals + k, both)
     tl.store(totals + num_tensors + k, tl.sum(num_varying, axis=0))
@@ -123,8 +126,10 @@ def _alphabet_kernel(
         # what has no symbol escapes
         low, size = window_low + low * 0, window_size.to(tl.int64) + 1
         largest_size = size
-        escapes = sum_tiles(escaping, first_tiles, k, LANES)
+        escapes = tl.sum(escaped, axis=0)
         tl.store(totals + 2 * num_tensors + k, escapes)
+        if escapes > 0:
+            sum_tiles(escaping, first_tiles, k, LANES)
     is_coded = has_grid & (size <= largest_size)
     tl.store(coded + stream, tl.where(is_coded, count, 0))
     tl.store(alphabets + stream, tl.where(is_coded, size, 0).to(tl.int32))
