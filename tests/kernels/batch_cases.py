@@ -26,7 +26,10 @@ STREAMS = (
     (0, BitpackEncoder(base=True)),
     (0, AnsEncoder()),
     (0, HuffmanEncoder()),
+    (0, AnsEncoder(frequencies=(*([9] * 255), 4096 - 9 * 255))),
     (1, BitpackEncoder()),
+    (1, AnsEncoder()),
+    (3, AnsEncoder()),
     # not every machine with a GPU has zstandard
     (2, ZstdEncoder() if find_spec("zstandard") else BitpackEncoder()),
 )

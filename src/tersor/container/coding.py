@@ -52,11 +52,11 @@ def encode_batch(
 ) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
-    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, ``ans`` with
-    prediction, ``flat`` with bases, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a
+    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, ``flat`` with
+    bases, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a
     CUDA graph after it was made once with the same tensors. What a fused kernel cannot code (outliers and
-    more than 256 codes of ``rows``; more than 256 codes of ``ans``, or 4096 in tensors of at least 2**18 values
-    with a relative bound between 1/8192 and 1/512) is stored exactly in ``buffer``; ``Batch.trimmed`` and
+    more than 256 codes of ``rows``; more than 256 codes of ``ans`` without a static table, or 4096 in tensors of at
+    least 2**18 values with a relative bound between 1/8192 and 1/512, below 1/512 with prediction) is stored exactly in ``buffer``; ``Batch.trimmed`` and
     ``Batch.payloads`` wait, and encode it in a second pass.
 
     Args:

@@ -27,7 +27,7 @@ from tests import data
 from tests.checks import assert_bits_equal, assert_rejects
 
 pytest.importorskip("triton")
-from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan
+from tersor.kernels.batch.gpu import ans, ans_decode, ans_plan, ans_quantize
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.entropy.rans.gpu import encode_streams as rans_list
 from tests.kernels.batch.test_packed_gpu import changed_payloads, guarded, starts_of
@@ -41,14 +41,14 @@ GUARD = 0xC3
 BOUNDS = (Bound.relative(1e-2), Bound.absolute(0.1), Bound.absolute(0.0), Bound.relative(1e-4))
 MAX_INTERPRETED_VALUES = 130
 """The interpreter takes milliseconds for 32 symbols, and for every value of a tile."""
-TILE = 64 if INTERPRETED else ans._TILE
+TILE = 64 if INTERPRETED else ans_quantize.TILE
 
 
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     if INTERPRETED:
-        monkeypatch.setattr(ans, "_TILE", TILE)
-        monkeypatch.setattr(ans, "_VALUES_PER_STEP", TILE // 2)
+        monkeypatch.setattr(ans_quantize, "TILE", TILE)
+        monkeypatch.setattr(ans_quantize, "VALUES_PER_STEP", TILE // 2)
     # so that tensors of a few tiles and blocks take several steps of their loops
     monkeypatch.setattr(ans_plan, "_TILES_PER_STEP", 2)
     monkeypatch.setattr(rans_list, "_SUMMED", 2)

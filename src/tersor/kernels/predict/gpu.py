@@ -10,6 +10,7 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.quantize.gpu.values import load_values, quantize_values
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 
 _TILE: Final = 4096
@@ -73,6 +74,18 @@ def _differences(address, position, usable, offset, has_left, limit, grid, TYPE:
     return code - left
 
 
+@cached_on_stream
+def shape_table(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> torch.Tensor:
+    """Return int32 [num_tensors, 3]: the sizes of the last axes, the last one first."""
+    return to_device_async([shape[::-1] for shape in shapes], torch.int32, device)
+
+
+@triton.jit
+def load_shape(shapes, k):
+    """Return the sizes of the last axes of tensor ``k``, the last one first, from ``shape_table``."""
+    return tl.load(shapes + 3 * k), tl.load(shapes + 3 * k + 1), tl.load(shapes + 3 * k + 2)
+
+
 @triton.jit
 def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DIMS: tl.constexpr):
     """Quantize values and predict their codes from lower neighbours.
@@ -86,7 +99,8 @@ def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DI
         shape: sizes of its last, last but one and last but two axes; 1 where it has no such axis.
         grid: step, inverse and checked bound.
         TYPE: of the values.
-        DIMS: 2 or 3, how many of these axes predict; 0 if codes are not predicted, and are their own residuals.
+        DIMS: 2 or 3, how many of these axes predict, of which all but the last may have one value; 0 if codes
+            are not predicted, and are their own residuals.
 
     Returns:
         The int32 residuals and codes, 0 from ``limit`` on, and whether each value has a code.

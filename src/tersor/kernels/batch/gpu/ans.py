@@ -1,16 +1,13 @@
 """Payloads of ``ans`` for a list of tensors in Triton.
 
-Values are read once (twice for a relative bound) and become bytes, codes modulo 256: what the bytes
-mean is known as soon as all are written, and the coder's tables take it into account. Where a bound says
-that there are more codes they become int16, codes modulo 4096 (``ans_wide.py``).
+Values are read once (twice for a relative bound) and become symbols (``ans_quantize.py``), which are coded to
+words (``entropy/rans/gpu``); when the sizes of these are known, payloads are planned, and then written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Final
 
 import torch
 import triton
@@ -18,14 +15,15 @@ import triton.language as tl
 
 from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
+from tersor.kernels.batch.gpu import ans_quantize
 from tersor.kernels.batch.gpu.ans_plan import (
     ESCAPE_NBYTES,
     HEAD_NBYTES,
     Quantized,
     WideTensors,
-    decide_alphabets,
     plan_payloads,
 )
+from tersor.kernels.batch.gpu.ans_quantize import escape_window
 from tersor.kernels.batch.gpu.ans_wide import Routes, choose_windows, routes_of, wide_tensors
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.entropy.rans.gpu.encode_streams import (
@@ -35,8 +33,8 @@ from tersor.kernels.entropy.rans.gpu.encode_streams import (
     encode_streams,
     place_streams,
 )
-from tersor.kernels.entropy.symbols.alphabet import WIDE
-from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, num_counts
+from tersor.kernels.entropy.symbols.alphabet import NARROW, Window
+from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 from tersor.kernels.payload.gpu.plan import (
     CODED,
     HEADER_NBYTES,
@@ -47,169 +45,57 @@ from tersor.kernels.payload.gpu.plan import (
     fits,
 )
 from tersor.kernels.payload.gpu.uncoded import (
-    examine_tile,
     finish_tiles,
     load_grid,
     programs_per_tensor,
 )
 from tersor.kernels.payload.layout import exact_nbytes
-from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
-from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
-from tersor.kernels.quantize.gpu.grids import grid_table
-from tersor.kernels.quantize.gpu.values import (
-    LARGEST_CODE,
-    LEAST_SHIFTED,
-    MOST_SHIFTED,
-    SHIFT,
-    SMALLEST_CODE,
-    load_values,
-    quantize_values,
-    shifted_codes,
-)
-from tersor.kernels.runtime.gpu.element_types import F64, TYPES
+from tersor.kernels.predict.gpu import load_shape, residual_codes
+from tersor.kernels.quantize.gpu.finite_range import key_dtype
+from tersor.kernels.quantize.gpu.values import load_values, quantize_values
+from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
     TileTable,
     addresses,
-    are_aligned,
-    bound_table,
+    before_tile,
     tile_table,
 )
-from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
 
-_TILE: Final = 4096
-_WARPS: Final = 4
-"""A program has 32 values per thread, whose loads are all on their way at once."""
-_MAX_REGISTERS: Final = 80
-"""Per thread. The tiles that are done again the careful way, few as they are, would take more, and
-leave room for fewer programs: 436 MB take 135 us with 96 registers, 128 with 80."""
-_VALUES_PER_STEP: Final = 1024
-"""Values at a time where a tile is looked at once more."""
-_WIDE = tl.constexpr(WIDE)
-
 
 @triton.jit
-def _extended(low, high, other_low, other_high):
-    return tl.minimum(low, other_low), tl.maximum(high, other_high)
-
-
-@triton.jit
-def _extent(codes, inside):
-    """Return the smallest and the largest of the codes that are ``inside``."""
-    low, high = tl.where(inside, codes, LARGEST_CODE), tl.where(inside, codes, SMALLEST_CODE)
-    return tl.reduce((tl.min(low, axis=1), tl.max(high, axis=1)), 0, _extended)
-
-
-@triton.jit
-def _fields(codes, NBYTES: tl.constexpr):
-    """Return codes, four of which make one word, modulo 256 or 4096 and at their places in it."""
-    if NBYTES == 1:
-        return (codes & 255) << (8 * tl.arange(0, 4))[None, :]
-    else:
-        return (codes & (_WIDE - 1)).to(tl.int64) << (16 * tl.arange(0, 4))[None, :]
-
-
-@triton.jit
-def _quantize_tile(
-    address, limit, grid, target, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-    NBYTES: tl.constexpr,
+def _put_escapes(
+    head, total, address, count, first, last, ends, grid, window, shape, TYPE: tl.constexpr,
+    TILE: tl.constexpr, PART: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Store a tile's codes; return its smallest and largest code, its outliers, and a proof.
+    """Write behind ``head`` what escapes a static table in every so many tiles of ``[first, last)``.
 
-    The last is true only if two values are finite and differ. The tile has ``limit`` values. Four codes make one word, which one thread stores: single
-    codes would have to pass from thread to thread first. The last word may have codes past the end.
+    ``total`` codes escape in all of them; ``ends`` are running sums over the tiles. Tiles with escapes are
+    quantized once more.
     """
-    word = tl.arange(0, TILE // 4)
-    position = word[:, None] * 4 + tl.arange(0, 4)[None, :]
-    values = load_values(address, position, limit, 0.0, TYPE, ALIGNED, False)
-    step, inverse, bound = grid
-    codes, holds = quantize_values(values, step, inverse, bound, TYPE)
-    integer: tl.constexpr = tl.int32 if NBYTES == 1 else tl.int64
-    words = target.to(tl.pointer_type(integer)) + word
-    joined = tl.sum(_fields(codes, NBYTES), axis=1)
-    tl.store(words, joined, mask=4 * word < limit)
-    inside = position < limit
-    low, high = _extent(codes, inside)
-    least, most = _extent(codes, inside & holds)
-    missed = tl.sum(tl.sum((inside & ~holds).to(tl.int32), axis=1), axis=0)
-    return low, high, missed, least < most
-
-
-@triton.jit
-def _either(a, b):
-    return a | b
-
-
-@triton.jit
-def _wider(low, high, error, other_low, other_high, other_error):
-    worst = tl.maximum(error, other_error, propagate_nan=tl.PropagateNan.ALL)
-    return tl.minimum(low, other_low), tl.maximum(high, other_high), worst
-
-
-@triton.jit
-def _quantize_whole_tile(
-    address, grid, target, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-    NBYTES: tl.constexpr,
-):  # fmt: skip
-    """Store the codes of a whole tile, as if every value had a code.
-
-    Returns its smallest and largest code, and whether all codes are right: if not, the tile must be
-    quantized again. Looking at the largest error, and not at every one, takes half the instructions.
-    """
-    word = tl.arange(0, TILE // 4)
-    position = word[:, None] * 4 + tl.arange(0, 4)[None, :]
-    values = load_values(address, position, TILE, 0.0, TYPE, ALIGNED, True)
-    step, inverse, bound = grid
-    shifted, errors = shifted_codes(values, step, inverse, TYPE)
-    fields = _fields(shifted, NBYTES)
-    tl.store(target.to(tl.pointer_type(fields.dtype)) + word, tl.reduce(fields, 1, _either))
-    low, high, worst = tl.reduce(tl.reduce((shifted, shifted, errors), 1, _wider), 0, _wider)
-    is_right = (worst <= bound) & (low >= LEAST_SHIFTED) & (high <= MOST_SHIFTED)
-    return low - SHIFT, high - SHIFT, is_right
-
-
-@jit_kernel(do_not_specialize=["num_narrow"])
-def _quantize_kernel(
-    starts, counts, first_tiles, owners, grids, keys, places, symbols, extents, missing, varying,
-    streams, num_narrow, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr,
-    PART: tl.constexpr, NBYTES: tl.constexpr, HAS_BOTH: tl.constexpr,
-):  # fmt: skip
-    """One program quantizes one tile to codes of ``NBYTES`` and notes what ``Quantized`` says of it.
-
-    ``HAS_BOTH`` says that other tensors have codes of another size: their tiles are left alone.
-
-    Only a tensor whose values do not vary needs its range, and the number of its values that are not
-    finite, after this, so a tile proves that its values vary, or looks at them once more.
-    """
-    # backwards: the values that the pass before this one read last are still in the cache
-    tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
-    k = tl.load(owners + tile)
-    if HAS_BOTH and (tl.load(streams + k) >= num_narrow) != (NBYTES == 2):
-        return
-    base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
-    address, grid = tl.load(starts + k) + base * (TYPE.primitive_bitwidth // 8), load_grid(grids, k)
-    limit = tl.minimum(count - base, TILE).to(tl.int32)
-    target = symbols + tl.load(places + k) + base * NBYTES
-    low, high, missed = limit * 0, limit * 0, limit * 0
-    is_done = limit < 0
-    if (TYPE != F64) and (limit == TILE):
-        low, high, is_done = _quantize_whole_tile(
-            address, grid, target, TYPE, ALIGNED, TILE, NBYTES
-        )
-    varies = low < high
-    if not is_done:
-        low, high, missed, varies = _quantize_tile(
-            address, limit, grid, target, TYPE, ALIGNED, TILE, NBYTES
-        )
-    specials = 0
-    if not varies:
-        specials = examine_tile(address, limit, keys + 2 * k, TYPE, PART)
-    # places of a tile's own: thousands of programs that meet in one place take 1 ns each
-    tl.store(extents + 2 * tile, low)
-    tl.store(extents + 2 * tile + 1, high)
-    tl.store(missing + tile, (missed.to(tl.int64) << 32) | specials)
-    tl.store(varying + tile, varies.to(tl.int8))
+    positions = (head + 2).to(tl.pointer_type(tl.int32))
+    for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
+        rank = before_tile(ends, first, tile)
+        if tl.load(ends + tile) > rank:
+            for part in range(0, TILE, PART):
+                position = (tile - first) * TILE + part + tl.arange(0, PART)
+                if DIMS == 0:
+                    values = load_values(address, position, count, 0.0, TYPE, False, False)
+                    codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+                else:
+                    codes, _, _ = residual_codes(
+                        address, position.to(tl.int32), count.to(tl.int32), shape, grid, TYPE,
+                        DIMS if DIMS > 1 else 2,
+                    )  # fmt: skip
+                _, escapes = escape_window(codes, window)
+                escapes = escapes & (position < count)
+                place = rank + tl.cumsum(escapes.to(tl.int64), axis=0) - 1
+                # values that have changed since they were counted must not end behind the payload
+                is_put = escapes & (place < total)
+                tl.store(positions + place, position.to(tl.int32), mask=is_put)
+                tl.store(positions + total + place, codes, mask=is_put)
+                rank += tl.sum(escapes.to(tl.int64), axis=0)
 
 
 @triton.jit
@@ -225,11 +111,12 @@ def _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, LANES:
     return num
 
 
-@jit_kernel(do_not_specialize=["num_narrow", "room"])
+@jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size", "room"])
 def _finish_kernel(
-    starts, counts, first_tiles, grids, missing, plan, alphabets, lows, out, targets, streams,
-    num_narrow, num_escapes, escapes, places, room, TYPE: tl.constexpr, TILE: tl.constexpr,
-    PART: tl.constexpr, HAS_WIDE: tl.constexpr,
+    starts, counts, first_tiles, grids, missing, escaping, totals, plan, alphabets, lows, out,
+    targets, streams, num_narrow, num_escapes, escapes, places, window_low, window_size, shapes,
+    room, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
+    STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
 
@@ -253,6 +140,14 @@ def _finish_kernel(
         num = tl.full((), 0, tl.int64)
         if HAS_WIDE and mode == CODED:
             num = _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, 128)
+        if STATIC and mode == CODED:
+            num = tl.load(totals + 2 * tl.num_programs(0) + k)
+            if num > 0:
+                _put_escapes(
+                    head, num, address, count, first, last, escaping, load_grid(grids, k),
+                    (window_low, window_size), load_shape(shapes, k) if DIMS > 0 else (1, 1, 1), TYPE,
+                    TILE, PART, DIMS,
+                )  # fmt: skip
         if tl.program_id(1) == 0:
             close_payload(payload, count, row, TYPE)
             if mode == CODED:
@@ -262,61 +157,6 @@ def _finish_kernel(
                 target = body + HEAD_NBYTES + ESCAPE_NBYTES * num
     if tl.program_id(1) == 0:
         tl.store(targets + stream, target)
-
-
-@lru_cache(maxsize=64)
-def _layout(num_tensors: int, num_tiles: int, num_symbols: int) -> Layout:
-    """Return where the symbols and the fields of ``Quantized`` lie."""
-    return Layout.of(
-        {
-            "symbols": (torch.uint8, num_symbols),
-            "extents": (torch.int32, 2 * num_tiles),
-            "missing": (torch.int64, num_tiles),
-            "varying": (torch.int8, num_tiles),
-            "totals": (torch.int64, 2 * num_tensors),
-            "counts": (torch.int64, num_tensors),
-            "alphabets": (torch.int32, num_tensors),
-            "lows": (torch.int32, num_tensors),
-        }
-    )
-
-
-def _quantize(
-    xs: Sequence[torch.Tensor],
-    bounds: Sequence[Bound],
-    routes: Routes,
-    keys: torch.Tensor,
-    status: torch.Tensor,
-) -> tuple[Streams, Quantized, torch.Tensor]:
-    """Quantize all tensors; return their streams, what is known of them, and their grids."""
-    device, dtype = status.device, xs[0].dtype
-    numels, aligned = tuple(x.numel() for x in xs), are_aligned(xs)
-    starts = addresses(xs, device)
-    limits = bound_table(tuple((b.value, b.kind == "relative") for b in bounds), device)
-    tiles = tile_table(numels, _TILE, device)
-    held = _layout(len(xs), tiles.num_tiles, routes.nbytes).carve(device)
-    symbols = held.pop("symbols")
-    quantized = Quantized(**held)
-    if any(b.kind == "relative" for b in bounds):
-        fold_ranges(starts, tile_table(numels, RANGE_TILE, device), keys, dtype, aligned)
-    grids = grid_table(keys, limits, dtype)
-    is_limited = has_ptx(status) and dtype != torch.float64
-    sizes = [1] * (routes.num_narrow > 0) + [2] * (routes.num_narrow < len(xs))
-    for nbytes in sizes:
-        _quantize_kernel[(tiles.num_tiles,)](
-            starts, tiles.counts, tiles.first_tiles, tiles.owners, grids, keys, routes.places, symbols,
-            quantized.extents, quantized.missing, quantized.varying, routes.streams,
-            routes.num_narrow, TYPE=TYPES[dtype], ALIGNED=aligned, TILE=_TILE, PART=_VALUES_PER_STEP,
-            NBYTES=nbytes, HAS_BOTH=len(sizes) > 1, num_warps=_WARPS,
-            **({"maxnreg": _MAX_REGISTERS} if is_limited else {}),
-        )  # fmt: skip
-    decide_alphabets(tiles, quantized, grids, status, routes.streams, routes.num_narrow)
-    # a code modulo 256, or 4096, is its symbol, rotated by the smallest code
-    streams = Streams(
-        symbols, routes.starts, quantized.counts, routes.capacities, quantized.alphabets,
-        quantized.lows, routes.num_narrow, routes.narrow_nbytes,
-    )  # fmt: skip
-    return streams, quantized, grids
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +170,9 @@ class _Coded:
         grids: of the tensors.
         quantized: what is known of them.
         streams: their symbols.
-        wide: None if all streams are of bytes.
+        dims: axes that predict; 0 for none.
+        window: of the encoder's static table; None if there is none.
+        wide: None if all streams are of bytes, or the table is static.
         encoded: the coded streams.
         plan: of the payloads.
     """
@@ -341,6 +183,8 @@ class _Coded:
     grids: torch.Tensor
     quantized: Quantized
     streams: Streams
+    dims: int
+    window: Window | None
     wide: WideTensors | None
     encoded: EncodedStreams
     plan: torch.Tensor
@@ -349,17 +193,20 @@ class _Coded:
         """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
         del state
         device, numels = self.grids.device, tuple(x.numel() for x in self.xs)
-        quantized, tiles, wide = self.quantized, self.tiles, self.wide
+        quantized, tiles, wide, window = self.quantized, self.tiles, self.wide, self.window
         with torch.cuda.device_of(self.grids):
             out = torch.empty(nbytes, dtype=torch.uint8, device=device)
             targets = torch.empty(len(self.xs), dtype=torch.int64, device=device)
-            _finish_kernel[(len(self.xs), programs_per_tensor(numels, _TILE, 4))](
+            _finish_kernel[(len(self.xs), programs_per_tensor(numels, ans_quantize.TILE, 4))](
                 addresses(self.xs, device), tiles.counts, tiles.first_tiles, self.grids,
-                quantized.missing, self.plan, quantized.alphabets, quantized.lows, out, targets,
-                self.routes.streams, self.routes.num_narrow,
+                quantized.missing, quantized.escaping, quantized.totals, self.plan,
+                quantized.alphabets, quantized.lows, out, targets, self.routes.streams,
+                self.routes.num_narrow,
                 *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),
-                nbytes, TYPE=TYPES[self.xs[0].dtype], TILE=_TILE, PART=_VALUES_PER_STEP,
-                HAS_WIDE=wide is not None, num_warps=4,
+                *((0, 0) if window is None else (window.low, window.size)),
+                ans_quantize.shapes_of(self.xs, self.dims), nbytes, TYPE=TYPES[self.xs[0].dtype], TILE=ans_quantize.TILE,
+                PART=ans_quantize.VALUES_PER_STEP, HAS_WIDE=wide is not None,
+                STATIC=window is not None, DIMS=self.dims, num_warps=4,
             )  # fmt: skip
             place_streams(self.streams, self.encoded, targets)
         return out
@@ -371,34 +218,46 @@ def encode_ans(
     encoder: AnsEncoder,
     with_ranges: bool = False,
     are_wide: bool = False,
+    dims: int = 0,
 ) -> FusedList:
-    """Encode contiguous tensors of one dtype and device, without waiting.
+    """Encode contiguous tensors of one dtype and device, of which ``dims`` axes predict, without waiting.
 
-    The encoder has no static table. ``with_ranges`` changes nothing: the ranges of relative bounds are
-    found in any case. A second pass is needed where codes span more than 256, or more than 4096 in a
-    tensor of ``wide_tensors``; with ``are_wide`` all are taken for such tensors.
+    ``with_ranges`` changes nothing: the ranges of relative bounds are found in any case. A second pass is
+    needed where codes span more than 256, or more than 4096 in a tensor of ``wide_tensors``; with ``are_wide``
+    all are taken for such tensors. With a static table none needs it.
     """
-    del encoder, with_ranges
+    del with_ranges
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
     status = torch.empty(len(xs), dtype=torch.int32, device=device)
     with torch.cuda.device_of(xs[0]):
-        wide_ones = frozenset(range(len(xs))) if are_wide else wide_tensors(numels, bounds)
+        window = encoder.window()
+        if window is None:
+            wide_ones = (
+                frozenset(range(len(xs))) if are_wide else wide_tensors(numels, bounds, dims)
+            )
+        else:
+            wide_ones = frozenset(range(len(xs)) if window.alphabet > NARROW else ())
         routes = routes_of(numels, wide_ones, device)
         num_wide = len(xs) - routes.num_narrow
         # what must be 0 at first, zeroed in one launch
-        parts = (2 * len(xs), num_counts(routes.num_narrow, num_wide))
+        parts = (2 * len(xs), num_counts(routes.num_narrow, num_wide) if window is None else 0)
         zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
         keys, counts = zeroed.split_with_sizes(parts)
         keys = keys.view(key_dtype(dtype))
-        streams, quantized, grids = _quantize(xs, bounds, routes, keys, status)
-        count_symbols(streams, counts)
-        wide = choose_windows(routes, streams, counts, quantized) if num_wide else None
-        encoded = encode_streams(streams, counts)
-        tiles = tile_table(numels, _TILE, device)
+        streams, quantized, grids = ans_quantize.quantize(
+            xs, bounds, encoder, dims, routes, keys, status
+        )
+        wide = None
+        if window is None:
+            count_symbols(streams, counts)
+            wide = choose_windows(routes, streams, counts, quantized) if num_wide else None
+        encoded = encode_streams(streams, counts if window is None else None)
+        tiles = tile_table(numels, ans_quantize.TILE, device)
         plan, sizes = plan_payloads(tiles, quantized, encoded.nbytes, keys, grids, dtype, wide)
     is_relative = any(b.kind == "relative" for b in bounds)
-    coded = _Coded(xs, tiles, routes, grids, quantized, streams, wide, encoded, plan)
+    coded = _Coded(xs, tiles, routes, grids, quantized, streams, dims, window, wide, encoded, plan)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
     found = keys[: 2 * len(xs)] if is_relative else None
-    return FusedList(sizes, Unwritten(capacity, xs, None, coded.write), status, found)
+    needed = status if window is None else None
+    return FusedList(sizes, Unwritten(capacity, xs, None, coded.write), needed, found)

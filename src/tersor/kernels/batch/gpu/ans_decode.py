@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from itertools import accumulate
+from typing import Final, NamedTuple
 
 import torch
 import triton
@@ -21,12 +22,19 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import ESCAPE_NBYTES, HEAD_NBYTES, large_tensors
+from tersor.kernels.batch.gpu.ans_restore import restore
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
+from tersor.kernels.entropy.rans.gpu.table import static_table
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.payload.gpu.open import OUTLIER_LANES, copy_values, open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
-from tersor.kernels.quantize.gpu.values import LARGEST_CODE, as_compute, store_values
+from tersor.kernels.quantize.gpu.values import (
+    LARGEST_CODE,
+    as_compute,
+    dequantize_values,
+    store_values,
+)
 from tersor.kernels.runtime.device_cache import cached_on_stream, on_device, to_device_async
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
@@ -54,10 +62,11 @@ def _store_stream(k, inside, address, room, count, alphabet, low, step, streams)
     tl.store(steps + k, step, mask=inside)
 
 
-@jit_kernel(do_not_specialize=["buffer", "num_tensors"])
+@jit_kernel(do_not_specialize=["buffer", "num_tensors", "window_low", "window_alphabet"])
 def _open_kernel(
-    buffer, offsets, sizes, counts, num_tensors, streams, wide_streams, states, status,
-    TYPE: tl.constexpr, LANES: tl.constexpr, HAS_WIDE: tl.constexpr,
+    buffer, offsets, sizes, counts, num_tensors, streams, wide_streams, states, status, window_low,
+    window_alphabet, TYPE: tl.constexpr, LANES: tl.constexpr, HAS_WIDE: tl.constexpr,
+    STATIC: tl.constexpr,
 ):  # fmt: skip
     """One program opens ``LANES`` payloads and says what the coder is to decode."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -77,7 +86,10 @@ def _open_kernel(
     possible = whole & (((first >> 48) & 0xFFFF) == 0) & (((second >> 32) & 0xFFFFFFFF) == 0)
     possible = possible & (alphabet > 0) & (low.to(tl.int64) + alphabet - 1 <= LARGEST_CODE)
     possible = possible & (alphabet <= _WIDE) & (num_escapes <= count) & (room >= 0)
-    is_narrow = alphabet <= _NARROW
+    if STATIC:
+        possible = possible & (low == window_low) & (alphabet == window_alphabet)
+    # with a static table all streams are of one kind
+    is_narrow = (alphabet <= _NARROW) | STATIC
     address = (head + 2 + num_escapes).to(tl.int64)
     alphabet = alphabet.to(tl.int32)
     narrow_count = tl.where(possible & is_narrow, count, 0)
@@ -100,7 +112,7 @@ def _open_kernel(
 
 @triton.jit
 def _put_escapes(head, count, address, step, status, TYPE: tl.constexpr, LANES: tl.constexpr):
-    """Write every so many runs of escaped codes, as values, over what was decoded in their places."""
+    """Write every so many runs of escaped codes, as ``TYPE``, over what was decoded in their places."""
     num_escapes = tl.load(head + 1) & 0xFFFFFFFF
     positions = (head + 2).to(tl.pointer_type(tl.uint32))
     codes = positions.to(tl.pointer_type(tl.int32)) + num_escapes
@@ -112,7 +124,7 @@ def _put_escapes(head, count, address, step, status, TYPE: tl.constexpr, LANES: 
         wrong = inside & ((position >= count) | ((position <= previous) & (i > 0)))
         if tl.max(wrong.to(tl.int32), axis=0) > 0:
             tl.atomic_or(status, MALFORMED)
-        values = tl.load(codes + i, mask=inside, other=0).to(step.dtype) * step
+        values = dequantize_values(tl.load(codes + i, mask=inside, other=0), step, TYPE, False)
         position = tl.where(inside & ~wrong, position, count)
         store_values(address, position, values, count, TYPE, False, False)
 
@@ -125,12 +137,12 @@ def _is_whole(k, coded, rooms, nbytes):
 
 @jit_kernel(do_not_specialize=["buffer"])
 def _fill_kernel(
-    buffer, offsets, sizes, targets, counts, coded, rooms, nbytes, wide_streams, states, status,
-    TYPE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
+    buffer, offsets, sizes, targets, places, counts, coded, rooms, nbytes, wide_streams, states,
+    status, TYPE: tl.constexpr, CODE_TYPE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes every p-th part of tensor k if it is not coded, or of its escapes.
 
-    The first checks that the coder read all of its body.
+    These are written as ``CODE_TYPE`` to what was decoded, at ``places``. The first checks that the coder read all of its body.
     """
     k = tl.program_id(0)
     count, address = tl.load(counts + k), tl.load(targets + k)
@@ -149,7 +161,8 @@ def _fill_kernel(
     elif tl.load(status + k) == 0:
         head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
         step = as_compute(number, TYPE)
-        _put_escapes(head, count, address, step, status + k, TYPE, OUTLIER_LANES)
+        place = tl.load(places + k)
+        _put_escapes(head, count, place, step, status + k, CODE_TYPE, OUTLIER_LANES)
     if tl.program_id(1) == 0:
         is_good = _is_whole(k, coded, rooms, nbytes)
         if HAS_WIDE:
@@ -186,6 +199,19 @@ def _layout(num_streams: int) -> Layout:
     )
 
 
+class _Residuals(NamedTuple):
+    """Memory for the int32 residuals of several tensors, and the address of those of each."""
+
+    memory: torch.Tensor
+    places: torch.Tensor
+
+
+def _residuals(numels: tuple[int, ...], device: torch.device) -> _Residuals:
+    starts = [0, *accumulate(ceil_div(numel, 4) * 16 for numel in numels)]
+    memory = torch.empty(starts[-1], dtype=torch.uint8, device=device)
+    return _Residuals(memory, on_device(tuple(starts[:-1]), device) + memory.data_ptr())
+
+
 def decode_ans(
     buffer: torch.Tensor,
     offsets: torch.Tensor,
@@ -193,6 +219,7 @@ def decode_ans(
     outs: Sequence[torch.Tensor],
     encoder: AnsEncoder,
     status: torch.Tensor | None = None,
+    dims: int = 0,
 ) -> torch.Tensor:
     """Decode payloads into contiguous tensors of one dtype and device, without waiting.
 
@@ -202,42 +229,53 @@ def decode_ans(
             that lies elsewhere, the difference of their addresses. Trusted.
         sizes: int64 [len(outs)], bytes of each. Trusted.
         outs: what to write.
-        encoder: what wrote them, without a static table.
+        encoder: what wrote them.
         status: what to write the result to; new memory by default.
+        dims: axes that predict, 0 for none. Residuals take 4 bytes per value, but none in float32.
 
     Returns:
         int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload of a
         tensor that is not large has a wide alphabet, which others decode, else ``MALFORMED`` or both.
     """
-    del encoder
     device, dtype = buffer.device, outs[0].dtype
     numels = tuple(y.numel() for y in outs)
-    wide = large_tensors(numels)
+    window, table = encoder.window(), None
+    if encoder.frequencies is not None:
+        table = static_table(encoder.frequencies, device)
+    wide = large_tensors(numels) if table is None else []
     counts = on_device(numels, device)
     targets = addresses(outs, device)
+    code_dtype = torch.int32 if dims else dtype
+    residuals = _residuals(numels, device) if dims and dtype != torch.float32 else None
+    decoded = targets if residuals is None else residuals.places
+    places = decoded
     if wide:
         # of bytes, then of int16; gathered on the device, where a replay finds other addresses
-        targets = targets[on_device((*range(len(outs)), *wide), device)]
+        places = decoded[on_device((*range(len(outs)), *wide), device)]
     if status is None:
         status = torch.empty(len(outs), dtype=torch.int32, device=device)
     capacities = (*numels, *(numels[k] for k in wide))
     held = _layout(len(capacities)).carve(device)
     states = held.pop("states") if wide else status
     bodies = Bodies(
-        held["addresses"], held["rooms"], held["coded"], held["alphabets"], capacities, len(outs)
-    )
+        held["addresses"], held["rooms"], held["coded"], held["alphabets"], capacities,
+        0 if table is not None and table.is_wide else len(outs), table,
+    )  # fmt: skip
     wide_streams = _wide_streams(numels, device) if wide else status
     with torch.cuda.device_of(buffer):
         _open_kernel[(ceil_div(len(outs), 128),)](
             buffer, offsets, sizes, counts, len(outs), tuple(held[name] for name in _STREAM_FIELDS),
-            wide_streams, states, status, TYPE=TYPES[dtype], LANES=128, HAS_WIDE=bool(wide),
+            wide_streams, states, status, *((0, 0) if window is None else (window.low, window.alphabet)),
+            TYPE=TYPES[dtype], LANES=128, HAS_WIDE=bool(wide), STATIC=window is not None,
         )  # fmt: skip
         opened = open_bodies(bodies, states)
-        decode_values(opened, targets, held["lows"], held["steps"], dtype, states)
+        decode_values(opened, places, held["lows"], held["steps"], code_dtype, states)
         _fill_kernel[(len(outs), programs_per_tensor(numels, 4 * _VALUES_PER_STORE, 4))](
-            buffer, offsets, sizes, targets, counts, bodies.counts, bodies.rooms, opened.nbytes,
-            wide_streams, states, status, TYPE=TYPES[dtype], PART=_VALUES_PER_STORE, HAS_WIDE=bool(wide),
-            num_warps=4,
+            buffer, offsets, sizes, targets, decoded, counts, bodies.counts, bodies.rooms,
+            opened.nbytes, wide_streams, states, status, TYPE=TYPES[dtype], CODE_TYPE=TYPES[code_dtype],
+            PART=_VALUES_PER_STORE, HAS_WIDE=bool(wide), num_warps=4,
         )  # fmt: skip
+        if dims:
+            restore(buffer, offsets, sizes, decoded, outs, status, dims)
         put_outliers(buffer, offsets, sizes, targets, counts, dtype, status, max(numels))
     return status

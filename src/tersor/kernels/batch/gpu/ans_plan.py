@@ -15,7 +15,7 @@ import triton.language as tl
 
 from tersor.kernels.entropy.symbols import body as symbols_body
 from tersor.kernels.entropy.symbols.alphabet import ESCAPE_NBYTES as _ESCAPE_NBYTES
-from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
+from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE, Window
 from tersor.kernels.payload.gpu.plan import NUM_FIELDS, decide, put_plan
 from tersor.kernels.quantize.gpu.finite_range import load_range
 from tersor.kernels.quantize.gpu.values import LARGEST_CODE, SMALLEST_CODE
@@ -48,8 +48,10 @@ class Quantized:
         missing: int64 [tiles], ``values without a code << 32 | values that are not finite``; turned
             into running sums over the tiles of each tensor that has any.
         varying: int8 [tiles], 1 if two values of the tile are proven to be finite and to differ, else 0.
-        totals: int64 [2 * tensors], the sum of ``missing`` over each, then how many of its tiles
-            are proven to vary.
+        escaping: int64 [tiles], codes that escape a static table; turned into running sums likewise. Empty
+            without such a table.
+        totals: int64 [3 * tensors], the sum of ``missing`` over each, then how many of its tiles
+            are proven to vary, then the sum of ``escaping``.
         counts: int64 [streams], symbols to code of each. A tensor is a stream, and where none is wide the
             streams are the tensors in order.
         alphabets: int32 [streams].
@@ -59,6 +61,7 @@ class Quantized:
     extents: torch.Tensor
     missing: torch.Tensor
     varying: torch.Tensor
+    escaping: torch.Tensor
     totals: torch.Tensor
     counts: torch.Tensor
     alphabets: torch.Tensor
@@ -84,10 +87,11 @@ class WideTensors:
     places: torch.Tensor
 
 
-@jit_kernel(do_not_specialize=["num_narrow"])
+@jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size"])
 def _alphabet_kernel(
-    extents, missing, varying, totals, first_tiles, counts, grids, coded, alphabets, lows, status,
-    streams, num_narrow, HAS_WIDE: tl.constexpr, LANES: tl.constexpr,
+    extents, missing, varying, escaping, totals, first_tiles, counts, grids, coded, alphabets, lows,
+    status, streams, num_narrow, window_low, window_size, HAS_WIDE: tl.constexpr,
+    STATIC: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides the alphabet of one tensor; if it is too wide, the tensor loses its grid."""
     k, num_tensors = tl.program_id(0), tl.num_programs(0)
@@ -95,6 +99,7 @@ def _alphabet_kernel(
     smallest = tl.full([LANES], LARGEST_CODE, tl.int32)
     largest = tl.full([LANES], SMALLEST_CODE, tl.int32)
     without, num_varying = tl.zeros([LANES], dtype=tl.int64), tl.zeros([LANES], dtype=tl.int64)
+    escaped = tl.zeros([LANES], dtype=tl.int64)
     for start in range(tl.load(first_tiles + k), last, LANES):
         tile = start + tl.arange(0, LANES)
         inside = tile < last
@@ -104,6 +109,8 @@ def _alphabet_kernel(
         smallest, largest = tl.minimum(smallest, low), tl.maximum(largest, high)
         without += both
         num_varying += tl.load(varying + tile, mask=inside, other=0).to(tl.int64)
+        if STATIC:
+            escaped += tl.load(escaping + tile, mask=inside, other=0)
     low, high, both = tl.min(smallest, axis=0), tl.max(largest, axis=0), tl.sum(without, axis=0)
     tl.store(totals + k, both)
     tl.store(totals + num_tensors + k, tl.sum(num_varying, axis=0))
@@ -115,6 +122,14 @@ def _alphabet_kernel(
         largest_size = tl.where(stream < num_narrow, _NARROW, _WIDE)
     else:
         stream, largest_size = k, _NARROW
+    if STATIC:
+        # what has no symbol escapes
+        low, size = window_low + low * 0, window_size.to(tl.int64) + 1
+        largest_size = size
+        escapes = tl.sum(escaped, axis=0)
+        tl.store(totals + 2 * num_tensors + k, escapes)
+        if escapes > 0:
+            sum_tiles(escaping, first_tiles, k, LANES)
     is_coded = has_grid & (size <= largest_size)
     tl.store(coded + stream, tl.where(is_coded, count, 0))
     tl.store(alphabets + stream, tl.where(is_coded, size, 0).to(tl.int32))
@@ -129,7 +144,8 @@ def _alphabet_kernel(
 @jit_kernel(do_not_specialize=["num_tensors", "num_narrow"])
 def _plan_kernel(
     counts, totals, body_nbytes, keys, grids, num_tensors, plan, sizes, streams, num_narrow,
-    num_escapes, TYPE: tl.constexpr, HAS_WIDE: tl.constexpr, LANES: tl.constexpr,
+    num_escapes, TYPE: tl.constexpr, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     end = tl.zeros([1], dtype=tl.int64)
@@ -145,6 +161,9 @@ def _plan_kernel(
             body += ESCAPE_NBYTES * escapes
         else:
             body = tl.load(body_nbytes + k, mask=inside, other=0) + HEAD_NBYTES
+        if STATIC:
+            escapes = tl.load(totals + 2 * num_tensors + k, mask=inside, other=0)
+            body += ESCAPE_NBYTES * escapes
         both = tl.load(totals + k, mask=inside, other=0)
         varying = tl.load(totals + num_tensors + k, mask=inside, other=0)
         low, high = load_range(keys, k, inside, TYPE)
@@ -161,6 +180,7 @@ def decide_alphabets(
     status: torch.Tensor,
     streams: torch.Tensor,
     num_narrow: int,
+    window: Window | None = None,
 ) -> None:
     """Complete what is known of the tensors from what is known of their tiles.
 
@@ -172,11 +192,14 @@ def decide_alphabets(
         status: int32 [tensors], 1 there, else 0; written.
         streams: int32 [tensors], the stream of each.
         num_narrow: streams of bytes, which come first.
+        window: of the encoder's static table, which then is the alphabet of all; None if there is none.
     """
     _alphabet_kernel[(status.numel(),)](
-        quantized.extents, quantized.missing, quantized.varying, quantized.totals, tiles.first_tiles, tiles.counts,
-        grids, quantized.counts, quantized.alphabets, quantized.lows, status, streams, num_narrow,
-        HAS_WIDE=num_narrow < status.numel(), LANES=_TILES_PER_STEP, num_warps=8,
+        quantized.extents, quantized.missing, quantized.varying, quantized.escaping, quantized.totals,
+        tiles.first_tiles, tiles.counts, grids, quantized.counts, quantized.alphabets, quantized.lows,
+        status, streams, num_narrow, *((0, 0) if window is None else (window.low, window.size)),
+        HAS_WIDE=num_narrow < status.numel(), STATIC=window is not None, LANES=_TILES_PER_STEP,
+        num_warps=8,
     )  # fmt: skip
 
 
@@ -207,6 +230,7 @@ def plan_payloads(
     _plan_kernel[(1,)](
         tiles.counts, quantized.totals, body_nbytes, keys, grids, num_tensors, plan, sizes,
         *((None, 0, None) if wide is None else (wide.streams, wide.num_narrow, wide.num_escapes)),
-        TYPE=TYPES[dtype], HAS_WIDE=wide is not None, LANES=256, num_warps=8,
+        TYPE=TYPES[dtype], HAS_WIDE=wide is not None, STATIC=quantized.escaping.numel() > 0, LANES=256,
+        num_warps=8,
     )  # fmt: skip
     return plan, sizes

@@ -71,17 +71,20 @@ class Routes:
     nbytes: int
 
 
-def wide_tensors(numels: Sequence[int], bounds: Sequence[Bound]) -> frozenset[int]:
+def wide_tensors(numels: Sequence[int], bounds: Sequence[Bound], dims: int = 0) -> frozenset[int]:
     """Return the large tensors whose codes should span more than 256 and at most 4096.
 
     These are known from relative bounds: a range has about ``1 / (2 * bound)`` levels, up to twice as many in
-    float16 and bfloat16. Few values or outliers can make it less or more, which costs time and no byte.
+    float16 and bfloat16. Few values or outliers can make it less or more, which costs time and no byte. Where
+    ``dims`` axes predict, residuals may span more than the range and mostly span less: all tensors with
+    more than 256 levels are taken.
     """
     return frozenset(
         k
         for k in large_tensors(numels)
         if bounds[k].kind == "relative"
-        and 2 * NARROW * bounds[k].value < 1 <= 2 * WIDE * bounds[k].value
+        and 2 * NARROW * bounds[k].value < 1
+        and (dims > 0 or 2 * WIDE * bounds[k].value >= 1)
     )
 
 

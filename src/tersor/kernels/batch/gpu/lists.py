@@ -79,12 +79,21 @@ _STREAMS: Final = {
     (3, "bitpack"): _Fused(
         partial(packed.encode_packed, dims=3), partial(packed_boxes.decode_shaped, dims=3)
     ),
-    (0, "ans"): _Fused(
-        ans.encode_ans,
-        ans_decode.decode_ans,
-        partial(ans.encode_ans, are_wide=True),
-        ans_wide.wide_tensors,
-    ),
+    **{
+        (dims, "ans"): _Fused(
+            partial(ans.encode_ans, dims=dims),
+            partial(ans_decode.decode_ans, dims=dims),
+            partial(ans.encode_ans, are_wide=True, dims=dims),
+            partial(ans_wide.wide_tensors, dims=dims),
+        )
+        for dims in range(4)
+    },
+    **{
+        (dims, "ans-static"): _Fused(
+            partial(ans.encode_ans, dims=dims), partial(ans_decode.decode_ans, dims=dims)
+        )
+        for dims in range(4)
+    },
 }
 """The pairs of predictor and form of the encoder that are fused."""
 

@@ -59,6 +59,7 @@ from tersor.kernels.payload.gpu.uncoded import (
 )
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.predict.axes import predicting_shape
+from tersor.kernels.predict.gpu import load_shape, shape_table
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import grid_table
@@ -98,7 +99,7 @@ and leave room for 12 warps per multiprocessor; with these, almost none are kept
 def _shape_of(shapes, k, DIMS: tl.constexpr):
     """Return the sizes of the last axes of tensor ``k``, the last one first, if more than one predicts."""
     if DIMS > 1:
-        return tl.load(shapes + 3 * k), tl.load(shapes + 3 * k + 1), tl.load(shapes + 3 * k + 2)
+        return load_shape(shapes, k)
     else:
         return 1, 1, 1
 
@@ -248,12 +249,6 @@ def _fixed_nbytes(numels: tuple[int, ...], block: int, device: torch.device) -> 
     return to_device_async(numbers, torch.int64, device)
 
 
-@cached_on_stream
-def _shape_table(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> torch.Tensor:
-    """Return int32 [num_tensors, 3]: the sizes of the last axes, the last one first."""
-    return to_device_async([shape[::-1] for shape in shapes], torch.int32, device)
-
-
 @dataclass(frozen=True, slots=True)
 class _List:
     """What kernels are told of tensors of one dtype and device, but for their addresses.
@@ -267,7 +262,7 @@ class _List:
         runs: of as many tiles as a program takes one after the other.
         block: codes per block.
         dims: axes that predict; 0 for none.
-        shapes: ``_shape_table``, if more than one axis predicts.
+        shapes: ``predict.gpu.shape_table``, if more than one axis predicts.
     """
 
     numels: tuple[int, ...]
@@ -286,7 +281,7 @@ class _List:
         device, numels = xs[0].device, tuple(x.numel() for x in xs)
         shapes = None
         if dims > 1:
-            shapes = _shape_table(tuple(predicting_shape(tuple(x.shape), dims) for x in xs), device)
+            shapes = shape_table(tuple(predicting_shape(tuple(x.shape), dims) for x in xs), device)
         tiles, runs = (tile_table(numels, n * TILE_VALUES, device) for n in (1, PACK_RUN))
         return cls(numels, xs[0].dtype, device, are_aligned(xs), tiles, runs, block, dims, shapes)
 

@@ -29,7 +29,7 @@ from tersor.kernels.batch.gpu.boxes import (
 from tersor.kernels.batch.gpu.packed_decode import decode_packed, open_packed, store_uncoded
 from tersor.kernels.pack.blocks.gpu.seek import codes_at, index_tile
 from tersor.kernels.pack.blocks.gpu.tile import TILE, UNPACK_RUN
-from tersor.kernels.payload.gpu.open import put_outliers
+from tersor.kernels.payload.gpu.open import open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES
 from tersor.kernels.predict.axes import predicting_shape
 from tersor.kernels.quantize.gpu.values import as_compute, dequantize_values, store_values
@@ -80,14 +80,35 @@ def _open_coded(
     buffer, offsets, sizes, counts, first_tiles, index, status, k, TYPE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Return (body, values, tiles, index) of tensor ``k``, its step, and whether it is coded and indexed."""
-    first, count = tl.load(first_tiles + k), tl.load(counts + k)
-    num_tiles = tl.load(first_tiles + k + 1) - first
-    payload = buffer + tl.load(offsets + k)
-    mode, number, _, good = open_packed(payload, tl.load(sizes + k), count, num_tiles, TYPE, BLOCK)
-    coded = payload + HEADER_NBYTES, count, num_tiles, index + first * (TILE // BLOCK)
+    """Return (body, values, tiles, index) of tensor ``k``, its step, and whether it is coded and indexed.
+
+    A ``BLOCK`` of 0 says that residuals are decoded already: the body is the address of those of the tensor,
+    int32, which ``index`` has.
+    """
+    count, payload = tl.load(counts + k), buffer + tl.load(offsets + k)
+    if BLOCK == 0:
+        mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, TYPE)
+        coded = tl.load(index + k), count, count, count
+    else:
+        first = tl.load(first_tiles + k)
+        num_tiles = tl.load(first_tiles + k + 1) - first
+        mode, number, _, good = open_packed(
+            payload, tl.load(sizes + k), count, num_tiles, TYPE, BLOCK
+        )
+        coded = payload + HEADER_NBYTES, count, num_tiles, index + first * (TILE // BLOCK)
     is_coded = good & (mode == CODED) & (tl.load(status + k) == 0)
     return coded, as_compute(number, TYPE), is_coded
+
+
+@triton.jit
+def _loaded_codes(address, count, position):
+    """Return the residuals at ``position`` and the three places behind it; 0 from ``count`` on."""
+    places = address.to(tl.pointer_type(tl.int32)) + position
+    c0 = tl.load(places, mask=position < count, other=0)
+    c1 = tl.load(places + 1, mask=position + 1 < count, other=0)
+    c2 = tl.load(places + 2, mask=position + 2 < count, other=0)
+    c3 = tl.load(places + 3, mask=position + 3 < count, other=0)
+    return c0, c1, c2, c3
 
 
 @triton.jit
@@ -101,7 +122,10 @@ def _plane_codes(
     line = first + tl.minimum(y, shape[1] - 1)
     column = tl.minimum(x, (shape[2] - 1) // 4 * 4)
     position = (line * shape[2]).to(tl.int32)[:, None] + column.to(tl.int32)[None, :]
-    c0, c1, c2, c3 = codes_at(coded[0], coded[1], coded[2], coded[3], position, SPLIT, BLOCK)
+    if BLOCK == 0:
+        c0, c1, c2, c3 = _loaded_codes(coded[0], coded[1], position)
+    else:
+        c0, c1, c2, c3 = codes_at(coded[0], coded[1], coded[2], coded[3], position, SPLIT, BLOCK)
     if not is_whole:
         # the last four of a line may reach into the next
         inside = (y < shape[1])[:, None] & (x < shape[2])[None, :]
@@ -231,7 +255,7 @@ def _boxes_kernel(
             store_values(address, position, values, count, TYPE, False, False)
 
 
-def _shape_of(shape: tuple[int, ...], dims: int) -> tuple[int, int, int, int]:
+def axes_of(shape: tuple[int, ...], dims: int) -> tuple[int, int, int, int]:
     """Return batch, depth, height and width of a tensor; an axis of one value does not predict."""
     numel = math.prod(shape)
     sizes = [size for size in predicting_shape(shape, dims)[-dims:] if size > 1]
@@ -239,7 +263,7 @@ def _shape_of(shape: tuple[int, ...], dims: int) -> tuple[int, int, int, int]:
     return numel // math.prod(sizes), depth, height, width
 
 
-def _dims_of(shape: tuple[int, int, int, int]) -> int:
+def num_axes(shape: tuple[int, int, int, int]) -> int:
     """Return 0 if nothing predicts, 1 if the flattened tensor does, else 2."""
     batch, depth, height, width = shape
     if width == 1:
@@ -262,17 +286,32 @@ def _decode_shaped(
             "sums": (torch.int32, table.num_sums),
         }
     ).carve(device)
-    index, sums, constants = memory["index"], memory["sums"], {"TYPE": TYPES[dtype], "BLOCK": block}
+    index, constants = memory["index"], {"TYPE": TYPES[dtype], "BLOCK": block}
     _index_kernel[(runs.num_tiles,)](
         buffer, offsets, sizes, targets, tiles.counts, tiles.first_tiles, runs.first_tiles,
         runs.owners, index, status, RUN=UNPACK_RUN, **constants, num_warps=1,
     )  # fmt: skip
+    _add_up(
+        table, memory["sums"], buffer, offsets, sizes, tiles.counts, tiles.first_tiles, index, outs,
+        status, block,
+    )  # fmt: skip
+    put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))
+
+
+def _add_up(
+    table: BoxTable, sums: torch.Tensor, buffer: torch.Tensor, offsets: torch.Tensor,
+    sizes: torch.Tensor, counts: torch.Tensor, first_tiles: torch.Tensor | None,
+    index: torch.Tensor, outs: Sequence[torch.Tensor], status: torch.Tensor, block: int,
+) -> None:  # fmt: skip
+    """Add up residuals along all axes, and write the values."""
     planes, rows, columns = table.box
     where = (
-        buffer, offsets, sizes, tiles.counts, tiles.first_tiles, index, status, table.fields,
+        buffer, offsets, sizes, counts, first_tiles, index, status, table.fields,
         table.first_boxes, table.owners, sums, planes,
     )  # fmt: skip
-    constants |= {
+    constants = {
+        "TYPE": TYPES[outs[0].dtype],
+        "BLOCK": block,
         "ROWS": rows,
         "COLUMNS": columns,
         "SPLIT": table.is_split,
@@ -282,8 +321,36 @@ def _decode_shaped(
     if table.num_sums:
         _faces_kernel[(table.owners.numel(),)](*where, **constants)
         sum_faces(table, sums)
-    _boxes_kernel[(table.owners.numel(),)](*where, targets, ALIGNED=are_aligned(outs), **constants)
-    put_outliers(buffer, offsets, sizes, targets, tiles.counts, dtype, status, max(numels))
+    _boxes_kernel[(table.owners.numel(),)](
+        *where, addresses(outs, sums.device), ALIGNED=are_aligned(outs), **constants
+    )
+
+
+def restore_boxes(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    residuals: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    status: torch.Tensor,
+    shapes: Sequence[tuple[int, int, int, int]],
+) -> None:
+    """Write the values of payloads whose residuals are decoded.
+
+    Args:
+        buffer: see ``decode_shaped``, as for ``offsets``, ``sizes`` and ``outs``.
+        offsets: of the payloads.
+        sizes: of the payloads.
+        residuals: int64 [len(outs)], addresses of int32; perhaps those of the tensors to be written.
+        outs: what to write, each with values; where the payload is not coded it is not written.
+        status: int32 [len(outs)], 0 where the residuals are good.
+        shapes: ``axes_of`` each.
+    """
+    device = buffer.device
+    table = box_table(tuple(shapes), device)
+    sums = torch.empty(table.num_sums, dtype=torch.int32, device=device)
+    counts = on_device(tuple(out.numel() for out in outs), device)
+    _add_up(table, sums, buffer, offsets, sizes, counts, None, residuals, outs, status, 0)
 
 
 def decode_shaped(
@@ -302,9 +369,9 @@ def decode_shaped(
     device = buffer.device
     if status is None:
         status = torch.zeros(len(outs), dtype=torch.int32, device=device)
-    shapes = [_shape_of(tuple(out.shape), dims) for out in outs]
+    shapes = [axes_of(tuple(out.shape), dims) for out in outs]
     for axes in range(3):
-        chosen = [k for k, shape in enumerate(shapes) if _dims_of(shape) == axes]
+        chosen = [k for k, shape in enumerate(shapes) if num_axes(shape) == axes]
         if not chosen:
             continue
         own, places = status, (offsets, sizes)

@@ -19,6 +19,7 @@ from tersor.kernels.entropy.rans import layout
 from tersor.kernels.entropy.rans.gpu.table import NARROW_SLOT_WORDS, WIDE_SLOT_WORDS, popcount
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.quantize.gpu.values import store_values
+from tersor.kernels.runtime.gpu.element_types import I32
 
 LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)
@@ -368,8 +369,10 @@ def _load_words(words, position, num_words):
 def _store_symbols(
     target, position, symbol, count, low, step, TYPE: tl.constexpr, WHOLE: tl.constexpr
 ):
-    """Store symbols as they are, or as values; all of them if ``WHOLE``, else below ``count``."""
-    if TYPE.is_floating():
+    """Store symbols as they are, as codes or as values; all of them if ``WHOLE``, else below ``count``."""
+    if TYPE == I32:
+        store_values(target, position, symbol + low, count, TYPE, False, WHOLE)
+    elif TYPE.is_floating():
         values = (symbol + low).to(step.dtype) * step
         store_values(target, position, values, count, TYPE, False, WHOLE)
     else:

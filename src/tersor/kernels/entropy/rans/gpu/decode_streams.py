@@ -14,6 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
+from tersor.division import ceil_div
 from tersor.kernels.entropy.rans import layout
 from tersor.kernels.entropy.rans.gpu.block import decode_part
 from tersor.kernels.entropy.rans.gpu.encode_streams import (
@@ -22,10 +23,12 @@ from tersor.kernels.entropy.rans.gpu.encode_streams import (
     block_table,
     body_parts,
     num_programs_of,
+    num_stored,
     own_block,
 )
 from tersor.kernels.entropy.rans.gpu.table import (
     SLOTS,
+    StaticTable,
     bits_of_alphabet,
     num_slot_words,
     slots_start,
@@ -35,7 +38,7 @@ from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx
 from tersor.kernels.quantize.gpu.values import as_compute
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
-from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.element_types import I32, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
@@ -133,10 +136,36 @@ def _slots_kernel(
         )  # fmt: skip
 
 
+@jit_kernel(do_not_specialize=["alphabet", "num_states"])
+def _static_kernel(
+    bodies, rooms, counts, capacities, alphabets, alphabet, facts, nbytes, status, num_streams,
+    num_states, LANES: tl.constexpr,
+):  # fmt: skip
+    """One program checks the heads of ``LANES`` bodies whose table both sides know."""
+    k = tl.program_id(0) * LANES + tl.arange(0, LANES)
+    inside = k < num_streams
+    count = tl.load(counts + k, mask=inside, other=0)
+    room = tl.load(rooms + k, mask=inside, other=0)
+    possible = (count > 0) & (count <= tl.load(capacities + k, mask=inside, other=0))
+    possible = possible & (tl.load(alphabets + k, mask=inside, other=0) == alphabet)
+    num_blocks, _, states_start = body_parts(count, count * 0)
+    possible = possible & (room >= states_start)
+    offsets = tl.load(bodies + k, mask=inside, other=0).to(tl.pointer_type(tl.uint32))
+    num_words = tl.load(offsets + num_blocks, mask=possible, other=0).to(tl.int64)
+    size = states_start + STATES_NBYTES * num_blocks + padded(2 * num_words)
+    good = possible & (size <= room)
+    tl.store(facts + k * _NUM_FACTS + _GOOD, good.to(tl.int32), mask=inside)
+    tl.store(facts + k * _NUM_FACTS + _USED, 2, mask=inside)
+    tl.store(facts + k * _NUM_FACTS + _SYMBOL, 0, mask=inside)
+    tl.store(nbytes + k, tl.where(good, size, 0), mask=inside)
+    tl.atomic_or(status + k % num_states, 1, mask=inside & (count != 0) & ~good)
+
+
 @jit_kernel(do_not_specialize=["num_narrow", "num_states"])
 def _decode_kernel(
     bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
-    status, num_narrow, num_states, IS_WIDE: tl.constexpr, TYPE: tl.constexpr, PTX: tl.constexpr,
+    status, num_narrow, num_states, IS_WIDE: tl.constexpr, STATIC: tl.constexpr, TYPE: tl.constexpr,
+    PTX: tl.constexpr,
 ):  # fmt: skip
     """One program, of one warp, decodes one block, if the head of its body is well formed.
 
@@ -147,16 +176,17 @@ def _decode_kernel(
     facts += k * _NUM_FACTS
     if (size > 0) & (tl.load(facts + _GOOD) > 0):
         alphabet, place = tl.load(alphabets + k), tl.load(places + k)
-        num_blocks, offsets_start, states_start = body_parts(count, alphabet)
+        stored = num_stored(alphabets, k, STATIC)
+        num_blocks, offsets_start, states_start = body_parts(count, stored)
         num_words_room = (tl.load(rooms + k) - states_start - STATES_NBYTES * num_blocks) // 2
         body = tl.load(bodies + k).to(tl.pointer_type(tl.uint8))
         used, only = tl.load(facts + _USED), tl.load(facts + _SYMBOL)
-        table = slots + slots_start(k, num_narrow)
+        table = slots if STATIC else slots + slots_start(k, num_narrow)
         good = size > 0
         # always so: without this branch ptxas lets what the next step waits for wait for a store, and
         # 109 M symbols take 260 us instead of 210
         if IS_WIDE or k < num_narrow:
-            if TYPE.is_floating():
+            if TYPE.is_floating() or TYPE == I32:
                 target = place + b * block * (TYPE.primitive_bitwidth // 8)
                 low, step = tl.load(lows + k), as_compute(tl.load(steps + k), TYPE)
             else:
@@ -164,7 +194,7 @@ def _decode_kernel(
                 low, step = 0, 0.0
             # values are those of few long streams, whose tables the cache of a multiprocessor holds;
             # with 48 KiB for each program, only four programs would fit beside each other
-            is_shared = False if TYPE.is_floating() else size >= _WORTH_SHARING
+            is_shared = False if TYPE.is_floating() or TYPE == I32 else size >= _WORTH_SHARING
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
                 only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
@@ -186,6 +216,7 @@ class Bodies:
         capacities: the most symbols of each.
         num_narrow: how many streams, the first ones, have at most 256 symbols and become bytes or
             values; the others become int16 or values.
+        table: what coded all streams; None if each body has frequencies of its own.
     """
 
     addresses: torch.Tensor
@@ -194,13 +225,14 @@ class Bodies:
     alphabets: torch.Tensor
     capacities: tuple[int, ...]
     num_narrow: int
+    table: StaticTable | None = None
 
 
 @lru_cache(maxsize=64)
-def _decoding_layout(num_streams: int, num_narrow: int) -> Layout:
+def _decoding_layout(num_streams: int, num_slots: int) -> Layout:
     return Layout.of(
         {
-            "slots": (torch.int32, num_slot_words(num_narrow, num_streams - num_narrow)),
+            "slots": (torch.int32, num_slots),
             "facts": (torch.int32, num_streams * _NUM_FACTS.value),
             "nbytes": (torch.int64, num_streams),
         }
@@ -214,7 +246,7 @@ class OpenBodies:
     Attributes:
         bodies: what was opened.
         nbytes: int64 [streams], size of each body; 0 where it is absent or its head malformed.
-        slots: int32, the decoding tables of all streams.
+        slots: int32, the decoding tables of all streams, or the one that they share.
         facts: int32 [streams, 3], what is known of each.
         blocks: which program works for which stream.
         orders: int32, the programs of streams of bytes, and those of int16.
@@ -257,10 +289,19 @@ def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
     """
     device, num_streams, num_narrow = status.device, len(bodies.capacities), bodies.num_narrow
     blocks = block_table(bodies.capacities, device)
-    held = _decoding_layout(num_streams, num_narrow).carve(device)
+    num_wide, table = num_streams - num_narrow, bodies.table
+    num_slots = num_slot_words(num_narrow, num_wide) if table is None else 0
+    held = _decoding_layout(num_streams, num_slots).carve(device)
     orders = _orders(bodies.capacities, num_narrow, device)
+    if table is not None:
+        held["slots"] = table.slots
     opened = OpenBodies(bodies, **held, blocks=blocks, orders=orders)
-    num_wide = num_streams - num_narrow
+    if table is not None:
+        _static_kernel[(ceil_div(num_streams, 128),)](
+            bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets,
+            table.alphabet, opened.facts, opened.nbytes, status, num_streams, status.numel(), LANES=128,
+        )  # fmt: skip
+        return opened
     _slots_kernel[(num_narrow * _NARROW_PARTS.value + num_wide * _WIDE_PARTS.value,)](
         bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets,
         opened.slots, opened.facts, opened.nbytes, status, num_narrow, status.numel(), HAS_NARROW=num_narrow > 0,
@@ -287,8 +328,8 @@ def _decode(
     _decode_kernel[(order.numel(),)](
         bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
         blocks.owners, order, opened.slots, opened.facts, out, places, lows, steps, status,
-        bodies.num_narrow, status.numel(), IS_WIDE=is_wide, TYPE=element, PTX=has_ptx(status),
-        num_warps=1,
+        bodies.num_narrow, status.numel(), IS_WIDE=is_wide, STATIC=bodies.table is not None,
+        TYPE=element, PTX=has_ptx(status), num_warps=1,
     )  # fmt: skip
 
 
@@ -325,7 +366,7 @@ def decode_values(
     dtype: torch.dtype,
     status: torch.Tensor,
 ) -> None:
-    """Decode all streams to values; a launch for those of bytes, one for the others.
+    """Decode all streams to values, or to codes; a launch for those of bytes, one for the others.
 
     Args:
         opened: what to decode.
@@ -333,7 +374,7 @@ def decode_values(
             many as the capacity says.
         lows: int32 [streams], the code of symbol 0.
         steps: float64 [streams], what codes are multiplied by.
-        dtype: of the values.
+        dtype: of the values; int32 for the codes.
         status: that of ``open_bodies``.
     """
     for is_wide in (False, True):

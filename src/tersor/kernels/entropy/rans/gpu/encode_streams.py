@@ -19,7 +19,11 @@ import triton.language as tl
 from tersor.division import ceil_div
 from tersor.kernels.entropy.rans import layout
 from tersor.kernels.entropy.rans.gpu.block import LANES, PAIRS_PER_COPY, encode_block, place_block
-from tersor.kernels.entropy.rans.gpu.table import bits_of_alphabet, encoding_tables
+from tersor.kernels.entropy.rans.gpu.table import (
+    StaticTable,
+    bits_of_alphabet,
+    encoding_tables,
+)
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, stream_counts, table_start
 from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
@@ -50,6 +54,8 @@ class Streams:
             known. An int16 whose symbol is beyond the alphabet stands for the last symbol.
         num_narrow: how many streams are of bytes.
         narrow_nbytes: where the last of them ends in the memory.
+        table: what codes all streams, whose symbols are below its alphabet and not rotated; None if each
+            has a table of its own, made of its counts.
     """
 
     symbols: torch.Tensor
@@ -60,6 +66,7 @@ class Streams:
     rotations: torch.Tensor
     num_narrow: int
     narrow_nbytes: int
+    table: StaticTable | None = None
 
     @property
     def num_wide(self) -> int:
@@ -73,8 +80,8 @@ class EncodedStreams:
 
     Attributes:
         nbytes: int64 [streams], size of each body, a multiple of 8.
-        frequencies: int16, the tables of all streams.
-        used: int32 [streams], symbols that occur in each.
+        frequencies: int16, the tables of all streams; none if they share one.
+        used: int32 [streams], symbols that occur in each; not written if they share a table.
         words: int16, of streams of bytes; those of a block of ``n`` symbols end ``n`` places behind
             where they would start if a symbol took one place, counted from the stream's start. Those
             of streams of int16 take the places of their symbols.
@@ -144,12 +151,30 @@ def _block_of(count):
 
 
 @triton.jit
-def body_parts(count, alphabet):
-    """Return number of blocks, and where offsets and states of a body start."""
+def body_parts(count, num_frequencies):
+    """Return number of blocks, and where offsets and states of a body with so many frequencies start."""
     block = _block_of(count)
     num_blocks = (count + block - 1) // block
-    offsets_start = padded(2 * alphabet.to(tl.int64))
+    offsets_start = padded(2 * num_frequencies.to(tl.int64))
     return num_blocks, offsets_start, offsets_start + padded(4 * (num_blocks + 1))
+
+
+@triton.jit
+def num_stored(alphabets, k, STATIC: tl.constexpr):
+    """Return how many frequencies the body of stream ``k`` has: none if both sides know them."""
+    if STATIC:
+        return tl.full((), 0, tl.int32)
+    else:
+        return tl.load(alphabets + k)
+
+
+@triton.jit
+def num_used(used, k, STATIC: tl.constexpr):
+    """Return how many symbols stream ``k`` may have; a static table has at least two."""
+    if STATIC:
+        return tl.full((), 2, tl.int32)
+    else:
+        return tl.load(used + k)
 
 
 @triton.jit
@@ -168,16 +193,17 @@ def own_block(program, counts, firsts, owners):
 @jit_kernel(do_not_specialize=["num_narrow"])
 def _encode_kernel(
     symbols, starts, counts, firsts, owners, alphabets, entries, used, words, states, ends,
-    num_narrow, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, PTX: tl.constexpr,
+    num_narrow, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr,
+    PTX: tl.constexpr,
 ):  # fmt: skip
     """One program, of one warp, encodes one block; its words end where its symbols end."""
     # backwards: the symbols that were counted last are still in the cache
     program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     k, _, b, block, size = own_block(program, counts, firsts, owners)
     num_words = tl.full((), 0, tl.int32)
-    if (size > 0) & (tl.load(used + k) > 1):
+    if (size > 0) & (num_used(used, k, STATIC) > 1):
         alphabet, start = tl.load(alphabets + k), tl.load(starts + k)
-        table = entries + table_start(k, num_narrow)
+        table = entries if STATIC else entries + table_start(k, num_narrow)
         end = words + start + b * block + size
         x = tl.zeros([LANES], dtype=tl.uint32)
         if HAS_NARROW and k < num_narrow:
@@ -196,18 +222,21 @@ def _encode_kernel(
 
 
 @jit_kernel()
-def _sum_kernel(counts, alphabets, used, firsts, ends, nbytes, LANES: tl.constexpr):
+def _sum_kernel(
+    counts, alphabets, used, firsts, ends, nbytes, STATIC: tl.constexpr, LANES: tl.constexpr
+):
     """One program adds up the words of one stream and computes the size of its body."""
     k = tl.program_id(0).to(tl.int64)
     count, first = tl.load(counts + k), tl.load(firsts + k)
-    num_blocks, _, states_start = body_parts(count, tl.load(alphabets + k))
+    num_blocks, _, states_start = body_parts(count, num_stored(alphabets, k, STATIC))
     total = tl.full((), 0, tl.int64)
     for start in range(0, num_blocks, LANES):
         b = start + tl.arange(0, LANES)
         found = tl.load(ends + first + b, mask=b < num_blocks, other=0)
         tl.store(ends + first + b, total + tl.cumsum(found, axis=0), mask=b < num_blocks)
         total += tl.sum(found, axis=0)
-    states_nbytes = tl.where(tl.load(used + k) > 1, STATES_NBYTES * num_blocks, 0)
+    is_coded = num_used(used, k, STATIC) > 1
+    states_nbytes = tl.where(is_coded, STATES_NBYTES * num_blocks, 0)
     size = states_start + states_nbytes + padded(2 * total)
     tl.store(nbytes + k, tl.where(count > 0, size, 0))
 
@@ -235,30 +264,34 @@ def count_symbols(streams: Streams, counts: torch.Tensor) -> None:
     )  # fmt: skip
 
 
-def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
-    """Code every block of every stream, each with the frequencies of its own symbols.
+def encode_streams(streams: Streams, counts: torch.Tensor | None = None) -> EncodedStreams:
+    """Code every block of every stream, with the frequencies of its own symbols or with a static table.
 
-    ``counts`` are those of ``count_symbols``. Symbols of int16 are overwritten.
+    ``counts`` are those of ``count_symbols``; a static table needs none. Symbols of int16 are overwritten.
     """
     symbols, num_narrow, num_streams = streams.symbols, streams.num_narrow, len(streams.capacities)
     device = symbols.device
     blocks = block_table(streams.capacities, device)
     num_words, num_blocks = streams.narrow_nbytes, blocks.num_programs
-    held = _encoding_layout(num_streams, counts.numel(), num_words, num_blocks).carve(device)
+    num_table = 0 if counts is None else counts.numel()
+    held = _encoding_layout(num_streams, num_table, num_words, num_blocks).carve(device)
     entries = held.pop("entries")
     encoded = EncodedStreams(**held, blocks=blocks)
-    encoding_tables(
-        counts, streams.alphabets, streams.rotations, num_narrow, encoded.frequencies, entries,
-        encoded.used,
-    )  # fmt: skip
+    if streams.table is not None:
+        entries = streams.table.entries
+    elif counts is not None:
+        encoding_tables(
+            counts, streams.alphabets, streams.rotations, num_narrow, encoded.frequencies, entries,
+            encoded.used,
+        )  # fmt: skip
     _encode_kernel[(blocks.num_programs,)](
         symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
         entries, encoded.used, encoded.words, encoded.states, encoded.ends, num_narrow, HAS_NARROW=num_narrow > 0,
-        HAS_WIDE=streams.num_wide > 0, PTX=has_ptx(symbols), num_warps=1,
+        HAS_WIDE=streams.num_wide > 0, STATIC=streams.table is not None, PTX=has_ptx(symbols), num_warps=1,
     )  # fmt: skip
     _sum_kernel[(num_streams,)](
         streams.counts, streams.alphabets, encoded.used, blocks.firsts, encoded.ends,
-        encoded.nbytes, LANES=_SUMMED,
+        encoded.nbytes, STATIC=streams.table is not None, LANES=_SUMMED,
     )  # fmt: skip
     return encoded
 
@@ -266,15 +299,17 @@ def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
 @jit_kernel(do_not_specialize=["num_narrow"])
 def _place_kernel(
     targets, symbols, starts, counts, firsts, owners, alphabets, frequencies, used, words, states,
-    ends, num_narrow, HAS_WIDE: tl.constexpr, PAIRS_PER_COPY: tl.constexpr,
+    ends, num_narrow, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
     """One program moves one block to its place in the body of its stream."""
     program = tl.program_id(0).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     target = tl.load(targets + k)
     if (size > 0) & (target != 0):
-        num_blocks, offsets_start, states_start = body_parts(count, tl.load(alphabets + k))
-        states_nbytes = tl.where(tl.load(used + k) > 1, STATES_NBYTES * num_blocks, 0)
+        stored = num_stored(alphabets, k, STATIC)
+        num_blocks, offsets_start, states_start = body_parts(count, stored)
+        is_coded = num_used(used, k, STATIC) > 1
+        states_nbytes = tl.where(is_coded, STATES_NBYTES * num_blocks, 0)
         start = tl.load(ends + program - 1, mask=b > 0, other=0)
         end = tl.load(ends + program)
         source = words + tl.load(starts + k) + b * block + size - (end - start)
@@ -295,5 +330,6 @@ def place_streams(streams: Streams, encoded: EncodedStreams, targets: torch.Tens
     _place_kernel[(blocks.num_programs,)](
         targets, streams.symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners,
         streams.alphabets, encoded.frequencies, encoded.used, encoded.words, encoded.states,
-        encoded.ends, streams.num_narrow, HAS_WIDE=streams.num_wide > 0, PAIRS_PER_COPY=PAIRS_PER_COPY,
+        encoded.ends, streams.num_narrow, HAS_WIDE=streams.num_wide > 0,
+        STATIC=streams.table is not None, PAIRS_PER_COPY=PAIRS_PER_COPY,
     )  # fmt: skip

@@ -13,6 +13,7 @@ so that the tables of many streams fit a cache together.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -22,6 +23,7 @@ import triton.language as tl
 from tersor.kernels.entropy.rans.layout import NARROW_BITS, WIDE_BITS, prob_bits
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import symbol_counts, table_start
+from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.raw_bytes import padded
 
@@ -280,6 +282,37 @@ def decoding_table(frequencies: torch.Tensor, alphabet: int) -> tuple[torch.Tens
         SLOTS=SLOTS,
     )
     return slots, facts
+
+
+@dataclass(frozen=True, slots=True)
+class StaticTable:
+    """Frequencies that both sides know, on the device; bodies coded with them store none.
+
+    Attributes:
+        alphabet: number of symbols; above 256 they are held in int16.
+        frequencies: int64 [alphabet].
+        entries: int64, what encodes each symbol.
+        slots: int32, the decoding table.
+    """
+
+    alphabet: int
+    frequencies: torch.Tensor
+    entries: torch.Tensor
+    slots: torch.Tensor
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether symbols are held in int16."""
+        return self.alphabet > NARROW
+
+
+@cached_on_stream
+def static_table(frequencies: tuple[int, ...], device: torch.device) -> StaticTable:
+    """Return the tables of frequencies that sum to ``2**prob_bits``, at least two of them not 0."""
+    numbers = to_device_async(frequencies, torch.int64, device)
+    slots, facts = decoding_table(numbers, len(frequencies))
+    _, entries = encoding_table(numbers, len(frequencies), numbers, facts)
+    return StaticTable(len(frequencies), numbers, entries, slots)
 
 
 @triton.jit

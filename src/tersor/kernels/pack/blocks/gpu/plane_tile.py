@@ -96,13 +96,25 @@ def _differences(codes, before):
 
 
 @triton.jit
-def plane_fields(
+def line_residuals(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return what ``plane_residuals`` does of a whole tile of a tensor that is one line."""
+    has_left = base + 4 * tl.arange(0, _FOURS) > 0
+    codes, before, worst, used, varies = _line(
+        address, base, 0, has_left | (has_left == 0), has_left, limit, grid, TYPE, ALIGNED
+    )
+    is_right = (worst <= grid[2]) & (used >= 0) & (used < NUM_FAST)
+    are_right = tl.sum((~is_right).to(tl.int32), axis=0) == 0
+    return _differences(codes, before), are_right, varies
+
+
+@triton.jit
+def plane_residuals(
     address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, DIMS: tl.constexpr
 ):
-    """Return the fields of the residuals of a tile that ``can_be_planes``; not for float64.
+    """Return the residuals of a tile that ``can_be_planes``; not for float64.
 
     Returns:
-        uint32 [256, 4]; whether all are right, which they are not if values that predict have no code or a
+        int32 [256, 4]; whether all are right, which they are not if values that predict have no code or a
         large one; and True only if two values differ.
     """
     width, plane = shape[0], shape[0] * shape[1]
@@ -133,7 +145,18 @@ def plane_fields(
         worst, used = larger(worst, error), used | bits
     is_right = (worst <= grid[2]) & (used >= 0) & (used < NUM_FAST)
     are_right = tl.sum((~is_right).to(tl.int32), axis=0) == 0
-    return zigzag(_differences(codes, before)), are_right, varies
+    return _differences(codes, before), are_right, varies
+
+
+@triton.jit
+def plane_fields(
+    address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, DIMS: tl.constexpr
+):
+    """Return what ``plane_residuals`` does, as uint32 fields."""
+    residuals, are_right, varies = plane_residuals(
+        address, base, limit, shape, grid, TYPE, ALIGNED, DIMS
+    )
+    return zigzag(residuals), are_right, varies
 
 
 @triton.jit

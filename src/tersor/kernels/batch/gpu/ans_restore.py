@@ -1,0 +1,142 @@
+"""Values of ``ans`` from decoded residuals in Triton.
+
+A code is the sum of the residuals up to its place on every axis. Residuals of float32 lie where the values
+will: whoever reads them writes there, and nobody else reads them. Sums are taken modulo 2**32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.kernels.batch.gpu.packed_boxes import axes_of, num_axes, restore_boxes
+from tersor.kernels.payload.gpu.open import open_payload
+from tersor.kernels.payload.gpu.plan import CODED
+from tersor.kernels.quantize.gpu.values import (
+    as_compute,
+    dequantize_values,
+    load_values,
+    store_values,
+)
+from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.element_types import I32, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, tile_end, tile_table
+
+TILE: Final = 4096
+"""Residuals that one program adds up."""
+
+
+@jit_kernel()
+def _sum_kernel(residuals, counts, first_tiles, owners, sums, TILE: tl.constexpr):
+    """One program adds up the residuals of one tile, whatever they are."""
+    tile = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + tile)
+    position = (tile - tl.load(first_tiles + k)) * TILE + tl.arange(0, TILE)
+    found = load_values(tl.load(residuals + k), position, tl.load(counts + k), 0, I32, False, False)
+    # 64 bits, as what is no residual may add up to more
+    tl.store(sums + tile, tl.sum(found.to(tl.int64), axis=0))
+
+
+@triton.jit
+def _restore_tile(
+    source, target, position, count, before, step, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    WHOLE: tl.constexpr, IS_LINE: tl.constexpr,
+):  # fmt: skip
+    """Write the values of a tile; ``before`` is the code before its first."""
+    codes = load_values(source, position, count, 0, I32, ALIGNED, WHOLE)
+    if IS_LINE:
+        codes = tl.cumsum(codes, axis=0) + before
+    values = dequantize_values(codes, step, TYPE, False)
+    store_values(target, position, values, count, TYPE, ALIGNED, WHOLE)
+
+
+@jit_kernel(do_not_specialize=["buffer"])
+def _restore_kernel(
+    buffer, offsets, sizes, residuals, targets, counts, first_tiles, owners, ends, status,
+    TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr, IS_LINE: tl.constexpr,
+):  # fmt: skip
+    """One program writes the values of one tile of a tensor that is coded.
+
+    ``ends`` are running sums over the tiles of all tensors, if these are lines; else residuals are codes.
+    """
+    tile = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + tile)
+    count, first = tl.load(counts + k), tl.load(first_tiles + k)
+    payload = buffer + tl.load(offsets + k)
+    mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, TYPE)
+    if good & (mode == CODED) & (tl.load(status + k) == 0):
+        position = (tile - first) * TILE + tl.arange(0, TILE)
+        source, target = tl.load(residuals + k), tl.load(targets + k)
+        before, step = 0, as_compute(number, TYPE)
+        if IS_LINE:
+            before = (tile_end(ends, tile) - tile_end(ends, first)).to(tl.int32)
+        if (tile + 1 - first) * TILE <= count:
+            _restore_tile(
+                source, target, position, count, before, step, TYPE, ALIGNED, True, IS_LINE
+            )
+        else:
+            _restore_tile(
+                source, target, position, count, before, step, TYPE, ALIGNED, False, IS_LINE
+            )
+
+
+def _restore_line(
+    buffer: torch.Tensor, offsets: torch.Tensor, sizes: torch.Tensor, residuals: torch.Tensor,
+    outs: Sequence[torch.Tensor], status: torch.Tensor, is_line: bool,
+) -> None:  # fmt: skip
+    """See ``restore``; for tensors that are one line each, or whose axes do not predict."""
+    device, ends = buffer.device, None
+    tiles = tile_table(tuple(out.numel() for out in outs), TILE, device)
+    if is_line:
+        sums = torch.empty(tiles.num_tiles, dtype=torch.int64, device=device)
+        _sum_kernel[(tiles.num_tiles,)](
+            residuals, tiles.counts, tiles.first_tiles, tiles.owners, sums, TILE=TILE
+        )
+        ends = torch.cumsum(sums, 0, out=sums)
+    _restore_kernel[(tiles.num_tiles,)](
+        buffer, offsets, sizes, residuals, addresses(outs, device), tiles.counts,
+        tiles.first_tiles, tiles.owners, ends, status, TYPE=TYPES[outs[0].dtype],
+        ALIGNED=are_aligned(outs), TILE=TILE, IS_LINE=is_line,
+    )  # fmt: skip
+
+
+def restore(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    residuals: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    status: torch.Tensor,
+    dims: int,
+) -> None:
+    """Write the values of those payloads that are coded and whose ``status`` is 0.
+
+    Args:
+        buffer: see ``ans_decode.decode_ans``, as for ``offsets``, ``sizes`` and ``outs``.
+        offsets: of the payloads.
+        sizes: of the payloads.
+        residuals: int64 [len(outs)], multiples of 16: addresses of the int32 residuals of each, which may be those of
+            the tensors if these are of float32.
+        outs: what to write.
+        status: int32 [len(outs)].
+        dims: how many axes predict, 1 to 3.
+    """
+    device = buffer.device
+    shapes = [axes_of(tuple(out.shape), dims) for out in outs]
+    axes = [num_axes(shape) for shape in shapes]
+    for num in sorted(set(axes)):
+        chosen = [k for k, found in enumerate(axes) if found == num]
+        places = (offsets, sizes, residuals, status)
+        if len(chosen) < len(outs):
+            members = on_device(tuple(chosen), device)
+            places = tuple(place[members] for place in places)
+        some, own = [outs[k] for k in chosen], places[3]
+        if num < 2:
+            _restore_line(buffer, *places[:3], some, own, num == 1)
+        else:
+            restore_boxes(buffer, *places[:3], some, own, [shapes[k] for k in chosen])
