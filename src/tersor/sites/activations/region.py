@@ -58,7 +58,7 @@ def _transparent(func: Any) -> Any:
     return made
 
 
-_SEEN_THROUGH: Final = {
+SEEN_THROUGH: Final = {
     functional.multi_head_attention_forward: _transparent(functional.multi_head_attention_forward)
 }
 """Functions that consist of others: modes would see only the whole."""
@@ -80,9 +80,9 @@ class Watch(TorchFunctionMode):
         # compiled code saves its tensors at its end, for no function that we could see
         if torch.compiler.is_compiling() or not self._region.is_innermost:
             return func(*args, **kwargs)
-        if func in _SEEN_THROUGH:
+        if func in SEEN_THROUGH:
             with self:
-                return _SEEN_THROUGH[func](*args, **kwargs)
+                return SEEN_THROUGH[func](*args, **kwargs)
         return self._region.run(func, args, kwargs)
 
 
