@@ -142,13 +142,11 @@ class Region:
         """Call a torch function with hooks that know of it."""
         outer, self._call = self._call, Call(func, args, kwargs)
         try:
-            if func is functional.scaled_dot_product_attention:
+            if func is functional.scaled_dot_product_attention and self._call.records:
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
             if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
-                tensors = self._call.tensors or []
-                if len(tensors) > 1 and isinstance(out, torch.Tensor):
-                    self._observer.watch(tensors[1], out, self._call.coded)
+                self._observer.watch(self._call.tensors[1], out, self._call.coded)
             return out
         finally:
             self._call = outer
