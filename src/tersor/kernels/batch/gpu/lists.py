@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from tersor.kernels.batch import compose
+from tersor.kernels.batch import rms as composed_rms
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import (
     EncodedList,
@@ -30,6 +31,8 @@ from tersor.kernels.batch.gpu import (
     packed,
     packed_boxes,
     packed_decode,
+    rms,
+    rms_decode,
     rows,
     rows_decode,
 )
@@ -40,6 +43,7 @@ from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
     GroupPipeline,
+    RmsPipeline,
     RowPipeline,
     ScaledCastPipeline,
     StreamPipeline,
@@ -212,6 +216,24 @@ def decode_groups(
     return _decode_fixed(fused, compose.decode_groups, nbytes, outs, encoded, pipeline)
 
 
+def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
+    """See ``batch.rms.encode_rms``; it does not wait, and leaves nothing to a second pass."""
+    return _unsettled(rms.encode_rms_list(xs, pipeline), xs)
+
+
+def decode_rms(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RmsPipeline
+) -> Undecoded:
+    """See ``batch.rms.decode_rms`` and ``decode_streams``."""
+
+    def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
+        composed_rms.decode_rms_payload(payload, out, pipeline)
+
+    decode = partial(rms_decode.decode_rms_list, outs=outs, pipeline=pipeline)
+    call = Decoding((decode_rms, pipeline), outs, encoded, decode)
+    return Undecoded(call.made(), decode_one, call.repeatable)
+
+
 def _holds_groups(pipeline: GroupPipeline) -> bool:
     return group_layout.is_held_whole(pipeline.quantizer.group)
 
@@ -292,13 +314,13 @@ def _decode_fixed(
 def _unsettled(
     made: FusedList,
     xs: Sequence[torch.Tensor],
-    bounds: Sequence[Bound],
-    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
+    bounds: Sequence[Bound] = (),
+    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor] | None = None,
     call: Encoding | None = None,
 ) -> EncodedList:
     """Return the list; ``encode_one`` is the second pass, ``call`` encodes other tensors of its form."""
     second_pass = again = None
-    if made.needed is not None:
+    if made.needed is not None and encode_one is not None:
         second_pass = SecondPass(made.needed, lambda k: encode_one(xs[k].detach(), bounds[k]))
     if call is not None and call.can_repeat:
         again = partial(_repeated, call, bounds, encode_one)
@@ -318,7 +340,7 @@ def _unsettled(
 def _repeated(
     call: Encoding,
     bounds: Sequence[Bound],
-    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor],
+    encode_one: Callable[[torch.Tensor, Bound], torch.Tensor] | None,
     xs: Sequence[torch.Tensor],
 ) -> EncodedList | None:
     """Encode other tensors as ``call`` did; None where that cannot be done now."""
