@@ -22,9 +22,10 @@ def compiled(name: str, cache: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "rows", "group4", "fp8"]
-)  # fmt: skip
-def test_kernels_of_a_codec_compile(name, tmp_path):
+    "name",
+    ["flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "rows", "group4", "fp8", "replay"],
+)
+def test_kernels_compile(name, tmp_path):
     done = compiled(name, tmp_path)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0
