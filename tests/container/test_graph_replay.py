@@ -128,6 +128,49 @@ def test_decoding_follows_new_outputs_and_payloads(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_frames_and_outputs_that_change_are_decoded_with_their_own_values(name):
+    codecs = [codec_of(name)] * 4
+    batches = [(encode_batch(xs, codecs), xs) for xs in (lookups(k, name) for k in range(3))]
+    infos = [TensorInfo.of(x) for x in batches[0][1]]
+    outs = [[torch.empty_like(x) for x in batches[0][1]] for _ in range(2)]
+    for k in range(4 * NUM_CALLS):
+        batch, xs = batches[k % 3]
+        with use_backend("cpu"):
+            values = decode_batch(expected_of(xs, codecs), infos, codecs)
+        out = None if k % 4 < 2 else outs[k % 2]
+        # infos that are equal but not the same
+        found = decode_batch(batch, [TensorInfo.of(x) for x in xs], codecs, out)
+        for y, value in zip(found, values, strict=True):
+            assert_bits_equal(y.cpu(), value)
+
+
+def test_threads_that_wait_read_their_own_status():
+    codecs = [codec_of("ans")] * 4
+    good, bad = encode_batch(lookups(0), codecs), encode_batch(lookups(1), codecs)
+    infos = [TensorInfo.of(x) for x in lookups(0)]
+    for _ in range(NUM_CALLS):
+        decode_batch(good, infos, codecs)
+    bad.buffer[:4] = 255
+    torch.cuda.synchronize()
+    wrong: list[bool] = []
+
+    def work(batch: tersor.Batch, is_good: bool) -> None:
+        for _ in range(50):
+            try:
+                decode_batch(batch, infos, codecs)
+                wrong.append(not is_good)
+            except tersor.CorruptDataError:
+                wrong.append(is_good)
+
+    workers = [threading.Thread(target=work, args=one) for one in ((good, True), (bad, False)) * 2]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == [False] * 200
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_malformed_payload_is_refused_by_a_replay(name):
     codecs = [codec_of(name)] * 4
     xs = lookups(0, name)

@@ -20,6 +20,9 @@ from triton.compiler import ASTSource
 import tersor.kernels
 from tersor.codecs import Codec, registry
 from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.gpu.replay import absolute_places
+from tersor.kernels.batch.gpu.result_copies import ResultCopies
+from tersor.kernels.payload.gpu.frame import places_of_frame
 from tersor.kernels.runtime.gpu.launch import Kernel, jit_kernel
 from tersor.kernels.runtime.op import use_backend
 from tersor.types import Bound
@@ -99,6 +102,16 @@ def compile_codec(codec: Codec) -> None:
             codec.decode(EncodedList(numbers, memory, offsets=numbers), xs)
 
 
+def compile_replay() -> None:
+    """Copy the result of a replay, and find payloads of which only the device knows where they are."""
+    sizes, table = torch.zeros(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    memory = torch.zeros(80, dtype=torch.uint8)
+    for known in (sizes, None):
+        ResultCopies([sizes, memory], known).copies()
+    places_of_frame(table, (1, 2, 3))
+    absolute_places(table, 3)
+
+
 def compile_ptx() -> None:
     """Let kernels contain PTX, as on a GPU."""
     for found in pkgutil.walk_packages(tersor.kernels.__path__, "tersor.kernels."):
@@ -114,6 +127,8 @@ if __name__ == "__main__":
     with use_backend("gpu"):
         if sys.argv[1] == "faulty":
             faulty[(1,)](torch.zeros(4), size=4)
+        elif sys.argv[1] == "replay":
+            compile_replay()
         else:
             compile_codec(CODECS[sys.argv[1]])
     print(len(compiled))

@@ -22,9 +22,13 @@ def compiled(name: str, cache: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "ans-1d", "ans-3d", "ans-static", "rows", "group4", "fp8", "rms"]
+    "name",
+    [
+        "flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "ans-1d", "ans-3d", "ans-static",
+        "rows", "group4", "fp8", "rms", "replay",
+    ],
 )  # fmt: skip
-def test_kernels_of_a_codec_compile(name, tmp_path):
+def test_kernels_compile(name, tmp_path):
     done = compiled(name, tmp_path)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 0

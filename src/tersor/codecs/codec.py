@@ -199,7 +199,7 @@ class Codec(ABC):
         undecoded = self.decode(EncodedList.apart(payloads), parts)
         if undecoded is not None and len(parts) == 1:
             form = self._form(info.shape, info.dtype, target.device)
-            _LAST_UNPACKED.put(form, undecoded._replace(status=undecoded.status.new_empty(0)))
+            _LAST_UNPACKED.put(form, undecoded.without_status())
         finish_decoding(undecoded, payloads, parts)
         return target if out is None else copy_if_strided(target, out)
 

@@ -12,10 +12,11 @@ from typing import Final
 import torch
 
 from tersor.chunks import MAX_CHUNK_VALUES, ChunkPlan
-from tersor.codecs.codec import Codec, are_plain, checked_out, copy_if_strided
+from tersor.codecs.codec import Codec, checked_out, copy_if_strided
 from tersor.codecs.packed import Packed
 from tersor.errors import SpecError
 from tersor.kernels.runtime.sparing import sparing_memory
+from tersor.kernels.runtime.tensor_guard import are_plain
 from tersor.types import TensorInfo
 
 _CALL_NBYTES: Final = 8 * 2**20

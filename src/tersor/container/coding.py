@@ -275,7 +275,8 @@ def _begin(
     else:
         targets = checked_targets(infos, out, [batch.buffer.device] * len(infos))
     decoding = Decoding.begin(batch.buffer, batch.sizes, targets, form.groups)
-    form.undecoded = decoding.undecoded
+    undecoded = decoding.undecoded
+    form.undecoded = None if undecoded is None else undecoded.without_status()
     return decoding
 
 

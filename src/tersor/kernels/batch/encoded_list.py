@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import torch
 
@@ -18,6 +18,7 @@ from tersor.kernels.runtime.device_cache import to_device_async
 from tersor.raw_bytes import padded
 
 _R = TypeVar("_R")
+_NO_STATUS: Final = torch.empty(0, dtype=torch.int32, device="cpu")
 
 
 class SecondPass(NamedTuple):
@@ -67,6 +68,10 @@ class Undecoded(NamedTuple):
     status: torch.Tensor
     decode: Callable[[torch.Tensor, torch.Tensor], None]
     again: DecodingAgain | None = None
+
+    def without_status(self) -> Undecoded:
+        """Return what decodes further lists, without memory on the device."""
+        return self._replace(status=_NO_STATUS)
 
 
 class DecodingAgain(Protocol):

@@ -57,7 +57,9 @@ def _facts(tensors: Sequence[Any]) -> list[Any] | None:
 def _compiled_guard(tensors: Sequence[torch.Tensor]) -> Matches:
     from torch._C._dynamo.guards import TensorGuards
 
-    shapes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+    # torch declares one list, but takes one per tensor
+    shapes: Any = [list(x.shape) for x in tensors]
+    strides: Any = [list(x.stride()) for x in tensors]
     guards = TensorGuards(*tensors, dynamic_dims_sizes=shapes, dynamic_dims_strides=strides)
     matches: Matches = guards.check
     return matches

@@ -187,9 +187,14 @@ def decode_row_lists(
         return _composed(outs, encoded, decode_one)
     matrices = [as_rows(out) for out in outs]
 
-    def decode(*places: torch.Tensor, status: torch.Tensor | None) -> torch.Tensor:
+    def decode(
+        buffer: torch.Tensor,
+        offsets: torch.Tensor,
+        sizes: torch.Tensor,
+        status: torch.Tensor | None,
+    ) -> torch.Tensor:
         del status
-        return rows_decode.decode_rows_list(*places, outs=matrices)
+        return rows_decode.decode_rows_list(buffer, offsets, sizes, matrices)
 
     call = Decoding((decode_row_lists, pipeline), outs, encoded, decode)
     return Undecoded(call.made(), decode_one, call.repeatable)
@@ -324,14 +329,12 @@ def _unsettled(
         second_pass = SecondPass(made.needed, lambda k: encode_one(xs[k].detach(), bounds[k]))
     if call is not None and call.can_repeat:
         again = partial(_repeated, call, bounds, encode_one)
-    memory, unwritten = made.memory, None
-    if isinstance(memory, Unwritten):
-        memory, unwritten = None, memory
+    memory = made.memory
     return EncodedList(
         made.sizes,
-        memory,
+        None if isinstance(memory, Unwritten) else memory,
         ranges=made.keys,
-        unwritten=unwritten,
+        unwritten=memory if isinstance(memory, Unwritten) else None,
         second_pass=second_pass,
         again=again,
     )

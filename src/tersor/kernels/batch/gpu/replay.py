@@ -38,7 +38,7 @@ def are_aligned(pointers: Sequence[int]) -> bool:
 class Encoding:
     """A call of a fused encoder, which reads addresses and bounds from ``address_table`` and ``bound_table`` alone."""
 
-    __slots__ = ("_call", "_device", "_form", "_limits", "_pointers")
+    __slots__ = ("_device", "_form", "_limits", "_pointers")
 
     def __init__(self, kind: Hashable, xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> None:
         """Describe the call.
@@ -48,7 +48,9 @@ class Encoding:
             xs: contiguous, of one dtype and device.
             bounds: one per tensor.
         """
-        self._device, self._form, self._pointers = xs[0].device, None, ()
+        self._device = xs[0].device
+        self._form: Form | None = None
+        self._pointers: tuple[int, ...] = ()
         if self._device.type == "cuda":
             self._pointers = tuple(map(_ADDRESS, xs))
             limits = tuple([(bound.value, bound.kind == "relative") for bound in bounds])
@@ -84,6 +86,8 @@ class Encoding:
                 replay.copies = ResultCopies(replay.written, sizes)
             return replay.result.copied(replay.copies.copies(), xs)
 
+        if self._form is None:
+            return None
         varying = ((address_table, pointers, self._device), self._limits)
         return REPLAYS.launch(self._form, varying, copied)
 
@@ -132,8 +136,10 @@ class Decoding:
             decode: makes the call: ``decode(buffer, offsets, sizes, status=zeros)`` returns the status, in
                 ``zeros`` or new.
         """
-        self._encoded, self._decode, self._form = encoded, decode, None
-        self._device, self._num, self._pointers = outs[0].device, len(outs), ()
+        self._encoded, self._decode = encoded, decode
+        self._device, self._num = outs[0].device, len(outs)
+        self._form: Form | None = None
+        self._pointers: tuple[int, ...] = ()
         if self._device.type == "cuda":
             self._pointers = tuple(map(_ADDRESS, outs))
             self._kind, self._places = payload_places(encoded)
@@ -175,7 +181,7 @@ class Decoding:
             if kind == "frame":
                 offsets, sizes, checked = places_of_frame(table, least or ())
             elif kind == "given":
-                offsets, sizes = _absolute_places(table, num)
+                offsets, sizes = absolute_places(table, num)
             else:
                 offsets, sizes = table[:num], table[num:]
             status = _decoded(self._decode, (origin, offsets, sizes), checked, None)
@@ -183,7 +189,7 @@ class Decoding:
             return _States(status, on_host)
 
         varying = (address_table, self._pointers, device), (address_table, places, device)
-        call = Call(form, device, varying, lambda states: [states.status])
+        call: Call[_States] = Call(form, device, varying, lambda states: [states.status])
         with torch.cuda.device(device):
             REPLAYS.note(call, recorded)
 
@@ -276,7 +282,7 @@ def _shape(tensors: Sequence[torch.Tensor], pointers: Sequence[int]) -> tuple[Ha
     return tensors[0].dtype, tuple([x.shape for x in tensors]), offsets
 
 
-def _absolute_places(table: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+def absolute_places(table: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return addresses and sizes of payloads, given the addresses of their buffer, offsets and sizes."""
     places, nbytes = torch.empty(2, num, dtype=torch.int64, device=table.device).unbind()
     _places_kernel[(ceil_div(num, 256),)](table, num, places, nbytes, LANES=256)
