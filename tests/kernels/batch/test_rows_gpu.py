@@ -69,7 +69,8 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads on the CPU, and states."""
-    sizes, buffer, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
+    sizes, unwritten, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
+    buffer = unwritten.written(unwritten.capacity)
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 

@@ -66,3 +66,14 @@ def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
     1 % on looked-up embeddings and cost a fifth of the encoding time.
     """
     return num_refs * nbits > TABLE_NBITS * alphabet
+
+
+def may_be_coded(num_rows: int) -> bool:
+    """True if coding the index of so many rows is tried for some number of distinct ones."""
+
+    def is_tried(num_distinct: int) -> bool:
+        nbits = ref_nbits(num_distinct)
+        alphabet = index_alphabet(num_distinct, low_nbits(nbits))
+        return worth_coding(num_rows - num_distinct, nbits, alphabet)
+
+    return any(is_tried(num_distinct) for num_distinct in range(1, num_rows + 1))
