@@ -31,10 +31,9 @@ from tersor.kernels.rows.dedup.gpu.numbers import (
     RowNumbers,
     count_slots,
     fold_matrix,
-    is_short,
     number_matrix,
     number_slots,
-    short_tile,
+    short_options,
 )
 from tersor.kernels.rows.dedup.gpu.row_words import NO_VALUES, Words
 from tersor.kernels.rows.dedup.gpu.slots import (
@@ -368,12 +367,12 @@ def _number_by_value(
         find_slots(
             rows, group.tiles, words, task.starts, 0, counts, numbers.slots, numbers.places, ranges
         )
-    if is_short(rows):
+    if rows.is_short:
         _number_kernel[(len(task.matrices),)](
             counts, tiles.first_tiles, rows.first_rows, rows.tables, numbers.slots, numbers.places,
             numbers.first, numbers.counts, extremes, task.keys, bounds, grids, TYPE=TYPES[dtype],
             NOTED=NO_VALUES if ranges is None else TYPES[dtype], ROWS=ROWS,
-            ROWS_PER_TILE=ROWS_PER_TILE, PARTS=SHORT_PARTS, TILE=short_tile(rows),
+            ROWS_PER_TILE=ROWS_PER_TILE, PARTS=SHORT_PARTS, **short_options(rows),
         )  # fmt: skip
         return
     count_slots(rows, counts, numbers, ranges)

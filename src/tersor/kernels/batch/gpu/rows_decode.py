@@ -41,7 +41,7 @@ from tersor.kernels.pack.fields.gpu import take_fields
 from tersor.kernels.payload.gpu.open import copy_values
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize.gpu.values import as_compute, as_float, store_values
-from tersor.kernels.rows.dedup.gpu.numbers import SCAN_STEP, is_short, short_tile
+from tersor.kernels.rows.dedup.gpu.numbers import SCAN_STEP, short_options
 from tersor.kernels.rows.dedup.gpu.slots import ROWS_PER_TILE, member_tiles
 from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
@@ -253,10 +253,10 @@ def _join_index(
     rows, num, has_symbols = matrices.rows, len(matrices), matrices.num_indices > 0
     tiles = rows.tiles
     held = plan, matrices.starts, num, symbols
-    if is_short(rows):
+    if rows.is_short:
         _join_short_kernel[(num,)](
             tiles.counts, rows.first_rows, *held, index, status, HAS_SYMBOLS=has_symbols,
-            TILE=short_tile(rows),
+            **short_options(rows),
         )  # fmt: skip
         return
     shape = tiles.counts, tiles.first_tiles, tiles.owners

@@ -39,8 +39,8 @@ from tersor.kernels.rows.gpu.index import (
     ABOVE,
     BELOW,
     BIAS,
-    FIELDS,
     MARK_WORDS,
+    MOST_FIELDS,
     Decisions,
     SplitIndex,
     fields_nbytes,
@@ -62,8 +62,8 @@ _INDEX, _REFS, _ROWS, _NUM_COLUMNS = (tl.constexpr(NUM_FIELDS.value + k) for k i
 """More columns of a plan: the form of the index, and where in the payload its references and the
 distinct rows start."""
 PLAN_COLUMNS: Final = _NUM_COLUMNS.value
-_LANES: Final = 128
-"""Matrices that are handled at once."""
+_LANES: Final = 512
+"""Matrices that are handled at once, at most."""
 _COPIED: Final = 1 << 14
 """Values that a program copies at least, where a matrix is stored exactly."""
 
@@ -151,7 +151,7 @@ def _put_symbols_head(target, low, alphabet):
 @triton.jit
 def _put_coded(
     payload, row, k, p, num_parts, num_rows, first_rows, first_tiles, decisions, marks, refs,
-    targets, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
+    targets, TILE_WORDS: tl.constexpr, FIELDS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """Write the p-th share of a coded payload but for the symbols, and say where these go."""
     unique, alphabets, lows = decisions
@@ -167,7 +167,7 @@ def _put_coded(
         put_marks(target, source, rows, p, num_parts, LANES)
     target = (payload + tl.load(row + _REFS)).to(tl.pointer_type(tl.int32))
     source = refs + tl.load(first_rows + k)
-    put_refs(target, source, rows - num_distinct, nbits, p, num_parts)
+    put_refs(target, source, rows - num_distinct, nbits, p, num_parts, FIELDS)
     if p == 0:
         form = tl.where(is_coded_index, 1 | (nbits << 8), 0).to(tl.int64)
         head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
@@ -186,7 +186,8 @@ def _put_coded(
 @jit_kernel(do_not_specialize=["room"])
 def _place_kernel(
     starts, numels, num_rows, first_rows, first_tiles, plan, decisions, marks, refs, out, room,
-    targets, TYPE: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
+    targets, TYPE: tl.constexpr, TILE_WORDS: tl.constexpr, FIELDS: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes the p-th share of payload k, except for the coded symbols.
 
@@ -203,7 +204,7 @@ def _place_kernel(
     if is_coded:
         _put_coded(
             payload, row, k, p, num_parts, num_rows, first_rows, first_tiles, decisions, marks,
-            refs, targets, TILE_WORDS, LANES,
+            refs, targets, TILE_WORDS, FIELDS, LANES,
         )  # fmt: skip
     elif is_held & (mode == EXACT):
         source, target = tl.load(starts + k), (payload + HEADER_NBYTES).to(tl.int64)
@@ -244,9 +245,11 @@ def plan_payloads(
     num = len(matrices)
     results = torch.empty(num + (num + 1) // 2, dtype=torch.int64, device=plan.device)
     sizes, status = results[:num], results[num:].view(torch.int32)[:num]
+    lanes = min(_LANES, triton.next_power_of_2(num))
     _plan_kernel[(1,)](
         matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, plan,
-        sizes, status, TYPE=TYPES[dtype], HAS_INDICES=matrices.num_indices > 0, LANES=_LANES,
+        sizes, status, TYPE=TYPES[dtype], HAS_INDICES=matrices.num_indices > 0, LANES=lanes,
+        num_warps=max(4, lanes // 64),
     )  # fmt: skip
     return sizes, status
 
@@ -278,7 +281,10 @@ class PlannedRows:
         del state
         matrices, decisions, device = self.matrices, self.decisions, self.plan.device
         tiles, num = matrices.rows.tiles, len(matrices)
-        num_runs = ceil_div(max(matrices.rows.rows_per_matrix), FIELDS.value)
+        most_rows = max(matrices.rows.rows_per_matrix)
+        # more lanes than fields would only wait
+        fields = min(MOST_FIELDS, max(128, triton.next_power_of_2(most_rows)))
+        num_runs = ceil_div(most_rows, fields)
         num_shares = max(num_runs, ceil_div(max(matrices.capacities), _COPIED))
         with torch.cuda.device_of(self.plan):
             out = torch.empty(nbytes, dtype=torch.uint8, device=device)
@@ -288,7 +294,7 @@ class PlannedRows:
                 tiles.first_tiles, self.plan,
                 (decisions.unique, decisions.alphabets, decisions.lows), self.index.marks,
                 self.index.refs, out, nbytes, targets, TYPE=TYPES[self.xs[0].dtype],
-                TILE_WORDS=MARK_WORDS, LANES=256, num_warps=4,
+                TILE_WORDS=MARK_WORDS, FIELDS=fields, LANES=min(256, fields), num_warps=4,
             )  # fmt: skip
             place_streams(self.streams, self.encoded, targets)
         return out

@@ -21,11 +21,10 @@ from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
     RowNumbers,
     count_slots,
-    is_short,
     look_up,
     number_matrix,
     number_slots,
-    short_tile,
+    short_options,
 )
 from tersor.kernels.rows.dedup.gpu.slots import ROWS_PER_TILE
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols
@@ -41,8 +40,8 @@ BELOW, ABOVE = tl.constexpr(0), tl.constexpr(1)
 ``BIAS + code``, so that both start from 0. A value without a code counts as far from all codes."""
 MARK_WORDS: Final = ROWS_PER_TILE // 32
 """Words of the marks of a tile of rows."""
-FIELDS = tl.constexpr(1024)
-"""References that are packed at once."""
+MOST_FIELDS: Final = 1024
+"""References that are packed at once, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +267,8 @@ def put_marks(target, marks, num_rows, part, num_parts, LANES: tl.constexpr):
 
 
 @triton.jit
-def put_refs(target, refs, num_refs, nbits, part, num_parts):
-    """Write every ``num_parts``-th run of references of ``nbits`` bits to words at ``target``."""
+def put_refs(target, refs, num_refs, nbits, part, num_parts, FIELDS: tl.constexpr):
+    """Write every ``num_parts``-th run of ``FIELDS`` references of ``nbits`` bits to words at ``target``."""
     if nbits > 0:
         num_words = fields_nbytes(num_refs, nbits) // 4
         num_runs = (num_refs + FIELDS - 1) // FIELDS
@@ -307,12 +306,12 @@ def split_index(
     )  # fmt: skip
     values, again = (by_value.slots, by_value.places), (by_code.slots, by_code.places)
     has_symbols = matrices.num_indices > 0
-    if is_short(rows):
+    if rows.is_short:
         _index_kernel[(num,)](
             tiles.counts, matrices.widths, tiles.first_tiles, rows.first_rows, rows.tables,
             by_value.counts, values, again, by_code.first, by_code.counts, codes, grids, num,
-            decided, matrices.starts, memory, index.marks, index.refs, TILE=short_tile(rows),
-            TILE_WORDS=MARK_WORDS, HAS_SYMBOLS=has_symbols,
+            decided, matrices.starts, memory, index.marks, index.refs, TILE_WORDS=MARK_WORDS,
+            HAS_SYMBOLS=has_symbols, **short_options(rows),
         )  # fmt: skip
         return
     count_slots(rows, by_value.counts, by_code)

@@ -19,6 +19,7 @@ from tersor.kernels.rows.dedup.gpu.slots import (
     EMPTY,
     ROWS,
     ROWS_PER_TILE,
+    SHORT_ROWS,
     Ranges,
     RowList,
     find_slots,
@@ -35,10 +36,8 @@ _PLACE, _FIRST = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
 """The bits of a place, and the bit of a first row."""
 SCAN_STEP: Final = 1024
 """Tiles whose numbers one step of a running sum adds up."""
-_SHORT: Final = 4096
-"""Rows of a matrix up to which one program numbers them in less time than two more launches take."""
 _THREADS: Final = 128
-"""Of a program with Triton's default of four warps."""
+"""Least of a program that numbers a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,18 +199,13 @@ def _index_kernel(
     tl.store(index + at, number, mask=inside)
 
 
-def is_short(rows: RowList) -> bool:
-    """True if every matrix of a list is to be numbered by one program."""
-    return max(rows.rows_per_matrix) <= _SHORT
+def short_options(rows: RowList) -> dict[str, int]:
+    """Return ``TILE``, a multiple of 32, and ``num_warps`` of a kernel that numbers a short list."""
+    tile = max(_THREADS, triton.next_power_of_2(max(rows.rows_per_matrix)))
+    return {"TILE": tile, "num_warps": min(16, max(_THREADS, tile // 4) // 32)}
 
 
-def short_tile(rows: RowList) -> int:
-    """Return ``TILE`` of ``number_matrix`` for a short list, a multiple of 32."""
-    most = triton.next_power_of_2(max(rows.rows_per_matrix))
-    return max(_THREADS, min(ROWS_PER_TILE, most))
-
-
-SHORT_PARTS: Final = _SHORT // ROWS
+SHORT_PARTS: Final = SHORT_ROWS // ROWS
 """``PARTS`` of ``fold_matrix``."""
 
 

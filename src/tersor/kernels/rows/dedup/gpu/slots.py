@@ -40,6 +40,11 @@ ROWS: Final = 32
 threads that hold the same row could see different contents of a slot while others write it."""
 ROWS_PER_TILE: Final = 1024
 """Rows per program where only their numbers are handled."""
+SHORT_ROWS: Final = 4096
+"""Rows of a matrix up to which launches take longer than the work: a list of such matrices is short."""
+_SLOTS_PER_ROW, _SLOTS_PER_SHORT_ROW = 2, 8
+"""Slots of a table at least. A row seldom meets another's slot in a large table, which saves a program of a short list the
+time of another look; for long lists, time to clear it counts."""
 _CLEARED: Final = 4096
 
 
@@ -51,7 +56,7 @@ class RowList:
         rows_per_matrix: the most rows that each matrix can have.
         first_rows: int64, the first of each matrix's places for one number per row.
         tables: int64 [num_matrices, 2], first slot of each hash table, and its last slot from there.
-        num_slots: of all tables, each of at least twice as many slots as its matrix has rows.
+        num_slots: of all tables, each of a power of two, at least twice as many slots as its matrix has rows.
         tiles: of ``ROWS_PER_TILE`` rows.
     """
 
@@ -61,19 +66,39 @@ class RowList:
     num_slots: int
     tiles: TileTable
 
+    @property
+    def is_short(self) -> bool:
+        """Whether every matrix has at most ``SHORT_ROWS`` rows."""
+        return max(self.rows_per_matrix) <= SHORT_ROWS
+
 
 @jit_kernel(do_not_specialize=["num_slots", "num_zeroed"])
 def _clear_kernel(slots, num_slots, zeroed, num_zeroed, EMPTY: tl.constexpr, TILE: tl.constexpr):
     """One program empties ``TILE`` slots, or sets as many words of other memory to 0."""
-    place = tl.program_id(0).to(tl.int64) * TILE + tl.arange(0, TILE)
-    tl.store(slots + place, tl.full([TILE], EMPTY, tl.int32), mask=place < num_slots)
-    tl.store(zeroed + place, tl.zeros([TILE], dtype=tl.int64), mask=place < num_zeroed)
+    start = tl.program_id(0).to(tl.int64) * TILE
+    place = start + tl.arange(0, TILE)
+    empty, zeros = tl.full([TILE], EMPTY, tl.int32), tl.zeros([TILE], dtype=tl.int64)
+    # a mask that may end within 16 bytes would cut wide stores into pieces
+    if start + TILE <= num_slots:
+        tl.store(slots + place, empty)
+    else:
+        tl.store(slots + place, empty, mask=place < num_slots)
+    if start < num_zeroed:
+        tl.store(zeroed + place, zeros, mask=place < num_zeroed)
 
 
 @triton.jit
 def named_row(entry, last):
     """Return the row that entries of a table with ``last + 1`` slots name: there are half as many at most."""
     return entry & (last >> 1).to(tl.int32)
+
+
+@triton.jit
+def _put_at_once(slots, slot, spare, entry, pending):
+    """Do what ``_insert`` does, without a look before: one wait less, more writes."""
+    target = slots + tl.where(pending, slot, spare)
+    before = tl.atomic_cas(target, tl.full(entry.shape, EMPTY, tl.int32), entry, sem="relaxed")
+    return tl.where(before == EMPTY, entry, before)
 
 
 @triton.jit
@@ -96,7 +121,7 @@ def _seek(slots, place, last, spare, entry, pending):
     """
     found = entry
     while tl.max(pending.to(tl.int32), axis=0) > 0:
-        seen = _insert(slots, place, spare, entry, pending)
+        seen = _put_at_once(slots, place, spare, entry, pending)
         settled = pending & (seen - named_row(seen, last) == entry - named_row(entry, last))
         found = tl.where(settled, seen, found)
         pending = pending & ~settled
@@ -108,7 +133,7 @@ def _seek(slots, place, last, spare, entry, pending):
 def _insert_rows(
     rows, row, count, num_words, slots, last, spare, places, extremes, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr,
-    WHOLE: tl.constexpr,
+    WHOLE: tl.constexpr, IS_SHORT: tl.constexpr,
 ):  # fmt: skip
     """Find the slots of rows, and note their smallest and largest finite value.
 
@@ -126,7 +151,11 @@ def _insert_rows(
     tagged = (hashed & _TAG).to(tl.int32)
     entry = tagged - named_row(tagged, last) + existing
     while tl.max(pending.to(tl.int32), axis=0) > 0:
-        place, found = _seek(slots, place, last, spare, entry, pending)
+        if IS_SHORT:
+            place, found = _seek(slots, place, last, spare, entry, pending)
+        else:
+            # rows that are not pending find row 0
+            found = _insert(slots, place, spare, entry, pending)
         found_row = named_row(found, last)
         settled = pending
         # a row that took an empty slot needs no comparison
@@ -146,6 +175,7 @@ def _insert_kernel(
     slots, num_slots, places, extremes, WORD: tl.constexpr, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, FULL: tl.constexpr, SPARE: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
+    IS_SHORT: tl.constexpr,
 ):  # fmt: skip
     """One program finds the slots of ``ROWS`` rows, ``WORDS`` words of each at a time.
 
@@ -168,15 +198,17 @@ def _insert_kernel(
         noted = extremes + 2 * (tl.load(first_numbered + k) * (TILE // ROWS) + local)
         _insert_rows(
             rows, row, count, num_words, slots + table, last, spare, own_places, noted, TYPE,
-            ALIGNED, FULL, WORDS, PARTS, WHOLE,
+            ALIGNED, FULL, WORDS, PARTS, WHOLE, IS_SHORT,
         )  # fmt: skip
 
 
 @cached_on_stream
 def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
     """Return how matrices of at most ``rows_per_matrix`` rows share memory."""
+    is_short = max(rows_per_matrix) <= SHORT_ROWS
+    per_row = _SLOTS_PER_SHORT_ROW if is_short else _SLOTS_PER_ROW
     sizes = torch.tensor(
-        [triton.next_power_of_2(2 * rows) for rows in rows_per_matrix], device="cpu"
+        [triton.next_power_of_2(per_row * rows) for rows in rows_per_matrix], device="cpu"
     )
     ends = sizes.cumsum(0)
     tables = torch.stack([ends - sizes, sizes - 1], 1)
@@ -276,5 +308,5 @@ def find_slots(
         slots if ranges is None else ranges.extremes, WORD=TYPES[words.dtype], TYPE=element,
         ALIGNED=words.aligned, FULL=words.row_words % columns == 0, SPARE=_SPARE, ROWS=ROWS,
         TILE=ROWS_PER_TILE, WORDS=columns, PARTS=min(parts, MAX_PARTS), WHOLE=parts <= MAX_PARTS,
-        num_warps=1,
+        IS_SHORT=rows.is_short, num_warps=1,
     )  # fmt: skip
