@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import struct
+from bisect import bisect_left
 from typing import Final
 
 HEADER: Final = struct.Struct("<IBBxx")
@@ -68,12 +69,24 @@ def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
     return num_refs * nbits > TABLE_NBITS * alphabet
 
 
-def may_be_coded(num_rows: int) -> bool:
-    """True if coding the index of so many rows is tried for some number of distinct ones."""
+def most_coded_symbols(num_rows: int) -> int:
+    """Return the largest alphabet with which coding the index of so many rows is tried; 0 if it never is.
 
-    def is_tried(num_distinct: int) -> bool:
-        nbits = ref_nbits(num_distinct)
-        alphabet = index_alphabet(num_distinct, low_nbits(nbits))
-        return worth_coding(num_rows - num_distinct, nbits, alphabet)
+    Example:
+        >>> most_coded_symbols(64), most_coded_symbols(256)
+        (0, 40)
+    """
+    most = 0
+    for nbits in range(1, num_rows.bit_length() + 1):
+        low = low_nbits(nbits)
 
-    return any(is_tried(num_distinct) for num_distinct in range(1, num_rows + 1))
+        def is_left(num_distinct: int, nbits: int = nbits, low: int = low) -> bool:
+            alphabet = index_alphabet(num_distinct, low)
+            return not worth_coding(num_rows - num_distinct, nbits, alphabet)
+
+        # among those of as many bits, more distinct rows have fewer references and larger tables
+        candidates = range((1 << (nbits - 1)) + 1, (1 << nbits) + 1)
+        num_tried = bisect_left(candidates, True, key=is_left)
+        if num_tried:
+            most = max(most, index_alphabet(candidates[num_tried - 1], low))
+    return most

@@ -239,10 +239,11 @@ def _layout(
 
 
 def _bodies(
-    held: Mapping[str, torch.Tensor], prefix: str, capacities: tuple[int, ...], num_narrow: int
-) -> Bodies:
+    held: Mapping[str, torch.Tensor], prefix: str, capacities: tuple[int, ...], num_narrow: int,
+    most_wide: int,
+) -> Bodies:  # fmt: skip
     names = ("addresses", "rooms", "counts", "alphabets")
-    return Bodies(*(held[prefix + name] for name in names), capacities, num_narrow)
+    return Bodies(*(held[prefix + name] for name in names), capacities, num_narrow, most_wide)
 
 
 def _join_index(
@@ -312,8 +313,11 @@ def decode_rows_list(
     held = _layout(num, matrices.num_rows, num_tiles, num_indices, matrices.nbytes).carve(device)
     plan, symbols, index, ends = held["plan"], held["symbols"], held["index"], held["ends"]
     status = torch.empty(num, dtype=torch.int32, device=device)
-    streams = _bodies(held, "", matrices.symbols[:num], num)
-    indices = _bodies(held, "index_", matrices.symbols[num:], 0) if num_indices else None
+    most_wide = matrices.most_index_symbols
+    streams = _bodies(held, "", matrices.symbols[:num], num, most_wide)
+    indices = None
+    if num_indices:
+        indices = _bodies(held, "index_", matrices.symbols[num:], 0, most_wide)
     with torch.cuda.device_of(buffer):
         open_payloads(
             matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, indices, status

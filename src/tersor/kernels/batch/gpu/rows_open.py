@@ -108,7 +108,7 @@ def _open_index(body, body_nbytes, rows, wanted, SYMBOL_NBITS: tl.constexpr):
 
 @jit_kernel(do_not_specialize=["buffer"])
 def _open_kernel(
-    buffer, offsets, sizes, numels, num_rows, widths, plan, streams, indices, status, TYPE: tl.constexpr, HAS_INDICES: tl.constexpr, SYMBOL_NBITS: tl.constexpr,
+    buffer, offsets, sizes, numels, num_rows, widths, plan, streams, indices, status, TYPE: tl.constexpr, INDEX_SYMBOLS: tl.constexpr, SYMBOL_NBITS: tl.constexpr,
     LANES: tl.constexpr,
 ):  # fmt: skip
     """One program reads the heads of one payload, and says what symbols there are to decode."""
@@ -132,8 +132,7 @@ def _open_kernel(
     is_small = ((low > -_SMALL_CODE) & (low < _SMALL_CODE)) | (TYPE == F64)
     is_narrow = (alphabet <= _NARROW) & (escapes == 0) & is_small
     good = good & ((mode != CODED) | ~is_known | possible)
-    if not HAS_INDICES:
-        is_narrow = is_narrow & (form != CODED_INDEX)
+    is_narrow = is_narrow & ((form != CODED_INDEX) | (index_alphabet <= INDEX_SYMBOLS))
     is_known = is_known & ((mode != CODED) | is_narrow)
     state = tl.where(good, tl.where(is_known, 0, UNKNOWN), MALFORMED)
     tl.store(status + k, state.to(tl.int32))
@@ -151,7 +150,7 @@ def _open_kernel(
         streams, k, body + start + SYMBOLS_HEAD, room - SYMBOLS_HEAD,
         tl.where(is_coded, num_values, 0), alphabet,
     )  # fmt: skip
-    if HAS_INDICES:
+    if INDEX_SYMBOLS > 0:
         _store_stream(
             indices, k, body + (ROWS_HEAD + SYMBOLS_HEAD), body_nbytes - (ROWS_HEAD + SYMBOLS_HEAD),
             tl.where(is_coded & (form == CODED_INDEX), rows, 0), index_alphabet,
@@ -179,15 +178,15 @@ def open_payloads(
         dtype: of the values.
         plan: int64 [num_matrices * PLAN_COLUMNS]; written.
         streams: the symbols of the distinct rows of each payload; written.
-        indices: the symbols of each coded index; written. None if no index is coded as this package codes
-            them: payloads that have one nevertheless are not decoded here.
+        indices: the symbols of each coded index; written. None if this package codes no index of such
+            matrices. Payloads that have one nevertheless, or a larger alphabet, are not decoded here.
         status: int32, 0, ``MALFORMED`` or ``UNKNOWN``; written.
     """
     bodies = _tensors(streams)
     _open_kernel[(len(matrices),)](
         buffer, offsets, sizes, matrices.numels, matrices.rows.tiles.counts, matrices.widths, plan,
         bodies, bodies if indices is None else _tensors(indices), status, TYPE=TYPES[dtype],
-        HAS_INDICES=indices is not None, SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
+        INDEX_SYMBOLS=0 if indices is None else indices.most_wide, SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
     )  # fmt: skip
 
 

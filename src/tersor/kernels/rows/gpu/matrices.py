@@ -69,6 +69,7 @@ class MatrixList:
         codes_nbytes: size of the first part of that memory.
         nbytes: size of all of it.
         symbols: the most symbols of each part of that memory, which is also a stream of symbols.
+        most_index_symbols: in the alphabet of a coded index; 0 if none may be coded.
         groups: by width, without empty matrices.
     """
 
@@ -80,6 +81,7 @@ class MatrixList:
     codes_nbytes: int
     nbytes: int
     symbols: tuple[int, ...]
+    most_index_symbols: int
     groups: tuple[WidthGroup, ...]
 
     def __len__(self) -> int:
@@ -129,8 +131,8 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
         table = to_device_async(members, torch.int64, device)
         tiles = member_tiles(chosen, ROWS, device)
         groups.append(WidthGroup(width, chosen, table, len(members), tiles))
-    may_be_coded = any(map(layout.may_be_coded, set(rows_per_matrix)))
-    indices = rows_per_matrix if may_be_coded else ()
+    most_symbols = max(map(layout.most_coded_symbols, set(rows_per_matrix)))
+    indices = rows_per_matrix if most_symbols else ()
     starts = _starts([*numels, *(2 * num_rows for num_rows in indices)], 16)
     return MatrixList(
         to_device_async(numels, torch.int64, device),
@@ -141,6 +143,7 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
         starts[len(shapes)],
         starts[-1],
         (*numels, *indices),
+        most_symbols,
         tuple(groups),
     )
 

@@ -20,6 +20,7 @@ from tersor.division import ceil_div
 from tersor.kernels.entropy.rans import layout
 from tersor.kernels.entropy.rans.gpu.block import LANES, PAIRS_PER_COPY, encode_block, place_block
 from tersor.kernels.entropy.rans.gpu.table import bits_of_alphabet, encoding_tables
+from tersor.kernels.entropy.symbols.alphabet import WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, stream_counts, table_start
 from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
@@ -50,6 +51,8 @@ class Streams:
             known. An int16 whose symbol is beyond the alphabet stands for the last symbol.
         num_narrow: how many streams are of bytes.
         narrow_nbytes: where the last of them ends in the memory.
+        most_wide: symbols of the largest alphabet of the other streams, at most; their rotations are 0 if
+            it is not that of all int16.
     """
 
     symbols: torch.Tensor
@@ -60,6 +63,7 @@ class Streams:
     rotations: torch.Tensor
     num_narrow: int
     narrow_nbytes: int
+    most_wide: int = WIDE
 
     @property
     def num_wide(self) -> int:
@@ -249,7 +253,7 @@ def encode_streams(streams: Streams, counts: torch.Tensor) -> EncodedStreams:
     encoded = EncodedStreams(**held, blocks=blocks)
     encoding_tables(
         counts, streams.alphabets, streams.rotations, num_narrow, encoded.frequencies, entries,
-        encoded.used,
+        encoded.used, streams.counts, streams.most_wide,
     )  # fmt: skip
     _encode_kernel[(blocks.num_programs,)](
         symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,
