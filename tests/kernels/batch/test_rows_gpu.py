@@ -180,6 +180,13 @@ def test_long_lists_have_the_payloads_of_short_ones(monkeypatch):
     assert_same_as_codec(xs, [Bound.absolute(0.1)] * 4)
 
 
+def test_a_short_matrix_leaves_the_marks_and_references_of_longer_ones_alone():
+    # the references of the first, which are packed, lie behind the marks of the last
+    xs = [repeated(4096, 3500, 4), repeated(40, 5, 2), repeated(33, 9, 1)]
+    payloads = assert_same_as_codec(xs, [Bound.absolute(0.1)] * 3)
+    assert int(payloads[0][FORM]) == 0
+
+
 def test_matrices_may_start_anywhere():
     for dtype in (torch.float32, torch.float16):
         x = repeated(60, 9, 16).round().clamp(-2, 2).to(dtype)

@@ -9,22 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
-import triton
 import triton.language as tl
 
 from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, PlannedRows, plan_payloads
+from tersor.kernels.batch.gpu.rows_tiles import keep_codes, quantize_distinct
 from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, count_symbols, encode_streams
 from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import find_grid, grid_dtype, store_grid
-from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
     SHORT_PARTS,
@@ -46,9 +44,6 @@ from tersor.kernels.rows.dedup.gpu.slots import (
     num_list_slots,
 )
 from tersor.kernels.rows.gpu.index import (
-    ABOVE,
-    BELOW,
-    BIAS,
     MARK_WORDS,
     Decisions,
     SplitIndex,
@@ -67,95 +62,6 @@ from tersor.kernels.runtime.gpu.tiles import (
 )
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
-
-_TILE_VALUES: Final = 2048
-_FAR = tl.constexpr((1 << 31) - 1)
-"""In place of the code of a value that has none: no alphabet reaches so far."""
-
-
-@triton.jit
-def _tile_places(tile, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the rows and columns of a tile of a matrix of ``count`` rows, and which columns exist.
-
-    Beyond the end stands the last row again: a mask would cut wide loads and stores into pieces.
-    """
-    num_columns = (width + COLUMNS - 1) // COLUMNS
-    row = tile // num_columns * ROWS + tl.arange(0, ROWS)
-    column = tile % num_columns * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.minimum(row, count - 1)
-    return row, column, (column < width)[None, :] & (row >= 0)[:, None]
-
-
-@triton.jit
-def _num_tiles(count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    return (count + ROWS - 1) // ROWS * ((width + COLUMNS - 1) // COLUMNS)
-
-
-@jit_kernel()
-def _quantize_kernel(
-    members, starts, numels, first_rows, first, counts, width, grids, code_starts, codes, extents,
-    TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Program (m, p) quantizes every p-th tile of the distinct rows of one matrix.
-
-    Codes are stored modulo 256. ``WHOLE`` says that the columns divide the width. Where there is no
-    grid, every finite value has the code 0.
-    """
-    k = tl.load(members + tl.program_id(0))
-    count, address, numel = tl.load(counts + k), tl.load(starts + k), tl.load(numels + k)
-    step, inverse = tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1)
-    bound = tl.load(grids + 3 * k + 2)
-    first += tl.load(first_rows + k)
-    codes += tl.load(code_starts + k)
-    smallest = tl.full([ROWS, COLUMNS], _FAR, tl.int32)
-    largest = tl.full([ROWS, COLUMNS], -_FAR, tl.int32)
-    num_tiles = _num_tiles(count, width, ROWS, COLUMNS)
-    for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
-        number, column, known = _tile_places(tile, count, width, ROWS, COLUMNS)
-        position = tl.load(first + number)[:, None] * width + column[None, :]
-        places = codes + (number[:, None] * width + column[None, :])
-        if not WHOLE:
-            position = tl.where(known, position, numel)
-        values = load_values(address, position, numel, 0.0, TYPE, ALIGNED, WHOLE)
-        found, holds = quantize_values(values, step, inverse, bound, TYPE)
-        holds = tl.where(step > 0, holds, tl.abs(values) < float("inf"))
-        lower, upper = tl.where(holds, found, -_FAR), tl.where(holds, found, _FAR)
-        octets = (found & 255).to(tl.uint8)
-        if WHOLE:
-            smallest, largest = tl.minimum(smallest, lower), tl.maximum(largest, upper)
-            tl.store(tl.multiple_of(places, (1, 4)) if ALIGNED else places, octets)
-        else:
-            smallest = tl.where(known, tl.minimum(smallest, lower), smallest)
-            largest = tl.where(known, tl.maximum(largest, upper), largest)
-            tl.store(places, octets, mask=known)
-    low = tl.min(tl.min(smallest, axis=1), axis=0)
-    high = tl.max(tl.max(largest, axis=1), axis=0)
-    if low <= high:
-        tl.atomic_max(extents + 2 * k + BELOW, -low.to(tl.int64) + BIAS, sem="relaxed")
-        tl.atomic_max(extents + 2 * k + ABOVE, high.to(tl.int64) + BIAS, sem="relaxed")
-
-
-@jit_kernel()
-def _keep_kernel(
-    members, unique, first_rows, first, code_starts, row_words, codes, kept, WORD: tl.constexpr,
-    ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Program (m, p) copies every p-th tile of the code rows of one matrix that are kept."""
-    k = tl.load(members + tl.program_id(0))
-    count, start = tl.load(unique + k), tl.load(code_starts + k)
-    first += tl.load(first_rows + k)
-    source = (codes + start).to(tl.pointer_type(WORD))
-    target = (kept + start).to(tl.pointer_type(WORD))
-    num_tiles = _num_tiles(count, row_words, ROWS, COLUMNS)
-    for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
-        number, column, known = _tile_places(tile, count, row_words, ROWS, COLUMNS)
-        row = tl.load(first + number)
-        sources = source + (row[:, None] * row_words + column[None, :])
-        targets = target + (number[:, None] * row_words + column[None, :])
-        if ALIGNED:
-            sources, targets = tl.multiple_of(sources, (1, 16)), tl.multiple_of(targets, (1, 16))
-        tl.store(targets, tl.load(sources, mask=known, other=0), mask=known)
 
 
 @jit_kernel()
@@ -383,52 +289,27 @@ def _number_by_value(
     number_slots(rows, counts, numbers)
 
 
-def _quantize(task: _Task, by_value: RowNumbers, by_code: RowNumbers, codes: torch.Tensor) -> None:
-    """Quantize the distinct rows and find those with equal codes."""
-    matrices = task.matrices
-    rows = matrices.rows
-    element, aligned = TYPES[task.xs[0].dtype], are_aligned(task.xs)
-    for group in matrices.groups:
-        num_rows, columns = group.tile(_TILE_VALUES, group.width)
-        whole = group.width % columns == 0
-        _quantize_kernel[group.grid(num_rows, columns, group.width)](
-            group.members, task.starts, matrices.numels, rows.first_rows, by_value.first,
-            by_value.counts, group.width, task.coding.grids, matrices.starts, codes, task.extents,
-            TYPE=element, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
-            COLUMNS=columns, num_warps=4,
-        )  # fmt: skip
-        words = Words.of(group.width, [codes.data_ptr()])
-        find_slots(
-            rows, group.tiles, words, matrices.starts, codes.data_ptr(), by_value.counts,
-            by_code.slots, by_code.places,
-        )  # fmt: skip
-
-
-def _keep(task: _Task, first: torch.Tensor, codes: torch.Tensor) -> None:
-    """Copy the codes of the rows that are kept, back to back from each matrix's start on."""
-    matrices, symbols = task.matrices, task.coding.symbols
-    for group in matrices.groups:
-        words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
-        num_rows, columns = group.tile(_TILE_VALUES, words.row_words)
-        _keep_kernel[group.grid(num_rows, columns, words.row_words)](
-            group.members, task.coding.unique, matrices.rows.first_rows, first,
-            matrices.starts, words.row_words, codes, symbols, WORD=TYPES[words.dtype],
-            ALIGNED=words.aligned, ROWS=num_rows, COLUMNS=columns, num_warps=4,
-        )  # fmt: skip
-
-
 def _find_symbols(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> _Task:
     """Number, quantize and split the rows; what that takes is free again for what comes after."""
     task, rows = _Task.of(xs)
     limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
-    by_value, by_code = rows.by_value(), rows.by_code()
+    matrices, by_value, by_code = task.matrices, rows.by_value(), rows.by_code()
     _number_by_value(task, by_value, rows.extremes, bound_table(limits, xs[0].device))
-    _quantize(task, by_value, by_code, rows.codes)
+    for group in matrices.groups:
+        quantize_distinct(
+            matrices, group, xs, task.starts, by_value.first, by_value.counts, task.coding.grids,
+            rows.codes, task.extents,
+        )  # fmt: skip
+        words = Words.of(group.width, [rows.codes.data_ptr()])
+        find_slots(
+            matrices.rows, group.tiles, words, matrices.starts, rows.codes.data_ptr(),
+            by_value.counts, by_code.slots, by_code.places,
+        )  # fmt: skip
     split_index(
-        task.matrices, by_value, by_code, task.extents, task.coding.grids, task.decisions,
+        matrices, by_value, by_code, task.extents, task.coding.grids, task.decisions,
         task.index, task.coding.symbols,
     )  # fmt: skip
-    _keep(task, by_code.first, rows.codes)
+    keep_codes(matrices, task.decisions.unique, by_code.first, rows.codes, task.coding.symbols)
     return task
 
 

@@ -243,7 +243,8 @@ def _bodies(
     most_wide: int,
 ) -> Bodies:  # fmt: skip
     names = ("addresses", "rooms", "counts", "alphabets")
-    return Bodies(*(held[prefix + name] for name in names), capacities, num_narrow, most_wide)
+    addresses, rooms, counts, alphabets = (held[prefix + name] for name in names)
+    return Bodies(addresses, rooms, counts, alphabets, capacities, num_narrow, most_wide)
 
 
 def _join_index(

@@ -176,7 +176,7 @@ def _split_tile(
         tables: their hash tables.
         by_value: slots and places.
         by_code: slots and places of the distinct rows.
-        marks: where those of these rows go.
+        marks: where those of the matrix go.
         symbols: where those of the matrix go.
         refs: where those of all matrices go.
         TILE: how many rows.
@@ -190,7 +190,10 @@ def _split_tile(
         number, is_kept = look_up(again_slots, tables, again_places, first_row + number, k, inside)
         is_new = is_new & is_kept
     bits = tl.reshape(is_new.to(tl.int32), [TILE // 32, 32]) << tl.arange(0, 32)[None, :]
-    tl.store(marks + tl.arange(0, TILE // 32), tl.sum(bits, axis=1))
+    # a tile may be larger than the matrix, and the words behind its marks belong to the next one
+    word = tl.min(row, axis=0) // 32 + tl.arange(0, TILE // 32)
+    num_words = fields_nbytes(tl.load(counts + k), 1) // 4
+    tl.store(marks + word, tl.sum(bits, axis=1), mask=word < num_words)
     if HAS_SYMBOLS:
         low = low_nbits(ref_nbits(num_distinct))
         tl.store(symbols + row, tl.where(is_new, 0, 1 + (number >> low)).to(tl.int16), mask=inside)
@@ -223,7 +226,8 @@ def _split_kernel(
         symbols = index_symbols(memory, starts, num_matrices, k, HAS_SYMBOLS)
         _split_tile(
             k, row, before.to(tl.int32), num_distinct.to(tl.int32), is_merged, counts, first_rows,
-            tables, by_value, by_code, marks + tile * (TILE // 32), symbols, refs, TILE, HAS_SYMBOLS,
+            tables, by_value, by_code, marks + begin * (TILE // 32), symbols, refs, TILE,
+            HAS_SYMBOLS,
         )  # fmt: skip
 
 
@@ -252,7 +256,7 @@ def _index_kernel(
             row = start + tl.arange(0, TILE)
             before += _split_tile(
                 k, row, before, num_distinct, is_merged, counts, first_rows, tables, by_value,
-                by_code, marks + start // 32, symbols, refs, TILE, HAS_SYMBOLS,
+                by_code, marks, symbols, refs, TILE, HAS_SYMBOLS,
             )  # fmt: skip
 
 

@@ -20,8 +20,6 @@ MAX_WORDS: Final = 16
 """Words of each row that are handled at once: few, so that many programs run side by side."""
 MAX_PARTS: Final = 8
 """As many times so many words are loaded without waiting for each other."""
-_HELD = tl.constexpr(4)
-"""Parts of a row that a program holds until it compares the row with another, at most: 64 registers of a thread."""
 # not tl.void, which Triton 3.7 cannot pass from function to function
 NO_VALUES = tl.constexpr(tl.int1)
 """In place of the type of values: words whose range nobody asks for."""
@@ -126,20 +124,17 @@ def hash_rows(
     rows, row, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr,
     WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Return the first parts of rows, their hashes, and their smallest and largest finite value."""
+    """Return the first words and the hashes of rows, and their smallest and largest finite value."""
     column = tl.arange(0, WORDS)
-    words = _load_words(rows, row, column, num_words, TYPE, ALIGNED, FULL)
-    own = (words,)
-    mixed = _mixed(words, column)
+    own = _load_words(rows, row, column, num_words, TYPE, ALIGNED, FULL)
+    mixed = _mixed(own, column)
     low = tl.full(mixed.shape, float("inf"), tl.float32)
     high = tl.full(mixed.shape, float("-inf"), tl.float32)
-    low, high = _widen_words(low, high, words, TYPE)
+    low, high = _widen_words(low, high, own, TYPE)
     for part in tl.static_range(1, PARTS):
         words = _load_words(rows, row, part * WORDS + column, num_words, TYPE, ALIGNED, FULL)
         mixed += _mixed(words, part * WORDS + column)
         low, high = _widen_words(low, high, words, TYPE)
-        if part < _HELD:
-            own = own + (words,)  # noqa: RUF005 - Triton knows no other way
     if not WHOLE:
         for start in range(PARTS * WORDS, num_words, WORDS):
             words = _load_words(rows, row, start + column, num_words, TYPE, ALIGNED, FULL)
@@ -156,14 +151,11 @@ def are_equal(
     rows, row, own, found, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Say which rows ``row``, whose first parts are ``own``, are equal to the rows ``found``."""
+    """Say which rows ``row``, whose first words are ``own``, are equal to the rows ``found``."""
     column = tl.arange(0, WORDS)
-    bits = own[0] ^ _load_words(rows, found, column, num_words, TYPE, ALIGNED, FULL)
+    bits = own ^ _load_words(rows, found, column, num_words, TYPE, ALIGNED, FULL)
     for part in tl.static_range(1, PARTS):
-        if part < _HELD:
-            ours = own[part]
-        else:
-            ours = _load_words(rows, row, part * WORDS + column, num_words, TYPE, ALIGNED, FULL)
+        ours = _load_words(rows, row, part * WORDS + column, num_words, TYPE, ALIGNED, FULL)
         bits |= ours ^ _load_words(
             rows, found, part * WORDS + column, num_words, TYPE, ALIGNED, FULL
         )

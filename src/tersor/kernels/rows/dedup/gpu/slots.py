@@ -1,10 +1,10 @@
 """Hash tables of row numbers in Triton: one pass over the rows finds the slot of each.
 
-A slot names the smallest row seen so far of those that are equal to it, and has a tag: bits of their
-hash above those of a row number. A row goes to the slot that its hash names, and on to the next until one is
-empty or names an equal row. Rows are compared, never hashes, so that a collision costs time but
-nothing else; the tag spares a look at rows that differ. The launches take lists of matrices, whose numbers of rows
-lie on the device; there is one per width.
+A slot names the smallest row seen so far of those that are equal to it. A row goes to the slot that its
+hash names, or on to the next until one is empty or names an equal row; rows are compared, never
+hashes, so a collision costs time but nothing else. In short lists, where a program mostly waits, a slot also has a
+tag, bits of the hash above those of a row number, that spares a look at rows that differ. The launches take lists of
+matrices, whose numbers of rows lie on the device; there is one per width.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _insert_rows(
 
     Beyond the end the last row is loaded again: masks would take more instructions than all the rest.
     """
-    existing = tl.minimum(row, count - 1).to(tl.int32)
+    existing = tl.minimum(row, count - 1)
     own, hashed, low, high = hash_rows(
         rows, existing, num_words, TYPE, ALIGNED, FULL, WORDS, PARTS, WHOLE
     )
@@ -148,22 +148,22 @@ def _insert_rows(
         tl.store(extremes + 1, high)
     pending = row < count
     place = hashed.to(tl.int64) & last
-    tagged = (hashed & _TAG).to(tl.int32)
-    entry = tagged - named_row(tagged, last) + existing
+    entry = row
+    if IS_SHORT:
+        tagged = (hashed & _TAG).to(tl.int32)
+        entry = tagged - named_row(tagged, last) + existing.to(tl.int32)
     while tl.max(pending.to(tl.int32), axis=0) > 0:
         if IS_SHORT:
             place, found = _seek(slots, place, last, spare, entry, pending)
+            found = named_row(found, last)
         else:
             # rows that are not pending find row 0
             found = _insert(slots, place, spare, entry, pending)
-        found_row = named_row(found, last)
-        settled = pending
-        # a row that took an empty slot needs no comparison
-        if tl.max((found_row != existing).to(tl.int32), axis=0) > 0:
-            settled = pending & are_equal(
-                rows, existing, own, found_row, num_words, TYPE, ALIGNED, FULL, WORDS, PARTS, WHOLE
-            )
-        tl.atomic_min(slots + place, entry, mask=settled & (row < found_row), sem="relaxed")
+        equal = are_equal(
+            rows, existing, own, found, num_words, TYPE, ALIGNED, FULL, WORDS, PARTS, WHOLE
+        )
+        settled = pending & equal
+        tl.atomic_min(slots + place, entry, mask=settled & (row < found), sem="relaxed")
         tl.store(places + row, place.to(tl.int32), mask=settled)
         pending = pending & ~settled
         place = (place + 1) & last
