@@ -63,7 +63,7 @@ def encode_batch(
         tensors: on one device, of up to 2**30 values each.
         codecs: one per tensor.
         expected_ratio: original over encoded bytes. On a GPU, ``buffer`` then has room for no more, where
-            ``flat``, ``delta`` or ``ans`` with one set of options encodes tensors of one dtype; otherwise, and for
+            ``flat``, ``delta``, ``ans`` or ``rows`` with rANS and one set of options encodes tensors of one dtype; otherwise, and for
             tensors of at most 8192 values with ``flat``, it has room for whatever the tensors hold, as in calls on up to 32 MiB that are
             replayed (``set_graph_replay``). Should payloads not fit, ``Batch.completed`` writes all
             of them again to memory that holds them. It waits to find out, as does decoding; until

@@ -25,6 +25,8 @@ pytest.importorskip("triton")
 from tersor.kernels.batch.gpu import rows_plan
 from tersor.kernels.batch.gpu.rows import encode_rows_list
 from tersor.kernels.batch.gpu.rows_decode import decode_rows_list
+from tersor.kernels.rows import compose as rows_compose
+from tersor.kernels.rows.dedup.gpu import slots
 
 pytestmark = MARKS
 
@@ -69,7 +71,8 @@ def starts_of(sizes: Sequence[int]) -> list[int]:
 
 def encoded(xs: Sequence[Tensor], bounds: Sequence[Bound]) -> tuple[list[Tensor], list[int]]:
     """Encode on the device; return the payloads on the CPU, and states."""
-    sizes, buffer, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
+    sizes, unwritten, status, _ = encode_rows_list([x.to(DEVICE) for x in xs], bounds)
+    buffer = unwritten.written(unwritten.capacity)
     found = zip(starts_of(sizes.tolist()), sizes.tolist(), strict=True)
     return [buffer[start : start + size].cpu() for start, size in found], status.tolist()
 
@@ -171,6 +174,19 @@ def test_matrices_of_many_tiles_are_coded_like_small_ones():
     assert_same_as_codec(xs, [Bound.absolute(0.1)] * 2)
 
 
+def test_long_lists_have_the_payloads_of_short_ones(monkeypatch):
+    monkeypatch.setattr(slots, "SHORT_ROWS", 0)
+    xs = [merging(1100, 2), repeated(1300, 700, 4), skewed(1200, 6), torch.ones(3, 4)]
+    assert_same_as_codec(xs, [Bound.absolute(0.1)] * 4)
+
+
+def test_a_short_matrix_leaves_the_marks_and_references_of_longer_ones_alone():
+    # the references of the first, which are packed, lie behind the marks of the last
+    xs = [repeated(4096, 3500, 4), repeated(40, 5, 2), repeated(33, 9, 1)]
+    payloads = assert_same_as_codec(xs, [Bound.absolute(0.1)] * 3)
+    assert int(payloads[0][FORM]) == 0
+
+
 def test_matrices_may_start_anywhere():
     for dtype in (torch.float32, torch.float16):
         x = repeated(60, 9, 16).round().clamp(-2, 2).to(dtype)
@@ -230,6 +246,26 @@ def test_payloads_that_only_the_codec_can_decode_are_marked():
     last = by_codec([ordinary], [Bound.relative(0.02)])[0]
     _, status = decoded([*payloads, last], [*(x.shape for x in xs), ordinary.shape], torch.float32)
     assert status == [2, 2, 2, 2, 0]
+
+
+def test_indices_that_are_coded_but_not_by_this_package_are_left_to_the_codec(monkeypatch):
+    """Of 64 rows none is, and of 256 none with more than 40 symbols."""
+    xs = [repeated(64, 20, 16), repeated(256, 60, 16), repeated(256, 20, 16)]
+    bound = Bound.absolute(0.1)
+    with monkeypatch.context() as patch, use_backend("reference"):
+        patch.setattr(rows_compose, "worth_coding", lambda *numbers: True)
+        patch.setattr(rows_compose, "fields_nbytes", lambda count, width: 10**6 * width)
+        payloads = [codec(bound).pack_chunk(x) for x in xs]
+    assert [int(payload[FORM]) for payload in payloads] == [1, 1, 1]
+    _, status = decoded(payloads[1:], [x.shape for x in xs[1:]], torch.float32)
+    assert status == [2, 0]
+    _, status = decoded(payloads[:1], [xs[0].shape], torch.float32)
+    assert status == [2]
+    with use_backend("gpu"):
+        outs = [torch.zeros_like(x, device=DEVICE) for x in xs]
+        decode_list(codec(bound), [payload.to(DEVICE) for payload in payloads], outs)
+    for x, payload, out in zip(xs, payloads, outs, strict=True):
+        assert_bits_equal(read_by_codec(payload, x), out.cpu())
 
 
 def test_the_codec_gives_the_same_bytes_and_values_on_the_device():

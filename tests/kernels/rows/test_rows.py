@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tersor.errors import CorruptDataError
+from tersor.kernels.rows import layout
 from tersor.kernels.rows.compose import decode_rows, encode_rows
 from tersor.kernels.runtime.op import use_backend
 from tersor.types import Bound
@@ -32,6 +33,18 @@ def test_rows_come_back_within_the_bound(coder, dtype):
         x = lookups(num_rows, num_distinct, width, dtype)
         out, _ = restored(x, 0.01, coder)
         assert_within_bound(x, out, 0.01)
+
+
+def test_the_largest_alphabet_of_a_coded_index_is_known_from_the_number_of_rows():
+    def tried(num_rows: int, num_distinct: int) -> int:
+        nbits = layout.ref_nbits(num_distinct)
+        alphabet = layout.index_alphabet(num_distinct, layout.low_nbits(nbits))
+        is_tried = layout.worth_coding(num_rows - num_distinct, nbits, alphabet)
+        return alphabet if is_tried else 0
+
+    for num_rows in (*range(200), 2048, 4097, 30000):
+        expected = max((tried(num_rows, k) for k in range(1, num_rows + 1)), default=0)
+        assert layout.most_coded_symbols(num_rows) == expected
 
 
 @pytest.mark.parametrize("coder", ["huffman", "ans"])

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import math
 import struct
+from bisect import bisect_left
 from typing import Final
 
 HEADER: Final = struct.Struct("<IBBxx")
@@ -66,3 +67,26 @@ def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
     1 % on looked-up embeddings and cost a fifth of the encoding time.
     """
     return num_refs * nbits > TABLE_NBITS * alphabet
+
+
+def most_coded_symbols(num_rows: int) -> int:
+    """Return the largest alphabet with which coding the index of so many rows is tried; 0 if it never is.
+
+    Example:
+        >>> most_coded_symbols(64), most_coded_symbols(256)
+        (0, 40)
+    """
+    most = 0
+    for nbits in range(1, num_rows.bit_length() + 1):
+        low = low_nbits(nbits)
+
+        def is_left(num_distinct: int, nbits: int = nbits, low: int = low) -> bool:
+            alphabet = index_alphabet(num_distinct, low)
+            return not worth_coding(num_rows - num_distinct, nbits, alphabet)
+
+        # among those of as many bits, more distinct rows have fewer references and larger tables
+        candidates = range((1 << (nbits - 1)) + 1, (1 << nbits) + 1)
+        num_tried = bisect_left(candidates, True, key=is_left)
+        if num_tried:
+            most = max(most, index_alphabet(candidates[num_tried - 1], low))
+    return most

@@ -30,7 +30,7 @@ def fork_join(device: torch.device) -> Iterator[AbstractContextManager[Any]]:
 
     All of them come after what the current stream had to do before the block, and before what it has
     to do after it; a CUDA graph gets two branches. Memory that the yielded context uses must be
-    allocated before the block and held to its end. Kernels on the CPU run one after the other, and so
+    allocated before the block and held to its end, unless nothing else uses it. Kernels on the CPU run one after the other, and so
     do those of a stream whose side is in the graph that another one captures.
     """
     if device.type != "cuda":

@@ -9,46 +9,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import torch
-import triton
 import triton.language as tl
 
+from tersor.kernels.batch.encoded_list import Unwritten
 from tersor.kernels.batch.gpu.fused_list import FusedList
-from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, place_payloads, plan_payloads
-from tersor.kernels.entropy.rans.gpu.encode_streams import (
-    Streams,
-    count_symbols,
-    encode_streams,
-    place_streams,
-)
+from tersor.kernels.batch.gpu.rows_plan import PLAN_COLUMNS, PlannedRows, plan_payloads
+from tersor.kernels.batch.gpu.rows_tiles import keep_codes, quantize_distinct
+from tersor.kernels.entropy.rans.gpu.encode_streams import Streams, count_symbols, encode_streams
 from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 from tersor.kernels.payload.layout import exact_nbytes
 from tersor.kernels.quantize.gpu.finite_range import TILE as RANGE_TILE
 from tersor.kernels.quantize.gpu.finite_range import fold_ranges, key_dtype
 from tersor.kernels.quantize.gpu.grids import find_grid, grid_dtype, store_grid
-from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.rows.dedup.gpu.numbers import (
     SCAN_STEP,
-    Ranges,
+    SHORT_PARTS,
     RowNumbers,
-    clear,
     count_slots,
+    fold_matrix,
+    number_matrix,
+    number_slots,
+    short_options,
+)
+from tersor.kernels.rows.dedup.gpu.row_words import NO_VALUES, Words
+from tersor.kernels.rows.dedup.gpu.slots import (
+    ROWS,
+    ROWS_PER_TILE,
+    Ranges,
+    clear,
     find_slots,
     num_extremes,
     num_list_slots,
-    number_slots,
 )
-from tersor.kernels.rows.dedup.gpu.row_words import Words
 from tersor.kernels.rows.gpu.index import (
-    ABOVE,
-    BELOW,
-    BIAS,
     MARK_WORDS,
     Decisions,
     SplitIndex,
-    decide,
     split_index,
 )
 from tersor.kernels.rows.gpu.matrices import MatrixList, matrix_list, shapes_of
@@ -65,95 +63,6 @@ from tersor.kernels.runtime.gpu.tiles import (
 from tersor.kernels.runtime.workspace import Layout
 from tersor.types import Bound
 
-_TILE_VALUES: Final = 2048
-_FAR = tl.constexpr((1 << 31) - 1)
-"""In place of the code of a value that has none: no alphabet reaches so far."""
-
-
-@triton.jit
-def _tile_places(tile, count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Return the rows and columns of a tile of a matrix of ``count`` rows, and which columns exist.
-
-    Beyond the end stands the last row again: a mask would cut wide loads and stores into pieces.
-    """
-    num_columns = (width + COLUMNS - 1) // COLUMNS
-    row = tile // num_columns * ROWS + tl.arange(0, ROWS)
-    column = tile % num_columns * COLUMNS + tl.arange(0, COLUMNS)
-    row = tl.minimum(row, count - 1)
-    return row, column, (column < width)[None, :] & (row >= 0)[:, None]
-
-
-@triton.jit
-def _num_tiles(count, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    return (count + ROWS - 1) // ROWS * ((width + COLUMNS - 1) // COLUMNS)
-
-
-@jit_kernel()
-def _quantize_kernel(
-    members, starts, numels, first_rows, first, counts, width, grids, code_starts, codes, extents,
-    TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Program (m, p) quantizes every p-th tile of the distinct rows of one matrix.
-
-    Codes are stored modulo 256. ``WHOLE`` says that the columns divide the width. Where there is no
-    grid, every finite value has the code 0.
-    """
-    k = tl.load(members + tl.program_id(0))
-    count, address, numel = tl.load(counts + k), tl.load(starts + k), tl.load(numels + k)
-    step, inverse = tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1)
-    bound = tl.load(grids + 3 * k + 2)
-    first += tl.load(first_rows + k)
-    codes += tl.load(code_starts + k)
-    smallest = tl.full([ROWS, COLUMNS], _FAR, tl.int32)
-    largest = tl.full([ROWS, COLUMNS], -_FAR, tl.int32)
-    num_tiles = _num_tiles(count, width, ROWS, COLUMNS)
-    for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
-        number, column, known = _tile_places(tile, count, width, ROWS, COLUMNS)
-        position = tl.load(first + number)[:, None] * width + column[None, :]
-        places = codes + (number[:, None] * width + column[None, :])
-        if not WHOLE:
-            position = tl.where(known, position, numel)
-        values = load_values(address, position, numel, 0.0, TYPE, ALIGNED, WHOLE)
-        found, holds = quantize_values(values, step, inverse, bound, TYPE)
-        holds = tl.where(step > 0, holds, tl.abs(values) < float("inf"))
-        lower, upper = tl.where(holds, found, -_FAR), tl.where(holds, found, _FAR)
-        octets = (found & 255).to(tl.uint8)
-        if WHOLE:
-            smallest, largest = tl.minimum(smallest, lower), tl.maximum(largest, upper)
-            tl.store(tl.multiple_of(places, (1, 4)) if ALIGNED else places, octets)
-        else:
-            smallest = tl.where(known, tl.minimum(smallest, lower), smallest)
-            largest = tl.where(known, tl.maximum(largest, upper), largest)
-            tl.store(places, octets, mask=known)
-    low = tl.min(tl.min(smallest, axis=1), axis=0)
-    high = tl.max(tl.max(largest, axis=1), axis=0)
-    if low <= high:
-        tl.atomic_max(extents + 2 * k + BELOW, -low.to(tl.int64) + BIAS, sem="relaxed")
-        tl.atomic_max(extents + 2 * k + ABOVE, high.to(tl.int64) + BIAS, sem="relaxed")
-
-
-@jit_kernel()
-def _keep_kernel(
-    members, unique, first_rows, first, code_starts, row_words, codes, kept, WORD: tl.constexpr,
-    ALIGNED: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
-):  # fmt: skip
-    """Program (m, p) copies every p-th tile of the code rows of one matrix that are kept."""
-    k = tl.load(members + tl.program_id(0))
-    count, start = tl.load(unique + k), tl.load(code_starts + k)
-    first += tl.load(first_rows + k)
-    source = (codes + start).to(tl.pointer_type(WORD))
-    target = (kept + start).to(tl.pointer_type(WORD))
-    num_tiles = _num_tiles(count, row_words, ROWS, COLUMNS)
-    for tile in range(tl.program_id(1), num_tiles, tl.num_programs(1)):
-        number, column, known = _tile_places(tile, count, row_words, ROWS, COLUMNS)
-        row = tl.load(first + number)
-        sources = source + (row[:, None] * row_words + column[None, :])
-        targets = target + (number[:, None] * row_words + column[None, :])
-        if ALIGNED:
-            sources, targets = tl.multiple_of(sources, (1, 16)), tl.multiple_of(targets, (1, 16))
-        tl.store(targets, tl.load(sources, mask=known, other=0), mask=known)
-
 
 @jit_kernel()
 def _grid_kernel(
@@ -166,15 +75,32 @@ def _grid_kernel(
     store_grid(grids, k, find_grid(keys, bounds, k, exists, TYPE), exists)
 
 
+@jit_kernel()
+def _number_kernel(
+    counts, first_tiles, first_rows, tables, slots, places, first, num_distinct, extremes, keys,
+    bounds, grids, TYPE: tl.constexpr, NOTED: tl.constexpr, ROWS: tl.constexpr,
+    ROWS_PER_TILE: tl.constexpr, PARTS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program numbers the rows of one matrix of a short list, and computes its grid.
+
+    ``NOTED`` is the type of the values whose extremes are to be folded into the range before.
+    """
+    k = tl.program_id(0)
+    number_matrix(k, counts, first_rows, tables, slots, places, first, num_distinct, TILE)
+    if NOTED != NO_VALUES:
+        fold_matrix(k, counts, first_tiles, extremes, keys, TYPE, ROWS, ROWS_PER_TILE, PARTS)
+    exists = k >= 0
+    store_grid(grids, k, find_grid(keys, bounds, k, exists, TYPE), exists)
+
+
 @dataclass(frozen=True, slots=True)
-class _Workspace:
-    """All memory of a call besides the payloads.
+class _Rows:
+    """Memory that is given back once the rows are numbered.
 
     Attributes:
-        zeroed: int64, what must be 0 at first: ``extents``, ``keys`` and ``counts``.
         slots: int32, of both hash tables.
-        extremes: float32; see ``dedup.gpu.Ranges``.
-        places: int32 [num_rows]; see ``dedup.gpu.RowNumbers``.
+        extremes: float32; see ``dedup.gpu.slots.Ranges``.
+        places: int32 [num_rows]; these four are those of ``dedup.gpu.numbers.RowNumbers``.
         first: int64 [num_rows].
         ends: int64 [num_tiles].
         num_distinct: int64.
@@ -182,21 +108,9 @@ class _Workspace:
         again_first: int64 [num_rows].
         again_ends: int64 [num_tiles].
         num_kept: int64.
-        marks: int32; see ``rows.gpu.index.SplitIndex``.
-        refs: int32 [num_rows].
-        unique: int64; see ``rows.gpu.index.Decisions``.
-        stream_counts: int64 [2 * num_matrices].
-        alphabets: int32 [2 * num_matrices].
-        rotations: int32 [2 * num_matrices].
-        lows: int32.
-        grids: [num_matrices, 3]; see ``quantize.gpu.grids``.
         codes: uint8 of the distinct rows, modulo 256.
-        symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
-        plan: int64; see ``rows_plan``.
-        targets: int64 [2 * num_matrices].
     """
 
-    zeroed: torch.Tensor
     slots: torch.Tensor
     extremes: torch.Tensor
     places: torch.Tensor
@@ -207,6 +121,40 @@ class _Workspace:
     again_first: torch.Tensor
     again_ends: torch.Tensor
     num_kept: torch.Tensor
+    codes: torch.Tensor
+
+    def by_value(self) -> RowNumbers:
+        """Return the numbers of the rows."""
+        slots, _ = self.slots.chunk(2)
+        return RowNumbers(slots, self.places, self.first, self.ends, self.num_distinct)
+
+    def by_code(self) -> RowNumbers:
+        """Return the numbers of the distinct rows by their codes."""
+        _, slots = self.slots.chunk(2)
+        return RowNumbers(
+            slots, self.again_places, self.again_first, self.again_ends, self.num_kept
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Coding:
+    """Memory that is held until the payloads are written.
+
+    Attributes:
+        zeroed: int64, what must be 0 at first: ``extents``, ``keys`` and ``counts``.
+        marks: int32; see ``rows.gpu.index.SplitIndex``.
+        refs: int32 [num_rows].
+        unique: int64; see ``rows.gpu.index.Decisions``.
+        stream_counts: int64 [2 * num_matrices].
+        alphabets: int32 [2 * num_matrices].
+        rotations: int32 [2 * num_matrices].
+        lows: int32.
+        grids: [num_matrices, 3]; see ``quantize.gpu.grids``.
+        symbols: uint8, the codes of the rows that are kept, then the symbols of all indices.
+        plan: int64; see ``rows_plan``.
+    """
+
+    zeroed: torch.Tensor
     marks: torch.Tensor
     refs: torch.Tensor
     unique: torch.Tensor
@@ -215,46 +163,45 @@ class _Workspace:
     rotations: torch.Tensor
     lows: torch.Tensor
     grids: torch.Tensor
-    codes: torch.Tensor
     symbols: torch.Tensor
     plan: torch.Tensor
-    targets: torch.Tensor
 
 
 @cached_on_stream
-def _layout(
+def _layouts(
     shapes: tuple[tuple[int, int], ...], dtype: torch.dtype, device: torch.device
-) -> Layout:
+) -> tuple[Layout, Layout]:
+    """Return where ``_Rows`` and ``_Coding`` lie."""
     matrices = matrix_list(shapes, device)
     rows, num, num_rows = matrices.rows, len(matrices), matrices.num_rows
     num_tiles = rows.tiles.num_tiles
-    return Layout.of(
-        {
-            "zeroed": (torch.int64, 4 * num + num_counts(num, num)),
-            "slots": (torch.int32, 2 * num_list_slots(rows)),
-            "extremes": (torch.float32, num_extremes(rows)),
-            "places": (torch.int32, num_rows),
-            "first": (torch.int64, num_rows),
-            "ends": (torch.int64, num_tiles),
-            "num_distinct": (torch.int64, num),
-            "again_places": (torch.int32, num_rows),
-            "again_first": (torch.int64, num_rows),
-            "again_ends": (torch.int64, num_tiles),
-            "num_kept": (torch.int64, num),
-            "marks": (torch.int32, num_tiles * MARK_WORDS),
-            "refs": (torch.int32, num_rows),
-            "unique": (torch.int64, num),
-            "stream_counts": (torch.int64, 2 * num),
-            "alphabets": (torch.int32, 2 * num),
-            "rotations": (torch.int32, 2 * num),
-            "lows": (torch.int32, num),
-            "grids": (grid_dtype(dtype), 3 * num),
-            "codes": (torch.uint8, matrices.codes_nbytes),
-            "symbols": (torch.uint8, matrices.nbytes),
-            "plan": (torch.int64, num * PLAN_COLUMNS),
-            "targets": (torch.int64, 2 * num),
-        }
-    )
+    numbering = {
+        "slots": (torch.int32, 2 * num_list_slots(rows)),
+        "extremes": (torch.float32, num_extremes(rows)),
+        "places": (torch.int32, num_rows),
+        "first": (torch.int64, num_rows),
+        "ends": (torch.int64, num_tiles),
+        "num_distinct": (torch.int64, num),
+        "again_places": (torch.int32, num_rows),
+        "again_first": (torch.int64, num_rows),
+        "again_ends": (torch.int64, num_tiles),
+        "num_kept": (torch.int64, num),
+        "codes": (torch.uint8, matrices.codes_nbytes),
+    }
+    coding = {
+        "zeroed": (torch.int64, 4 * num + num_counts(num, matrices.num_indices)),
+        "marks": (torch.int32, num_tiles * MARK_WORDS),
+        "refs": (torch.int32, num_rows),
+        "unique": (torch.int64, num),
+        "stream_counts": (torch.int64, 2 * num),
+        "alphabets": (torch.int32, 2 * num),
+        "rotations": (torch.int32, 2 * num),
+        "lows": (torch.int32, num),
+        "grids": (grid_dtype(dtype), 3 * num),
+        "symbols": (torch.uint8, matrices.nbytes),
+        "plan": (torch.int64, num * PLAN_COLUMNS),
+    }
+    return Layout.of(numbering), Layout.of(coding)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,56 +212,59 @@ class _Task:
         matrices: their shapes.
         xs: contiguous, of one dtype.
         starts: int64, their addresses.
-        room: working memory.
+        coding: working memory.
         extents: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
         keys: finite ranges, as ``quantize.gpu.finite_range`` keeps them.
         counts: int64, of the symbols of all streams.
-        by_value: numbers of the rows.
-        by_code: numbers of the distinct rows by their codes.
+        decisions: what is coded.
+        index: what indices are made of.
     """
 
     matrices: MatrixList
     xs: Sequence[torch.Tensor]
     starts: torch.Tensor
-    room: _Workspace
+    coding: _Coding
     extents: torch.Tensor
     keys: torch.Tensor
     counts: torch.Tensor
-    by_value: RowNumbers
-    by_code: RowNumbers
+    decisions: Decisions
+    index: SplitIndex
 
     @classmethod
-    def of(cls, xs: Sequence[torch.Tensor]) -> _Task:
+    def of(cls, xs: Sequence[torch.Tensor]) -> tuple[_Task, _Rows]:
         """Allocate and clear the working memory."""
         device, dtype, num = xs[0].device, xs[0].dtype, len(xs)
         shapes = shapes_of(xs)
         matrices = matrix_list(shapes, device)
-        room = _Workspace(**_layout(shapes, dtype, device).carve(device))
-        clear(room.slots, room.zeroed)
+        numbering, coding = _layouts(shapes, dtype, device)
+        rows, room = _Rows(**numbering.carve(device)), _Coding(**coding.carve(device))
+        clear(rows.slots, room.zeroed)
         extents, keys, counts = room.zeroed.split_with_sizes(
             [2 * num, 2 * num, room.zeroed.numel() - 4 * num]
         )
-        slots, again = room.slots.chunk(2)
-        return cls(
+        decisions = Decisions(
+            room.unique, room.stream_counts, room.alphabets, room.rotations, room.lows
+        )
+        task = cls(
             matrices, xs, addresses(xs, device), room, extents, keys.view(key_dtype(dtype)), counts,
-            RowNumbers(slots, room.places, room.first, room.ends, room.num_distinct),
-            RowNumbers(
-                again, room.again_places, room.again_first, room.again_ends, room.num_kept
-            ),
+            decisions, SplitIndex(room.marks, room.refs),
         )  # fmt: skip
+        return task, rows
 
 
-def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
+def _number_by_value(
+    task: _Task, numbers: RowNumbers, extremes: torch.Tensor, bounds: torch.Tensor
+) -> None:
     """Number equal rows, find the ranges of all values, and compute the grids."""
-    rows, numbers, dtype = task.matrices.rows, task.by_value, task.xs[0].dtype
-    counts = rows.tiles.counts
+    rows, dtype, grids = task.matrices.rows, task.xs[0].dtype, task.coding.grids
+    tiles, counts = rows.tiles, rows.tiles.counts
     # a single row is not looked at, and float64 values do not fit the words
     ranges = None
     if dtype != torch.float64 and 1 not in rows.rows_per_matrix:
-        ranges = Ranges(task.keys, task.room.extremes, dtype)
+        ranges = Ranges(task.keys, extremes, dtype)
     else:
-        tiles = tile_table(task.matrices.capacities, RANGE_TILE, counts.device)
-        fold_ranges(task.starts, tiles, task.keys, dtype, are_aligned(task.xs))
+        table = tile_table(task.matrices.capacities, RANGE_TILE, counts.device)
+        fold_ranges(task.starts, table, task.keys, dtype, are_aligned(task.xs))
     for group in task.matrices.groups:
         pointers = [
             x.data_ptr() for x, num in zip(task.xs, group.rows_per_matrix, strict=True) if num
@@ -323,86 +273,68 @@ def _number_by_value(task: _Task, bounds: torch.Tensor) -> None:
         find_slots(
             rows, group.tiles, words, task.starts, 0, counts, numbers.slots, numbers.places, ranges
         )
+    if rows.is_short:
+        _number_kernel[(len(task.matrices),)](
+            counts, tiles.first_tiles, rows.first_rows, rows.tables, numbers.slots, numbers.places,
+            numbers.first, numbers.counts, extremes, task.keys, bounds, grids, TYPE=TYPES[dtype],
+            NOTED=NO_VALUES if ranges is None else TYPES[dtype], ROWS=ROWS,
+            ROWS_PER_TILE=ROWS_PER_TILE, PARTS=SHORT_PARTS, **short_options(rows),
+        )  # fmt: skip
+        return
     count_slots(rows, counts, numbers, ranges)
     _grid_kernel[(len(task.matrices),)](
-        rows.tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, task.room.grids,
+        tiles.first_tiles, numbers.ends, numbers.counts, task.keys, bounds, grids,
         TYPE=TYPES[dtype], LANES=SCAN_STEP,
     )  # fmt: skip
     number_slots(rows, counts, numbers)
 
 
-def _quantize(task: _Task) -> None:
-    """Quantize the distinct rows and find those with equal codes."""
-    matrices, by_value, codes = task.matrices, task.by_value, task.room.codes
-    rows = matrices.rows
-    element, aligned = TYPES[task.xs[0].dtype], are_aligned(task.xs)
+def _find_symbols(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> _Task:
+    """Number, quantize and split the rows; what that takes is free again for what comes after."""
+    task, rows = _Task.of(xs)
+    limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
+    matrices, by_value, by_code = task.matrices, rows.by_value(), rows.by_code()
+    _number_by_value(task, by_value, rows.extremes, bound_table(limits, xs[0].device))
     for group in matrices.groups:
-        num_rows, columns = group.tile(_TILE_VALUES, group.width)
-        whole = group.width % columns == 0
-        _quantize_kernel[group.grid(num_rows, columns, group.width)](
-            group.members, task.starts, matrices.numels, rows.first_rows, by_value.first,
-            by_value.counts, group.width, task.room.grids, matrices.starts, codes, task.extents,
-            TYPE=element, ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
-            COLUMNS=columns, num_warps=4,
+        quantize_distinct(
+            matrices, group, xs, task.starts, by_value.first, by_value.counts, task.coding.grids,
+            rows.codes, task.extents,
         )  # fmt: skip
-        words = Words.of(group.width, [codes.data_ptr()])
+        words = Words.of(group.width, [rows.codes.data_ptr()])
         find_slots(
-            rows, group.tiles, words, matrices.starts, codes.data_ptr(), by_value.counts,
-            task.by_code.slots, task.by_code.places,
+            matrices.rows, group.tiles, words, matrices.starts, rows.codes.data_ptr(),
+            by_value.counts, by_code.slots, by_code.places,
         )  # fmt: skip
-    count_slots(rows, by_value.counts, task.by_code)
-
-
-def _keep(task: _Task) -> None:
-    """Copy the codes of the rows that are kept, back to back from each matrix's start on."""
-    matrices, codes, symbols = task.matrices, task.room.codes, task.room.symbols
-    for group in matrices.groups:
-        words = Words.of(group.width, [symbols.data_ptr(), codes.data_ptr()])
-        num_rows, columns = group.tile(_TILE_VALUES, words.row_words)
-        _keep_kernel[group.grid(num_rows, columns, words.row_words)](
-            group.members, task.room.unique, matrices.rows.first_rows, task.by_code.first,
-            matrices.starts, words.row_words, codes, symbols, WORD=TYPES[words.dtype],
-            ALIGNED=words.aligned, ROWS=num_rows, COLUMNS=columns, num_warps=4,
-        )  # fmt: skip
-
-
-def _code(task: _Task) -> FusedList:
-    """Entropy-code and write all payloads; see ``encode_rows_list``."""
-    matrices, room, dtype = task.matrices, task.room, task.xs[0].dtype
-    decisions = Decisions(
-        room.unique, room.stream_counts, room.alphabets, room.rotations, room.lows
-    )
-    index = SplitIndex(room.marks, room.refs)
-    decide(matrices, task.by_code, task.extents, room.grids, decisions)
-    number_slots(matrices.rows, task.by_value.counts, task.by_code)
-    split_index(matrices, task.by_value, task.by_code, decisions, index, room.symbols)
-    _keep(task)
-    streams = Streams(
-        room.symbols, matrices.starts, decisions.counts, matrices.symbols, decisions.alphabets,
-        decisions.rotations, len(matrices), matrices.codes_nbytes,
+    split_index(
+        matrices, by_value, by_code, task.extents, task.coding.grids, task.decisions,
+        task.index, task.coding.symbols,
     )  # fmt: skip
-    count_symbols(streams, task.counts)
-    encoded = encode_streams(streams, task.counts)
-    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in matrices.capacities)
-    out = torch.empty(capacity, dtype=torch.uint8, device=room.symbols.device)
-    sizes, status = plan_payloads(
-        matrices, decisions.unique, encoded.nbytes, task.extents, task.keys, room.grids, out, dtype,
-        room.plan, room.targets,
-    )  # fmt: skip
-    place_payloads(matrices, decisions, index, task.starts, room.plan, out, dtype)
-    place_streams(streams, encoded, room.targets)
-    return FusedList(sizes, out, status, task.keys[: 2 * len(task.xs)])
+    keep_codes(matrices, task.decisions.unique, by_code.first, rows.codes, task.coding.symbols)
+    return task
 
 
 def encode_rows_list(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> FusedList:
-    """Encode contiguous matrices of one dtype and device into one buffer, without waiting.
+    """Encode contiguous matrices of one dtype and device, without waiting.
 
     Outliers and more than 256 different codes are beyond it: such a matrix is stored exactly, and needs a
     second pass if the codec ``rows`` itself may have a smaller payload.
     """
+    dtype = xs[0].dtype
     with torch.cuda.device_of(xs[0]):
-        task = _Task.of(xs)
-        limits = tuple((bound.value, bound.kind == "relative") for bound in bounds)
-        _number_by_value(task, bound_table(limits, xs[0].device))
-        _quantize(task)
-        return _code(task)
+        task = _find_symbols(xs, bounds)
+        matrices, coding, decisions = task.matrices, task.coding, task.decisions
+        streams = Streams(
+            coding.symbols, matrices.starts, decisions.counts, matrices.symbols,
+            decisions.alphabets, decisions.rotations, len(matrices), matrices.codes_nbytes,
+            matrices.most_index_symbols,
+        )  # fmt: skip
+        count_symbols(streams, task.counts)
+        encoded = encode_streams(streams, task.counts)
+        sizes, status = plan_payloads(
+            matrices, decisions.unique, encoded.nbytes, task.extents, task.keys, coding.grids,
+            dtype, coding.plan,
+        )  # fmt: skip
+    planned = PlannedRows(xs, matrices, decisions, task.index, streams, encoded, coding.plan)
+    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in matrices.capacities)
+    unwritten = Unwritten(capacity, xs, None, planned.write)
+    return FusedList(sizes, unwritten, status, task.keys[: 2 * len(xs)])

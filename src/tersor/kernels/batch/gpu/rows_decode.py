@@ -6,7 +6,7 @@ then one pass gathers the values of all rows. What the bytes say is checked befo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -32,6 +32,7 @@ from tersor.kernels.batch.gpu.rows_open import (
 from tersor.kernels.batch.gpu.rows_plan import CODED_INDEX, ROWS_HEAD
 from tersor.kernels.entropy.rans.gpu.decode_streams import (
     Bodies,
+    OpenBodies,
     decode_bytes,
     decode_shorts,
     open_bodies,
@@ -40,7 +41,8 @@ from tersor.kernels.pack.fields.gpu import take_fields
 from tersor.kernels.payload.gpu.open import copy_values
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT
 from tersor.kernels.quantize.gpu.values import as_compute, as_float, store_values
-from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, member_tiles
+from tersor.kernels.rows.dedup.gpu.numbers import SCAN_STEP, short_options
+from tersor.kernels.rows.dedup.gpu.slots import ROWS_PER_TILE, member_tiles
 from tersor.kernels.rows.gpu.index import fields_nbytes
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols, matrix_list, shapes_of
 from tersor.kernels.runtime.gpu.element_types import TYPES
@@ -53,9 +55,10 @@ _TILE_VALUES: Final = 4096
 
 
 @triton.jit
-def _load_highs(plan_row, symbols, row, inside):
+def _load_highs(plan_row, symbols, row, inside, HAS_SYMBOLS: tl.constexpr):
     """Return 0 for a new row, else one more than the high bits of its number."""
-    if tl.load(plan_row + FORM) == CODED_INDEX:
+    is_coded = HAS_SYMBOLS and tl.load(plan_row + FORM) == CODED_INDEX
+    if is_coded:
         high = tl.load(symbols + row, mask=inside, other=0).to(tl.int32)
     else:
         address = tl.load(plan_row + BODY) + ROWS_HEAD
@@ -67,8 +70,9 @@ def _load_highs(plan_row, symbols, row, inside):
 
 @jit_kernel(do_not_specialize=["num_matrices"])
 def _count_kernel(
-    num_rows, first_tiles, owners, plan, starts, num_matrices, symbols, num_new, TILE: tl.constexpr
-):
+    num_rows, first_tiles, owners, plan, starts, num_matrices, symbols, num_new,
+    HAS_SYMBOLS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
     """One program counts the new rows of a tile."""
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
@@ -77,8 +81,8 @@ def _count_kernel(
     if tl.load(plan_row + MODE) == CODED:
         row = (tile - tl.load(first_tiles + k)).to(tl.int32) * TILE + tl.arange(0, TILE)
         inside = row < tl.load(num_rows + k)
-        own = index_symbols(symbols, starts, num_matrices, k)
-        high = _load_highs(plan_row, own, row, inside)
+        own = index_symbols(symbols, starts, num_matrices, k, HAS_SYMBOLS)
+        high = _load_highs(plan_row, own, row, inside, HAS_SYMBOLS)
         found = tl.sum((inside & (high == 0)).to(tl.int32), axis=0)
     tl.store(num_new + tile, found.to(tl.int64))
 
@@ -89,42 +93,67 @@ def _sum_kernel(first_tiles, ends, LANES: tl.constexpr):
     sum_tiles(ends, first_tiles, tl.program_id(0), LANES)
 
 
+@triton.jit
+def _join_tile(k, row, rows, before, plan_row, symbols, index, status, HAS_SYMBOLS: tl.constexpr):
+    """Put the numbers of rows of matrix ``k`` together; impossible ones become 0.
+
+    ``before`` new rows come earlier. Were there too many new rows, a number would be too large; too few, a
+    reference would be missing. Returns how many of these are new.
+    """
+    inside = row < rows
+    high = _load_highs(plan_row, symbols, row, inside, HAS_SYMBOLS)
+    is_new = inside & (high == 0)
+    end = before + tl.cumsum(is_new.to(tl.int32), axis=0)
+    unique, nbits = tl.load(plan_row + UNIQUE), tl.load(plan_row + NBITS).to(tl.int32)
+    num_refs, place = rows - unique, row - end
+    known = inside & ~is_new & (place < num_refs)
+    packed = tl.load(plan_row + REFS).to(tl.pointer_type(tl.int32))
+    num_words = fields_nbytes(num_refs, nbits) // 4
+    bit = place.to(tl.int64) * nbits
+    low = take_fields(packed, num_words, bit, nbits, known & (nbits > 0))
+    number = tl.where(is_new, end - 1, ((high - 1) << nbits) | low)
+    wrong = inside & ((number < 0) | (number >= unique) | ~(is_new | known))
+    tl.store(index + row, tl.where(wrong, 0, number), mask=inside)
+    if tl.max(wrong.to(tl.int32), axis=0) > 0:
+        tl.atomic_or(status + k, MALFORMED)
+    return tl.sum(is_new.to(tl.int32), axis=0)
+
+
 @jit_kernel(do_not_specialize=["num_matrices"])
 def _join_kernel(
-    num_rows, first_tiles, owners, first_rows, plan, starts, num_matrices, symbols, ends, rooms,
-    nbytes, index, status, TILE: tl.constexpr,
+    num_rows, first_tiles, owners, first_rows, plan, starts, num_matrices, symbols, ends, index,
+    status, HAS_SYMBOLS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program puts the numbers of a tile of rows together; impossible ones become 0.
-
-    Were there too many new rows, a number would be too large; too few, a reference would be missing.
-    """
+    """One program puts the numbers of a tile of rows together."""
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
     plan_row = plan + k * NUM_COLUMNS
     if tl.load(plan_row + MODE) == CODED:
-        begin, rows = tl.load(first_tiles + k), tl.load(num_rows + k)
+        begin = tl.load(first_tiles + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
-        inside = row < rows
-        own = index_symbols(symbols, starts, num_matrices, k)
-        high = _load_highs(plan_row, own, row, inside)
-        is_new = inside & (high == 0)
+        own = index_symbols(symbols, starts, num_matrices, k, HAS_SYMBOLS)
         before = before_tile(ends, begin, tile).to(tl.int32)
-        end = before + tl.cumsum(is_new.to(tl.int32), axis=0)
-        unique, nbits = tl.load(plan_row + UNIQUE), tl.load(plan_row + NBITS).to(tl.int32)
-        num_refs, place = rows - unique, row - end
-        known = inside & ~is_new & (place < num_refs)
-        packed = tl.load(plan_row + REFS).to(tl.pointer_type(tl.int32))
-        num_words = fields_nbytes(num_refs, nbits) // 4
-        bit = place.to(tl.int64) * nbits
-        low = take_fields(packed, num_words, bit, nbits, known & (nbits > 0))
-        number = tl.where(is_new, end - 1, ((high - 1) << nbits) | low)
-        wrong = inside & ((number < 0) | (number >= unique) | ~(is_new | known))
-        at = tl.load(first_rows + k) + row
-        tl.store(index + at, tl.where(wrong, 0, number), mask=inside)
-        if tl.max(wrong.to(tl.int32), axis=0) > 0:
-            tl.atomic_or(status + k, MALFORMED)
-        if (tile == begin) & (tl.load(rooms + k) != tl.load(nbytes + k)):
-            tl.atomic_or(status + k, MALFORMED)
+        _join_tile(
+            k, row, tl.load(num_rows + k), before, plan_row, own, index + tl.load(first_rows + k),
+            status, HAS_SYMBOLS,
+        )  # fmt: skip
+
+
+@jit_kernel(do_not_specialize=["num_matrices"])
+def _join_short_kernel(
+    num_rows, first_rows, plan, starts, num_matrices, symbols, index, status,
+    HAS_SYMBOLS: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program puts the numbers of all rows of one matrix together, tile after tile."""
+    k = tl.program_id(0)
+    plan_row = plan + k * NUM_COLUMNS
+    if tl.load(plan_row + MODE) == CODED:
+        own = index_symbols(symbols, starts, num_matrices, k, HAS_SYMBOLS)
+        rows, index = tl.load(num_rows + k), index + tl.load(first_rows + k)
+        before = tl.full((), 0, tl.int32)
+        for start in range(0, rows.to(tl.int32), TILE):
+            row = start + tl.arange(0, TILE)
+            before += _join_tile(k, row, rows, before, plan_row, own, index, status, HAS_SYMBOLS)
 
 
 @triton.jit
@@ -143,13 +172,14 @@ def _put_plain(plan_row, mode, address, begin, end, TYPE: tl.constexpr, LANES: t
 @jit_kernel()
 def _gather_kernel(
     targets, numels, num_rows, first_tiles, owners, first_rows, width, plan, starts, symbols,
-    index, TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr, ROWS: tl.constexpr,
-    COLUMNS: tl.constexpr,
+    index, rooms, nbytes, status, TYPE: tl.constexpr, ALIGNED: tl.constexpr, WHOLE: tl.constexpr,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """One program writes ``ROWS`` rows of ``COLUMNS`` columns, from the distinct rows' symbols.
 
     ``WHOLE`` says that the columns divide the width. Rows of a matrix that is not coded are written
-    by the programs of the first columns.
+    by the programs of the first columns. The first program of a matrix compares the size of the body of
+    the symbols with that of the room for it.
     """
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
@@ -178,20 +208,29 @@ def _gather_kernel(
         step = tl.load(plan_row + NUMBER).to(tl.float64, bitcast=True)
         values = as_float(code, TYPE) * as_compute(step, TYPE)
         store_values(address, position, values, numel, TYPE, ALIGNED, WHOLE)
+        is_first = (first_row == 0) & (tl.program_id(1) == 0)
+        if is_first & (tl.load(rooms + k) != tl.load(nbytes + k)):
+            tl.atomic_or(status + k, MALFORMED)
     elif tl.program_id(1) == 0:
         end = tl.minimum(first_row + ROWS, count) * width
         _put_plain(plan_row, mode, address, first_row * width, end, TYPE, 512)
 
 
 @lru_cache(maxsize=64)
-def _layout(num: int, num_rows: int, num_tiles: int, symbols_nbytes: int) -> Layout:
+def _layout(
+    num: int, num_rows: int, num_tiles: int, num_indices: int, symbols_nbytes: int
+) -> Layout:
     return Layout.of(
         {
             "plan": (torch.int64, num * PLAN_COLUMNS),
-            "bodies": (torch.int64, 2 * num),
-            "rooms": (torch.int64, 2 * num),
-            "counts": (torch.int64, 2 * num),
-            "alphabets": (torch.int32, 2 * num),
+            "addresses": (torch.int64, num),
+            "rooms": (torch.int64, num),
+            "counts": (torch.int64, num),
+            "alphabets": (torch.int32, num),
+            "index_addresses": (torch.int64, num_indices),
+            "index_rooms": (torch.int64, num_indices),
+            "index_counts": (torch.int64, num_indices),
+            "index_alphabets": (torch.int32, num_indices),
             "symbols": (torch.uint8, symbols_nbytes),
             "ends": (torch.int64, num_tiles),
             "index": (torch.int32, num_rows),
@@ -199,26 +238,45 @@ def _layout(num: int, num_rows: int, num_tiles: int, symbols_nbytes: int) -> Lay
     )
 
 
+def _bodies(
+    held: Mapping[str, torch.Tensor], prefix: str, capacities: tuple[int, ...], num_narrow: int,
+    most_wide: int,
+) -> Bodies:  # fmt: skip
+    names = ("addresses", "rooms", "counts", "alphabets")
+    addresses, rooms, counts, alphabets = (held[prefix + name] for name in names)
+    return Bodies(addresses, rooms, counts, alphabets, capacities, num_narrow, most_wide)
+
+
 def _join_index(
-    matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, rooms: torch.Tensor,
-    nbytes: torch.Tensor, ends: torch.Tensor, index: torch.Tensor, status: torch.Tensor,
+    matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, ends: torch.Tensor,
+    index: torch.Tensor, status: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Put the distinct row of each row into ``index``; compare the sizes of the rows' bodies."""
-    tiles, num = matrices.rows.tiles, len(matrices)
+    """Put the distinct row of each row into ``index``."""
+    rows, num, has_symbols = matrices.rows, len(matrices), matrices.num_indices > 0
+    tiles = rows.tiles
+    held = plan, matrices.starts, num, symbols
+    if rows.is_short:
+        _join_short_kernel[(num,)](
+            tiles.counts, rows.first_rows, *held, index, status, HAS_SYMBOLS=has_symbols,
+            **short_options(rows),
+        )  # fmt: skip
+        return
     shape = tiles.counts, tiles.first_tiles, tiles.owners
-    held = plan, matrices.starts, num, symbols, ends
-    _count_kernel[(tiles.num_tiles,)](*shape, *held, TILE=ROWS_PER_TILE)
+    _count_kernel[(tiles.num_tiles,)](
+        *shape, *held, ends, HAS_SYMBOLS=has_symbols, TILE=ROWS_PER_TILE
+    )
     _sum_kernel[(num,)](tiles.first_tiles, ends, LANES=SCAN_STEP)
     _join_kernel[(tiles.num_tiles,)](
-        *shape, matrices.rows.first_rows, *held, rooms, nbytes, index, status, TILE=ROWS_PER_TILE
-    )
+        *shape, rows.first_rows, *held, ends, index, status, HAS_SYMBOLS=has_symbols,
+        TILE=ROWS_PER_TILE,
+    )  # fmt: skip
 
 
 def _gather(
     matrices: MatrixList, plan: torch.Tensor, symbols: torch.Tensor, index: torch.Tensor,
-    outs: Sequence[torch.Tensor],
+    opened: OpenBodies, outs: Sequence[torch.Tensor], status: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Write the values of all rows of all matrices."""
+    """Write the values of all rows of all matrices, and look at the sizes of the bodies of symbols."""
     rows, dtype, aligned = matrices.rows, outs[0].dtype, are_aligned(outs)
     targets = addresses(outs, plan.device)
     for group in matrices.groups:
@@ -228,8 +286,9 @@ def _gather(
         _gather_kernel[(tiles.num_tiles, ceil_div(group.width, columns))](
             targets, matrices.numels, rows.tiles.counts, tiles.first_tiles, tiles.owners,
             rows.first_rows, group.width, plan, matrices.starts, symbols, index,
-            TYPE=TYPES[dtype], ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole,
-            ROWS=num_rows, COLUMNS=columns, num_warps=4,
+            opened.bodies.rooms, opened.nbytes, status, TYPE=TYPES[dtype],
+            ALIGNED=aligned and whole and columns % 16 == 0, WHOLE=whole, ROWS=num_rows,
+            COLUMNS=columns, num_warps=4,
         )  # fmt: skip
 
 
@@ -251,30 +310,27 @@ def decode_rows_list(
     """
     device, num = buffer.device, len(outs)
     matrices = matrix_list(shapes_of(outs), device)
-    num_tiles = matrices.rows.tiles.num_tiles
-    held = _layout(num, matrices.num_rows, num_tiles, matrices.nbytes).carve(device)
-    plan, symbols, index = held["plan"], held["symbols"], held["index"]
+    num_tiles, num_indices = matrices.rows.tiles.num_tiles, matrices.num_indices
+    held = _layout(num, matrices.num_rows, num_tiles, num_indices, matrices.nbytes).carve(device)
+    plan, symbols, index, ends = held["plan"], held["symbols"], held["index"], held["ends"]
     status = torch.empty(num, dtype=torch.int32, device=device)
-    streams = Bodies(
-        held["bodies"], held["rooms"], held["counts"], held["alphabets"], matrices.symbols, num
-    )
+    most_wide = matrices.most_index_symbols
+    streams = _bodies(held, "", matrices.symbols[:num], num, most_wide)
+    indices = None
+    if num_indices:
+        indices = _bodies(held, "index_", matrices.symbols[num:], 0, most_wide)
     with torch.cuda.device_of(buffer):
-        open_payloads(matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, status)
-        opened = open_bodies(streams, status)
+        open_payloads(
+            matrices, buffer, offsets, sizes, outs[0].dtype, plan, streams, indices, status
+        )
         # chains of dependent steps, neither of which keeps a GPU busy
         with fork_join(device) as index_chain:
+            opened = open_bodies(streams, status)
             decode_bytes(opened, symbols, matrices.starts, status)
             with index_chain:
-                decode_shorts(opened, symbols, matrices.starts, status)
-                _join_index(
-                    matrices,
-                    plan,
-                    symbols,
-                    streams.rooms,
-                    opened.nbytes,
-                    held["ends"],
-                    index,
-                    status,
-                )
-        _gather(matrices, plan, symbols, index, outs)
+                if indices is not None:
+                    starts = matrices.starts[num:]
+                    decode_shorts(open_bodies(indices, status), symbols, starts, status)
+                _join_index(matrices, plan, symbols, ends, index, status)
+        _gather(matrices, plan, symbols, index, opened, outs, status)
     return status

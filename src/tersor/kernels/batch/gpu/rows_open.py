@@ -66,8 +66,9 @@ def _is_clean(payload, start, stop, LANES: tl.constexpr):
 
 
 @triton.jit
-def _store_stream(bodies, rooms, counts, alphabets, k, body, room, count, alphabet):
+def _store_stream(streams, k, body, room, count, alphabet):
     """Say where the symbols of stream ``k`` lie; a count of 0 says that there are none."""
+    bodies, rooms, counts, alphabets = streams
     tl.store(bodies + k, body)
     tl.store(rooms + k, tl.where(count > 0, room, 0))
     tl.store(counts + k, count)
@@ -107,11 +108,11 @@ def _open_index(body, body_nbytes, rows, wanted, SYMBOL_NBITS: tl.constexpr):
 
 @jit_kernel(do_not_specialize=["buffer"])
 def _open_kernel(
-    buffer, offsets, sizes, numels, num_rows, widths, plan, bodies, rooms, counts, alphabets,
-    status, TYPE: tl.constexpr, SYMBOL_NBITS: tl.constexpr, LANES: tl.constexpr,
+    buffer, offsets, sizes, numels, num_rows, widths, plan, streams, indices, status, TYPE: tl.constexpr, INDEX_SYMBOLS: tl.constexpr, SYMBOL_NBITS: tl.constexpr,
+    LANES: tl.constexpr,
 ):  # fmt: skip
     """One program reads the heads of one payload, and says what symbols there are to decode."""
-    k, num_matrices = tl.program_id(0), tl.num_programs(0)
+    k = tl.program_id(0)
     size, rows = tl.load(sizes + k), tl.load(num_rows + k)
     payload = buffer + tl.load(offsets + k)
     mode, number, body_nbytes, outliers, good = open_payload(
@@ -131,6 +132,7 @@ def _open_kernel(
     is_small = ((low > -_SMALL_CODE) & (low < _SMALL_CODE)) | (TYPE == F64)
     is_narrow = (alphabet <= _NARROW) & (escapes == 0) & is_small
     good = good & ((mode != CODED) | ~is_known | possible)
+    is_narrow = is_narrow & ((form != CODED_INDEX) | (index_alphabet <= INDEX_SYMBOLS))
     is_known = is_known & ((mode != CODED) | is_narrow)
     state = tl.where(good, tl.where(is_known, 0, UNKNOWN), MALFORMED)
     tl.store(status + k, state.to(tl.int32))
@@ -145,14 +147,14 @@ def _open_kernel(
     tl.store(row + LOW, low)
     is_coded = possible & (state == 0)
     _store_stream(
-        bodies, rooms, counts, alphabets, k, body + start + SYMBOLS_HEAD, room - SYMBOLS_HEAD,
+        streams, k, body + start + SYMBOLS_HEAD, room - SYMBOLS_HEAD,
         tl.where(is_coded, num_values, 0), alphabet,
     )  # fmt: skip
-    _store_stream(
-        bodies, rooms, counts, alphabets, k + num_matrices, body + (ROWS_HEAD + SYMBOLS_HEAD),
-        body_nbytes - (ROWS_HEAD + SYMBOLS_HEAD),
-        tl.where(is_coded & (form == CODED_INDEX), rows, 0), index_alphabet,
-    )  # fmt: skip
+    if INDEX_SYMBOLS > 0:
+        _store_stream(
+            indices, k, body + (ROWS_HEAD + SYMBOLS_HEAD), body_nbytes - (ROWS_HEAD + SYMBOLS_HEAD),
+            tl.where(is_coded & (form == CODED_INDEX), rows, 0), index_alphabet,
+        )  # fmt: skip
 
 
 def open_payloads(
@@ -163,6 +165,7 @@ def open_payloads(
     dtype: torch.dtype,
     plan: torch.Tensor,
     streams: Bodies,
+    indices: Bodies | None,
     status: torch.Tensor,
 ) -> None:
     """Read all heads, without waiting.
@@ -174,12 +177,18 @@ def open_payloads(
         sizes: int64, bytes of each.
         dtype: of the values.
         plan: int64 [num_matrices * PLAN_COLUMNS]; written.
-        streams: the symbols of the distinct rows of each payload, then those of each coded index;
-            written.
+        streams: the symbols of the distinct rows of each payload; written.
+        indices: the symbols of each coded index; written. None if this package codes no index of such
+            matrices. Payloads that have one nevertheless, or a larger alphabet, are not decoded here.
         status: int32, 0, ``MALFORMED`` or ``UNKNOWN``; written.
     """
+    bodies = _tensors(streams)
     _open_kernel[(len(matrices),)](
         buffer, offsets, sizes, matrices.numels, matrices.rows.tiles.counts, matrices.widths, plan,
-        streams.addresses, streams.rooms, streams.counts, streams.alphabets, status,
-        TYPE=TYPES[dtype], SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
+        bodies, bodies if indices is None else _tensors(indices), status, TYPE=TYPES[dtype],
+        INDEX_SYMBOLS=0 if indices is None else indices.most_wide, SYMBOL_NBITS=WIDE_NBITS, LANES=1024,
     )  # fmt: skip
+
+
+def _tensors(bodies: Bodies) -> tuple[torch.Tensor, ...]:
+    return bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets

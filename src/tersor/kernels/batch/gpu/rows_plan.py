@@ -5,6 +5,8 @@ The plan has one row per matrix: the columns of ``payload.gpu``, and some more.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -12,6 +14,7 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
+from tersor.kernels.entropy.rans.gpu.encode_streams import EncodedStreams, Streams, place_streams
 from tersor.kernels.entropy.symbols import body
 from tersor.kernels.payload.gpu.open import copy_values
 from tersor.kernels.payload.gpu.plan import (
@@ -27,6 +30,7 @@ from tersor.kernels.payload.gpu.plan import (
     SIZE,
     STEP,
     close_payload,
+    fits,
 )
 from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.quantize.gpu.finite_range import load_range
@@ -35,8 +39,8 @@ from tersor.kernels.rows.gpu.index import (
     ABOVE,
     BELOW,
     BIAS,
-    FIELDS,
     MARK_WORDS,
+    MOST_FIELDS,
     Decisions,
     SplitIndex,
     fields_nbytes,
@@ -48,7 +52,7 @@ from tersor.kernels.rows.gpu.index import (
 from tersor.kernels.rows.gpu.matrices import MatrixList, programs_each
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import padded
+from tersor.kernels.runtime.gpu.tiles import addresses, padded
 
 _LEAST_LOG2 = tl.constexpr(MAX_VALUES_PER_BYTE_LOG2)
 ROWS_HEAD = tl.constexpr(layout.HEADER.size)
@@ -58,8 +62,8 @@ _INDEX, _REFS, _ROWS, _NUM_COLUMNS = (tl.constexpr(NUM_FIELDS.value + k) for k i
 """More columns of a plan: the form of the index, and where in the payload its references and the
 distinct rows start."""
 PLAN_COLUMNS: Final = _NUM_COLUMNS.value
-_LANES: Final = 128
-"""Matrices that are handled at once."""
+_LANES: Final = 512
+"""Matrices that are handled at once, at most."""
 _COPIED: Final = 1 << 14
 """Values that a program copies at least, where a matrix is stored exactly."""
 
@@ -83,8 +87,8 @@ def _index_sizes(num_rows, num_distinct, coded_nbytes):
 
 @jit_kernel(do_not_specialize=["num_matrices"])
 def _plan_kernel(
-    numels, num_rows, unique, nbytes, codes, keys, grids, num_matrices, out, plan, sizes, status,
-    targets, TYPE: tl.constexpr, LANES: tl.constexpr,
+    numels, num_rows, unique, nbytes, codes, keys, grids, num_matrices, plan, sizes, status,
+    TYPE: tl.constexpr, HAS_INDICES: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
@@ -95,7 +99,9 @@ def _plan_kernel(
         count = tl.load(numels + k, mask=inside, other=0)
         rows = tl.load(num_rows + k, mask=inside, other=0)
         num_distinct = tl.load(unique + k, mask=inside, other=0)
-        coded_nbytes = tl.load(nbytes + num_matrices + k, mask=inside, other=0)
+        coded_nbytes = tl.zeros([LANES], dtype=tl.int64)
+        if HAS_INDICES:
+            coded_nbytes = tl.load(nbytes + num_matrices + k, mask=inside, other=0)
         is_coded_index, first_nbytes, both_nbytes = _index_sizes(rows, num_distinct, coded_nbytes)
         rows_start = both_nbytes + (HEADER_NBYTES + ROWS_HEAD)
         coded = rows_start + SYMBOLS_HEAD + tl.load(nbytes + k, mask=inside, other=0)
@@ -131,12 +137,6 @@ def _plan_kernel(
         tl.store(row + _ROWS, rows_start, mask=inside)
         tl.store(sizes + k, size, mask=inside)
         tl.store(status + k, is_larger.to(tl.int32), mask=inside)
-        address = out.to(tl.int64) + offset
-        at = address + rows_start + SYMBOLS_HEAD
-        tl.store(targets + k, tl.where(is_coded, at, 0), mask=inside)
-        at = address + HEADER_NBYTES + ROWS_HEAD + SYMBOLS_HEAD
-        at = tl.where(is_coded & is_coded_index, at, 0)
-        tl.store(targets + num_matrices + k, at, mask=inside)
         end += tl.sum(room, axis=0)
 
 
@@ -148,45 +148,70 @@ def _put_symbols_head(target, low, alphabet):
     tl.store(words + 1, tl.full((), 0, tl.int64))
 
 
-@jit_kernel()
-def _place_kernel(
-    starts, numels, num_rows, first_rows, first_tiles, plan, unique, alphabets, lows, marks, refs,
-    out, TYPE: tl.constexpr, TILE_WORDS: tl.constexpr, LANES: tl.constexpr,
+@triton.jit
+def _put_coded(
+    payload, row, k, p, num_parts, num_rows, first_rows, first_tiles, decisions, marks, refs,
+    targets, TILE_WORDS: tl.constexpr, FIELDS: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """Program (k, p) writes the p-th share of payload k, except for the coded symbols."""
+    """Write the p-th share of a coded payload but for the symbols, and say where these go."""
+    unique, alphabets, lows = decisions
+    num_distinct, rows = tl.load(unique + k), tl.load(num_rows + k)
+    nbits = ref_nbits(num_distinct.to(tl.int32))
+    index = payload + (HEADER_NBYTES + ROWS_HEAD)
+    is_coded_index = tl.load(row + _INDEX) == CODED_INDEX
+    if is_coded_index:
+        nbits = low_nbits(nbits)
+    else:
+        source = marks + tl.load(first_tiles + k) * TILE_WORDS
+        target = index.to(tl.pointer_type(tl.int32))
+        put_marks(target, source, rows, p, num_parts, LANES)
+    target = (payload + tl.load(row + _REFS)).to(tl.pointer_type(tl.int32))
+    source = refs + tl.load(first_rows + k)
+    put_refs(target, source, rows - num_distinct, nbits, p, num_parts, FIELDS)
+    if p == 0:
+        form = tl.where(is_coded_index, 1 | (nbits << 8), 0).to(tl.int64)
+        head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
+        tl.store(head, num_distinct | (form << 32))
+        num_matrices = tl.num_programs(0)
+        if is_coded_index:
+            alphabet = tl.load(alphabets + num_matrices + k)
+            _put_symbols_head(index, alphabet * 0, alphabet)
+        at = tl.where(is_coded_index, (index + SYMBOLS_HEAD).to(tl.int64), 0)
+        tl.store(targets + num_matrices + k, at)
+        rows_head = payload + tl.load(row + _ROWS)
+        _put_symbols_head(rows_head, tl.load(lows + k), tl.load(alphabets + k))
+        tl.store(targets + k, (rows_head + SYMBOLS_HEAD).to(tl.int64))
+
+
+@jit_kernel(do_not_specialize=["room"])
+def _place_kernel(
+    starts, numels, num_rows, first_rows, first_tiles, plan, decisions, marks, refs, out, room,
+    targets, TYPE: tl.constexpr, TILE_WORDS: tl.constexpr, FIELDS: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """Program (k, p) writes the p-th share of payload k, except for the coded symbols.
+
+    The first one also says where these go, which is nowhere if the payload does not fit ``room`` bytes.
+    """
     k, p, num_parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(1)
     row = plan + k * _NUM_COLUMNS
-    mode, count = tl.load(row + MODE), tl.load(numels + k)
+    mode, count, is_held = tl.load(row + MODE), tl.load(numels + k), fits(row, room)
     payload = out + tl.load(row + OFFSET)
-    if mode == CODED:
-        num_distinct, rows = tl.load(unique + k), tl.load(num_rows + k)
-        nbits = ref_nbits(num_distinct.to(tl.int32))
-        index = payload + (HEADER_NBYTES + ROWS_HEAD)
-        is_coded_index = tl.load(row + _INDEX) == CODED_INDEX
-        if is_coded_index:
-            nbits = low_nbits(nbits)
-        else:
-            source = marks + tl.load(first_tiles + k) * TILE_WORDS
-            target = index.to(tl.pointer_type(tl.int32))
-            put_marks(target, source, rows, p, num_parts, LANES)
-        target = (payload + tl.load(row + _REFS)).to(tl.pointer_type(tl.int32))
-        source = refs + tl.load(first_rows + k)
-        put_refs(target, source, rows - num_distinct, nbits, p, num_parts)
-        if p == 0:
-            form = tl.where(is_coded_index, 1 | (nbits << 8), 0).to(tl.int64)
-            head = (payload + HEADER_NBYTES).to(tl.pointer_type(tl.int64))
-            tl.store(head, num_distinct | (form << 32))
-            if is_coded_index:
-                alphabet = tl.load(alphabets + tl.num_programs(0) + k)
-                _put_symbols_head(index, alphabet * 0, alphabet)
-            rows_head = payload + tl.load(row + _ROWS)
-            _put_symbols_head(rows_head, tl.load(lows + k), tl.load(alphabets + k))
-    elif mode == EXACT:
+    is_coded = is_held & (mode == CODED)
+    if (p == 0) & (is_coded == 0):
+        tl.store(targets + k, tl.full((), 0, tl.int64))
+        tl.store(targets + tl.num_programs(0) + k, tl.full((), 0, tl.int64))
+    if is_coded:
+        _put_coded(
+            payload, row, k, p, num_parts, num_rows, first_rows, first_tiles, decisions, marks,
+            refs, targets, TILE_WORDS, FIELDS, LANES,
+        )  # fmt: skip
+    elif is_held & (mode == EXACT):
         source, target = tl.load(starts + k), (payload + HEADER_NBYTES).to(tl.int64)
         share = (count + num_parts - 1) // num_parts
         begin = tl.minimum(p * share, count)
         copy_values(source, target, begin, tl.minimum(begin + share, count), TYPE)
-    if p == num_parts - 1:
+    if is_held & (p == num_parts - 1):
         close_payload(payload, count, row, TYPE)
 
 
@@ -197,24 +222,20 @@ def plan_payloads(
     codes: torch.Tensor,
     keys: torch.Tensor,
     grids: torch.Tensor,
-    out: torch.Tensor,
     dtype: torch.dtype,
     plan: torch.Tensor,
-    targets: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Decide sizes and places of all payloads in ``out``, without waiting.
+    """Decide sizes and places of all payloads, without waiting.
 
     Args:
         matrices: of the list.
         unique: int64, distinct rows; 0 where the matrix cannot be coded here.
-        nbytes: int64 [2 * num_matrices], sizes of the coded streams of ``rows.gpu.index.Decisions``.
+        nbytes: int64, sizes of the coded streams of ``rows.gpu.index.Decisions``.
         codes: what is known of the codes; see ``rows.gpu.index``.
         keys: finite ranges, as ``quantize.gpu.finite_range`` keeps them.
         grids: of ``quantize.gpu.grids``.
-        out: the buffer.
         dtype: of the values.
-        plan: int64 [num_matrices * PLAN_COLUMNS], for ``place_payloads``; written.
-        targets: int64 [2 * num_matrices], the address of each coded stream, or 0; written.
+        plan: int64 [num_matrices * PLAN_COLUMNS], for ``PlannedRows``; written.
 
     Returns:
         sizes: int64, bytes of each payload.
@@ -222,33 +243,58 @@ def plan_payloads(
             codec itself knows.
     """
     num = len(matrices)
-    results = torch.empty(num + (num + 1) // 2, dtype=torch.int64, device=out.device)
+    results = torch.empty(num + (num + 1) // 2, dtype=torch.int64, device=plan.device)
     sizes, status = results[:num], results[num:].view(torch.int32)[:num]
+    lanes = min(_LANES, triton.next_power_of_2(num))
     _plan_kernel[(1,)](
-        matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, out,
-        plan, sizes, status, targets, TYPE=TYPES[dtype], LANES=_LANES,
+        matrices.numels, matrices.rows.tiles.counts, unique, nbytes, codes, keys, grids, num, plan,
+        sizes, status, TYPE=TYPES[dtype], HAS_INDICES=matrices.num_indices > 0, LANES=lanes,
+        num_warps=max(4, lanes // 64),
     )  # fmt: skip
     return sizes, status
 
 
-def place_payloads(
-    matrices: MatrixList,
-    decisions: Decisions,
-    index: SplitIndex,
-    starts: torch.Tensor,
-    plan: torch.Tensor,
-    out: torch.Tensor,
-    dtype: torch.dtype,
-) -> None:
-    """Write all payloads to their places in ``out``, except for the coded symbols.
+@dataclass(frozen=True, slots=True)
+class PlannedRows:
+    """A list whose symbols are coded and whose payloads are decided.
 
-    ``starts`` are the addresses of the matrices, whose values are copied where they stay exact.
+    Attributes:
+        xs: held until their payloads are written, as kernels know only their addresses.
+        matrices: their shapes.
+        decisions: what is coded.
+        index: what indices are made of.
+        streams: the symbols.
+        encoded: these, coded.
+        plan: of ``plan_payloads``.
     """
-    tiles, largest = matrices.rows.tiles, max(matrices.capacities)
-    num_runs = ceil_div(max(matrices.rows.rows_per_matrix), FIELDS.value)
-    num_shares = max(num_runs, ceil_div(largest, _COPIED))
-    _place_kernel[(len(matrices), programs_each(len(matrices), num_shares))](
-        starts, matrices.numels, tiles.counts, matrices.rows.first_rows, tiles.first_tiles, plan,
-        decisions.unique, decisions.alphabets, decisions.lows, index.marks, index.refs, out,
-        TYPE=TYPES[dtype], TILE_WORDS=MARK_WORDS, LANES=256, num_warps=4,
-    )  # fmt: skip
+
+    xs: Sequence[torch.Tensor]
+    matrices: MatrixList
+    decisions: Decisions
+    index: SplitIndex
+    streams: Streams
+    encoded: EncodedStreams
+    plan: torch.Tensor
+
+    def write(self, state: None, nbytes: int) -> torch.Tensor:
+        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        del state
+        matrices, decisions, device = self.matrices, self.decisions, self.plan.device
+        tiles, num = matrices.rows.tiles, len(matrices)
+        most_rows = max(matrices.rows.rows_per_matrix)
+        # more lanes than fields would only wait
+        fields = min(MOST_FIELDS, max(128, triton.next_power_of_2(most_rows)))
+        num_runs = ceil_div(most_rows, fields)
+        num_shares = max(num_runs, ceil_div(max(matrices.capacities), _COPIED))
+        with torch.cuda.device_of(self.plan):
+            out = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            targets = torch.empty(2 * num, dtype=torch.int64, device=device)
+            _place_kernel[(num, programs_each(num, num_shares))](
+                addresses(self.xs, device), matrices.numels, tiles.counts, matrices.rows.first_rows,
+                tiles.first_tiles, self.plan,
+                (decisions.unique, decisions.alphabets, decisions.lows), self.index.marks,
+                self.index.refs, out, nbytes, targets, TYPE=TYPES[self.xs[0].dtype],
+                TILE_WORDS=MARK_WORDS, FIELDS=fields, LANES=min(256, fields), num_warps=4,
+            )  # fmt: skip
+            place_streams(self.streams, self.encoded, targets)
+        return out

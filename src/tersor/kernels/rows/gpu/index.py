@@ -17,7 +17,16 @@ import triton.language as tl
 from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.pack.fields.gpu import pack_words
 from tersor.kernels.rows import layout
-from tersor.kernels.rows.dedup.gpu.numbers import ROWS_PER_TILE, SCAN_STEP, RowNumbers, look_up
+from tersor.kernels.rows.dedup.gpu.numbers import (
+    SCAN_STEP,
+    RowNumbers,
+    count_slots,
+    look_up,
+    number_matrix,
+    number_slots,
+    short_options,
+)
+from tersor.kernels.rows.dedup.gpu.slots import ROWS_PER_TILE
 from tersor.kernels.rows.gpu.matrices import MatrixList, index_symbols
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import before_tile, padded, sum_tiles
@@ -31,8 +40,8 @@ BELOW, ABOVE = tl.constexpr(0), tl.constexpr(1)
 ``BIAS + code``, so that both start from 0. A value without a code counts as far from all codes."""
 MARK_WORDS: Final = ROWS_PER_TILE // 32
 """Words of the marks of a tile of rows."""
-FIELDS = tl.constexpr(1024)
-"""References that are packed at once."""
+MOST_FIELDS: Final = 1024
+"""References that are packed at once, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +101,13 @@ def low_nbits(nbits):
     return tl.maximum(nbits - _SYMBOL_NBITS, 0)
 
 
-@jit_kernel(do_not_specialize=["num_matrices"])
-def _decide_kernel(
-    first_tiles, ends, num_distinct, counts, widths, codes, grids, num_matrices, unique,
-    num_symbols, alphabets, rotations, lows, LANES: tl.constexpr,
-):  # fmt: skip
-    """One program adds up the rows of one matrix that differ in their codes, and decides."""
-    k = tl.program_id(0)
-    kept = sum_tiles(ends, first_tiles, k, LANES)
-    tl.store(num_distinct + k, kept)
+@triton.jit
+def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
+    """Decide how matrix ``k`` is coded, whose rows have ``kept`` different codes.
+
+    ``decisions`` are the attributes of ``Decisions``. Returns the number of distinct rows, 0 if it is not coded.
+    """
+    unique, num_symbols, alphabets, rotations, lows = decisions
     below, above = tl.load(codes + 2 * k + BELOW), tl.load(codes + 2 * k + ABOVE)
     smallest = -below + BIAS
     alphabet = above - BIAS - smallest + 1
@@ -120,6 +127,19 @@ def _decide_kernel(
     tl.store(num_symbols + index, tl.where(is_worth, num_rows, 0))
     tl.store(alphabets + index, tl.where(is_worth, symbols, 1).to(tl.int32))
     tl.store(rotations + index, low * 0)
+    return num_coded
+
+
+@jit_kernel(do_not_specialize=["num_matrices"])
+def _decide_kernel(
+    first_tiles, ends, num_kept, counts, widths, codes, grids, num_matrices, decisions,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """One program adds up the rows of one matrix that differ in their codes, and decides."""
+    k = tl.program_id(0)
+    kept = sum_tiles(ends, first_tiles, k, LANES)
+    tl.store(num_kept + k, kept)
+    _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions)
 
 
 @triton.jit
@@ -136,43 +156,108 @@ def _kept_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl
     return kept + tl.sum((known & (place < distinct)).to(tl.int64), axis=0)
 
 
-@jit_kernel(do_not_specialize=["num_matrices"])
-def _split_kernel(
-    counts, first_tiles, owners, first_rows, tables, distinct_counts, unique, slots, places, ends,
-    again_slots, again_places, again_first, again_ends, starts, num_matrices, memory, marks, refs,
-    TILE: tl.constexpr,
+@triton.jit
+def _split_tile(
+    k, row, before, num_distinct, is_merged, counts, first_rows, tables, by_value, by_code, marks,
+    symbols, refs, TILE: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
 ):  # fmt: skip
-    """One program numbers a tile of rows and splits the numbers into what an index stores.
+    """Number rows of matrix ``k``, split the numbers into what an index stores; return how many are new.
 
     A row is new if it is the first with its values, and these are the first with their codes.
+
+    Args:
+        k: which matrix; it is coded.
+        row: int32 [TILE], consecutive rows.
+        before: int32, new rows before these.
+        num_distinct: of the matrix.
+        is_merged: whether codes number the rows otherwise than values do.
+        counts: rows of all matrices.
+        first_rows: their places.
+        tables: their hash tables.
+        by_value: slots and places.
+        by_code: slots and places of the distinct rows.
+        marks: where those of the matrix go.
+        symbols: where those of the matrix go.
+        refs: where those of all matrices go.
+        TILE: how many rows.
+        HAS_SYMBOLS: whether indices may be coded.
     """
+    first_row, inside = tl.load(first_rows + k), row < tl.load(counts + k)
+    slots, places = by_value
+    number, is_new = look_up(slots, tables, places, first_row + row, k, inside)
+    if is_merged:
+        again_slots, again_places = by_code
+        number, is_kept = look_up(again_slots, tables, again_places, first_row + number, k, inside)
+        is_new = is_new & is_kept
+    bits = tl.reshape(is_new.to(tl.int32), [TILE // 32, 32]) << tl.arange(0, 32)[None, :]
+    # a tile may be larger than the matrix, and the words behind its marks belong to the next one
+    word = tl.min(row, axis=0) // 32 + tl.arange(0, TILE // 32)
+    num_words = fields_nbytes(tl.load(counts + k), 1) // 4
+    tl.store(marks + word, tl.sum(bits, axis=1), mask=word < num_words)
+    if HAS_SYMBOLS:
+        low = low_nbits(ref_nbits(num_distinct))
+        tl.store(symbols + row, tl.where(is_new, 0, 1 + (number >> low)).to(tl.int16), mask=inside)
+    added = is_new.to(tl.int32)
+    place = row - before - (tl.cumsum(added, axis=0) - added)
+    tl.store(refs + first_row + place, number, mask=inside & ~is_new)
+    return tl.sum(added, axis=0)
+
+
+@jit_kernel(do_not_specialize=["num_matrices"])
+def _split_kernel(
+    counts, first_tiles, owners, first_rows, tables, distinct_counts, unique, by_value, ends,
+    by_code, again_first, again_ends, starts, num_matrices, memory, marks, refs,
+    TILE: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
+):  # fmt: skip
+    """One program splits the numbers of a tile of rows."""
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile)
     num_distinct = tl.load(unique + k)
     if num_distinct > 0:
-        begin, first_row = tl.load(first_tiles + k), tl.load(first_rows + k)
+        begin = tl.load(first_tiles + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
-        inside = row < tl.load(counts + k)
-        number, is_new = look_up(slots, tables, places, first_row + row, k, inside)
         before = before_tile(ends, begin, tile)
         # where no rows were merged, codes number them as values do
-        if num_distinct < tl.load(distinct_counts + k):
+        is_merged = num_distinct < tl.load(distinct_counts + k)
+        if is_merged:
             before = _kept_before(
-                before, begin, first_row, num_distinct, again_ends, again_first, TILE
+                before, begin, tl.load(first_rows + k), num_distinct, again_ends, again_first, TILE
             )
-            number, is_kept = look_up(
-                again_slots, tables, again_places, first_row + number, k, inside
-            )
-            is_new = is_new & is_kept
-        bits = tl.reshape(is_new.to(tl.int32), [TILE // 32, 32]) << tl.arange(0, 32)[None, :]
-        word = tile * (TILE // 32) + tl.arange(0, TILE // 32)
-        tl.store(marks + word, tl.sum(bits, axis=1))
-        low = low_nbits(ref_nbits(num_distinct.to(tl.int32)))
-        symbol = tl.where(is_new, 0, 1 + (number >> low)).to(tl.int16)
-        tl.store(index_symbols(memory, starts, num_matrices, k) + row, symbol, mask=inside)
-        added = is_new.to(tl.int32)
-        place = row - before.to(tl.int32) - (tl.cumsum(added, axis=0) - added)
-        tl.store(refs + first_row + place, number, mask=inside & ~is_new)
+        symbols = index_symbols(memory, starts, num_matrices, k, HAS_SYMBOLS)
+        _split_tile(
+            k, row, before.to(tl.int32), num_distinct.to(tl.int32), is_merged, counts, first_rows,
+            tables, by_value, by_code, marks + begin * (TILE // 32), symbols, refs, TILE,
+            HAS_SYMBOLS,
+        )  # fmt: skip
+
+
+@jit_kernel(do_not_specialize=["num_matrices"])
+def _index_kernel(
+    counts, widths, first_tiles, first_rows, tables, distinct_counts, by_value, by_code,
+    again_first, num_kept, codes, grids, num_matrices, decisions, starts, memory, marks, refs,
+    TILE: tl.constexpr, TILE_WORDS: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
+):  # fmt: skip
+    """One program numbers the distinct rows of one matrix by their codes, decides, and splits all numbers."""
+    k = tl.program_id(0).to(tl.int64)
+    again_slots, again_places = by_code
+    kept = number_matrix(
+        k, distinct_counts, first_rows, tables, again_slots, again_places, again_first, num_kept,
+        TILE,
+    )  # fmt: skip
+    num_distinct = _decide(
+        k, kept.to(tl.int64), num_matrices, counts, widths, codes, grids, decisions
+    ).to(tl.int32)
+    if num_distinct > 0:
+        is_merged = num_distinct < tl.load(distinct_counts + k)
+        symbols = index_symbols(memory, starts, num_matrices, k, HAS_SYMBOLS)
+        marks += tl.load(first_tiles + k) * TILE_WORDS
+        before = tl.full((), 0, tl.int32)
+        for start in range(0, tl.load(counts + k).to(tl.int32), TILE):
+            row = start + tl.arange(0, TILE)
+            before += _split_tile(
+                k, row, before, num_distinct, is_merged, counts, first_rows, tables, by_value,
+                by_code, marks, symbols, refs, TILE, HAS_SYMBOLS,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -186,8 +271,8 @@ def put_marks(target, marks, num_rows, part, num_parts, LANES: tl.constexpr):
 
 
 @triton.jit
-def put_refs(target, refs, num_refs, nbits, part, num_parts):
-    """Write every ``num_parts``-th run of references of ``nbits`` bits to words at ``target``."""
+def put_refs(target, refs, num_refs, nbits, part, num_parts, FIELDS: tl.constexpr):
+    """Write every ``num_parts``-th run of ``FIELDS`` references of ``nbits`` bits to words at ``target``."""
     if nbits > 0:
         num_words = fields_nbytes(num_refs, nbits) // 4
         num_runs = (num_refs + FIELDS - 1) // FIELDS
@@ -195,48 +280,53 @@ def put_refs(target, refs, num_refs, nbits, part, num_parts):
             pack_words(refs, num_refs, target, num_words, nbits, run, FIELDS, FIELDS)
 
 
-def decide(
-    matrices: MatrixList,
-    by_code: RowNumbers,
-    codes: torch.Tensor,
-    grids: torch.Tensor,
-    decisions: Decisions,
-) -> None:
-    """Decide what is coded, and with which alphabets.
-
-    Args:
-        matrices: of the list.
-        by_code: rows counted by ``dedup.gpu.count_slots``, to be numbered after this.
-        codes: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
-        grids: of ``quantize.gpu.grids``.
-        decisions: written.
-    """
-    tiles = matrices.rows.tiles
-    _decide_kernel[(len(matrices),)](
-        tiles.first_tiles, by_code.ends, by_code.counts, tiles.counts, matrices.widths, codes,
-        grids, len(matrices), decisions.unique, decisions.counts, decisions.alphabets,
-        decisions.rotations, decisions.lows, LANES=SCAN_STEP,
-    )  # fmt: skip
-
-
 def split_index(
     matrices: MatrixList,
     by_value: RowNumbers,
     by_code: RowNumbers,
+    codes: torch.Tensor,
+    grids: torch.Tensor,
     decisions: Decisions,
     index: SplitIndex,
     memory: torch.Tensor,
 ) -> None:
-    """Split the numbers of all rows of the matrices that are coded.
+    """Number distinct rows by their codes, decide what is coded, and split the numbers of all rows that are.
 
-    The symbols, int16, 0 for a new row, else 1 plus the high bits of its number, go to the second
-    part of ``memory``; see ``MatrixList.starts``.
+    Args:
+        matrices: of the list.
+        by_value: numbers of the rows.
+        by_code: slots and places of the distinct rows by ``dedup.gpu.find_slots``; the rest is written.
+        codes: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
+        grids: of ``quantize.gpu.grids``.
+        decisions: written.
+        index: written.
+        memory: uint8; the symbols of indices that may be coded, int16, 0 for a new row, else 1 plus the high
+            bits of its number, go to its second part: see ``MatrixList.starts``.
     """
-    rows = matrices.rows
+    rows, num = matrices.rows, len(matrices)
     tiles = rows.tiles
+    decided = (
+        decisions.unique, decisions.counts, decisions.alphabets, decisions.rotations, decisions.lows
+    )  # fmt: skip
+    values, again = (by_value.slots, by_value.places), (by_code.slots, by_code.places)
+    has_symbols = matrices.num_indices > 0
+    if rows.is_short:
+        _index_kernel[(num,)](
+            tiles.counts, matrices.widths, tiles.first_tiles, rows.first_rows, rows.tables,
+            by_value.counts, values, again, by_code.first, by_code.counts, codes, grids, num,
+            decided, matrices.starts, memory, index.marks, index.refs, TILE_WORDS=MARK_WORDS,
+            HAS_SYMBOLS=has_symbols, **short_options(rows),
+        )  # fmt: skip
+        return
+    count_slots(rows, by_value.counts, by_code)
+    _decide_kernel[(num,)](
+        tiles.first_tiles, by_code.ends, by_code.counts, tiles.counts, matrices.widths, codes,
+        grids, num, decided, LANES=SCAN_STEP,
+    )  # fmt: skip
+    number_slots(rows, by_value.counts, by_code)
     _split_kernel[(tiles.num_tiles,)](
         tiles.counts, tiles.first_tiles, tiles.owners, rows.first_rows, rows.tables,
-        by_value.counts, decisions.unique, by_value.slots, by_value.places, by_value.ends,
-        by_code.slots, by_code.places, by_code.first, by_code.ends, matrices.starts, len(matrices),
-        memory, index.marks, index.refs, TILE=ROWS_PER_TILE,
+        by_value.counts, decisions.unique, values, by_value.ends, again, by_code.first,
+        by_code.ends, matrices.starts, num, memory, index.marks, index.refs, TILE=ROWS_PER_TILE,
+        HAS_SYMBOLS=has_symbols,
     )  # fmt: skip

@@ -12,7 +12,8 @@ import triton
 import triton.language as tl
 
 from tersor.division import ceil_div
-from tersor.kernels.rows.dedup.gpu.numbers import ROWS, RowList, member_tiles, row_list
+from tersor.kernels.rows import layout
+from tersor.kernels.rows.dedup.gpu.slots import ROWS, RowList, member_tiles, row_list
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.tiles import TileTable
 
@@ -63,11 +64,12 @@ class MatrixList:
         widths: int64, values per row of each.
         rows: how their rows share memory.
         capacities: values of each, on the host.
-        starts: int64 [2 * num_matrices], the first byte of each in memory for one byte per value,
-            then the first byte of each in memory for an int16 per row behind it: multiples of 16.
+        starts: int64, the first byte of each in memory for one byte per value, then, if indices may
+            be coded, the first byte of each in memory for an int16 per row behind it: multiples of 16.
         codes_nbytes: size of the first part of that memory.
         nbytes: size of all of it.
         symbols: the most symbols of each part of that memory, which is also a stream of symbols.
+        most_index_symbols: in the alphabet of a coded index; 0 if none may be coded.
         groups: by width, without empty matrices.
     """
 
@@ -79,11 +81,17 @@ class MatrixList:
     codes_nbytes: int
     nbytes: int
     symbols: tuple[int, ...]
+    most_index_symbols: int
     groups: tuple[WidthGroup, ...]
 
     def __len__(self) -> int:
         """Return the number of matrices."""
         return len(self.capacities)
+
+    @property
+    def num_indices(self) -> int:
+        """Return how many indices are streams of symbols: one for each matrix, or none."""
+        return len(self.symbols) - len(self)
 
     @property
     def num_rows(self) -> int:
@@ -92,9 +100,11 @@ class MatrixList:
 
 
 @triton.jit
-def index_symbols(memory, starts, num_matrices, k):
-    """Return where the int16 of matrix ``k`` lie in ``MatrixList.starts``'s memory, uint8."""
-    return (memory + tl.load(starts + num_matrices + k)).to(tl.pointer_type(tl.int16))
+def index_symbols(memory, starts, num_matrices, k, EXIST: tl.constexpr):
+    """Return where the int16 of matrix ``k`` lie in ``MatrixList.starts``'s memory, uint8, if they ``EXIST``."""
+    if EXIST:
+        memory += tl.load(starts + num_matrices + k)
+    return memory.to(tl.pointer_type(tl.int16))
 
 
 def programs_each(num_tensors: int, num_tiles: int) -> int:
@@ -121,7 +131,9 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
         table = to_device_async(members, torch.int64, device)
         tiles = member_tiles(chosen, ROWS, device)
         groups.append(WidthGroup(width, chosen, table, len(members), tiles))
-    starts = _starts([*numels, *(2 * num_rows for num_rows in rows_per_matrix)], 16)
+    most_symbols = max(map(layout.most_coded_symbols, set(rows_per_matrix)))
+    indices = rows_per_matrix if most_symbols else ()
+    starts = _starts([*numels, *(2 * num_rows for num_rows in indices)], 16)
     return MatrixList(
         to_device_async(numels, torch.int64, device),
         to_device_async([width for _, width in shapes], torch.int64, device),
@@ -130,7 +142,8 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
         to_device_async(starts[:-1], torch.int64, device),
         starts[len(shapes)],
         starts[-1],
-        (*numels, *rows_per_matrix),
+        (*numels, *indices),
+        most_symbols,
         tuple(groups),
     )
 

@@ -225,6 +225,7 @@ class Bodies:
         num_narrow: how many streams, the first ones, have at most 256 symbols and become bytes or
             values; the others become int16 or values.
         table: what coded all streams; None if each body has frequencies of its own.
+        most_wide: symbols of the largest alphabet of the others, at most: a larger one is malformed.
     """
 
     addresses: torch.Tensor
@@ -234,6 +235,7 @@ class Bodies:
     capacities: tuple[int, ...]
     num_narrow: int
     table: StaticTable | None = None
+    most_wide: int = WIDE
 
 
 @lru_cache(maxsize=64)
@@ -313,7 +315,7 @@ def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
     _slots_kernel[(num_narrow * _NARROW_PARTS.value + num_wide * _WIDE_PARTS.value,)](
         bodies.addresses, bodies.rooms, bodies.counts, blocks.capacities, bodies.alphabets,
         opened.slots, opened.facts, opened.nbytes, status, num_narrow, status.numel(), HAS_NARROW=num_narrow > 0,
-        HAS_WIDE=num_wide > 0, NARROW_NBITS=NARROW.bit_length() - 1, WIDE_NBITS=WIDE_NBITS,
+        HAS_WIDE=num_wide > 0, NARROW_NBITS=NARROW.bit_length() - 1, WIDE_NBITS=(max(NARROW, bodies.most_wide) - 1).bit_length(),
         SLOTS=SLOTS,
     )  # fmt: skip
     return opened

@@ -24,6 +24,7 @@ from tersor.kernels.entropy.rans.gpu.table import (
     bits_of_alphabet,
     encoding_tables,
 )
+from tersor.kernels.entropy.symbols.alphabet import WIDE
 from tersor.kernels.entropy.symbols.gpu.histogram import has_ptx, stream_counts, table_start
 from tersor.kernels.runtime.device_cache import cached_on_stream, copy_async, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
@@ -56,6 +57,8 @@ class Streams:
         narrow_nbytes: where the last of them ends in the memory.
         table: what codes all streams, whose symbols are below its alphabet and not rotated; None if each
             has a table of its own, made of its counts.
+        most_wide: symbols of the largest alphabet of the other streams, at most; their rotations are 0 if
+            it is not that of all int16.
     """
 
     symbols: torch.Tensor
@@ -67,6 +70,7 @@ class Streams:
     num_narrow: int
     narrow_nbytes: int
     table: StaticTable | None = None
+    most_wide: int = WIDE
 
     @property
     def num_wide(self) -> int:
@@ -282,7 +286,7 @@ def encode_streams(streams: Streams, counts: torch.Tensor | None = None) -> Enco
     elif counts is not None:
         encoding_tables(
             counts, streams.alphabets, streams.rotations, num_narrow, encoded.frequencies, entries,
-            encoded.used,
+            encoded.used, streams.counts, streams.most_wide,
         )  # fmt: skip
     _encode_kernel[(blocks.num_programs,)](
         symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners, streams.alphabets,

@@ -158,10 +158,10 @@ def _make_entries(
 
 @jit_kernel(do_not_specialize=["num_narrow"])
 def _entry_list_kernel(
-    counts, alphabets, rotations, frequencies, entries, used, num_narrow,
-    HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr,
+    counts, alphabets, rotations, frequencies, entries, used, num_symbols, num_narrow,
+    HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, WIDE_BINS: tl.constexpr,
 ):  # fmt: skip
-    """One program makes the table of one stream."""
+    """One program makes the table of one stream, if it has symbols."""
     k = tl.program_id(0).to(tl.int64)
     alphabet, rotation = tl.load(alphabets + k), tl.load(rotations + k)
     start = table_start(k, num_narrow)
@@ -169,8 +169,8 @@ def _entry_list_kernel(
     num_used = tl.full((), 0, tl.int32)
     if HAS_NARROW and k < num_narrow:
         num_used = _make_entries(counts, alphabet, rotation, frequencies, entries, False, _NARROW)
-    if HAS_WIDE and k >= num_narrow:
-        num_used = _make_entries(counts, alphabet, rotation, frequencies, entries, True, _WIDE)
+    if HAS_WIDE and (k >= num_narrow) & (tl.load(num_symbols + k) > 0):
+        num_used = _make_entries(counts, alphabet, rotation, frequencies, entries, True, WIDE_BINS)
     tl.store(used + k, num_used)
 
 
@@ -182,6 +182,8 @@ def encoding_tables(
     frequencies: torch.Tensor,
     entries: torch.Tensor,
     used: torch.Tensor,
+    num_symbols: torch.Tensor,
+    most_wide: int = WIDE,
 ) -> None:
     """Make frequencies and encoding entries of several streams in one launch.
 
@@ -194,12 +196,17 @@ def encoding_tables(
         frequencies: int16 like ``counts``, by symbol; written.
         entries: int64 like ``counts``, by byte; written.
         used: int32 [streams], symbols that occur; written.
+        num_symbols: int64 [streams], symbols of each; an int16 stream without symbols gets no table.
+        most_wide: symbols of the largest alphabet of streams of int16, at most; their rotations are 0
+            if that is not ``WIDE``.
     """
     num_streams = used.numel()
     has_wide = num_narrow < num_streams
+    wide_bins = max(NARROW, triton.next_power_of_2(most_wide))
     _entry_list_kernel[(num_streams,)](
-        counts, alphabets, rotations, frequencies, entries, used, num_narrow,
-        HAS_NARROW=num_narrow > 0, HAS_WIDE=has_wide, num_warps=16 if has_wide else 8,
+        counts, alphabets, rotations, frequencies, entries, used, num_symbols, num_narrow,
+        HAS_NARROW=num_narrow > 0, HAS_WIDE=has_wide, WIDE_BINS=wide_bins,
+        num_warps=16 if has_wide and wide_bins > 1024 else 8,
     )  # fmt: skip
 
 
