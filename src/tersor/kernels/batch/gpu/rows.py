@@ -326,7 +326,7 @@ def encode_rows_list(xs: Sequence[torch.Tensor], bounds: Sequence[Bound]) -> Fus
         streams = Streams(
             coding.symbols, matrices.starts, decisions.counts, matrices.symbols,
             decisions.alphabets, decisions.rotations, len(matrices), matrices.codes_nbytes,
-            matrices.most_index_symbols,
+            most_wide=matrices.most_index_symbols,
         )  # fmt: skip
         count_symbols(streams, task.counts)
         encoded = encode_streams(streams, task.counts)

@@ -244,7 +244,7 @@ def _bodies(
 ) -> Bodies:  # fmt: skip
     names = ("addresses", "rooms", "counts", "alphabets")
     addresses, rooms, counts, alphabets = (held[prefix + name] for name in names)
-    return Bodies(addresses, rooms, counts, alphabets, capacities, num_narrow, most_wide)
+    return Bodies(addresses, rooms, counts, alphabets, capacities, num_narrow, most_wide=most_wide)
 
 
 def _join_index(
