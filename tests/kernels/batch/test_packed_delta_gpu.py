@@ -306,6 +306,14 @@ def test_whole_tiles_of_planes_know_their_neighbours(name, dims):
     assert_same_as_codec([x], [Bound.absolute(0.1)], dims)
 
 
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("place", [0, 1023, 1024 + 64, 2 * 2560 - 1])
+def test_an_outlier_that_predicts_values_of_other_tiles_counts_as_zero(place, dims):
+    x = torch.randn((4, 40, 64), generator=torch.Generator().manual_seed(6)) + 50
+    x.view(-1)[place] = float("nan")
+    assert_same_as_codec([x], [Bound.absolute(0.1)], dims)
+
+
 @pytest.mark.parametrize(("value", "varying"), [(0.0, [0, 1, 0, 0]), (-2.0, [0, 0, 0, 0])])
 def test_planes_of_one_value_do_not_vary_for_want_of_neighbours(value, varying):
     x = torch.full((3, 40, 32), -2.0)

@@ -30,8 +30,8 @@ from tersor.kernels.pack.blocks.gpu.pack_tile import (
 from tersor.kernels.pack.blocks.gpu.plane_tile import (
     by_lanes,
     can_be_planes,
+    measure_planes,
     plane_fields,
-    plane_words,
 )
 from tersor.kernels.pack.blocks.gpu.tile import (
     PACK_RUN,
@@ -89,6 +89,12 @@ _RESIDUALS_SHARE: Final = 16
 """The residuals of all programs take at most so small a part of the values."""
 
 
+_LOOK_RUN: Final = 32
+"""Tiles of which a program asks whether outliers of others predict them."""
+
+_PLANE_REGISTERS: Final = 80
+"""Of a thread that measures what two or three axes predict: 25 warps per multiprocessor, without spills."""
+
 _MEASURE_REGISTERS: Final = 96
 _WRITE_REGISTERS: Final = 128
 """Of a thread that predicts along one line. The compiler would take 168, for values that are looked at again,
@@ -109,21 +115,48 @@ def _measure_shaped(
     address, base, count, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     BLOCK: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """See ``measure_tile``; fast if lines are multiples of 32 long and all values have codes."""
+    """See ``measure_tile``; fast if lines are multiples of 32 long and all values have codes.
+
+    Values that predict are then taken to have codes; ``_remeasure_kernel`` does the tiles where one has none.
+    """
     num_words, outliers = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
     is_done, varies = base < 0, base < 0
     if TYPE != F64:
         is_plain = can_be_planes(base, count, shape)
         if is_plain:
-            fields, is_done, varies = plane_fields(
-                address, base, count, shape, grid, TYPE, ALIGNED, DIMS
+            num_words, is_done, varies = measure_planes(
+                address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
             )
-            num_words = plane_words(fields, BLOCK)
     if not is_done:
         num_words, outliers, varies = measure_tile(
             address, base, count, shape, grid, TYPE, ALIGNED, BLOCK, DIMS
         )
     return num_words, outliers, varies
+
+
+@triton.jit
+def _have_outliers(outliers, begin, end):
+    """True if there are outliers in the two tiles, or the one, that values ``[begin, end)`` of a tensor lie in.
+
+    ``outliers`` are those of the tensor's tiles; values before the tensor are not looked at.
+    """
+    least, most = tl.maximum(begin, 0) // TILE, tl.maximum(end - 1, 0) // TILE
+    return (tl.load(outliers + least) | tl.load(outliers + most)) > 0
+
+
+@triton.jit
+def _is_clean(outliers, base, shape, DIMS: tl.constexpr):
+    """True if neither the values of a tile nor those that predict them are outliers; see ``_have_outliers``."""
+    # neighbours predict along every line
+    begin, end, width = base - 1, base + TILE, shape[0].to(tl.int64)
+    found = _have_outliers(outliers, begin, end)
+    found |= _have_outliers(outliers, begin - width, end - width)
+    if DIMS == 3:
+        plane = width * shape[1]
+        found |= _have_outliers(outliers, begin - plane, end - plane)
+        plane += width
+        found |= _have_outliers(outliers, begin - plane, end - plane)
+    return found == 0
 
 
 @triton.jit
@@ -185,6 +218,31 @@ def _measure_kernel(
         tl.store(stats + num_tiles + tile, (outliers.to(tl.int64) << 32) | specials)
         # not one mark per tensor: thousands of stores to one place take 100 us
         tl.store(stats + 2 * num_tiles + tile, varies.to(tl.int64))
+
+
+@jit_kernel(do_not_specialize=["num_tiles"])
+def _remeasure_kernel(
+    starts, counts, first_tiles, first_runs, owners, grids, shapes, stats, num_tiles,
+    TYPE: tl.constexpr, BLOCK: tl.constexpr, RUN: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """One program measures those of ``RUN`` tiles again that outliers of other tiles predict."""
+    run = tl.program_id(0).to(tl.int64)
+    k = tl.load(owners + run)
+    first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+    shape, outliers = _shape_of(shapes, k, DIMS), stats + num_tiles + first
+    begin = first + (run - tl.load(first_runs + k)) * RUN
+    stop = tl.minimum(begin + RUN, last)
+    tiles = tl.minimum(begin + tl.arange(0, RUN), stop - 1)
+    is_clean = _is_clean(outliers, (tiles - first) * TILE, shape, DIMS)
+    if tl.min(is_clean.to(tl.int32), axis=0) == 0:
+        count, address, grid = tl.load(counts + k), tl.load(starts + k), load_grid(grids, k)
+        for tile in range(begin, stop):
+            base = (tile - first) * TILE
+            if _is_clean(outliers, base, shape, DIMS) == 0:
+                num_words, _outliers, _varies = measure_tile(
+                    address, base, count, shape, grid, TYPE, False, BLOCK, DIMS
+                )
+                tl.store(stats + tile, num_words.to(tl.int64))
 
 
 @jit_kernel(do_not_specialize=["num_runs", "room"])
@@ -297,6 +355,12 @@ class _List:
         """Return ``limit`` if it is one of kernels for this list, else None; float64 needs more."""
         return limit if self.dims == 1 and self.dtype != torch.float64 else None
 
+    def measure_registers(self) -> int | None:
+        """Return the limit of the kernel that measures."""
+        if self.dims > 1 and self.dtype != torch.float64:
+            return _PLANE_REGISTERS
+        return self.registers(_MEASURE_REGISTERS)
+
     def writers(self) -> tuple[int, torch.Tensor | None]:
         """Return how many programs write tiles, and memory for the residuals of each if axes predict."""
         if self.dims < 2:
@@ -337,8 +401,15 @@ def _measure(
     _measure_kernel[(runs.num_tiles,)](
         starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids, keys,
         one.shapes, stats, tiles.num_tiles, **one.constants,
-        maxnreg=one.registers(_MEASURE_REGISTERS),
+        maxnreg=one.measure_registers(),
     )  # fmt: skip
+    if one.dims > 1 and one.dtype != torch.float64:
+        runs = tile_table(one.numels, _LOOK_RUN * TILE_VALUES, one.device)
+        _remeasure_kernel[(runs.num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, runs.first_tiles, runs.owners, grids,
+            one.shapes, stats, tiles.num_tiles, TYPE=one.constants["TYPE"], BLOCK=one.block,
+            RUN=_LOOK_RUN, DIMS=one.dims, num_warps=1,
+        )  # fmt: skip
     return torch.cumsum(stats, 0, out=stats)
 
 

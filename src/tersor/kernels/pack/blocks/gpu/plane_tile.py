@@ -12,12 +12,11 @@ import triton.language as tl
 
 from tersor.kernels.pack.blocks.gpu.line_tile import LEAST_FAST, NUM_FAST
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
-    LANES,
+    bit_length,
     both,
     either,
     larger,
     load_tile,
-    widths_of,
     zigzag,
 )
 from tersor.kernels.quantize.gpu.values import SHIFT, load_values, shifted_codes
@@ -26,7 +25,8 @@ from tersor.kernels.runtime.gpu.element_types import I32
 
 _TILE = tl.constexpr(_TILE_VALUES)
 _FOURS = tl.constexpr(_TILE_VALUES // 4)
-_FOURS_PER_LANE = tl.constexpr(8)
+_PART = tl.constexpr(64)
+"""Fours that are measured at a time."""
 _LONG = tl.constexpr(1 << 15)
 """Lines from which on the product that divides by their length could be wrong; a tile meets two of them at most."""
 
@@ -40,11 +40,11 @@ def can_be_planes(base, limit, shape):
 
 
 @triton.jit
-def _neighbours(base, shape):
-    """Return for every four of a tile whether there are values to the left, above and behind."""
+def _neighbours(base, shape, offset):
+    """Return for places ``offset`` in a tile, int32, whether there are values to the left, above and behind."""
     width, height, depth = shape
     first_row = (base // width).to(tl.int32)
-    offset = (base - first_row.to(tl.int64) * width).to(tl.int32) + 4 * tl.arange(0, _FOURS)
+    offset += (base - first_row.to(base.dtype) * width).to(tl.int32)
     # ceil(2**32 / width), times a number below 2**16, is right in its upper half
     inverse = 0xFFFFFFFF // width.to(tl.int64) + 1
     row = ((offset.to(tl.int64) * inverse) >> 32).to(tl.int32)
@@ -87,12 +87,13 @@ def _line(
 
 @triton.jit
 def _differences(codes, before):
-    """Return codes [256, 4] minus the one before each; ``before`` [256] is that of the first of four."""
-    even, odd = tl.split(tl.reshape(codes, [_FOURS, 2, 2]))
+    """Return codes [fours, 4] minus the one before each; ``before`` [fours] is that of the first of four."""
+    fours: tl.constexpr = codes.shape[0]
+    even, odd = tl.split(tl.reshape(codes, [fours, 2, 2]))
     c0, c2 = tl.split(even)
     c1, c3 = tl.split(odd)
     pairs = tl.join(tl.join(c0 - before, c2 - c1), tl.join(c1 - c0, c3 - c2))
-    return tl.reshape(pairs, [_FOURS, 4])
+    return tl.reshape(pairs, [fours, 4])
 
 
 @triton.jit
@@ -118,7 +119,7 @@ def plane_residuals(
         large one; and True only if two values differ.
     """
     width, plane = shape[0], shape[0] * shape[1]
-    has_left, has_upper, has_back = _neighbours(base, shape)
+    has_left, has_upper, has_back = _neighbours(base, shape, 4 * tl.arange(0, _FOURS))
     is_there = has_left | (has_left == 0)
     codes, before, worst, used, varies = _line(
         address, base, 0, is_there, has_left, limit, grid, TYPE, ALIGNED
@@ -160,11 +161,95 @@ def plane_fields(
 
 
 @triton.jit
-def plane_words(fields, BLOCK: tl.constexpr):
-    """Return the words that fields [256, 4] take."""
-    fours = tl.reduce(fields, 1, either)
-    lanes = tl.reduce(tl.reshape(fours, [LANES, _FOURS_PER_LANE]), 1, either)
-    return tl.sum(widths_of(lanes, BLOCK), axis=0)
+def _predicting(
+    address, offset, back, is_there, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr
+):
+    """Return the shifted codes of values ``back`` before ``offset``, that of 0 where they are not there."""
+    place = offset - tl.where(is_there, back, 0)
+    values = load_values(address, place, limit, 0.0, TYPE, ALIGNED, True)
+    codes, _error = shifted_codes(values, grid[0], tl.where(is_there, grid[1], 0.0), TYPE)
+    return codes
+
+
+@triton.jit
+def _between_lines(
+    address, offset, has_upper, has_back, limit, shape, grid, TYPE: tl.constexpr,
+    ALIGNED: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Predict codes from the lines above and behind.
+
+    Args:
+        address: of the tile's first value.
+        offset: places in the tile.
+        has_upper: whether there are values above.
+        has_back: whether there are values behind.
+        limit: of the places.
+        shape: of the tensor.
+        grid: step, inverse and checked bound.
+        TYPE: of the values.
+        ALIGNED: see ``load_values``.
+        DIMS: 2 or 3.
+
+    Returns:
+        What is left of the codes, right if all values that predict have codes; the shifted codes themselves,
+        and their errors.
+    """
+    width, plane = shape[0], shape[0] * shape[1]
+    values = load_values(address, offset, limit, 0.0, TYPE, ALIGNED, True)
+    own, errors = shifted_codes(values, grid[0], grid[1], TYPE)
+    # as many are added as subtracted, so that the shifts cancel
+    codes = own - _predicting(address, offset, width, has_upper, limit, grid, TYPE, ALIGNED)
+    if DIMS == 3:
+        corner = has_back & has_upper
+        codes -= _predicting(address, offset, plane, has_back, limit, grid, TYPE, ALIGNED)
+        codes += _predicting(address, offset, plane + width, corner, limit, grid, TYPE, ALIGNED)
+    return codes, own, errors
+
+
+@triton.jit
+def measure_planes(
+    address, base, limit, shape, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    BLOCK: tl.constexpr, DIMS: tl.constexpr,
+):  # fmt: skip
+    """Measure the residuals of a tile that ``can_be_planes``; not for float64.
+
+    A part of it at a time, so that few values are held. Whether values that predict have codes is not looked
+    at: that is a third of the work, and the tiles that they lie in say it.
+
+    Returns:
+        The words that their fields take, if all values that predict have codes; whether the tile's own values
+        have codes, and not too large ones; and True only if two of them differ.
+    """
+    start = address + base * (TYPE.primitive_bitwidth // 8)
+    fours_per_block: tl.constexpr = BLOCK // 4
+    width = tl.zeros([_PART // fours_per_block], dtype=tl.int32)
+    worst = tl.zeros([_PART], dtype=tl.float32)
+    used, common = tl.zeros([_PART], dtype=tl.int32), tl.full([_PART], -1, tl.int32)
+    for part in range(0, _TILE, 4 * _PART):
+        fours = part + 4 * tl.arange(0, _PART)
+        # positions have 31 bits, and divisions of 64 take a hundred instructions
+        has_left, has_upper, has_back = _neighbours(base.to(tl.int32), shape, fours)
+        codes, own, errors = _between_lines(
+            start, fours[:, None] + tl.arange(0, 4)[None, :], has_upper[:, None], has_back[:, None],
+            limit, shape, grid, TYPE, ALIGNED, DIMS,
+        )  # fmt: skip
+        # the first of a line predicts itself, which is not used
+        before, _own, _errors = _between_lines(
+            start, fours - has_left.to(tl.int32), has_upper, has_back, limit, shape, grid, TYPE,
+            False, DIMS,
+        )  # fmt: skip
+        fields = zigzag(_differences(codes, tl.where(has_left, before, 0)))
+        unions = tl.reshape(
+            tl.reduce(fields, 1, either), [_PART // fours_per_block, fours_per_block]
+        )
+        width += bit_length(tl.reduce(unions, 1, either))
+        worst = larger(worst, tl.reduce(errors, 1, larger))
+        used |= tl.reduce(own - LEAST_FAST, 1, either)
+        common &= tl.reduce(own - LEAST_FAST, 1, both)
+    is_right = (worst <= grid[2]) & (used >= 0) & (used < NUM_FAST)
+    varies = tl.reduce(used, 0, either) != tl.reduce(common, 0, both)
+    num_words = tl.sum(width, axis=0) * (BLOCK // 32)
+    return num_words, tl.sum((~is_right).to(tl.int32), axis=0) == 0, varies
 
 
 @triton.jit

@@ -180,15 +180,73 @@ def decode_tile(
 
 
 @triton.jit
+def in_order(fours):
+    """Return a tuple of the first, second, third and fourth of fours [rows, fours] as [rows * fours, 4]."""
+    pairs = tl.join(tl.join(fours[0], fours[2]), tl.join(fours[1], fours[3]))
+    return tl.reshape(pairs, [fours[0].shape[0] * fours[0].shape[1], 4])
+
+
+@triton.jit
+def _up_to_8(words, place, bit, width):
+    """Return four fields of up to 8 bits from ``bit`` on, counted from word ``place``: two words hold them."""
+    window = (load_pair(words, place + (bit >> 5)) >> (bit & 31).to(tl.uint64)).to(tl.uint32)
+    mask, shift = ((1 << width) - 1).to(tl.uint32), width.to(tl.uint32)
+    second, third, fourth = window >> shift, window >> (2 * shift), window >> (3 * shift)
+    return window & mask, second & mask, third & mask, fourth & mask
+
+
+@triton.jit
+def _up_to_16(words, place, bit, width):
+    """Return the same of up to 16 bits: three words hold them."""
+    place += bit >> 5
+    first, last = load_pair(words, place), tl.load(words + place + 2).to(tl.uint64)
+    shift = (bit & 31).to(tl.uint64)
+    low, high = (first >> shift).to(tl.uint32), ((first >> 32) | (last << 32)) >> shift
+    window = low.to(tl.uint64) | (high << 32)
+    mask, shift = ((1 << width) - 1).to(tl.uint32), width.to(tl.uint64)
+    second, third = (window >> shift).to(tl.uint32), (window >> (2 * shift)).to(tl.uint32)
+    fourth = (window >> (3 * shift)).to(tl.uint32)
+    return low & mask, second & mask, third & mask, fourth & mask
+
+
+@triton.jit
+def _up_to_32(words, place, bit, width):
+    """Return one field of up to 32 bits."""
+    mask = tl.where(width >= 32, -1, (1 << (width & 31)) - 1).to(tl.uint32, bitcast=True)
+    pair = load_pair(words, place + (bit >> 5))
+    return (pair >> (bit & 31).to(tl.uint64)).to(tl.uint32) & mask
+
+
+@triton.jit
+def unpack_fours(words, width, start, most, BLOCK: tl.constexpr):
+    """Return the fields of a tile from word ``start[b]`` on as a tuple of [blocks, BLOCK // 4]; see ``in_order``.
+
+    They have ``width`` bits, at most ``most``. Reads up to three words more than the fields take.
+    """
+    place, width = start[:, None], width[:, None]
+    bit = tl.arange(0, BLOCK // 4)[None, :] * (4 * width)
+    if most <= 8:
+        f0, f1, f2, f3 = _up_to_8(words, place, bit, width)
+    elif most <= 16:
+        f0, f1, f2, f3 = _up_to_16(words, place, bit, width)
+    else:
+        f0 = _up_to_32(words, place, bit, width)
+        f1 = _up_to_32(words, place, bit + width, width)
+        f2 = _up_to_32(words, place, bit + 2 * width, width)
+        f3 = _up_to_32(words, place, bit + 3 * width, width)
+    return f0, f1, f2, f3
+
+
+@triton.jit
 def tile_codes(body, body_nbytes, count, local, num_tiles, BLOCK: tl.constexpr):
-    """Return the 1024 codes of a tile in order, 0 if it is not well formed, and whether it is."""
+    """Return the codes of a tile as ``unpack_fours`` does, 0 if it is not well formed, and whether it is.
+
+    By fours, which a thread holds whole: codes that are added up would lie one per thread otherwise.
+    """
     words, widths, num_blocks, good = open_tile(body, body_nbytes, count, local, num_tiles, BLOCK)
     b = tl.arange(0, TILE // BLOCK)
     width = tl.load(widths + b, mask=(b < num_blocks) & good, other=0).to(tl.int32)
     block_words = width * (BLOCK // 32)
     start = tl.cumsum(block_words, axis=0) - block_words
-    if tl.max(width, axis=0) <= 8:
-        fields = unpack_up_to_8(words, width, start, BLOCK)
-    else:
-        fields = unpack_up_to_32(words, width, start, BLOCK)
-    return tl.ravel(unzigzag(fields)), good
+    f0, f1, f2, f3 = unpack_fours(words, width, start, tl.max(width, axis=0), BLOCK)
+    return (unzigzag(f0), unzigzag(f1), unzigzag(f2), unzigzag(f3)), good
