@@ -20,6 +20,7 @@ from triton.compiler import ASTSource
 import tersor.kernels
 from tersor.codecs import Codec, registry
 from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.gpu import ans
 from tersor.kernels.runtime.gpu.launch import Kernel, jit_kernel
 from tersor.kernels.runtime.op import use_backend
 from tersor.types import Bound
@@ -98,6 +99,15 @@ def compile_codec(codec: Codec) -> None:
             codec.decode(EncodedList(numbers, memory, offsets=numbers), xs)
 
 
+def compile_large(codec: Codec) -> None:
+    """Encode lists as if they were large ones, of which nothing but the payloads is held in memory."""
+    if codec.codec_id == "ans":
+        ans.MOST_HELD_NBYTES = 0
+        for dtype in DTYPES:
+            for shapes in ((LARGE,), (LARGE, (64, 64))):
+                codec.encode([torch.zeros(shape, dtype=dtype) for shape in shapes]).written()
+
+
 def compile_ptx() -> None:
     """Let kernels contain PTX, as on a GPU."""
     for found in pkgutil.walk_packages(tersor.kernels.__path__, "tersor.kernels."):
@@ -115,4 +125,5 @@ if __name__ == "__main__":
             faulty[(1,)](torch.zeros(4), size=4)
         else:
             compile_codec(CODECS[sys.argv[1]])
+            compile_large(CODECS[sys.argv[1]])
     print(len(compiled))
