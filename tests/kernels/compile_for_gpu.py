@@ -20,6 +20,7 @@ from triton.compiler import ASTSource
 import tersor.kernels
 from tersor.codecs import Codec, registry
 from tersor.kernels.batch.encoded_list import EncodedList
+from tersor.kernels.batch.gpu import ans
 from tersor.kernels.batch.gpu.replay import absolute_places
 from tersor.kernels.batch.gpu.result_copies import ResultCopies
 from tersor.kernels.payload.gpu.frame import places_of_frame
@@ -112,6 +113,15 @@ def compile_replay() -> None:
     absolute_places(table, 3)
 
 
+def compile_large(codec: Codec) -> None:
+    """Encode lists as if they were large ones, of which nothing but the payloads is held in memory."""
+    if codec.codec_id == "ans":
+        ans.MOST_HELD_NBYTES = 0
+        for dtype in DTYPES:
+            for shapes in ((LARGE,), (LARGE, (64, 64))):
+                codec.encode([torch.zeros(shape, dtype=dtype) for shape in shapes]).written()
+
+
 def compile_ptx() -> None:
     """Let kernels contain PTX, as on a GPU."""
     for found in pkgutil.walk_packages(tersor.kernels.__path__, "tersor.kernels."):
@@ -131,4 +141,5 @@ if __name__ == "__main__":
             compile_replay()
         else:
             compile_codec(CODECS[sys.argv[1]])
+            compile_large(CODECS[sys.argv[1]])
     print(len(compiled))

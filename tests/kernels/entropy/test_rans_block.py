@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 import triton
 import triton.language as tl
 
-from tersor.kernels.entropy.rans.gpu.block import _copy_words, _copying
+from tersor.kernels.entropy.rans.gpu.block import _copying
+from tersor.kernels.entropy.rans.gpu.place import _copy_words
 from tests.triton_device import DEVICE, MARKS
 
 pytestmark = MARKS

@@ -1,13 +1,16 @@
 """Payloads of ``ans`` for a list of tensors in Triton.
 
 Values are read once (twice for a relative bound) and become symbols (``ans_quantize.py``), which are coded to
-words (``entropy/rans/gpu``); when the sizes of these are known, payloads are planned, and then written.
+words (``entropy/rans/gpu``); when the sizes of these are known, payloads are planned, and then written. In large
+lists neither symbols nor words are held (``ans_values.py``): values are read twice more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import torch
 import triton
@@ -23,17 +26,23 @@ from tersor.kernels.batch.gpu.ans_plan import (
     WideTensors,
     plan_payloads,
 )
-from tersor.kernels.batch.gpu.ans_quantize import escape_window
-from tersor.kernels.batch.gpu.ans_wide import Routes, choose_windows, routes_of, wide_tensors
+from tersor.kernels.batch.gpu.ans_quantize import Task
+from tersor.kernels.batch.gpu.ans_tile import escape_window
+from tersor.kernels.batch.gpu.ans_values import measure_values
+from tersor.kernels.batch.gpu.ans_wide import (
+    choose_windows,
+    choose_windows_alone,
+    routes_of,
+    wide_tensors,
+)
 from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.entropy.rans.gpu.encode_streams import (
-    EncodedStreams,
-    Streams,
+    block_of,
     count_symbols,
     encode_streams,
     place_streams,
 )
-from tersor.kernels.entropy.symbols.alphabet import NARROW, Window
+from tersor.kernels.entropy.symbols.alphabet import NARROW
 from tersor.kernels.entropy.symbols.gpu.histogram import num_counts
 from tersor.kernels.payload.gpu.plan import (
     CODED,
@@ -56,30 +65,33 @@ from tersor.kernels.quantize.gpu.values import load_values, quantize_values
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import (
-    TileTable,
     addresses,
     before_tile,
-    tile_table,
 )
 from tersor.types import Bound
+
+MOST_HELD_NBYTES: Final = 32 << 20
+"""Of tensors whose symbols and words are held: up to here the host and the steps of a block take the time, not
+the memory."""
+_NARROW = tl.constexpr(NARROW)
 
 
 @triton.jit
 def _put_escapes(
-    head, total, address, count, first, last, ends, grid, window, shape, TYPE: tl.constexpr,
-    TILE: tl.constexpr, PART: tl.constexpr, DIMS: tl.constexpr,
+    head, total, address, count, first, last, tile_values, ends, grid, window, shape,
+    TYPE: tl.constexpr, PART: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
-    """Write behind ``head`` what escapes a static table in every so many tiles of ``[first, last)``.
+    """Write behind ``head`` what escapes a window in every so many tiles, or blocks, of ``[first, last)``.
 
-    ``total`` codes escape in all of them; ``ends`` are running sums over the tiles. Tiles with escapes are
-    quantized once more.
+    ``total`` codes escape in all of them; ``ends`` are running sums over the tiles, of ``tile_values`` each.
+    Tiles with escapes are quantized once more.
     """
     positions = (head + 2).to(tl.pointer_type(tl.int32))
     for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
         rank = before_tile(ends, first, tile)
         if tl.load(ends + tile) > rank:
-            for part in range(0, TILE, PART):
-                position = (tile - first) * TILE + part + tl.arange(0, PART)
+            for part in range(0, tile_values, PART):
+                position = (tile - first) * tile_values + part + tl.arange(0, PART)
                 if DIMS == 0:
                     values = load_values(address, position, count, 0.0, TYPE, False, False)
                     codes, _ = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
@@ -99,28 +111,32 @@ def _put_escapes(
 
 
 @triton.jit
-def _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, LANES: tl.constexpr):
-    """Copy every so many runs of the escapes of a stream behind ``head``; return their number."""
-    is_wide = stream >= num_narrow
-    num = tl.load(num_escapes + stream - num_narrow, mask=is_wide, other=0)
-    place = tl.load(places + stream - num_narrow, mask=is_wide, other=0)
+def _num_escapes(stream, num_narrow, num_escapes):
+    """Return how many codes of a stream escape its window; 0 for one of bytes."""
+    return tl.load(num_escapes + stream - num_narrow, mask=stream >= num_narrow, other=0)
+
+
+@triton.jit
+def _copy_escapes(head, num, stream, num_narrow, escapes, places, LANES: tl.constexpr):
+    """Copy every so many runs of the ``num`` escapes of a stream behind ``head``."""
+    place = tl.load(places + stream - num_narrow, mask=num > 0, other=0)
     source = escapes.to(tl.pointer_type(tl.int64)) + place
     for start in range(tl.program_id(1) * LANES, num, tl.num_programs(1) * LANES):
         i = start + tl.arange(0, LANES)
         tl.store(head + 2 + i, tl.load(source + i, mask=i < num, other=0), mask=i < num)
-    return num
 
 
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size", "room"])
 def _finish_kernel(
     starts, counts, first_tiles, grids, missing, escaping, totals, plan, alphabets, lows, out,
-    targets, streams, num_narrow, num_escapes, escapes, places, window_low, window_size, shapes,
-    room, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr, HAS_WIDE: tl.constexpr,
-    STATIC: tl.constexpr, DIMS: tl.constexpr,
+    targets, streams, num_narrow, num_escapes, escapes, places, firsts, window_low, window_size,
+    shapes, room, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    HAS_WIDE: tl.constexpr, ARE_HELD: tl.constexpr, STATIC: tl.constexpr, DIMS: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) does what is left of every p-th tile of tensor k; the first writes the heads.
 
-    It also says where the coder's body goes, which is nowhere if the payload does not fit.
+    It also says where the coder's body goes, which is nowhere if the payload does not fit. ``ARE_HELD`` says
+    that the escapes of wide streams are in memory; else ``escaping`` has running sums over their blocks.
     """
     k = tl.program_id(0)
     row = plan + k * NUM_FIELDS
@@ -130,29 +146,38 @@ def _finish_kernel(
         mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
         count, address = tl.load(counts + k), tl.load(starts + k)
         first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+        grid, shape = load_grid(grids, k), load_shape(shapes, k) if DIMS > 0 else (1, 1, 1)
         # running sums of the tensor's own tiles, and of nothing before them
         finish_tiles(
-            payload, row, address, count, first - first, last - first, missing + first, 0,
-            load_grid(grids, k), TYPE, TILE, PART,
+            payload, row, address, count, first - first, last - first, missing + first, 0, grid,
+            TYPE, TILE, PART,
         )  # fmt: skip
         body = (payload + HEADER_NBYTES).to(tl.int64)
         head = body.to(tl.pointer_type(tl.int64))
         num = tl.full((), 0, tl.int64)
+        low = tl.load(lows + stream)
         if HAS_WIDE and mode == CODED:
-            num = _copy_escapes(head, stream, num_narrow, num_escapes, escapes, places, 128)
+            num = _num_escapes(stream, num_narrow, num_escapes)
+            if ARE_HELD:
+                _copy_escapes(head, num, stream, num_narrow, escapes, places, 128)
+            elif num > 0:
+                begin, block = tl.load(firsts + stream), block_of(count)
+                _put_escapes(
+                    head, num, address, count, begin, begin + (count + block - 1) // block, block,
+                    escaping, grid, (low, _NARROW - 1), shape, TYPE, PART, DIMS,
+                )  # fmt: skip
         if STATIC and mode == CODED:
             num = tl.load(totals + 2 * tl.num_programs(0) + k)
             if num > 0:
                 _put_escapes(
-                    head, num, address, count, first, last, escaping, load_grid(grids, k),
-                    (window_low, window_size), load_shape(shapes, k) if DIMS > 0 else (1, 1, 1), TYPE,
-                    TILE, PART, DIMS,
+                    head, num, address, count, first, last, TILE, escaping, grid,
+                    (window_low, window_size), shape, TYPE, PART, DIMS,
                 )  # fmt: skip
         if tl.program_id(1) == 0:
             close_payload(payload, count, row, TYPE)
             if mode == CODED:
-                low = tl.load(lows + stream).to(tl.int64) & 0xFFFFFFFF
-                tl.store(head, low | (tl.load(alphabets + stream).to(tl.int64) << 32))
+                alphabet = tl.load(alphabets + stream).to(tl.int64)
+                tl.store(head, (low.to(tl.int64) & 0xFFFFFFFF) | (alphabet << 32))
                 tl.store(head + 1, num)
                 target = body + HEAD_NBYTES + ESCAPE_NBYTES * num
     if tl.program_id(1) == 0:
@@ -161,55 +186,84 @@ def _finish_kernel(
 
 @dataclass(frozen=True, slots=True)
 class _Coded:
-    """A list whose bodies are coded and whose payloads are decided.
+    """A list whose bodies are coded, or measured, and whose payloads are decided.
 
     Attributes:
-        xs: held until their payloads are written, as kernels know only their addresses.
-        tiles: of the list.
-        routes: likewise.
-        grids: of the tensors.
-        quantized: what is known of them.
-        streams: their symbols.
-        dims: axes that predict; 0 for none.
-        window: of the encoder's static table; None if there is none.
+        task: the list.
+        quantized: what is known of its tensors.
         wide: None if all streams are of bytes, or the table is static.
-        encoded: the coded streams.
-        plan: of the payloads.
+        escaping: running sums over the tiles of static tables, or over the blocks of wide streams, of codes that
+            escape.
+        firsts: int64 [streams], the first block of each, where ``escaping`` is of blocks.
+        nbytes: int64 [streams], sizes of the bodies.
+        put: writes the bodies to addresses, int64 [streams], but not to 0.
     """
 
-    xs: Sequence[torch.Tensor]
-    tiles: TileTable
-    routes: Routes
-    grids: torch.Tensor
+    task: Task
     quantized: Quantized
-    streams: Streams
-    dims: int
-    window: Window | None
     wide: WideTensors | None
-    encoded: EncodedStreams
-    plan: torch.Tensor
+    escaping: torch.Tensor
+    firsts: torch.Tensor | None
+    nbytes: torch.Tensor
+    put: Callable[[torch.Tensor], None]
 
-    def write(self, state: None, nbytes: int) -> torch.Tensor:
+    def write(self, plan: torch.Tensor, nbytes: int) -> torch.Tensor:
         """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
-        del state
-        device, numels = self.grids.device, tuple(x.numel() for x in self.xs)
-        quantized, tiles, wide, window = self.quantized, self.tiles, self.wide, self.window
-        with torch.cuda.device_of(self.grids):
+        task, quantized, wide = self.task, self.quantized, self.wide
+        xs, tiles, routes, device = task.xs, task.tiles, task.routes, plan.device
+        numels = tuple(x.numel() for x in xs)
+        with torch.cuda.device_of(plan):
             out = torch.empty(nbytes, dtype=torch.uint8, device=device)
-            targets = torch.empty(len(self.xs), dtype=torch.int64, device=device)
-            _finish_kernel[(len(self.xs), programs_per_tensor(numels, ans_quantize.TILE, 4))](
-                addresses(self.xs, device), tiles.counts, tiles.first_tiles, self.grids,
-                quantized.missing, quantized.escaping, quantized.totals, self.plan,
-                quantized.alphabets, quantized.lows, out, targets, self.routes.streams,
-                self.routes.num_narrow,
+            targets = torch.empty(len(xs), dtype=torch.int64, device=device)
+            _finish_kernel[(len(xs), programs_per_tensor(numels, ans_quantize.TILE, 4))](
+                addresses(xs, device), tiles.counts, tiles.first_tiles, task.grids,
+                quantized.missing, self.escaping, quantized.totals, plan, quantized.alphabets,
+                quantized.lows, out, targets, routes.streams, routes.num_narrow,
                 *((None,) * 3 if wide is None else (wide.num_escapes, wide.escapes, wide.places)),
-                *((0, 0) if window is None else (window.low, window.size)),
-                ans_quantize.shapes_of(self.xs, self.dims), nbytes, TYPE=TYPES[self.xs[0].dtype], TILE=ans_quantize.TILE,
-                PART=ans_quantize.VALUES_PER_STEP, HAS_WIDE=wide is not None,
-                STATIC=window is not None, DIMS=self.dims, num_warps=4,
+                self.firsts, *task.window_numbers, ans_quantize.shapes_of(xs, task.dims), nbytes,
+                TYPE=TYPES[xs[0].dtype], TILE=ans_quantize.TILE, PART=ans_quantize.VALUES_PER_STEP,
+                HAS_WIDE=wide is not None, ARE_HELD=self.firsts is None,
+                STATIC=task.window is not None, DIMS=task.dims, num_warps=4,
             )  # fmt: skip
-            place_streams(self.streams, self.encoded, targets)
+            self.put(targets)
         return out
+
+
+def _code_symbols(task: Task, counts: torch.Tensor) -> _Coded:
+    """Code symbols that are held in memory, to words that are too: the fewest looks at the values."""
+    streams, quantized = ans_quantize.quantize(task)
+    if task.window is not None:
+        encoded, wide = encode_streams(streams), None
+    else:
+        count_symbols(streams, counts)
+        has_wide = streams.num_wide > 0
+        wide = choose_windows(task.routes, streams, counts, quantized) if has_wide else None
+        encoded = encode_streams(streams, counts)
+    put = partial(place_streams, streams, encoded)
+    return _Coded(task, quantized, wide, quantized.escaping, None, encoded.nbytes, put)
+
+
+def _code_values(task: Task, counts: torch.Tensor) -> _Coded:
+    """Count and measure symbols that are not held: little memory."""
+    quantized, routes, wide = ans_quantize.count_in_pieces(task, counts), task.routes, None
+    if task.window is None and routes.num_narrow < len(task.xs):
+        num_escapes = choose_windows_alone(routes, counts, quantized)
+        wide = WideTensors(routes.streams, routes.num_narrow, num_escapes, None, None)
+    measured = measure_values(task, quantized, counts, None if wide is None else wide.num_escapes)
+    escaping = quantized.escaping if wide is None else measured.escaping
+    firsts, nbytes = measured.blocks.firsts, measured.nbytes
+    return _Coded(task, quantized, wide, escaping, firsts, nbytes, measured.write)
+
+
+def _wide_ones(
+    xs: Sequence[torch.Tensor], bounds: Sequence[Bound], encoder: AnsEncoder, are_wide: bool, dims: int
+) -> frozenset[int]:  # fmt: skip
+    """Return which tensors have symbols of int16."""
+    window = encoder.window()
+    if window is None and not are_wide:
+        return wide_tensors([x.numel() for x in xs], bounds, dims)
+    is_wide = window is None or window.alphabet > NARROW
+    return frozenset(range(len(xs)) if is_wide else ())
 
 
 def encode_ans(
@@ -225,39 +279,29 @@ def encode_ans(
     ``with_ranges`` changes nothing: the ranges of relative bounds are found in any case. A second pass is
     needed where codes span more than 256, or more than 4096 in a tensor of ``wide_tensors``; with ``are_wide``
     all are taken for such tensors. With a static table none needs it.
+
+    Lists of more than 32 MiB take working memory of a fourteenth of their bytes; shorter ones of up to 1.5
+    times their bytes, and less time.
     """
     del with_ranges
     device, dtype = xs[0].device, xs[0].dtype
     numels = tuple(x.numel() for x in xs)
-    status = torch.empty(len(xs), dtype=torch.int32, device=device)
     with torch.cuda.device_of(xs[0]):
-        window = encoder.window()
-        if window is None:
-            wide_ones = (
-                frozenset(range(len(xs))) if are_wide else wide_tensors(numels, bounds, dims)
-            )
-        else:
-            wide_ones = frozenset(range(len(xs)) if window.alphabet > NARROW else ())
-        routes = routes_of(numels, wide_ones, device)
+        routes = routes_of(numels, _wide_ones(xs, bounds, encoder, are_wide, dims), device)
+        is_static = encoder.frequencies is not None
         num_wide = len(xs) - routes.num_narrow
         # what must be 0 at first, zeroed in one launch
-        parts = (2 * len(xs), num_counts(routes.num_narrow, num_wide) if window is None else 0)
+        parts = (2 * len(xs), 0 if is_static else num_counts(routes.num_narrow, num_wide))
         zeroed = torch.zeros(sum(parts), dtype=torch.int64, device=device)
         keys, counts = zeroed.split_with_sizes(parts)
         keys = keys.view(key_dtype(dtype))
-        streams, quantized, grids = ans_quantize.quantize(
-            xs, bounds, encoder, dims, routes, keys, status
+        task = Task.of(xs, bounds, encoder, dims, routes, keys)
+        is_short = sum(x.nbytes for x in xs) <= MOST_HELD_NBYTES
+        coded = (_code_symbols if is_short else _code_values)(task, counts)
+        plan, sizes = plan_payloads(
+            task.tiles, coded.quantized, coded.nbytes, keys, task.grids, dtype, coded.wide
         )
-        wide = None
-        if window is None:
-            count_symbols(streams, counts)
-            wide = choose_windows(routes, streams, counts, quantized) if num_wide else None
-        encoded = encode_streams(streams, counts if window is None else None)
-        tiles = tile_table(numels, ans_quantize.TILE, device)
-        plan, sizes = plan_payloads(tiles, quantized, encoded.nbytes, keys, grids, dtype, wide)
-    is_relative = any(b.kind == "relative" for b in bounds)
-    coded = _Coded(xs, tiles, routes, grids, quantized, streams, dims, window, wide, encoded, plan)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
-    found = keys[: 2 * len(xs)] if is_relative else None
-    needed = status if window is None else None
-    return FusedList(sizes, Unwritten(capacity, xs, None, coded.write), needed, found)
+    found = keys[: 2 * len(xs)] if any(b.kind == "relative" for b in bounds) else None
+    unwritten = Unwritten(capacity, xs, None, lambda _, nbytes: coded.write(plan, nbytes))
+    return FusedList(sizes, unwritten, None if is_static else task.status, found)

@@ -76,15 +76,15 @@ class WideTensors:
         streams: int32 [tensors], the stream of each; those of bytes come first.
         num_narrow: streams of bytes.
         num_escapes: int64 [wide streams], codes of each that escape its alphabet.
-        escapes: int32, per wide stream the positions of these and then the codes.
-        places: int64 [wide streams], where those of each start, in pairs of int32.
+        escapes: int32, per wide stream the positions of these and then the codes; None if they are not held.
+        places: int64 [wide streams], where those of each start, in pairs of int32; None likewise.
     """
 
     streams: torch.Tensor
     num_narrow: int
     num_escapes: torch.Tensor
-    escapes: torch.Tensor
-    places: torch.Tensor
+    escapes: torch.Tensor | None
+    places: torch.Tensor | None
 
 
 @jit_kernel(do_not_specialize=["num_narrow", "window_low", "window_size"])

@@ -131,12 +131,13 @@ def restore(
     axes = [num_axes(shape) for shape in shapes]
     for num in sorted(set(axes)):
         chosen = [k for k, found in enumerate(axes) if found == num]
-        places = (offsets, sizes, residuals, status)
+        some, parts = [outs[k] for k in chosen], (offsets, sizes, residuals, status)
+        own_offsets, own_sizes, own_residuals, own = parts
         if len(chosen) < len(outs):
             members = on_device(tuple(chosen), device)
-            places = tuple(place[members] for place in places)
-        some, own = [outs[k] for k in chosen], places[3]
+            own_offsets, own_sizes, own_residuals, own = (part[members] for part in parts)
+        places = own_offsets, own_sizes, own_residuals
         if num < 2:
-            _restore_line(buffer, *places[:3], some, own, num == 1)
+            _restore_line(buffer, *places, some, own, num == 1)
         else:
-            restore_boxes(buffer, *places[:3], some, own, [shapes[k] for k in chosen])
+            restore_boxes(buffer, *places, some, own, [shapes[k] for k in chosen])

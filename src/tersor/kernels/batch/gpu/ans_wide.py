@@ -54,7 +54,7 @@ class Routes:
         streams: int32 [tensors], the stream of each; those of bytes come first.
         places: int64 [tensors], the byte at which the codes of each start.
         starts: int64 [streams], the same by stream.
-        members: int32 [wide streams], their tensors.
+        tensors: int32 [streams], the tensor of each.
         capacities: values of each stream.
         num_narrow: streams of bytes.
         narrow_nbytes: where the codes of the last of them end.
@@ -64,7 +64,7 @@ class Routes:
     streams: torch.Tensor
     places: torch.Tensor
     starts: torch.Tensor
-    members: torch.Tensor
+    tensors: torch.Tensor
     capacities: tuple[int, ...]
     num_narrow: int
     narrow_nbytes: int
@@ -102,7 +102,7 @@ def routes_of(numels: tuple[int, ...], wide: frozenset[int], device: torch.devic
         to_device_async(streams, torch.int32, device),
         to_device_async([starts[stream] for stream in streams], torch.int64, device),
         to_device_async(starts[:-1], torch.int64, device),
-        to_device_async(sorted(wide), torch.int32, device),
+        to_device_async(order, torch.int32, device),
         tuple(numels[k] for k in order),
         len(narrow),
         starts[len(narrow)],
@@ -225,6 +225,34 @@ def _layout(num_wide: int, num_escapes: int, num_runs: int) -> Layout:
     )
 
 
+def _choose(
+    routes: Routes,
+    counts: torch.Tensor,
+    symbols_coded: torch.Tensor,
+    quantized: Quantized,
+    num_escapes: torch.Tensor,
+    bases: torch.Tensor,
+) -> None:
+    _window_kernel[(num_escapes.numel(),)](
+        counts, routes.num_narrow, symbols_coded, quantized.alphabets, quantized.lows, num_escapes,
+        bases, BINS=WIDE, num_warps=16,
+    )  # fmt: skip
+
+
+def choose_windows_alone(
+    routes: Routes, counts: torch.Tensor, quantized: Quantized
+) -> torch.Tensor:
+    """Choose the windows of wide streams whose symbols are not kept; return how many codes escape each.
+
+    Takes what ``choose_windows`` does.
+    """
+    num_wide, device = len(routes.capacities) - routes.num_narrow, counts.device
+    num_escapes = torch.empty(num_wide, dtype=torch.int64, device=device)
+    bases = torch.empty(num_wide, dtype=torch.int32, device=device)
+    _choose(routes, counts, quantized.counts, quantized, num_escapes, bases)
+    return num_escapes
+
+
 def choose_windows(
     routes: Routes, streams: Streams, counts: torch.Tensor, quantized: Quantized
 ) -> WideTensors:
@@ -243,10 +271,7 @@ def choose_windows(
         routes.streams, routes.num_narrow, held["num_escapes"], held["escapes"],
         _escape_places(numels, device),
     )  # fmt: skip
-    _window_kernel[(len(numels),)](
-        counts, routes.num_narrow, streams.counts, quantized.alphabets, quantized.lows,
-        wide.num_escapes, held["bases"], BINS=WIDE, num_warps=16,
-    )  # fmt: skip
+    _choose(routes, counts, streams.counts, quantized, wide.num_escapes, held["bases"])
     grid = (len(numels), num_runs)
     _count_escapes_kernel[grid](
         streams.symbols, streams.starts, streams.counts, quantized.lows, routes.num_narrow,

@@ -23,9 +23,6 @@ from tersor.kernels.runtime.gpu.element_types import I32
 
 LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)
-PAIRS_PER_COPY: Final = 512
-"""Pairs of words that one step of a copy moves."""
-
 _VOTE = """
 {
     .reg .pred p;
@@ -126,7 +123,13 @@ def _load_shared(address, PTX: tl.constexpr):
 
 
 @triton.jit
-def _load_entry(entries, symbol, inside, MASKED: tl.constexpr, IS_SHARED: tl.constexpr):
+def share_entries(entries):
+    """Return where 256 encoding entries lie in shared memory, after they were copied there."""
+    return _shared(entries, _SHARE_ENTRIES)
+
+
+@triton.jit
+def load_entry(entries, symbol, inside, MASKED: tl.constexpr, IS_SHARED: tl.constexpr):
     """Return the lower and the upper half of the encoding entry of each symbol.
 
     Lanes that are not ``inside`` get the entry that changes nothing.
@@ -158,8 +161,13 @@ def _lanes_below_0(values, lane_bit, PTX: tl.constexpr):
 
 
 @triton.jit
-def _put_symbol(x, entry, words, num_words, lane_bit, bits, PTX: tl.constexpr):
-    """Return states and number of words after one symbol per lane, coded backwards from ``words``."""
+def put_symbol(
+    x, entry, words, num_words, most, lane_bit, bits, PTX: tl.constexpr, BOUNDED: tl.constexpr
+):
+    """Return states and number of words after one symbol per lane, coded backwards from ``words``.
+
+    ``BOUNDED`` says that only the last ``most`` words have room; others are counted and not stored.
+    """
     magic, high = entry
     complement = high & 0x3FFF
     # a sum of 2**31 or more says that the state would leave its range
@@ -167,9 +175,24 @@ def _put_symbol(x, entry, words, num_words, lane_bit, bits, PTX: tl.constexpr):
     emitting = _lanes_below_0(room, lane_bit, PTX)
     num_words += popcount(emitting)
     place = popcount(emitting & (lane_bit - 1)) - num_words
-    tl.store(words + place, x.to(tl.int16), mask=room < 0)
+    if BOUNDED:
+        tl.store(words + place, x.to(tl.int16), mask=(room < 0) & (place >= -most))
+    else:
+        tl.store(words + place, x.to(tl.int16), mask=room < 0)
     x = tl.where(room < 0, x >> 16, x)
     quotient = tl.umulhi(x << 1, magic) >> (high >> 28)
+    return x + ((high >> 14) & 0x3FFF) + quotient * complement, num_words
+
+
+@triton.jit
+def count_symbol(x, entry, num_words, bits):
+    """Return what ``put_symbol`` does, with the words of each lane, and store nothing."""
+    magic, high = entry
+    complement = high & 0x3FFF
+    room = (x + (complement << (31 - bits))).to(tl.int32, bitcast=True)
+    x = tl.where(room < 0, x >> 16, x)
+    quotient = tl.umulhi(x << 1, magic) >> (high >> 28)
+    num_words += (room < 0).to(tl.int32)
     return x + ((high >> 14) & 0x3FFF) + quotient * complement, num_words
 
 
@@ -183,8 +206,8 @@ def _put_rest(
         position = (3 - step) * LANES + tl.arange(0, LANES)
         inside = position < count
         symbol = tl.load(symbols + position, mask=inside, other=0).to(tl.int32)
-        entry = _load_entry(entries, symbol, inside, True, IS_SHARED)
-        x, num_words = _put_symbol(x, entry, words, num_words, lane_bit, bits, PTX)
+        entry = load_entry(entries, symbol, inside, True, IS_SHARED)
+        x, num_words = put_symbol(x, entry, words, num_words, 0, lane_bit, bits, PTX, False)
     return x, num_words
 
 
@@ -206,7 +229,7 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
     lane_bit = tl.full([LANES], 1, tl.uint32) << lane.to(tl.uint32)
     is_shared: tl.constexpr = PTX and not IS_WIDE
     if is_shared:
-        entries = _shared(entries, _SHARE_ENTRIES)
+        entries = share_entries(entries)
     x = tl.full([LANES], _LOW, tl.uint32)
     num_words = tl.zeros([LANES], dtype=tl.int32)
     num_groups = count // (4 * LANES)
@@ -223,99 +246,21 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
     s2 = tl.load(symbols + position + 2 * LANES, mask=exists, other=0).to(tl.int32)
     s3 = tl.load(symbols + position + 3 * LANES, mask=exists, other=0).to(tl.int32)
     for _ in range(num_groups):
-        e0 = _load_entry(entries, s0, exists, False, is_shared)
-        e1 = _load_entry(entries, s1, exists, False, is_shared)
-        e2 = _load_entry(entries, s2, exists, False, is_shared)
-        e3 = _load_entry(entries, s3, exists, False, is_shared)
+        e0 = load_entry(entries, s0, exists, False, is_shared)
+        e1 = load_entry(entries, s1, exists, False, is_shared)
+        e2 = load_entry(entries, s2, exists, False, is_shared)
+        e3 = load_entry(entries, s3, exists, False, is_shared)
         # after the first group, once more the first group
         position = tl.maximum(position - 4 * LANES, lane)
         s0 = _load_once(symbols + position).to(tl.int32)
         s1 = _load_once(symbols + position + LANES).to(tl.int32)
         s2 = _load_once(symbols + position + 2 * LANES).to(tl.int32)
         s3 = _load_once(symbols + position + 3 * LANES).to(tl.int32)
-        x, num_words = _put_symbol(x, e3, words, num_words, lane_bit, bits, PTX)
-        x, num_words = _put_symbol(x, e2, words, num_words, lane_bit, bits, PTX)
-        x, num_words = _put_symbol(x, e1, words, num_words, lane_bit, bits, PTX)
-        x, num_words = _put_symbol(x, e0, words, num_words, lane_bit, bits, PTX)
+        x, num_words = put_symbol(x, e3, words, num_words, 0, lane_bit, bits, PTX, False)
+        x, num_words = put_symbol(x, e2, words, num_words, 0, lane_bit, bits, PTX, False)
+        x, num_words = put_symbol(x, e1, words, num_words, 0, lane_bit, bits, PTX, False)
+        x, num_words = put_symbol(x, e0, words, num_words, 0, lane_bit, bits, PTX, False)
     return x, tl.max(num_words, axis=0)
-
-
-@triton.jit
-def _copy_words(source, target, count, PAIRS_PER_COPY: tl.constexpr):
-    """Copy ``count`` words; the two of an aligned pair of the target are stored as one.
-
-    Aligned words and all copies leave the cache first, where the words of other blocks are: 28 us
-    instead of 31 for 45 MB.
-    """
-    lead = (target.to(tl.int64) >> 1).to(tl.int32) & 1
-    num_pairs = (count - lead) >> 1
-    k = tl.arange(0, PAIRS_PER_COPY)
-    pairs = (target + lead).to(tl.pointer_type(tl.int32))
-    source_pairs = (source + lead).to(tl.pointer_type(tl.int32))
-    if source_pairs.to(tl.int64) & 3 == 0:
-        for first in range(0, num_pairs, PAIRS_PER_COPY):
-            inside = first + k < num_pairs
-            pair = tl.load(
-                source_pairs + first + k, mask=inside, other=0, eviction_policy="evict_first"
-            )
-            tl.store(pairs + first + k, pair, mask=inside, eviction_policy="evict_first")
-    else:
-        for first in range(0, num_pairs, PAIRS_PER_COPY):
-            inside = first + k < num_pairs
-            words = source + lead + 2 * (first + k)
-            low = tl.load(words, mask=inside, other=0).to(tl.int32) & 0xFFFF
-            high = tl.load(words + 1, mask=inside, other=0).to(tl.int32) << 16
-            tl.store(pairs + first + k, low | high, mask=inside, eviction_policy="evict_first")
-    end = tl.arange(0, 2)
-    at = tl.where(end == 0, 0, count - 1)
-    is_single = tl.where(end == 0, lead, (count - lead) & 1) & (count > 0).to(tl.int32)
-    word = tl.load(source + at, mask=is_single == 1, other=0)
-    tl.store(target + at, word, mask=is_single == 1)
-
-
-@triton.jit
-def place_block(
-    body, b, num_blocks, start, end, source, states, frequencies, num_frequencies,
-    offsets_start, states_start, words_start, PAIRS_PER_COPY: tl.constexpr,
-):  # fmt: skip
-    """Move one block to its place; the first and last also write what is left.
-
-    Args:
-        body: uint8, at a multiple of 8.
-        b: which block.
-        num_blocks: of the stream.
-        start: words of the blocks before this one.
-        end: words up to the end of this one.
-        source: this block's words.
-        states: this block's states; not read if no room is between ``states_start`` and
-            ``words_start``.
-        frequencies: int16.
-        num_frequencies: how many of them to write.
-        offsets_start: where the offsets lie in the body.
-        states_start: where the states do.
-        words_start: where the words do.
-        PAIRS_PER_COPY: pairs of words that are moved at a time.
-    """
-    k = tl.arange(0, PAIRS_PER_COPY)
-    offsets = (body + offsets_start).to(tl.pointer_type(tl.int32))
-    target = (body + words_start).to(tl.pointer_type(tl.int16))
-    tl.store(offsets + b, start.to(tl.int32))
-    if words_start > states_start:
-        lane = tl.arange(0, LANES)
-        x = tl.load(states + lane)
-        tl.store((body + states_start).to(tl.pointer_type(tl.int32)) + b * LANES + lane, x)
-        _copy_words(source, target + start, (end - start).to(tl.int32), PAIRS_PER_COPY)
-    if b == 0:
-        for first in range(0, num_frequencies, PAIRS_PER_COPY):
-            inside = first + k < num_frequencies
-            frequency = tl.load(frequencies + first + k, mask=inside, other=0)
-            tl.store(body.to(tl.pointer_type(tl.int16)) + first + k, frequency, mask=inside)
-    if b == num_blocks - 1:
-        tl.store(offsets + num_blocks, end.to(tl.int32))
-        zeros = tl.zeros([PAIRS_PER_COPY], dtype=tl.int16)
-        tl.store(target + end + k, zeros, mask=k < (4 - end % 4) % 4)
-        past = (num_blocks + 1) % 2
-        tl.store(offsets + num_blocks + 1 + k, zeros.to(tl.int32), mask=k < past)
 
 
 @triton.jit

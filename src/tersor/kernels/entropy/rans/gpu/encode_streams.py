@@ -18,7 +18,8 @@ import triton.language as tl
 
 from tersor.division import ceil_div
 from tersor.kernels.entropy.rans import layout
-from tersor.kernels.entropy.rans.gpu.block import LANES, PAIRS_PER_COPY, encode_block, place_block
+from tersor.kernels.entropy.rans.gpu.block import LANES, encode_block
+from tersor.kernels.entropy.rans.gpu.place import PAIRS_PER_COPY, place_block
 from tersor.kernels.entropy.rans.gpu.table import (
     StaticTable,
     bits_of_alphabet,
@@ -148,7 +149,7 @@ def block_table(capacities: tuple[int, ...], device: torch.device) -> Blocks:
 
 
 @triton.jit
-def _block_of(count):
+def block_of(count):
     """Return the symbols per block of a stream of ``count`` symbols."""
     small = tl.where(count >= _MEDIUM, _MEDIUM_BLOCK, _SMALL_BLOCK)
     return tl.where(count >= _LARGE, _LARGE_BLOCK, small)
@@ -157,7 +158,7 @@ def _block_of(count):
 @triton.jit
 def body_parts(count, num_frequencies):
     """Return number of blocks, and where offsets and states of a body with so many frequencies start."""
-    block = _block_of(count)
+    block = block_of(count)
     num_blocks = (count + block - 1) // block
     offsets_start = padded(2 * num_frequencies.to(tl.int64))
     return num_blocks, offsets_start, offsets_start + padded(4 * (num_blocks + 1))
@@ -189,7 +190,7 @@ def own_block(program, counts, firsts, owners):
     """
     k = tl.load(owners + program).to(tl.int64)
     count = tl.load(counts + k)
-    block = _block_of(count)
+    block = block_of(count)
     b = program - tl.load(firsts + k)
     return k, count, b, block, tl.minimum(count - b * block, block).to(tl.int32)
 
@@ -293,11 +294,29 @@ def encode_streams(streams: Streams, counts: torch.Tensor | None = None) -> Enco
         entries, encoded.used, encoded.words, encoded.states, encoded.ends, num_narrow, HAS_NARROW=num_narrow > 0,
         HAS_WIDE=streams.num_wide > 0, STATIC=streams.table is not None, PTX=has_ptx(symbols), num_warps=1,
     )  # fmt: skip
-    _sum_kernel[(num_streams,)](
-        streams.counts, streams.alphabets, encoded.used, blocks.firsts, encoded.ends,
-        encoded.nbytes, STATIC=streams.table is not None, LANES=_SUMMED,
+    sum_words(
+        streams.counts, streams.alphabets, encoded.used, blocks, encoded.ends, encoded.nbytes,
+        streams.table is not None,
     )  # fmt: skip
     return encoded
+
+
+def sum_words(
+    counts: torch.Tensor,
+    alphabets: torch.Tensor,
+    used: torch.Tensor,
+    blocks: Blocks,
+    ends: torch.Tensor,
+    nbytes: torch.Tensor,
+    is_static: bool,
+) -> None:
+    """Turn the words of each block, ``ends``, into running sums, and store the sizes of the bodies.
+
+    See ``Streams``, ``EncodedStreams`` for the tensors; ``is_static`` says that both sides know the table.
+    """
+    _sum_kernel[(nbytes.numel(),)](
+        counts, alphabets, used, blocks.firsts, ends, nbytes, STATIC=is_static, LANES=_SUMMED
+    )
 
 
 @jit_kernel(do_not_specialize=["num_narrow"])

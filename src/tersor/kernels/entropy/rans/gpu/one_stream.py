@@ -9,11 +9,10 @@ from tersor.errors import CorruptDataError
 from tersor.kernels.entropy.rans import layout, reference
 from tersor.kernels.entropy.rans.gpu.block import (
     LANES,
-    PAIRS_PER_COPY,
     decode_part,
     encode_block,
-    place_block,
 )
+from tersor.kernels.entropy.rans.gpu.place import PAIRS_PER_COPY, place_block
 from tersor.kernels.entropy.rans.gpu.table import (
     NUM_FACTS,
     STATUS,

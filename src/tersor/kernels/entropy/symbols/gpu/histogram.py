@@ -20,6 +20,7 @@ from tersor.division import ceil_div
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.runtime.device_cache import cached_on_stream, to_device_async
 from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.gpu.tiles import TileTable
 
 _TILE: Final = 8192
 _PROGRAMS: Final = 264
@@ -246,6 +247,32 @@ def _list_kernel(
             _count_in_memory(stream, count, table, part, num_parts, _WIDE, TILE)
 
 
+@jit_kernel(do_not_specialize=["first_run", "num_narrow"])
+def _run_kernel(
+    symbols, num_values, first_runs, owners, streams, counts, first_run, num_narrow,
+    PTX: tl.constexpr, THREADS: tl.constexpr, NBYTES: tl.constexpr, HAS_BOTH: tl.constexpr,
+    RUN_VALUES: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program counts one run of symbols of one tensor."""
+    program = tl.program_id(0).to(tl.int64)
+    run = first_run + program
+    k = tl.load(owners + run)
+    stream = tl.load(streams + k).to(tl.int64)
+    begin = (run - tl.load(first_runs + k)) * RUN_VALUES
+    count = tl.minimum(tl.load(num_values + k) - begin, RUN_VALUES)
+    integer: tl.constexpr = tl.uint8 if NBYTES == 1 else tl.int16
+    own = symbols.to(tl.pointer_type(integer)) + program * RUN_VALUES
+    table = counts + table_start(stream, num_narrow)
+    is_own = (count > 0) & ((stream >= num_narrow) == (NBYTES == 2)) if HAS_BOTH else count > 0
+    if is_own:
+        if PTX is not None:
+            _count_by_ptx(own, count, table, program * 0, 1, PTX, THREADS, NBYTES)
+        elif NBYTES == 1:
+            _count_in_registers(own, count, table, program * 0, 1, _NARROW, TILE)
+        else:
+            _count_in_memory(own, count, table, program * 0, 1, _WIDE, TILE)
+
+
 def has_ptx(x: torch.Tensor) -> bool:
     """True if kernels on ``x`` are made by way of NVIDIA's PTX, which they may then contain."""
     return x.is_cuda and torch.version.hip is None
@@ -366,3 +393,36 @@ def stream_counts(
             symbols, starts, num_symbols, shares.firsts, shares.owners, counts, first_program,
             num_narrow, TILE=_TILE, **options,
         )  # fmt: skip
+
+
+def run_counts(
+    symbols: torch.Tensor,
+    num_values: torch.Tensor,
+    runs: TileTable,
+    streams: torch.Tensor,
+    num_narrow: int,
+    piece: tuple[int, int],
+    run_values: int,
+    nbytes: int,
+    counts: torch.Tensor,
+) -> None:
+    """Add the symbols of runs ``[first, last)``, the ``piece``, of a list to the counts of their streams.
+
+    Args:
+        symbols: uint8, ``run_values`` symbols of ``nbytes`` for each run of the piece.
+        num_values: int64 [tensors].
+        runs: of ``run_values`` values.
+        streams: int32 [tensors], the stream of each.
+        num_narrow: streams of bytes, which come first.
+        piece: the runs.
+        run_values: values of a run.
+        nbytes: 1 or 2; runs of the other size are left alone.
+        counts: as in ``stream_counts``.
+    """
+    portable = {"PTX": None, "THREADS": 0, "NBYTES": nbytes, "num_warps": 8}
+    options = _ptx_options(nbytes) if has_ptx(symbols) else portable
+    _run_kernel[(piece[1] - piece[0],)](
+        symbols, num_values, runs.first_tiles, runs.owners, streams, counts, piece[0], num_narrow,
+        HAS_BOTH=0 < num_narrow < num_values.numel(), RUN_VALUES=run_values,
+        TILE=min(_TILE, run_values), **options,
+    )  # fmt: skip
