@@ -351,7 +351,7 @@ def measure_values(
     if table is None:
         encoding_tables(
             counts, quantized.alphabets, quantized.lows, num_narrow, measured.frequencies,
-            measured.entries, measured.used,
+            measured.entries, measured.used, quantized.counts,
         )  # fmt: skip
     _measure_kernel[(blocks.num_programs,)](
         *_of_task(task), quantized.counts, blocks.firsts, blocks.owners, quantized.alphabets,
