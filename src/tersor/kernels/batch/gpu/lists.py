@@ -336,8 +336,9 @@ def _decode_fixed(
 def _unsettled(
     made: FusedList, encode_one: Callable[[int], torch.Tensor] | None = None
 ) -> EncodedList:
-    is_left = made.needed is not None and encode_one is not None
-    again = SecondPass(made.needed, encode_one) if is_left else None
+    again = None
+    if made.needed is not None and encode_one is not None:
+        again = SecondPass(made.needed, encode_one)
     if isinstance(made.memory, torch.Tensor):
         return EncodedList(made.sizes, made.memory, ranges=made.keys, second_pass=again)
     return EncodedList(made.sizes, ranges=made.keys, unwritten=made.memory, second_pass=again)
