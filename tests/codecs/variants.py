@@ -54,13 +54,18 @@ FIXED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "group4": ("group4", {}),
     "group4-2-seed": ("group4", {"group": 2, "seed": 0}),
     "group4-hadamard": ("group4", {"hadamard": True, "group": 32}),
+    "group2": ("group2", {}),
+    "group2-64-seed": ("group2", {"group": 64, "seed": 2**63}),
+    "mask4": ("mask4", {}),
+    "mask2": ("mask2", {}),
 }
 SCALED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "rms": ("rms", {}),
     "rms-zeros-half": ("rms", {"zeros": True, "step": 0.5}),
     "rms-nearest-fine": ("rms", {"zeros": False, "step": 0.13}),
+    "lossless": ("lossless", {}),
 }
-"""Sizes that vary, and an error in units of each group's own scale in place of a bound."""
+"""Sizes that vary, and no bound: the error is in units of each group's own scale, or there is none."""
 PAYLOADS: Final = {**BOUNDED, **FIXED, **SCALED}
 """The codecs that write payloads of their own: all but ``auto``."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from tersor.kernels.batch import compose
+from tersor.kernels.batch import compose, exact, fields
 from tersor.kernels.batch import rms as composed_rms
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import (
@@ -42,7 +42,10 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
+    ExactPipeline,
     GroupPipeline,
+    MaskPipeline,
+    RangePipeline,
     RmsPipeline,
     RowPipeline,
     ScaledCastPipeline,
@@ -237,6 +240,39 @@ def decode_rms(
     decode = partial(rms_decode.decode_rms_list, outs=outs, pipeline=pipeline)
     call = Decoding((decode_rms, pipeline), outs, encoded, decode)
     return Undecoded(call.made(), decode_one, call.repeatable)
+
+
+def decode_masks(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: MaskPipeline
+) -> Undecoded | None:
+    """See ``fields.decode_masks`` and ``decode_streams``."""
+    return _decode_composed(fields.decode_masks, outs, encoded, pipeline)
+
+
+def decode_ranges(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RangePipeline
+) -> Undecoded | None:
+    """See ``fields.decode_ranges`` and ``decode_streams``."""
+    return _decode_composed(fields.decode_ranges, outs, encoded, pipeline)
+
+
+def decode_exact(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: ExactPipeline
+) -> Undecoded | None:
+    """See ``exact.decode_exact`` and ``decode_streams``."""
+    return _decode_composed(exact.decode_exact, outs, encoded, pipeline)
+
+
+def _decode_composed(
+    composed: Callable[..., None],
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    pipeline: MaskPipeline | RangePipeline | ExactPipeline,
+) -> Undecoded | None:
+    def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
+        composed([out], EncodedList.apart([payload]), pipeline)
+
+    return _composed(outs, encoded, decode_one)
 
 
 def _holds_groups(pipeline: GroupPipeline) -> bool:
