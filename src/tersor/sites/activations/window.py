@@ -24,7 +24,13 @@ from tersor.container import Batch, begin_decode_batch, encode_batch
 from tersor.container.batch import runs_on_gpu
 from tersor.memory import lacks_memory, return_free_memory
 from tersor.sites.activations.entry import Entry
-from tersor.sites.activations.forms import Blank, PackedForm, Payloads, Whole
+from tersor.sites.activations.forms import (
+    RETURN_FROM_NBYTES,
+    Blank,
+    PackedForm,
+    Payloads,
+    Whole,
+)
 from tersor.raw_bytes import padded
 from tersor.types import TensorInfo
 
@@ -32,7 +38,6 @@ _log = logging.getLogger("tersor")
 _CPU_CHUNK_VALUES: Final = 1 << 18
 """Of tensors encoded on the CPU: the peak of a ResNet's step was 21.0 MB with whole tensors, 12.5 with chunks."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
-_RETURN_EVERY_NBYTES: Final = 1 << 22
 NO_MEMORY: Final = "exact: no memory to encode"
 _warned: set[str] = set()
 
@@ -76,8 +81,8 @@ class Window:
             return
         entry.replace(PackedForm(_apart(packed)), codec.codec_id)
         self._encoded_nbytes += values.nbytes
-        if self._encoded_nbytes >= _RETURN_EVERY_NBYTES:
-            # takes 2 ms; what was encoded before this tensor is free by now
+        if self._encoded_nbytes >= RETURN_FROM_NBYTES:
+            # what was encoded before this tensor is free by now
             self._encoded_nbytes = 0
             return_free_memory()
 
