@@ -124,7 +124,7 @@ class Batch:
 
     @property
     def has_second_pass(self) -> bool:
-        """True if ``payloads`` found some that fused kernels had left, and may not know how to decode."""
+        """True if ``payloads`` found some that no fused kernel wrote, so that none may know how to decode them."""
         return any(part.encoded.parts is not None for part in self._settled or ())
 
     def completed(self) -> Batch:
