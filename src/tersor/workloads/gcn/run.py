@@ -70,6 +70,8 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         widths = (graph.features.shape[1], *config.hidden, graph.num_classes)
         self.model = GraphNet(config.model, widths, config.dropout).to(self.device)
         self.optimizer = self._made_optimizer()
+        if config.activations is not None:
+            self.activations = config.activations.compression()
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
         """Return Adam as published: only the first layer decays."""
@@ -107,7 +109,8 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
     def take_step(self, batch: GraphBatch) -> float:
         """Compute gradients and change the weights; return the mean loss of the step's nodes."""
         self.optimizer.zero_grad(set_to_none=True)
-        logits = self.model(batch.features, batch.hops)
+        with self.saving():
+            logits = self.model(batch.features, batch.hops)
         loss = functional.cross_entropy(logits[batch.chosen], batch.labels)
         loss.backward()
         self.optimizer.step()
