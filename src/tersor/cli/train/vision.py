@@ -59,7 +59,7 @@ def vision_command(model: str, usual_preset: str) -> Callable[..., int]:
         as_json: JsonOption = False,
     ) -> int:
         given = {"batch": batch, "learning_rate": rate, "side": side, "decay_steps": decay_steps}
-        known = {name: x for name, x in given.items() if x is not None}
+        known: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
         known |= {
             "dtype": dtype,
             "seed": seed,
