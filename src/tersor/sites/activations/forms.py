@@ -9,10 +9,15 @@ import torch
 from tersor.codecs import Codec, Packed
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.kernels.pack.fields import pack_fields, unpack_fields
+from tersor.memory import return_free_memory
 from tersor.raw_bytes import empty
 
 _FIELDS_PER_CALL: Final = 1 << 20
 """Fields are packed from int32, four times a mask's own bytes; so many at a time bound that memory."""
+
+
+RETURN_FROM_NBYTES: Final = 1 << 22
+"""Before so many bytes are decoded, and after so many were encoded, freed main memory is given back; it takes 2 ms."""
 
 
 class Form(Protocol):
@@ -77,6 +82,8 @@ class PackedForm(NamedTuple):
 
     def restored(self) -> torch.Tensor:
         """See ``Form``."""
+        if self.packed.info.nbytes >= RETURN_FROM_NBYTES and self.packed.device.type == "cpu":
+            return_free_memory()
         return self.packed.codec.unpack(self.packed)
 
 
@@ -154,7 +161,8 @@ class Fields(NamedTuple):
     def of_two(cls, values: torch.Tensor, low: Any, high: Any) -> Fields:
         """Pack flat values that are all ``low`` or ``high``."""
         chunks = tuple(
-            pack_fields((part == high).to(torch.int32), 1) for part in values.split(_FIELDS_PER_CALL)
+            pack_fields((part == high).to(torch.int32), 1)
+            for part in values.split(_FIELDS_PER_CALL)
         )
         return cls(chunks, values.numel(), 1, low, high, values.dtype)
 
@@ -181,7 +189,7 @@ def exact_form(values: torch.Tensor) -> Fields | None:
     None if there is none. On another device looking at values would wait for it.
     """
     if values.dtype == torch.bool:
-        return Fields.of_two(values, False, True)  # noqa: FBT003 - the two values
+        return Fields.of_two(values, False, True)
     if values.device.type != "cpu" or not values.numel():
         return None
     if values.dtype.is_floating_point:
