@@ -1,6 +1,21 @@
-"""Schedules and codec choice that more than one site uses."""
+"""Schedules, controllers and codec choice that more than one site uses."""
 
 from tersor.policy.choice import Choice, Trial, choose, estimate, predicted_speedup
 from tersor.policy.decay import Decay
+from tersor.policy.level import BudgetController, LevelRange, ScoreController
+from tersor.policy.similarity import Similarity, gradient_similarity, predicted_similarity
 
-__all__ = ["Choice", "Decay", "Trial", "choose", "estimate", "predicted_speedup"]
+__all__ = [
+    "BudgetController",
+    "Choice",
+    "Decay",
+    "LevelRange",
+    "ScoreController",
+    "Similarity",
+    "Trial",
+    "choose",
+    "estimate",
+    "gradient_similarity",
+    "predicted_similarity",
+    "predicted_speedup",
+]

@@ -1,0 +1,80 @@
+"""The score of gradients sees noise, bias and length, and its prediction agrees with what noise does."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tersor.errors import SpecError
+from tersor.policy import gradient_similarity, predicted_similarity
+
+
+def test_equal_gradients_score_one() -> None:
+    g = torch.randn(100)
+    assert gradient_similarity([g], [g.clone()]) == pytest.approx((1.0, 1.0, 1.0, 1.0))
+
+
+def test_a_wrong_length_lowers_the_score_but_not_the_cosine() -> None:
+    g = torch.randn(100)
+    found = gradient_similarity([g], [3 * g])
+    assert found.score == pytest.approx(0.6)
+    assert found.cosine == pytest.approx(1.0)
+
+
+def test_opposite_gradients_score_zero() -> None:
+    g = torch.randn(100)
+    assert gradient_similarity([g], [-g]).score == 0.0
+
+
+def test_small_gradients_are_compared_without_underflow() -> None:
+    g = torch.full((10,), 1e-30)
+    assert gradient_similarity([g], [3 * g]).score == pytest.approx(0.6)
+
+
+def test_gradients_of_zeros_are_equal_and_one_of_zeros_is_not() -> None:
+    zero, g = torch.zeros(4), torch.ones(4)
+    assert gradient_similarity([zero], [zero]).score == 1.0
+    assert gradient_similarity([zero], [g]).score == 0.0
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_gradient_that_is_not_finite_scores_zero(value) -> None:
+    g = torch.ones(4)
+    assert gradient_similarity([g, g], [g, torch.full((4,), value)]).score == 0.5
+
+
+def test_weights_count_by_their_bytes_in_the_weighted_mean() -> None:
+    small, large = torch.ones(1), torch.ones(3)
+    found = gradient_similarity([small, large], [small, -large])
+    assert (found.score, found.weighted, found.lowest) == (0.5, 0.25, 0.0)
+
+
+def test_nothing_to_compare_is_refused() -> None:
+    with pytest.raises(SpecError):
+        gradient_similarity([], [])
+    with pytest.raises(SpecError):
+        gradient_similarity([torch.ones(2)], [torch.ones(3)])
+    with pytest.raises(SpecError):
+        predicted_similarity([])
+
+
+def test_the_closed_form_predicts_what_noise_in_the_input_of_a_linear_layer_does() -> None:
+    x, dy = torch.randn(4096, 64), torch.randn(4096, 32)
+    # correlated, so that the gradient is more than noise itself
+    dy += x[:, :32]
+    step = 1.0
+    error = (torch.rand_like(x) - 0.5) * step
+    exact, lossy = dy.T @ x, dy.T @ (x + error)
+    rho = 64 * float(error.square().mean()) * float(dy.square().sum() / exact.square().sum())
+    measured, predicted = gradient_similarity([exact], [lossy]), predicted_similarity([rho])
+    assert measured.score < 0.9999
+    # the energy of the noise is the mean of 2048 squares: its deviation is about 3 % of 1 - score
+    assert 1 - predicted.score == pytest.approx(1 - measured.score, rel=0.3)
+    assert 1 - predicted.cosine == pytest.approx(1 - measured.cosine, rel=0.3)
+
+
+def test_noise_that_is_not_finite_scores_zero() -> None:
+    assert predicted_similarity([math.nan]).score == 0.0
+    assert predicted_similarity([math.inf, 0.0]).score == 0.5
