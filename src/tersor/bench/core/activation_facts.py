@@ -48,12 +48,12 @@ class ActivationFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One step: forward, loss and backward, without the optimizer.
 
     Attributes:
-        batch: samples of the step; of a graph its nodes.
+        batch: samples of the step; a graph is one.
         dtype: that the model computes in.
         warm_steps: that the model was trained for before, without compression.
         saved: None where the tensors cannot be seen one by one, as those that torch moves to the host.
         step_s: wall seconds, in turn with all others.
-        cosine: of the whole gradient with the exact one.
+        cosine: of the gradients of each weight, exact and not, its mean over all weights.
         least_score: the gradient similarity index of the weight where it is smallest.
         is_exact: whether all gradients equal the exact ones bit for bit.
     """

@@ -433,7 +433,7 @@ class OperationRow(ResultRow, frozen=True, kw_only=True, tag="operation"):
 class ActivationRow(ResultRow, frozen=True, kw_only=True, tag="activations"):
     """A training step that holds what backward needs in one way, which ``codec`` names.
 
-    ``input`` is the model, and ``num_values`` the number of its weights. ``original_nbytes`` is what the
+    ``input`` is the model, and ``num_values`` the samples of its batch. ``original_nbytes`` is what the
     forward pass saves for backward and ``encoded_nbytes`` what is held of it; where tensors cannot be seen
     one by one, these are the memory that the exact step and this one hold after forward. ``memory`` has
     what the process or the device held after forward, and at the peak of the step, beyond parameters and
