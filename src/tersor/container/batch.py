@@ -5,12 +5,12 @@ Every tensor keeps its own codec, bound and payload; the offset table says where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 
-from tersor.kernels.batch.encoded_list import EncodedList, settled
+from tersor.kernels.batch.encoded_list import EncodedList, begin_settling, settled
 from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
 from tersor.kernels.runtime.op import backend_for
 
@@ -38,13 +38,14 @@ class Batch:
     return the payloads of the replay before their first call.
     """
 
-    __slots__ = ("_buffer", "_parts", "_settled", "_sizes")
+    __slots__ = ("_buffer", "_parts", "_settle_parts", "_settled", "_sizes")
 
     def __init__(self, buffer: torch.Tensor, sizes: torch.Tensor) -> None:
         self._buffer: torch.Tensor | None = buffer
         self._sizes: torch.Tensor | None = sizes
         self._parts: list[Part] | None = None
         self._settled: list[Part] | None = None
+        self._settle_parts: Callable[[], list[EncodedList]] | None = None
 
     def __repr__(self) -> str:
         known = "not read yet" if self._sizes is None else f"on {self._sizes.device}"
@@ -72,6 +73,7 @@ class Batch:
         batch = cls.__new__(cls)
         batch._buffer, batch._sizes = buffer, sizes  # noqa: SLF001 - its own
         batch._parts, batch._settled = parts, None  # noqa: SLF001 - its own
+        batch._settle_parts = None  # noqa: SLF001 - its own
         return batch
 
     @property
@@ -115,6 +117,16 @@ class Batch:
             found.update(zip(places, encoded.payloads(), strict=True))
         return [found[k] for k in range(len(found))]
 
+    def read_ahead(self) -> None:
+        """Start to read the sizes from a GPU: ``payloads`` then waits for no work that comes after this call."""
+        if self._parts is not None and self._settled is None:
+            self._settle_parts = begin_settling([part.encoded for part in self._parts])
+
+    @property
+    def has_second_pass(self) -> bool:
+        """True if ``payloads`` found some that fused kernels had left, and may not know how to decode."""
+        return any(part.encoded.parts is not None for part in self._settled or ())
+
     def completed(self) -> Batch:
         """Return the batch with all payloads: those of the second pass, and those that did not fit.
 
@@ -140,7 +152,8 @@ class Batch:
     def _settle(self, parts: Sequence[Part]) -> list[Part]:
         """Return the parts with known sizes and the payloads of the second pass; waits once."""
         if self._settled is None:
-            encoded = settled([part.encoded for part in parts])
+            settle = self._settle_parts
+            encoded = settle() if settle else settled([part.encoded for part in parts])
             pairs = zip(parts, encoded, strict=True)
             self._settled = [Part(part.places, one) for part, one in pairs]
         return self._settled

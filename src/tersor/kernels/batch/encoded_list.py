@@ -211,6 +211,29 @@ def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> l
     return [one if one.is_settled else _settle(one, facts, dtype) for one in lists]
 
 
+def begin_settling(lists: Sequence[EncodedList]) -> Callable[[], list[EncodedList]]:
+    """Start to read sizes from the device; return what ``settled`` does, but waits for no later work.
+
+    Who calls the result after the device has gone on to other work, does not wait at all.
+    """
+    waiting = [one for one in lists if not one.is_settled]
+    tensors = [part for one in waiting for part in _facts(one, with_ranges=False)]
+    if not tensors or not tensors[0].is_cuda:
+        return lambda: settled(lists)
+    device_bytes = torch.cat([x.view(torch.uint8) for x in tensors])
+    host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
+    host_bytes.copy_(device_bytes, non_blocking=True)
+    arrived = torch.cuda.Event()
+    arrived.record()
+
+    def settle() -> list[EncodedList]:
+        arrived.synchronize()
+        facts = _numbers(host_bytes, tensors)
+        return [one if one.is_settled else _settle(one, facts, None) for one in lists]
+
+    return settle
+
+
 def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:
     """Return the bytes of each payload that ``settled`` would return, without writing payloads.
 
@@ -245,8 +268,12 @@ def _read(tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
     if len(tensors) == 1:
         yield tensors[0].tolist()
         return
-    held = torch.cat([x.view(torch.uint8) for x in tensors]).cpu().numpy()
-    end = 0
+    yield from _numbers(torch.cat([x.view(torch.uint8) for x in tensors]).cpu(), tensors)
+
+
+def _numbers(joined: torch.Tensor, tensors: Sequence[torch.Tensor]) -> Iterator[list[int]]:
+    """Yield the numbers of each tensor from the bytes of all, on the host."""
+    held, end = joined.numpy(), 0
     for x in tensors:
         start, end = end, end + x.nbytes
         yield held[start:end].view(f"i{x.itemsize}").tolist()

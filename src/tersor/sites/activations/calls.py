@@ -1,0 +1,136 @@
+"""Which function a tensor is saved for, and whether that function can live with an error in it.
+
+Only functions listed here have lossy tensors. All others keep theirs exactly: softmax and losses, whose saved
+values must sum to one; divisions, roots and logarithms, which turn a small error into a large one; functions that
+nobody knows, as those of ``torch.autograd.Function`` and of compiled code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+
+from tersor.sites.activations.entry import Entry
+from tersor.sites.activations.pooling import Windows
+
+WEIGHTED: Final = frozenset(
+    {"linear"}
+    | {f"conv{n}d" for n in (1, 2, 3)}
+    | {f"conv_transpose{n}d" for n in (1, 2, 3)}
+)
+"""Functions of an input and a weight: of the saved tensors only the input is lossy, never the weight."""
+
+_NORMS: Final = frozenset({"batch_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"})
+"""Their statistics stay exact. Computed anew from the decoded input, they would carry its error to every value of
+a row; exact ones leave it where it is."""
+
+_POINTWISE: Final = frozenset(
+    {
+        "gelu", "silu", "mish", "leaky_relu", "elu", "celu", "selu", "hardswish", "hardsigmoid",
+        "softplus", "prelu",
+    }
+)  # fmt: skip
+"""Functions whose derivative is computed from the saved input."""
+
+_EITHER: Final = frozenset(
+    {
+        "relu", "relu_", "relu6", "hardtanh", "hardtanh_", "threshold", "tanh", "sigmoid", "glu",
+        "matmul", "__matmul__", "__rmatmul__", "mm", "bmm", "addmm", "baddbmm", "einsum",
+    }
+)  # fmt: skip
+"""Functions of which every saved tensor may be lossy, outputs included."""
+
+_PRODUCTS: Final = frozenset({"mul", "mul_", "multiply", "__mul__", "__rmul__", "__imul__"})
+"""Likewise, but for a factor that is much smaller than the product: a statistic, a gate of channels."""
+
+DROPOUTS: Final = frozenset(
+    {"dropout", "dropout_", "feature_dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout"}
+)  # fmt: skip
+
+_POOLING_DIMS: Final = {
+    f"{prefix}max_pool{n}d{suffix}": n
+    for n in (1, 2, 3)
+    for prefix in ("", "adaptive_")
+    for suffix in ("", "_with_indices")
+} | {f"{prefix}avg_pool{n}d": n for n in (2, 3) for prefix in ("", "adaptive_")}
+"""Functions that need of their input only where its elements lie."""
+
+ATTENTION: Final = "scaled_dot_product_attention"
+_FIRST_ONLY: Final = WEIGHTED | _NORMS | _POINTWISE
+_SMALL_FACTOR: Final = 8
+
+
+class Call:
+    """A call of a torch function that is going on.
+
+    Attributes:
+        name: of the function.
+        tensors: its arguments that are tensors, in order.
+        coded: entries of lossy tensors that were saved for it.
+    """
+
+    __slots__ = ("_args", "_kwargs", "coded", "name", "tensors")
+
+    def __init__(
+        self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Note what is called; costs little, because every torch function comes this way."""
+        self.name: str = getattr(func, "__name__", "")
+        self._args, self._kwargs = args, kwargs
+        self.tensors: list[torch.Tensor] | None = None
+        self.coded: list[Entry] = []
+
+    def _tensors(self) -> list[torch.Tensor]:
+        if self.tensors is None:
+            given = [*self._args, *self._kwargs.values()]
+            # einsum and cat take lists
+            flat = [y for x in given for y in (x if isinstance(x, (list, tuple)) else [x])]
+            self.tensors = [x for x in flat if isinstance(x, torch.Tensor)]
+        return self.tensors
+
+    @property
+    def is_pooling(self) -> bool:
+        """True if backward needs of the input only its shape."""
+        return self.name in _POOLING_DIMS
+
+    def windows(self) -> Windows | None:
+        """Return the windows of max-pooling; None if they are not regular."""
+        if not self.name.startswith("max_pool"):
+            return None
+        return Windows.of_call(_POOLING_DIMS[self.name], self._args, self._kwargs)
+
+    def allows_error(self, t: torch.Tensor, *, is_constant: bool) -> bool:
+        """True if ``t``, saved for this call, may come back with an error.
+
+        Args:
+            t: a tensor of floats that is no parameter.
+            is_constant: no gradient flows to it.
+        """
+        name = self.name
+        if name in _FIRST_ONLY:
+            # autocast saves a copy of the input, so that only sizes can be compared with it
+            return self._has_size_of_first(t) and not self._is_other_argument(t)
+        if name == ATTENTION:
+            return not is_constant and len(self._tensors()) > 2
+        if name not in _EITHER and name not in _PRODUCTS:
+            return False
+        if is_constant and not any(x.is_leaf and x.requires_grad for x in self._tensors()):
+            # a factor of the gradient that flows on, as a weight is; with a parameter as the other factor,
+            # it is only needed for the gradient of that
+            return False
+        if name in _PRODUCTS:
+            return t.numel() * _SMALL_FACTOR > max(x.numel() for x in self._tensors())
+        return True
+
+    def _has_size_of_first(self, t: torch.Tensor) -> bool:
+        tensors = self._tensors()
+        return bool(tensors) and t.numel() == tensors[0].numel()
+
+    def _is_other_argument(self, t: torch.Tensor) -> bool:
+        address = t.untyped_storage().data_ptr()
+        first, *others = self._tensors()
+        if address == first.untyped_storage().data_ptr():
+            return False
+        return any(address == x.untyped_storage().data_ptr() for x in others)

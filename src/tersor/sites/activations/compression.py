@@ -1,0 +1,283 @@
+"""The object that compresses saved tensors over the steps of a training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import local
+from typing import Any, Final, Self
+from weakref import ReferenceType, ref
+
+import torch
+from torch import nn
+
+from tersor.codecs import Codec
+from tersor.errors import SpecError
+from tersor.policy import BudgetController, ScoreController, Similarity, gradient_similarity
+from tersor.sites.activations.estimate import NoiseEstimate
+from tersor.sites.activations.probe import gradients_of
+from tersor.sites.activations.quality import Quality
+from tersor.sites.activations.region import Region, Rule
+from tersor.sites.activations.report import ActivationReport, Ledger, Live
+from tersor.types import Bound
+
+_log = logging.getLogger("tersor")
+_DEFAULT_WINDOW_NBYTES: Final = 64 << 20
+_MIN_NBYTES: Final = 4096
+"""Smaller tensors are kept as they are."""
+_CALIBRATIONS: Final = (0.05, 50.0)
+_last: ReferenceType[Compression] | None = None
+
+
+class Compression:
+    """A context for forward passes, in which tensors saved for backward shrink.
+
+    Entered around the forward pass of every step, the loss outside; made once, because it learns. Say how
+    exactly tensors are saved by one of ``target_score``, ``step``, ``bound`` and ``budget_bytes``; without any the codec's own
+    options count. Parameters, integers, masks, losses, softmax and statistics of norms stay exact.
+
+    Args:
+        codec: ``"auto"`` (``rms``, or ``ans`` with a bound), another id, or a codec.
+        target_score: similarity of gradients that the step or bound of the codec is steered to, from 0 to 1.
+        step: of ``rms``, in units of the root mean square of 256 values.
+        bound: of the error of every value.
+        budget_bytes: the codec gets coarser until what is held for backward fits.
+        every: forward passes from one measurement of the score to the next.
+        window_nbytes: tensors on a GPU that wait to be encoded together.
+
+    Raises:
+        SpecError: two of the four were given, or the codec cannot be set so.
+        UnknownCodecError: there is no such codec.
+
+    Example:
+        >>> from tersor import Bound
+        >>> model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 1))
+        >>> compression = Compression(bound=Bound.relative(0.01))
+        >>> with compression:
+        ...     out = model(torch.randn(256, 64))
+        >>> out.square().mean().backward()
+        >>> compression.report().ratio > 2
+        True
+    """
+
+    def __init__(
+        self,
+        codec: str | Codec = "auto",
+        *,
+        target_score: float | None = None,
+        step: float | None = None,
+        bound: Bound | None = None,
+        budget_bytes: int | None = None,
+        every: int = 25,
+        window_nbytes: int = _DEFAULT_WINDOW_NBYTES,
+    ) -> None:
+        """Check the options; nothing is compressed yet."""
+        for name, value in (("every", every), ("window_nbytes", window_nbytes)):
+            if type(value) is not int or value < 1:
+                raise SpecError(f"{name} must be a whole number above 0, not {value!r}")
+        self._quality = Quality(
+            codec, target_score=target_score, step=step, bound=bound, budget_bytes=budget_bytes
+        )
+        self._every, self._window_nbytes = every, window_nbytes
+        self._origin = {"codec": self._quality.codec_id, "target_score": target_score, "budget_bytes": budget_bytes}
+        self._live = Live()
+        self._ledger = Ledger(self._live)
+        self._own = local()
+        self._num_steps, self._calibration = 0, 1.0
+        self._similarity: Similarity | None = None
+        self._is_predicted = self._is_paused = self._has_warned = False
+        self._estimate: NoiseEstimate | None = None
+        self._probed: NoiseEstimate | None = None
+
+    def _regions(self) -> list[Region | None]:
+        """Return the contexts that this thread has open; None for one that does nothing."""
+        if not hasattr(self._own, "regions"):
+            self._own.regions = []
+        regions: list[Region | None] = self._own.regions
+        return regions
+
+    def __enter__(self) -> Self:
+        """Compress what this thread saves from now on, if it records gradients.
+
+        Raises:
+            RuntimeError: hooks of saved tensors are disabled here.
+        """
+        global _last  # noqa: PLW0603 - what ``report`` without a manager is about
+        _last = ref(self)
+        regions = self._regions()
+        if self._is_paused or not torch.is_grad_enabled() or regions:
+            regions.append(None)
+            return self
+        ledger, estimate = Ledger(self._live), self._probed
+        if estimate is None:
+            ledger, estimate = self._begin_step(), self._estimate
+        region = Region(
+            self._quality,
+            ledger,
+            window_nbytes=self._window_nbytes,
+            min_nbytes=_MIN_NBYTES,
+            observer=estimate,
+        )
+        region.__enter__()
+        regions.append(region)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave saved tensors alone again."""
+        region = self._regions().pop()
+        if region is not None:
+            region.__exit__(*error)
+
+    @contextmanager
+    def rule(self, rule: Rule) -> Iterator[None]:
+        """Save tensors in another way inside an open context.
+
+        Args:
+            rule: a factor of step or bound, a codec, or None to keep tensors as they are.
+        """
+        regions = [region for region in self._regions() if region is not None]
+        for region in regions:
+            region.rules.append(rule)
+        try:
+            yield
+        finally:
+            for region in regions:
+                region.rules.pop()
+
+    def _begin_step(self) -> Ledger:
+        """Learn from the last step, and return the ledger of a new one."""
+        controller, level = self._quality.controller, self._quality.level
+        if isinstance(controller, BudgetController) and level is not None and self._num_steps:
+            held_nbytes = self._ledger.held_nbytes
+            if controller.is_hopeless(level, held_nbytes) and not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "saved activations take %s bytes at the coarsest level, more than budget_bytes; use a "
+                    "smaller batch, or checkpoint some blocks", f"{held_nbytes:,}"
+                )  # fmt: skip
+            values = self._ledger.num_coded_values
+            self._quality.level = controller.next_level(level, held_nbytes, values)
+        if isinstance(controller, ScoreController):
+            self._learn(self._predicted())
+            is_due = self._num_steps % self._every == 0
+            self._estimate = NoiseEstimate() if is_due else None
+        self._num_steps += 1
+        self._ledger = Ledger(self._live)
+        return self._ledger
+
+    def _predicted(self) -> Similarity | None:
+        """Return the score that the last measured step predicts, corrected by the last probe."""
+        found = None if self._estimate is None else self._estimate.similarity()
+        if found is None:
+            return None
+        lost = (self._calibration * (1 - x) for x in found)
+        return Similarity(*(max(0.0, 1 - x) for x in lost))
+
+    def _learn(self, found: Similarity | None, *, is_predicted: bool = True) -> None:
+        controller, level = self._quality.controller, self._quality.level
+        if found is None:
+            return
+        self._similarity, self._is_predicted = found, is_predicted
+        if isinstance(controller, ScoreController) and level is not None:
+            self._quality.level = controller.next_level(level, found.score)
+
+    def probe(self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]) -> Similarity:
+        """Compare the gradients of one batch with and without compression, and steer by what is found.
+
+        Runs ``forward_and_loss`` twice, forward and backward, once with this context switched off: that pass
+        takes the memory of an uncompressed one, so give it a part of a batch. Gradients, buffers and random
+        numbers are afterwards as they were.
+
+        Args:
+            model: whose parameters are compared.
+            forward_and_loss: a forward pass in this context, as in training, and its loss, which is returned.
+
+        Raises:
+            SpecError: the loss has no gradient for any weight.
+        """
+        if self._regions():
+            raise SpecError("call probe outside of the context; forward_and_loss enters it itself")
+        self._probed, self._is_paused = None, True
+        try:
+            exact = gradients_of(model, forward_and_loss)
+            self._probed, self._is_paused = NoiseEstimate(), False
+            lossy = gradients_of(model, forward_and_loss)
+            predicted = self._probed.similarity()
+        finally:
+            self._probed, self._is_paused = None, False
+        common = [name for name in exact if name in lossy]
+        found = gradient_similarity([exact[k] for k in common], [lossy[k] for k in common])
+        if predicted is not None and predicted.score < 1:
+            # what the closed form does not see: errors that reach a gradient through later layers
+            least, most = _CALIBRATIONS
+            seen = (1 - found.score) / (1 - predicted.score)
+            self._calibration = min(most, max(least, seen))
+        self._learn(found, is_predicted=False)
+        return found
+
+    def report(self) -> ActivationReport:
+        """Return what the last step saved, and where the controller is.
+
+        Sizes that a GPU has not told yet count as those of the tensors themselves.
+        """
+        ledger = self._ledger
+        return ActivationReport(
+            num_steps=self._num_steps,
+            codec=self._quality.codec_id,
+            level=self._quality.level,
+            forms={form: replace(tally) for form, tally in ledger.forms.items()},
+            num_duplicates=ledger.num_duplicates,
+            duplicate_nbytes=ledger.duplicate_nbytes,
+            live_nbytes=self._live.nbytes,
+            similarity=self._similarity,
+            is_predicted=self._is_predicted,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a training needs to go on as if it had not stopped, in values that JSON can hold."""
+        return {
+            "origin": dict(self._origin),
+            "num_steps": self._num_steps,
+            "level": self._quality.level,
+            "calibration": self._calibration,
+            "similarity": None if self._similarity is None else list(self._similarity),
+            "is_predicted": self._is_predicted,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state.
+
+        Raises:
+            SpecError: it is no state, or that of other options.
+        """
+        if state.get("origin") != self._origin:
+            raise SpecError(
+                f"this state is of a compression with other options, {state.get('origin')}; make one with the "
+                "same to load it"
+            )
+        try:
+            num_steps, calibration = int(state["num_steps"]), float(state["calibration"])
+            level = None if state["level"] is None else float(state["level"])
+            similarity = state["similarity"]
+            found = None if similarity is None else Similarity(*map(float, similarity))
+            is_predicted = bool(state["is_predicted"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SpecError("this is no state of a compression; state_dict() makes one") from error
+        self._num_steps, self._calibration = num_steps, calibration
+        self._quality.level, self._similarity, self._is_predicted = level, found, is_predicted
+
+
+def report() -> ActivationReport:
+    """Return the report of the compression that was entered last.
+
+    Raises:
+        SpecError: there is none.
+    """
+    compression = None if _last is None else _last()
+    if compression is None:
+        raise SpecError(
+            "no compression was entered yet, or it is gone; keep the object that compressed() returns"
+        )
+    return compression.report()

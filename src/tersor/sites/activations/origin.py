@@ -1,0 +1,54 @@
+"""Where a saved tensor comes from: a parameter, a softmax, a function that makes zeros, or any other."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+_LOOKS: Final = frozenset(
+    {
+        "View", "Transpose", "T", "Permute", "Expand", "Reshape", "ReshapeAlias", "UnsafeView",
+        "Unsqueeze", "Squeeze", "Select", "Slice", "ToCopy", "Clone", "AsStrided", "Alias", "Split",
+        "SplitWithSizes", "Unbind", "Detach", "Chunk",
+    }
+)  # fmt: skip
+"""Functions that look at the values of another tensor, or copy them."""
+
+_SUM_TO_ONE: Final = frozenset({"Softmax", "LogSoftmax", "SafeSoftmax", "Logsumexp"})
+_MAKE_ZEROS: Final = frozenset(
+    {"Relu", "Threshold", "Hardtanh", "MaxPool2DWithIndices", "MaxPool3DWithIndices", "NativeDropout"}
+)  # fmt: skip
+PARAMETER: Final = "AccumulateGrad"
+
+
+def origin_of(t: torch.Tensor) -> str:
+    """Return the function that made the values of ``t``, as autograd names it, without ``Backward0``.
+
+    ``PARAMETER`` for a leaf that gathers gradients, and for what looks at one or copies it in another dtype;
+    empty for a constant.
+    """
+    if t.grad_fn is None:
+        return PARAMETER if t.requires_grad else ""
+    node: Any = t.grad_fn
+    while node is not None:
+        name = _short(node.name())
+        if name not in _LOOKS:
+            return name
+        following = node.next_functions
+        node = following[0][0] if following else None
+    return ""
+
+
+def _short(name: str) -> str:
+    return name.rsplit("::", 1)[-1].split("Backward", 1)[0]
+
+
+def sums_to_one(origin: str) -> bool:
+    """True if the values are probabilities, or logarithms of them: an error in one needs one in the others."""
+    return origin in _SUM_TO_ONE
+
+
+def makes_zeros(origin: str) -> bool:
+    """True if zeros among the values say where no gradient flows."""
+    return origin in _MAKE_ZEROS

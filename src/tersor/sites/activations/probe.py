@@ -1,0 +1,52 @@
+"""The gradients of one pass that leaves no trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from tersor.errors import SpecError
+
+
+def gradients_of(
+    model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Return the gradients of the weights of a model by name; biases and norms count only if there are no others.
+
+    Raises:
+        SpecError: there is no weight with a gradient.
+    """
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    weights = {name: p for name, p in named.items() if p.dim() > 1} or named
+    # gradients of ranks need not be averaged for a comparison
+    no_sync: Any = getattr(model, "no_sync", nullcontext)
+    with _unchanged(model), no_sync(), torch.enable_grad():
+        loss = forward_and_loss()
+        if not isinstance(loss, torch.Tensor) or not loss.requires_grad or not weights:
+            raise SpecError(
+                "forward_and_loss must return the loss of a forward pass that records gradients of the model"
+            )
+        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+    pairs = zip(weights, found, strict=True)
+    gradients = {name: gradient for name, gradient in pairs if gradient is not None}
+    if not gradients:
+        raise SpecError("the loss does not depend on any weight of the model; give the model it is of")
+    return gradients
+
+
+@contextmanager
+def _unchanged(model: nn.Module) -> Iterator[None]:
+    """Put buffers, as running means of batch norms, and generators of random numbers back afterwards."""
+    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
+    devices = {x.device for x in model.parameters() if x.device.type == "cuda"}
+    with torch.random.fork_rng(sorted(devices, key=str)):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)

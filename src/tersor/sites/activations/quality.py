@@ -1,0 +1,143 @@
+"""How exactly tensors are saved: a codec, and the level that a user, a score or a budget sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any, Final
+
+from tersor.codecs import Codec, registry
+from tersor.errors import SpecError
+from tersor.policy import BudgetController, LevelRange, ScoreController
+from tersor.types import Bound
+
+AUTO_CODEC: Final = "rms"
+"""What ``codec="auto"`` means, where no bound is named."""
+AUTO_BOUNDED: Final = "ans"
+"""What ``codec="auto"`` means with a bound."""
+
+_STEPS: Final = LevelRange(start=0.5, finest=1 / 64, coarsest=2.0)
+_BOUNDS: Final = LevelRange(start=0.03, finest=1e-4, coarsest=0.5)
+
+
+class Quality:
+    """A codec as a function of one level, larger is coarser, and what moves that level.
+
+    Attributes:
+        level: the step of a codec that has one, the relative bound of one that takes a bound; None if
+            the codec has neither, or the bound is the user's own.
+        controller: what moves the level; None if nothing does.
+    """
+
+    def __init__(
+        self,
+        codec: str | Codec = "auto",
+        *,
+        target_score: float | None = None,
+        step: float | None = None,
+        bound: Bound | None = None,
+        budget_bytes: int | None = None,
+    ) -> None:
+        """Take at most one of the four ways to say how exactly.
+
+        Raises:
+            SpecError: there are two, or the codec has nothing that could be set so.
+            UnknownCodecError: there is no such codec.
+        """
+        given = {
+            "target_score": target_score, "step": step, "bound": bound, "budget_bytes": budget_bytes,
+        }  # fmt: skip
+        named = [name for name, value in given.items() if value is not None]
+        if len(named) > 1:
+            raise SpecError(f"give one of {', '.join(given)}, not {' and '.join(named)}")
+        self._is_steered = target_score is not None or budget_bytes is not None
+        self._prototype = _prototype(codec, step, bound)
+        self._option = self._leveled_option(named)
+        levels = _STEPS if self._option == "step" else _BOUNDS
+        self.level: float | None = None
+        if self._option is not None:
+            own: float = getattr(self._prototype, "step", levels.start)
+            self.level = levels.start if self._is_steered else own
+        self.controller: ScoreController | BudgetController | None = None
+        if target_score is not None:
+            self.controller = ScoreController(target=target_score, levels=levels)
+        if budget_bytes is not None:
+            self.controller = BudgetController(budget_nbytes=budget_bytes, levels=levels)
+        self._made: dict[Any, Codec] = {}
+
+    def _leveled_option(self, named: Sequence[str]) -> str | None:
+        """Return the option that the level sets: ``step``, ``bound`` or none."""
+        codec = self._prototype
+        names = [f.name for f in fields(codec)]
+        if "step" in names:
+            if "bound" in named:
+                raise SpecError(f"codec {codec.codec_id!r} takes a step, not a bound")
+            return "step"
+        if "step" in named:
+            raise SpecError(f"codec {codec.codec_id!r} has no step; codec={AUTO_CODEC!r} has")
+        if codec.takes_bound() and "bound" not in named and self._is_steered:
+            return "bound"
+        if "bound" in named and not codec.takes_bound():
+            raise SpecError(f"codec {codec.codec_id!r} takes no bound; leave it out")
+        if self._is_steered:
+            raise SpecError(
+                f"codec {codec.codec_id!r} has neither step nor bound to steer; leave {named[0]} out, or "
+                f"take codec={AUTO_CODEC!r}"
+            )
+        return None
+
+    @property
+    def codec_id(self) -> str:
+        """Id of the codec."""
+        return self._prototype.codec_id
+
+    def codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
+        """Return the codec at the level, or at a multiple of it.
+
+        Args:
+            has_zeros: the values have zeros that must stay zeros, as those behind a ReLU.
+            factor: of the level; 0.5 is twice as fine.
+        """
+        key = (self.level, has_zeros, factor)
+        if key not in self._made:
+            if len(self._made) > 64:
+                self._made.clear()
+            self._made[key] = self._at(has_zeros, factor)
+        return self._made[key]
+
+    def _at(self, has_zeros: bool, factor: float) -> Codec:
+        options: dict[str, Any] = {}
+        if self._option == "step" and self.level is not None:
+            options["step"] = self.level * factor
+        elif self._option == "bound" and self.level is not None:
+            options["bound"] = Bound.relative(self.level * factor)
+        elif self._prototype.takes_bound() and factor != 1.0:
+            options["bound"] = _scaled(self._prototype.own_bound(), factor)
+        if any(f.name == "zeros" for f in fields(self._prototype)):
+            options["zeros"] = has_zeros
+        return replace(self._prototype, **options) if options else self._prototype
+
+
+def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> Codec:
+    if isinstance(codec, Codec):
+        if bound is not None or step is not None:
+            raise SpecError("a codec object has its own options; leave step and bound out")
+        chosen = codec
+    else:
+        if codec == "auto":
+            codec = AUTO_CODEC if bound is None else AUTO_BOUNDED
+        takes_bound = registry.get(codec).takes_bound()
+        options: dict[str, Any] = {"step": step} if step is not None else {}
+        if takes_bound:
+            options["bound"] = bound if bound is not None else Bound.relative(_BOUNDS.start)
+        elif bound is not None:
+            raise SpecError(f"codec {codec!r} takes no bound; leave it out")
+        chosen = registry.create(codec, **options)
+    if chosen.is_selector:
+        raise SpecError(f"codec {chosen.codec_id!r} chooses per tensor, which takes time; name one")
+    return chosen
+
+
+def _scaled(bound: Bound, factor: float) -> Bound:
+    config = {kind: value * factor for kind, value in bound.to_config().items()}
+    return Bound.from_config(config)

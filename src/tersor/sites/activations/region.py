@@ -1,0 +1,287 @@
+"""One forward pass under compression: what autograd saves in it, and in which form."""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any, Final, NamedTuple, Protocol
+from weakref import ReferenceType, ref
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from tersor.codecs import Codec
+from tersor.sites.activations.attention import recomputed_attention
+from tersor.sites.activations.calls import DROPOUTS, WEIGHTED, Call
+from tersor.sites.activations.entry import (
+    Entries,
+    Entry,
+    Handle,
+    is_held_elsewhere,
+    is_whole,
+    look_at,
+)
+from tersor.sites.activations.forms import Blank, Form, Whole, exact_form
+from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
+from tersor.sites.activations.pooling import PoolIndices
+from tersor.sites.activations.quality import Quality
+from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
+from tersor.sites.activations.window import Window
+
+Rule = float | Codec | None
+"""A factor of the level, a codec in place of the common one, or None for exact."""
+
+_SHARED_STORAGE_FACTOR: Final = 16
+"""A small part of a storage so many times larger is copied: it would keep all of it."""
+
+
+class _AtEnd(NamedTuple):
+    """What to do at the end of the pass with a tensor that nobody else holds; None if only an exact form will do."""
+
+    codec: Codec | None
+
+
+class Observer(Protocol):
+    """Something that wants to know which weights got a lossy input."""
+
+    def watch(self, weight: torch.Tensor, out: torch.Tensor, entries: list[Entry]) -> None:
+        """Take a weight, the output that it made, and the entries of its input."""
+        ...
+
+
+def _transparent(func: Any) -> Any:
+    """Return a function of torch written in Python that does not hand itself to modes, only what it calls."""
+    open_names = {**func.__globals__, "has_torch_function": lambda *_: False}
+    made = FunctionType(func.__code__, open_names, func.__name__, func.__defaults__)
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
+
+
+_SEEN_THROUGH: Final = {
+    functional.multi_head_attention_forward: _transparent(functional.multi_head_attention_forward)
+}
+"""Functions that consist of others: modes would see only the whole."""
+
+
+class Watch(TorchFunctionMode):
+    """Tells a region which function is running, and replaces attention by one that saves less."""
+
+    def __init__(self, region: Region) -> None:
+        """Take the region to tell."""
+        super().__init__()
+        self._region = region
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Call the function; the hooks find out from the region for what they are called."""
+        kwargs = kwargs or {}
+        # compiled code saves its tensors at its end, for no function that we could see
+        if torch.compiler.is_compiling() or not self._region.is_innermost:
+            return func(*args, **kwargs)
+        if func in _SEEN_THROUGH:
+            with self:
+                return _SEEN_THROUGH[func](*args, **kwargs)
+        return self._region.run(func, args, kwargs)
+
+
+class Region:
+    """What one thread saves while the context is open."""
+
+    def __init__(
+        self,
+        quality: Quality,
+        ledger: Ledger,
+        *,
+        window_nbytes: int,
+        min_nbytes: int,
+        observer: Observer | None = None,
+    ) -> None:
+        """Prepare hooks; ``observer`` asks for the errors of what is encoded."""
+        self._quality, self._ledger, self._observer = quality, ledger, observer
+        self._window_nbytes, self._min_nbytes = window_nbytes, min_nbytes
+        self._entries = Entries()
+        self._windows: dict[Any, Window] = {}
+        self._until_end: list[tuple[ReferenceType[Entry], _AtEnd]] = []
+        self._call: Call | None = None
+        self.rules: list[Rule] = []
+        # one object, to be told apart from the hooks of others
+        self._pack_hook = self._pack
+        self._hooks = saved_tensors_hooks(self._pack_hook, Handle.unpack)
+        self._watch = Watch(self)
+
+    def __enter__(self) -> Region:
+        """Open the context.
+
+        Raises:
+            RuntimeError: hooks are disabled here; the sentence is that of whoever did it.
+        """
+        self._hooks.__enter__()
+        self._watch.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Close it, and encode what still waits, without waiting for a device."""
+        self._watch.__exit__(*error)
+        self._hooks.__exit__()
+        if error[0] is None:
+            with torch.no_grad():
+                self._encode_rest()
+        self._windows.clear()
+        self._entries.clear()
+        self._until_end.clear()
+
+    @property
+    def is_innermost(self) -> bool:
+        """True unless others, as activation checkpointing, hook saved tensors inside the context."""
+        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001, FBT003
+        return hooks is not None and hooks[0] is self._pack_hook
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Call a torch function with hooks that know of it."""
+        outer, self._call = self._call, Call(func, args, kwargs)
+        try:
+            if func is functional.scaled_dot_product_attention:
+                return recomputed_attention(*args, **kwargs)
+            out = func(*args, **kwargs)
+            if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
+                tensors = self._call.tensors or []
+                if len(tensors) > 1 and isinstance(out, torch.Tensor):
+                    self._observer.watch(tensors[1], out, self._call.coded)
+            return out
+        finally:
+            self._call = outer
+
+    def _pack(self, t: torch.Tensor) -> Handle:
+        """Return what autograd holds in place of ``t``."""
+        if t.layout is not torch.strided or type(t) not in (torch.Tensor, torch.nn.Parameter):
+            return self._keep(t, "exact: layout")
+        origin = origin_of(t)
+        if origin == PARAMETER:
+            return self._keep(t, PARAMETERS)
+        if t.nbytes < self._min_nbytes:
+            return self._keep_small(t)
+        call = self._call
+        if call is not None and call.is_pooling and (handle := self._pack_pooling(t, call)):
+            return handle
+        if t.dtype == torch.bool or (call is not None and not origin and call.name in DROPOUTS):
+            return self._pack_exact(t)
+        if self.rules and self.rules[-1] is None:
+            return self._keep(t, "exact: rule")
+        if call is None:
+            return self._keep(t, "exact: unknown function")
+        if not t.is_floating_point():
+            return self._keep(t, "exact: integers", None if t.is_complex() else _AtEnd(None))
+        if sums_to_one(origin):
+            return self._keep(t, "exact: softmax")
+        if not call.allows_error(t, is_constant=not origin):
+            return self._keep(t, f"exact: {call.name}")
+        if not origin:
+            # zeros of features are as telling as those behind a ReLU
+            return self._keep(t, "exact: input", _AtEnd(self._codec(has_zeros=True)))
+        return self._pack_lossy(t, makes_zeros(origin), call)
+
+    def _keep(self, t: torch.Tensor, reason: str, until_end: _AtEnd | None = None) -> Handle:
+        """Keep a tensor as it is; with ``until_end`` only if at the end of the pass others hold it too."""
+        if t.layout is not torch.strided or not is_whole(t):
+            return Handle(Entry(t, Whole(t.detach()), reason, self._ledger))
+        look = look_at(t)
+        entry = self._known(look.key, "exact", t)
+        if entry is None:
+            entry = Entry(t, Whole(look.values), reason, self._ledger)
+            self._entries.add((look.key, "exact"), entry, t)
+            if until_end is not None:
+                self._until_end.append((ref(entry), until_end))
+        return Handle(entry, tuple(t.shape), look.stride)
+
+    def _keep_small(self, t: torch.Tensor) -> Handle:
+        storage_nbytes = t.untyped_storage().nbytes()
+        is_part = storage_nbytes > _SHARED_STORAGE_FACTOR * max(t.nbytes, self._min_nbytes)
+        values = t.detach().clone() if is_part else t.detach()
+        return Handle(Entry(t, Whole(values), "exact: small", self._ledger))
+
+    def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
+        entry = self._entries.find((key, kind))
+        if entry is not None:
+            self._ledger.duplicate(t.nbytes)
+        return entry
+
+    def _pack_pooling(self, t: torch.Tensor, call: Call) -> Handle | None:
+        """Keep no input, and of indices their places in windows; None if this is neither."""
+        look = look_at(t)
+        form: Form | None = None
+        if t.is_floating_point():
+            form = Blank(look.values.numel(), t.dtype, t.device)
+            entry = Entry(t, form, "pooling input", self._ledger)
+            if self._known(look.key, "lossy", t) or self._known(look.key, "exact", t):
+                # autograd would hold it once
+                self._ledger.count_less(entry)
+            return Handle(entry, tuple(t.shape), look.stride)
+        windows = call.windows()
+        if windows is not None and t.dtype == torch.int64:
+            dense = look.values.as_strided(t.shape, look.stride)
+            form = PoolIndices.of(dense, windows)
+        if form is None:
+            return None
+        return Handle(Entry(t, form, "pooling indices", self._ledger), tuple(t.shape), look.stride)
+
+    def _pack_exact(self, t: torch.Tensor) -> Handle:
+        """Keep masks in one bit per value."""
+        look = look_at(t)
+        entry = self._known(look.key, "exact", t)
+        if entry is None:
+            form = exact_form(look.values)
+            if form is None:
+                return self._keep(t, "exact: mask")
+            entry = Entry(t, form, "masks", self._ledger)
+            self._entries.add((look.key, "exact"), entry, t)
+        return Handle(entry, tuple(t.shape), look.stride)
+
+    def _pack_lossy(self, t: torch.Tensor, has_zeros: bool, call: Call) -> Handle:
+        codec = self._codec(has_zeros)
+        if not codec.supports(t.dtype):
+            return self._keep(t, f"exact: {t.dtype}")
+        look = look_at(t)
+        entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
+        if entry is None:
+            entry = Entry(t, Whole(look.values), "waiting", self._ledger)
+            self._entries.add((look.key, "lossy"), entry, t)
+            self._encode(entry, look.values, codec)
+        call.coded.append(entry)
+        return Handle(entry, tuple(t.shape), look.stride)
+
+    def _codec(self, has_zeros: bool) -> Codec:
+        rule = self.rules[-1] if self.rules else 1.0
+        if isinstance(rule, Codec):
+            return rule
+        return self._quality.codec(has_zeros=has_zeros, factor=1.0 if rule is None else rule)
+
+    def _encode(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
+        self._ledger.num_coded_values += values.numel()
+        key: Any = values.device
+        if values.is_cuda:
+            # lists are encoded on the stream that made their tensors
+            key = values.device, torch.cuda.current_stream(values.device)
+        if key not in self._windows:
+            measures = self._observer is not None
+            self._windows[key] = Window(self._window_nbytes, measures=measures)
+        self._windows[key].add(entry, values, codec)
+
+    def _encode_rest(self) -> None:
+        """Decide on inputs and integers, now that it shows who else holds them, and encode what waits."""
+        for one, plan in self._until_end:
+            entry = one()
+            if entry is None or not entry.is_unchanged:
+                continue
+            values = entry.form.restored()
+            if is_held_elsewhere(values):
+                entry.replace(entry.form, ELSEWHERE)
+                continue
+            form = exact_form(values)
+            if form is not None:
+                entry.replace(form, "integers" if form.high is None else "masks")
+            elif plan.codec is not None and plan.codec.supports(values.dtype):
+                self._encode(entry, values, plan.codec)
+        for window in self._windows.values():
+            window.flush()

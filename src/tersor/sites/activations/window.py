@@ -1,0 +1,190 @@
+"""Saved tensors wait until there are enough of them, and are then encoded as one list.
+
+On a GPU a list takes a dozen launches however many tensors it has. The sizes of its payloads are read when the
+next list is encoded, so that the host never waits; then the payloads move to memory of their exact size. What waits
+and what encoding takes is bounded by the window. On the CPU every tensor is encoded at once, part by part: there
+a window would only keep tensors longer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from threading import RLock
+from typing import Any, Final, NamedTuple
+from weakref import ReferenceType, ref
+
+import torch
+
+from tersor.chunks import MAX_CHUNK_VALUES
+from tersor.codecs import Codec
+from tersor.container import Batch, begin_decode_batch, encode_batch
+from tersor.container.batch import runs_on_gpu
+from tersor.memory import lacks_memory
+from tersor.sites.activations.entry import Entry
+from tersor.sites.activations.forms import Blank, PackedForm, Payloads, Whole
+from tersor.types import TensorInfo
+
+_log = logging.getLogger("tersor")
+_CPU_CHUNK_VALUES: Final = 1 << 18
+"""Of tensors encoded on the CPU: the peak of a ResNet's step was 21.0 MB with whole tensors, 12.5 with chunks."""
+NO_MEMORY: Final = "exact: no memory to encode"
+_warned: set[str] = set()
+
+
+class _Waiting(NamedTuple):
+    """An entry that waits, and how its values will be encoded; gone if nobody needs it any more."""
+
+    entry: ReferenceType[Entry]
+    codec: Codec
+
+
+class Window:
+    """Entries of one device and stream on their way to a smaller form."""
+
+    def __init__(self, limit_nbytes: int, *, measures: bool = False) -> None:
+        """Encode whenever so many bytes wait; with ``measures`` also say what decoding changes."""
+        self._limit_nbytes, self._measures = limit_nbytes, measures
+        self._waiting: list[_Waiting] = []
+        self._waiting_nbytes = 0
+        self._last: _Encoding | None = None
+
+    def add(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
+        """Take an entry whose form is ``Whole(values)``, flat."""
+        if not runs_on_gpu([values]):
+            self._encode_now(entry, values, codec)
+            return
+        if self._waiting_nbytes + values.nbytes > self._limit_nbytes:
+            self.flush()
+        self._waiting.append(_Waiting(ref(entry), codec))
+        self._waiting_nbytes += values.nbytes
+        if self._waiting_nbytes >= self._limit_nbytes:
+            self.flush()
+
+    def _encode_now(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
+        try:
+            packed = codec.pack(values, chunk_values=_CPU_CHUNK_VALUES)
+            if self._measures:
+                entry.mse = _mean_square(codec.unpack(packed), values)
+        except (MemoryError, RuntimeError) as error:
+            _keep_if_no_memory(error, [entry])
+            return
+        entry.replace(PackedForm(packed), codec.codec_id)
+
+    def flush(self) -> None:
+        """Encode what waits, without waiting for the device; settle what was encoded before."""
+        if self._last is not None:
+            self._last.settle()
+            self._last = None
+        waiting, self._waiting, self._waiting_nbytes = self._waiting, [], 0
+        alive = [(entry, codec) for one, codec in waiting if (entry := one()) is not None]
+        encodable = []
+        for entry, codec in alive:
+            if entry.is_unchanged:
+                encodable.append((entry, codec))
+            else:
+                # backward will say so; the values that it would need are gone
+                values = entry.form.restored()
+                entry.replace(Blank(values.numel(), values.dtype, values.device))
+        if not encodable:
+            return
+        try:
+            self._last = _Encoding(encodable, measures=self._measures)
+        except (MemoryError, RuntimeError) as error:
+            _keep_if_no_memory(error, [entry for entry, _ in encodable])
+
+
+class _Encoding:
+    """A list of entries that were encoded together."""
+
+    def __init__(self, pairs: Sequence[tuple[Entry, Codec]], *, measures: bool) -> None:
+        """Encode, and let every entry find its payloads here."""
+        self._lock = RLock()
+        self._entries = [ref(entry) for entry, _ in pairs]
+        self._codecs = [codec for _, codec in pairs]
+        values = [entry.form.restored() for entry, _ in pairs]
+        self._infos = [TensorInfo.of(x) for x in values]
+        parts = [x.split(MAX_CHUNK_VALUES) for x in values]
+        self._numels = [tuple(part.numel() for part in split) for split in parts]
+        codecs = [codec for codec, split in zip(self._codecs, parts, strict=True) for _ in split]
+        flat = [part for split in parts for part in split]
+        self._batch: Batch | None = encode_batch(flat, codecs)
+        device = values[0].device
+        self._stream: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        if measures:
+            decoded = begin_decode_batch(self._batch, [TensorInfo.of(x) for x in flat], codecs)
+            for entry, x, split in zip((one for one, _ in pairs), values, _split(decoded.check(), parts), strict=True):
+                entry.mse = _mean_square(torch.cat(split), x)
+        self._batch.read_ahead()
+        for k, (entry, codec) in enumerate(pairs):
+            entry.replace(_Encoded(self, k, values[k].nbytes), codec.codec_id)
+
+    def settle(self) -> None:
+        """Move every payload to memory of its own size; waits only for the encoding itself."""
+        with self._lock:
+            if self._batch is None:
+                return
+            payloads = self._batch.payloads()
+            is_checked = self._batch.has_second_pass
+            self._batch = None
+            start = 0
+            for k, one in enumerate(self._entries):
+                end = start + len(self._numels[k])
+                entry = one()
+                if entry is not None:
+                    own = tuple(payloads[start:end])
+                    codec, dtype = self._codecs[k], self._infos[k].dtype
+                    form = Payloads(codec, own, self._numels[k], dtype, self._stream, is_checked)
+                    entry.replace(form)
+                start = end
+
+
+class _Encoded(NamedTuple):
+    """The place of an entry in a list whose sizes nobody knows yet."""
+
+    encoding: _Encoding
+    place: int
+    nbytes: int
+
+    def restored(self) -> torch.Tensor:
+        """Settle the list, and decode."""
+        entry = self.encoding._entries[self.place]()  # noqa: SLF001 - its own kind
+        self.encoding.settle()
+        if entry is None:
+            raise RuntimeError("a saved tensor was asked for after it was freed")
+        return entry.form.restored()
+
+
+def _split(
+    decoded: Sequence[torch.Tensor], like: Sequence[Sequence[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    parts = iter(decoded)
+    return [[next(parts) for _ in split] for split in like]
+
+
+def _mean_square(decoded: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Return the mean square of the difference, in chunks: a whole one would be the peak."""
+    total = torch.zeros((), dtype=torch.float32, device=values.device)
+    for a, b in zip(decoded.split(1 << 22), values.split(1 << 22), strict=True):
+        total += (a.float() - b.float()).square().sum()
+    return total / max(1, values.numel())
+
+
+def _keep_if_no_memory(error: BaseException, entries: Sequence[Entry]) -> None:
+    """Keep entries as they are where memory ended, and say so once.
+
+    Raises:
+        BaseException: the error, if it is another one.
+    """
+    if not lacks_memory(error):
+        raise error
+    for entry in entries:
+        form = entry.form
+        if isinstance(form, Whole):
+            entry.replace(form, NO_MEMORY)
+    if NO_MEMORY not in _warned:
+        _warned.add(NO_MEMORY)
+        _log.warning(
+            "there is not enough memory to encode saved activations, which are kept as they are; take a "
+            "smaller window_nbytes or a smaller batch (%s)", str(error).split("\n", 1)[0]
+        )  # fmt: skip

@@ -1,0 +1,112 @@
+"""Compression as a part of a module: every forward pass runs in the context, by rules for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from tersor.codecs import Codec
+from tersor.errors import SpecError
+from tersor.sites.activations.compression import Compression
+from tersor.sites.activations.region import Rule
+
+Rules = Mapping[str | type[nn.Module], Rule]
+
+
+def wrap(
+    module: nn.Module,
+    rules: Rules | None = None,
+    compression: Compression | None = None,
+    **options: Any,
+) -> Compression:
+    """Let every forward pass of a module run under compression.
+
+    Args:
+        module: changed in place; its parameters and its state are not.
+        rules: how parts of it are saved, by a pattern of their names (as in ``named_modules``, ``*`` and ``?``
+            allowed) or by type: a factor of the common step or bound (0.5: twice as fine), a codec, or None
+            for exact. A part without a rule follows the one around it; the first rule that fits counts.
+        compression: made from ``options`` (those of ``Compression``) if not given.
+        **options: see ``compression``.
+
+    Returns:
+        The compression, with ``report`` and ``state_dict``. ``unwrap(module)`` takes it off again.
+
+    Raises:
+        SpecError: a rule is none, fits no part, or the module is wrapped already.
+    """
+    if hasattr(module, _WRAPPED):
+        raise SpecError("this module is wrapped already; call unwrap(module) first")
+    if compression is not None and options:
+        raise SpecError("give a compression or its options, not both")
+    found = _matched(module, rules or {})
+    made = compression if compression is not None else Compression(**options)
+    handles = _around(module, lambda: made)
+    for part, rule in found:
+        handles += _around(part, lambda rule=rule: made.rule(rule))
+    object.__setattr__(module, _WRAPPED, handles)
+    return made
+
+
+_WRAPPED = "_tersor_activations"
+
+
+def unwrap(module: nn.Module) -> None:
+    """Take off what ``wrap`` put on.
+
+    Raises:
+        SpecError: the module is not wrapped.
+    """
+    handles = getattr(module, _WRAPPED, None)
+    if handles is None:
+        raise SpecError("this module is not wrapped")
+    for handle in handles:
+        handle.remove()
+    object.__delattr__(module, _WRAPPED)
+
+
+def _around(module: nn.Module, context: Any) -> list[Any]:
+    """Run the forward pass of a module in a context, also where it raises."""
+    open_contexts: list[ExitStack] = []
+
+    def enter(*_: Any) -> None:
+        stack = ExitStack()
+        stack.enter_context(context())
+        open_contexts.append(stack)
+
+    def leave(*_: Any) -> None:
+        # a value that a hook returns would replace the output
+        if open_contexts:
+            open_contexts.pop().close()
+
+    return [
+        module.register_forward_pre_hook(enter),
+        module.register_forward_hook(leave, always_call=True),
+    ]
+
+
+def _matched(module: nn.Module, rules: Rules) -> list[tuple[nn.Module, Rule]]:
+    for rule in rules.values():
+        is_factor = type(rule) in (int, float) and 0 < float(rule) < float("inf")  # type: ignore[arg-type]
+        if rule is not None and not isinstance(rule, Codec) and not is_factor:
+            raise SpecError(f"a rule is a factor above 0, a codec, or None for exact, not {rule!r}")
+    unused, found = dict.fromkeys(rules), []
+    for name, part in module.named_modules():
+        fitting = [key for key in rules if _fits(key, name, part)]
+        for key in fitting:
+            unused.pop(key, None)
+        if fitting:
+            found.append((part, rules[fitting[0]]))
+    if unused:
+        raise SpecError(f"no part of the module fits the rule for {next(iter(unused))!r}; see named_modules()")
+    return found
+
+
+def _fits(key: str | type[nn.Module], name: str, part: nn.Module) -> bool:
+    if isinstance(key, str):
+        return fnmatchcase(name, key)
+    return isinstance(key, type) and isinstance(part, key)
