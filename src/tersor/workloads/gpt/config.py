@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from tersor.errors import SpecError
 from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import PRESETS, GptShape
-from tersor.workloads.training.config import TrainingConfig, differing_options
+from tersor.workloads.training.config import TrainingConfig, decay_difference
 from tersor.workloads.training.learning_rate import LearningRate
 
 DTYPES: Final = ("fp32", "bf16")
@@ -82,11 +82,4 @@ class GptConfig(TrainingConfig):
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
         """Say how a saved run differs, and how to keep its learning rate where nothing else does."""
-        found = TrainingConfig.difference(self, saved)
-        if found is None or differing_options(self.to_config(), saved) != ["decay_steps"]:
-            return found
-        end = saved.get("decay_steps")
-        return (
-            f"another learning rate: it becomes final at step {end}, and by default that follows from "
-            f"--steps; go on with --decay-steps {end}"
-        )
+        return decay_difference(self, saved)

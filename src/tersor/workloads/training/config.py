@@ -61,3 +61,18 @@ def differing_options(config: Mapping[str, Any], saved: Mapping[str, Any]) -> li
     """
     ours = json.loads(json.dumps(config))
     return [name for name in ours if name != "steps" and ours[name] != saved.get(name)]
+
+
+def decay_difference(config: TrainingConfig, saved: Mapping[str, Any]) -> str | None:
+    """Say how a saved run differs, and how to keep its learning rate where nothing else does.
+
+    For trainings whose learning rate is final from ``decay_steps`` on, by default their last step.
+    """
+    found = TrainingConfig.difference(config, saved)
+    if found is None or differing_options(config.to_config(), saved) != ["decay_steps"]:
+        return found
+    end = saved.get("decay_steps")
+    return (
+        f"another learning rate: it becomes final at step {end}, and by default that follows from "
+        f"--steps; go on with --decay-steps {end}"
+    )
