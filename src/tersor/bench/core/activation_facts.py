@@ -13,7 +13,8 @@ from tersor.bench.core.timing import Percentiles
 class SavedBytes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tensors that the forward pass of one step saves for backward, each storage counted once.
 
-    Parameters and buffers are not among them; what the loss saves is not either.
+    Parameters, buffers and the batch itself are held in any case and not among them; what the loss saves is
+    not either.
 
     Attributes:
         nbytes: of all of them as autograd saves them.

@@ -53,6 +53,18 @@ class TrainingPlace:
         pairs = [(_loss(own[seed]), _loss(exact[seed])) for seed in self.seeds(setting)]
         return Interval.of([100 * (x / y - 1) for x, y in pairs]) if pairs else None
 
+    def accuracies(self, setting: str) -> list[float]:
+        """Return the final accuracy of each seed that has one, as a share."""
+        found = (_accuracy(row) for row in self.rows[setting].values())
+        return [accuracy for accuracy in found if accuracy is not None]
+
+    def accuracy_change(self, setting: str) -> Interval | None:
+        """Return the mean change of the accuracy against ``exact`` in points, over ``seeds``; see ``change``."""
+        exact, own = self.rows.get(EXACT, {}), self.rows.get(setting, {})
+        pairs = [(_accuracy(own[seed]), _accuracy(exact[seed])) for seed in self.seeds(setting)]
+        points = [100 * (x - y) for x, y in pairs if x is not None and y is not None]
+        return Interval.of(points) if points else None
+
     def curve(self, setting: str, seeds: Sequence[int] | None = None) -> list[tuple[float, float]]:
         """Return the mean loss of the seeds, of all if None, at each step that all of them have."""
         own = self.rows[setting]
@@ -73,6 +85,11 @@ class TrainingPlace:
 
 def _loss(row: TrainingRow) -> float:
     return row.training.curve[-1][1]
+
+
+def _accuracy(row: TrainingRow) -> float | None:
+    accuracy = None if row.quality is None else row.quality.accuracy
+    return None if accuracy is None else accuracy.mean
 
 
 def training_places(rows: Iterable[ResultRow], suite: str) -> Iterator[TrainingPlace]:
