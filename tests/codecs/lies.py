@@ -25,6 +25,7 @@ def lies(codec_id: str, options: dict[str, object]) -> Iterator[Lie]:
         "lz4": _frames,
         "zstd": _frames,
         "rows": _rows,
+        "rms": _scaled,
     }
     if codec_id in bodies:
         for label, body in bodies[codec_id](options):
@@ -126,6 +127,20 @@ def _frames(options: dict[str, object]) -> Iterator[Lie]:
             for fill in (b"\0", b"\xff", b"\x28\xb5\x2f\xfd"):
                 for label, frame in _cut(_padded((fill * 40)[:40])):
                     yield f"{code_nbytes} bytes, frame of {size} {label}", head + frame
+
+
+def _scaled(options: dict[str, object]) -> Iterator[Lie]:
+    """Scales that are there, and a table that is that of rms with its usual step, or is not."""
+    del options
+    scales = _padded(struct.pack("<H", 0x7F00) * -(-NUM_VALUES // 256))
+    for head in (struct.pack("<Q", 0), struct.pack("<Q", 1) + bytes(32)):
+        for number, (label, body) in enumerate(_rans({})):
+            if number % 11 == 0:
+                yield f"scaled {label}", head + scales + body[16:]
+        table = struct.pack("<33H", *[124] * 32, 128)
+        for num_words in (0, 1, 500, 2**32 - 1):
+            body = _padded(table) + struct.pack("<II", 0, num_words) + bytes(1128)
+            yield f"scaled {num_words} words", head + scales + body
 
 
 def _rows(options: dict[str, object]) -> Iterator[Lie]:

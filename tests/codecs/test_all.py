@@ -50,7 +50,9 @@ def test_every_registered_codec_has_a_variant():
     assert built == set(codec_ids())
 
 
-@pytest.mark.parametrize("variant", ["raw", "fp8-e5m2-7", "group8-64-seed", "flat-base", "rows"])
+@pytest.mark.parametrize(
+    "variant", ["raw", "fp8-e5m2-7", "group8-64-seed", "flat-base", "rows", "rms"]
+)
 def test_our_own_codecs_pass_the_check_for_plug_ins(variant):
     check_codec(build(variant, Bound.relative(1e-3)))
 
@@ -182,9 +184,9 @@ def test_chunks_keep_the_promise(variant, chunk_values):
     for chunk, payload in zip(plan, packed.payloads, strict=True):
         part = x.view(-1)[chunk.start : chunk.stop].view(chunk.shape)
         assert_bits_equal(payload, packed.codec.pack_chunk(part, packed.error_bound))
-    if variant in FIXED:
-        if variant == "raw":
-            assert_bits_equal(decoded, x)
+    if variant == "raw":
+        assert_bits_equal(decoded, x)
+    if packed.error_bound is None:
         return
     assert_within_bound(x, decoded, packed.error_bound)
     assert packed.error_bound == codec.pack(x).error_bound
@@ -244,6 +246,14 @@ def test_other_dtypes_are_refused_or_exact(variant):
         ("group4", {"seed": -1}),
         ("group4", {"seed": 2**64}),
         ("group4", {"hadamard": "no"}),
+        ("rms", {"step": 0.125}),
+        ("rms", {"step": 8.5}),
+        ("rms", {"step": "1"}),
+        ("rms", {"step": True}),
+        ("rms", {"step": math.nan}),
+        ("rms", {"zeros": 1}),
+        ("rms", {"zeros": "never"}),
+        ("rms", {"bound": Bound.absolute(0.1)}),
         ("raw", {"level": 1}),
     ],
     ids=str,
@@ -251,7 +261,7 @@ def test_other_dtypes_are_refused_or_exact(variant):
 def test_impossible_options_are_refused(codec_id, options):
     from tersor import create
 
-    bound = {} if codec_id in FIXED else {"bound": Bound.absolute(0.1)}
+    bound = {"bound": Bound.absolute(0.1)} if codec_id in {**BOUNDED, **AUTO} else {}
     assert_rejects(lambda: create(codec_id, **bound, **options), SpecError)
 
 

@@ -20,7 +20,7 @@ from tersor.errors import CorruptDataError
 from tests.checks import assert_bits_equal, assert_rejects
 from tests.codecs.guard_pages import GuardedMemory
 from tests.codecs.lies import SHAPE, lies
-from tests.codecs.variants import BOUNDED, FIXED, PAYLOADS, build
+from tests.codecs.variants import BOUNDED, FIXED, PAYLOADS, SCALED, build
 from tests.one_by_one import decode_one
 
 ROOT = Path(__file__).parents[2]
@@ -196,4 +196,4 @@ def test_lies_differ_from_the_truth_only_in_what_is_missing(variant):
 
 
 def test_every_variant_is_attacked():
-    assert set(PAYLOADS) == set(BOUNDED) | set(FIXED)
+    assert set(PAYLOADS) == set(BOUNDED) | set(FIXED) | set(SCALED)

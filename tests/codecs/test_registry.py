@@ -30,6 +30,7 @@ BUILT_IN = [
     "huffman",
     "lz4",
     "raw",
+    "rms",
     "rows",
     "sz3",
     "zfp",

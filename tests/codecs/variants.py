@@ -55,11 +55,17 @@ FIXED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "group4-2-seed": ("group4", {"group": 2, "seed": 0}),
     "group4-hadamard": ("group4", {"hadamard": True, "group": 32}),
 }
-PAYLOADS: Final = {**BOUNDED, **FIXED}
+SCALED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "rms": ("rms", {}),
+    "rms-zeros-half": ("rms", {"zeros": True, "step": 0.5}),
+    "rms-nearest-fine": ("rms", {"zeros": False, "step": 0.13}),
+}
+"""Sizes that vary, and an error in units of each group's own scale in place of a bound."""
+PAYLOADS: Final = {**BOUNDED, **FIXED, **SCALED}
 """The codecs that write payloads of their own: all but ``auto``."""
 
 
 def build(name: str, bound: Bound | None = None) -> Codec:
     """Return a variant; ``bound`` is for those that take one and left out by the others."""
     codec_id, options = {**PAYLOADS, **AUTO}[name]
-    return create(codec_id, **options, **({} if name in FIXED else {"bound": bound}))
+    return create(codec_id, **options, **({"bound": bound} if name in {**BOUNDED, **AUTO} else {}))

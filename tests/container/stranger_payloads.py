@@ -18,6 +18,7 @@ from tests.container.stranger_coders import (
     foreign_values,
     frame_codes,
     packed_codes,
+    rans_symbols,
     rising,
     symbol_codes,
     wrapped,
@@ -176,7 +177,47 @@ def bounded(cursor: Cursor, shape: list[int], dtype: str, codec: dict[str, Any])
         require(body_nbytes == 0 and holds(step, dtype), "constant")
         return b"".join(outliers.put([encode(step, dtype)] * count))
     require(step_is_possible(step, dtype), "step")
+    if codec["id"] == "rms":
+        return b"".join(outliers.put(scaled_values(Cursor(body), count, dtype, codec, step)))
     return b"".join(coded(Cursor(body), shape, dtype, codec, step, outliers))
+
+
+def scaled_values(
+    body: Cursor, count: int, dtype: str, codec: dict[str, Any], step: float
+) -> list[bytes]:
+    require(step == round_f32(codec["step"]), "step of the codec")
+    top = math.ceil(16 / step)
+    (flags,) = body.record("Q")
+    require(flags in (0, 1), "flags")
+    fractions = body.numbers("H", top * flags)
+    body.pad8()
+    scales = body.numbers("H", math.ceil(count / 256))
+    require(max(scales) < 0xFF00, "scale")
+    body.pad8()
+    symbols = rans_symbols(body, count, 2 * top + 1, None)
+    body.end()
+    scales = struct.unpack(
+        f"<{len(scales)}f", struct.pack(f"<{len(scales)}I", *(s << 15 for s in scales))
+    )
+    parts = [65536 * c - 65535 + f for c, f in enumerate(fractions, 1)] if flags else None
+    values = []
+    for i, symbol in enumerate(symbols):
+        code = symbol - top
+        part = parts[abs(code) - 1] if parts and code else 65536 * abs(code)
+        level = math.copysign(round_f32(part * (step / 65536)), code)
+        values.append(scaled_value(level * scales[i // 256], dtype))
+    return values
+
+
+def scaled_value(value: float, dtype: str) -> bytes:
+    rounded = round_f32(value)
+    if dtype != "f16":
+        return encode(rounded, dtype)
+    if abs(rounded) >= 65504:
+        return encode(math.copysign(65504.0, rounded), dtype)
+    half = encode(rounded, dtype)
+    is_lost = rounded != 0 and half in (b"\0\0", b"\0\x80")
+    return encode(math.copysign(2.0**-24, rounded), dtype) if is_lost else half
 
 
 def step_is_possible(step: float, dtype: str) -> bool:

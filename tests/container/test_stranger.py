@@ -68,6 +68,11 @@ BOUNDED = {
     "sz3-nopred": create("sz3", bound=COARSE, algorithm="nopred"),
     "zfp": create("zfp", bound=COARSE),
 }
+SCALED = {
+    "rms": create("rms"),
+    "rms-zeros": create("rms", zeros=True, step=0.4),
+    "rms-nearest": create("rms", zeros=False, step=0.13),
+}
 INPUTS = (
     "empty_2d",
     "scalar",
@@ -137,10 +142,10 @@ def both(file: bytes):
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES, ids=str)
-@pytest.mark.parametrize("variant", BOUNDED)
+@pytest.mark.parametrize("variant", [*BOUNDED, *SCALED])
 def test_a_stranger_decodes_bounded_codecs_to_the_same_bits(variant, dtype):
     arrays = {name: data.make(name, dtype) for name in INPUTS} | special_inputs(dtype)
-    for expected, found in both(written(arrays, BOUNDED[variant])):
+    for expected, found in both(written(arrays, (BOUNDED | SCALED)[variant])):
         assert_bits_equal(expected, found)
 
 

@@ -14,7 +14,14 @@ from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.encoders.bitpack import BitpackEncoder
 from tersor.kernels.batch.encoders.entropy import AnsEncoder, HuffmanEncoder
 from tersor.kernels.batch.encoders.lz import ZstdEncoder
-from tersor.kernels.batch.pipeline import Bounded, FloatFormat, GroupLevels, Pipeline, ScaledFormat
+from tersor.kernels.batch.pipeline import (
+    Bounded,
+    FloatFormat,
+    GroupLevels,
+    Pipeline,
+    RmsLevels,
+    ScaledFormat,
+)
 from tersor.types import Bound
 from tests.kernels.cases import CASES, Out, case, encodings, float_inputs
 
@@ -131,6 +138,32 @@ def _groups(nbits, group, transform=None):
 def _decode_groups(dtype, encoders):
     for name, (xs, pipeline, *_) in _encode_groups(dtype, encoders):
         for by, found in _decoding(encoders, batch.encode_groups, xs, pipeline):
+            yield f"{name} {by}", found
+
+
+RMS = ((1.0, None), (0.5, True), (0.13, False))
+
+
+@case("encode_rms")
+def _encode_rms(dtype, encoders):
+    for name, xs, _ in _lists(dtype):
+        if name.startswith("several"):
+            continue  # bounds mean nothing here
+        for step, zeros in RMS:
+            pipeline = Pipeline(None, RmsLevels(step, zeros), 0, "ans")
+            yield f"{name} {step} {zeros}", (xs, pipeline)
+    rectified = torch.randn(700, generator=torch.Generator().manual_seed(4)).relu().to(dtype)
+    rectified[3], rectified[300] = torch.nan, -torch.inf
+    yield (
+        "short rectified",
+        ([rectified, rectified[:40]], Pipeline(None, RmsLevels(1.0, None), 0, "ans")),
+    )
+
+
+@case("decode_rms")
+def _decode_rms(dtype, encoders):
+    for name, (xs, pipeline) in _encode_rms(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_rms, xs, pipeline):
             yield f"{name} {by}", found
 
 

@@ -80,6 +80,7 @@ CODECS: dict[str, Codec] = {
     "rows": registry.create("rows", bound=BOUND, entropy="ans"),
     "group4": registry.create("group4"),
     "fp8": registry.create("fp8"),
+    "rms": registry.create("rms"),
 }
 
 

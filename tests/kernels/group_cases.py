@@ -9,6 +9,8 @@ from torch import Tensor
 
 from tersor.kernels.group import group_quantize
 from tersor.kernels.group.reference import group_quantize as quantize_group
+from tersor.kernels.group.rms import rms_quantize
+from tersor.kernels.group.rms.layout import level_table
 from tests.kernels.cases import CASES, Out, case, encodings, float_inputs, in_groups
 
 __all__ = ["CASES"]
@@ -129,6 +131,22 @@ def _group_dequantize_sum_quantize(dtype, encoders):
         yield f"{label} one sender", (data[:1], scales[:1], nbits, group, new_nbits, seed)
         rows = (data.unflatten(1, (4, -1)), scales.unflatten(1, (4, -1)))
         yield f"{label} rows", (*rows, nbits, group, new_nbits, seed)
+
+
+@case("rms_quantize")
+def _rms_quantize(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        for step, zeros in ((1.0, None), (0.5, True), (0.13, False), (3.3, True)):
+            if x.numel():
+                yield f"{name} {step} {zeros}", (x.contiguous().view(-1), step, zeros)
+
+
+@case("rms_dequantize")
+def _rms_dequantize(dtype, encoders):
+    for name, (x, step, zeros) in _rms_quantize(dtype, encoders):
+        for by, codes in encodings(encoders, rms_quantize, x, step, zeros):
+            levels = level_table(step, codes[2])
+            yield f"{name} {by}", (codes[0], codes[1], levels, Out(tuple(x.shape), dtype))
 
 
 @case("hadamard", dtypes=_F32)

@@ -22,7 +22,7 @@ def compiled(name: str, cache: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "rows", "group4", "fp8"]
+    "name", ["flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "rows", "group4", "fp8", "rms"]
 )  # fmt: skip
 def test_kernels_of_a_codec_compile(name, tmp_path):
     done = compiled(name, tmp_path)

@@ -19,6 +19,7 @@ from tersor.kernels.batch.encoded_list import (
     finish_decoding,
     settled,
 )
+from tersor.kernels.group.rms.layout import RmsCodes
 from tersor.kernels.quantize.body import Body
 from tersor.kernels.runtime import threads
 from tersor.kernels.runtime.op import BACKENDS, COMPOSED, Op, use_backend
@@ -115,8 +116,8 @@ def _one_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(value):
-    if isinstance(value, Body):
-        return Body(*map(_on_cpu, value))
+    if isinstance(value, Body | RmsCodes):
+        return type(value)(*map(_on_cpu, value))
     if isinstance(value, tuple | list):
         return type(value)(_on_cpu(part) for part in value)
     return value.cpu() if isinstance(value, torch.Tensor) else value

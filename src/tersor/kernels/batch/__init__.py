@@ -21,6 +21,8 @@ decode_row_lists = Op.of(
 )
 encode_groups = Op.of(__name__, "encode_groups", composed="compose", gpu="gpu.lists")
 decode_groups = Op.of(__name__, "decode_groups", composed="compose", gpu="gpu.lists")
+encode_rms = Op.of(__name__, "encode_rms", composed="rms", gpu="gpu.lists")
+decode_rms = Op.of(__name__, "decode_rms", composed="rms", gpu="gpu.lists")
 encode_casts = Op.of(__name__, "encode_casts", composed="compose", gpu="gpu.lists")
 decode_casts = Op.of(__name__, "decode_casts", composed="compose", gpu="gpu.lists")
 encode_scaled_casts = Op.of(__name__, "encode_scaled_casts", composed="compose", gpu="gpu.lists")
@@ -29,11 +31,13 @@ decode_scaled_casts = Op.of(__name__, "decode_scaled_casts", composed="compose",
 __all__ = [
     "decode_casts",
     "decode_groups",
+    "decode_rms",
     "decode_row_lists",
     "decode_scaled_casts",
     "decode_streams",
     "encode_casts",
     "encode_groups",
+    "encode_rms",
     "encode_row_lists",
     "encode_scaled_casts",
     "encode_streams",

@@ -9,7 +9,9 @@ import torch
 from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.rows.compose import Coder
 
-QuantizerT = TypeVar("QuantizerT", bound="Bounded | GroupLevels | FloatFormat | ScaledFormat")
+QuantizerT = TypeVar(
+    "QuantizerT", bound="Bounded | GroupLevels | RmsLevels | FloatFormat | ScaledFormat"
+)
 EncoderT = TypeVar("EncoderT")
 
 
@@ -27,6 +29,18 @@ class GroupLevels(NamedTuple):
 
     nbits: int
     group: int
+
+
+class RmsLevels(NamedTuple):
+    """Quantizes to steps of the root mean square of each group; see ``kernels.group.rms``.
+
+    Attributes:
+        step: in root mean squares.
+        zeros: whether zeros and signs are exact; None lets the values of each tensor decide.
+    """
+
+    step: float
+    zeros: bool | None
 
 
 class FloatFormat(NamedTuple):
@@ -72,5 +86,6 @@ StreamPipeline = Pipeline[Bounded, Encoder]
 RowPipeline = Pipeline[Bounded, Coder]
 """The codes of the distinct rows, and an index that puts the rows back."""
 GroupPipeline = Pipeline[GroupLevels, None]
+RmsPipeline = Pipeline[RmsLevels, Literal["ans"]]
 CastPipeline = Pipeline[FloatFormat, None]
 ScaledCastPipeline = Pipeline[ScaledFormat, None]

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 
 from tersor.kernels.batch import compose
+from tersor.kernels.batch import rms as composed_rms
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded, settled
 from tersor.kernels.batch.gpu import (
@@ -23,6 +24,8 @@ from tersor.kernels.batch.gpu import (
     packed,
     packed_boxes,
     packed_decode,
+    rms,
+    rms_decode,
     rows,
     rows_decode,
 )
@@ -33,6 +36,7 @@ from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
     GroupPipeline,
+    RmsPipeline,
     RowPipeline,
     ScaledCastPipeline,
     StreamPipeline,
@@ -201,6 +205,23 @@ def decode_groups(
     return _decode_fixed(fused, compose.decode_groups, nbytes, outs, encoded, pipeline)
 
 
+def encode_rms(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> EncodedList:
+    """See ``batch.rms.encode_rms``; it does not wait, and leaves nothing to a second pass."""
+    return _unsettled(rms.encode_rms_list(xs, pipeline))
+
+
+def decode_rms(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RmsPipeline
+) -> Undecoded:
+    """See ``batch.rms.decode_rms`` and ``decode_streams``."""
+
+    def decode_one(k: int, payload: torch.Tensor) -> None:
+        composed_rms.decode_rms_payload(payload, outs[k], pipeline)
+
+    status = rms_decode.decode_rms_list(*encoded.places(), outs, pipeline, encoded.status)
+    return Undecoded(status, decode_one)
+
+
 def _holds_groups(pipeline: GroupPipeline) -> bool:
     return group_layout.is_held_whole(pipeline.quantizer.group)
 
@@ -276,8 +297,11 @@ def _decode_fixed(
     return None if is_known else Undecoded(found, decode_one)
 
 
-def _unsettled(made: FusedList, encode_one: Callable[[int], torch.Tensor]) -> EncodedList:
-    again = None if made.needed is None else SecondPass(made.needed, encode_one)
+def _unsettled(
+    made: FusedList, encode_one: Callable[[int], torch.Tensor] | None = None
+) -> EncodedList:
+    is_left = made.needed is not None and encode_one is not None
+    again = SecondPass(made.needed, encode_one) if is_left else None
     if isinstance(made.memory, torch.Tensor):
         return EncodedList(made.sizes, made.memory, ranges=made.keys, second_pass=again)
     return EncodedList(made.sizes, ranges=made.keys, unwritten=made.memory, second_pass=again)

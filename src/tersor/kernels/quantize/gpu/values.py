@@ -115,6 +115,23 @@ def store_values(
 
 
 @triton.jit
+def store_nonzero_values(
+    address, position, values, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    WHOLE: tl.constexpr,
+):  # fmt: skip
+    """Store float32 values as ``store_values`` does; float16 gets no infinity, and zeros for zeros alone."""
+    if TYPE == F64:
+        store_values(address, position, values.to(tl.float64), count, TYPE, ALIGNED, WHOLE)
+    elif TYPE == F16:
+        halves = tl.minimum(tl.maximum(values, -65504.0), 65504.0).to(tl.float16)
+        bits = halves.to(tl.int16, bitcast=True)
+        bits |= ((halves == 0) & (values != 0)).to(tl.int16)
+        _store(address.to(tl.pointer_type(tl.int16)), position, bits, count, ALIGNED, WHOLE)
+    else:
+        store_values(address, position, values, count, TYPE, ALIGNED, WHOLE)
+
+
+@triton.jit
 def _quantize_floats(values, step, inverse, bound, TYPE: tl.constexpr):
     magic: tl.constexpr = _F64_MAGIC if TYPE == F64 else _F32_MAGIC
     radius: tl.constexpr = _F64_RADIUS if TYPE == F64 else _F32_RADIUS

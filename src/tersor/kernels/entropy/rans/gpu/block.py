@@ -18,7 +18,7 @@ import triton.language as tl
 from tersor.kernels.entropy.rans import layout
 from tersor.kernels.entropy.rans.gpu.table import NARROW_SLOT_WORDS, WIDE_SLOT_WORDS, popcount
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
-from tersor.kernels.quantize.gpu.values import store_values
+from tersor.kernels.quantize.gpu.values import store_nonzero_values, store_values
 
 LANES = tl.constexpr(layout.LANES)
 _LOW = tl.constexpr(layout.STATE_LOW)
@@ -366,10 +366,18 @@ def _load_words(words, position, num_words):
 
 @triton.jit
 def _store_symbols(
-    target, position, symbol, count, low, step, TYPE: tl.constexpr, WHOLE: tl.constexpr
-):
-    """Store symbols as they are, or as values; all of them if ``WHOLE``, else below ``count``."""
-    if TYPE.is_floating():
+    target, position, symbol, count, low, step, first, TYPE: tl.constexpr, WHOLE: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """Store symbols as they are, or as values; all of them if ``WHOLE``, else below ``count``.
+
+    ``first`` is the number in the block of the first symbol.
+    """
+    if GROUP > 0:
+        bits = tl.load(step + first // GROUP).to(tl.int32) & 0xFFFF
+        values = tl.load(low + symbol) * (bits << 15).to(tl.float32, bitcast=True)
+        store_nonzero_values(target, position, values, count, TYPE, False, WHOLE)
+    elif TYPE.is_floating():
         values = (symbol + low).to(step.dtype) * step
         store_values(target, position, values, count, TYPE, False, WHOLE)
     else:
@@ -380,7 +388,7 @@ def _store_symbols(
 @triton.jit
 def decode_block(
     x, words, num_words, slots, is_shared, count, target, low, step, bits, IS_WIDE: tl.constexpr,
-    TYPE: tl.constexpr, PTX: tl.constexpr,
+    TYPE: tl.constexpr, PTX: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Decode ``count`` symbols to the address ``target``; return whether the block ended well.
 
@@ -401,9 +409,9 @@ def decode_block(
         shared = _shared(slots, _SHARE_NARROW)
     nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     place_of_step = target
-    for _ in range(count // LANES):
+    for i in range(count // LANES):
         symbol, x = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
-        _store_symbols(place_of_step, lane, symbol, count, low, step, TYPE, True)
+        _store_symbols(place_of_step, lane, symbol, count, low, step, i * LANES, TYPE, True, GROUP)
         place_of_step += LANES * nbytes
         x, taken = _renormalize(x, lane >= 0, first, second, place, lane_bit, PTX)
         place += taken
@@ -416,7 +424,9 @@ def decode_block(
     position = count // LANES * LANES + lane
     live = position < count
     symbol, stepped = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
-    _store_symbols(target, position, symbol, count, low, step, TYPE, False)
+    # a block that ends here has no scale for symbols after it
+    last = tl.maximum(tl.minimum(count // LANES * LANES, count - 1), 0)
+    _store_symbols(target, position, symbol, count, low, step, last, TYPE, False, GROUP)
     x = tl.where(live, stepped, x)
     x, taken = _renormalize(x, live, first, second, place, lane_bit, PTX)
     num_wrong = tl.sum((x != _LOW).to(tl.int32), axis=0)
@@ -427,7 +437,7 @@ def decode_block(
 def decode_part(
     body, b, num_blocks, count, offsets_start, states_start, num_words_room, has_room, num_used,
     only, slots, is_shared, target, low, step, bits, IS_WIDE: tl.constexpr, TYPE: tl.constexpr,
-    PTX: tl.constexpr,
+    PTX: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """Decode one block of a body; return whether it is well formed.
 
@@ -446,12 +456,15 @@ def decode_part(
         is_shared: whether the table of a wide alphabet is copied to shared memory first; that of a
             narrow one is.
         target: address to write to.
-        low: added to symbols before they become values.
-        step: what they are multiplied by then.
+        low: added to symbols before they become values; with ``GROUP``, the address of the float32
+            that each symbol becomes.
+        step: what they are multiplied by then; with ``GROUP``, the address of the scales of the block,
+            int16 with the upper bits of a float32 without its sign.
         bits: precision of the frequencies.
         IS_WIDE: whether the entries are those of a wide alphabet.
         TYPE: what to write.
         PTX: whether NVIDIA's instructions may be used.
+        GROUP: symbols per scale; 0 if there are no scales.
     """
     lane = tl.arange(0, LANES)
     offsets = (body + offsets_start).to(tl.pointer_type(tl.uint32))
@@ -466,12 +479,14 @@ def decode_part(
         source = words + tl.where(good, start, 0)
         ended_well = decode_block(
             x.to(tl.uint32, bitcast=True), source, num_words, slots, is_shared, count, target, low,
-            step, bits, IS_WIDE, TYPE, PTX,
+            step, bits, IS_WIDE, TYPE, PTX, GROUP,
         )  # fmt: skip
         good = good & ended_well
     else:
         good = good & (end == 0)
         symbol = tl.zeros([LANES], dtype=tl.int32) + only
         for first in range(0, count, LANES):
-            _store_symbols(target, first + lane, symbol, count, low, step, TYPE, False)
+            _store_symbols(
+                target, first + lane, symbol, count, low, step, first, TYPE, False, GROUP
+            )
     return good

@@ -41,6 +41,8 @@ from tersor.kernels.runtime.gpu.tiles import padded
 from tersor.kernels.runtime.workspace import Layout
 
 WIDE_NBITS: Final = WIDE.bit_length() - 1
+LEVELS = tl.constexpr(NARROW)
+"""Places of the levels of a stream."""
 _WORTH_SHARING = tl.constexpr(1024)
 """Symbols of a block from which on the time to copy a wide table to shared memory pays."""
 _NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
@@ -137,10 +139,12 @@ def _slots_kernel(
 def _decode_kernel(
     bodies, rooms, counts, alphabets, firsts, owners, order, slots, facts, out, places, lows, steps,
     status, num_narrow, num_states, IS_WIDE: tl.constexpr, TYPE: tl.constexpr, PTX: tl.constexpr,
+    GROUP: tl.constexpr,
 ):  # fmt: skip
     """One program, of one warp, decodes one block, if the head of its body is well formed.
 
-    ``TYPE`` is what symbols become.
+    ``TYPE`` is what symbols become. With ``GROUP``, ``lows`` and ``steps`` are levels and scales of
+    ``decode_scaled``.
     """
     program = tl.load(order + tl.program_id(0)).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
@@ -156,7 +160,12 @@ def _decode_kernel(
         # always so: without this branch ptxas lets what the next step waits for wait for a store, and
         # 109 M symbols take 260 us instead of 210
         if IS_WIDE or k < num_narrow:
-            if TYPE.is_floating():
+            if GROUP > 0:
+                target = place + b * block * (TYPE.primitive_bitwidth // 8)
+                low = lows + k * LEVELS
+                scales = tl.load(steps + k).to(tl.pointer_type(tl.int16))
+                step = scales + b * block // GROUP
+            elif TYPE.is_floating():
                 target = place + b * block * (TYPE.primitive_bitwidth // 8)
                 low, step = tl.load(lows + k), as_compute(tl.load(steps + k), TYPE)
             else:
@@ -168,7 +177,7 @@ def _decode_kernel(
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
                 only, table, is_shared, target, low, step, bits_of_alphabet(alphabet, IS_WIDE),
-                IS_WIDE, TYPE, PTX,
+                IS_WIDE, TYPE, PTX, GROUP,
             )  # fmt: skip
         if not good:
             tl.atomic_or(status + k % num_states, 1)
@@ -280,6 +289,7 @@ def _decode(
     places: torch.Tensor,
     lows: torch.Tensor,
     steps: torch.Tensor,
+    group: int = 0,
 ) -> None:
     bodies, blocks, order = opened.bodies, opened.blocks, opened.orders[is_wide]
     if order.numel() == 0:
@@ -288,7 +298,7 @@ def _decode(
         bodies.addresses, bodies.rooms, bodies.counts, bodies.alphabets, blocks.firsts,
         blocks.owners, order, opened.slots, opened.facts, out, places, lows, steps, status,
         bodies.num_narrow, status.numel(), IS_WIDE=is_wide, TYPE=element, PTX=has_ptx(status),
-        num_warps=1,
+        GROUP=group, num_warps=1,
     )  # fmt: skip
 
 
@@ -341,3 +351,29 @@ def decode_values(
             opened, status, is_wide, TYPES[dtype],
             out=status, places=targets, lows=lows, steps=steps,
         )  # fmt: skip
+
+
+def decode_scaled(
+    opened: OpenBodies,
+    targets: torch.Tensor,
+    levels: torch.Tensor,
+    scales: torch.Tensor,
+    group: int,
+    dtype: torch.dtype,
+    status: torch.Tensor,
+) -> None:
+    """Decode streams of bytes to values: the level of each symbol times the scale of its group.
+
+    Args:
+        opened: what to decode.
+        targets: as in ``decode_values``.
+        levels: float32 [streams, LEVELS], what each symbol becomes.
+        scales: int64 [streams], addresses of the scales, int16 with bits 30 to 15 of a float32.
+        group: symbols per scale, which divides those of a block.
+        dtype: of the values; see ``store_nonzero_values``.
+        status: that of ``open_bodies``.
+    """
+    _decode(
+        opened, status, False, TYPES[dtype],
+        out=status, places=targets, lows=levels, steps=scales, group=group,
+    )  # fmt: skip

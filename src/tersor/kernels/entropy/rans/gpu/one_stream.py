@@ -124,6 +124,7 @@ def _decode_kernel(
         body, b, num_blocks, count, offsets_start, states_start, num_words_room,
         num_blocks <= num_blocks_room, tl.load(facts + USED), tl.load(facts + SYMBOL).to(tl.int32),
         slots, False, target, low, from_bits(step_bits, TYPE), BITS, BITS > _NARROW_BITS, TYPE, PTX,
+        0,
     )  # fmt: skip
     if not good:
         tl.store(facts + STATUS, tl.full((), 1, tl.int64))

@@ -1,0 +1,426 @@
+"""Payloads of ``rms`` for a list of tensors in Triton: values are read once, and some groups before.
+
+Those sampled groups decide frequencies and levels, so that the coder need not wait for all symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+import torch
+import triton
+import triton.language as tl
+
+from tersor.division import ceil_div
+from tersor.kernels.batch.encoded_list import Unwritten
+from tersor.kernels.batch.gpu.fused_list import FusedList
+from tersor.kernels.batch.pipeline import RmsPipeline
+from tersor.kernels.entropy.rans.gpu.encode_streams import (
+    EncodedStreams,
+    Streams,
+    encode_streams,
+    place_streams,
+)
+from tersor.kernels.entropy.symbols.alphabet import NARROW
+from tersor.kernels.group.rms import layout
+from tersor.kernels.group.rms.gpu import (
+    GROUP,
+    WORDS,
+    is_outlier,
+    load_scalable,
+    scales_of,
+    stored_scales,
+    symbols_of,
+    units_of,
+)
+from tersor.kernels.payload.gpu.open import copy_values
+from tersor.kernels.payload.gpu.plan import (
+    CODED,
+    EXACT,
+    HEADER_NBYTES,
+    MODE,
+    NUM_FIELDS,
+    OFFSET,
+    OUTLIERS,
+    close_payload,
+    decide,
+    fits,
+    put_plan,
+    store_outliers,
+)
+from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
+from tersor.kernels.payload.layout import exact_nbytes
+from tersor.kernels.quantize.gpu.values import bits_of, from_bits
+from tersor.kernels.runtime.device_cache import on_device
+from tersor.kernels.runtime.gpu.element_types import F32, TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.gpu.tiles import (
+    addresses,
+    are_aligned,
+    before_tile,
+    padded,
+    store_zeros,
+    sum_tiles,
+    tile_table,
+)
+from tersor.kernels.runtime.workspace import Layout
+
+_ROWS: Final = 16
+_TILE: Final = _ROWS * layout.GROUP
+"""A program has 32 values per thread, whose loads are all on their way at once."""
+_WARPS: Final = 4
+_SAMPLED_ROWS: Final = 4
+"""Groups whose symbols one program counts; for zeros it looks at all sampled groups."""
+_ALIGNMENT: Final = 64
+"""Symbols of a tensor start at a multiple of so many bytes."""
+_PART: Final = 1024
+_LANES: Final = 1024
+LEVELS: Final = 128
+"""Places of the fractions of a tensor, and of what they are made of."""
+_NUM_SAMPLED = tl.constexpr(layout.NUM_SAMPLED)
+_ZEROS_PER_VALUE = tl.constexpr(layout.ZEROS_PER_VALUE)
+_LEAST_FRACTION, _MIDDLE = tl.constexpr(layout.LEAST_FRACTION), tl.constexpr(layout.MIDDLE)
+_NARROW, _LEVELS = tl.constexpr(NARROW), tl.constexpr(LEVELS)
+HEAD_NBYTES = tl.constexpr(layout.HEAD_NBYTES)
+
+
+@triton.jit
+def scales_start(has_zeros, TOP: tl.constexpr):
+    """Return the first byte of the scales in a body."""
+    return HEAD_NBYTES + tl.where(has_zeros, (2 * TOP + 7) // 8 * 8, 0).to(tl.int64)
+
+
+@triton.jit
+def _places(first_rows, ROWS: tl.constexpr):
+    """Return positions [64 * ROWS, 4] of groups that start at ``first_rows``, int64 [ROWS]."""
+    word = tl.arange(0, ROWS * WORDS)
+    start = tl.reshape(tl.broadcast_to(first_rows[:, None], [ROWS, WORDS]), [ROWS * WORDS])
+    return (start + 4 * (word % WORDS))[:, None] + tl.arange(0, 4)[None, :]
+
+
+@triton.jit
+def _sampled(row, count):
+    """Return where sampled groups start, as ``layout.sampled_groups`` says; ``count`` if there are fewer."""
+    num_groups = (count + GROUP - 1) // GROUP
+    num_sampled = tl.maximum(tl.minimum(num_groups, _NUM_SAMPLED), 1)
+    return tl.where(row < num_sampled, row * num_groups // num_sampled * GROUP, count)
+
+
+@jit_kernel(do_not_specialize=["step_bits"])
+def _sample_kernel(
+    starts, counts, step_bits, flags, frequencies, sums, TYPE: tl.constexpr, ZEROS: tl.constexpr,
+    TOP: tl.constexpr, ROWS: tl.constexpr, ALL: tl.constexpr,
+):  # fmt: skip
+    """Program (k, p) counts the symbols of the p-th ``ROWS`` sampled groups of tensor k.
+
+    ``ZEROS`` is 1 or 0, or 2 to let all sampled groups decide, ``ALL`` of them at a time.
+    """
+    k, p = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    count, address = tl.load(counts + k), tl.load(starts + k)
+    has_zeros = tl.full((), ZEROS, tl.int32) == 1
+    if ZEROS == 2:
+        num_zeros, num_values = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
+        for first in range(0, _NUM_SAMPLED, ALL):
+            position = _places(_sampled(first + tl.arange(0, ALL).to(tl.int64), count), ALL)
+            inside = position < count
+            values = load_scalable(address, position, count, TYPE, False, False)
+            num_zeros += tl.sum(tl.sum(((values == 0) & inside).to(tl.int32), axis=1), axis=0)
+            num_values += tl.sum(tl.sum(inside.to(tl.int32), axis=1), axis=0)
+        has_zeros = num_zeros * _ZEROS_PER_VALUE > num_values
+    if p == 0:
+        tl.store(flags + k, has_zeros.to(tl.int64))
+    row = _sampled(p * ROWS + tl.arange(0, ROWS).to(tl.int64), count)
+    position = _places(row, ROWS)
+    inside = position < count
+    values = load_scalable(address, position, count, TYPE, False, False)
+    sizes = tl.minimum(count - row, GROUP).to(tl.int32)
+    step = from_bits(step_bits, F32)
+    units = units_of(values, scales_of(values, sizes, has_zeros, ROWS), step, ROWS)
+    symbols = symbols_of(values, units, has_zeros, TOP)
+    # no symbol is 255: what is not there is counted in that place
+    held = tl.reshape(tl.where(inside, symbols, _NARROW - 1), [ROWS * GROUP])
+    found = tl.histogram(held, _NARROW)
+    bin_ = tl.arange(0, _NARROW)
+    shown = (found > 0) & (bin_ < _NARROW - 1)
+    tl.atomic_add(frequencies + k * _NARROW + bin_, found.to(tl.int64), mask=shown)
+    if has_zeros:
+        code = tl.abs(symbols - TOP)
+        parts = (units * 65536.0).to(tl.int64)
+        tl.atomic_add(sums + k * _LEVELS + code, parts, mask=inside & (code > 0))
+
+
+@triton.jit
+def _quantize(
+    address, limit, target, scales, step, has_zeros, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    WHOLE: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """Store symbols and scales of a tile of ``limit`` values; return the number of its outliers."""
+    word = tl.arange(0, ROWS * WORDS)
+    position = word[:, None] * 4 + tl.arange(0, 4)[None, :]
+    values = load_scalable(address, position, limit, TYPE, ALIGNED, WHOLE)
+    row = tl.arange(0, ROWS)
+    sizes = tl.minimum(tl.maximum(limit - row * GROUP, 0), GROUP)
+    found = scales_of(values, sizes, has_zeros, ROWS)
+    symbols = symbols_of(values, units_of(values, found, step, ROWS), has_zeros, TOP)
+    joined = tl.sum(symbols << (8 * tl.arange(0, 4))[None, :], axis=1)
+    tl.store(target.to(tl.pointer_type(tl.int32)) + word, joined, mask=(4 * word < limit) | WHOLE)
+    tl.store(scales + row, stored_scales(found), mask=(row * GROUP < limit) | WHOLE)
+    return tl.sum(tl.sum(is_outlier(values).to(tl.int32), axis=1), axis=0)
+
+
+@jit_kernel(do_not_specialize=["step_bits"])
+def _quantize_kernel(
+    starts, counts, first_tiles, owners, places, groups, step_bits, flags, symbols, scales, missing,
+    totals, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes one tile and counts its outliers."""
+    # backwards: symbols that are written last are coded first, and are still in the cache
+    tile = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
+    k = tl.load(owners + tile)
+    own = tile - tl.load(first_tiles + k)
+    base, count = own * (ROWS * GROUP), tl.load(counts + k)
+    address = tl.load(starts + k) + base * (TYPE.primitive_bitwidth // 8)
+    limit = tl.minimum(count - base, ROWS * GROUP).to(tl.int32)
+    target = symbols + tl.load(places + k) + base
+    own_scales = scales + tl.load(groups + k) + own * ROWS
+    step, has_zeros = from_bits(step_bits, F32), tl.load(flags + k) > 0
+    missed = limit * 0
+    if limit == ROWS * GROUP:
+        missed = _quantize(
+            address, limit, target, own_scales, step, has_zeros, TYPE, ALIGNED, True, TOP, ROWS
+        )
+    else:
+        missed = _quantize(
+            address, limit, target, own_scales, step, has_zeros, TYPE, ALIGNED, False, TOP, ROWS
+        )
+    tl.store(missing + tile, missed.to(tl.int64))
+    if missed > 0:
+        tl.atomic_add(totals + k, missed.to(tl.int64))
+
+
+@jit_kernel()
+def _settle_kernel(
+    frequencies, sums, fractions, totals, missing, first_tiles, TOP: tl.constexpr,
+    LANES: tl.constexpr,
+):  # fmt: skip
+    """One program computes the fractions of one tensor, and sums up its outliers if it has some."""
+    k = tl.program_id(0).to(tl.int64)
+    code = tl.arange(0, _LEVELS)
+    inside = (code > 0) & (code <= TOP)
+    own = frequencies + k * _NARROW + TOP
+    # each was counted once more than it occurs
+    num = tl.load(own + code, mask=inside, other=1) + tl.load(own - code, mask=inside, other=1) - 2
+    mean = tl.load(sums + k * _LEVELS + code, mask=inside, other=0) // tl.maximum(num, 1)
+    fraction = tl.where(num > 0, mean - ((code - 1) << 16) - 1, _MIDDLE)
+    fraction = tl.minimum(tl.maximum(fraction, tl.where(code == 1, _LEAST_FRACTION, 0)), 65535)
+    tl.store(fractions + k * _LEVELS + code - 1, fraction.to(tl.int16), mask=inside)
+    if tl.load(totals + k) > 0:
+        sum_tiles(missing, first_tiles, k, LANES)
+
+
+@jit_kernel(do_not_specialize=["num_tensors", "step_bits"])
+def _plan_kernel(
+    counts, flags, totals, body_nbytes, num_tensors, step_bits, plan, sizes, TYPE: tl.constexpr,
+    TOP: tl.constexpr, LANES: tl.constexpr,
+):  # fmt: skip
+    """One program decides mode, size and place of every payload, in order."""
+    end = tl.zeros([1], dtype=tl.int64)
+    for start in range(0, num_tensors, LANES):
+        k = start + tl.arange(0, LANES)
+        inside = k < num_tensors
+        count = tl.load(counts + k, mask=inside, other=0)
+        has_zeros = tl.load(flags + k, mask=inside, other=0) > 0
+        scales_nbytes = padded(2 * ((count + GROUP - 1) // GROUP))
+        body = tl.load(body_nbytes + k, mask=inside, other=0)
+        body += scales_start(has_zeros, TOP) + scales_nbytes
+        outliers = tl.load(totals + k, mask=inside, other=0)
+        step = tl.zeros([LANES], dtype=tl.float64) + from_bits(step_bits, F32).to(tl.float64)
+        decided = decide(count, body, outliers, 0, step, count < 0, 0.0, TYPE)
+        end = put_plan(plan, sizes, k, inside, decided, end)
+
+
+@triton.jit
+def _place_outliers(
+    payload, row, address, count, missing, first, last, TYPE: tl.constexpr, TILE: tl.constexpr,
+    PART: tl.constexpr,
+):  # fmt: skip
+    """Store the outliers of every so many tiles of ``[first, last)`` that have some."""
+    for tile in range(first + tl.program_id(1), last, tl.num_programs(1)):
+        before = before_tile(missing, first, tile)
+        if tl.load(missing + tile) > before:
+            for part in range(0, TILE, PART):
+                position = (tile - first) * TILE + part + tl.arange(0, PART)
+                values = load_scalable(address, position, count, TYPE, False, False)
+                special = (position < count) & is_outlier(values)
+                store_outliers(payload, row, address, position, special, before, TYPE)
+                before += tl.sum(special.to(tl.int64), axis=0)
+
+
+@triton.jit
+def _write_body(
+    payload, has_zeros, num_groups, fractions, scales, TOP: tl.constexpr, LANES: tl.constexpr
+):
+    """Write every so many parts of the scales, and what comes before them; return where they end."""
+    body = payload + HEADER_NBYTES
+    start = scales_start(has_zeros, TOP)
+    target = (body + start).to(tl.pointer_type(tl.int16))
+    for first in range(tl.program_id(1) * LANES, num_groups, tl.num_programs(1) * LANES):
+        i = first + tl.arange(0, LANES)
+        tl.store(target + i, tl.load(scales + i, mask=i < num_groups, other=0), mask=i < num_groups)
+    if tl.program_id(1) == 0:
+        tl.store(body.to(tl.pointer_type(tl.int64)), has_zeros.to(tl.int64))
+        i = tl.arange(0, _LEVELS)
+        own = tl.load(fractions + i, mask=i < TOP, other=0)
+        places = (body + HEAD_NBYTES).to(tl.pointer_type(tl.int16)) + i
+        tl.store(places, own, mask=has_zeros & (i < (TOP + 3) // 4 * 4))
+        scales_nbytes = 2 * num_groups
+        store_zeros(body + start + scales_nbytes, padded(scales_nbytes) - scales_nbytes, 8)
+    return (body + start + padded(2 * num_groups)).to(tl.int64)
+
+
+@jit_kernel(do_not_specialize=["room"])
+def _finish_kernel(
+    starts, counts, first_tiles, groups, missing, plan, flags, fractions, scales, out, targets, room,
+    TYPE: tl.constexpr, TOP: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
+    """Program (k, p) writes every p-th part of the payload of tensor k but the coder's body.
+
+    The first says where that body goes, which is nowhere if the payload does not fit.
+    """
+    k = tl.program_id(0)
+    row = plan + k * NUM_FIELDS
+    target = tl.full((), 0, tl.int64)
+    if fits(row, room):
+        mode, payload = tl.load(row + MODE), out + tl.load(row + OFFSET)
+        count, address = tl.load(counts + k), tl.load(starts + k)
+        first, last = tl.load(first_tiles + k), tl.load(first_tiles + k + 1)
+        if mode == EXACT:
+            body = (payload + HEADER_NBYTES).to(tl.int64)
+            for tile in range(tl.program_id(1), last - first, tl.num_programs(1)):
+                copy_values(address, body, tile * TILE, tl.minimum((tile + 1) * TILE, count), TYPE)
+        if mode == CODED:
+            num_groups = (count + GROUP - 1) // GROUP
+            own_scales = scales + tl.load(groups + k)
+            target = _write_body(
+                payload, tl.load(flags + k) > 0, num_groups, fractions + k * _LEVELS, own_scales,
+                TOP, PART,
+            )  # fmt: skip
+            if tl.load(row + OUTLIERS) > 0:
+                _place_outliers(
+                    payload, row, address, count, missing, first, last, TYPE, TILE, PART
+                )
+        if tl.program_id(1) == 0:
+            close_payload(payload, count, row, TYPE)
+    if tl.program_id(1) == 0:
+        tl.store(targets + k, target)
+
+
+@lru_cache(maxsize=64)
+def _layout(num_tensors: int, num_tiles: int, num_symbols: int, num_groups: int) -> Layout:
+    return Layout.of(
+        {
+            "symbols": (torch.uint8, num_symbols),
+            "scales": (torch.int16, num_groups),
+            "fractions": (torch.int16, num_tensors * LEVELS),
+            "missing": (torch.int64, num_tiles),
+            "flags": (torch.int64, num_tensors),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """A list whose bodies are coded and whose payloads are decided.
+
+    Attributes:
+        xs: held until their payloads are written, as kernels know only their addresses.
+        top: the largest code.
+        streams: their symbols.
+        encoded: the coded streams.
+        plan: of the payloads.
+        held: what ``_layout`` names.
+    """
+
+    xs: Sequence[torch.Tensor]
+    top: int
+    streams: Streams
+    encoded: EncodedStreams
+    plan: torch.Tensor
+    held: dict[str, torch.Tensor]
+
+    def write(self, state: None, nbytes: int) -> torch.Tensor:
+        """Write the payloads that fit into new memory of ``nbytes`` bytes, and return it."""
+        del state
+        device, held, numels = self.plan.device, self.held, tuple(x.numel() for x in self.xs)
+        tiles = tile_table(numels, _TILE, device)
+        with torch.cuda.device_of(self.plan):
+            out = torch.empty(nbytes, dtype=torch.uint8, device=device)
+            targets = torch.empty(len(self.xs), dtype=torch.int64, device=device)
+            _finish_kernel[(len(self.xs), programs_per_tensor(numels, _TILE, 4))](
+                addresses(self.xs, device), tiles.counts, tiles.first_tiles, _first_groups(numels, device),
+                held["missing"], self.plan, held["flags"], held["fractions"], held["scales"], out,
+                targets, nbytes, TYPE=TYPES[self.xs[0].dtype], TOP=self.top, TILE=_TILE, PART=_PART,
+                num_warps=4,
+            )  # fmt: skip
+            place_streams(self.streams, self.encoded, targets)
+        return out
+
+
+def _first_groups(numels: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """Return where the scales of each tensor start."""
+    groups = (ceil_div(numel, layout.GROUP) for numel in numels)
+    return on_device(tuple(accumulate(groups, initial=0))[:-1], device)
+
+
+def encode_rms_list(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> FusedList:
+    """Encode contiguous tensors of one dtype and device, without waiting."""
+    device, dtype, num = xs[0].device, xs[0].dtype, len(xs)
+    step, zeros = pipeline.quantizer
+    numels, top = tuple(x.numel() for x in xs), layout.top_of(step)
+    step_bits = bits_of(layout.f32_step(step))
+    rooms = (ceil_div(numel, _ALIGNMENT) * _ALIGNMENT for numel in numels)
+    places = tuple(accumulate(rooms, initial=0))
+    num_groups = sum(ceil_div(numel, layout.GROUP) for numel in numels)
+    tiles, starts = tile_table(numels, _TILE, device), addresses(xs, device)
+    held = _layout(num, tiles.num_tiles, places[-1], num_groups).carve(device)
+    common = {"TYPE": TYPES[dtype], "TOP": top}
+    with torch.cuda.device_of(xs[0]):
+        # every symbol counts once before any is seen, so that none is impossible
+        frequencies = torch.ones(num * NARROW, dtype=torch.int64, device=device)
+        zeroed = torch.zeros(num * (LEVELS + 1), dtype=torch.int64, device=device)
+        sums, totals = zeroed.split_with_sizes((num * LEVELS, num))
+        _sample_kernel[(num, layout.NUM_SAMPLED // _SAMPLED_ROWS)](
+            starts, tiles.counts, step_bits, held["flags"], frequencies, sums, **common,
+            ZEROS=2 if zeros is None else int(zeros), ROWS=_SAMPLED_ROWS, ALL=_ROWS, num_warps=4,
+        )  # fmt: skip
+        starts_of_symbols = on_device(places[:-1], device)
+        _quantize_kernel[(tiles.num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, tiles.owners, starts_of_symbols,
+            _first_groups(numels, device), step_bits, held["flags"], held["symbols"],
+            held["scales"], held["missing"], totals, **common, ALIGNED=are_aligned(xs), ROWS=_ROWS,
+            num_warps=_WARPS,
+        )  # fmt: skip
+        _settle_kernel[(num,)](
+            frequencies, sums, held["fractions"], totals, held["missing"], tiles.first_tiles, TOP=top,
+            LANES=_LANES, num_warps=4,
+        )  # fmt: skip
+        alphabets = torch.full((num,), 2 * top + 1, dtype=torch.int32, device=device)
+        rotations = torch.zeros(num, dtype=torch.int32, device=device)
+        streams = Streams(
+            held["symbols"], starts_of_symbols, tiles.counts, numels, alphabets, rotations, num,
+            places[-1],
+        )  # fmt: skip
+        encoded = encode_streams(streams, frequencies)
+        plan = torch.empty((num, NUM_FIELDS.value), dtype=torch.int64, device=device)
+        sizes = torch.empty(num, dtype=torch.int64, device=device)
+        _plan_kernel[(1,)](
+            tiles.counts, held["flags"], totals, encoded.nbytes, num, step_bits, plan, sizes, **common,
+            LANES=256, num_warps=8,
+        )  # fmt: skip
+    coded = _Coded(xs, top, streams, encoded, plan, held)
+    capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)
+    return FusedList(sizes, Unwritten(capacity, xs, None, coded.write))

@@ -1,0 +1,13 @@
+"""Groups scaled by their root mean square, with codes that an entropy coder makes small.
+
+On a GPU the kernels of ``batch`` take whole lists; the reference serves there for what they refuse.
+"""
+
+from tersor.kernels.runtime.op import Op
+
+rms_quantize = Op.of(__name__, "rms_quantize", reference="reference", cpu="cpu", gpu="reference")
+rms_dequantize = Op.of(
+    __name__, "rms_dequantize", reference="reference", cpu="cpu", gpu="reference"
+)
+
+__all__ = ["rms_dequantize", "rms_quantize"]

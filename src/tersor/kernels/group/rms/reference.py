@@ -1,0 +1,143 @@
+"""Groups scaled by their root mean square, plain torch.
+
+A mean square is a sum of whole numbers, so that the order of summation does not matter: magnitudes are
+counted in units of 2**-10 of the power of two below the group's largest, rounded up. The scale is thus
+never below the root mean square, and at most 2**-7 of it above.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from tersor.kernels.group.rms.layout import (
+    FRACTION_BITS,
+    GROUP,
+    LARGEST_MAGNITUDE,
+    LEAST_FRACTION,
+    MIDDLE,
+    SCALE_SHIFT,
+    SMALLEST_SCALE,
+    ZEROS_PER_VALUE,
+    RmsCodes,
+    f32_step,
+    sampled_groups,
+    top_of,
+)
+
+LEAST_EXPONENT: Final = 11
+"""Biased, of the largest magnitude of a group: below it, scales are ``SMALLEST_SCALE`` anyway."""
+
+
+def as_scalable(x: torch.Tensor) -> torch.Tensor:
+    """Return values in float32; infinite where float32 would make a zero of another value."""
+    values = x.to(torch.float32)
+    if x.dtype != torch.float64:
+        return values
+    return torch.where((values == 0) & (x != 0), torch.inf, values)
+
+
+def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> RmsCodes:
+    """Quantize groups of consecutive values by their root mean square.
+
+    Args:
+        x: flat, any float dtype, at least one value.
+        step: in units of the root mean square of a group.
+        zeros: True: 0 stays 0, nothing else becomes 0, and signs stay; the root mean square is that of
+            the values that are not 0, and values are rounded up to whole steps. False: values are
+            rounded to the nearest whole step, ties to even. None: True if more than a twentieth of the
+            sampled values are zeros.
+    """
+    values = torch.nn.functional.pad(as_scalable(x), (0, -x.numel() % GROUP)).view(-1, GROUP)
+    holds = values.abs() < LARGEST_MAGNITUDE
+    outliers = ~holds.view(-1)[: x.numel()]
+    known = torch.arange(values.numel(), device=x.device).view(-1, GROUP) < x.numel()
+    sampled = torch.tensor(sampled_groups(len(values)), device=x.device)
+    if zeros is None:
+        is_zero = (values == 0) & known
+        num_zeros, num_sampled = int(is_zero[sampled].sum()), int(known[sampled].sum())
+        zeros = num_zeros * ZEROS_PER_VALUE > num_sampled
+    values = torch.where(holds, values, 0.0)
+    counted = (values != 0) if zeros else known
+    scales = _scales(values, counted.sum(1))
+    steps = scales * torch.full_like(scales, f32_step(step))
+    units = values * (torch.ones_like(steps) / steps)[:, None]
+    top = top_of(step)
+    if zeros:
+        # not the sign of the units: those of the smallest values may be 0
+        codes = torch.sign(values) * units.abs().ceil().clamp(min=1, max=top)
+    else:
+        codes = torch.round(units).clamp(-top, top)
+    symbols = codes.to(torch.int64) + top
+    in_sample = known[sampled]
+    counts = torch.bincount(symbols[sampled][in_sample], minlength=2 * top + 1)
+    fractions = torch.empty(0, dtype=torch.int16, device=x.device)
+    if zeros:
+        fractions = _fractions(codes[sampled][in_sample], units[sampled][in_sample], top)
+    return RmsCodes(
+        symbols.view(-1)[: x.numel()].to(torch.uint8),
+        (scales.view(torch.int32) >> SCALE_SHIFT).to(torch.int16),
+        fractions,
+        counts,
+        torch.nonzero(outliers).view(-1),
+    )
+
+
+def _scales(values: torch.Tensor, num_counted: torch.Tensor) -> torch.Tensor:
+    """Return the scale of each group, float32: its root mean square, rounded up to 9 bits."""
+    magnitudes = values.abs()
+    exponents = (magnitudes.amax(1).view(torch.int32) >> 23).clamp(min=LEAST_EXPONENT)
+    factors = ((264 - exponents) << 23).view(torch.float32)
+    whole = (magnitudes * factors[:, None]).to(torch.int64) + (values != 0)
+    squares = (whole * whole).sum(1).to(torch.float32)
+    root = torch.sqrt(squares / num_counted.clamp(min=1).to(torch.float32))
+    rounded = (root.view(torch.int32) + 0x7FFF) >> SCALE_SHIFT << SCALE_SHIFT
+    units = ((exponents - 10) << 23).view(torch.float32)
+    return (rounded.view(torch.float32) * units).clamp(min=SMALLEST_SCALE)
+
+
+def _fractions(codes: torch.Tensor, units: torch.Tensor, top: int) -> torch.Tensor:
+    """Return where the mean of each bin lies in it, int16 [top] to be read as uint16."""
+    magnitude = codes.abs().to(torch.int64)
+    parts = (units.abs() * 2.0**FRACTION_BITS).to(torch.int64)
+    sums = torch.zeros(top + 1, dtype=torch.int64, device=codes.device)
+    sums.scatter_add_(0, magnitude, parts)
+    return fractions_of(sums[1:], torch.bincount(magnitude, minlength=top + 1)[1:])
+
+
+def fractions_of(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Return what ``level_table`` takes, from the sums of magnitudes in each bin, in parts of a step."""
+    below = torch.arange(counts.numel(), device=counts.device) << FRACTION_BITS
+    means = torch.div(sums, counts.clamp(min=1), rounding_mode="floor") - below - 1
+    fractions = torch.where(counts > 0, means, MIDDLE).clamp(0, (1 << FRACTION_BITS) - 1)
+    fractions[0].clamp_(min=LEAST_FRACTION)
+    return fractions.to(torch.int16)
+
+
+def rms_dequantize(
+    symbols: torch.Tensor, scales: torch.Tensor, levels: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Write ``levels[symbol] * scale``, a float32 product rounded to its dtype, into ``out``.
+
+    In float16, what is too large becomes the largest finite value, and what is not 0 does not become 0.
+
+    Args:
+        symbols: uint8, below the number of levels.
+        scales: int16, one per 256 symbols, to be read as uint16.
+        levels: float32, what ``layout.level_table`` returns.
+        out: contiguous, as many values as symbols.
+    """
+    widened = (scales.to(torch.int32) & 0xFFFF) << SCALE_SHIFT
+    factors = widened.view(torch.float32).repeat_interleave(GROUP)[: symbols.numel()]
+    values = levels[symbols.to(torch.int64)] * factors
+    if out.dtype == torch.float16:
+        values = in_f16(values)
+    out.view(-1).copy_(values)
+
+
+def in_f16(values: torch.Tensor) -> torch.Tensor:
+    """Return float32 values that float16 holds: none is infinite, and only zeros are zero."""
+    bounded = values.clamp(-65504.0, 65504.0).to(torch.float16)
+    lost = (bounded == 0) & (values != 0)
+    return torch.where(lost, torch.sign(values) * 2.0**-24, bounded.to(torch.float32))
