@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -24,6 +24,7 @@ class Case:
         name: of the model.
         model: its parameters have gradients.
         batch: the arguments of the model.
+        given: tensors of the batch, which are held in any case.
         loss: of the outputs; computed outside of what compresses.
         blocks: parts that are recomputed one by one where activations are.
         dtype: that the model computes in.
@@ -32,7 +33,8 @@ class Case:
 
     name: str
     model: nn.Module
-    batch: tuple[torch.Tensor, ...]
+    batch: tuple[Any, ...]
+    given: tuple[torch.Tensor, ...]
     loss: Callable[[torch.Tensor], torch.Tensor]
     blocks: Sequence[nn.Module]
     dtype: str = "fp32"
@@ -41,7 +43,7 @@ class Case:
     @property
     def device(self) -> torch.device:
         """Of the model."""
-        return self.batch[0].device
+        return self.given[0].device
 
     def forward(self, forward: Forward) -> torch.Tensor:
         """Return the loss; its graph holds what backward needs."""

@@ -131,8 +131,8 @@ def _gpt(plan: CasePlan) -> _Made:
         def loss(logits: torch.Tensor) -> torch.Tensor:
             return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
-        blocks = list(model.blocks)
-        return Case(plan.name, model, (tokens[:, :-1],), loss, blocks, plan.dtype, plan.seed)
+        blocks, batch = list(model.blocks), (tokens[:, :-1],)
+        return Case(plan.name, model, batch, batch, loss, blocks, plan.dtype, plan.seed)
 
     return _Made(model, torch.optim.AdamW(model.parameters(), lr=1e-3), case)
 
@@ -168,7 +168,8 @@ def _images(plan: CasePlan, model: nn.Module, blocks: list[nn.Module], side: int
         def loss(logits: torch.Tensor) -> torch.Tensor:
             return functional.cross_entropy(logits, batch.labels)
 
-        return Case(plan.name, model, (images,), loss, blocks, plan.dtype, plan.seed)
+        given = (images,)
+        return Case(plan.name, model, given, given, loss, blocks, plan.dtype, plan.seed)
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     return _Made(model, optimizer, case)

@@ -98,7 +98,7 @@ def _ours(name: str, note: str = "", **options: Any) -> Contender:
     def attach(case: Case) -> Attached:
         compression = activations.compressed(**options)
 
-        def forward(*batch: torch.Tensor) -> torch.Tensor:
+        def forward(*batch: Any) -> torch.Tensor:
             with compression:
                 outputs: torch.Tensor = case.model(*batch)
             return outputs

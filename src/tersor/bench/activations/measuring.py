@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
@@ -31,8 +31,8 @@ def counted(case: Case, forward: Forward) -> Held:
     """Return what a forward pass saves, without what the loss saves."""
     found: list[Held] = []
 
-    def watched(*batch: torch.Tensor) -> torch.Tensor:
-        with counting_saved(case.model, case.batch) as count:
+    def watched(*batch: Any) -> torch.Tensor:
+        with counting_saved(case.model, case.given) as count:
             outputs = forward(*batch)
         found.append(Held(count.nbytes, count.floats_nbytes))
         return outputs

@@ -23,7 +23,7 @@ FP8_OPTIONS: Final = {
 def recomputed(case: Case) -> Forward:
     """Return a forward pass that holds the inputs of blocks alone; backward computes each block again."""
 
-    def forward(*batch: torch.Tensor) -> torch.Tensor:
+    def forward(*batch: Any) -> torch.Tensor:
         with _checkpointed(case):
             outputs: torch.Tensor = case.model(*batch)
         return outputs
@@ -46,7 +46,7 @@ def _checkpointed(case: Case) -> Iterator[None]:
 def offloaded(case: Case) -> Forward:
     """Return a forward pass that moves all it saves to pinned memory of the host."""
 
-    def forward(*batch: torch.Tensor) -> torch.Tensor:
+    def forward(*batch: Any) -> torch.Tensor:
         with torch.autograd.graph.save_on_cpu(pin_memory=True):
             outputs: torch.Tensor = case.model(*batch)
         return outputs
