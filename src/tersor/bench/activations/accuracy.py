@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from tersor.bench.activations.contenders import make_contender
+from tersor.bench.activations.recipes import Recipe
 from tersor.bench.activations.training import MakeRun, Trained, trained
 from tersor.bench.core import machine
 from tersor.bench.core.blocks import Estimate, Quality
@@ -35,11 +36,7 @@ class AccuracyConfig:
     """What to train.
 
     Attributes:
-        model: name of the model.
-        num_parameters: how many weights it has.
-        training: what all trainings share; its seed is replaced.
-        make_run: makes a run from a config, the data and a device, as the class of the training does.
-        source: of the data.
+        recipe: the training; its seed is replaced.
         settings: as ``make_contender`` knows them, ours alone; ``exact`` is always trained.
         seeds: each setting is trained with every one.
         device: of the trainings.
@@ -48,11 +45,7 @@ class AccuracyConfig:
         eval_samples: test samples of each evaluation; all if None.
     """
 
-    model: str
-    num_parameters: int
-    training: TrainingConfig
-    make_run: Callable[..., Any]
-    source: Any
+    recipe: Recipe
     settings: tuple[str, ...] = DEFAULT_SETTINGS
     seeds: tuple[int, ...] = (0, 1, 2)
     device: str = "cpu"
@@ -67,17 +60,17 @@ class AccuracyConfig:
                 raise SpecError(
                     f"{name} computes exact gradients; settings are ours, such as rms-1"
                 )
-        if not self.seeds or min(self.jobs, self.num_evals) < 1 or self.training.steps < 1:
+        if not self.seeds or min(self.jobs, self.num_evals) < 1 or self.recipe.training.steps < 1:
             raise SpecError("name at least one seed, job, evaluation and step")
         object.__setattr__(self, "settings", tuple(dict.fromkeys((EXACT, *self.settings))))
 
     def run_maker(self, seed: int) -> MakeRun:
         """Return what makes the training of a seed."""
-        return partial(self.make_run, self.config(seed), self.source, self.device)
+        return partial(self.recipe.make_run, self.config(seed), self.recipe.source, self.device)
 
     def config(self, seed: int) -> TrainingConfig:
         """Return what one training is told."""
-        return replace(self.training, seed=seed)
+        return replace(self.recipe.training, seed=seed)
 
 
 def run_accuracy(
@@ -119,7 +112,7 @@ def run_accuracy(
             outcome.refusals.append(sentence)
 
     train_all(
-        wanted, train, jobs=config.jobs, steps=config.training.steps, progress=progress,
+        wanted, train, jobs=config.jobs, steps=config.recipe.training.steps, progress=progress,
         on_result=keep,
     )  # fmt: skip
     return outcome
@@ -133,12 +126,12 @@ def _trainings(config: AccuracyConfig) -> Iterator[tuple[str, int]]:
 
 
 def _identity(config: AccuracyConfig, setting: str, seed: int) -> dict[str, Any]:
-    contender = make_contender(setting)
+    contender, recipe = make_contender(setting), config.recipe
     spec = {**contender.options, "training": config.config(seed).to_config()}
     return row_identity(
-        suite=SUITE, codec=setting, version=contender.version, spec=spec, input=config.model,
-        device=torch.device(config.device).type, num_values=config.num_parameters,
-        group=f"seed {seed}, {config.source.name}",
+        suite=SUITE, codec=setting, version=contender.version, spec=spec, input=recipe.model,
+        device=torch.device(config.device).type, num_values=recipe.training.batch,
+        group=f"seed {seed}, {recipe.source.name}",
     )  # fmt: skip
 
 
@@ -161,10 +154,10 @@ def _row(config: AccuracyConfig, setting: str, seed: int, found: Trained) -> Tra
         versions=machine.versions(),
         machine=machine.machine(torch.device(config.device)),
         training=TrainingFacts(
-            data=config.source.name,
+            data=config.recipe.source.name,
             seed=seed,
-            steps=config.training.steps,
-            batch=config.training.batch,
+            steps=config.recipe.training.steps,
+            batch=config.recipe.training.batch,
             num_ranks=1,
             ranks_per_node=1,
             curve=found.curve,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -90,4 +91,6 @@ def has_fp8_pass() -> bool:
 
 def forget_compiled() -> None:
     """Drop what was compiled: dynamo gives up on a model after eight versions."""
-    torch.compiler.reset()
+    # where nothing was, dynamo would be imported here, which takes seconds
+    if "torch._dynamo" in sys.modules:
+        torch.compiler.reset()
