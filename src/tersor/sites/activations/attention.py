@@ -75,16 +75,15 @@ def _attention_backward(
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None,
-    *options: Any,
+    *options_and_need: Any,
 ) -> list[torch.Tensor]:
-    """Return the gradients of q, k, v and, if it has one, of the mask, laid out like these."""
-    inputs = [query, key, value]
-    if attn_mask is not None and attn_mask.is_floating_point():
-        inputs.append(attn_mask)
+    """Return the gradients of q, k, v and, if it needs one, of the mask, laid out like these."""
+    *options, needs_mask = options_and_need
+    inputs = _differentiable(query, key, value, attn_mask, needs_mask)
     with _as_before(state, query.device, options[0]), _chosen(int(state[0])), _recording():
         leaves = [x.detach().requires_grad_() for x in inputs]
         mask = leaves[3] if len(leaves) > 3 else attn_mask
-        out = _scaled(*leaves[:3], mask, options)
+        out = _scaled(*leaves[:3], mask, tuple(options))
         gradients = torch.autograd.grad(out, leaves, gradient, allow_unused=True)
     return [_like(x, found) for x, found in zip(inputs, gradients, strict=True)]
 
@@ -110,11 +109,20 @@ def _like(x: torch.Tensor, found: torch.Tensor | None) -> torch.Tensor:
     return found if found.stride() == out.stride() else out.copy_(found)
 
 
+def _differentiable(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    needs_mask: bool,
+) -> list[torch.Tensor]:
+    # a mask that needs a gradient rules fused backends out
+    return [query, key, value, *([mask] if mask is not None and needs_mask else [])]
+
+
 def _backward_fake(gradient: Any, state: Any, *inputs: Any) -> list[torch.Tensor]:
     del gradient, state
-    mask = inputs[3]
-    differentiable = [*inputs[:3], *([mask] if mask is not None and mask.is_floating_point() else [])]
-    return [torch.empty_like(x) for x in differentiable]
+    return [torch.empty_like(x) for x in _differentiable(*inputs[:4], inputs[-1])]
 
 
 def _fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +140,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.T
 
 def _differentiate(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
     *tensors, state = ctx.saved_tensors
-    found = _ATTENTION_BACKWARD(gradient, state, *tensors, *ctx.options)
+    needs_mask = ctx.needs_input_grad[3]
+    found = _ATTENTION_BACKWARD(gradient, state, *tensors, *ctx.options, needs_mask)
     return (*found, *[None] * (4 - len(found)), *[None] * len(ctx.options))
 
 
@@ -200,7 +209,7 @@ _ATTENTION_BACKWARD: Final = torch.library.custom_op(
     "tersor::attention_backward",
     _attention_backward,
     mutates_args=(),
-    schema=f"(Tensor gradient, Tensor state, {_ARGUMENTS}) -> Tensor[]",
+    schema=f"(Tensor gradient, Tensor state, {_ARGUMENTS}, bool needs_mask) -> Tensor[]",
 )
 torch.library.register_fake("tersor::attention", _fake)
 torch.library.register_fake("tersor::attention_backward", _backward_fake)

@@ -67,11 +67,10 @@ class Call:
 
     Attributes:
         name: of the function.
-        tensors: its arguments that are tensors, in order.
         coded: entries of lossy tensors that were saved for it.
     """
 
-    __slots__ = ("_args", "_kwargs", "coded", "name", "tensors")
+    __slots__ = ("_args", "_found", "_kwargs", "coded", "name")
 
     def __init__(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -79,16 +78,23 @@ class Call:
         """Note what is called; costs little, because every torch function comes this way."""
         self.name: str = getattr(func, "__name__", "")
         self._args, self._kwargs = args, kwargs
-        self.tensors: list[torch.Tensor] | None = None
+        self._found: list[torch.Tensor] | None = None
         self.coded: list[Entry] = []
 
-    def _tensors(self) -> list[torch.Tensor]:
-        if self.tensors is None:
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The arguments that are tensors, in order."""
+        if self._found is None:
             given = [*self._args, *self._kwargs.values()]
-            # einsum and cat take lists
+            # einsum takes lists
             flat = [y for x in given for y in (x if isinstance(x, (list, tuple)) else [x])]
-            self.tensors = [x for x in flat if isinstance(x, torch.Tensor)]
-        return self.tensors
+            self._found = [x for x in flat if isinstance(x, torch.Tensor)]
+        return self._found
+
+    @property
+    def records(self) -> bool:
+        """True if autograd records the call."""
+        return torch.is_grad_enabled() and any(x.requires_grad for x in self.tensors)
 
     @property
     def is_pooling(self) -> bool:
@@ -113,24 +119,24 @@ class Call:
             # autocast saves a copy of the input, so that only sizes can be compared with it
             return self._has_size_of_first(t) and not self._is_other_argument(t)
         if name == ATTENTION:
-            return not is_constant and len(self._tensors()) > 2
+            return not is_constant and len(self.tensors) > 2
         if name not in _EITHER and name not in _PRODUCTS:
             return False
-        if is_constant and not any(x.is_leaf and x.requires_grad for x in self._tensors()):
+        if is_constant and not any(x.is_leaf and x.requires_grad for x in self.tensors):
             # a factor of the gradient that flows on, as a weight is; with a parameter as the other factor,
             # it is only needed for the gradient of that
             return False
         if name in _PRODUCTS:
-            return t.numel() * _SMALL_FACTOR > max(x.numel() for x in self._tensors())
+            return t.numel() * _SMALL_FACTOR > max(x.numel() for x in self.tensors)
         return True
 
     def _has_size_of_first(self, t: torch.Tensor) -> bool:
-        tensors = self._tensors()
+        tensors = self.tensors
         return bool(tensors) and t.numel() == tensors[0].numel()
 
     def _is_other_argument(self, t: torch.Tensor) -> bool:
         address = t.untyped_storage().data_ptr()
-        first, *others = self._tensors()
+        first, *others = self.tensors
         if address == first.untyped_storage().data_ptr():
             return False
         return any(address == x.untyped_storage().data_ptr() for x in others)

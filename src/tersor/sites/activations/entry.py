@@ -9,7 +9,7 @@ from weakref import ReferenceType, ref
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from tersor.sites.activations.forms import Form
+from tersor.sites.activations.forms import Form, nbytes_of
 from tersor.sites.activations.report import Ledger
 
 
@@ -42,7 +42,7 @@ class Entry:
         if saved.layout is torch.strided:
             self._counter.data = self._counter.new_empty(0)
         self._form, self._ledger = form, ledger
-        self.reason, self.original_nbytes = reason, saved.nbytes
+        self.reason, self.original_nbytes = reason, nbytes_of(saved)
         self.mse: torch.Tensor | None = None
         ledger.hold(self, form.nbytes)
 
@@ -204,5 +204,6 @@ class Entries:
 def is_held_elsewhere(t: torch.Tensor) -> bool:
     """True if others than ``t`` use its memory."""
     storage: Any = t.untyped_storage()
-    # one for the tensor, one for the object asked
-    return int(torch._C._storage_Use_Count(storage._cdata)) > 2  # noqa: SLF001 - nobody else knows
+    # by the tensor, by the one that it is a view of, and by the object that is asked
+    num_own = 2 + (t._base is not None)  # noqa: SLF001 - no public way
+    return int(torch._C._storage_Use_Count(storage._cdata)) > num_own  # noqa: SLF001 - nobody else knows

@@ -28,6 +28,11 @@ class Form(Protocol):
         ...
 
 
+def nbytes_of(t: torch.Tensor) -> int:
+    """Return the bytes of the values of a tensor; of a sparse one those that are there."""
+    return t.nbytes if t.layout is torch.strided else t._nnz() * t.itemsize  # noqa: SLF001 - no public way
+
+
 class Whole(NamedTuple):
     """The values as they are, in memory shared with whoever else uses them."""
 
@@ -36,7 +41,7 @@ class Whole(NamedTuple):
     @property
     def nbytes(self) -> int:
         """See ``Form``."""
-        return self.values.nbytes
+        return nbytes_of(self.values)
 
     def restored(self) -> torch.Tensor:
         """See ``Form``."""

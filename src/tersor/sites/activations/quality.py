@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
+from tersor.kernels.group.rms.layout import LEAST_STEP
 from tersor.policy import BudgetController, LevelRange, ScoreController
 from tersor.types import Bound
 
@@ -16,7 +17,7 @@ AUTO_CODEC: Final = "rms"
 AUTO_BOUNDED: Final = "ans"
 """What ``codec="auto"`` means with a bound."""
 
-_STEPS: Final = LevelRange(start=0.5, finest=1 / 64, coarsest=2.0)
+_STEPS: Final = LevelRange(start=0.5, finest=LEAST_STEP, coarsest=2.0)
 _BOUNDS: Final = LevelRange(start=0.03, finest=1e-4, coarsest=0.5)
 
 
@@ -108,13 +109,13 @@ class Quality:
     def _at(self, has_zeros: bool, factor: float) -> Codec:
         options: dict[str, Any] = {}
         if self._option == "step" and self.level is not None:
-            options["step"] = self.level * factor
+            options["step"] = max(LEAST_STEP, self.level * factor)
         elif self._option == "bound" and self.level is not None:
             options["bound"] = Bound.relative(self.level * factor)
         elif self._prototype.takes_bound() and factor != 1.0:
             options["bound"] = _scaled(self._prototype.own_bound(), factor)
-        if any(f.name == "zeros" for f in fields(self._prototype)):
-            options["zeros"] = has_zeros
+        if has_zeros and any(f.name == "zeros" for f in fields(self._prototype)):
+            options["zeros"] = True
         return replace(self._prototype, **options) if options else self._prototype
 
 

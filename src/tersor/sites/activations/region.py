@@ -58,7 +58,7 @@ def _transparent(func: Any) -> Any:
     return made
 
 
-_SEEN_THROUGH: Final = {
+SEEN_THROUGH: Final = {
     functional.multi_head_attention_forward: _transparent(functional.multi_head_attention_forward)
 }
 """Functions that consist of others: modes would see only the whole."""
@@ -80,9 +80,9 @@ class Watch(TorchFunctionMode):
         # compiled code saves its tensors at its end, for no function that we could see
         if torch.compiler.is_compiling() or not self._region.is_innermost:
             return func(*args, **kwargs)
-        if func in _SEEN_THROUGH:
+        if func in SEEN_THROUGH:
             with self:
-                return _SEEN_THROUGH[func](*args, **kwargs)
+                return SEEN_THROUGH[func](*args, **kwargs)
         return self._region.run(func, args, kwargs)
 
 
@@ -142,13 +142,11 @@ class Region:
         """Call a torch function with hooks that know of it."""
         outer, self._call = self._call, Call(func, args, kwargs)
         try:
-            if func is functional.scaled_dot_product_attention:
+            if func is functional.scaled_dot_product_attention and self._call.records:
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
             if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
-                tensors = self._call.tensors or []
-                if len(tensors) > 1 and isinstance(out, torch.Tensor):
-                    self._observer.watch(tensors[1], out, self._call.coded)
+                self._observer.watch(self._call.tensors[1], out, self._call.coded)
             return out
         finally:
             self._call = outer

@@ -1,0 +1,144 @@
+"""Compression inside ``torch.compile``: encoding and decoding are parts of the compiled graphs.
+
+Hooks that are ``fx.GraphModule``s are inlined into the forward and the backward graph. Both must know the size of a
+payload, so that only codecs of fixed size serve.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import Any, Final, Self
+
+import torch
+from torch import fx
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from tersor.codecs import Codec, registry
+from tersor.errors import SpecError
+from tersor.ops import GraphCodec
+from tersor.sites.activations.attention import recomputed_attention
+from tersor.sites.activations.region import SEEN_THROUGH
+
+_MIN_NBYTES: Final = 4096
+_EXACT_FOR: Final = ("scaled_dot_product", "softmax", "nll_loss", "flash_attention", "efficient_attention")
+"""Operators of the backward graph whose saved tensors must agree with each other."""
+
+
+class CompiledCompression:
+    """A context for forward passes of compiled modules, in which tensors saved for backward shrink.
+
+    Enter it around the call of what ``torch.compile`` returned, the loss outside. Tensors of floats that only the
+    compiled code holds are encoded, unless they are small, statistics, or belong to a softmax. Attention saves q, k
+    and v alone.
+
+    Raises:
+        SpecError: the size of the codec's payloads depends on the values.
+        UnknownCodecError: there is no such codec.
+    """
+
+    def __init__(self, codec: str | Codec = "group4", **options: Any) -> None:
+        """Make the hooks; ``options`` are those of the codec."""
+        if isinstance(codec, Codec) and options:
+            raise SpecError("a codec object has its own options; leave others out")
+        chosen = codec if isinstance(codec, Codec) else registry.create(codec, **options)
+        if chosen.size_kind != "fixed":
+            raise SpecError(
+                f"the payloads of codec {chosen.codec_id!r} vary in size, which torch.compile cannot plan for in "
+                "two graphs; take one of fixed size (group4, group8, fp8, bf16, half), or compress without compiling"
+            )
+        self._codec = GraphCodec(chosen)
+        self._pack = _graph_module(self._pack_saved)
+        self._unpack = _graph_module(self._unpack_saved)
+        self._open: list[ExitStack] = []
+
+    def __enter__(self) -> Self:
+        """Compress what compiled code saves from now on."""
+        with ExitStack() as stack:
+            if torch.is_grad_enabled():
+                stack.enter_context(saved_tensors_hooks(self._pack, self._unpack))
+                stack.enter_context(_ReplacedAttention())
+            self._open.append(stack.pop_all())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave saved tensors alone again."""
+        self._open.pop().__exit__(*error)
+
+    def _pack_saved(self, x: torch.Tensor) -> tuple[Any, ...]:
+        if type(x) in (torch.Tensor, torch.nn.Parameter):
+            # not traced: a function that is not compiled, whose weights would be here too
+            return (x.detach(),)
+        if not self._is_lossy(x):
+            return (x,)
+        return self._codec.encode(x), x.size(), x.dtype
+
+    def _unpack_saved(self, packed: tuple[Any, ...]) -> torch.Tensor:
+        if len(packed) == 1:
+            return packed[0]  # type: ignore[no-any-return]
+        payload, shape, dtype = packed
+        return self._codec.decode(payload, shape, dtype)
+
+    def _is_lossy(self, x: torch.Tensor) -> bool:
+        """Decide by what is known while compiling: dtype, shape, and the functions that use the tensor."""
+        if not x.is_floating_point() or x.dim() < 2 or x.shape[-1] == 1:
+            return False
+        if not self._codec.codec.supports(x.dtype):
+            return False
+        if _hint(x.numel()) * x.itemsize < _MIN_NBYTES:
+            return False
+        return not any(name in user for user in _users_in_backward() for name in _EXACT_FOR)
+
+
+class _ReplacedAttention(TorchFunctionMode):
+    """Replaces attention by one that saves q, k and v alone."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is functional.multi_head_attention_forward:
+            with self:
+                return SEEN_THROUGH[func](*args, **kwargs)
+        if func is functional.scaled_dot_product_attention:
+            return recomputed_attention(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _hint(size: Any) -> int:
+    """Return a size that may vary as it was when the code was compiled; asking for it must not fix it."""
+    return int(size if isinstance(size, int) else size.node.hint or _MIN_NBYTES)
+
+
+def _graph_module(function: Any) -> fx.GraphModule:
+    """Return a graph that calls a function; torch traces through it for every saved tensor."""
+    graph = fx.Graph()
+    graph.output(graph.call_function(function, (graph.placeholder("x"),)))
+    return fx.GraphModule({}, graph)
+
+
+def _users_in_backward() -> list[str]:
+    """Return the names of operators that use, in backward, the tensor being packed; none where torch does not say."""
+    from torch._functorch._aot_autograd import graph_compile  # noqa: PLC0415 - slow, and only for compiling
+
+    ask = getattr(graph_compile, "_get_saved_tensor_hook_context", None)
+    context = None if ask is None else ask()
+    if context is None:
+        return []
+    saved, backward = context["_node"], context["_bw_graph"]
+    inputs = [node for node in backward.find_nodes(op="placeholder") if node.name == saved.name]
+    users = [str(user.target) for node in inputs for user in _users(node)]
+    # of a function with several results, this is one
+    makers = [saved, *(saved.all_input_nodes if "getitem" in str(saved.target) else [])]
+    return [*users, *(str(node.target) for node in makers)]
+
+
+def _users(node: fx.Node) -> list[fx.Node]:
+    """Return the nodes that use a node, also through views of it."""
+    found = []
+    for user in node.users:
+        found.append(user)
+        if any(part in str(user.target) for part in ("view", "transpose", "permute", "getitem")):
+            found += _users(user)
+    return found

@@ -1,0 +1,142 @@
+"""Compiled code encodes and decodes inside its own graphs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.backends.common import aot_autograd
+from torch.nn import functional
+
+from tersor import Bound, SpecError, create
+from tersor.policy import gradient_similarity
+from tersor.sites import activations
+from tests.sites.activations.models import (
+    MultiHead,
+    Transformer,
+    all_equal,
+    cnn,
+    gradients,
+    images,
+    tokens,
+)
+
+
+@pytest.fixture(autouse=True)
+def _fresh():
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def _graphs() -> tuple[object, list[list[str]]]:
+    """Return a compiler that only notes the operators of the forward and of the backward graph."""
+    seen: list[list[str]] = []
+
+    def note(graph, _):
+        seen.append([str(node.target) for node in graph.graph.nodes])
+        return lambda args: graph.forward(*args)
+
+    def boxed(graph, inputs):
+        function = note(graph, inputs)
+        function._boxed_call = True
+        return function
+
+    return aot_autograd(fw_compiler=boxed, bw_compiler=boxed), seen
+
+
+def _count(graph: list[str], name: str) -> int:
+    return sum(name in target for target in graph)
+
+
+@pytest.mark.parametrize("name", ["cnn", "transformer", "multi-head"])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_gradients_are_equal_bit_for_bit_in_one_graph(name, dynamic) -> None:
+    model, x = {
+        "cnn": lambda: (cnn(), images()),
+        "transformer": lambda: (Transformer(), tokens()),
+        "multi-head": lambda: (MultiHead(), torch.randn(8, 32, 32)),
+    }[name]()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    exact = gradients(
+        torch.compile(model, fullgraph=True, backend="aot_eager", dynamic=dynamic), model, x
+    )
+    torch._dynamo.reset()
+    compiler, graphs = _graphs()
+    compiled = torch.compile(model, fullgraph=True, backend=compiler, dynamic=dynamic)
+    assert all_equal(exact, gradients(compiled, model, x, activations.compiled("raw")))
+    forward, backward = graphs
+    assert _count(forward, "tersor.encode") == _count(backward, "tersor.decode") > 2
+    assert _count(forward, "tersor.decode") == _count(backward, "tersor.encode") == 0
+    if name != "cnn":
+        assert _count(backward, "tersor.attention_backward") > 0
+        assert _count(backward, "scaled_dot_product") == 0
+
+
+@pytest.mark.parametrize("name", ["group4", "group8", "fp8"])
+def test_codecs_of_fixed_size_train(name) -> None:
+    model, x = Transformer(), tokens()
+    exact = gradients(model, model, x)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    lossy = gradients(compiled, model, x, activations.compiled(name))
+    assert not all_equal(exact, lossy)
+    assert gradient_similarity(exact, lossy).score > 0.95
+
+
+def test_another_batch_size_needs_no_new_graph() -> None:
+    model = Transformer()
+    compiler, graphs = _graphs()
+    compiled = torch.compile(model, fullgraph=True, backend=compiler, dynamic=True)
+    compression = activations.compiled("group8")
+    for batch in (8, 12, 5):
+        x = torch.randint(0, 64, (batch, 32))
+        exact = gradients(model, model, x)
+        lossy = gradients(compiled, model, x, compression)
+        assert gradient_similarity(exact, lossy).score > 0.99
+    assert len(graphs) == 2
+
+
+@pytest.mark.parametrize("codec", ["ans", "flat"])
+def test_codecs_whose_size_varies_are_refused_with_the_way_out(codec) -> None:
+    with pytest.raises(SpecError, match=r"vary in size.*group4"):
+        activations.compiled(codec, bound=Bound.relative(0.01))
+    with pytest.raises(SpecError, match="vary in size"):
+        activations.compiled("rms")
+    with pytest.raises(SpecError, match="own options"):
+        activations.compiled(create("group4"), group=64)
+
+
+def test_softmax_and_statistics_stay_exact_in_a_graph() -> None:
+    def attend(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        q, k = q * 1, k * 1
+        scores = torch.softmax(q @ k.transpose(1, 2), -1)
+        return functional.layer_norm(scores @ k, (32,))
+
+    compiler, graphs = _graphs()
+    compiled = torch.compile(attend, fullgraph=True, backend=compiler)
+    q, k = (torch.randn(8, 64, 32, requires_grad=True) for _ in range(2))
+    with activations.compiled("group4"):
+        out = compiled(q, k)
+    out.sum().backward()
+    forward, _ = graphs
+    # of softmax (the largest), mean, deviation and input of the norm, only the last
+    assert _count(forward, "tersor.encode") == 1
+
+
+def test_what_is_not_compiled_stays_exact() -> None:
+    model, x = Transformer(), tokens()
+    exact = gradients(model, model, x)
+    assert all_equal(exact, gradients(model, model, x, activations.compiled("group4")))
+
+
+def test_a_compiled_function_in_the_other_context_stays_exact() -> None:
+    # what it saves comes at its end, for no function that could be told
+    model, x = Transformer(), tokens()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    exact = gradients(compiled, model, x)
+    torch._dynamo.reset()
+    compression = activations.compressed("group4")
+    assert all_equal(exact, gradients(compiled, model, x, compression))
+    assert "group4" not in compression.report().forms

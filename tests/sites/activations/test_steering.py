@@ -1,0 +1,202 @@
+"""The level follows the score or the budget, measured or predicted, and goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tersor import Bound, SpecError
+from tersor.sites import activations
+from tersor.sites.activations.quality import Quality
+from tests.sites.activations.models import cnn, images, resnet
+
+
+def _train(model: nn.Module, compression: activations.Compression, num_steps: int) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(num_steps):
+        with compression:
+            out = model(images())
+        loss = functional.cross_entropy(out, torch.arange(16) % 10)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+def _forward_and_loss(model: nn.Module, compression: activations.Compression):
+    def run() -> torch.Tensor:
+        with compression:
+            out = model(images())
+        return functional.cross_entropy(out, torch.arange(16) % 10)
+
+    return run
+
+
+def test_a_probe_of_a_lossless_codec_finds_equal_gradients() -> None:
+    model = cnn()
+    compression = activations.compressed("raw")
+    assert compression.probe(model, _forward_and_loss(model, compression)).score == 1.0
+
+
+def test_a_probe_sees_coarser_bounds() -> None:
+    model, scores = resnet(), []
+    for bound in (0.001, 0.02, 0.2):
+        compression = activations.compressed(bound=Bound.relative(bound))
+        scores.append(compression.probe(model, _forward_and_loss(model, compression)).score)
+    assert scores[0] > 0.99
+    assert scores == sorted(scores, reverse=True)
+    assert scores[-1] < 0.9
+
+
+def test_a_probe_leaves_no_trace() -> None:
+    model = cnn()
+    compression = activations.compressed(bound=Bound.relative(0.05))
+    _train(model, compression, 1)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    grads = [p.grad.clone() for p in model.parameters()]
+    report, state = compression.report(), torch.get_rng_state()
+    compression.probe(model, _forward_and_loss(model, compression))
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), grads, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert compression.report().forms == report.forms
+    assert compression.report().num_steps == 1
+
+
+def test_a_probe_of_nothing_is_refused() -> None:
+    model = cnn()
+    compression = activations.compressed("raw")
+    with pytest.raises(SpecError, match="records gradients"):
+        compression.probe(model, lambda: torch.zeros(()))
+    with pytest.raises(SpecError, match="does not depend"):
+        compression.probe(model, lambda: torch.zeros((), requires_grad=True) * 2)
+    with pytest.raises(SpecError, match="outside"), compression:
+        compression.probe(model, _forward_and_loss(model, compression))
+
+
+def test_the_closed_form_agrees_with_a_probe_where_masks_are_exact() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 16, 3, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(16 * 256, 10),
+    )  # fmt: skip
+    compression = activations.compressed("rms", target_score=0.9, every=1)
+    measured = compression.probe(model, _forward_and_loss(model, compression))
+    # forget what the probe taught
+    compression._calibration = 1.0
+    _train(model, compression, 1)
+    predicted = compression._predicted()
+    # at the level that the probe set, so compare at that one
+    again = compression.probe(model, _forward_and_loss(model, compression))
+    assert predicted is not None
+    assert measured.score < 0.999
+    assert 1 - predicted.score == pytest.approx(1 - again.score, rel=0.4)
+
+
+@pytest.mark.parametrize(("codec", "target"), [("rms", 0.97), ("ans", 0.9)])
+def test_the_score_is_steered_to_its_target_without_a_probe(codec, target) -> None:
+    torch.manual_seed(0)
+    model = resnet(8, 2)
+    compression = activations.compressed(codec, target_score=target, every=1)
+    start = compression.report().level
+    _train(model, compression, 25)
+    report = compression.report()
+    assert report.similarity is not None
+    assert report.is_predicted
+    assert abs(report.similarity.score - target) < 0.03
+    assert report.level != start
+
+
+def test_a_probe_corrects_what_is_predicted() -> None:
+    torch.manual_seed(0)
+    model = resnet(8, 2)
+    compression = activations.compressed("ans", target_score=0.9, every=1)
+    assert compression.state_dict()["calibration"] == 1.0
+    compression.probe(model, _forward_and_loss(model, compression))
+    # errors that come through later layers add to those of each weight's own input
+    assert compression.state_dict()["calibration"] > 1.0
+
+
+def test_held_bytes_are_steered_below_a_budget() -> None:
+    model = resnet()
+    first = activations.compressed("ans", bound=Bound.relative(0.03))
+    _train(model, first, 1)
+    budget = int(0.7 * first.report().held_nbytes)
+    compression = activations.compressed("ans", budget_bytes=budget)
+    _train(model, compression, 8)
+    assert 0.5 * budget < compression.report().held_nbytes <= budget
+    level = compression.report().level
+    _train(model, compression, 2)
+    assert compression.report().level == level
+
+
+def test_a_budget_out_of_reach_says_so_once(caplog) -> None:
+    compression = activations.compressed("ans", budget_bytes=1000)
+    with caplog.at_level(logging.WARNING, "tersor"):
+        _train(cnn(), compression, 10)
+    assert len([line for line in caplog.messages if "budget_bytes" in line]) == 1
+
+
+def test_a_checkpoint_goes_on_where_it_was() -> None:
+    torch.manual_seed(0)
+    model = resnet(8, 2)
+    first = activations.compressed("ans", target_score=0.9, every=1)
+    _train(model, first, 3)
+    state = json.loads(json.dumps(first.state_dict()))
+    second = activations.compressed("ans", target_score=0.9, every=1)
+    second.load_state_dict(state)
+    assert second.state_dict() == first.state_dict()
+    assert second.report().level == first.report().level
+
+
+def test_states_of_other_options_are_refused() -> None:
+    state = activations.compressed("ans", target_score=0.9).state_dict()
+    with pytest.raises(SpecError, match="other options"):
+        activations.compressed("ans", target_score=0.8).load_state_dict(state)
+    with pytest.raises(SpecError, match="no state"):
+        activations.compressed("ans", target_score=0.9).load_state_dict({"origin": state["origin"]})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"target_score": 0.9, "step": 1.0}, "give one of"),
+        ({"target_score": 1.5}, "target_score"),
+        ({"budget_bytes": 0}, "budget_bytes"),
+        ({"codec": "group4", "target_score": 0.9}, "neither step nor bound"),
+        ({"codec": "group4", "step": 1.0}, "step"),
+        ({"codec": "group4", "bound": Bound.relative(0.1)}, "takes no bound"),
+        ({"codec": "rms", "bound": Bound.relative(0.1)}, "bound"),
+        ({"codec": "ans", "step": 1.0}, "step"),
+        ({"codec": "rms", "step": 100.0}, "step"),
+        ({"codec": "none of these"}, "unknown codec"),
+        ({"every": 0}, "every"),
+        ({"window_nbytes": 1.5}, "window_nbytes"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_in_one_sentence(options, message) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        activations.compressed(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_auto_is_rms_or_with_a_bound_ans() -> None:
+    assert activations.compressed().report().codec == "rms"
+    assert activations.compressed(step=0.25).report().level == 0.25
+    assert activations.compressed(bound=Bound.relative(0.1)).report().codec == "ans"
+
+
+def test_zeros_behind_a_relu_stay_zeros_whatever_their_number() -> None:
+    quality = Quality("rms", step=1.0)
+    assert quality.codec(has_zeros=True).zeros is True
+    assert quality.codec().zeros == "auto"
+
+
+def test_a_factor_below_the_finest_step_takes_that() -> None:
+    assert Quality("rms", step=0.2).codec(factor=0.1).step < 0.2
+    finer = Quality("ans", bound=Bound.relative(0.2)).codec(factor=0.5)
+    assert finer.own_bound() == Bound.relative(0.1)

@@ -1,0 +1,165 @@
+"""Tensors on a GPU wait in a window and are encoded as one list; here in Triton's interpreter."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from tersor import Bound, create, use_backend
+from tersor.container import Batch
+from tersor.sites import activations
+from tersor.sites.activations import window as window_module
+from tersor.sites.activations.entry import Entry
+from tersor.sites.activations.forms import Payloads, Whole
+from tersor.sites.activations.report import Ledger, Live
+from tersor.sites.activations.window import Window
+from tests.sites.activations.models import all_equal, gradients
+
+CODECS = {
+    "raw": create("raw"),
+    "group4": create("group4"),
+    "ans": create("ans", bound=Bound.relative(0.01)),
+    "rms": create("rms", step=0.5),
+}
+
+
+@pytest.fixture
+def gpu():
+    with use_backend("gpu"):
+        yield
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32), nn.Tanh()
+    )
+
+
+def _entry(values: torch.Tensor) -> Entry:
+    return Entry(values, Whole(values), "waiting", Ledger(Live()))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("window_nbytes", [1, 10_000, 1 << 20])
+def test_every_window_gives_the_gradients_of_tensors_encoded_alone(
+    gpu, codec, window_nbytes
+) -> None:
+    model, x = _mlp(), torch.randn(64, 32)
+    compression = activations.compressed(CODECS[codec], window_nbytes=window_nbytes)
+    windowed = gradients(model, model, x, compression)
+    assert compression.report().forms[codec].num_tensors >= 4
+    with use_backend("cpu"):
+        alone = gradients(model, model, x, activations.compressed(CODECS[codec]))
+    assert all_equal(windowed, alone)
+
+
+def test_a_window_is_one_call_of_the_codec(gpu, monkeypatch) -> None:
+    lengths = []
+    encode = window_module.encode_batch
+    monkeypatch.setattr(
+        window_module, "encode_batch", lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs)
+    )
+    window = Window(4 * 4096)
+    entries = [_entry(torch.randn(1024)) for _ in range(10)]
+    for entry in entries:
+        window.add(entry, entry.form.restored(), CODECS["group4"])
+    assert lengths == [4, 4]
+    window.flush()
+    assert lengths == [4, 4, 2]
+
+
+def test_sizes_are_read_one_window_late_and_payloads_have_their_own_size(gpu, monkeypatch) -> None:
+    read: list[str] = []
+    payloads, ahead = Batch.payloads, Batch.read_ahead
+    monkeypatch.setattr(Batch, "payloads", lambda self: read.append("read") or payloads(self))
+    monkeypatch.setattr(Batch, "read_ahead", lambda self: read.append("ahead") or ahead(self))
+    window = Window(2 * 4096)
+    entries = [_entry(torch.randn(1024)) for _ in range(4)]
+    for entry in entries[:2]:
+        window.add(entry, entry.form.restored(), CODECS["ans"])
+    assert read == ["ahead"]
+    for entry in entries[2:]:
+        window.add(entry, entry.form.restored(), CODECS["ans"])
+    assert read == ["ahead", "read", "ahead"]
+    first = entries[0].form
+    assert isinstance(first, Payloads)
+    # memory of the window's payloads, and no more
+    held = first.parts[0].untyped_storage().nbytes()
+    assert held <= sum(entry.form.nbytes for entry in entries[:2]) + 16
+    assert held < 4096
+
+
+def test_a_tensor_larger_than_the_window_is_encoded_alone(gpu, monkeypatch) -> None:
+    lengths = []
+    encode = window_module.encode_batch
+    monkeypatch.setattr(
+        window_module, "encode_batch", lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs)
+    )
+    window = Window(4096)
+    entries = [_entry(torch.randn(n)) for n in (100, 4096, 100)]
+    for entry in entries:
+        window.add(entry, entry.form.restored(), CODECS["group4"])
+    window.flush()
+    assert lengths == [1, 1, 1]
+
+
+def test_what_nobody_needs_any_more_is_not_encoded(gpu, monkeypatch) -> None:
+    lengths = []
+    encode = window_module.encode_batch
+    monkeypatch.setattr(
+        window_module, "encode_batch", lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs)
+    )
+    window = Window(1 << 20)
+    kept, gone = _entry(torch.randn(1024)), _entry(torch.randn(1024))
+    for entry in (kept, gone):
+        window.add(entry, entry.form.restored(), CODECS["group4"])
+    del entry, gone
+    gc.collect()
+    window.flush()
+    assert lengths == [1]
+
+
+def test_a_change_in_place_while_a_tensor_waits_raises_in_backward(gpu) -> None:
+    layer = nn.Linear(32, 32)
+    with activations.compressed("group4"):
+        y = torch.relu(layer(torch.randn(64, 32)))
+        y.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_backward_inside_the_context_finds_what_waits(gpu) -> None:
+    model, x = _mlp(), torch.randn(64, 32)
+    exact = gradients(model, model, x)
+    with activations.compressed("raw"):
+        model.zero_grad()
+        model(x).square().mean().backward()
+    assert all_equal(exact, [p.grad for p in model.parameters()])
+
+
+def test_without_memory_a_window_is_kept(gpu, monkeypatch) -> None:
+    def lacking(*_: object, **__: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(window_module, "encode_batch", lacking)
+    model, x = _mlp(), torch.randn(64, 32)
+    exact = gradients(model, model, x)
+    compression = activations.compressed("group4")
+    assert all_equal(exact, gradients(model, model, x, compression))
+    assert "exact: no memory to encode" in compression.report().forms
+
+
+def test_what_fused_kernels_leave_to_a_second_pass_is_decoded_too(gpu) -> None:
+    # more than 256 codes: ans encodes such a tensor in a second pass
+    codec = create("ans", bound=Bound.absolute(1e-4))
+    window = Window(1 << 20)
+    values = [torch.randn(2048), torch.full((2048,), 0.5)]
+    entries = [_entry(x.clone()) for x in values]
+    for entry in entries:
+        window.add(entry, entry.form.restored(), codec)
+    window.flush()
+    for entry, x in zip(entries, values, strict=True):
+        assert (entry.restored().double() - x.double()).abs().max() <= 1e-4
