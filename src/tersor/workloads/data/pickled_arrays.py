@@ -1,0 +1,197 @@
+"""Arrays out of pickles, without unpickling: no name of a file is ever looked up or called.
+
+Python's own reader calls whatever a file names. This one knows the opcodes that numpy arrays, scipy's
+CSR matrices and dictionaries of lists are written with (protocol 2), and the few names that stand
+in such files; anything else is refused.
+"""
+
+from __future__ import annotations
+
+import pickletools
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tersor.errors import CorruptDataError, SpecError
+
+_NAMES: Final = {
+    "numpy.core.multiarray _reconstruct": "array",
+    "numpy._core.multiarray _reconstruct": "array",
+    "numpy ndarray": "ndarray",
+    "numpy dtype": "dtype",
+    "scipy.sparse.csr csr_matrix": "csr",
+    "scipy.sparse._csr csr_matrix": "csr",
+    "collections defaultdict": "dict",
+    "__builtin__ list": "list",
+    "builtins list": "list",
+}
+"""All that a file may name, and what it stands for here."""
+_DTYPES: Final = frozenset({"i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "b1"})
+_VALUES: Final = frozenset(
+    {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINSTRING", "BINSTRING"}
+)
+_CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_EMPTY: Final[dict[str, Callable[[], Any]]] = {
+    "EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple,
+}  # fmt: skip
+_TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+
+
+class _Mark:
+    """Where the items of a list, tuple or dictionary begin on the stack."""
+
+
+class _Name:
+    """A name of the file that stands for something of ours; it cannot be called."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+
+class _Made:
+    """An array, a dtype or a matrix of which the file tells the contents later."""
+
+    def __init__(self, kind: str, value: Any = None) -> None:
+        self.kind, self.value = kind, value
+
+
+def read_pickled(path: Path) -> Any:
+    """Return the array, CSR matrix or dictionary of lists in a file.
+
+    A matrix is returned as a dictionary of its ``_shape``, ``indptr``, ``indices`` and ``data``.
+
+    Raises:
+        CorruptDataError: the file is damaged.
+        SpecError: it cannot be read, or holds anything else.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise SpecError(f"{path} cannot be read: {error.strerror or error}") from error
+    machine = _Machine(path)
+    try:
+        with warnings.catch_warnings():
+            # of texts in opcodes that are refused a moment later
+            warnings.simplefilter("ignore", DeprecationWarning)
+            for opcode, argument, _ in pickletools.genops(data):
+                machine.do(opcode.name, argument)
+        return machine.result()
+    except SpecError:
+        # which is a ValueError
+        raise
+    except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise CorruptDataError(f"{path} is damaged, or no pickle; fetch it again") from error
+
+
+class _Machine:
+    """The stack that opcodes work on, and what they have noted."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stack: list[Any] = []
+        self._noted: dict[int, Any] = {}
+
+    def result(self) -> Any:
+        """Return what the file holds."""
+        (found,) = self._stack
+        return _finished(found)
+
+    def do(self, name: str, argument: Any) -> None:
+        """Do what one opcode says."""
+        stack = self._stack
+        if name in _VALUES:
+            stack.append(argument)
+        elif name in _CONSTANTS:
+            stack.append(_CONSTANTS[name])
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name in _TUPLES:
+            items = tuple(_finished(stack.pop()) for _ in range(_TUPLES[name]))
+            stack.append(items[::-1])
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            self._noted[argument] = stack[-1]
+        elif name in ("BINGET", "LONG_BINGET"):
+            stack.append(self._noted[argument])
+        elif name == "MARK":
+            stack.append(_Mark())
+        elif name not in ("PROTO", "STOP"):
+            self._do_rare(name, argument)
+
+    def _do_rare(self, name: str, argument: Any) -> None:
+        stack = self._stack
+        if name == "GLOBAL":
+            if argument not in _NAMES:
+                raise SpecError(
+                    f"{self._path} names {argument.replace(' ', '.')}, which is part of no array; it is "
+                    "not read"
+                )
+            stack.append(_Name(_NAMES[argument]))
+        elif name == "TUPLE":
+            stack.append(tuple(self._since_mark()))
+        elif name in ("APPEND", "APPENDS"):
+            items = [_finished(stack.pop())] if name == "APPEND" else self._since_mark()
+            _of(stack[-1], list).extend(items)
+        elif name == "SETITEMS":
+            items = self._since_mark()
+            _of(stack[-1], dict).update(zip(items[::2], items[1::2], strict=True))
+        elif name in ("REDUCE", "NEWOBJ"):
+            arguments, callee = stack.pop(), stack.pop()
+            stack.append(_made(callee.kind, _of(arguments, tuple)))
+        elif name == "BUILD":
+            state = stack.pop()
+            _build(stack[-1], state)
+        else:
+            raise SpecError(f"{self._path} has the pickle opcode {name}, which no array needs")
+
+    def _since_mark(self) -> list[Any]:
+        place = len(self._stack) - 1
+        while not isinstance(self._stack[place], _Mark):
+            place -= 1
+        items = [_finished(item) for item in self._stack[place + 1 :]]
+        del self._stack[place:]
+        return items
+
+
+def _of(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"a {kind.__name__} was expected")
+    return value
+
+
+def _finished(item: Any) -> Any:
+    """Return what was made of a name, once its contents are known."""
+    if isinstance(item, _Made):
+        if item.value is None:
+            raise TypeError(f"{item.kind} without contents")
+        return item.value
+    return item
+
+
+def _made(kind: str, arguments: tuple[Any, ...]) -> Any:
+    """Return what a name and its arguments stand for."""
+    if kind == "dict":
+        return {}
+    if kind == "dtype":
+        if arguments[0] not in _DTYPES:
+            raise TypeError(f"a dtype {arguments[0]}")
+        return _Made(kind, np.dtype(arguments[0]))
+    if kind in ("array", "csr"):
+        return _Made(kind)
+    raise TypeError(f"{kind} makes nothing")
+
+
+def _build(made: Any, state: Any) -> None:
+    """Give an array, a dtype or a matrix its contents."""
+    if made.kind == "csr":
+        made.value = _of(state, dict)
+    elif made.kind == "dtype":
+        if state[1] not in ("<", "|"):
+            raise TypeError(f"a dtype of byte order {state[1]}")
+    else:
+        _, shape, dtype, is_fortran, data = _of(state, tuple)
+        # Python 2 wrote bytes as strings, which are read as latin-1
+        values = np.frombuffer(_of(data, str).encode("latin-1"), dtype)
+        made.value = values.reshape(shape, order="F" if is_fortran else "C")

@@ -1,0 +1,97 @@
+"""A made-up graph that can be learned: neighbours are mostly of one class, and words hint at it.
+
+Every edge and every word is a hash of (seed, number), so that every machine makes the same graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tersor.errors import SpecError
+from tersor.workloads.data.graphs import Graph, Indices, as_features, csr_of_edges
+from tersor.workloads.data.hashes import U64, hashes
+
+_LABELS, _SOURCES, _TARGETS, _WORDS = 0, 1, 2, 3
+_NUM_WORDS: Final = 16
+"""Features that each node has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticGraph:
+    """A homophilous graph.
+
+    Attributes:
+        num_nodes: how many.
+        degree: neighbours of a node, on average and at most: an edge that is drawn twice is one.
+        homophily: share of edges that are drawn within a class.
+        num_features: of each node; all but a few are 0.
+        num_classes: of which about as many nodes have each.
+        hint: share of a node's features that are drawn from those of its class.
+        seed: another one draws another graph.
+    """
+
+    num_nodes: int = 2000
+    degree: float = 5.0
+    homophily: float = 0.8
+    num_features: int = 512
+    num_classes: int = 8
+    hint: float = 0.3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a graph that cannot be drawn."""
+        sizes = (self.num_classes, self.num_nodes // (20 * max(1, self.num_classes)))
+        if min(sizes) < 1 or self.num_features < self.num_classes or not self.degree >= 0:
+            raise SpecError(
+                "a graph needs classes, 20 nodes and a feature for each, and a degree of 0 or more"
+            )
+        if not 0 <= self.homophily <= 1 or not 0 <= self.hint <= 1:
+            raise SpecError("homophily and hint are shares, from 0 to 1")
+
+    def graph(self) -> Graph:
+        """Draw the graph: 10 nodes of each class, about, are to train on, and half to judge by."""
+        labels = _below(hashes(self.seed, _LABELS, 0, self.num_nodes), self.num_classes)
+        count = int(self.num_nodes * self.degree / 2)
+        first, second = self._edges(labels, count)
+        indptr, indices = csr_of_edges(self.num_nodes, first, second)
+        name = (
+            f"synthetic graph, seed {self.seed}, {self.num_nodes} nodes of degree {self.degree:g}, "
+            f"homophily {self.homophily:g}, {self.num_features} features"
+        )
+        nodes = np.arange(self.num_nodes)
+        train, test = nodes[: 10 * self.num_classes], nodes[self.num_nodes // 2 :]
+        features = as_features(self._features(labels))
+        return Graph(name, indptr, indices, features, labels, train, test)
+
+    def _edges(self, labels: Indices, count: int) -> tuple[Indices, Indices]:
+        drawn = hashes(self.seed, _SOURCES, 0, count)
+        first = _below(drawn, self.num_nodes)
+        other = hashes(self.seed, _TARGETS, 0, count)
+        second = _below(other, self.num_nodes)
+        by_class = np.argsort(labels, kind="stable")
+        sizes = np.bincount(labels, minlength=self.num_classes)
+        begins = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+        own = labels[first]
+        within = by_class[begins[own] + _below(other, 1 << 30) % sizes[own]]
+        is_within = (drawn % np.uint64(1 << 20)) < np.uint64(int(self.homophily * (1 << 20)))
+        return first, np.where(is_within, within, second)
+
+    def _features(self, labels: Indices) -> npt.NDArray[np.float32]:
+        drawn = hashes(self.seed, _WORDS, 0, self.num_nodes * _NUM_WORDS)
+        drawn = drawn.reshape(self.num_nodes, _NUM_WORDS)
+        per_class = self.num_features // self.num_classes
+        hinted = labels[:, None] * per_class + _below(drawn, per_class)
+        is_hint = (drawn % np.uint64(1 << 20)) < np.uint64(int(self.hint * (1 << 20)))
+        words = np.where(is_hint, hinted, _below(drawn, self.num_features))
+        found = np.zeros((self.num_nodes, self.num_features), np.float32)
+        found[np.arange(self.num_nodes)[:, None], words] = 1.0
+        return found
+
+
+def _below(bits: U64, count: int) -> Indices:
+    """Return numbers from 0 to below ``count``, by the upper bits; others decide something else."""
+    return ((bits >> np.uint64(24)) % np.uint64(count)).astype(np.int64)

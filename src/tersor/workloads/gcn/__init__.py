@@ -1,0 +1,6 @@
+"""Training of graph networks, over the whole graph or drawn neighbours."""
+
+from tersor.workloads.gcn.config import GcnConfig
+from tersor.workloads.gcn.run import GcnRun
+
+__all__ = ["GcnConfig", "GcnRun"]

@@ -1,0 +1,148 @@
+"""Graph networks: GCN and GraphSAGE with mean aggregation, over a matrix of the graph in any of three forms.
+
+Shapes: N nodes that a layer is given, M of them that it is asked for, always the first ones; D features.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final, Literal
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tersor.errors import SpecError
+from tersor.workloads.data.graphs import Graph, Indices
+
+Form = Literal["csr", "matmul", "linear"]
+FORMS: Final = ("csr", "matmul", "linear")
+KINDS: Final = ("gcn", "sage")
+
+
+class Propagation(nn.Module):
+    """Multiplies features by a sparse matrix: each row of the result is a weighted sum of neighbours.
+
+    Args:
+        indptr: int64 [M + 1], where the entries of each row begin.
+        columns: int64 [entries].
+        weights: float32 [entries].
+        num_columns: N.
+        form: ``"csr"``: a sparse matrix; ``"matmul"``: a dense one that is an input like the features;
+            ``"linear"``: a dense one as a fixed weight, for hardware that streams weights. Dense forms
+            take 4 * M * N bytes.
+    """
+
+    matrix: torch.Tensor
+
+    def __init__(
+        self, indptr: Indices, columns: Indices, weights: np.ndarray, num_columns: int, form: Form
+    ) -> None:
+        super().__init__()
+        if form not in FORMS:
+            raise SpecError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
+        self.form, shape = form, (len(indptr) - 1, num_columns)
+        self.num_rows = shape[0]
+        parts = (indptr.astype(np.int32), columns.astype(np.int32), weights.astype(np.float32))
+        with warnings.catch_warnings():
+            # said once per process, by torch: sparse matrices are in beta
+            warnings.simplefilter("ignore", UserWarning)
+            found = torch.sparse_csr_tensor(*map(torch.from_numpy, parts), size=shape)
+        if form != "csr":
+            found = found.to_dense()
+        if form == "linear":
+            self.register_buffer("matrix", found, persistent=False)
+        else:
+            self.matrix = found
+
+    def on(self, device: torch.device) -> Propagation:
+        """Move the matrix to a device, in place."""
+        self.matrix = self.matrix.to(device)
+        return self
+
+    def forward(self, x_ND: torch.Tensor) -> torch.Tensor:  # noqa: N803
+        """Return the sums, [M, D]."""
+        if self.form == "linear":
+            # dropout draws in the order of memory, which is to be that of the other forms
+            return functional.linear(x_ND.T, self.matrix).T.contiguous()
+        return self.matrix @ x_ND
+
+
+def matrix_nbytes(form: Form, num_rows: int, num_columns: int, num_entries: int) -> int:
+    """Return what the matrix of a form takes.
+
+    Example:
+        >>> matrix_nbytes("csr", 2708, 2708, 13264), matrix_nbytes("matmul", 2708, 2708, 13264)
+        (116948, 29333056)
+    """
+    if form == "csr":
+        return 4 * (num_rows + 1 + num_entries) + 4 * num_entries
+    return 4 * num_rows * num_columns
+
+
+def whole_propagation(graph: Graph, kind: Literal["gcn", "sage"], form: Form) -> Propagation:
+    """Return the matrix of a whole graph.
+
+    GCN's is D^-1/2 (A + I) D^-1/2 with the degrees D of A + I; GraphSAGE's is the mean of neighbours, and
+    nothing for a node without any.
+    """
+    nodes = np.arange(graph.num_nodes)
+    rows = np.repeat(nodes, graph.degrees)
+    if kind == "sage":
+        weights = 1.0 / graph.degrees[rows]
+        return Propagation(graph.indptr, graph.indices, weights, graph.num_nodes, form)
+    # a loop goes before the neighbours with higher numbers
+    rows, columns = np.concatenate([rows, nodes]), np.concatenate([graph.indices, nodes])
+    order = np.lexsort((columns, rows))
+    scale = (graph.degrees + 1.0) ** -0.5
+    indptr = graph.indptr + np.arange(graph.num_nodes + 1)
+    rows, columns = rows[order], columns[order]
+    return Propagation(indptr, columns, scale[rows] * scale[columns], graph.num_nodes, form)
+
+
+class GraphNet(nn.Module):
+    """Predicts the class of nodes from their own features and those of nodes around them.
+
+    Args:
+        kind: ``"gcn"`` or ``"sage"``.
+        widths: features of a node, then values between layers, then classes.
+        dropout: share of the values that a layer is given and does not see in training.
+    """
+
+    def __init__(
+        self, kind: Literal["gcn", "sage"], widths: Sequence[int], dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        if kind not in KINDS:
+            raise SpecError(f"model must be one of {', '.join(KINDS)}, not {kind!r}")
+        if len(widths) < 2 or min(widths) < 1 or not 0 <= dropout < 1:
+            raise SpecError(
+                f"a graph network needs layers of at least one value and a dropout from 0 to below 1, not "
+                f"{tuple(widths)} and {dropout}"
+            )
+        self.dropout = dropout
+        pairs = list(pairwise(widths))
+        self.neighbours = nn.ModuleList(nn.Linear(*pair, bias=kind == "gcn") for pair in pairs)
+        # GraphSAGE treats a node apart from its neighbours
+        self.own = nn.ModuleList(nn.Linear(*pair) for pair in pairs if kind == "sage")
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
+
+    def forward(self, x_ND: torch.Tensor, hops: Sequence[Propagation]) -> torch.Tensor:  # noqa: N803
+        """Return the logits of the nodes that the last hop asks for; there is a hop for each layer."""
+        for number, (layer, hop) in enumerate(zip(self.neighbours, hops, strict=True)):
+            if number:
+                x_ND = functional.relu(x_ND)  # noqa: N806
+            x_ND = functional.dropout(x_ND, self.dropout, self.training)  # noqa: N806
+            # weights first: a product with the matrix is cheaper with fewer columns
+            sums = hop(layer(x_ND))
+            if self.own:
+                sums = sums + self.own[number](x_ND[: hop.num_rows])
+            x_ND = sums  # noqa: N806
+        return x_ND
