@@ -12,10 +12,12 @@ from torch.nn import functional
 
 from tersor.bench.activations.case import Case
 from tersor.errors import SpecError
+from tersor.workloads.data.graph_opening import SYNTHETIC, open_graph
 from tersor.workloads.data.images import ImageSource, training_batch
 from tersor.workloads.data.synthetic_images import SyntheticImages
 from tersor.workloads.data.synthetic_text import SyntheticText
 from tersor.workloads.data.tokens import training_starts, windows
+from tersor.workloads.gcn import GcnConfig, GcnRun
 from tersor.workloads.models.alexnet import AlexNet
 from tersor.workloads.models.gpt import PRESETS, Gpt, GptShape, set_weights
 from tersor.workloads.models.resnet import ResNet, Stem
@@ -28,9 +30,9 @@ _GPT_MODELS: Final = tuple(f"gpt-{preset}" for preset in ("2M", "10M", "30M", "1
 MODELS: Final = ("alexnet", "resnet34", "resnet34-224", *_GPT_MODELS, "gcn")
 """What can be measured; ``resnet34`` takes images of 32 pixels a side."""
 DEFAULT_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
-    "cpu": ("alexnet", "resnet34", "gpt-2M"),
-    "cuda": ("alexnet", "resnet34", "resnet34-224", "gpt-10M", "gpt-125M"),
-    "smoke": ("resnet34",),
+    "cpu": ("alexnet", "resnet34", "gpt-2M", "gcn"),
+    "cuda": ("alexnet", "resnet34", "resnet34-224", "gpt-10M", "gpt-125M", "gcn"),
+    "smoke": ("gcn",),
 }
 """What is measured unless something else is asked for."""
 _BATCHES: Final[Mapping[str, Mapping[str, int]]] = {
@@ -175,6 +177,23 @@ def _images(plan: CasePlan, model: nn.Module, blocks: list[nn.Module], side: int
     return _Made(model, optimizer, case)
 
 
+def _gcn(plan: CasePlan) -> _Made:
+    graph = open_graph(SYNTHETIC, seed=plan.seed, num_nodes=500 if plan.is_smoke else None)
+    config = GcnConfig(batch=len(graph.train), seed=plan.seed)
+    run = GcnRun(config, graph, plan.device)
+    batch = run.batch(0)
+    given = (batch.features, *(hop.matrix for hop in batch.hops))
+
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(logits[batch.chosen], batch.labels)
+
+    case = Case(
+        plan.name, run.model, (batch.features, batch.hops), given, loss, list(run.model.neighbours),
+        plan.dtype, plan.seed,
+    )  # fmt: skip
+    return _Made(run.model, run.optimizer, lambda _: case)
+
+
 _MAKERS: Final[Mapping[str, Callable[[CasePlan], _Made]]] = {
-    "gpt": _gpt, "alexnet": _alexnet, "resnet34": _resnet34,
+    "gpt": _gpt, "alexnet": _alexnet, "resnet34": _resnet34, "gcn": _gcn,
 }  # fmt: skip

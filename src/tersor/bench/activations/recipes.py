@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tersor.errors import SpecError
+from tersor.workloads.data.graph_opening import open_graph
 from tersor.workloads.data.image_opening import open_images
 from tersor.workloads.data.synthetic_images import SyntheticImages
 from tersor.workloads.data.text_opening import open_text
+from tersor.workloads.gcn import GcnConfig, GcnRun
 from tersor.workloads.gpt import GptConfig, GptRun
 from tersor.workloads.models.gpt import PRESETS as GPT_PRESETS
 from tersor.workloads.models.gpt import GptShape
@@ -47,8 +49,8 @@ def recipe_of(
     """Return how a model is trained.
 
     Args:
-        model: ``alexnet``, ``resnet34``, or ``gpt-`` with the name of a preset.
-        data: as ``open_images`` or ``open_text`` takes it.
+        model: ``alexnet``, ``resnet34``, ``gcn``, or ``gpt-`` with the name of a preset.
+        data: as ``open_images``, ``open_graph`` or ``open_text`` takes it.
         options: of the training's config, in place of the recipe's own.
         is_smoke: whether a few tiny steps are enough.
 
@@ -61,7 +63,9 @@ def recipe_of(
         return _gpt(model, preset, data, asked, is_smoke=is_smoke)
     if model in _VISION:
         return _vision(model, data, asked, is_smoke=is_smoke)
-    known = (*_VISION, *(f"gpt-{name}" for name in GPT_PRESETS))
+    if model == "gcn":
+        return _gcn(data, asked)
+    known = (*_VISION, "gcn", *(f"gpt-{name}" for name in GPT_PRESETS))
     raise SpecError(f"models are {', '.join(known)}, not {model!r}")
 
 
@@ -84,3 +88,12 @@ def _gpt(model: str, preset: str, data: str, options: dict[str, Any], *, is_smok
     shape = replace(_SMOKE_GPT if is_smoke else chosen.shape, vocabulary=source.vocabulary)
     config = GptConfig(shape=shape, **{**known, **options})
     return Recipe(model=model, training=config, make_run=GptRun, source=source)
+
+
+def _gcn(data: str, options: dict[str, Any]) -> Recipe:
+    graph = open_graph(data)
+    if "dtype" in options:
+        raise SpecError("gcn computes in fp32; leave the dtype out")
+    # every step takes all nodes to train on
+    config = GcnConfig(**{**options, "batch": len(graph.train)})
+    return Recipe(model="gcn", training=config, make_run=GcnRun, source=graph)

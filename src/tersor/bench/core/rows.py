@@ -360,9 +360,9 @@ class TrainingRow(ResultRow, frozen=True, kw_only=True, tag="training"):
     """A whole training with one setting, which ``codec`` names; ``input`` is the model and its data.
 
     ``num_values`` is the number of weights. ``original_nbytes`` is what the first rank received, had nothing
-    been compressed, and ``encoded_nbytes`` what it did receive; where saved tensors are compressed, what a step
-    saves for backward and what it holds. Both are 0 where nothing counted them. ``encode_s`` and ``decode_s``
-    are zero.
+    been compressed, and ``encoded_nbytes`` what it did receive. Where saved tensors are compressed they are what
+    a step saves for backward and what it holds, and ``num_values`` the samples of a batch. Both are 0 where
+    nothing counted them. ``encode_s`` and ``decode_s`` are zero.
 
     Attributes:
         training: its seed and length, and its curve.
