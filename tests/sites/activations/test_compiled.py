@@ -29,12 +29,17 @@ def _fresh():
     torch._dynamo.reset()
 
 
-def _graphs() -> tuple[object, list[list[str]]]:
-    """Return a compiler that only notes the operators of the forward and of the backward graph."""
+def _graphs(
+    encoded: list[tuple[int, ...]] | None = None,
+) -> tuple[object, list[list[str]]]:
+    """Return a compiler that only notes the operators of both graphs, and the shapes that are encoded."""
     seen: list[list[str]] = []
 
     def note(graph, _):
         seen.append([str(node.target) for node in graph.graph.nodes])
+        for node in graph.graph.nodes:
+            if encoded is not None and "tersor.encode" in str(node.target):
+                encoded.append(tuple(node.args[0].meta["val"].shape))
         return lambda args: graph.forward(*args)
 
     def boxed(graph, inputs):
@@ -114,15 +119,17 @@ def test_softmax_and_statistics_stay_exact_in_a_graph() -> None:
         scores = torch.softmax(q @ k.transpose(1, 2), -1)
         return functional.layer_norm(scores @ k, (32,))
 
-    compiler, graphs = _graphs()
+    encoded: list[tuple[int, ...]] = []
+    compiler, graphs = _graphs(encoded)
     compiled = torch.compile(attend, fullgraph=True, backend=compiler)
     q, k = (torch.randn(8, 64, 32, requires_grad=True) for _ in range(2))
     with activations.compiled("group4"):
         out = compiled(q, k)
     out.sum().backward()
     forward, _ = graphs
-    # of softmax (the largest), mean, deviation and input of the norm, only the last
-    assert _count(forward, "tersor.encode") == 1
+    assert _count(forward, "aten._softmax") == 1
+    # q, k, and the input of the norm; not the probabilities, nor mean and deviation
+    assert set(encoded) == {(8, 64, 32)}
 
 
 def test_what_is_not_compiled_stays_exact() -> None:

@@ -25,6 +25,11 @@ _MIN_NBYTES: Final = 4096
 _EXACT_FOR: Final = ("scaled_dot_product", "softmax", "nll_loss", "flash_attention", "efficient_attention")
 """Operators of the backward graph whose saved tensors must agree with each other."""
 
+_LOOKS: Final = (
+    "view", "transpose", "permute", "getitem", "expand", "reshape", "alias", "select", "slice", "clone", "aten.t.",
+    "detach",
+)  # fmt: skip
+
 
 class CompiledCompression:
     """A context for forward passes of compiled modules, in which tensors saved for backward shrink.
@@ -72,13 +77,16 @@ class CompiledCompression:
             return (x.detach(),)
         if not self._is_lossy(x):
             return (x,)
-        return self._codec.encode(x), x.size(), x.dtype
+        # the backward graph is made for the order in memory that the tensor has
+        order = sorted(range(x.dim()), key=lambda k: -_hint(x.stride(k)))
+        y = x.permute(order)
+        return self._codec.encode(y), y.size(), y.dtype, tuple(order.index(k) for k in range(x.dim()))
 
     def _unpack_saved(self, packed: tuple[Any, ...]) -> torch.Tensor:
         if len(packed) == 1:
             return packed[0]  # type: ignore[no-any-return]
-        payload, shape, dtype = packed
-        return self._codec.decode(payload, shape, dtype)
+        payload, shape, dtype, back = packed
+        return self._codec.decode(payload, shape, dtype).permute(back)
 
     def _is_lossy(self, x: torch.Tensor) -> bool:
         """Decide by what is known while compiling: dtype, shape, and the functions that use the tensor."""
@@ -98,6 +106,9 @@ class _ReplacedAttention(TorchFunctionMode):
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.Tensor.unflatten:
+            # the only method of tensors in Python that dynamo cannot trace below a mode
+            return torch.unflatten(*args, **kwargs)
         if func is functional.multi_head_attention_forward:
             with self:
                 return SEEN_THROUGH[func](*args, **kwargs)
@@ -119,7 +130,10 @@ def _graph_module(function: Any) -> fx.GraphModule:
 
 
 def _users_in_backward() -> list[str]:
-    """Return the names of operators that use, in backward, the tensor being packed; none where torch does not say."""
+    """Return the names of the operators that use, in backward, the tensor being packed, and of the one that made it.
+
+    None where torch does not say.
+    """
     from torch._functorch._aot_autograd import graph_compile  # noqa: PLC0415 - slow, and only for compiling
 
     ask = getattr(graph_compile, "_get_saved_tensor_hook_context", None)
@@ -129,9 +143,14 @@ def _users_in_backward() -> list[str]:
     saved, backward = context["_node"], context["_bw_graph"]
     inputs = [node for node in backward.find_nodes(op="placeholder") if node.name == saved.name]
     users = [str(user.target) for node in inputs for user in _users(node)]
-    # of a function with several results, this is one
-    makers = [saved, *(saved.all_input_nodes if "getitem" in str(saved.target) else [])]
-    return [*users, *(str(node.target) for node in makers)]
+    while _is_look(saved) and saved.all_input_nodes:
+        saved = saved.all_input_nodes[0]
+    return [*users, str(saved.target)]
+
+
+def _is_look(node: fx.Node) -> bool:
+    """True if a node looks at the values of another one, or is one of its several results."""
+    return any(part in str(node.target) for part in _LOOKS)
 
 
 def _users(node: fx.Node) -> list[fx.Node]:
@@ -139,6 +158,6 @@ def _users(node: fx.Node) -> list[fx.Node]:
     found = []
     for user in node.users:
         found.append(user)
-        if any(part in str(user.target) for part in ("view", "transpose", "permute", "getitem")):
+        if _is_look(user):
             found += _users(user)
     return found
