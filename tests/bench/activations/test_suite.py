@@ -107,7 +107,7 @@ def test_an_error_of_ours_is_not_hidden(no_children, monkeypatch):
 
         return contenders.Attached(forward)
 
-    broken = contenders.Contender("group4", attach, compression={})
+    broken = contenders.Contender("group4", attach, is_ours=True)
     monkeypatch.setitem(contenders._BY_NAME, "group4", broken)
     with pytest.raises(RuntimeError, match="broken"):
         run_activations(planned("group4"))
@@ -171,6 +171,15 @@ def test_the_model_is_as_it_was_after_a_step_that_recomputes():
     before = [block.forward for block in case.blocks]
     exact_gradients(case, make_contender("checkpoint").attached(case).forward)
     assert [block.forward for block in case.blocks] == before
+
+
+def test_a_target_is_steered_to_before_anything_is_measured(no_children):
+    rows = {
+        row.codec: row for row in run_activations(planned("score-0.9", "rms-0.5", plan=GPT)).rows
+    }
+    # a controller begins at a step of 0.5, whose score is far above this target
+    assert 0.85 < rows["score-0.9"].quality.score.mean < rows["rms-0.5"].quality.score.mean
+    assert rows["score-0.9"].ratio > rows["rms-0.5"].ratio
 
 
 def test_names_with_numbers_are_contenders():

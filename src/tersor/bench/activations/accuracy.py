@@ -56,9 +56,9 @@ class AccuracyConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         for name in self.settings:
-            if name != EXACT and not make_contender(name).is_ours:
+            if name != EXACT and make_contender(name).compression is None:
                 raise SpecError(
-                    f"{name} computes exact gradients; settings are ours, such as rms-1"
+                    f"{name} is no setting to train with; take one of ours that is not compiled, such as rms-1"
                 )
         if not self.seeds or min(self.jobs, self.num_evals) < 1 or self.recipe.training.steps < 1:
             raise SpecError("name at least one seed, job, evaluation and step")
