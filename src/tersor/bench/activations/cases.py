@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -154,7 +154,7 @@ def _resnet34(plan: CasePlan) -> _Made:
     return _images(plan, model, list(model.stages), side)
 
 
-def _images(plan: CasePlan, model: nn.Module, blocks: list[nn.Module], side: int) -> _Made:
+def _images(plan: CasePlan, model: nn.Module, blocks: Sequence[nn.Module], side: int) -> _Made:
     source: ImageSource = SyntheticImages(num_train=64 if plan.is_smoke else 4096, seed=plan.seed)
     num_images = len(source.labels("train"))
 

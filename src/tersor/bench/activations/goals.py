@@ -82,8 +82,8 @@ def _goal(places: Iterable[StepPlace], asked: _Asked) -> Goal:
         if not row.peer and row.codec != LOSSLESS and _is_asked(row, asked) and asked.counts(row)
         if (value := asked.value(place, row)) is not None
     ]
-    best = (min if asked.at_most else max)(found, default=(None, "no such rows"))
-    return Goal(asked.name, asked.target, *best, asked.at_most)
+    measured, detail = (min if asked.at_most else max)(found, default=(None, "no such rows"))
+    return Goal(asked.name, asked.target, measured, detail, asked.at_most)
 
 
 def _is_asked(row: ActivationRow, asked: _Asked) -> bool:

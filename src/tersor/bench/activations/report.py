@@ -118,7 +118,7 @@ def _training_figures(run: str, place: TrainingPlace) -> list[Figure]:
     learned = {setting: _quality(place, setting) for setting in place.rows}
     label = next(iter(learned.values()))[1]
     # the exact training held everything, and its gradient is its own
-    against = {
+    against: dict[str, dict[str, float | None]] = {
         "ratio": {one: mean_ratio(place, one, all_ratio) or 1.0 for one in place.rows},
         "score": {one: 1.0 if one == EXACT else mean_score(place, one) for one in place.rows},
     }

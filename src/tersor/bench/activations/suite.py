@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -159,7 +160,7 @@ class _Bench:
             return
         found = [taken for one in contenders if (taken := self._taken(one)) is not None]
         times = measure_interleaved(
-            {one.contender.name: lambda one=one: self.case.step(one.forward) for one in found},
+            {one.contender.name: partial(self.case.step, one.forward) for one in found},
             device=self.case.device, rounds=rounds, clock=_clock(self.case.device),
         )  # fmt: skip
         by_name = {one.contender.name: one for one in found}
@@ -185,6 +186,7 @@ class _Bench:
 
     def _taken(self, contender: Contender) -> _Taken | None:
         """Take first steps; note in one sentence why a way cannot."""
+        words: Exception
         try:
             return self._first_steps(contender)
         except (BackendUnavailableError, torch.OutOfMemoryError) as error:
