@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path, PurePosixPath
-from typing import Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 import torch
 
@@ -111,6 +113,24 @@ def check_fits(nbytes: int, max_nbytes: int | None, what: str, way_out: str = ""
         f"{what} takes {nbytes:,} bytes of memory, more than {allowed}; "
         f"{way_out}allow more with max_nbytes (on the command line --max-memory)"
     )
+
+
+def return_free_memory() -> None:
+    """Give main memory that the process has freed back to the system, where its allocator can.
+
+    glibc keeps the pages of freed blocks below its largest one so far (up to 32 MiB), and a small block
+    among them keeps a new large one out: one step of a small ResNet took 336 MiB, and 124 with this.
+    """
+    trim = _malloc_trim()
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Any:
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def lacks_memory(error: BaseException) -> bool:

@@ -9,10 +9,15 @@ import torch
 from tersor.codecs import Codec, Packed
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.kernels.pack.fields import pack_fields, unpack_fields
+from tersor.memory import return_free_memory
 from tersor.raw_bytes import empty
 
 _FIELDS_PER_CALL: Final = 1 << 20
 """Fields are packed from int32, four times a mask's own bytes; so many at a time bound that memory."""
+
+
+RETURN_FROM_NBYTES: Final = 1 << 22
+"""Before so many bytes are decoded, and after so many were encoded, freed main memory is given back; it takes 2 ms."""
 
 
 class Form(Protocol):
@@ -77,6 +82,8 @@ class PackedForm(NamedTuple):
 
     def restored(self) -> torch.Tensor:
         """See ``Form``."""
+        if self.packed.info.nbytes >= RETURN_FROM_NBYTES and self.packed.device.type == "cpu":
+            return_free_memory()
         return self.packed.codec.unpack(self.packed)
 
 

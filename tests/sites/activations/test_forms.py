@@ -1,0 +1,131 @@
+"""Every form gives back what it was made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from tersor.sites.activations.entry import is_held_elsewhere, is_whole, look_at
+from tersor.sites.activations.forms import Fields, exact_form
+from tersor.sites.activations.pooling import PoolIndices, Windows
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.rand(1000) > 0.5,
+        torch.zeros(1000, dtype=torch.bool),
+        torch.tensor([0.0, 1.25]).repeat(500),
+        torch.full((1000,), -3.0),
+        torch.tensor([-1.0, 2.0], dtype=torch.bfloat16).repeat(500),
+        torch.randint(-5, 900, (1000,)),
+        torch.full((1000,), 7),
+        torch.tensor([-(2**62), -(2**62) + 3]).repeat(500),
+        torch.randint(0, 3, (1000,), dtype=torch.int32),
+        torch.randint(0, 2, (1000,), dtype=torch.uint8),
+    ],
+    ids=str,
+)
+def test_masks_and_integers_come_back_exactly_from_fewer_bytes(values) -> None:
+    form = exact_form(values)
+    assert form is not None
+    assert form.nbytes < values.nbytes
+    assert torch.equal(form.restored(), values)
+    assert form.restored().dtype == values.dtype
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        torch.randn(1000),
+        torch.tensor([0.0, 1.0, 2.0]).repeat(400),
+        torch.tensor([0.0, 1.0]).repeat(500).index_fill_(0, torch.tensor([999]), 0.5),
+        torch.tensor([0.0, -0.0]).repeat(500),
+        torch.tensor([0.0, torch.nan]).repeat(500),
+        torch.tensor([-(2**62), 2**62]),
+        torch.randint(0, 256, (1000,), dtype=torch.uint8),
+        torch.randn(100, dtype=torch.complex64),
+    ],
+    ids=str,
+)
+def test_what_has_no_smaller_exact_form_is_left_alone(values) -> None:
+    assert exact_form(values) is None
+
+
+def test_more_values_than_one_call_packs_come_back() -> None:
+    values = torch.randint(0, 5, ((1 << 20) + 3,))
+    assert torch.equal(Fields.of_integers(values, 0, 4).restored(), values)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("kernel", [2, 3])
+@pytest.mark.parametrize("stride", [1, 2, None])
+@pytest.mark.parametrize("dilation", [1, 2])
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_indices_of_max_pooling_come_back_exactly(dims, kernel, stride, dilation, ceil_mode) -> None:
+    x = torch.randn(2, 3, *(9, 11, 10)[:dims])
+    options = {"kernel_size": kernel, "stride": stride, "padding": kernel // 2, "dilation": dilation}
+    pool = getattr(functional, f"max_pool{dims}d")
+    _, indices = pool(x, **options, ceil_mode=ceil_mode, return_indices=True)
+    windows = Windows.of_call(dims, (x,), options)
+    assert windows is not None
+    form = PoolIndices.of(indices, windows)
+    assert form is not None
+    assert torch.equal(form.restored(), indices.reshape(-1))
+    assert int(windows.places(indices).max()) < kernel**dims
+
+
+def test_indices_in_channels_last_come_back_in_the_order_of_memory() -> None:
+    x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
+    _, indices = functional.max_pool2d(x, 2, return_indices=True)
+    windows = Windows.of_call(2, (x, 2), {})
+    assert windows is not None
+    form = PoolIndices.of(indices, windows)
+    assert form is not None
+    restored = form.restored().as_strided(indices.shape, indices.stride())
+    assert torch.equal(restored, indices)
+
+
+@pytest.mark.parametrize(
+    ("make", "is_dense"),
+    [
+        (lambda x: x, True),
+        (lambda x: x.transpose(0, 2), True),
+        (lambda x: x[1:3], True),
+        (lambda x: x[:, 1:], False),
+        (lambda x: x[..., :1].expand(-1, -1, 9), False),
+        (lambda x: x[:1].expand(7, -1, -1), True),
+        (lambda x: x.view(-1)[5:6].expand(4, 4), True),
+        (lambda x: torch.view_as_complex(x.view(4, 6, -1, 2)).conj().imag, False),
+    ],
+)
+def test_every_view_is_seen_in_memory_order_and_looked_at_as_before(make, is_dense) -> None:
+    t = make(torch.randn(4, 6, 8))
+    look = look_at(t)
+    seen = look.values.as_strided(t.shape, look.stride)
+    assert torch.equal(seen, t)
+    assert look.values.is_contiguous()
+    assert is_whole(t) == is_dense
+    shares = look.values.untyped_storage().data_ptr() == t.untyped_storage().data_ptr()
+    assert shares == is_dense
+
+
+def test_looks_at_the_same_memory_have_one_key_and_changed_memory_another() -> None:
+    x = torch.randn(4, 6, 8)
+    assert look_at(x).key == look_at(x.view(24, 8)).key == look_at(x.transpose(0, 1)).key
+    assert look_at(x).key != look_at(x[1:]).key
+    assert look_at(x[:, 1:]).key == look_at(x[:, 1:]).key
+    before = look_at(x).key
+    x.add_(1)
+    assert look_at(x).key != before
+
+
+def test_who_else_holds_memory_is_known() -> None:
+    x = torch.randn(100)
+    mine = x.detach()
+    assert is_held_elsewhere(mine)
+    del x
+    assert not is_held_elsewhere(mine)
+    flat = torch.randn(10, 10).as_strided((100,), (1,))
+    assert not is_held_elsewhere(flat)

@@ -1,0 +1,103 @@
+"""A wrapped module compresses its own forward passes, by rules for its parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tersor import Bound, SpecError, create
+from tersor.sites import activations
+from tests.sites.activations.models import Transformer, all_equal, cnn, gradients, images, tokens
+
+
+def test_a_wrapped_module_gives_the_gradients_of_the_context() -> None:
+    model, x = cnn(), images()
+    options = {"bound": Bound.relative(0.02)}
+    expected = gradients(model, model, x, activations.compressed(**options))
+    compression = activations.wrap(model, **options)
+    assert all_equal(expected, gradients(model, model, x))
+    assert compression.report().num_steps == 1
+    activations.unwrap(model)
+    assert not all_equal(expected, gradients(model, model, x))
+    assert compression.report().num_steps == 1
+
+
+def test_a_wrapped_module_returns_what_it_returned_and_has_the_same_state() -> None:
+    model, x = Transformer(), tokens()
+    exact, state = model(x), list(model.state_dict())
+    activations.wrap(model, codec="group4")
+    assert torch.equal(model(x), exact)
+    assert list(model.state_dict()) == state
+
+
+def test_rules_by_name_and_type_say_how_parts_are_saved() -> None:
+    model, x = Transformer(), tokens()
+    rules = {"blocks.0": None, nn.LayerNorm: create("group8"), "blocks.1*": 0.5}
+    compression = activations.wrap(model, rules, bound=Bound.relative(0.05))
+    out = model(x)
+    forms = compression.report().forms
+    assert forms["exact: rule"].num_tensors > 5
+    # one norm is in the exact block, inside of which its own rule counts
+    assert forms["group8"].num_tensors >= 3
+    assert forms["ans"].num_tensors > 5
+    out.sum().backward()
+
+
+def test_a_factor_makes_a_part_finer() -> None:
+    errors = []
+    for factor in (1.0, 0.1):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+        x = torch.randn(256, 64)
+        exact = gradients(model, model, x)
+        activations.wrap(model, {"*": factor}, bound=Bound.relative(0.1))
+        lossy = gradients(model, model, x)
+        errors.append(float((lossy[0] - exact[0]).norm()))
+    assert errors[1] < 0.3 * errors[0]
+
+
+def test_an_error_inside_leaves_no_context_open() -> None:
+    model = cnn()
+    activations.wrap(model, {"0": 0.5}, codec="ans")
+    with pytest.raises(RuntimeError):
+        model(torch.randn(2, 5, 16, 16))
+    assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    gradients(model, model, images())
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"no such part": None}, "no part"),
+        ({"0": "fine"}, "a rule is"),
+        ({"0": -1.0}, "a rule is"),
+        ({nn.LSTM: None}, "no part"),
+    ],
+)
+def test_rules_that_fit_nothing_or_mean_nothing_are_refused(rules, message) -> None:
+    model = cnn()
+    with pytest.raises(SpecError, match=message):
+        activations.wrap(model, rules, codec="group4")
+    # nothing is half wrapped
+    with pytest.raises(SpecError, match="not wrapped"):
+        activations.unwrap(model)
+
+
+def test_wrapping_twice_or_with_two_compressions_is_refused() -> None:
+    model = cnn()
+    compression = activations.wrap(model, codec="group4")
+    with pytest.raises(SpecError, match="already"):
+        activations.wrap(model, codec="group4")
+    with pytest.raises(SpecError, match="not both"):
+        activations.wrap(cnn(), None, compression, codec="group4")
+
+
+def test_several_modules_may_share_a_compression() -> None:
+    compression = activations.compressed("group4")
+    first, second = nn.Linear(64, 64), nn.Linear(64, 64)
+    activations.wrap(first, None, compression)
+    activations.wrap(second, None, compression)
+    out = second(torch.relu(first(torch.randn(64, 64))))
+    assert compression.report().num_steps == 2
+    out.sum().backward()
