@@ -54,6 +54,10 @@ FIXED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "group4": ("group4", {}),
     "group4-2-seed": ("group4", {"group": 2, "seed": 0}),
     "group4-hadamard": ("group4", {"hadamard": True, "group": 32}),
+    "group2": ("group2", {}),
+    "group2-64-seed": ("group2", {"group": 64, "seed": 2**63}),
+    "mask4": ("mask4", {}),
+    "mask2": ("mask2", {}),
 }
 SCALED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "rms": ("rms", {}),

@@ -61,6 +61,11 @@ def decode_chunk(chunk: Chunk, dtype: str, codec: dict[str, Any]) -> bytes:
         data = b"".join(encode(value, dtype) for value in scaled_floats(cursor, codec, count))
     elif codec["id"] in ("group8", "group4"):
         data = b"".join(encode(value, dtype) for value in grouped_floats(cursor, codec, count))
+    elif codec["id"] == "group2":
+        data = b"".join(saturated(value, dtype) for value in range_floats(cursor, codec, count))
+    elif codec["id"] in ("mask4", "mask2"):
+        nbits = 4 if codec["id"] == "mask4" else 2
+        data = b"".join(scaled_value(value, dtype) for value in masked_floats(cursor, nbits, count))
     else:
         return bounded(cursor, chunk.shape, dtype, codec)
     cursor.end()
@@ -147,6 +152,40 @@ def grouped_floats(cursor: Cursor, codec: dict[str, Any], count: int) -> list[fl
         for start in range(0, len(values), 32):
             values[start : start + 32] = inverse_hadamard(values[start : start + 32])
     return values[:count]
+
+
+def masked_floats(cursor: Cursor, nbits: int, count: int) -> list[float]:
+    num_groups = math.ceil(count / 256)
+    fractions = cursor.numbers("H", 2**nbits - 1)
+    cursor.pad8()
+    scales = cursor.numbers("H", num_groups)
+    cursor.pad8()
+    fields = cursor.fields(nbits, 256 * num_groups)
+    factors = decode_upper_halves([scale & 0x7FFF for scale in scales])
+    values = []
+    for i, field in enumerate(fields[:count]):
+        code = field - (2 ** (nbits - 1) if scales[i // 256] >> 15 else 0)
+        part = 65536 * (abs(code) - 1) + fractions[abs(code) - 1] + 1 if code else 0
+        values.append(math.copysign(part / 65536, code) * factors[i // 256])
+    return values
+
+
+def range_floats(cursor: Cursor, codec: dict[str, Any], count: int) -> list[float]:
+    group = codec["group"]
+    num_groups = math.ceil(count / group)
+    minima = decode_upper_halves([*cursor.numbers("H", num_groups)])
+    ranges = decode_upper_halves([*cursor.numbers("H", num_groups)])
+    fields = cursor.fields(2, group * num_groups)
+    levels = [round_f32(width / 3) for width in ranges]
+    return [
+        round_f32(round_f32(field * levels[i // group]) + minima[i // group])
+        for i, field in enumerate(fields[:count])
+    ]
+
+
+def saturated(value: float, dtype: str) -> bytes:
+    is_large = dtype == "f16" and abs(value) > 65504
+    return encode(math.copysign(65504.0, value) if is_large else value, dtype)
 
 
 def inverse_hadamard(y: list[float]) -> list[float]:

@@ -35,6 +35,10 @@ FIXED = {
     "group8": create("group8"),
     "group8-hadamard": create("group8", group=64, hadamard=True),
     "group4": create("group4", group=6),
+    "group2": create("group2", group=12),
+    "group2-seed": create("group2", seed=7),
+    "mask4": create("mask4"),
+    "mask2": create("mask2"),
     "group4-hadamard-seed": create("group4", hadamard=True, seed=2**64 - 1),
 }
 BOUNDED = {

@@ -18,7 +18,9 @@ from tersor.kernels.batch.pipeline import (
     Bounded,
     FloatFormat,
     GroupLevels,
+    MaskLevels,
     Pipeline,
+    RangeLevels,
     RmsLevels,
     ScaledFormat,
 )
@@ -138,6 +140,34 @@ def _groups(nbits, group, transform=None):
 def _decode_groups(dtype, encoders):
     for name, (xs, pipeline, *_) in _encode_groups(dtype, encoders):
         for by, found in _decoding(encoders, batch.encode_groups, xs, pipeline):
+            yield f"{name} {by}", found
+
+
+@case("encode_masks")
+def _encode_masks(dtype, encoders):
+    for name, xs, _ in _lists(dtype):
+        for nbits in (2, 4):
+            yield f"{name} {nbits} bits", (xs, Pipeline(None, MaskLevels(nbits), 0, None))
+
+
+@case("decode_masks")
+def _decode_masks(dtype, encoders):
+    for name, (xs, pipeline) in _encode_masks(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_masks, xs, pipeline):
+            yield f"{name} {by}", found
+
+
+@case("encode_ranges")
+def _encode_ranges(dtype, encoders):
+    for name, xs, _ in _lists(dtype):
+        yield name, (xs, Pipeline(None, RangeLevels(256), 0, None))
+        yield f"{name} seed", (xs, Pipeline(None, RangeLevels(12), 0, None), 2**40 + 3)
+
+
+@case("decode_ranges")
+def _decode_ranges(dtype, encoders):
+    for name, (xs, pipeline, *_) in _encode_ranges(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_ranges, xs, pipeline):
             yield f"{name} {by}", found
 
 

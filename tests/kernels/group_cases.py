@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from tersor.kernels.group import group_quantize
+from tersor.kernels.group.masks import mask_quantize
+from tersor.kernels.group.ranges import range_quantize
 from tersor.kernels.group.reference import group_quantize as quantize_group
 from tersor.kernels.group.rms import rms_quantize
 from tersor.kernels.group.rms.layout import level_table
@@ -147,6 +149,34 @@ def _rms_dequantize(dtype, encoders):
         for by, codes in encodings(encoders, rms_quantize, x, step, zeros):
             levels = level_table(step, codes[2])
             yield f"{name} {by}", (codes[0], codes[1], levels, Out(tuple(x.shape), dtype))
+
+
+@case("mask_quantize")
+def _mask_quantize(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        for nbits in (2, 4):
+            yield f"{name} {nbits} bits", (x.contiguous().view(-1), nbits)
+
+
+@case("mask_dequantize")
+def _mask_dequantize(dtype, encoders):
+    for name, (x, nbits) in _mask_quantize(dtype, encoders):
+        for by, parts in encodings(encoders, mask_quantize, x, nbits):
+            yield f"{name} {by}", (*parts, nbits, Out(tuple(x.shape), dtype))
+
+
+@case("range_quantize")
+def _range_quantize(dtype, encoders):
+    for name, x in float_inputs(dtype).items():
+        for group, seed in ((256, None), (12, 2**64 - 1)):
+            yield f"{name} {group} seed {seed}", (x.contiguous().view(-1), group, seed)
+
+
+@case("range_dequantize")
+def _range_dequantize(dtype, encoders):
+    for name, (x, group, seed) in _range_quantize(dtype, encoders):
+        for by, (limits, packed) in encodings(encoders, range_quantize, x, group, seed):
+            yield f"{name} {by}", (limits, packed, group, Out(tuple(x.shape), dtype))
 
 
 @case("hadamard", dtypes=_F32)

@@ -19,6 +19,7 @@ from tersor.kernels.batch.encoded_list import (
     finish_decoding,
     settled,
 )
+from tersor.kernels.group.masks.reference import MaskedGroups
 from tersor.kernels.group.rms.layout import RmsCodes
 from tersor.kernels.quantize.body import Body
 from tersor.kernels.runtime import threads
@@ -116,7 +117,7 @@ def _one_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(value):
-    if isinstance(value, Body | RmsCodes):
+    if isinstance(value, Body | RmsCodes | MaskedGroups):
         return type(value)(*map(_on_cpu, value))
     if isinstance(value, tuple | list):
         return type(value)(_on_cpu(part) for part in value)

@@ -32,7 +32,7 @@ class Rms(PipelineCodec):
     ``"auto"`` is True for a tensor of whose values, 16,384 of them looked at, more than 5 % are zeros.
 
     The error of a value is at most ``step`` times the scale of its group, half of that without
-    ``zeros``; the scale is the root mean square, rounded up by less than 1 %, and at least 2**-120.
+    ``zeros``; the scale is the root mean square, rounded up by less than 2 %, and at least 2**-120.
     float32 arithmetic adds at most 2**-20 of the value, and in float16 and bfloat16 the error at most
     doubles. Values that are not finite, that reach 2**123, or that are not zero in float64 but in
     float32, come back exactly. -0.0 becomes 0.0.

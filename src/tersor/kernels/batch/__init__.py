@@ -23,6 +23,10 @@ encode_groups = Op.of(__name__, "encode_groups", composed="compose", gpu="gpu.li
 decode_groups = Op.of(__name__, "decode_groups", composed="compose", gpu="gpu.lists")
 encode_rms = Op.of(__name__, "encode_rms", composed="rms", gpu="gpu.lists")
 decode_rms = Op.of(__name__, "decode_rms", composed="rms", gpu="gpu.lists")
+encode_masks = Op.of(__name__, "encode_masks", composed="fields")
+decode_masks = Op.of(__name__, "decode_masks", composed="fields")
+encode_ranges = Op.of(__name__, "encode_ranges", composed="fields")
+decode_ranges = Op.of(__name__, "decode_ranges", composed="fields")
 encode_casts = Op.of(__name__, "encode_casts", composed="compose", gpu="gpu.lists")
 decode_casts = Op.of(__name__, "decode_casts", composed="compose", gpu="gpu.lists")
 encode_scaled_casts = Op.of(__name__, "encode_scaled_casts", composed="compose", gpu="gpu.lists")
@@ -31,12 +35,16 @@ decode_scaled_casts = Op.of(__name__, "decode_scaled_casts", composed="compose",
 __all__ = [
     "decode_casts",
     "decode_groups",
+    "decode_masks",
+    "decode_ranges",
     "decode_rms",
     "decode_row_lists",
     "decode_scaled_casts",
     "decode_streams",
     "encode_casts",
     "encode_groups",
+    "encode_masks",
+    "encode_ranges",
     "encode_rms",
     "encode_row_lists",
     "encode_scaled_casts",

@@ -10,7 +10,8 @@ from tersor.kernels.batch.encoders.encoder import Encoder
 from tersor.kernels.rows.compose import Coder
 
 QuantizerT = TypeVar(
-    "QuantizerT", bound="Bounded | GroupLevels | RmsLevels | FloatFormat | ScaledFormat"
+    "QuantizerT",
+    bound="Bounded | GroupLevels | RmsLevels | MaskLevels | RangeLevels | FloatFormat | ScaledFormat",
 )
 EncoderT = TypeVar("EncoderT")
 
@@ -41,6 +42,26 @@ class RmsLevels(NamedTuple):
 
     step: float
     zeros: bool | None
+
+
+class MaskLevels(NamedTuple):
+    """Quantizes to levels up to the largest magnitude of each group, with exact zeros and signs.
+
+    Attributes:
+        nbits: bits per value, 2 or 4.
+    """
+
+    nbits: int
+
+
+class RangeLevels(NamedTuple):
+    """Quantizes to four levels from the smallest to the largest value of each group.
+
+    Attributes:
+        group: values per range.
+    """
+
+    group: int
 
 
 class FloatFormat(NamedTuple):
@@ -87,5 +108,7 @@ RowPipeline = Pipeline[Bounded, Coder]
 """The codes of the distinct rows, and an index that puts the rows back."""
 GroupPipeline = Pipeline[GroupLevels, None]
 RmsPipeline = Pipeline[RmsLevels, Literal["ans"]]
+MaskPipeline = Pipeline[MaskLevels, None]
+RangePipeline = Pipeline[RangeLevels, None]
 CastPipeline = Pipeline[FloatFormat, None]
 ScaledCastPipeline = Pipeline[ScaledFormat, None]

@@ -33,9 +33,10 @@ from tersor.kernels.group.rms.gpu import (
     is_outlier,
     load_scalable,
     scales_of,
+    shifted_codes,
     stored_scales,
-    symbols_of,
     units_of,
+    without_outliers,
 )
 from tersor.kernels.payload.gpu.open import copy_values
 from tersor.kernels.payload.gpu.plan import (
@@ -54,7 +55,7 @@ from tersor.kernels.payload.gpu.plan import (
 )
 from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
 from tersor.kernels.payload.layout import exact_nbytes
-from tersor.kernels.quantize.gpu.values import bits_of, from_bits
+from tersor.kernels.quantize.gpu.values import SHIFT, bits_of, from_bits
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import F32, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
@@ -69,12 +70,14 @@ from tersor.kernels.runtime.gpu.tiles import (
 )
 from tersor.kernels.runtime.workspace import Layout
 
-_ROWS: Final = 16
+_ROWS: Final = 4
 _TILE: Final = _ROWS * layout.GROUP
-"""A program has 32 values per thread, whose loads are all on their way at once."""
-_WARPS: Final = 4
+"""A program has 32 values per thread, whose loads are all on their way at once. It is one warp: what is summed
+up over a group stays in it."""
 _SAMPLED_ROWS: Final = 4
 """Groups whose symbols one program counts; for zeros it looks at all sampled groups."""
+_ALL_ROWS: Final = 16
+"""Sampled groups that it looks at at a time."""
 _ALIGNMENT: Final = 64
 """Symbols of a tensor start at a multiple of so many bytes."""
 _PART: Final = 1024
@@ -138,9 +141,10 @@ def _sample_kernel(
     inside = position < count
     values = load_scalable(address, position, count, TYPE, False, False)
     sizes = tl.minimum(count - row, GROUP).to(tl.int32)
-    step = from_bits(step_bits, F32)
-    units = units_of(values, scales_of(values, sizes, has_zeros, ROWS), step, ROWS)
-    symbols = symbols_of(values, units, has_zeros, TOP)
+    values, peaks, _ = without_outliers(values, ROWS)
+    scales = scales_of(values, peaks, sizes, has_zeros, ROWS)
+    units = units_of(values, scales, from_bits(step_bits, F32), ROWS)
+    symbols = shifted_codes(values, units, has_zeros) - (SHIFT - TOP)
     # no symbol is 255: what is not there is counted in that place
     held = tl.reshape(tl.where(inside, symbols, _NARROW - 1), [ROWS * GROUP])
     found = tl.histogram(held, _NARROW)
@@ -164,12 +168,15 @@ def _quantize(
     values = load_scalable(address, position, limit, TYPE, ALIGNED, WHOLE)
     row = tl.arange(0, ROWS)
     sizes = tl.minimum(tl.maximum(limit - row * GROUP, 0), GROUP)
-    found = scales_of(values, sizes, has_zeros, ROWS)
-    symbols = symbols_of(values, units_of(values, found, step, ROWS), has_zeros, TOP)
-    joined = tl.sum(symbols << (8 * tl.arange(0, 4))[None, :], axis=1)
+    values, peaks, missed = without_outliers(values, ROWS)
+    found = scales_of(values, peaks, sizes, has_zeros, ROWS)
+    codes = shifted_codes(values, units_of(values, found, step, ROWS), has_zeros)
+    # what codes have too much is taken off once for four of them, modulo 2**32
+    excess: tl.constexpr = ((SHIFT - TOP) * 0x01010101 + 0x80000000) % 0x100000000 - 0x80000000
+    joined = tl.sum(codes << (8 * tl.arange(0, 4))[None, :], axis=1) - excess
     tl.store(target.to(tl.pointer_type(tl.int32)) + word, joined, mask=(4 * word < limit) | WHOLE)
     tl.store(scales + row, stored_scales(found), mask=(row * GROUP < limit) | WHOLE)
-    return tl.sum(tl.sum(is_outlier(values).to(tl.int32), axis=1), axis=0)
+    return missed
 
 
 @jit_kernel(do_not_specialize=["step_bits"])
@@ -395,14 +402,14 @@ def encode_rms_list(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> FusedL
         sums, totals = zeroed.split_with_sizes((num * LEVELS, num))
         _sample_kernel[(num, layout.NUM_SAMPLED // _SAMPLED_ROWS)](
             starts, tiles.counts, step_bits, held["flags"], frequencies, sums, **common,
-            ZEROS=2 if zeros is None else int(zeros), ROWS=_SAMPLED_ROWS, ALL=_ROWS, num_warps=4,
+            ZEROS=2 if zeros is None else int(zeros), ROWS=_SAMPLED_ROWS, ALL=_ALL_ROWS, num_warps=4,
         )  # fmt: skip
         starts_of_symbols = on_device(places[:-1], device)
         _quantize_kernel[(tiles.num_tiles,)](
             starts, tiles.counts, tiles.first_tiles, tiles.owners, starts_of_symbols,
             _first_groups(numels, device), step_bits, held["flags"], held["symbols"],
             held["scales"], held["missing"], totals, **common, ALIGNED=are_aligned(xs), ROWS=_ROWS,
-            num_warps=_WARPS,
+            num_warps=1,
         )  # fmt: skip
         _settle_kernel[(num,)](
             frequencies, sums, held["fractions"], totals, held["missing"], tiles.first_tiles, TOP=top,

@@ -21,6 +21,7 @@ from tersor.kernels.group.rms.layout import (
     top_of,
 )
 from tersor.kernels.group.rms.reference import (
+    ABOVE_HALF,
     LEAST_EXPONENT,
     as_scalable,
     fractions_of,
@@ -49,8 +50,10 @@ def _scale(values: Any, bits: Any, zeros: bool) -> Any:
     for i in range(bits.size):
         magnitude = abs(values[i])
         magnitude = magnitude if magnitude < np.float32(LARGEST_MAGNITUDE) else np.float32(0)
-        whole = np.int32(np.int32(magnitude * factor) + np.int32(magnitude > np.float32(0)))
+        whole = np.int32(np.int32(np.rint(magnitude * factor)) + np.int32(1))
         total += np.int32(whole * whole)
+    # one for each place that a smaller group lacks
+    total += np.int32(GROUP - bits.size)
     count = np.float32(max(1, num_counted if zeros else bits.size))
     root = np.sqrt(np.float32(np.float32(total) / count))
     image = np.int32(np.float32(root).view(np.int32) + np.int32(0x7FFF))
@@ -66,7 +69,7 @@ def _put_codes(values: Any, inverse: Any, top: Any, zeros: bool, symbols: Any) -
     if zeros:
         for i in range(values.size):
             value = values[i]
-            code = min(max(np.ceil(abs(value) * inverse), np.float32(1)), top)
+            code = np.rint(np.float32(abs(value) * inverse) + np.float32(ABOVE_HALF))
             code = code if value > np.float32(0) else -code
             is_coded = (abs(value) < limit) & (value != np.float32(0))
             symbols[i] = np.uint8(np.int32((code if is_coded else np.float32(0)) + top))
@@ -74,7 +77,7 @@ def _put_codes(values: Any, inverse: Any, top: Any, zeros: bool, symbols: Any) -
         for i in range(values.size):
             value = values[i]
             code = np.rint((value if abs(value) < limit else np.float32(0)) * inverse)
-            symbols[i] = np.uint8(np.int32(min(max(code, -top), top) + top))
+            symbols[i] = np.uint8(np.int32(code + top))
 
 
 @njit(nogil=True, cache=True)

@@ -10,15 +10,16 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.group.rms import layout
-from tersor.kernels.group.rms.reference import LEAST_EXPONENT
+from tersor.kernels.group.rms.reference import ABOVE_HALF, LEAST_EXPONENT
 from tersor.kernels.quantize.gpu.values import SHIFT, load_values
 from tersor.kernels.runtime.gpu.element_types import F64
 
 GROUP = tl.constexpr(layout.GROUP)
 WORDS = tl.constexpr(layout.GROUP // 4)
 """Of symbols, per group."""
-_LIMIT = tl.constexpr(int(np.float32(layout.LARGEST_MAGNITUDE).view(np.int32)))
-_LEAST_EXPONENT = tl.constexpr(LEAST_EXPONENT)
+LIMIT = tl.constexpr(int(np.float32(layout.LARGEST_MAGNITUDE).view(np.int32)))
+"""The bits of the least magnitude of outliers."""
+_LEAST_EXPONENT, _ABOVE_HALF = tl.constexpr(LEAST_EXPONENT), tl.constexpr(ABOVE_HALF)
 _SMALLEST_SCALE = tl.constexpr(layout.SMALLEST_SCALE)
 _SCALE_SHIFT = tl.constexpr(layout.SCALE_SHIFT)
 _MAGIC = tl.constexpr(1.5 * 2.0**23)
@@ -41,7 +42,7 @@ def load_scalable(
 @triton.jit
 def is_outlier(values):
     """True where a value has no code; also for NaN."""
-    return (values.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= _LIMIT
+    return magnitudes_of(values) >= LIMIT
 
 
 @triton.jit
@@ -62,24 +63,42 @@ def _max_rows(numbers, ROWS: tl.constexpr):
 
 
 @triton.jit
-def scales_of(values, sizes, has_zeros, ROWS: tl.constexpr):
+def magnitudes_of(values):
+    """Return the bits of magnitudes, which sort as these do."""
+    return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def without_outliers(values, ROWS: tl.constexpr):
+    """Return values with zeros for outliers, the bits of the largest magnitude of each group, and how many outliers."""
+    peaks = _max_rows(magnitudes_of(values), ROWS)
+    missed = tl.full((), 0, tl.int32)
+    if tl.max(peaks, axis=0) >= LIMIT:
+        missed = tl.sum(tl.sum(is_outlier(values).to(tl.int32), axis=1), axis=0)
+        values = tl.where(is_outlier(values), 0.0, values)
+        peaks = _max_rows(magnitudes_of(values), ROWS)
+    return values, peaks, missed
+
+
+@triton.jit
+def scales_of(values, peaks, sizes, has_zeros, ROWS: tl.constexpr):
     """Return the scale of each group, float32 [ROWS], as ``reference.rms_quantize`` computes it.
 
     Args:
-        values: float32 [64 * ROWS, 4].
+        values: float32 [64 * ROWS, 4], without outliers.
+        peaks: int32 [ROWS], what ``without_outliers`` returned.
         sizes: int32 [ROWS], values of each group.
         has_zeros: whether zeros do not count.
         ROWS: groups.
     """
-    magnitude = values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    magnitude = tl.where(magnitude < _LIMIT, magnitude, 0)
-    exponent = tl.maximum(_max_rows(magnitude, ROWS) >> 23, _LEAST_EXPONENT)
+    exponent = tl.maximum(peaks >> 23, _LEAST_EXPONENT)
     factor = ((264 - exponent) << 23).to(tl.float32, bitcast=True)
-    scaled = magnitude.to(tl.float32, bitcast=True) * _spread(factor, ROWS)
-    whole = scaled.to(tl.int32) + (magnitude > 0).to(tl.int32)
+    # the nearest whole number stands in the low bits
+    shifted = tl.abs(values) * _spread(factor, ROWS) + _MAGIC
+    whole = shifted.to(tl.int32, bitcast=True) - (SHIFT - 1)
     squares = _sum_rows(whole * whole, ROWS)
     if has_zeros:
-        sizes = _sum_rows((magnitude > 0).to(tl.int32), ROWS)
+        sizes = _sum_rows(tl.minimum(magnitudes_of(values), 1), ROWS)
     count = tl.maximum(sizes, 1).to(tl.float32)
     root = tl.sqrt_rn(tl.div_rn(squares.to(tl.float32), count))
     rounded = ((root.to(tl.int32, bitcast=True) + 0x7FFF) >> _SCALE_SHIFT) << _SCALE_SHIFT
@@ -89,23 +108,19 @@ def scales_of(values, sizes, has_zeros, ROWS: tl.constexpr):
 
 @triton.jit
 def units_of(values, scales, step, ROWS: tl.constexpr):
-    """Return magnitudes in steps of their group; 0 for outliers."""
+    """Return magnitudes in steps of their group."""
     inverse = tl.div_rn(tl.full([ROWS], 1.0, tl.float32), scales * step)
-    return tl.where(is_outlier(values), 0.0, tl.abs(values)) * _spread(inverse, ROWS)
+    return tl.abs(values) * _spread(inverse, ROWS)
 
 
 @triton.jit
-def symbols_of(values, units, has_zeros, TOP: tl.constexpr):
-    """Return symbols, int32."""
-    shifted = units + _MAGIC
-    code = shifted.to(tl.int32, bitcast=True) - SHIFT
+def shifted_codes(values, units, has_zeros):
+    """Return codes plus ``SHIFT``, int32."""
     if has_zeros:
-        # rounded up
-        code += (shifted - _MAGIC < units).to(tl.int32)
-        code = tl.maximum(code, 1)
-        code = tl.where((values == 0) | is_outlier(values), 0, code)
-    code = tl.minimum(code, TOP)
-    return TOP + tl.where(values < 0, -code, code)
+        units = tl.where(values == 0, 0.0, units + _ABOVE_HALF)
+    sign = values.to(tl.int32, bitcast=True) & -0x80000000
+    signed = (units.to(tl.int32, bitcast=True) | sign).to(tl.float32, bitcast=True)
+    return (signed + _MAGIC).to(tl.int32, bitcast=True)
 
 
 @triton.jit

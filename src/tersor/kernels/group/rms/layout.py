@@ -25,7 +25,8 @@ from tersor.errors import CorruptDataError
 from tersor.raw_bytes import padded
 
 GROUP: Final = 256
-"""Values per scale. No value exceeds sqrt(256) times the root mean square of its group."""
+"""Values per scale. No value exceeds sqrt(256) times the root mean square of its group, and scales are
+larger than that by at least 2**-12 of it, so that no code exceeds ``top_of`` the step."""
 LARGEST_MAGNITUDE: Final = 2.0**123
 """From here on values are outliers: the largest decoded value, 16 scales and a step, stays finite."""
 SMALLEST_SCALE: Final = 2.0**-120

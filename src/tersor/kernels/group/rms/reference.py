@@ -1,8 +1,8 @@
 """Groups scaled by their root mean square, plain torch.
 
 A mean square is a sum of whole numbers, so that the order of summation does not matter: magnitudes are
-counted in units of 2**-10 of the power of two below the group's largest, rounded up. The scale is thus
-never below the root mean square, and at most 2**-7 of it above.
+counted in units of 2**-10 of the power of two below the group's largest, rounded to the nearest, and one more for
+each of the 256 places. The scale is thus never below the root mean square, and at most 2**-6 of it above.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from tersor.kernels.group.rms.layout import (
     top_of,
 )
 
+ABOVE_HALF: Final = 0.5 + 2.0**-24
+"""Added to a positive number before it is rounded to the nearest, this rounds it up, and never to 0."""
 LEAST_EXPONENT: Final = 11
 """Biased, of the largest magnitude of a group: below it, scales are ``SMALLEST_SCALE`` anyway."""
 
@@ -45,7 +47,8 @@ def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> Rms
         x: flat, any float dtype, at least one value.
         step: in units of the root mean square of a group.
         zeros: True: 0 stays 0, nothing else becomes 0, and signs stay; the root mean square is that of
-            the values that are not 0, and values are rounded up to whole steps. False: values are
+            the values that are not 0, and values are rounded up to whole steps (whole steps stay or
+            become one more). False: values are
             rounded to the nearest whole step, ties to even. None: True if more than a twentieth of the
             sampled values are zeros.
     """
@@ -60,21 +63,22 @@ def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> Rms
         zeros = num_zeros * ZEROS_PER_VALUE > num_sampled
     values = torch.where(holds, values, 0.0)
     counted = (values != 0) if zeros else known
-    scales = _scales(values, counted.sum(1))
+    scales = rms_scales(values, counted.sum(1))
     steps = scales * torch.full_like(scales, f32_step(step))
     units = values * (torch.ones_like(steps) / steps)[:, None]
     top = top_of(step)
     if zeros:
         # not the sign of the units: those of the smallest values may be 0
-        codes = torch.sign(values) * units.abs().ceil().clamp(min=1, max=top)
+        codes = torch.sign(values) * torch.round(units.abs() + ABOVE_HALF)
     else:
-        codes = torch.round(units).clamp(-top, top)
+        codes = torch.round(units)
     symbols = codes.to(torch.int64) + top
     in_sample = known[sampled]
     counts = torch.bincount(symbols[sampled][in_sample], minlength=2 * top + 1)
     fractions = torch.empty(0, dtype=torch.int16, device=x.device)
     if zeros:
-        fractions = _fractions(codes[sampled][in_sample], units[sampled][in_sample], top)
+        magnitudes = codes[sampled][in_sample].abs().to(torch.int64)
+        fractions = fractions_of(*bin_sums(magnitudes, units[sampled][in_sample], top))
     return RmsCodes(
         symbols.view(-1)[: x.numel()].to(torch.uint8),
         (scales.view(torch.int32) >> SCALE_SHIFT).to(torch.int16),
@@ -84,12 +88,15 @@ def rms_quantize(x: torch.Tensor, step: float, zeros: bool | None = None) -> Rms
     )
 
 
-def _scales(values: torch.Tensor, num_counted: torch.Tensor) -> torch.Tensor:
-    """Return the scale of each group, float32: its root mean square, rounded up to 9 bits."""
+def rms_scales(values: torch.Tensor, num_counted: torch.Tensor) -> torch.Tensor:
+    """Return the scale of each group, float32: its root mean square, rounded up to 9 bits.
+
+    ``values`` is [num_groups, 256], all of magnitudes below 2**123.
+    """
     magnitudes = values.abs()
     exponents = (magnitudes.amax(1).view(torch.int32) >> 23).clamp(min=LEAST_EXPONENT)
     factors = ((264 - exponents) << 23).view(torch.float32)
-    whole = (magnitudes * factors[:, None]).to(torch.int64) + (values != 0)
+    whole = torch.round(magnitudes * factors[:, None]).to(torch.int64) + 1
     squares = (whole * whole).sum(1).to(torch.float32)
     root = torch.sqrt(squares / num_counted.clamp(min=1).to(torch.float32))
     rounded = (root.view(torch.int32) + 0x7FFF) >> SCALE_SHIFT << SCALE_SHIFT
@@ -97,13 +104,18 @@ def _scales(values: torch.Tensor, num_counted: torch.Tensor) -> torch.Tensor:
     return (rounded.view(torch.float32) * units).clamp(min=SMALLEST_SCALE)
 
 
-def _fractions(codes: torch.Tensor, units: torch.Tensor, top: int) -> torch.Tensor:
-    """Return where the mean of each bin lies in it, int16 [top] to be read as uint16."""
-    magnitude = codes.abs().to(torch.int64)
+def bin_sums(
+    codes: torch.Tensor, units: torch.Tensor, top: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return sum and number of the magnitudes in each bin but that of zeros, int64 [top].
+
+    ``codes`` are int64 and not negative; sums are in parts of a step.
+    """
     parts = (units.abs() * 2.0**FRACTION_BITS).to(torch.int64)
-    sums = torch.zeros(top + 1, dtype=torch.int64, device=codes.device)
-    sums.scatter_add_(0, magnitude, parts)
-    return fractions_of(sums[1:], torch.bincount(magnitude, minlength=top + 1)[1:])
+    both = torch.zeros(2, top + 1, dtype=torch.int64, device=codes.device)
+    both[0].scatter_add_(0, codes.reshape(-1), parts.reshape(-1))
+    both[1].scatter_add_(0, codes.reshape(-1), torch.ones_like(parts).reshape(-1))
+    return both[0, 1:], both[1, 1:]
 
 
 def fractions_of(sums: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
