@@ -17,6 +17,7 @@ EXAMPLE_PAGES = (
     "docs/embeddings.md",
     "docs/data.md",
     "docs/gpt.md",
+    "docs/vision.md",
     "docs/benchmark-embeddings.md",
     "docs/plan.md",
     "docs/report.md",

@@ -67,7 +67,7 @@ def test_bpe_tokens_are_learned_from_the_text(tersor, tmp_path) -> None:
         (("--context", "0"), "every size of a GPT must be at least 1"),
         (("--accumulation", "3"), "2 sequences of a batch cannot be computed in 3 equal parts"),
         (("--tokenizer", "bpe"), "the synthetic text has bytes"),
-        (("--eval-samples", "0"), "an evaluation needs at least one sequence"),
+        (("--eval-samples", "0"), "an evaluation needs at least one sample, not 0"),
         (("--resume",), "need --run-dir DIR"),
     ],
 )

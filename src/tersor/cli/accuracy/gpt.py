@@ -45,7 +45,7 @@ def gpt(
     steps: _Steps = 300,
     batch: every.Batch = None,
     rate: every.Rate = None,
-    dtype: own.Dtype = "fp32",
+    dtype: every.Dtype = "fp32",
     ranks: _Ranks = 4,
     ranks_per_node: _PerNode = 2,
     transport: _Transport = "gloo",

@@ -28,11 +28,6 @@ Context = Annotated[
 Accumulation = Annotated[
     int, option("--accumulation", "Parts that a rank computes its share of a batch in.", "N")
 ]
-Dtype = Annotated[str, option("--dtype", "That the model computes in: fp32 or bf16.")]
-DecaySteps = Annotated[
-    int | None,
-    option("--decay-steps", "Step of the final learning rate; default: the last one.", "N"),
-]
 Scheme = Annotated[
     str,
     option("--scheme", "How ranks exchange: exact, qwd, tlq-hs, both, ...; see docs/shards.md."),

@@ -13,7 +13,12 @@ Batch = Annotated[
     int | None, option("--batch", "Samples of all ranks per step; default: the preset's.", "N")
 ]
 Rate = Annotated[float | None, option("--lr", "Learning rate; default: the preset's.", "X")]
+DecaySteps = Annotated[
+    int | None,
+    option("--decay-steps", "Step of the final learning rate; default: the last one.", "N"),
+]
 Seed = Annotated[int, option("--seed", "Of the weights, and of synthetic data.")]
+Dtype = Annotated[str, option("--dtype", "That the model computes in: fp32 or bf16.")]
 Device = Annotated[str, option("--device", "cpu or cuda.")]
 # not --run alone: torchrun takes that for an abbreviation of its --run-path
 RunFolder = Annotated[

@@ -88,6 +88,7 @@ class Compression:
         self._num_steps, self._calibration = 0, 1.0
         self._similarity: Similarity | None = None
         self._is_predicted = self._is_paused = self._has_warned = False
+        self._is_learned = True
         self._estimate: NoiseEstimate | None = None
         self._probed: NoiseEstimate | None = None
 
@@ -148,8 +149,18 @@ class Compression:
 
     def _begin_step(self) -> Ledger:
         """Learn from the last step, and return the ledger of a new one."""
+        self._learn_from_step()
+        if isinstance(self._quality.controller, ScoreController):
+            is_due = self._num_steps % self._every == 0
+            self._estimate = NoiseEstimate() if is_due else None
+        self._num_steps += 1
+        self._ledger, self._is_learned = Ledger(self._live), False
+        return self._ledger
+
+    def _learn_from_step(self) -> None:
+        """Steer by what the last step held or predicts, once; a state is taken after that too."""
         controller, level = self._quality.controller, self._quality.level
-        if isinstance(controller, BudgetController) and level is not None and self._num_steps:
+        if isinstance(controller, BudgetController) and level is not None and not self._is_learned:
             held_nbytes = self._ledger.held_nbytes
             if controller.is_hopeless(level, held_nbytes) and not self._has_warned:
                 self._has_warned = True
@@ -161,11 +172,7 @@ class Compression:
             self._quality.level = controller.next_level(level, held_nbytes, values)
         if isinstance(controller, ScoreController):
             self._learn(self._predicted())
-            is_due = self._num_steps % self._every == 0
-            self._estimate = NoiseEstimate() if is_due else None
-        self._num_steps += 1
-        self._ledger = Ledger(self._live)
-        return self._ledger
+        self._estimate, self._is_learned = None, True
 
     def _predicted(self) -> Similarity | None:
         """Return the score that the last measured step predicts, corrected by the last probe."""
@@ -236,7 +243,11 @@ class Compression:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a training needs to go on as if it had not stopped, in values that JSON can hold."""
+        """Return what a training needs to go on as if it had not stopped, in values that JSON can hold.
+
+        Taken between a backward pass and the next forward pass.
+        """
+        self._learn_from_step()
         return {
             "origin": dict(self._origin),
             "num_steps": self._num_steps,
@@ -267,6 +278,7 @@ class Compression:
             raise SpecError("this is no state of a compression; state_dict() makes one") from error
         self._num_steps, self._calibration = num_steps, calibration
         self._quality.level, self._similarity, self._is_predicted = level, found, is_predicted
+        self._estimate, self._is_learned = None, True
 
 
 def report() -> ActivationReport:

@@ -63,12 +63,12 @@ class Propagation(nn.Module):
         self.matrix = self.matrix.to(device)
         return self
 
-    def forward(self, x_ND: torch.Tensor) -> torch.Tensor:  # noqa: N803
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sums, [M, D]."""
         if self.form == "linear":
             # dropout draws in the order of memory, which is to be that of the other forms
-            return functional.linear(x_ND.T, self.matrix).T.contiguous()
-        return self.matrix @ x_ND
+            return functional.linear(x.T, self.matrix).T.contiguous()
+        return self.matrix @ x
 
 
 def matrix_nbytes(form: Form, num_rows: int, num_columns: int, num_entries: int) -> int:
@@ -134,15 +134,15 @@ class GraphNet(nn.Module):
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def forward(self, x_ND: torch.Tensor, hops: Sequence[Propagation]) -> torch.Tensor:  # noqa: N803
+    def forward(self, x: torch.Tensor, hops: Sequence[Propagation]) -> torch.Tensor:
         """Return the logits of the nodes that the last hop asks for; there is a hop for each layer."""
         for number, (layer, hop) in enumerate(zip(self.neighbours, hops, strict=True)):
             if number:
-                x_ND = functional.relu(x_ND)  # noqa: N806
-            x_ND = functional.dropout(x_ND, self.dropout, self.training)  # noqa: N806
+                x = functional.relu(x)
+            x = functional.dropout(x, self.dropout, self.training)
             # weights first: a product with the matrix is cheaper with fewer columns
-            sums = hop(layer(x_ND))
+            sums = hop(layer(x))
             if self.own:
-                sums = sums + self.own[number](x_ND[: hop.num_rows])
-            x_ND = sums  # noqa: N806
-        return x_ND
+                sums = sums + self.own[number](x[: hop.num_rows])
+            x = sums
+        return x

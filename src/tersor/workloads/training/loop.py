@@ -39,9 +39,11 @@ class Schedule:
     checkpoints: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse negative numbers, and checkpoints without a folder."""
+        """Refuse negative numbers, evaluations of nothing, and checkpoints without a folder."""
         if min(self.log_every, self.eval_every, self.checkpoint_every) < 0:
             raise SpecError("a schedule counts steps from 0, which means never")
+        if self.eval_samples is not None and self.eval_samples < 1:
+            raise SpecError(f"an evaluation needs at least one sample, not {self.eval_samples}")
         if self.checkpoint_every and self.checkpoints is None:
             raise SpecError("checkpoints need a folder")
 

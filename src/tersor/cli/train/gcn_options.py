@@ -1,0 +1,36 @@
+"""The options of ``tersor train gcn`` alone."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tersor.cli.options import option
+
+Data = Annotated[
+    str,
+    option(
+        "--data",
+        "synthetic, ind.NAME.graph of Planetoid, an .npz file, or one of TERSOR_DATA by name.",
+        "GRAPH",
+    ),
+]
+Nodes = Annotated[int | None, option("--nodes", "Of the synthetic graph; default: 2000.", "N")]
+Model = Annotated[str, option("--model", "gcn, or sage for GraphSAGE with mean aggregation.")]
+Form = Annotated[
+    str,
+    option("--form", "Of the graph's matrix: csr, matmul (dense), or linear (dense weight)."),
+]
+Hidden = Annotated[str, option("--hidden", "Values between layers, of each of them.", "N,...")]
+Dropout = Annotated[
+    float, option("--dropout", "Share of values that a layer does not see in training.", "X")
+]
+Fanouts = Annotated[
+    str | None,
+    option("--fanouts", "Neighbours that a node draws, by layer; default: all of them.", "N,..."),
+]
+Batch = Annotated[
+    int | None,
+    option("--batch", "Nodes of a step, with --fanouts; default: all to train on.", "N"),
+]
+Rate = Annotated[float, option("--lr", "Learning rate.", "X")]
+Study = Annotated[bool, option("--study", "Train nothing: bytes and times of the three forms.")]

@@ -1,0 +1,100 @@
+"""``tersor train alexnet`` and ``tersor train resnet34``: one command for each model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from rich.table import Table
+
+from tersor.bench.core.tables import terminal_table
+from tersor.cli.options import JsonOption, typed_command
+from tersor.cli.screen import Screen
+from tersor.cli.train import options as every
+from tersor.cli.train import vision_options as own
+from tersor.cli.train.session import Session, run_training
+from tersor.errors import SpecError
+
+if TYPE_CHECKING:
+    import torch
+
+    from tersor.workloads.classification import ClassMetrics
+    from tersor.workloads.vision import VisionRun
+
+
+def vision_command(model: str, usual_preset: str) -> Callable[..., int]:
+    """Return the command that trains a model."""
+
+    def train(
+        context: typer.Context,
+        data: own.Data = "synthetic",
+        preset: own.Preset = usual_preset,
+        side: own.Side = None,
+        steps: own.Steps = None,
+        epochs: own.Epochs = None,
+        batch: every.Batch = None,
+        rate: every.Rate = None,
+        decay_steps: every.DecaySteps = None,
+        dtype: every.Dtype = "fp32",
+        seed: every.Seed = 0,
+        device: every.Device = "cpu",
+        run_folder: every.RunFolder = None,
+        checkpoint_every: every.CheckpointEvery = 0,
+        resume: every.Resume = False,
+        eval_every: every.EvalEvery = 0,
+        eval_samples: every.EvalSamples = None,
+        log_every: every.LogEvery = 50,
+        tensorboard: every.Tensorboard = False,
+        as_json: JsonOption = False,
+    ) -> int:
+        from tersor.workloads.data.image_opening import open_images
+        from tersor.workloads.vision import VisionConfig, VisionRun
+
+        folder = None if run_folder is None else Path(run_folder)
+        screen = Screen(as_json=as_json)
+        session = Session(screen, typed_command(context), device, folder, resume, tensorboard)
+        schedule = session.schedule(log_every, eval_every, eval_samples, checkpoint_every)
+        source = open_images(data, seed=seed)
+        given = {"batch": batch, "learning_rate": rate, "side": side, "decay_steps": decay_steps}
+        known: dict[str, Any] = {name: x for name, x in given.items() if x is not None}
+        config = VisionConfig.of(model, preset, **known, dtype=dtype, seed=seed)
+        num_images = len(source.labels("train"))
+        config = replace(config, steps=_steps(steps, epochs, num_images // config.batch))
+
+        def make_run(where: torch.device) -> VisionRun:
+            return VisionRun(config, source, where)
+
+        def show(run: VisionRun, metrics: ClassMetrics, totals: dict[str, Any]) -> None:
+            values = {"metrics": metrics.to_config(), run.totals_kind: totals}
+            screen.result(values, _result(run, metrics))
+
+        return run_training(session, schedule, make_run, show)
+
+    return train
+
+
+def _steps(steps: int | None, epochs: float | None, steps_per_epoch: int) -> int:
+    if steps is not None and epochs is not None:
+        raise SpecError("give --steps or --epochs, not both")
+    if epochs is None:
+        count, words = 1000 if steps is None else steps, f"--steps {steps}"
+    else:
+        count, words = round(epochs * steps_per_epoch), f"--epochs {epochs:g}"
+    if count < 1:
+        raise SpecError(f"{words} is no step; give more")
+    return count
+
+
+def _result(run: VisionRun, metrics: ClassMetrics) -> Table:
+    num_parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    shown = [
+        ("accuracy", f"{metrics.accuracy:.4f}"),
+        ("loss", f"{metrics.loss:.4f}"),
+        ("parameters", f"{num_parameters:,}"),
+        ("images trained on", f"{run.step_number * run.config.batch:,}"),
+    ]
+    title = f"{run.config.model} on {run.data_name}, {run.config.steps} steps"
+    return terminal_table(title, ("", "value"), shown, words=("",))
