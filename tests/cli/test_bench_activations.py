@@ -59,7 +59,7 @@ def test_a_resumed_file_gets_no_row_twice(tersor, steps):
 def test_smoke_is_one_tiny_model_and_judges_nothing(tersor, steps):
     found = tersor("bench", "activations", "--smoke")
     [config] = steps
-    assert [(case.is_smoke, case.batch) for case in config.cases] == [(True, 2)]
+    assert [(case.is_smoke, case.batch) for case in config.cases] == [(True, 1)]
     assert config.rounds == 1
     assert "too little to judge" in found.err
 

@@ -189,6 +189,11 @@ def test_names_with_numbers_are_contenders():
     assert [make_contender(name).name for name in DEFAULT] == list(DEFAULT)
 
 
+def test_a_graph_is_one_batch():
+    assert CasePlan(model="gcn", batch=7).batch == 1
+    assert CasePlan(model="resnet34-224", device="cuda").batch == 256
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [

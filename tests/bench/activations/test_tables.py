@@ -74,6 +74,14 @@ def test_what_was_not_measured_is_blank():
     assert {found[name] for name in ("of floats", "held MiB", "peak MiB", "peak x")} == {""}
 
 
+def test_what_holds_nothing_has_no_ratio():
+    nothing = SavedBytes(nbytes=2000, floats_nbytes=1600, held_nbytes=0, held_floats_nbytes=0)
+    found = shown([step_row("budget-0", 8.0, 9.0, 0.1, saved=nothing, encoded_nbytes=0)])[
+        "budget-0"
+    ]
+    assert (found["ratio"], found["of floats"]) == ("", "")
+
+
 def test_steps_of_another_batch_are_not_compared():
     lines = shown(
         [step_row("exact", 1.0, 60.0, 0.1), step_row("rms-1", 16.0, 9.0, 0.1, group="batch 8")]

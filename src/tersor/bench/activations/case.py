@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -80,6 +81,9 @@ def deterministic() -> Iterator[None]:
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        yield
+        with warnings.catch_warnings():
+            # whether bits repeat is seen from the bits
+            warnings.simplefilter("ignore", UserWarning)
+            yield
     finally:
         torch.use_deterministic_algorithms(was_on, warn_only=was_warning)

@@ -78,7 +78,8 @@ class CasePlan:
         if min(self.batch, self.warm_steps, self.threads) < 0:
             raise SpecError("a batch, steps and threads cannot be below 0")
         usual = _BATCHES[torch.device(self.device).type].get(self.model, 1)
-        object.__setattr__(self, "batch", self.batch or (2 if self.is_smoke else usual))
+        batch = self.batch or (2 if self.is_smoke else usual)
+        object.__setattr__(self, "batch", 1 if self.model == "gcn" else batch)
 
     @property
     def name(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -35,7 +36,7 @@ from tersor.bench.activations.measuring import (
     step_memory,
     weights_among,
 )
-from tersor.bench.activations.torch_ways import forget_compiled
+from tersor.bench.activations.torch_ways import many_compilations
 from tersor.bench.core import machine
 from tersor.bench.core.activation_facts import ActivationFacts, SavedBytes
 from tersor.bench.core.blocks import Estimate, Memory, Quality
@@ -108,10 +109,12 @@ def run_activations(
         on_case(number, len(config.cases), plan.name)
         if all(outcome.is_done(_identity(plan, one)) for one in usable):
             continue
-        for row in _Bench(plan, outcome).rows(usable, config.rounds):
-            if row.key not in done:
-                outcome.add(row)
-        forget_compiled()
+        # dynamo takes seconds to import
+        compiles = any(one.is_compiled for one in usable)
+        with many_compilations() if compiles else nullcontext():
+            for row in _Bench(plan, outcome).rows(usable, config.rounds):
+                if row.key not in done:
+                    outcome.add(row)
     on_case(len(config.cases), len(config.cases), "done")
     return outcome
 
@@ -202,7 +205,9 @@ class _Bench:
 
     def _first_steps(self, contender: Contender) -> _Taken:
         way = contender.attached(self.case)
-        gradients = exact_gradients(self.case, way.forward)
+        # another state of the flags would be one more compilation, which no flag makes equal to eager bits
+        take = self.case.gradients if contender.is_compiled else partial(exact_gradients, self.case)
+        gradients = take(way.forward)
         held = None
         if way.held is not None:
             held = way.held()

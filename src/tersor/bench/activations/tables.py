@@ -87,7 +87,7 @@ def _cells(place: StepPlace, row: ActivationRow) -> list[str]:
         place.name,
         row.codec,
         f"{row.ratio:.2f}" if row.encoded_nbytes else "",
-        "" if facts.saved is None else f"{facts.saved.floats_ratio:.2f}",
+        f"{facts.saved.floats_ratio:.2f}" if facts.saved and facts.saved.held_floats_nbytes else "",
         _mib(_memory(row, "held_nbytes")),
         _mib(_memory(row, "peak_nbytes")),
         "" if is_baseline or gain is None else f"{gain:.2f}",

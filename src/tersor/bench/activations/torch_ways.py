@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +18,8 @@ FP8_OPTIONS: Final = {
     "allowed_dtypes": "torch.float32;torch.bfloat16;torch.float16",
 }  # fmt: skip
 """By default the pass takes bfloat16 tensors of 100 MiB and more alone, without a scale."""
+
+_MOST_COMPILATIONS: Final = 64
 
 
 def recomputed(case: Case) -> Forward:
@@ -78,7 +79,8 @@ def compiled(case: Case, budget: float = 1.0, fp8: Mapping[str, Any] | None = No
         ):
             return compile_fx(graph, inputs)
 
-    forward: Forward = torch.compile(case.model, backend=backend)
+    # whole or not at all: what dynamo gives up on would be measured as if it were compiled
+    forward: Forward = torch.compile(case.model, backend=backend, fullgraph=True)
     return forward
 
 
@@ -89,8 +91,16 @@ def has_fp8_pass() -> bool:
     return hasattr(partitioners, "enable_activation_quantization")
 
 
-def forget_compiled() -> None:
-    """Drop what was compiled: dynamo gives up on a model after eight versions."""
-    # where nothing was, dynamo would be imported here, which takes seconds
-    if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()
+@contextmanager
+def many_compilations() -> Iterator[None]:
+    """Let dynamo compile one model for every way and state of the hooks, and forget all of them afterwards.
+
+    Its limit is eight, after which it would run a model without compiling it.
+    """
+    from torch._dynamo import config
+
+    with config.patch(recompile_limit=_MOST_COMPILATIONS):
+        try:
+            yield
+        finally:
+            torch.compiler.reset()
