@@ -12,6 +12,7 @@ from tests.arch.source_files import REPOSITORY
 PAGES = ("README.md", "CONTRIBUTING.md")
 EXAMPLE_PAGES = (
     "README.md",
+    "docs/activations.md",
     "docs/codecs.md",
     "docs/compile.md",
     "docs/embeddings.md",

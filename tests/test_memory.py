@@ -9,7 +9,14 @@ import torch
 
 from tersor import memory
 from tersor.errors import MemoryLimitError, SpecError
-from tersor.memory import check_fits, check_limit, free_nbytes, lacks_memory, reports_lack
+from tersor.memory import (
+    check_fits,
+    check_limit,
+    free_nbytes,
+    lacks_memory,
+    reports_lack,
+    return_free_memory,
+)
 from tests.checks import assert_rejects
 
 GIB = 2**30
@@ -123,3 +130,16 @@ def test_what_others_raise_for_a_lack_of_memory_becomes_ours():
 
 def test_the_largest_tensor_is_refused_by_torch_in_our_words():
     assert_rejects(lambda: reports_lack(torch.empty)(2**50, dtype=torch.uint8), MemoryLimitError)
+
+
+@pytest.mark.skipif(memory._malloc_trim() is None, reason="the allocator cannot give memory back")
+def test_freed_memory_goes_back_to_the_system():
+    def resident_nbytes() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    # small blocks come from the heap; the last one keeps its end from shrinking
+    blocks = [bytearray(b"x" * 2**16) for _ in range(1000)]
+    full = resident_nbytes()
+    del blocks[:-1]
+    return_free_memory()
+    assert resident_nbytes() < full - 500 * 2**16

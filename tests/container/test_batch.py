@@ -183,3 +183,16 @@ def test_a_payload_is_decoded_to_no_dtype_that_its_codec_does_not_take():
     batch = encode_batch([torch.randn(100)], [codec])
     with pytest.raises(SpecError, match=r"'flat' cannot encode torch\.int32"):
         decode_batch(batch, [TensorInfo((100,), torch.int32)], [codec])
+
+
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+def test_sizes_read_ahead_give_the_same_payloads(backend):
+    codecs = [create("ans", bound=Bound.relative(0.01)), create("group4")]
+    tensors = [torch.randn(2048), torch.randn(300)]
+    with use_backend(backend):
+        expected = encode_batch(tensors, codecs).payloads()
+        batch = encode_batch(tensors, codecs)
+        batch.read_ahead()
+        found = batch.payloads()
+    assert all(map(torch.equal, found, expected))
+    assert not batch.has_second_pass

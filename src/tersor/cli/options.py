@@ -77,8 +77,8 @@ def parse_bound(absolute: float | None, relative: float | None) -> Bound | None:
     return None if relative is None else Bound.relative(relative)
 
 
-def parse_size(text: str | None) -> int | None:
-    """Return the bytes that --max-memory asks for; raises ``SpecError`` for no size.
+def parse_size(text: str | None, name: str = "--max-memory") -> int | None:
+    """Return the bytes that an option asks for; raises ``SpecError`` for no size.
 
     Example:
         >>> parse_size("640"), parse_size("1.5M"), parse_size("4GiB")
@@ -88,7 +88,7 @@ def parse_size(text: str | None) -> int | None:
         return None
     match = re.fullmatch(r"(\d{1,18}(?:\.\d{1,9})?)([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if match is None:
-        raise SpecError(f"--max-memory must be a size, as 512M or 4G, not {text!r}")
+        raise SpecError(f"{name} must be a size, as 512M or 4G, not {text!r}")
     return int(float(match[1]) * 1024 ** ("KMGT".find(match[2].upper()) + 1 if match[2] else 0))
 
 

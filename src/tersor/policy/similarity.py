@@ -28,9 +28,7 @@ class Similarity(NamedTuple):
     cosine: float
 
 
-def gradient_similarity(
-    exact: Sequence[torch.Tensor], lossy: Sequence[torch.Tensor]
-) -> Similarity:
+def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Tensor]) -> Similarity:
     """Compare gradients weight by weight; two of zeros are equal, one that is not finite scores 0.
 
     Raises:
@@ -42,7 +40,9 @@ def gradient_similarity(
         (0.8, 1.0)
     """
     if not exact or [x.shape for x in exact] != [x.shape for x in lossy]:
-        raise SpecError("two lists of gradients of the same weights are compared, at least one each")
+        raise SpecError(
+            "two lists of gradients of the same weights are compared, at least one each"
+        )
     # one row of sums per weight, read from the device at once
     sums = torch.stack([_sums(g, h) for g, h in zip(exact, lossy, strict=True)]).tolist()
     pairs = [_indices(*row) for row in sums]

@@ -63,6 +63,16 @@ def test_images_of_ones_own_are_trained_on_for_epochs(tersor, tmp_path) -> None:
     assert first["source"].endswith(", 12 + 5")
 
 
+def test_saved_activations_are_compressed_and_shown(tersor) -> None:
+    done = tersor.ok("train", "alexnet", *SMALL, "--activation-step", "0.5", "--json").json
+    report = done["end"]["activations"]
+    assert report["codec"] == "rms"
+    assert 0 < report["held_nbytes"] < report["original_nbytes"]
+    shown = tersor.ok("train", "alexnet", *SMALL, "--activations", "ans")
+    assert "held for it" in shown.out
+    assert "activation_ratio" in shown.err
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -74,6 +84,9 @@ def test_images_of_ones_own_are_trained_on_for_epochs(tersor, tmp_path) -> None:
         (("--side", "64"), "AlexNet takes images of 32 pixels a side, not 64"),
         (("--eval-samples", "0"), "an evaluation needs at least one sample, not 0"),
         (("--resume",), "need --run-dir DIR"),
+        (("--activations", "nothing"), "nothing"),
+        (("--activation-step", "1", "--target-score", "0.9"), "not target_score and step"),
+        (("--activation-budget", "much"), "--activation-budget must be a size, as 512M or 4G"),
     ],
 )
 def test_a_mistake_is_one_sentence(tersor, options, words) -> None:

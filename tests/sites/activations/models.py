@@ -86,7 +86,9 @@ def resnet(width: int = 16, num_blocks: int = 3) -> nn.Module:
     """A stem and blocks of one width."""
     stem = [nn.Conv2d(3, width, 3, 1, 1), nn.BatchNorm2d(width), nn.ReLU()]
     blocks = [ResidualBlock(width) for _ in range(num_blocks)]
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10))
+    return nn.Sequential(
+        *stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)
+    )
 
 
 def images(batch: int = 16) -> torch.Tensor:

@@ -63,9 +63,16 @@ def test_more_values_than_one_call_packs_come_back() -> None:
 @pytest.mark.parametrize("stride", [1, 2, None])
 @pytest.mark.parametrize("dilation", [1, 2])
 @pytest.mark.parametrize("ceil_mode", [False, True])
-def test_indices_of_max_pooling_come_back_exactly(dims, kernel, stride, dilation, ceil_mode) -> None:
+def test_indices_of_max_pooling_come_back_exactly(
+    dims, kernel, stride, dilation, ceil_mode
+) -> None:
     x = torch.randn(2, 3, *(9, 11, 10)[:dims])
-    options = {"kernel_size": kernel, "stride": stride, "padding": kernel // 2, "dilation": dilation}
+    options = {
+        "kernel_size": kernel,
+        "stride": stride,
+        "padding": kernel // 2,
+        "dilation": dilation,
+    }
     pool = getattr(functional, f"max_pool{dims}d")
     _, indices = pool(x, **options, ceil_mode=ceil_mode, return_indices=True)
     windows = Windows.of_call(dims, (x,), options)

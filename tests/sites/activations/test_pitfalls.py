@@ -25,7 +25,9 @@ def _lossy(**options) -> activations.Compression:
 
 
 def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8))
+    return nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)
+    )
 
 
 @pytest.mark.parametrize("codec", ["raw", "group4"])
@@ -336,7 +338,9 @@ def test_softmax_and_statistics_stay_exact() -> None:
     forms = compression.report().forms
     assert forms["exact: softmax"].original_nbytes == y.nbytes
     assert {"exact: layer_norm", "exact: rsqrt", "exact: square"} >= {
-        name for name in forms if name.startswith("exact") and name not in ("exact: softmax", "exact: small")
+        name
+        for name in forms
+        if name.startswith("exact") and name not in ("exact: softmax", "exact: small")
     }
     (norm.sum() + scaled.sum()).backward()
 

@@ -60,7 +60,9 @@ def test_a_window_is_one_call_of_the_codec(gpu, monkeypatch) -> None:
     lengths = []
     encode = window_module.encode_batch
     monkeypatch.setattr(
-        window_module, "encode_batch", lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs)
+        window_module,
+        "encode_batch",
+        lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
     window = Window(4 * 4096)
     entries = [_entry(torch.randn(1024)) for _ in range(10)]
@@ -96,7 +98,9 @@ def test_a_tensor_larger_than_the_window_is_encoded_alone(gpu, monkeypatch) -> N
     lengths = []
     encode = window_module.encode_batch
     monkeypatch.setattr(
-        window_module, "encode_batch", lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs)
+        window_module,
+        "encode_batch",
+        lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
     window = Window(4096)
     entries = [_entry(torch.randn(n)) for n in (100, 4096, 100)]
@@ -110,7 +114,9 @@ def test_what_nobody_needs_any_more_is_not_encoded(gpu, monkeypatch) -> None:
     lengths = []
     encode = window_module.encode_batch
     monkeypatch.setattr(
-        window_module, "encode_batch", lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs)
+        window_module,
+        "encode_batch",
+        lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
     window = Window(1 << 20)
     kept, gone = _entry(torch.randn(1024)), _entry(torch.randn(1024))

@@ -73,6 +73,7 @@ def test_an_error_inside_leaves_no_context_open() -> None:
         ({"0": "fine"}, "a rule is"),
         ({"0": -1.0}, "a rule is"),
         ({nn.LSTM: None}, "no part"),
+        ({7: None}, "a rule is"),
     ],
 )
 def test_rules_that_fit_nothing_or_mean_nothing_are_refused(rules, message) -> None:

@@ -15,6 +15,7 @@ from tersor.workloads.data.synthetic_text import SyntheticText
 from tersor.workloads.gpt import GptConfig, GptRun
 from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import GptShape
+from tersor.workloads.training.activations import ActivationOptions
 from tersor.workloads.training.checkpoint import resume, save_checkpoint
 from tersor.workloads.training.log import RunLog
 from tersor.workloads.training.loop import Schedule, train
@@ -247,6 +248,16 @@ def test_processes_that_are_no_whole_nodes_are_refused() -> None:
     for failure in run_ranks(refused_nodes, 2):
         assert failure.name == "SpecError"
         assert failure.message.startswith("2 ranks cannot be nodes of 3 each; give a number")
+
+
+def refused_activations(rank: int) -> None:
+    GptRun(config(activations=ActivationOptions()), SOURCE)
+
+
+def test_activations_of_a_sharded_model_are_refused() -> None:
+    for failure in run_ranks(refused_activations, 2):
+        assert failure.name == "SpecError"
+        assert failure.message.startswith("activations of a model that is sharded over processes")
 
 
 @pytest.mark.gpu

@@ -168,9 +168,11 @@ class _Suite:
         given, chosen = self.config.config(scheme, seed), SCHEMES[scheme]
         parts = {"weights": chosen.weights, "gradients": chosen.gradients}
         spec = {name: None if part is None else asdict(part) for name, part in parts.items()}
+        # rows of before activations could be compressed say nothing of them
+        training = {name: x for name, x in given.to_config().items() if x is not None}
         return row_identity(
             suite=SUITE, codec=scheme, version=__version__,
-            spec={**spec, "training": given.to_config()}, input=self.config.model,
+            spec={**spec, "training": training}, input=self.config.model,
             device=self.config.device, num_values=given.shape.num_parameters,
             group=f"seed {seed}, {self.source.name}, {self.config.ranks_in_words}",
         )  # fmt: skip

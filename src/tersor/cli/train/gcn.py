@@ -12,6 +12,7 @@ from rich.text import Text
 from tersor.bench.core.tables import terminal_table
 from tersor.cli.options import JsonOption, check_device, numbers_of, typed_command
 from tersor.cli.screen import Screen, binary_size
+from tersor.cli.train import activation_options as saved
 from tersor.cli.train import gcn_options as own
 from tersor.cli.train import options as every
 from tersor.cli.train.session import Session, run_training
@@ -22,8 +23,9 @@ if TYPE_CHECKING:
 
     from tersor.workloads.classification import ClassMetrics
     from tersor.workloads.data.graphs import Graph
-    from tersor.workloads.gcn import GcnRun
+    from tersor.workloads.gcn import GcnConfig, GcnRun
     from tersor.workloads.gcn.study import FormCost
+    from tersor.workloads.training.loop import Schedule
 
 _STUDIED_NODES: Final = (1_000, 4_000, 16_000, 64_000, 256_000)
 
@@ -41,6 +43,11 @@ def gcn(
     steps: every.Steps = 200,
     batch: own.Batch = None,
     rate: own.Rate = 0.01,
+    activations: saved.Activations = None,
+    activation_step: saved.Step = None,
+    activation_bound: saved.Bound = None,
+    target_score: saved.Score = None,
+    activation_budget: saved.Budget = None,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -54,7 +61,7 @@ def gcn(
 ) -> int:
     """Train a graph network to tell the classes of nodes, or study the forms of its matrix."""
     from tersor.workloads.data.graph_opening import open_graph
-    from tersor.workloads.gcn import GcnConfig, GcnRun
+    from tersor.workloads.gcn import GcnConfig
 
     screen = Screen(as_json=as_json)
     if study:
@@ -69,29 +76,34 @@ def gcn(
     known: dict[str, Any] = {"model": model, "form": form, "dropout": dropout, "seed": seed}
     known["hidden"] = numbers_of(hidden, "--hidden", int)
     known["fanouts"] = () if fanouts is None else numbers_of(fanouts, "--fanouts", int)
-    config = GcnConfig(
-        batch=len(graph.train) if batch is None else batch,
-        steps=steps,
-        learning_rate=rate,
-        **known,
+    known["activations"] = saved.activation_options(
+        activations, activation_step, activation_bound, target_score, activation_budget
     )
+    known["batch"] = len(graph.train) if batch is None else batch
+    config = GcnConfig(steps=steps, learning_rate=rate, **known)
+    return _train(session, schedule, graph, config)
+
+
+def _train(session: Session, schedule: Schedule, graph: Graph, config: GcnConfig) -> int:
+    from tersor.workloads.gcn import GcnRun
 
     def make_run(where: torch.device) -> GcnRun:
         return GcnRun(config, graph, where)
 
     def show(run: GcnRun, metrics: ClassMetrics, totals: dict[str, Any]) -> None:
         values = {"metrics": metrics.to_config(), run.totals_kind: totals}
-        screen.result(values, _result(run, metrics))
+        session.screen.result(values, _result(run, metrics, totals))
 
     return run_training(session, schedule, make_run, show)
 
 
-def _result(run: GcnRun, metrics: ClassMetrics) -> Table:
+def _result(run: GcnRun, metrics: ClassMetrics, totals: dict[str, Any]) -> Table:
     shown = [
         ("accuracy", f"{metrics.accuracy:.4f}"),
         ("loss", f"{metrics.loss:.4f}"),
         ("nodes", f"{run.graph.num_nodes:,}"),
         ("edges", f"{len(run.graph.indices) // 2:,}"),
+        *saved.activation_lines(totals),
     ]
     title = f"{run.config.model} on {run.data_name}, {run.config.steps} steps"
     return terminal_table(title, ("", "value"), shown, words=("",))

@@ -13,6 +13,7 @@ from rich.text import Text
 from tersor.bench.core.tables import terminal_table
 from tersor.cli.options import JsonOption, typed_command
 from tersor.cli.screen import Screen
+from tersor.cli.train import activation_options as saved
 from tersor.cli.train import gpt_options as own
 from tersor.cli.train import options as every
 from tersor.cli.train.session import Session, run_training
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from tersor.workloads.data.tokens import TokenSource
     from tersor.workloads.gpt import GptConfig, GptMetrics, GptRun
+    from tersor.workloads.training.loop import Schedule
 
 
 def gpt(
@@ -43,6 +45,11 @@ def gpt(
     scheme: own.Scheme = "exact",
     ranks: own.Ranks = 1,
     ranks_per_node: own.RanksPerNode = None,
+    activations: saved.Activations = None,
+    activation_step: saved.Step = None,
+    activation_bound: saved.Bound = None,
+    target_score: saved.Score = None,
+    activation_budget: saved.Budget = None,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -56,7 +63,6 @@ def gpt(
 ) -> int:
     """Train a GPT on a text; alone, or one rank of torchrun, which shards the model."""
     from tersor.workloads.data.text_opening import open_text
-    from tersor.workloads.gpt import GptRun
 
     folder = None if run_folder is None else Path(run_folder)
     screen = Screen(as_json=as_json)
@@ -64,23 +70,27 @@ def gpt(
     schedule = session.schedule(log_every, eval_every, eval_samples, checkpoint_every)
     known: dict[str, Any] = {"accumulation": accumulation, "dtype": dtype, "seed": seed}
     known |= {"scheme": scheme, "ranks": ranks, "ranks_per_node": ranks_per_node or 0}
+    known["activations"] = saved.activation_options(
+        activations, activation_step, activation_bound, target_score, activation_budget
+    )
     config = gpt_config(preset, length, steps, batch, rate, decay_steps, known)
     source = open_text(
-        data,
-        validation=validation,
-        tokenizer=tokenizer,
-        vocabulary=vocabulary,
-        cache=cache,
-        seed=seed,
-    )
+        data, validation=validation, tokenizer=tokenizer, vocabulary=vocabulary, cache=cache, seed=seed
+    )  # fmt: skip
     config = replace(config, shape=replace(config.shape, vocabulary=source.vocabulary))
+    return _train(session, schedule, source, config)
+
+
+def _train(session: Session, schedule: Schedule, source: TokenSource, config: GptConfig) -> int:
+    from tersor.workloads.gpt import GptRun
 
     def make_run(where: torch.device) -> GptRun:
         return GptRun(config, source, where)
 
     def show(run: GptRun, metrics: GptMetrics, totals: dict[str, Any]) -> None:
         values = {"metrics": metrics.to_config(), run.totals_kind: totals}
-        screen.result(values, _result(run, metrics), Text(_best(source)))
+        shown = _result(run, metrics, totals)
+        session.screen.result(values, shown, Text(_best(source)))
 
     return run_training(session, schedule, make_run, show)
 
@@ -116,13 +126,14 @@ def _best(source: TokenSource) -> str:
     return "" if best is None else f"The best loss of any model on this text is {best():.4f}."
 
 
-def _result(run: GptRun, metrics: GptMetrics) -> Table:
+def _result(run: GptRun, metrics: GptMetrics, totals: dict[str, Any]) -> Table:
     shape = run.config.shape
     shown = [
         ("loss", f"{metrics.loss:.4f}"),
         ("perplexity", f"{metrics.perplexity:.2f}"),
         ("parameters", f"{shape.num_parameters:,}"),
         ("tokens trained on", f"{run.step_number * run.config.batch * shape.context:,}"),
+        *saved.activation_lines(totals),
     ]
     title = f"GPT on {run.data_name}, {run.config.steps} steps"
     return terminal_table(title, ("", "value"), shown, words=("",))

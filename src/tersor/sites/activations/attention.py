@@ -10,7 +10,7 @@ second computation would be merged with the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-_BACKENDS: Final = (
+_BACKENDS: Final[tuple[tuple[SDPBackend, Callable[[], bool]], ...]] = (
     (SDPBackend.FLASH_ATTENTION, torch.backends.cuda.flash_sdp_enabled),
     (SDPBackend.EFFICIENT_ATTENTION, torch.backends.cuda.mem_efficient_sdp_enabled),
     (SDPBackend.MATH, torch.backends.cuda.math_sdp_enabled),
@@ -39,9 +39,9 @@ def recomputed_attention(
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,
-    is_causal: bool = False,  # noqa: FBT001, FBT002 - the signature of torch
+    is_causal: bool = False,
     scale: float | None = None,
-    enable_gqa: bool = False,  # noqa: FBT001, FBT002
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     """Return what ``scaled_dot_product_attention`` does, and save only its arguments for backward."""
     device_type = query.device.type
@@ -52,7 +52,8 @@ def recomputed_attention(
         if attn_mask is not None and attn_mask.is_floating_point():
             attn_mask = attn_mask.to(dtype)
     with torch.autocast(device_type, enabled=False):
-        out, _ = _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        found = _ATTENTION(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    out: torch.Tensor = found[0]
     return out
 
 
@@ -83,7 +84,7 @@ def _attention_backward(
     with _as_before(state, query.device, options[0]), _chosen(int(state[0])), _recording():
         leaves = [x.detach().requires_grad_() for x in inputs]
         mask = leaves[3] if len(leaves) > 3 else attn_mask
-        out = _scaled(*leaves[:3], mask, tuple(options))
+        out = _scaled(leaves[0], leaves[1], leaves[2], mask, tuple(options))
         gradients = torch.autograd.grad(out, leaves, gradient, allow_unused=True)
     return [_like(x, found) for x, found in zip(inputs, gradients, strict=True)]
 
@@ -122,13 +123,15 @@ def _differentiable(
 
 def _backward_fake(gradient: Any, state: Any, *inputs: Any) -> list[torch.Tensor]:
     del gradient, state
-    return [torch.empty_like(x) for x in _differentiable(*inputs[:4], inputs[-1])]
+    query, key, value, mask, *_, needs_mask = inputs
+    return [torch.empty_like(x) for x in _differentiable(query, key, value, mask, needs_mask)]
 
 
 def _fake(*inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """Let torch say what the output looks like: its strides differ between devices and backends."""
-    out = _scaled(*inputs[:4], inputs[4:])
-    is_cuda, has_dropout = inputs[0].device.type == "cuda", inputs[4] > 0
+    query, key, value, mask, *options = inputs
+    out = _scaled(query, key, value, mask, tuple(options))
+    is_cuda, has_dropout = query.device.type == "cuda", options[0] > 0
     length = 1 + (_CUDA_STATE_NBYTES if is_cuda else _CPU_STATE_NBYTES) * has_dropout
     return out, torch.empty(length, dtype=torch.uint8, device="cpu")
 
@@ -147,7 +150,8 @@ def _differentiate(ctx: Any, gradient: torch.Tensor, _: Any) -> tuple[Any, ...]:
 
 def _state(device: torch.device, dropout_p: float) -> torch.Tensor:
     """Return a byte with a bit per backend that is allowed, then the state of the generator if it is used."""
-    backends = sum(1 << k for k, (_, is_on) in enumerate(_BACKENDS) if is_on())
+    are_on: list[bool] = [is_on() for _, is_on in _BACKENDS]
+    backends = sum(1 << k for k, is_on in enumerate(are_on) if is_on)
     allowed = torch.tensor([backends], dtype=torch.uint8, device="cpu")
     if not dropout_p:
         return allowed
@@ -190,7 +194,8 @@ def _recording() -> Iterator[None]:
     """Record a graph inside an operator, where torch does not, without any hooks of the caller."""
     included = torch._C._dispatch_tls_local_include_set()  # noqa: SLF001 - no public way
     excluded = torch._C._dispatch_tls_local_exclude_set()  # noqa: SLF001
-    autograd = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradFunctionality)
+    key = torch._C.DispatchKey.AutogradFunctionality  # noqa: SLF001
+    autograd = torch._C.DispatchKeySet(key)  # noqa: SLF001
     with (
         torch._C._ForceDispatchKeyGuard(included, excluded - autograd),  # noqa: SLF001
         torch.enable_grad(),

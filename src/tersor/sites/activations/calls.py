@@ -16,9 +16,7 @@ from tersor.sites.activations.entry import Entry
 from tersor.sites.activations.pooling import Windows
 
 WEIGHTED: Final = frozenset(
-    {"linear"}
-    | {f"conv{n}d" for n in (1, 2, 3)}
-    | {f"conv_transpose{n}d" for n in (1, 2, 3)}
+    {"linear"} | {f"conv{n}d" for n in (1, 2, 3)} | {f"conv_transpose{n}d" for n in (1, 2, 3)}
 )
 """Functions of an input and a weight: of the saved tensors only the input is lossy, never the weight."""
 

@@ -22,7 +22,13 @@ from tersor.sites.activations.attention import recomputed_attention
 from tersor.sites.activations.region import SEEN_THROUGH
 
 _MIN_NBYTES: Final = 4096
-_EXACT_FOR: Final = ("scaled_dot_product", "softmax", "nll_loss", "flash_attention", "efficient_attention")
+_EXACT_FOR: Final = (
+    "scaled_dot_product",
+    "softmax",
+    "nll_loss",
+    "flash_attention",
+    "efficient_attention",
+)
 """Operators of the backward graph whose saved tensors must agree with each other."""
 
 _LOOKS: Final = (
@@ -67,9 +73,10 @@ class CompiledCompression:
             self._open.append(stack.pop_all())
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave saved tensors alone again."""
-        self._open.pop().__exit__(*error)
+        del error
+        self._open.pop().close()
 
     def _pack_saved(self, x: torch.Tensor) -> tuple[Any, ...]:
         if type(x) in (torch.Tensor, torch.nn.Parameter):
@@ -80,7 +87,12 @@ class CompiledCompression:
         # the backward graph is made for the order in memory that the tensor has
         order = sorted(range(x.dim()), key=lambda k: -_hint(x.stride(k)))
         y = x.permute(order)
-        return self._codec.encode(y), y.size(), y.dtype, tuple(order.index(k) for k in range(x.dim()))
+        return (
+            self._codec.encode(y),
+            y.size(),
+            y.dtype,
+            tuple(order.index(k) for k in range(x.dim())),
+        )
 
     def _unpack_saved(self, packed: tuple[Any, ...]) -> torch.Tensor:
         if len(packed) == 1:
@@ -102,9 +114,7 @@ class CompiledCompression:
 class _ReplacedAttention(TorchFunctionMode):
     """Replaces attention by one that saves q, k and v alone."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.unflatten:
             # the only method of tensors in Python that dynamo cannot trace below a mode
@@ -134,7 +144,7 @@ def _users_in_backward() -> list[str]:
 
     None where torch does not say.
     """
-    from torch._functorch._aot_autograd import graph_compile  # noqa: PLC0415 - slow, and only for compiling
+    from torch._functorch._aot_autograd import graph_compile
 
     ask = getattr(graph_compile, "_get_saved_tensor_hook_context", None)
     context = None if ask is None else ask()

@@ -81,7 +81,11 @@ class Compression:
             codec, target_score=target_score, step=step, bound=bound, budget_bytes=budget_bytes
         )
         self._every, self._window_nbytes = every, window_nbytes
-        self._origin = {"codec": self._quality.codec_id, "target_score": target_score, "budget_bytes": budget_bytes}
+        self._origin = {
+            "codec": self._quality.codec_id,
+            "target_score": target_score,
+            "budget_bytes": budget_bytes,
+        }
         self._live = Live()
         self._ledger = Ledger(self._live)
         self._own = local()
@@ -125,7 +129,7 @@ class Compression:
         regions.append(region)
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         """Leave saved tensors alone again."""
         region = self._regions().pop()
         if region is not None:

@@ -161,7 +161,8 @@ class Fields(NamedTuple):
     def of_two(cls, values: torch.Tensor, low: Any, high: Any) -> Fields:
         """Pack flat values that are all ``low`` or ``high``."""
         chunks = tuple(
-            pack_fields((part == high).to(torch.int32), 1) for part in values.split(_FIELDS_PER_CALL)
+            pack_fields((part == high).to(torch.int32), 1)
+            for part in values.split(_FIELDS_PER_CALL)
         )
         return cls(chunks, values.numel(), 1, low, high, values.dtype)
 
@@ -188,7 +189,7 @@ def exact_form(values: torch.Tensor) -> Fields | None:
     None if there is none. On another device looking at values would wait for it.
     """
     if values.dtype == torch.bool:
-        return Fields.of_two(values, False, True)  # noqa: FBT003 - the two values
+        return Fields.of_two(values, False, True)
     if values.device.type != "cpu" or not values.numel():
         return None
     if values.dtype.is_floating_point:

@@ -132,7 +132,8 @@ class PoolIndices(NamedTuple):
 def _parts(x: torch.Tensor) -> Sequence[torch.Tensor]:
     """Cut along the first dimension, so that what is computed of a part takes little memory."""
     rows = max(1, _INDICES_PER_CALL * len(x) // max(1, x.numel()))
-    return x.split(rows)
+    parts: Sequence[torch.Tensor] = x.split(rows)
+    return parts
 
 
 def _tuple(value: Any, num_dims: int) -> tuple[int, ...]:

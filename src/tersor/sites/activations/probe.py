@@ -26,15 +26,17 @@ def gradients_of(
     no_sync: Any = getattr(model, "no_sync", nullcontext)
     with _unchanged(model), no_sync(), torch.enable_grad():
         loss = forward_and_loss()
-        if not isinstance(loss, torch.Tensor) or not loss.requires_grad or not weights:
+        if not getattr(loss, "requires_grad", False) or not weights:
             raise SpecError(
                 "forward_and_loss must return the loss of a forward pass that records gradients of the model"
             )
-        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        found: Any = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
     pairs = zip(weights, found, strict=True)
     gradients = {name: gradient for name, gradient in pairs if gradient is not None}
     if not gradients:
-        raise SpecError("the loss does not depend on any weight of the model; give the model it is of")
+        raise SpecError(
+            "the loss does not depend on any weight of the model; give the model it is of"
+        )
     return gradients
 
 

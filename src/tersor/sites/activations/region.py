@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol, Self
 from weakref import ReferenceType, ref
 
 import torch
@@ -32,6 +32,7 @@ from tersor.sites.activations.window import Window
 Rule = float | Codec | None
 """A factor of the level, a codec in place of the common one, or None for exact."""
 
+INTEGERS: Final = "exact: integers"
 _SHARED_STORAGE_FACTOR: Final = 16
 """A small part of a storage so many times larger is copied: it would keep all of it."""
 
@@ -72,9 +73,7 @@ class Watch(TorchFunctionMode):
         super().__init__()
         self._region = region
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call the function; the hooks find out from the region for what they are called."""
         kwargs = kwargs or {}
         # compiled code saves its tensors at its end, for no function that we could see
@@ -109,9 +108,9 @@ class Region:
         # one object, to be told apart from the hooks of others
         self._pack_hook = self._pack
         self._hooks = saved_tensors_hooks(self._pack_hook, Handle.unpack)
-        self._watch = Watch(self)
+        self._watch: Any = Watch(self)
 
-    def __enter__(self) -> Region:
+    def __enter__(self) -> Self:
         """Open the context.
 
         Raises:
@@ -121,7 +120,7 @@ class Region:
         self._watch.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         """Close it, and encode what still waits, without waiting for a device."""
         self._watch.__exit__(*error)
         self._hooks.__exit__()
@@ -135,7 +134,7 @@ class Region:
     @property
     def is_innermost(self) -> bool:
         """True unless others, as activation checkpointing, hook saved tensors inside the context."""
-        hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001, FBT003
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)  # noqa: SLF001
         return hooks is not None and hooks[0] is self._pack_hook
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -160,25 +159,39 @@ class Region:
             return self._keep(t, PARAMETERS)
         if t.nbytes < self._min_nbytes:
             return self._keep_small(t)
+        handle = self._pack_special(t, origin)
+        if handle is not None:
+            return handle
+        reason = self._why_exact(t, origin)
+        if reason == INTEGERS:
+            return self._keep(t, reason, _AtEnd(None))
+        return self._keep(t, reason) if reason else self._pack_lossy(t, origin)
+
+    def _pack_special(self, t: torch.Tensor, origin: str) -> Handle | None:
+        """Return the handle of what has an exact form of its own: pooling, masks; else None."""
         call = self._call
         if call is not None and call.is_pooling and (handle := self._pack_pooling(t, call)):
             return handle
         if t.dtype == torch.bool or (call is not None and not origin and call.name in DROPOUTS):
-            return self._pack_exact(t)
+            return self._pack_mask(t)
+        return None
+
+    def _why_exact(self, t: torch.Tensor, origin: str) -> str:
+        """Return why a tensor must not have an error, in the words of the report; empty if it may."""
+        call, reason = self._call, ""
         if self.rules and self.rules[-1] is None:
-            return self._keep(t, "exact: rule")
-        if call is None:
-            return self._keep(t, "exact: unknown function")
-        if not t.is_floating_point():
-            return self._keep(t, "exact: integers", None if t.is_complex() else _AtEnd(None))
-        if sums_to_one(origin):
-            return self._keep(t, "exact: softmax")
-        if not call.allows_error(t, is_constant=not origin):
-            return self._keep(t, f"exact: {call.name}")
-        if not origin:
-            # zeros of features are as telling as those behind a ReLU
-            return self._keep(t, "exact: input", _AtEnd(self._codec(has_zeros=True)))
-        return self._pack_lossy(t, makes_zeros(origin), call)
+            reason = "exact: rule"
+        elif call is None:
+            reason = "exact: unknown function"
+        elif not t.is_floating_point():
+            reason = "exact: complex" if t.is_complex() else INTEGERS
+        elif sums_to_one(origin):
+            reason = "exact: softmax"
+        elif not call.allows_error(t, is_constant=not origin):
+            reason = f"exact: {call.name}"
+        elif not self._codec().supports(t.dtype):
+            reason = f"exact: {t.dtype}"
+        return reason
 
     def _keep(self, t: torch.Tensor, reason: str, until_end: _AtEnd | None = None) -> Handle:
         """Keep a tensor as it is; with ``until_end`` only if at the end of the pass others hold it too."""
@@ -224,7 +237,7 @@ class Region:
             return None
         return Handle(Entry(t, form, "pooling indices", self._ledger), tuple(t.shape), look.stride)
 
-    def _pack_exact(self, t: torch.Tensor) -> Handle:
+    def _pack_mask(self, t: torch.Tensor) -> Handle:
         """Keep masks in one bit per value."""
         look = look_at(t)
         entry = self._known(look.key, "exact", t)
@@ -236,20 +249,22 @@ class Region:
             self._entries.add((look.key, "exact"), entry, t)
         return Handle(entry, tuple(t.shape), look.stride)
 
-    def _pack_lossy(self, t: torch.Tensor, has_zeros: bool, call: Call) -> Handle:
-        codec = self._codec(has_zeros)
-        if not codec.supports(t.dtype):
-            return self._keep(t, f"exact: {t.dtype}")
+    def _pack_lossy(self, t: torch.Tensor, origin: str) -> Handle:
+        """Encode a tensor, or decide at the end of the pass if it is a constant that others may hold."""
+        if not origin:
+            # zeros of features are as telling as those behind a ReLU
+            return self._keep(t, "exact: input", _AtEnd(self._codec(has_zeros=True)))
         look = look_at(t)
         entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
         if entry is None:
             entry = Entry(t, Whole(look.values), "waiting", self._ledger)
             self._entries.add((look.key, "lossy"), entry, t)
-            self._encode(entry, look.values, codec)
-        call.coded.append(entry)
+            self._encode(entry, look.values, self._codec(has_zeros=makes_zeros(origin)))
+        if self._call is not None:
+            self._call.coded.append(entry)
         return Handle(entry, tuple(t.shape), look.stride)
 
-    def _codec(self, has_zeros: bool) -> Codec:
+    def _codec(self, *, has_zeros: bool = False) -> Codec:
         rule = self.rules[-1] if self.rules else 1.0
         if isinstance(rule, Codec):
             return rule

@@ -23,6 +23,7 @@ from tersor.codecs import Codec, Packed
 from tersor.container import Batch, begin_decode_batch, encode_batch
 from tersor.container.batch import runs_on_gpu
 from tersor.memory import lacks_memory, return_free_memory
+from tersor.raw_bytes import padded
 from tersor.sites.activations.entry import Entry
 from tersor.sites.activations.forms import (
     RETURN_FROM_NBYTES,
@@ -31,7 +32,6 @@ from tersor.sites.activations.forms import (
     Payloads,
     Whole,
 )
-from tersor.raw_bytes import padded
 from tersor.types import TensorInfo
 
 _log = logging.getLogger("tersor")
@@ -128,7 +128,9 @@ class _Encoding:
         self._stream: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
         if measures:
             decoded = begin_decode_batch(self._batch, [TensorInfo.of(x) for x in flat], codecs)
-            for entry, x, split in zip((one for one, _ in pairs), values, _split(decoded.check(), parts), strict=True):
+            for entry, x, split in zip(
+                (one for one, _ in pairs), values, _split(decoded.check(), parts), strict=True
+            ):
                 entry.mse = _mean_square(torch.cat(split), x)
         self._batch.read_ahead()
         for k, (entry, codec) in enumerate(pairs):

@@ -89,8 +89,12 @@ def _around(module: nn.Module, context: Any) -> list[Any]:
     ]
 
 
-def _matched(module: nn.Module, rules: Rules) -> list[tuple[nn.Module, Rule]]:
-    for rule in rules.values():
+def _matched(module: nn.Module, rules: Mapping[Any, Rule]) -> list[tuple[nn.Module, Rule]]:
+    for key, rule in rules.items():
+        if not isinstance(key, str | type):
+            raise SpecError(
+                f"a rule is for a pattern of names or for a type of module, not {key!r}"
+            )
         is_factor = type(rule) in (int, float) and 0 < float(rule) < float("inf")  # type: ignore[arg-type]
         if rule is not None and not isinstance(rule, Codec) and not is_factor:
             raise SpecError(f"a rule is a factor above 0, a codec, or None for exact, not {rule!r}")
@@ -102,11 +106,13 @@ def _matched(module: nn.Module, rules: Rules) -> list[tuple[nn.Module, Rule]]:
         if fitting:
             found.append((part, rules[fitting[0]]))
     if unused:
-        raise SpecError(f"no part of the module fits the rule for {next(iter(unused))!r}; see named_modules()")
+        raise SpecError(
+            f"no part of the module fits the rule for {next(iter(unused))!r}; see named_modules()"
+        )
     return found
 
 
 def _fits(key: str | type[nn.Module], name: str, part: nn.Module) -> bool:
     if isinstance(key, str):
         return fnmatchcase(name, key)
-    return isinstance(key, type) and isinstance(part, key)
+    return isinstance(part, key)

@@ -92,6 +92,7 @@ def csr_of_edges(num_nodes: int, first: Indices, second: Indices) -> tuple[Indic
 
 def as_features(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Return features whose magnitudes add up to 1 in every node that has any, float32."""
-    found = values.astype(np.float32)
+    found: npt.NDArray[np.float32] = values.astype(np.float32)
     sums = np.abs(found).sum(1, keepdims=True)
-    return np.divide(found, sums, out=found, where=sums > 0)
+    np.divide(found, sums, out=found, where=sums > 0)
+    return found

@@ -80,10 +80,10 @@ def _made(seed: int, split: Split, count: int) -> Pixels:
     bits = hashes(seed, _STREAMS[split], 0, 8 * count).reshape(count, 8)
     labels = (bits[:, 0] % np.uint64(2 * _NUM_SLOPES)).astype(np.int64)
     chances = (bits[:, 1:] >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
-    images = _stripes(labels % _NUM_SLOPES, chances[:, 0], chances[:, 1])
+    waves = _stripes(labels % _NUM_SLOPES, chances[:, 0], chances[:, 1])
     # two shades per image, between which the stripes change
     light, dark = 160 + 96 * chances[:, 2], 96 * chances[:, 3]
-    images = ((light + dark)[:, None, None] + (light - dark)[:, None, None] * images) / 2
+    images = ((light + dark)[:, None, None] + (light - dark)[:, None, None] * waves) / 2
     tint = np.where(labels < _NUM_SLOPES, _TINT, -_TINT).astype(np.float32) / 2
     colours = tint[:, None] * np.array([1, 0, -1], np.float32)
     coloured = images[:, None] + colours[:, :, None, None]

@@ -7,6 +7,7 @@ from typing import Literal
 
 from tersor.errors import SpecError
 from tersor.workloads.models.gcn import FORMS, KINDS, Form
+from tersor.workloads.training.activations import ActivationOptions
 from tersor.workloads.training.config import TrainingConfig
 
 
@@ -23,6 +24,7 @@ class GcnConfig(TrainingConfig):
         dropout: share of values that a layer does not see in training.
         weight_decay: of the first layer.
         fanouts: neighbours that a node draws, by layer; none for the whole graph in every step.
+        activations: how tensors saved for backward are compressed; None: not at all.
     """
 
     learning_rate: float = 0.01
@@ -33,11 +35,13 @@ class GcnConfig(TrainingConfig):
     dropout: float = 0.5
     weight_decay: float = 5e-4
     fanouts: tuple[int, ...] = ()
+    activations: ActivationOptions | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         # not super(): a dataclass with slots is made anew, and super() knows the first one alone
         TrainingConfig.__post_init__(self)
+        self.check_types(ActivationOptions | None, "ActivationOptions", ("activations",))
         self.check_types(int | float, "a number", ("dropout", "weight_decay"))
         if self.model not in KINDS:
             raise SpecError(f"model must be one of {', '.join(KINDS)}, not {self.model!r}")

@@ -70,6 +70,8 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         widths = (graph.features.shape[1], *config.hidden, graph.num_classes)
         self.model = GraphNet(config.model, widths, config.dropout).to(self.device)
         self.optimizer = self._made_optimizer()
+        if config.activations is not None:
+            self.activations = config.activations.compression()
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
         """Return Adam as published: only the first layer decays."""
@@ -114,7 +116,8 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
 
     def loss(self, batch: GraphBatch) -> torch.Tensor:
         """Return the mean loss of a step's nodes, with the graph that gradients are computed by."""
-        logits = self.model(batch.features, batch.hops)
+        with self.saving():
+            logits = self.model(batch.features, batch.hops)
         return functional.cross_entropy(logits[batch.chosen], batch.labels)
 
     def evaluate(self, max_samples: int | None = None) -> ClassMetrics:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from tersor.errors import SpecError
 from tersor.workloads.gpt.schemes import SCHEMES
 from tersor.workloads.models.gpt import PRESETS, GptShape
+from tersor.workloads.training.activations import ActivationOptions
 from tersor.workloads.training.config import TrainingConfig, decay_difference
 from tersor.workloads.training.learning_rate import LearningRate
 
@@ -29,6 +30,7 @@ class GptConfig(TrainingConfig):
         scheme: how ranks exchange weights and gradients, a name of ``SCHEMES``.
         ranks: that share the model in one process; must be 1 under torchrun.
         ranks_per_node: of these ranks, or of the processes; 0: as they run.
+        activations: how tensors saved for backward are compressed; None: not at all.
     """
 
     shape: GptShape = PRESETS["2M"].shape
@@ -40,11 +42,13 @@ class GptConfig(TrainingConfig):
     scheme: str = "exact"
     ranks: int = 1
     ranks_per_node: int = 0
+    activations: ActivationOptions | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained."""
         # not super(): a dataclass with slots is made anew, and super() knows the first one alone
         TrainingConfig.__post_init__(self)
+        self.check_types(ActivationOptions | None, "ActivationOptions", ("activations",))
         self.check_types(int, "a whole number", ("accumulation", "decay_steps"))
         self.check_types(GptShape, "a GptShape", ("shape",))
         if self.dtype not in DTYPES:

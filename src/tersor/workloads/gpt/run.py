@@ -79,6 +79,8 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self.optimizer = self._made_optimizer()
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
+        if config.activations is not None:
+            self.activations = config.activations.compression()
 
     @property
     def _num_ranks(self) -> int:
@@ -86,7 +88,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return max(self.ranks.world_size, self.config.ranks)
 
     def _check_ranks(self) -> None:
-        """Refuse a scheme for one rank, and nodes that are not full."""
+        """Refuse a scheme for one rank, nodes that are not full, and ranks that cannot compress activations."""
         config = self.config
         if config.scheme != "exact" and self._num_ranks == 1:
             raise SpecError(
@@ -94,6 +96,18 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
                 "torchrun or --ranks N, or leave the scheme exact"
             )
         config.check_nodes(self._num_ranks)
+        if config.activations is None:
+            return
+        if self.ranks.world_size > 1:
+            # fully_shard frees weights between forward and backward, and what is saved are views of them
+            raise SpecError(
+                "activations of a model that is sharded over processes cannot be compressed; start one process"
+            )
+        if config.ranks > 1 and self.device.type == "cuda":
+            raise SpecError(
+                "ranks in one process on a GPU replay their passes as one CUDA graph, which cannot compress "
+                "activations; start one rank"
+            )
 
     def _size_of_parts(self) -> int:
         """Return how many sequences a rank computes at once."""
@@ -229,7 +243,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
 
     def _losses(self, sequences: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token after the first, float32 [sequences, context]."""
-        with self._computing():
+        with self._computing(), self.saving():
             logits = self.model(sequences[:, :-1])
         losses = functional.cross_entropy(
             logits.float().flatten(0, 1), sequences[:, 1:].flatten(), reduction="none"
@@ -256,6 +270,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return {
             "gradient_norm": self.gradient_norm,
             "tokens_per_s": round(tokens / seconds) if seconds else 0,
+            **super().step_values(seconds),
         }
 
     def evaluate(self, max_samples: int | None = None) -> GptMetrics:
@@ -291,8 +306,9 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             yield np.minimum(places, count - 1), places < count
 
     def totals(self) -> dict[str, Any]:
-        """Return what this rank received from others."""
-        return {} if self._exchanges is None else self._exchanges.stats.to_config()
+        """Return what this rank received from others, and what its last step saved for backward."""
+        found = super().totals()
+        return found if self._exchanges is None else {**self._exchanges.stats.to_config(), **found}
 
     def close(self) -> None:
         """Leave the groups of ranks that exchange weights and gradients."""

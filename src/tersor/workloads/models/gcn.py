@@ -46,11 +46,12 @@ class Propagation(nn.Module):
             raise SpecError(f"form must be one of {', '.join(FORMS)}, not {form!r}")
         self.form, shape = form, (len(indptr) - 1, num_columns)
         self.num_rows = shape[0]
-        parts = (indptr.astype(np.int32), columns.astype(np.int32), weights.astype(np.float32))
+        arrays = (indptr.astype(np.int32), columns.astype(np.int32), weights.astype(np.float32))
+        begins, places, values = map(torch.from_numpy, arrays)
         with warnings.catch_warnings():
             # said once per process, by torch: sparse matrices are in beta
             warnings.simplefilter("ignore", UserWarning)
-            found = torch.sparse_csr_tensor(*map(torch.from_numpy, parts), size=shape)
+            found = torch.sparse_csr_tensor(begins, places, values, size=shape)
         if form != "csr":
             found = found.to_dense()
         if form == "linear":

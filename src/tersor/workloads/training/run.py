@@ -5,13 +5,20 @@ from __future__ import annotations
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 import xxhash
 
 from tersor.errors import SpecError
+from tersor.sites.activations import Compression
 from tersor.workloads.ranks import Ranks
+from tersor.workloads.training.activations import (
+    activation_values,
+    compression_state,
+    load_compression_state,
+)
 from tersor.workloads.training.config import TrainingConfig
 from tersor.workloads.training.judgement import Outcome
 from tersor.workloads.training.learning_rate import LearningRate
@@ -46,10 +53,12 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         learning_rate: of each step; constant unless a training sets another.
         step_number: steps taken so far.
         run_id: random, the same on all ranks; a run that goes on from a checkpoint keeps its id.
+        activations: compresses what forward passes save, where a training enters ``saving``; None for none.
         totals_kind: what the line that ends a log is called.
     """
 
     totals_kind: ClassVar[str] = "end"
+    activations: Compression | None = None
     model: torch.nn.Module
     optimizer: torch.optim.Optimizer
 
@@ -98,21 +107,32 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         """Return the weights that the optimizer changes, in the order of the model's."""
         return list(self.model.parameters())
 
+    def saving(self) -> AbstractContextManager[object]:
+        """Return the context of a forward pass, without the loss, in which saved tensors shrink."""
+        return nullcontext() if self.activations is None else self.activations
+
     def close(self) -> None:
         """Leave the groups of ranks that the training has made."""
 
     def step_values(self, seconds: float) -> dict[str, float]:
-        """Return what a line about the loss says besides it.
+        """Return what a line about the loss says besides it: by default about compressed activations.
 
         Args:
             seconds: per step, the mean since the last line.
         """
         del seconds
-        return {}
+        return {} if self.activations is None else activation_values(self.activations)
 
     def totals(self) -> dict[str, Any]:
-        """Return what all steps and ranks add up to, for the line that ends a log; a collective call."""
-        return {}
+        """Return what all steps and ranks add up to, for the line that ends a log; a collective call.
+
+        By default what the last step saved for backward, where that was compressed.
+        """
+        return (
+            {}
+            if self.activations is None
+            else {"activations": self.activations.report().to_config()}
+        )
 
     def outcome(self, name: str, metrics: MetricsT, lines: list[dict[str, Any]]) -> Outcome:
         """Return what the run came to, for a comparison; a collective call."""
@@ -146,6 +166,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
             for name, value in self.optimizer.state.get(parameter, {}).items():
                 found[f"optimizer/{number}/{name}"] = torch.as_tensor(value)
         found["step"] = torch.tensor(self.step_number)
+        if self.activations is not None:
+            found["activations"] = compression_state(self.activations)
         return {name: own_part(value.detach()) for name, value in found.items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
@@ -177,6 +199,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
             }
             if values:
                 self.optimizer.state[parameter].update(values)
+        if self.activations is not None:
+            load_compression_state(self.activations, state.get("activations"))
         self.step_number = int(state["step"])
 
 

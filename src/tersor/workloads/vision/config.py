@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from tersor.errors import SpecError
 from tersor.workloads.models.alexnet import SIDE
 from tersor.workloads.models.resnet import STEMS, Stem
+from tersor.workloads.training.activations import ActivationOptions
 from tersor.workloads.training.config import TrainingConfig, decay_difference
 from tersor.workloads.training.learning_rate import LearningRate
 
@@ -72,6 +73,7 @@ class VisionConfig(TrainingConfig):
         side: pixels that images are scaled to.
         dtype: that the model computes in; weights are float32 in any case.
         decay_steps: step at which a cycle ends; 0: the last one.
+        activations: how tensors saved for backward are compressed; None: not at all.
     """
 
     model: Literal["alexnet", "resnet34"] = "alexnet"
@@ -85,6 +87,7 @@ class VisionConfig(TrainingConfig):
     side: int = SIDE
     dtype: Literal["fp32", "bf16"] = "fp32"
     decay_steps: int = 0
+    activations: ActivationOptions | None = None
 
     @classmethod
     def of(cls, model: str, preset: str, **options: Any) -> VisionConfig:
@@ -112,6 +115,7 @@ class VisionConfig(TrainingConfig):
         """Refuse what cannot be trained."""
         # not super(): a dataclass with slots is made anew, and super() knows the first one alone
         TrainingConfig.__post_init__(self)
+        self.check_types(ActivationOptions | None, "ActivationOptions", ("activations",))
         self.check_types(int, "a whole number", ("side", "decay_steps"))
         self.check_types(int | float, "a number", ("weight_decay", "dropout"))
         chosen = {"model": MODELS, "schedule": SCHEDULES, "dtype": DTYPES, "stem": STEMS}

@@ -54,6 +54,8 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
             weight_decay=config.weight_decay,
         )  # fmt: skip
         self.learning_rate = config.rate()
+        if config.activations is not None:
+            self.activations = config.activations.compression()
 
     def batch(self, step: int) -> ImageBatch:
         """Return this rank's images of a step."""
@@ -84,7 +86,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
         side = self.config.side
         if tuple(scaled.shape[2:]) != (side, side):
             scaled = functional.interpolate(scaled, (side, side), mode="bilinear")
-        with self._computing():
+        with self._computing(), self.saving():
             logits: torch.Tensor = self.model(scaled)
         return logits.float()
 
@@ -107,7 +109,8 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
 
     def step_values(self, seconds: float) -> dict[str, float]:
         """Return the images of all ranks per second."""
-        return {"images_per_s": round(self.config.batch / seconds) if seconds else 0}
+        speed = round(self.config.batch / seconds) if seconds else 0
+        return {"images_per_s": speed, **super().step_values(seconds)}
 
     def evaluate(self, max_samples: int | None = None) -> ClassMetrics:
         """Judge the model on the test images, as they are; the same on every rank."""

@@ -1,0 +1,132 @@
+"""Trainings that compress what they save: exact codecs change nothing, and runs resume bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tersor.errors import SpecError, UnknownCodecError
+from tersor.workloads.data.synthetic_graph import SyntheticGraph
+from tersor.workloads.data.synthetic_images import SyntheticImages
+from tersor.workloads.data.synthetic_text import SyntheticText
+from tersor.workloads.gcn import GcnConfig, GcnRun
+from tersor.workloads.gpt import GptConfig, GptRun
+from tersor.workloads.models.alexnet import AlexNet
+from tersor.workloads.models.gpt import GptShape
+from tersor.workloads.models.resnet import ResNet
+from tersor.workloads.training.activations import ActivationOptions
+from tersor.workloads.training.checkpoint import resume, save_checkpoint
+from tersor.workloads.training.log import RunLog
+from tersor.workloads.training.loop import Schedule, train
+from tersor.workloads.training.run import TrainingRun
+from tersor.workloads.vision import VisionConfig, VisionRun
+from tersor.workloads.vision import run as vision_run
+from tests.checks import assert_bits_equal
+
+Run = TrainingRun[Any, Any]
+IMAGES = SyntheticImages(num_train=64, num_test=20)
+GRAPH = SyntheticGraph(num_nodes=400, num_features=64, num_classes=4).graph()
+TEXT = SyntheticText(num_train=200, num_validation=20)
+SHAPE = GptShape(layers=1, width=64, heads=2, context=32, vocabulary=256)
+
+
+def _image_run(model: str, preset: str, activations: ActivationOptions | None) -> Run:
+    options = {"batch": 8, "steps": 6, "activations": activations}
+    return VisionRun(VisionConfig.of(model, preset, **options), IMAGES)
+
+
+def _graph_run(form: str, activations: ActivationOptions | None) -> Run:
+    options: dict[str, Any] = {"form": form, "steps": 6, "activations": activations}
+    return GcnRun(GcnConfig(batch=len(GRAPH.train), **options), GRAPH)
+
+
+def _text_run(activations: ActivationOptions | None) -> Run:
+    options: dict[str, Any] = {"batch": 4, "steps": 6, "activations": activations}
+    return GptRun(GptConfig(shape=SHAPE, accumulation=2, **options), TEXT)
+
+
+RUNS: dict[str, Callable[[ActivationOptions | None], Run]] = {
+    "alexnet": partial(_image_run, "alexnet", "one-cycle"),
+    "resnet34": partial(_image_run, "resnet34", "cifar"),
+    "gpt": _text_run,
+    "csr": partial(_graph_run, "csr"),
+    "matmul": partial(_graph_run, "matmul"),
+    "linear": partial(_graph_run, "linear"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_models(monkeypatch) -> None:
+    small = partial(AlexNet, widths=(16, 16, 16, 16, 16), hidden=64)
+    monkeypatch.setattr(vision_run, "AlexNet", small)
+    monkeypatch.setattr(vision_run, "ResNet", partial(ResNet, blocks=(1, 1), width=8))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_lossless_codec_changes_no_step(name) -> None:
+    exact, other = RUNS[name](None), RUNS[name](ActivationOptions(codec="raw"))
+    for _ in range(3):
+        assert exact.step() == other.step()
+    for key, value in exact.state().items():
+        assert_bits_equal(other.state()[key], value)
+
+
+@pytest.mark.parametrize("name", ["alexnet", "resnet34", "gpt", "csr"])
+def test_what_is_saved_shrinks_and_the_model_learns(name) -> None:
+    run = RUNS[name](ActivationOptions(step=0.5))
+    with RunLog(None) as log:
+        train(run, Schedule(log_every=3), log)
+    losses = [line["loss"] for line in log.lines if line["kind"] == "train"]
+    assert all(line["activation_ratio"] > 4 for line in log.lines if line["kind"] == "train")
+    assert losses[1] < losses[0] + 0.1
+    report = log.lines[-1]["activations"]
+    assert report["codec"] == "rms"
+    assert report["held_nbytes"] * 4 < report["original_nbytes"]
+
+
+@pytest.mark.parametrize("name", ["alexnet", "gpt", "csr"])
+@pytest.mark.parametrize(
+    "options",
+    [{"step": 1.0}, {"bound": 0.01}, {"target_score": 0.9}, {"budget_nbytes": 60_000}],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_resumed_run_takes_the_same_steps(tmp_path, name, options) -> None:
+    activations = ActivationOptions(**options)
+    whole, first = RUNS[name](activations), RUNS[name](activations)
+    for _ in range(6):
+        whole.step()
+    # the score is predicted in the first step, and the next one learns from it
+    first.step()
+    save_checkpoint(first, tmp_path)
+    second = RUNS[name](activations)
+    assert resume(second, tmp_path) == 1
+    for _ in range(5):
+        second.step()
+    assert second.state().keys() == whole.state().keys()
+    for key, value in whole.state().items():
+        assert_bits_equal(second.state()[key], value)
+
+
+def test_a_checkpoint_of_other_activations_is_refused(tmp_path) -> None:
+    save_checkpoint(RUNS["csr"](None), tmp_path)
+    with pytest.raises(SpecError, match="another activations; give the same options"):
+        resume(RUNS["csr"](ActivationOptions(step=1.0)), tmp_path)
+    with pytest.raises(SpecError, match="no state of compressed activations"):
+        RUNS["csr"](ActivationOptions()).load_state(RUNS["csr"](None).state())
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"step": 1.0, "bound": 0.1}, SpecError, "not step and bound"),
+        ({"codec": "ans", "step": 1.0}, SpecError, "codec 'ans' has no"),
+        ({"codec": "nothing"}, UnknownCodecError, "nothing"),
+        ({"target_score": 2.0}, SpecError, "target"),
+    ],
+)
+def test_options_are_refused_before_a_model_is_made(options, error, words) -> None:
+    with pytest.raises(error, match=words):
+        ActivationOptions(**options)
