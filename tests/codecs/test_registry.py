@@ -29,6 +29,7 @@ BUILT_IN = [
     "group8",
     "half",
     "huffman",
+    "lossless",
     "lz4",
     "mask2",
     "mask4",

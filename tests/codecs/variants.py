@@ -63,8 +63,9 @@ SCALED: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "rms": ("rms", {}),
     "rms-zeros-half": ("rms", {"zeros": True, "step": 0.5}),
     "rms-nearest-fine": ("rms", {"zeros": False, "step": 0.13}),
+    "lossless": ("lossless", {}),
 }
-"""Sizes that vary, and an error in units of each group's own scale in place of a bound."""
+"""Sizes that vary, and no bound: the error is in units of each group's own scale, or there is none."""
 PAYLOADS: Final = {**BOUNDED, **FIXED, **SCALED}
 """The codecs that write payloads of their own: all but ``auto``."""
 

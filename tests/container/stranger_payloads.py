@@ -61,6 +61,8 @@ def decode_chunk(chunk: Chunk, dtype: str, codec: dict[str, Any]) -> bytes:
         data = b"".join(encode(value, dtype) for value in scaled_floats(cursor, codec, count))
     elif codec["id"] in ("group8", "group4"):
         data = b"".join(encode(value, dtype) for value in grouped_floats(cursor, codec, count))
+    elif codec["id"] == "lossless":
+        return exact_words(cursor, count * ITEMSIZES[dtype], ITEMSIZES[dtype])
     elif codec["id"] == "group2":
         data = b"".join(saturated(value, dtype) for value in range_floats(cursor, codec, count))
     elif codec["id"] in ("mask4", "mask2"):
@@ -69,6 +71,32 @@ def decode_chunk(chunk: Chunk, dtype: str, codec: dict[str, Any]) -> bytes:
     else:
         return bounded(cursor, chunk.shape, dtype, codec)
     cursor.end()
+    return data
+
+
+def exact_words(cursor: Cursor, nbytes: int, itemsize: int) -> bytes:
+    form, width, number = cursor.record("BB6xq")
+    size = min(8, itemsize)
+    count = nbytes // size
+    if form == 0:
+        data = cursor.take(nbytes)
+        cursor.pad8()
+    elif form == 1:
+        both = [word.to_bytes(8, "little", signed=True)[:size] for word in cursor.numbers("q", 2)]
+        data = b"".join(both[bit] for bit in cursor.fields(1, count))
+        cursor.pad8()
+    elif form == 2:
+        words = [number + field for field in cursor.fields(width, count)]
+        data = b"".join(word.to_bytes(8, "little", signed=True)[:size] for word in words)
+        cursor.pad8()
+    else:
+        require(form == 3, "form")
+        bits = cursor.fields(1, count)
+        cursor.pad8()
+        require(sum(bits) == number, "number of words")
+        data = b"".join(cursor.take(size) if bit else bytes(size) for bit in bits)
+        cursor.pad8()
+    require(not any(cursor.data[cursor.position :]), "bytes after the last part")
     return data
 
 

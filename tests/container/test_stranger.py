@@ -76,6 +76,7 @@ SCALED = {
     "rms": create("rms"),
     "rms-zeros": create("rms", zeros=True, step=0.4),
     "rms-nearest": create("rms", zeros=False, step=0.13),
+    "lossless": create("lossless"),
 }
 INPUTS = (
     "empty_2d",
@@ -163,10 +164,11 @@ def test_a_stranger_decodes_fixed_codecs_to_the_same_bits(variant, dtype):
 
 
 @pytest.mark.parametrize("name", DTYPES)
-def test_a_stranger_decodes_raw_in_every_dtype(name, raw):
+@pytest.mark.parametrize("codec_id", ["raw", "lossless"])
+def test_a_stranger_decodes_exact_codecs_in_every_dtype(name, codec_id):
     octets = torch.arange(24, dtype=torch.uint8) % (2 if name == "bool" else 24)
     x = octets.repeat(2).view(DTYPES[name]).reshape(3, -1)
-    ((expected, found),) = both(written({"x": x}, raw))
+    ((expected, found),) = both(written({"x": x}, create(codec_id)))
     assert_bits_equal(expected, found)
 
 

@@ -23,6 +23,7 @@ from tersor.kernels.batch.pipeline import (
     RangeLevels,
     RmsLevels,
     ScaledFormat,
+    Words,
 )
 from tersor.types import Bound
 from tests.kernels.cases import CASES, Out, case, encodings, float_inputs
@@ -168,6 +169,32 @@ def _encode_ranges(dtype, encoders):
 def _decode_ranges(dtype, encoders):
     for name, (xs, pipeline, *_) in _encode_ranges(dtype, encoders):
         for by, found in _decoding(encoders, batch.encode_ranges, xs, pipeline):
+            yield f"{name} {by}", found
+
+
+def _words() -> Iterator[tuple[str, list[Tensor]]]:
+    generator = torch.Generator().manual_seed(6)
+    picks = torch.randint(0, 9, (700,), generator=generator)
+    sparse = torch.where(picks == 0, torch.randn(700, generator=generator), 0.0)
+    floats = torch.where(picks > 4, 1.25, 0.0)
+    yield "short masks", [picks > 4, floats, floats.to(torch.bfloat16), sparse, sparse[:0]]
+    yield "whole numbers", [picks, picks - 4, picks.to(torch.uint8), picks * 2**40, picks.short()]
+    yield "constant", [torch.full((70_000,), 7), torch.zeros(9), torch.full((3,), -0.0)]
+
+
+@case("encode_exact")
+def _encode_exact(dtype, encoders):
+    pipeline = Pipeline(None, Words(), 0, None)
+    for name, xs, _ in _lists(dtype):
+        yield name, (xs, pipeline)
+    for name, xs in _words() if dtype == torch.float32 else ():
+        yield name, (xs, pipeline)
+
+
+@case("decode_exact")
+def _decode_exact(dtype, encoders):
+    for name, (xs, pipeline) in _encode_exact(dtype, encoders):
+        for by, found in _decoding(encoders, batch.encode_exact, xs, pipeline):
             yield f"{name} {by}", found
 
 

@@ -354,6 +354,8 @@ def fresh(argument: Any, device: torch.device) -> Any:  # noqa: PLR0911 - one pe
     if isinstance(argument, Out) and argument.before is not None:
         return argument.before.to(device, copy=True)
     if isinstance(argument, Out):
+        if not argument.dtype.is_floating_point:
+            return torch.ones(argument.shape, dtype=argument.dtype, device=device)
         return torch.full(argument.shape, torch.nan, dtype=argument.dtype, device=device)
     if isinstance(argument, Tensor):
         return argument.to(device, copy=True)

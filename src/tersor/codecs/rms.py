@@ -51,7 +51,8 @@ class Rms(PipelineCodec):
 
     def __post_init__(self) -> None:
         """Refuse impossible options."""
-        is_number = isinstance(self.step, int | float) and not isinstance(self.step, bool)
+        given: object = self.step
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if not is_number or not LEAST_STEP <= self.step <= MOST_STEP:
             raise SpecError(
                 f"step must be from 16/127 (0.126) to 8 root mean squares, not {self.step!r}"

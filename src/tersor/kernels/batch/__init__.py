@@ -24,9 +24,11 @@ decode_groups = Op.of(__name__, "decode_groups", composed="compose", gpu="gpu.li
 encode_rms = Op.of(__name__, "encode_rms", composed="rms", gpu="gpu.lists")
 decode_rms = Op.of(__name__, "decode_rms", composed="rms", gpu="gpu.lists")
 encode_masks = Op.of(__name__, "encode_masks", composed="fields")
-decode_masks = Op.of(__name__, "decode_masks", composed="fields")
+decode_masks = Op.of(__name__, "decode_masks", composed="fields", gpu="gpu.lists")
 encode_ranges = Op.of(__name__, "encode_ranges", composed="fields")
-decode_ranges = Op.of(__name__, "decode_ranges", composed="fields")
+decode_ranges = Op.of(__name__, "decode_ranges", composed="fields", gpu="gpu.lists")
+encode_exact = Op.of(__name__, "encode_exact", composed="exact")
+decode_exact = Op.of(__name__, "decode_exact", composed="exact", gpu="gpu.lists")
 encode_casts = Op.of(__name__, "encode_casts", composed="compose", gpu="gpu.lists")
 decode_casts = Op.of(__name__, "decode_casts", composed="compose", gpu="gpu.lists")
 encode_scaled_casts = Op.of(__name__, "encode_scaled_casts", composed="compose", gpu="gpu.lists")
@@ -34,6 +36,7 @@ decode_scaled_casts = Op.of(__name__, "decode_scaled_casts", composed="compose",
 
 __all__ = [
     "decode_casts",
+    "decode_exact",
     "decode_groups",
     "decode_masks",
     "decode_ranges",
@@ -42,6 +45,7 @@ __all__ = [
     "decode_scaled_casts",
     "decode_streams",
     "encode_casts",
+    "encode_exact",
     "encode_groups",
     "encode_masks",
     "encode_ranges",

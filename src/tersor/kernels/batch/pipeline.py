@@ -11,7 +11,7 @@ from tersor.kernels.rows.compose import Coder
 
 QuantizerT = TypeVar(
     "QuantizerT",
-    bound="Bounded | GroupLevels | RmsLevels | MaskLevels | RangeLevels | FloatFormat | ScaledFormat",
+    bound="Bounded | GroupLevels | RmsLevels | MaskLevels | RangeLevels | Words | FloatFormat | ScaledFormat",
 )
 EncoderT = TypeVar("EncoderT")
 
@@ -64,6 +64,10 @@ class RangeLevels(NamedTuple):
     group: int
 
 
+class Words(NamedTuple):
+    """Takes the bits of each value as a whole number; see ``kernels.batch.exact``."""
+
+
 class FloatFormat(NamedTuple):
     """Rounds to a narrower float.
 
@@ -110,5 +114,6 @@ GroupPipeline = Pipeline[GroupLevels, None]
 RmsPipeline = Pipeline[RmsLevels, Literal["ans"]]
 MaskPipeline = Pipeline[MaskLevels, None]
 RangePipeline = Pipeline[RangeLevels, None]
+ExactPipeline = Pipeline[Words, None]
 CastPipeline = Pipeline[FloatFormat, None]
 ScaledCastPipeline = Pipeline[ScaledFormat, None]

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from tersor.kernels.batch import compose
+from tersor.kernels.batch import compose, exact, fields
 from tersor.kernels.batch import rms as composed_rms
 from tersor.kernels.batch.compose import as_rows
 from tersor.kernels.batch.encoded_list import EncodedList, SecondPass, Undecoded, settled
@@ -35,7 +35,10 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.replay import Decoding, Encoding
 from tersor.kernels.batch.pipeline import (
     CastPipeline,
+    ExactPipeline,
     GroupPipeline,
+    MaskPipeline,
+    RangePipeline,
     RmsPipeline,
     RowPipeline,
     ScaledCastPipeline,
@@ -222,6 +225,39 @@ def decode_rms(
     return Undecoded(status, decode_one)
 
 
+def decode_masks(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: MaskPipeline
+) -> Undecoded | None:
+    """See ``fields.decode_masks`` and ``decode_streams``."""
+    return _decode_composed(fields.decode_masks, outs, encoded, pipeline)
+
+
+def decode_ranges(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RangePipeline
+) -> Undecoded | None:
+    """See ``fields.decode_ranges`` and ``decode_streams``."""
+    return _decode_composed(fields.decode_ranges, outs, encoded, pipeline)
+
+
+def decode_exact(
+    outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: ExactPipeline
+) -> Undecoded | None:
+    """See ``exact.decode_exact`` and ``decode_streams``."""
+    return _decode_composed(exact.decode_exact, outs, encoded, pipeline)
+
+
+def _decode_composed(
+    composed: Callable[..., None],
+    outs: Sequence[torch.Tensor],
+    encoded: EncodedList,
+    pipeline: MaskPipeline | RangePipeline | ExactPipeline,
+) -> Undecoded | None:
+    def decode_one(k: int, payload: torch.Tensor) -> None:
+        composed([outs[k]], EncodedList.apart([payload]), pipeline)
+
+    return _composed(outs, encoded, decode_one)
+
+
 def _holds_groups(pipeline: GroupPipeline) -> bool:
     return group_layout.is_held_whole(pipeline.quantizer.group)
 
@@ -300,8 +336,9 @@ def _decode_fixed(
 def _unsettled(
     made: FusedList, encode_one: Callable[[int], torch.Tensor] | None = None
 ) -> EncodedList:
-    is_left = made.needed is not None and encode_one is not None
-    again = SecondPass(made.needed, encode_one) if is_left else None
+    again = None
+    if made.needed is not None and encode_one is not None:
+        again = SecondPass(made.needed, encode_one)
     if isinstance(made.memory, torch.Tensor):
         return EncodedList(made.sizes, made.memory, ranges=made.keys, second_pass=again)
     return EncodedList(made.sizes, ranges=made.keys, unwritten=made.memory, second_pass=again)

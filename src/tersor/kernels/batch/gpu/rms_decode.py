@@ -69,7 +69,7 @@ def _open_kernel(
     stored = has_zeros & is_coded & (code > 0) & (code <= TOP)
     fraction = tl.load(fractions + code - 1, mask=stored, other=0).to(tl.int32) & 0xFFFF
     parts = tl.where(stored, parts - 65535 + fraction, parts)
-    level = parts.to(tl.float32) * (from_bits(step_bits, F32) * (1.0 / 65536.0))
+    level = parts.to(tl.float32) * (from_bits(step_bits, F32) * 2.0**-16)
     tl.store(levels + k * LEVELS + symbol, tl.where(symbol < TOP, -level, level))
 
 

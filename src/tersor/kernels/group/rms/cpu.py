@@ -48,9 +48,9 @@ def _scale(values: Any, bits: Any, zeros: bool) -> Any:
     factor = np.int32(np.int32(np.int32(264) - exponent) << np.int32(23)).view(np.float32)
     total = np.int32(0)
     for i in range(bits.size):
-        magnitude = abs(values[i])
-        magnitude = magnitude if magnitude < np.float32(LARGEST_MAGNITUDE) else np.float32(0)
-        whole = np.int32(np.int32(np.rint(magnitude * factor)) + np.int32(1))
+        held = abs(values[i])
+        held = held if held < np.float32(LARGEST_MAGNITUDE) else np.float32(0)
+        whole = np.int32(np.int32(np.rint(held * factor)) + np.int32(1))
         total += np.int32(whole * whole)
     # one for each place that a smaller group lacks
     total += np.int32(GROUP - bits.size)
