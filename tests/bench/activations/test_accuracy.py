@@ -11,9 +11,11 @@ from tersor.bench.activations import accuracy
 from tersor.bench.activations.accuracy import AccuracyConfig, run_accuracy
 from tersor.bench.activations.recipes import recipe_of
 from tersor.bench.activations.training import Trained, saved_bytes, train_once
+from tersor.bench.activations.trainings import activation_trainings
 from tersor.bench.core.rows import TrainingRow
 from tersor.errors import SpecError
 from tersor.sites.activations.report import ActivationReport, Tally
+from tersor.workloads.training.activations import ActivationOptions
 from tests.bench.activations.made import saved
 
 
@@ -27,9 +29,11 @@ def asked(monkeypatch):
     """Return what is trained; nothing is."""
     found = []
 
-    def trained(make_run, options, **_):
-        found.append((make_run.args[0].seed, options))
-        loss = math.nan if options and options.get("step") == 8.0 else 2.0
+    def trained(make_run, **_):
+        config = make_run.args[0]
+        options = config.activations
+        found.append((config.seed, options))
+        loss = math.nan if options is not None and options.step == 8.0 else 2.0
         return Trained(
             metrics={"loss": loss, "accuracy": 0.5}, curve=[(1, 3.0), (2, loss)], step_s=0.1,
             saved=None if options is None else saved(11.0, 16.0),
@@ -42,7 +46,9 @@ def asked(monkeypatch):
 
 def test_every_setting_is_trained_with_every_seed_beside_exact(asked):
     outcome = run_accuracy(planned())
-    assert asked == [(seed, options) for seed in (0, 1) for options in (None, {"step": 1.0})]
+    assert asked == [
+        (seed, options) for seed in (0, 1) for options in (None, ActivationOptions(step=1.0))
+    ]
     assert [(row.codec, row.training.seed) for row in outcome.rows] == [
         (setting, seed) for seed in (0, 1) for setting in ("exact", "rms-1")
     ]
@@ -51,6 +57,8 @@ def test_every_setting_is_trained_with_every_seed_beside_exact(asked):
     assert (own.quality.accuracy.mean, own.quality.score.mean) == (0.5, 0.97)
     assert own.training.saved == saved(11.0, 16.0)
     assert own.ratio == own.training.saved.ratio
+    [place] = activation_trainings(outcome.rows)
+    assert place.seeds("rms-1") == [0, 1]
     keys = frozenset(row.key for row in outcome.rows[1:])
     assert [row.codec for row in run_accuracy(planned(), done=keys).rows] == ["exact"]
 
@@ -65,11 +73,9 @@ def test_a_compressed_training_that_diverges_is_reported_and_others_go_on(asked)
 def test_a_training_says_what_it_saved_and_how_good_its_gradients_were(model):
     options = {"steps": 2}
     recipe = recipe_of(model, "synthetic", options, is_smoke=True)
-    make_run = AccuracyConfig(recipe=recipe, settings=("rms-1",)).run_maker(0)
+    make_run = AccuracyConfig(recipe=recipe).run_maker("group8", 0)
     told: list[Any] = []
-    train_once(
-        0, told.append, make_run=make_run, options={"codec": "group8"}, num_evals=1, eval_samples=4
-    )
+    train_once(0, told.append, make_run=make_run, num_evals=1, eval_samples=4)
     *steps, found = told
     assert steps[-1][:2] == (2, 2)
     assert found.curve[-1] == (2, found.metrics["loss"])
@@ -80,9 +86,9 @@ def test_a_training_says_what_it_saved_and_how_good_its_gradients_were(model):
 
 def test_an_exact_training_is_not_touched():
     recipe = recipe_of("gpt-2M", "synthetic", {}, is_smoke=True)
-    make_run = AccuracyConfig(recipe=recipe).run_maker(3)
+    make_run = AccuracyConfig(recipe=recipe).run_maker("exact", 3)
     told: list[Any] = []
-    train_once(0, told.append, make_run=make_run, options=None, num_evals=1, eval_samples=4)
+    train_once(0, told.append, make_run=make_run, num_evals=1, eval_samples=4)
     assert (told[-1].saved, told[-1].score) == (None, None)
 
 

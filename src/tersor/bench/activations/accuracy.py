@@ -64,13 +64,15 @@ class AccuracyConfig:
             raise SpecError("name at least one seed, job, evaluation and step")
         object.__setattr__(self, "settings", tuple(dict.fromkeys((EXACT, *self.settings))))
 
-    def run_maker(self, seed: int) -> MakeRun:
-        """Return what makes the training of a seed."""
-        return partial(self.recipe.make_run, self.config(seed), self.recipe.source, self.device)
+    def run_maker(self, setting: str, seed: int) -> MakeRun:
+        """Return what makes the training of a setting and a seed."""
+        config, recipe = self.config(setting, seed), self.recipe
+        return partial(recipe.make_run, config, recipe.source, self.device)
 
-    def config(self, seed: int) -> TrainingConfig:
+    def config(self, setting: str, seed: int) -> TrainingConfig:
         """Return what one training is told."""
-        return replace(self.recipe.training, seed=seed)
+        changes: dict[str, Any] = {"activations": make_contender(setting).compression, "seed": seed}
+        return replace(self.recipe.training, **changes)
 
 
 def run_accuracy(
@@ -98,8 +100,7 @@ def run_accuracy(
 
     def train(setting: str, seed: int, show: Callable[[int, int, str], None]) -> Trained:
         return trained(
-            config.run_maker(seed), make_contender(setting).compression,
-            num_evals=config.num_evals, eval_samples=config.eval_samples, progress=show,
+            config.run_maker(setting, seed), num_evals=config.num_evals, eval_samples=config.eval_samples, progress=show,
         )  # fmt: skip
 
     def keep(training: tuple[str, int], found: Trained) -> None:
@@ -127,7 +128,7 @@ def _trainings(config: AccuracyConfig) -> Iterator[tuple[str, int]]:
 
 def _identity(config: AccuracyConfig, setting: str, seed: int) -> dict[str, Any]:
     contender, recipe = make_contender(setting), config.recipe
-    spec = {**contender.options, "training": config.config(seed).to_config()}
+    spec = {"training": config.config(setting, seed).to_config()}
     return row_identity(
         suite=SUITE, codec=setting, version=contender.version, spec=spec, input=recipe.model,
         device=torch.device(config.device).type, num_values=recipe.training.batch,

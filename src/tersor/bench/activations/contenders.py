@@ -15,7 +15,7 @@ from tersor.bench.activations.case import Case, Forward
 from tersor.bench.activations.measuring import Held
 from tersor.errors import SpecError
 from tersor.sites import activations
-from tersor.types import Bound
+from tersor.workloads.training.activations import ActivationOptions
 
 EXACT: Final = "exact"
 COMPILED: Final = "compiled"
@@ -47,7 +47,7 @@ class Contender:
         attach: puts it to work.
         options: what it was told, JSON-ready.
         is_ours: whether tersor does it.
-        compression: options of ``activations.compressed``; None where it is something else.
+        compression: how a training does the same; None where it is something else.
         baseline: whose times and peaks its own are compared with.
         needs_cuda: whether it does nothing on a CPU.
         is_counted: whether what it holds can be seen tensor by tensor.
@@ -58,7 +58,7 @@ class Contender:
     attach: Callable[[Case], Attached]
     options: Mapping[str, Any] = field(default_factory=dict)
     is_ours: bool = False
-    compression: Mapping[str, Any] | None = None
+    compression: ActivationOptions | None = None
     baseline: str = EXACT
     needs_cuda: bool = False
     is_counted: bool = True
@@ -97,32 +97,30 @@ def _theirs(
 
 
 def _ours(name: str, note: str = "", **options: Any) -> Contender:
-    """Return a contender that compresses with the options of ``activations.compressed``."""
+    """Return a contender that compresses with ``ActivationOptions``."""
+    chosen = ActivationOptions(**options)
+    spec = {key: {"relative": x} if key == "bound" else x for key, x in options.items()}
 
     def attach(case: Case) -> Attached:
-        compression = activations.compressed(**options)
+        compression = chosen.compression()
 
         def forward(*batch: Any) -> torch.Tensor:
             with compression:
                 outputs: torch.Tensor = case.model(*batch)
             return outputs
 
-        if "target_score" in options:
+        if chosen.target_score is not None:
             for _ in range(_SETTLING_PROBES):
                 compression.probe(case.model, lambda: case.forward(forward))
         return Attached(forward, lambda: held_by(compression.report()))
 
-    return Contender(name, attach, _as_json(options), is_ours=True, compression=options, note=note)
+    return Contender(name, attach, spec, is_ours=True, compression=chosen, note=note)
 
 
 def held_by(report: activations.ActivationReport) -> Held:
     """Return what a step held; masks count as floats, which those of dropout are on a CPU."""
     whole = sum(report.forms[name].held_nbytes for name in INTEGER_FORMS if name in report.forms)
     return Held(report.held_nbytes, report.held_nbytes - whole)
-
-
-def _as_json(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v.to_config() if isinstance(v, Bound) else v for k, v in options.items()}
 
 
 def _compiled(name: str, **options: Any) -> Contender:
@@ -151,7 +149,7 @@ def _compiled_ours(codec: str) -> Contender:
 _FAMILIES: Final[Mapping[str, Callable[[str, float], Contender]]] = {
     "rms": lambda name, step: _ours(name, step=step),
     "score": lambda name, target: _ours(name, target_score=target),
-    "ans": lambda name, bound: _ours(name, codec="ans", bound=Bound.relative(bound)),
+    "ans": lambda name, bound: _ours(name, codec="ans", bound=bound),
     "budget": lambda name, budget: _compiled(name, budget=budget),
 }
 """Contenders with a number: ``rms-0.5`` is a step, ``score-0.95`` a target, ``ans-0.01`` a relative bound, and

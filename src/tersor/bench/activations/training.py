@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, Protocol
@@ -55,16 +55,16 @@ class _Probes:
     """
 
     run: Any
-    compression: activations.Compression | None
     every: int
     scores: list[float] = field(default_factory=list)
 
     def __call__(self, batch: Any) -> None:
         """Look at the batch of a step before it is taken."""
-        if self.compression is None or self.run.step_number % self.every:
+        compression: activations.Compression | None = self.run.activations
+        if compression is None or self.run.step_number % self.every:
             return
         own: _WithLoss = self.run
-        found = self.compression.probe(self.run.model, lambda: own.loss(batch))
+        found = compression.probe(self.run.model, lambda: own.loss(batch))
         self.scores.append(found.score)
 
 
@@ -73,7 +73,6 @@ def train_once(
     send: Callable[[Any], None],
     *,
     make_run: MakeRun,
-    options: Mapping[str, Any] | None,
     num_evals: int,
     eval_samples: int | None,
 ) -> None:
@@ -83,15 +82,13 @@ def train_once(
         rank: of this process; there is no other.
         send: takes messages.
         make_run: makes the training.
-        options: of ``activations.wrap``; None for an exact training.
         num_evals: evaluations, and probes of the gradient.
         eval_samples: test samples of each; all if None.
     """
     del rank
     run = make_run()
-    compression = None if options is None else activations.wrap(run.model, **options)
     every = max(1, run.config.steps // num_evals)
-    probes = _Probes(run, compression, every)
+    probes = _Probes(run, every)
     schedule = Schedule(log_every=every, eval_every=every, eval_samples=eval_samples)
     with RunLog(None) as log:
         metrics = train(
@@ -103,7 +100,7 @@ def train_once(
             metrics=metrics,
             curve=[(line["step"], line["loss"]) for line in log.lines if line["kind"] == "eval"],
             step_s=median(line["step_s"] for line in log.lines if line["kind"] == "train"),
-            saved=None if compression is None else saved_bytes(compression.report()),
+            saved=None if run.activations is None else saved_bytes(run.activations.report()),
             score=fmean(probes.scores) if probes.scores else None,
         )
     )
@@ -123,7 +120,6 @@ def saved_bytes(report: activations.ActivationReport) -> SavedBytes:
 
 def trained(
     make_run: MakeRun,
-    options: Mapping[str, Any] | None,
     *,
     num_evals: int,
     eval_samples: int | None,
@@ -143,8 +139,6 @@ def trained(
         else:
             progress(*message)
 
-    told = {
-        "make_run": make_run, "options": options, "num_evals": num_evals, "eval_samples": eval_samples,
-    }  # fmt: skip
+    told = {"make_run": make_run, "num_evals": num_evals, "eval_samples": eval_samples}
     run_local_ranks(train_once, 1, told, receive)
     return found[0]

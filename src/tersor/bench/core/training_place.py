@@ -13,6 +13,8 @@ from tersor.workloads.training.judgement import Interval
 
 EXACT: Final = "exact"
 """The setting that the others are compared with."""
+_SETTINGS: Final = ("scheme", "activations", "seed")
+"""Options by which trainings that are compared may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,6 @@ def training_places(rows: Iterable[ResultRow], suite: str) -> Iterator[TrainingP
 def _shared(row: TrainingRow) -> str:
     """Return all that a training was told but its setting and seed."""
     told: Mapping[str, object] = row.spec.get("training", {})
-    options = {name: x for name, x in told.items() if name not in ("scheme", "seed")}
+    options = {name: x for name, x in told.items() if name not in _SETTINGS}
     facts = (row.input, row.device, row.training.data, row.training.place)
     return json.dumps([facts, options], sort_keys=True)
