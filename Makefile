@@ -62,7 +62,9 @@ bench-smoke: $(STAMP) ## run every benchmark once on tiny inputs
 	$(BIN)/tersor bench embeddings --smoke
 	$(BIN)/tersor bench embeddings --synthetic --smoke
 	$(BIN)/tersor bench shards --smoke
+	$(BIN)/tersor bench activations --smoke
 	$(BIN)/tersor bench accuracy gpt --smoke
+	$(BIN)/tersor bench accuracy activations gcn --smoke
 
 clean: ## remove what make and the tools created
 	rm -rf $(VENV) $(TORCHREC_VENV) .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist

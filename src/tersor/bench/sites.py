@@ -7,6 +7,7 @@ from typing import Final
 
 from rich.console import RenderableType
 
+from tersor.bench.activations.site import ACTIVATIONS
 from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ResultRow
 from tersor.bench.embeddings.site import EMBEDDINGS
@@ -18,7 +19,7 @@ from tersor.bench.shards.site import SHARDS
 from tersor.bench.site import PageBlock, SiteBench
 from tersor.errors import SpecError
 
-SITES: Final = (EMBEDDINGS, KERNELS, SHARDS)
+SITES: Final = (EMBEDDINGS, KERNELS, SHARDS, ACTIVATIONS)
 _PlanBlock = Callable[[Planner, Sequence[ResultRow], Mapping[str, str]], str]
 _PLAN_BLOCKS: Final[Mapping[str, _PlanBlock]] = {
     "plan": plan_block, "plan-sweep": sweep_block, "plan-check": check_block,

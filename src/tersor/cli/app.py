@@ -10,6 +10,7 @@ import typer
 from tersor.cli import (
     accuracy,
     bench,
+    bench_activations,
     bench_compare,
     bench_embeddings,
     bench_import,
@@ -45,6 +46,7 @@ app.command()(report.report)
 app.command()(plan.plan)
 bench.app.command()(bench_embeddings.embeddings)
 bench.app.command()(bench_shards.shards)
+bench.app.command()(bench_activations.activations)
 bench.app.add_typer(accuracy.app, name="accuracy")
 bench.app.command()(bench_compare.compare)
 bench.app.command()(bench_import.import_log)

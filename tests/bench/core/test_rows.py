@@ -66,6 +66,8 @@ def _told(old):
     config = {name: value for name, value in old.items() if value is not None}
     if "exchange" in config:
         config["exchange"] = {"ranks_per_node": 1, **config["exchange"]}
+    if "training" in config:
+        config["training"] = {"saved": None, **config["training"]}
     facts = config.get("lookups")
     return (
         config

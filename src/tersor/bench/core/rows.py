@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from tersor.bench.core import machine
+from tersor.bench.core.activation_facts import ActivationFacts
 from tersor.bench.core.blocks import Estimate, Memory, Quality
 from tersor.bench.core.exchange_times import ExchangeTimes
 from tersor.bench.core.lead_times import LeadTimes
@@ -273,8 +274,10 @@ class ResultRow(
         values = {k: v for k, v in config.items() if k not in derived}
         if "kind" not in values:
             values = _with_kind(values)
-        kinds = ResultRow | ExchangeRow | LookupRow | ShardRow | TrainingRow | OperationRow
-        row: ResultRow = checked(values, kinds)
+        between = ExchangeRow | LookupRow | ShardRow
+        row: ResultRow = checked(
+            values, ResultRow | between | TrainingRow | OperationRow | ActivationRow
+        )
         return row
 
 
@@ -357,8 +360,9 @@ class TrainingRow(ResultRow, frozen=True, kw_only=True, tag="training"):
     """A whole training with one setting, which ``codec`` names; ``input`` is the model and its data.
 
     ``num_values`` is the number of weights. ``original_nbytes`` is what the first rank received, had nothing
-    been compressed, and ``encoded_nbytes`` what it did receive; both are 0 where nothing counted them.
-    ``encode_s`` and ``decode_s`` are zero.
+    been compressed, and ``encoded_nbytes`` what it did receive. Where saved tensors are compressed they are what
+    a step saves for backward and what it holds, and ``num_values`` the samples of a batch. Both are 0 where
+    nothing counted them. ``encode_s`` and ``decode_s`` are zero.
 
     Attributes:
         training: its seed and length, and its curve.
@@ -424,6 +428,31 @@ class OperationRow(ResultRow, frozen=True, kw_only=True, tag="operation"):
         """Return the JSON form, with the shares."""
         derived = {name: getattr(self, name) for name in _DERIVED_OF_OPERATIONS}
         return {**super().to_config(), **derived}
+
+
+class ActivationRow(ResultRow, frozen=True, kw_only=True, tag="activations"):
+    """A training step that holds what backward needs in one way, which ``codec`` names.
+
+    ``input`` is the model, and ``num_values`` the samples of its batch. ``original_nbytes`` is what the
+    forward pass saves for backward and ``encoded_nbytes`` what is held of it; where tensors cannot be seen
+    one by one, these are the memory that the exact step and this one hold after forward. ``memory`` has
+    what the process or the device held after forward, and at the peak of the step, beyond parameters and
+    gradients; the score of ``quality`` is the gradient similarity index, its mean over all weights.
+    ``encode_s`` and ``decode_s`` are zero: coding is part of the step.
+
+    Attributes:
+        activations: the step.
+    """
+
+    activations: ActivationFacts
+
+    def times(self) -> dict[str, Percentiles]:
+        """Return what was timed, by name."""
+        return {"step": self.activations.step_s}
+
+    def traits(self) -> dict[str, str]:
+        """Return what a page can choose rows by."""
+        return {**super().traits(), "batch": str(self.activations.batch)}
 
 
 def _with_kind(values: dict[str, Any]) -> dict[str, Any]:

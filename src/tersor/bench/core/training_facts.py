@@ -6,6 +6,7 @@ import math
 
 from msgspec import Struct
 
+from tersor.bench.core.activation_facts import SavedBytes
 from tersor.bench.core.row_checks import Count, FromOne, require
 from tersor.bench.core.timing import Seconds
 
@@ -23,6 +24,7 @@ class TrainingFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         curve: (step, validation loss), in the order of steps; the last one is the result.
         step_s: median seconds of a step, with all that the ranks exchange.
         num_jobs: trainings that ran at the same time, and shared the machine.
+        saved: what the last step saved for backward; None where saved tensors are not compressed.
     """
 
     data: str
@@ -34,6 +36,7 @@ class TrainingFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     curve: list[tuple[Count, float]]
     step_s: Seconds
     num_jobs: FromOne = 1
+    saved: SavedBytes | None = None
 
     def __post_init__(self) -> None:
         """Refuse curves that cannot be drawn."""

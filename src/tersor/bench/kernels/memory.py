@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +11,7 @@ import numpy as np
 import torch
 
 from tersor.bench.core import machine
+from tersor.bench.core.resident import can_measure_resident, child_report
 from tersor.bench.core.roundtrip import worst_error
 from tersor.bench.core.rows import ResultRow, row_identity, row_key
 from tersor.bench.core.timing import Percentiles
@@ -71,7 +68,7 @@ def run_memory(config: MemoryConfig, *, done: frozenset[str] = frozenset()) -> R
         SpecError: this is not Linux, or the codec does not exist.
         TersorError: a direction failed, or the decoded file breaks the bound.
     """
-    if not Path("/proc/self/clear_refs").exists():
+    if not can_measure_resident():
         raise SpecError("peak memory can only be measured on Linux; run the kernels suite instead")
     identity = config.identity()
     if row_key(**identity) in done:
@@ -117,19 +114,9 @@ def _write_input(path: Path, nbytes: int) -> None:
 def _child(
     direction: str, source: Path, target: Path, config: MemoryConfig, threads: int
 ) -> dict[str, Any]:
-    command = [sys.executable, "-m", memory_child.__name__, direction, str(source), str(target)]
-    command += [config.codec, repr(config.relative_bound), str(threads)]
-    # the child must find the package also when this process runs it from a source tree
-    root = str(Path(memory_child.__file__).parents[3])
-    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(  # noqa: S603 (our own interpreter and module)
-        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise TersorError(f"could not {direction} the file: {last[0]}")
-    report: dict[str, Any] = json.loads(done.stdout)
-    return report
+    arguments = [direction, str(source), str(target), config.codec, repr(config.relative_bound)]
+    failed = f"could not {direction} the file"
+    return child_report(memory_child, [*arguments, str(threads)], failed)
 
 
 def _file_error(original: Path, decoded: Path) -> float:

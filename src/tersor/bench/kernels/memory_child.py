@@ -16,6 +16,11 @@ from pathlib import Path
 
 import torch
 
+from tersor.bench.core.resident import (
+    peak_resident_nbytes,
+    reset_peak_resident,
+    resident_nbytes,
+)
 from tersor.chunks import ChunkPlan
 from tersor.codecs import registry
 from tersor.container import FILE_CHUNK_VALUES, Reader, Writer
@@ -25,13 +30,6 @@ from tersor.types import Bound, TensorInfo
 _NAME = "array"
 _WARM_UP_VALUES = 1 << 19
 """2 MiB: enough for several threads, which have kernels of their own."""
-
-
-def _status_nbytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise OSError(f"the kernel reports no {field}")
 
 
 def _chunks(path: Path, info: TensorInfo) -> Iterator[torch.Tensor]:
@@ -76,16 +74,15 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(int(threads))
     bound = Bound.relative(float(relative_bound))
     _warm_up(Path(target).parent, codec_id, bound)
-    # makes the high-water mark start again from what is held now
-    Path("/proc/self/clear_refs").write_text("5")
-    before_nbytes = _status_nbytes("VmRSS")
+    reset_peak_resident()
+    before_nbytes = resident_nbytes()
     begin = time.perf_counter()
     if direction == "compress":
         _compress(Path(source), Path(target), codec_id, bound)
     else:
         _decompress(Path(source), Path(target))
     seconds = time.perf_counter() - begin
-    extra_nbytes = _status_nbytes("VmHWM") - before_nbytes
+    extra_nbytes = peak_resident_nbytes() - before_nbytes
     report = {
         "seconds": seconds, "extra_nbytes": extra_nbytes, "threads": torch.get_num_threads(),
     }  # fmt: skip

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
-from threading import Lock
 from typing import Any, Final
 
 import torch
@@ -20,6 +18,8 @@ from tersor.bench.core.outcome import SuiteOutcome, ignore
 from tersor.bench.core.rows import ResultRow, TrainingRow, row_identity
 from tersor.bench.core.timing import Percentiles
 from tersor.bench.core.training_facts import TrainingFacts
+from tersor.bench.core.training_jobs import train_all
+from tersor.bench.core.training_place import EXACT
 from tersor.errors import SpecError
 from tersor.workloads.data.tokens import TokenSource
 from tersor.workloads.gpt import GptConfig, GptRun
@@ -29,11 +29,10 @@ from tersor.workloads.training.comparison import train_settings
 from tersor.workloads.training.judgement import Outcome
 
 SUITE: Final = "accuracy-gpt"
-BASELINE: Final = "exact"
 _HARMFUL: Final = "direct"
 """Trained to show that it harms; it may diverge."""
 _SMOKE: Final = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=256)
-DEFAULT_SCHEMES: Final = (BASELINE, "direct", "qwd", "ulq", "tlq", "tlq-hs", "both")
+DEFAULT_SCHEMES: Final = (EXACT, "direct", "qwd", "ulq", "tlq", "tlq-hs", "both")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,7 +79,7 @@ class AccuracyConfig:
                 f"a batch of {self.training.batch} cannot be shared by {self.num_ranks} ranks; choose a "
                 "multiple of them"
             )
-        object.__setattr__(self, "schemes", tuple(dict.fromkeys((BASELINE, *self.schemes))))
+        object.__setattr__(self, "schemes", tuple(dict.fromkeys((EXACT, *self.schemes))))
 
     @property
     def num_ranks(self) -> int:
@@ -136,33 +135,19 @@ def run_accuracy(
     outcome = SuiteOutcome(done, on_row, on_note)
     suite = _Suite(config, source)
     wanted = [one for one in suite.trainings() if not outcome.is_done(suite.identity(*one))]
-    counts, lock = [0] * len(wanted), Lock()
-    steps = config.training.steps
 
-    def train(number: int) -> TrainingRow | str:
-        scheme, seed = wanted[number]
+    def keep(setting: tuple[str, int], row: TrainingRow | str) -> None:
+        if not isinstance(row, str):
+            outcome.add(row)
+            return
+        outcome.note(row)
+        if setting[0] not in (EXACT, _HARMFUL):
+            outcome.refusals.append(row)
 
-        def show(step: int, _: int, word: str) -> None:
-            with lock:
-                counts[number] = step
-                progress(sum(counts), steps * len(wanted), f"seed {seed}, {word}")
-
-        return suite.row(scheme, seed, show)
-
-    with ThreadPoolExecutor(config.jobs) as pool:
-        found = {pool.submit(train, number): scheme for number, (scheme, _) in enumerate(wanted)}
-        try:
-            for future in as_completed(found):
-                row = future.result()
-                if not isinstance(row, str):
-                    outcome.add(row)
-                    continue
-                outcome.note(row)
-                if found[future] not in (BASELINE, _HARMFUL):
-                    outcome.refusals.append(row)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    train_all(
+        wanted, suite.row, jobs=config.jobs, steps=config.training.steps, progress=progress,
+        on_result=keep,
+    )  # fmt: skip
     return outcome
 
 

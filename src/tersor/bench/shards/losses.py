@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from statistics import fmean
 from typing import Final
 
 from rich.table import Table
 
 from tersor.bench.core.goal import Goal
-from tersor.bench.core.rows import ResultRow, TrainingRow, latest
+from tersor.bench.core.rows import ResultRow
 from tersor.bench.core.tables import chosen, markdown_table, terminal_table
-from tersor.bench.shards.accuracy import BASELINE, SUITE
-from tersor.workloads.training.judgement import Interval
+from tersor.bench.core.training_place import EXACT, TrainingPlace, training_places
+from tersor.bench.shards.accuracy import SUITE
 
 LOSS_COLUMNS: Final = ("model", "scheme", "seeds", "loss", "change %", "95 % ±", "ratio")
 """``docs/shards.md`` says what they mean."""
@@ -25,84 +23,9 @@ _ASKED: Final = (("gpt-2M", 4, 300), ("gpt-125M", 8, 1500))
 """Models, ranks and steps that goals are asked of."""
 
 
-@dataclass(frozen=True, slots=True)
-class LossPlace:
-    """Trainings that differ in scheme and seed alone.
-
-    Attributes:
-        model: that is trained.
-        place: ranks and steps, in words.
-        rows: by scheme, then by seed.
-    """
-
-    model: str
-    place: str
-    rows: Mapping[str, Mapping[int, TrainingRow]]
-
-    @property
-    def length(self) -> tuple[int, int]:
-        """Ranks and steps of all trainings."""
-        first = next(iter(next(iter(self.rows.values())).values())).training
-        return first.num_ranks, first.steps
-
-    def losses(self, scheme: str) -> list[float]:
-        """Return the final loss of each seed."""
-        return [_loss(row) for row in self.rows[scheme].values()]
-
-    def seeds(self, scheme: str) -> list[int]:
-        """Return the seeds that the scheme and ``exact`` were both trained with."""
-        exact = self.rows.get(BASELINE, {})
-        return [seed for seed in self.rows.get(scheme, {}) if seed in exact]
-
-    def change(self, scheme: str) -> Interval | None:
-        """Return the mean change of the loss against ``exact`` in percent, over ``seeds``.
-
-        The interval of one seed alone is infinite.
-        """
-        exact, own = self.rows.get(BASELINE, {}), self.rows.get(scheme, {})
-        pairs = [(_loss(own[seed]), _loss(exact[seed])) for seed in self.seeds(scheme)]
-        return Interval.of([100 * (x / y - 1) for x, y in pairs]) if pairs else None
-
-    def curve(self, scheme: str, seeds: Sequence[int] | None = None) -> list[tuple[float, float]]:
-        """Return the mean loss of the seeds, of all if None, at each step that all of them have."""
-        own = self.rows[scheme]
-        chosen = [row for seed, row in own.items() if seeds is None or seed in seeds]
-        points: dict[int, list[float]] = {}
-        for row in chosen:
-            for step, loss in row.training.curve:
-                points.setdefault(step, []).append(loss)
-        return [(step, fmean(x)) for step, x in sorted(points.items()) if len(x) == len(chosen)]
-
-    def change_curve(self, scheme: str) -> list[tuple[float, float]]:
-        """Return the change of the mean loss against ``exact`` in percent, over ``seeds``."""
-        seeds = self.seeds(scheme)
-        exact = dict(self.curve(BASELINE, seeds)) if seeds else {}
-        points = self.curve(scheme, seeds)
-        return [(step, 100 * (loss / exact[step] - 1)) for step, loss in points if step in exact]
-
-
-def _loss(row: TrainingRow) -> float:
-    return row.training.curve[-1][1]
-
-
-def loss_places(rows: Iterable[ResultRow]) -> Iterator[LossPlace]:
+def loss_places(rows: Iterable[ResultRow]) -> Iterator[TrainingPlace]:
     """Yield what can be compared with each other."""
-    places: dict[str, dict[str, dict[int, TrainingRow]]] = {}
-    for row in latest(rows):
-        if isinstance(row, TrainingRow) and row.suite == SUITE:
-            schemes = places.setdefault(_shared(row), {})
-            schemes.setdefault(row.codec, {})[row.training.seed] = row
-    for schemes in places.values():
-        first = next(iter(next(iter(schemes.values())).values()))
-        yield LossPlace(first.input, first.training.place, schemes)
-
-
-def _shared(row: TrainingRow) -> str:
-    """Return all that a training was told but its scheme and seed."""
-    told: Mapping[str, object] = row.spec.get("training", {})
-    options = {name: x for name, x in told.items() if name not in ("scheme", "seed")}
-    facts = (row.input, row.device, row.training.data, row.training.place)
-    return json.dumps([facts, options], sort_keys=True)
+    return training_places(rows, SUITE)
 
 
 def loss_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
@@ -110,8 +33,8 @@ def loss_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
     return [_cells(place, scheme) for place in loss_places(rows) for scheme in place.rows]
 
 
-def _cells(place: LossPlace, scheme: str) -> list[str]:
-    change = None if scheme == BASELINE else place.change(scheme)
+def _cells(place: TrainingPlace, scheme: str) -> list[str]:
+    change = None if scheme == EXACT else place.change(scheme)
     losses, num_pairs = place.losses(scheme), len(place.seeds(scheme))
     ratios = [row.ratio for row in place.rows[scheme].values() if row.encoded_nbytes]
     return [
@@ -144,7 +67,9 @@ def loss_goals(rows: Iterable[ResultRow]) -> list[Goal]:
     return [goal for asked in _ASKED for goal in _goals(places, *asked)]
 
 
-def _goals(places: Iterable[LossPlace], model: str, num_ranks: int, steps: int) -> Iterator[Goal]:
+def _goals(
+    places: Iterable[TrainingPlace], model: str, num_ranks: int, steps: int
+) -> Iterator[Goal]:
     named = [place for place in places if (place.model, *place.length) == (model, num_ranks, steps)]
     for scheme, sign, target, words in (
         ("both", -1.0, -_MOST_CHANGE, f"both: loss at most {_MOST_CHANGE:g} % above exact"),

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tersor.bench.core.rows import ShardRow
+from tersor.bench.core.training_place import EXACT, TrainingPlace
 from tersor.bench.plots import Bar, bar_chart, line_chart
 from tersor.bench.report.figure import Figure, slug
 from tersor.bench.report.links import Links
 from tersor.bench.report.runs import RowsRun, Run
 from tersor.bench.report.section import Section
-from tersor.bench.shards.accuracy import BASELINE
 from tersor.bench.shards.contenders import GLOO_NOTE, OURS
-from tersor.bench.shards.losses import LOSS_COLUMNS, LossPlace, loss_cells, loss_places
+from tersor.bench.shards.losses import LOSS_COLUMNS, loss_cells, loss_places
 from tersor.bench.shards.tables import SHARD_COLUMNS, shard_cells, shard_places
 
 
@@ -73,10 +73,10 @@ def losses_section(run: Run, _links: Links) -> Section | None:
     return section.table("Validation loss at the end", LOSS_COLUMNS, loss_cells(rows))
 
 
-def _loss_sentence(place: LossPlace) -> str:
+def _loss_sentence(place: TrainingPlace) -> str:
     said = []
     for scheme in place.rows:
-        change = None if scheme == BASELINE else place.change(scheme)
+        change = None if scheme == EXACT else place.change(scheme)
         if change is not None:
             said.append(f"{scheme} {change.mean:+.2f} %")
     words = (
@@ -85,15 +85,15 @@ def _loss_sentence(place: LossPlace) -> str:
     return f"{place.model}, {place.place}: {words}."
 
 
-def _loss_figures(run: str, place: LossPlace) -> list[Figure]:
+def _loss_figures(run: str, place: TrainingPlace) -> list[Figure]:
     named = f"{place.model}, {place.place}"
     curves = {scheme: place.curve(scheme) for scheme in place.rows}
-    changes = {scheme: place.change_curve(scheme) for scheme in curves if scheme != BASELINE}
+    changes = {scheme: place.change_curve(scheme) for scheme in curves if scheme != EXACT}
     means = "Mean over seeds, on the validation text."
     return [
         Figure(
             slug(run, "loss", named),
-            line_chart(f"Loss: {named}", "step", curves, y_label="loss", dashed=[BASELINE]),
+            line_chart(f"Loss: {named}", "step", curves, y_label="loss", dashed=[EXACT]),
             means,
         ),
         Figure(

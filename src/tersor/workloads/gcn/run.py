@@ -109,12 +109,16 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
     def take_step(self, batch: GraphBatch) -> float:
         """Compute gradients and change the weights; return the mean loss of the step's nodes."""
         self.optimizer.zero_grad(set_to_none=True)
-        with self.saving():
-            logits = self.model(batch.features, batch.hops)
-        loss = functional.cross_entropy(logits[batch.chosen], batch.labels)
+        loss = self.loss(batch)
         loss.backward()
         self.optimizer.step()
         return float(loss.detach())
+
+    def loss(self, batch: GraphBatch) -> torch.Tensor:
+        """Return the mean loss of a step's nodes, with the graph that gradients are computed by."""
+        with self.saving():
+            logits = self.model(batch.features, batch.hops)
+        return functional.cross_entropy(logits[batch.chosen], batch.labels)
 
     def evaluate(self, max_samples: int | None = None) -> ClassMetrics:
         """Judge the model on the test nodes, with all their neighbours."""

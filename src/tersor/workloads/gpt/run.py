@@ -237,6 +237,10 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             total += loss.detach()
         return total
 
+    def loss(self, batch: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of sequences, with the graph that gradients are computed by."""
+        return self._losses(batch.to(self.device)).mean()
+
     def _losses(self, sequences: torch.Tensor) -> torch.Tensor:
         """Return the loss of each token after the first, float32 [sequences, context]."""
         with self._computing(), self.saving():

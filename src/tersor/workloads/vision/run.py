@@ -68,13 +68,17 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
 
     def take_step(self, batch: ImageBatch) -> float:
         """Compute gradients and change the weights; return the mean loss of this rank's images."""
-        batch = batch.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = functional.cross_entropy(self._logits(changed(batch)), batch.labels)
+        loss = self.loss(batch)
         loss.backward()
         self._average()
         self.optimizer.step()
         return float(loss.detach())
+
+    def loss(self, batch: ImageBatch) -> torch.Tensor:
+        """Return the mean loss of this rank's images, with the graph that gradients are computed by."""
+        batch = batch.to(self.device)
+        return functional.cross_entropy(self._logits(changed(batch)), batch.labels)
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
         """Return the logits of images uint8 [B, 3, height, width], float32 [B, classes]."""

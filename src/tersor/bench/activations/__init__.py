@@ -1,0 +1,1 @@
+"""Measurements of what waits for backward: bytes, peaks, times and gradients of training steps."""

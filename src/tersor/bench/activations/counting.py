@@ -1,0 +1,77 @@
+"""What autograd saves for backward, counted while a forward pass runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+
+
+class SavedCount:
+    """Bytes of the storages that were saved and are alive, each once.
+
+    A storage counts as that of floats if a floating-point tensor looks at it.
+    """
+
+    def __init__(self, model: nn.Module, batch: Iterable[torch.Tensor]) -> None:
+        """Leave out parameters and buffers of a model and its batch: they are held in any case."""
+        tensors = [*model.parameters(), *model.buffers(), *batch]
+        parts = (part for t in tensors for part in _parts(t))
+        self._own = {part.untyped_storage().data_ptr() for part in parts}
+        self._seen: list[tuple[StorageWeakRef, int, int, bool]] = []
+
+    def add(self, t: torch.Tensor) -> None:
+        """Count one tensor that is saved."""
+        for part in _parts(t):
+            storage = part.untyped_storage()
+            if storage.data_ptr() not in self._own:
+                facts = (storage.data_ptr(), storage.nbytes(), part.is_floating_point())
+                self._seen.append((StorageWeakRef(storage), *facts))
+
+    @property
+    def nbytes(self) -> int:
+        """Of all that is alive now."""
+        return sum(nbytes for nbytes, _ in self._alive().values())
+
+    @property
+    def floats_nbytes(self) -> int:
+        """The same of floating-point tensors."""
+        return sum(nbytes for nbytes, is_float in self._alive().values() if is_float)
+
+    def _alive(self) -> dict[int, tuple[int, bool]]:
+        found: dict[int, tuple[int, bool]] = {}
+        # of two storages that had one address at most one is alive
+        for storage, address, nbytes, is_float in self._seen:
+            if not storage.expired():
+                found[address] = nbytes, is_float or found.get(address, (0, False))[1]
+        return found
+
+
+def _is_strided(t: torch.Tensor) -> bool:
+    return t.layout is torch.strided
+
+
+def _parts(t: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that memory is in: a sparse one has several."""
+    if _is_strided(t):
+        return [t]
+    if t.layout is torch.sparse_csr:
+        return [t.crow_indices(), t.col_indices(), t.values()]
+    return [t._indices(), t._values()] if t.layout is torch.sparse_coo else []  # noqa: SLF001 (also of uncoalesced ones)
+
+
+@contextmanager
+def counting_saved(model: nn.Module, batch: Iterable[torch.Tensor]) -> Iterator[SavedCount]:
+    """Count what the forward pass in the block saves; nothing is changed by that."""
+    count = SavedCount(model, batch)
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        count.add(t)
+        # the tensor itself would keep its own graph
+        return t.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        yield count

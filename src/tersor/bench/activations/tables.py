@@ -1,0 +1,118 @@
+"""Rows of steps that hold what backward needs in several ways: tables, and what pages show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from rich.console import RenderableType
+
+from tersor.bench.activations.contenders import make_contender
+from tersor.bench.core.rows import ActivationRow, ResultRow, latest
+from tersor.bench.core.tables import chosen, markdown_table, terminal_table
+
+STEP_COLUMNS: Final = (
+    "step", "held as", "ratio", "of floats", "held MiB", "peak MiB", "peak x", "step ms", "overhead %",
+    "score", "cosine",
+)  # fmt: skip
+"""What a table shows; ``docs/benchmark-activations.md`` says what the columns mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlace:
+    """All ways on one model, batch and device, by their names."""
+
+    rows: Mapping[str, ActivationRow]
+
+    @property
+    def name(self) -> str:
+        """Model, batch and device in words."""
+        first = next(iter(self.rows.values()))
+        facts = first.activations
+        return f"{first.input}, batch {facts.batch}, {facts.dtype}, {first.device}"
+
+    def baseline(self, row: ActivationRow) -> ActivationRow | None:
+        """Return what times and peaks of a row are compared with; None if it was not measured."""
+        return self.rows.get(make_contender(row.codec).baseline)
+
+    def peak_gain(self, row: ActivationRow) -> float | None:
+        """Return how many times lower the peak is than that of the baseline."""
+        theirs = self.baseline(row)
+        own_peak, their_peak = _memory(row, "peak_nbytes"), _memory(theirs, "peak_nbytes")
+        return their_peak / own_peak if own_peak and their_peak else None
+
+    def overhead_percent(self, row: ActivationRow) -> float | None:
+        """Return how much longer a step takes than that of the baseline."""
+        theirs = self.baseline(row)
+        if theirs is None:
+            return None
+        return 100 * (row.activations.step_s.p50 / theirs.activations.step_s.p50 - 1)
+
+
+def score_of(row: ResultRow) -> float | None:
+    """Return the gradient similarity index of a row, if it has one."""
+    score = None if row.quality is None else row.quality.score
+    return None if score is None else score.mean
+
+
+def _memory(row: ActivationRow | None, name: Literal["held_nbytes", "peak_nbytes"]) -> int | None:
+    if row is None or row.memory is None:
+        return None
+    found: int | None = getattr(row.memory, name)
+    return found
+
+
+def step_places(rows: Iterable[ResultRow]) -> Iterator[StepPlace]:
+    """Yield what can be compared with each other."""
+    places: dict[tuple[str | None, ...], dict[str, ActivationRow]] = {}
+    for row in latest(rows):
+        if isinstance(row, ActivationRow):
+            place = places.setdefault((row.input, row.device, row.group), {})
+            place[row.codec] = row
+    for found in places.values():
+        yield StepPlace(found)
+
+
+def step_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
+    """Return what stands under ``STEP_COLUMNS``, a line per way and model."""
+    return [_cells(place, row) for place in step_places(rows) for row in place.rows.values()]
+
+
+def _cells(place: StepPlace, row: ActivationRow) -> list[str]:
+    facts, score = row.activations, score_of(row)
+    is_baseline = place.baseline(row) is row
+    gain, overhead = place.peak_gain(row), place.overhead_percent(row)
+    return [
+        place.name,
+        row.codec,
+        f"{row.ratio:.2f}" if row.encoded_nbytes else "",
+        f"{facts.saved.floats_ratio:.2f}" if facts.saved and facts.saved.held_floats_nbytes else "",
+        _mib(_memory(row, "held_nbytes")),
+        _mib(_memory(row, "peak_nbytes")),
+        "" if is_baseline or gain is None else f"{gain:.2f}",
+        f"{facts.step_s.p50 * 1e3:.2f}",
+        "" if is_baseline or overhead is None else f"{overhead:+.1f}",
+        "exact" if facts.is_exact else f"{score or 0.0:.4f}",
+        "" if facts.is_exact else f"{facts.cosine:.4f}",
+    ]
+
+
+def _mib(nbytes: int | None) -> str:
+    return "" if nbytes is None else f"{nbytes / 2**20:.1f}"
+
+
+def steps_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
+    """Return the steps that a page asks for."""
+    return markdown_table(STEP_COLUMNS, step_cells(chosen(rows, options)))
+
+
+def step_tables(rows: Iterable[ResultRow]) -> list[RenderableType]:
+    """Show bytes, memory, times and gradients of every way, a table per model."""
+    return [
+        terminal_table(
+            f"What waits for backward: {place.name}", STEP_COLUMNS[1:],
+            [_cells(place, row)[1:] for row in place.rows.values()], words=STEP_COLUMNS[1:2],
+        )
+        for place in step_places(rows)
+    ]  # fmt: skip

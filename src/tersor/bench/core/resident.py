@@ -1,0 +1,75 @@
+"""Memory of a process as Linux counts it, and processes of their own to measure it in."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from tersor.errors import TersorError
+
+_HIGH_WATER: Final = Path("/proc/self/clear_refs")
+
+
+def can_measure_resident() -> bool:
+    """Whether the peak of a process can be measured here: on Linux alone."""
+    return _HIGH_WATER.exists()
+
+
+def resident_nbytes() -> int:
+    """Return what this process holds in memory now."""
+    return _status_nbytes("VmRSS")
+
+
+def peak_resident_nbytes() -> int:
+    """Return the most that this process held since ``reset_peak_resident``."""
+    return _status_nbytes("VmHWM")
+
+
+def reset_peak_resident() -> None:
+    """Make the high-water mark start again from what is held now."""
+    _HIGH_WATER.write_text("5")
+
+
+def _status_nbytes(field: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise OSError(f"the kernel reports no {field}")
+
+
+def child_report(
+    module: ModuleType,
+    arguments: Sequence[str],
+    failed: str,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """Run a module of this package in a process of its own; return the JSON object that it writes.
+
+    Args:
+        module: run as ``python -m``.
+        arguments: of its command line.
+        failed: the beginning of the sentence that is raised.
+        environment: variables that it gets besides those of this process.
+
+    Raises:
+        TersorError: it failed; the sentence ends with the last line that it wrote about that.
+    """
+    command = [sys.executable, "-m", module.__name__, *arguments]
+    # the child must find the package also when this process runs it from a source tree
+    own = sys.modules["tersor"].__file__ or ""
+    path = os.pathsep.join(filter(None, (str(Path(own).parents[1]), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(  # noqa: S603 (our own interpreter and module)
+        command, capture_output=True, text=True, check=False,
+        env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+    )  # fmt: skip
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+        raise TersorError(f"{failed}: {last[0]}")
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
