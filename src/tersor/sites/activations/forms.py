@@ -122,9 +122,10 @@ class Payloads(NamedTuple):
                 for part in self.parts:
                     part.record_stream(current)
         out = empty((sum(self.numels),), self.dtype, device)
-        undecoded = self.codec.decode(EncodedList.apart(self.parts), list(out.split(self.numels)))
+        outs = out.split(self.numels)
+        undecoded = self.codec.decode(EncodedList.apart(self.parts), outs)
         if self.is_checked:
-            finish_decoding(undecoded, self.parts)
+            finish_decoding(undecoded, self.parts, outs)
         return out
 
 
