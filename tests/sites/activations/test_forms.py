@@ -25,7 +25,6 @@ from tersor.sites.activations.pooling import PoolIndices, Windows
         torch.randint(0, 3, (1000,), dtype=torch.int32),
         torch.randint(0, 2, (1000,), dtype=torch.uint8),
     ],
-    ids=str,
 )
 def test_masks_and_integers_come_back_exactly_from_fewer_bytes(values) -> None:
     form = exact_form(values)
@@ -47,7 +46,6 @@ def test_masks_and_integers_come_back_exactly_from_fewer_bytes(values) -> None:
         torch.randint(0, 256, (1000,), dtype=torch.uint8),
         torch.randn(100, dtype=torch.complex64),
     ],
-    ids=str,
 )
 def test_what_has_no_smaller_exact_form_is_left_alone(values) -> None:
     assert exact_form(values) is None
