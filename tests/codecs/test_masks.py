@@ -90,3 +90,9 @@ def test_a_group_with_a_nan_spoils_no_other():
     for codec_id in ("mask4", "mask2", "group2"):
         decoded = decompress(create(codec_id).pack(x))
         assert decoded.isnan().nonzero().view(-1).tolist() == list(range(256, 512))
+
+
+def test_group2_has_the_same_bytes_whichever_zero_is_taken_for_the_smallest():
+    zeros = [torch.tensor(pair).repeat(128) for pair in ([0.0, -0.0], [-0.0, 0.0], [-0.0, -0.0])]
+    first, *others = [create("group2").pack(x).payloads[0] for x in zeros]
+    assert all(torch.equal(first, other) for other in others)

@@ -49,7 +49,8 @@ def range_quantize(
     known = torch.arange(values.numel(), device=x.device).view(-1, group) < x.numel()
     if len(values) == 0:
         return values.new_zeros(2, 0, dtype=torch.int16), values.new_zeros(0, dtype=torch.uint8)
-    lowest = torch.where(known, values, _LARGEST).amin(1).view(torch.int32)
+    # of 0.0 and -0.0 devices take either as the smallest; the sum is 0.0 for both
+    lowest = (torch.where(known, values, _LARGEST).amin(1) + 0.0).view(torch.int32)
     # towards minus infinity: bits of a negative number grow with its magnitude
     minima = (lowest + ((lowest >> 31) & 0xFFFF)) >> 16
     low = (minima << 16).view(torch.float32)
