@@ -44,6 +44,10 @@ _ROW_WIDTHS: Final = (16, 32, 64, 128)
 """Those of rows that ``rows`` is compiled for: its kernels have the width, rounded up to a power of two, as a constant."""
 
 _NUM_ROWS: Final = 2048
+_ROW_COUNTS: Final = tuple(1 << k for k in range(6, 13))
+"""Rows of short tables: kernels that number them have the count, rounded up to a power of two, as a constant."""
+_LONG_ROWS: Final = 8192
+"""Rows of a table that is not short (``kernels/rows/dedup/gpu/slots.py``)."""
 _NUM_DISTINCT: Final = 64
 
 
@@ -75,7 +79,7 @@ def warmup(
     Small tensors are encoded and decoded on ``device``: one at a time and in lists, under absolute and
     relative bounds, with and without outliers, at addresses that are multiples of 16 bytes and others; by
     ``rows`` in rows of 16, 32, 64 and 128 values. The compiled kernels stay on disk, so that later processes
-    load them. On CUDA ``rows`` is compiled anew for other widths and for tables of few rows, and the second pass
+    load them. On CUDA ``rows`` is compiled anew for other widths and for tables of fewer than 33 rows, and the second pass
     of ``ans`` and ``rows``, over what their fused kernels cannot code, for some sizes.
 
     Args:
@@ -234,9 +238,12 @@ def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[lis
         # the second payload starts at no multiple of 16 bytes
         yield [few.view(-1)[:100], large]
     if device.type == "cuda":
-        most = _noise(_LARGE // width, width).to(device=device, dtype=dtype)
+        most = _noise(max(_LARGE // width, _LONG_ROWS), width).to(device=device, dtype=dtype)
         yield [most]
         yield [most, few]
+        for num_rows in _ROW_COUNTS:
+            yield [most[:num_rows]]
+            yield [most[:num_rows], few[:64]]
 
 
 def _noise(*shape: int) -> torch.Tensor:
