@@ -7,6 +7,7 @@ import torch
 
 from tersor import compress, create
 from tersor.kernels.payload.layout import CODED, CONSTANT, EXACT
+from tersor.kernels.runtime.sparing import sparing_memory
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.checks import assert_bits_equal
 from tests.codecs.variants import NARROW_TABLE, WIDE_TABLE
@@ -63,6 +64,13 @@ def test_wide_alphabets_and_what_escapes_them(dims, monkeypatch):
     assert any(int(payload[24 + 5]) for payload in payloads), "no wide alphabet"
 
 
+def test_symbols_are_not_held_where_memory_is_short(monkeypatch):
+    monkeypatch.setattr(ans, "MOST_HELD_NBYTES", 1 << 40)
+    monkeypatch.setattr(ans, "_code_symbols", None)
+    with sparing_memory():
+        assert_same_as_codec([smooth(100)], [FINE], 0)
+
+
 def test_narrow_and_wide_streams_of_one_list(monkeypatch):
     monkeypatch.setattr(ans_plan, "LEAST_WIDE", 500)
     x = smooth(30, 40)
@@ -72,10 +80,7 @@ def test_narrow_and_wide_streams_of_one_list(monkeypatch):
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("options", [{}, {"lorenzo": 3}, {"frequencies": NARROW_TABLE}], ids=str)
-def test_one_large_tensor_takes_little_memory_and_has_the_bytes_of_the_cpu(
-    dtype, options, monkeypatch
-):
-    monkeypatch.undo()
+def test_one_large_tensor_takes_little_memory_and_has_the_bytes_of_the_cpu(dtype, options):
     x = smooth(40, 512, 1024).to(dtype)
     on_device = x.cuda()
     codec = create("ans", bound=Bound.relative(1e-3) if not options else FINE, **options)
