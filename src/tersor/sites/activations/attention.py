@@ -2,7 +2,7 @@
 
 Fused attention saves its output and the log-sum-exp of its scores too. Beside q and k that come back with an
 error, an exact log-sum-exp gives probabilities that do not sum to one: a GPT of 10 M parameters ended at a loss of 3.43
-instead of 1.62 (``docs/activations.md``). Here backward computes both again from the q, k and v that it gets, so that all agree.
+instead of 1.62 (decision 17). Here backward computes both again from the q, k and v that it gets, so that all agree.
 
 ``torch.ops.tersor.attention`` and its backward are operators that a compiler keeps whole: in a traced graph, the
 second computation would be merged with the first.
