@@ -205,9 +205,11 @@ class Codec(ABC):
 
     def _unpack_again(self, packed: Packed) -> torch.Tensor | None:
         """Decode one payload on a GPU as the last one of its form; None, and nothing is done, if that cannot be."""
+        if len(packed.payloads) != 1:
+            return None
         info, payload, device = packed.info, packed.payloads[0], packed.device
         last = _LAST_UNPACKED.get(self._form(info.shape, info.dtype, device))
-        if last is None or last.again is None or len(packed.payloads) != 1:
+        if last is None or last.again is None:
             return None
         if (
             info.numel > packed.chunk_values

@@ -175,8 +175,8 @@ def test_a_body_with_bytes_behind_it_is_refused(name):
 def _large_is_wide(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let large tensors be coded in int16 whatever their bound is."""
 
-    def all_large(numels: Sequence[int], bounds: Sequence[Bound]) -> frozenset[int]:
-        del bounds
+    def all_large(numels: Sequence[int], bounds: Sequence[Bound], dims: int) -> frozenset[int]:
+        del bounds, dims
         return frozenset(ans_plan.large_tensors(numels))
 
     monkeypatch.setattr(ans, "wide_tensors", all_large)

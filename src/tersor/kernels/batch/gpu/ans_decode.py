@@ -24,7 +24,7 @@ from tersor.kernels.batch.encoders.entropy import AnsEncoder
 from tersor.kernels.batch.gpu.ans_plan import ESCAPE_NBYTES, HEAD_NBYTES, large_tensors
 from tersor.kernels.batch.gpu.ans_restore import restore
 from tersor.kernels.entropy.rans.gpu.decode_streams import Bodies, decode_values, open_bodies
-from tersor.kernels.entropy.rans.gpu.table import static_table
+from tersor.kernels.entropy.rans.gpu.table import StaticTable, static_table
 from tersor.kernels.entropy.symbols.alphabet import NARROW, WIDE
 from tersor.kernels.payload.gpu.open import OUTLIER_LANES, copy_values, open_payload, put_outliers
 from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
@@ -212,6 +212,13 @@ def _residuals(numels: tuple[int, ...], device: torch.device) -> _Residuals:
     return _Residuals(memory, on_device(tuple(starts[:-1]), device) + memory.data_ptr())
 
 
+def _table(encoder: AnsEncoder, device: torch.device) -> StaticTable | None:
+    """Return the static table of an encoder on the device; None if each body has its own."""
+    if encoder.frequencies is None:
+        return None
+    return static_table(encoder.frequencies, device)
+
+
 def decode_ans(
     buffer: torch.Tensor,
     offsets: torch.Tensor,
@@ -237,29 +244,22 @@ def decode_ans(
         int32 [len(outs)]: 0, or not 0 where the tensor is undefined: ``UNKNOWN`` if the payload of a
         tensor that is not large has a wide alphabet, which others decode, else ``MALFORMED`` or both.
     """
-    device, dtype = buffer.device, outs[0].dtype
-    numels = tuple(y.numel() for y in outs)
-    window, table = encoder.window(), None
-    if encoder.frequencies is not None:
-        table = static_table(encoder.frequencies, device)
+    device, dtype, numels = buffer.device, outs[0].dtype, tuple(y.numel() for y in outs)
+    window, table = encoder.window(), _table(encoder, device)
     wide = large_tensors(numels) if table is None else []
-    counts = on_device(numels, device)
-    targets = addresses(outs, device)
+    counts, targets = on_device(numels, device), addresses(outs, device)
     code_dtype = torch.int32 if dims else dtype
     residuals = _residuals(numels, device) if dims and dtype != torch.float32 else None
     decoded = targets if residuals is None else residuals.places
-    places = decoded
-    if wide:
-        # of bytes, then of int16; gathered on the device, where a replay finds other addresses
-        places = decoded[on_device((*range(len(outs)), *wide), device)]
-    if status is None:
-        status = torch.empty(len(outs), dtype=torch.int32, device=device)
-    capacities = (*numels, *(numels[k] for k in wide))
-    held = _layout(len(capacities)).carve(device)
+    # of bytes, then of int16; gathered on the device, where a replay finds other addresses
+    order = (*range(len(outs)), *wide)
+    places = decoded[on_device(order, device)] if wide else decoded
+    status = torch.empty(len(outs), dtype=torch.int32, device=device) if status is None else status
+    held = _layout(len(order)).carve(device)
     states = held.pop("states") if wide else status
     bodies = Bodies(
-        held["addresses"], held["rooms"], held["coded"], held["alphabets"], capacities,
-        0 if table is not None and table.is_wide else len(outs), table,
+        held["addresses"], held["rooms"], held["coded"], held["alphabets"],
+        tuple(numels[k] for k in order), 0 if table is not None and table.is_wide else len(outs), table,
     )  # fmt: skip
     wide_streams = _wide_streams(numels, device) if wide else status
     with torch.cuda.device_of(buffer):
