@@ -10,10 +10,12 @@ from torch import nn
 
 from tersor import Bound, create, use_backend
 from tersor.container import Batch
+from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.sites import activations
+from tersor.sites.activations import compression as compression_module
 from tersor.sites.activations import window as window_module
 from tersor.sites.activations.entry import Entry
-from tersor.sites.activations.forms import Payloads, Whole
+from tersor.sites.activations.forms import PackedForm, Payloads, Whole
 from tersor.sites.activations.report import Ledger, Live
 from tersor.sites.activations.window import Window
 from tests.sites.activations.models import all_equal, gradients
@@ -169,3 +171,64 @@ def test_what_fused_kernels_leave_to_a_second_pass_is_decoded_too(gpu) -> None:
     window.flush()
     for entry, x in zip(entries, values, strict=True):
         assert (entry.restored().double() - x.double()).abs().max() <= 1e-4
+
+
+def test_a_large_tensor_takes_memory_for_its_payload_alone(gpu, monkeypatch) -> None:
+    rooms = []
+    written = EncodedList.written
+    monkeypatch.setattr(
+        EncodedList, "written", lambda self, room=None: rooms.append(room) or written(self, room)
+    )
+    monkeypatch.setattr(window_module, "_LARGE_NBYTES", 8192)
+    values = torch.randn(8192)
+    for limit_nbytes, is_waited_for in ((1 << 20, False), (4096, True)):
+        rooms.clear()
+        entry = _entry(values.clone())
+        window = Window(limit_nbytes)
+        window.add(entry, entry.form.restored(), CODECS["rms"])
+        window.flush()
+        assert isinstance(entry.form, Payloads) == is_waited_for
+        # room for payloads of any size is written to without waiting
+        assert (rooms == []) == is_waited_for
+        assert torch.equal(entry.restored(), CODECS["rms"].unpack(CODECS["rms"].pack(values)))
+
+
+def test_the_window_grows_with_what_a_step_encodes(gpu, monkeypatch) -> None:
+    limits = []
+    make = Window.__init__
+    monkeypatch.setattr(
+        Window, "__init__",
+        lambda self, nbytes, **options: limits.append(nbytes) or make(self, nbytes, **options),
+    )  # fmt: skip
+    monkeypatch.setattr(compression_module, "_LEAST_WINDOW_NBYTES", 1024)
+    model, x = _mlp(), torch.randn(256, 32)
+    compression = activations.compressed(CODECS["group4"])
+    for _ in range(2):
+        gradients(model, model, x, compression)
+    coded_nbytes = compression.report().forms["group4"].original_nbytes
+    assert limits == [1024, coded_nbytes // 32]
+    assert coded_nbytes // 32 > 1024
+
+
+def test_values_that_two_functions_saved_are_decoded_once(monkeypatch) -> None:
+    decoded = []
+    restored = PackedForm.restored
+    monkeypatch.setattr(PackedForm, "restored", lambda self: decoded.append(self) or restored(self))
+    model = nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 8)
+    )
+    x = torch.randn(256, 64, requires_grad=True)
+    compression = activations.compressed(CODECS["rms"])
+    with compression:
+        out = model(x)
+    loss = out.square().sum()
+    loss.backward(retain_graph=True)
+    # two outputs of ReLU, which the next linear layers save too
+    assert len(decoded) == len({id(one) for one in decoded}) == 2
+    first = x.grad.clone()
+    x.grad = None
+    loss.backward()
+    assert torch.equal(x.grad, first)
+    del loss, out
+    gc.collect()
+    assert compression.report().live_nbytes == 0

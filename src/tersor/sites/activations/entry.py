@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from threading import RLock
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
@@ -13,12 +14,48 @@ from tersor.sites.activations.forms import Form, nbytes_of
 from tersor.sites.activations.report import Ledger
 
 
+class LastDecoded:
+    """The values that backward decoded last, as long as another saved tensor may ask for them.
+
+    A ReLU saves the output that the next convolution saves as its input, and their backward functions run one after the
+    other. Only one tensor is held, until others are decoded or its entry is gone, so that the peak stays as it is.
+    """
+
+    def __init__(self) -> None:
+        """Start with nothing."""
+        self._lock = RLock()
+        self._entry: ReferenceType[Entry] | None = None
+        self._values: torch.Tensor | None = None
+        self._stream: Any = None
+
+    def values_of(self, entry: Entry) -> torch.Tensor:
+        """Return the values of an entry, decoded anew unless they are the last ones on this stream."""
+        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+        with self._lock:
+            values = self._values
+            is_last = self._entry is not None and self._entry() is entry and self._stream == stream
+            if values is None or not is_last:
+                # first, so that its memory is free for the next
+                values = self._values = None
+                values = entry.form.restored()
+                if entry.is_shared:
+                    self._entry, self._stream = ref(entry, self._forget), stream
+                    self._values = values
+            return values
+
+    def _forget(self, gone: ReferenceType[Entry]) -> None:
+        with self._lock:
+            if self._entry is gone:
+                self._entry = self._values = None
+
+
 class Entry:
     """Values in memory order, and the version they had when they were saved.
 
     Attributes:
         form: in which they wait; replaced when a window is encoded.
         reason: why it is that form, as the report says.
+        is_shared: True if autograd saved the values more than once.
         mse: mean square of what decoding changes, one float on the device, where it is measured.
     """
 
@@ -26,22 +63,32 @@ class Entry:
         "__weakref__",
         "_counter",
         "_form",
+        "_last_decoded",
         "_ledger",
         "_version",
+        "is_shared",
         "mse",
         "original_nbytes",
         "reason",
     )
 
-    def __init__(self, saved: torch.Tensor, form: Form, reason: str, ledger: Ledger) -> None:
-        """Count the memory of ``form`` until the entry is gone."""
+    def __init__(
+        self,
+        saved: torch.Tensor,
+        form: Form,
+        reason: str,
+        ledger: Ledger,
+        last_decoded: LastDecoded | None = None,
+    ) -> None:
+        """Count the memory of ``form`` until the entry is gone; ``last_decoded`` spares decoding twice."""
         self._version = saved._version  # noqa: SLF001 - what autograd itself compares
         # shares the counter of versions with ``saved``, and no memory: changes in place are seen after the
         # memory is gone
         self._counter = saved.detach()
         if saved.layout is torch.strided:
             self._counter.data = self._counter.new_empty(0)
-        self._form, self._ledger = form, ledger
+        self._form, self._ledger, self._last_decoded = form, ledger, last_decoded
+        self.is_shared = False
         self.reason, self.original_nbytes = reason, nbytes_of(saved)
         self.mse: torch.Tensor | None = None
         ledger.hold(self, form.nbytes)
@@ -81,7 +128,9 @@ class Entry:
                 f"operation: [{self._counter.type()}] is at version {found}; expected version "
                 f"{self._version} instead; compute on a copy, or out of place"
             )
-        return self._form.restored()
+        if self._last_decoded is None:
+            return self._form.restored()
+        return self._last_decoded.values_of(self)
 
 
 class Handle(NamedTuple):

@@ -18,6 +18,7 @@ from tersor.sites.activations.entry import (
     Entries,
     Entry,
     Handle,
+    LastDecoded,
     is_held_elsewhere,
     is_whole,
     look_at,
@@ -100,7 +101,7 @@ class Region:
         """Prepare hooks; ``observer`` asks for the errors of what is encoded."""
         self._quality, self._ledger, self._observer = quality, ledger, observer
         self._window_nbytes, self._min_nbytes = window_nbytes, min_nbytes
-        self._entries = Entries()
+        self._entries, self._last_decoded = Entries(), LastDecoded()
         self._windows: dict[Any, Window] = {}
         self._until_end: list[tuple[ReferenceType[Entry], _AtEnd]] = []
         self._call: Call | None = None
@@ -215,6 +216,7 @@ class Region:
     def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
         entry = self._entries.find((key, kind))
         if entry is not None:
+            entry.is_shared = True
             self._ledger.duplicate(t.nbytes)
         return entry
 
@@ -257,7 +259,7 @@ class Region:
         look = look_at(t)
         entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
         if entry is None:
-            entry = Entry(t, Whole(look.values), "waiting", self._ledger)
+            entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._last_decoded)
             self._entries.add((look.key, "lossy"), entry, t)
             self._encode(entry, look.values, self._codec(has_zeros=makes_zeros(origin)))
         if self._call is not None:
@@ -272,6 +274,7 @@ class Region:
 
     def _encode(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
         self._ledger.num_coded_values += values.numel()
+        self._ledger.coded_nbytes += values.nbytes
         key: Any = values.device
         if values.is_cuda:
             # lists are encoded on the stream that made their tensors

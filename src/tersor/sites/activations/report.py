@@ -46,7 +46,7 @@ class Ledger:
         self.forms: dict[str, Tally] = {}
         self.num_duplicates = 0
         self.duplicate_nbytes = 0
-        self.num_coded_values = 0
+        self.num_coded_values = self.coded_nbytes = 0
 
     def hold(self, entry: Any, nbytes: int) -> None:
         """Count an entry under its reason."""

@@ -2,7 +2,8 @@
 
 On a GPU a list takes a dozen launches however many tensors it has. The sizes of its payloads are read when the
 next list is encoded, so that the host never waits; then the payloads move to memory of their exact size. What waits
-and what encoding takes is bounded by the window. On the CPU every tensor is encoded at once, part by part: there
+and what encoding takes is bounded by the window. For a tensor that is larger than the window the host waits: room for a
+payload of any size would be as large again as the tensor, at the peak. On the CPU every tensor is encoded at once, part by part: there
 a window would only keep tensors longer.
 """
 
@@ -21,7 +22,7 @@ import torch
 from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs import Codec, Packed
 from tersor.container import Batch, begin_decode_batch, encode_batch
-from tersor.container.batch import runs_on_gpu
+from tersor.container.batch import Part, runs_on_gpu
 from tersor.memory import lacks_memory, return_free_memory
 from tersor.raw_bytes import padded
 from tersor.sites.activations.entry import Entry
@@ -37,6 +38,8 @@ from tersor.types import TensorInfo
 _log = logging.getLogger("tersor")
 _CPU_CHUNK_VALUES: Final = 1 << 18
 """Of tensors encoded on the CPU: the peak of a ResNet's step was 21.0 MB with whole tensors, 12.5 with chunks."""
+_LARGE_NBYTES: Final = 256 << 20
+"""From here on a tensor larger than the window waits for its size: 0.2 ms of an H200 that takes 2 to encode it."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
 NO_MEMORY: Final = "exact: no memory to encode"
 _warned: set[str] = set()
@@ -103,8 +106,11 @@ class Window:
                 entry.replace(Blank(values.numel(), values.dtype, values.device))
         if not encodable:
             return
+        is_large = len(encodable) == 1 and encodable[0][0].form.nbytes > max(
+            self._limit_nbytes, _LARGE_NBYTES
+        )
         try:
-            self._last = _Encoding(encodable, measures=self._measures)
+            self._last = _Encoding(encodable, measures=self._measures, is_large=is_large)
         except (MemoryError, RuntimeError) as error:
             _keep_if_no_memory(error, [entry for entry, _ in encodable])
 
@@ -112,8 +118,10 @@ class Window:
 class _Encoding:
     """A list of entries that were encoded together."""
 
-    def __init__(self, pairs: Sequence[tuple[Entry, Codec]], *, measures: bool) -> None:
-        """Encode, and let every entry find its payloads here."""
+    def __init__(
+        self, pairs: Sequence[tuple[Entry, Codec]], *, measures: bool, is_large: bool = False
+    ) -> None:
+        """Encode, and let every entry find its payloads here; with ``is_large``, one entry, wait for them."""
         self._lock = RLock()
         self._entries = [ref(entry) for entry, _ in pairs]
         self._codecs = [codec for _, codec in pairs]
@@ -123,7 +131,8 @@ class _Encoding:
         self._numels = [tuple(part.numel() for part in split) for split in parts]
         codecs = [codec for codec, split in zip(self._codecs, parts, strict=True) for _ in split]
         flat = [part for split in parts for part in split]
-        self._batch: Batch | None = encode_batch(flat, codecs)
+        encode = _encode_measured if is_large and not measures else encode_batch
+        self._batch: Batch | None = encode(flat, codecs)
         device = values[0].device
         self._stream: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
         if measures:
@@ -135,6 +144,8 @@ class _Encoding:
         self._batch.read_ahead()
         for k, (entry, codec) in enumerate(pairs):
             entry.replace(_Encoded(self, k, values[k].nbytes), codec.codec_id)
+        if is_large:
+            self.settle()
 
     def settle(self) -> None:
         """Move every payload to memory of its own size; waits only for the encoding itself."""
@@ -170,6 +181,13 @@ class _Encoded(NamedTuple):
         if entry is None:
             raise RuntimeError("a saved tensor was asked for after it was freed")
         return entry.form.restored()
+
+
+def _encode_measured(xs: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> Batch:
+    """Encode tensors with the first codec; memory for their payloads is taken when their sizes are known."""
+    codec = codecs[0]
+    bounds = [codec.own_bound()] * len(xs) if codec.takes_bound() else None
+    return Batch.of_parts([Part(list(range(len(xs))), codec.encode(xs, bounds))])
 
 
 def _apart(packed: Packed) -> Packed:
