@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from tersor.sites.activations.entry import Entry
+from tersor.sites.activations.entry import Entry, Handle
 from tersor.sites.activations.pooling import Windows
 
 WEIGHTED: Final = frozenset(
@@ -66,9 +66,10 @@ class Call:
     Attributes:
         name: of the function.
         coded: entries of lossy tensors that were saved for it.
+        saved: handles of these.
     """
 
-    __slots__ = ("_args", "_found", "_kwargs", "coded", "name")
+    __slots__ = ("_args", "_found", "_kwargs", "coded", "name", "saved")
 
     def __init__(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -78,6 +79,13 @@ class Call:
         self._args, self._kwargs = args, kwargs
         self._found: list[torch.Tensor] | None = None
         self.coded: list[Entry] = []
+        self.saved: list[Handle] = []
+
+    def arguments_behind_first(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
+        """Return the arguments of a function that takes one tensor, without that."""
+        if self._args:
+            return self._args[1:], self._kwargs
+        return (), {k: x for k, x in self._kwargs.items() if not isinstance(x, torch.Tensor)}
 
     @property
     def tensors(self) -> list[torch.Tensor]:

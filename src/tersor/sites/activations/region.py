@@ -19,6 +19,7 @@ from tersor.sites.activations.entry import (
     Entry,
     Handle,
     LastDecoded,
+    Look,
     is_held_elsewhere,
     is_whole,
     look_at,
@@ -27,6 +28,7 @@ from tersor.sites.activations.forms import Blank, Form, Whole, exact_form
 from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
 from tersor.sites.activations.pooling import PoolIndices
 from tersor.sites.activations.quality import Quality
+from tersor.sites.activations.recomputing import Outputs, Recomputed
 from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
 from tersor.sites.activations.window import Window
 
@@ -101,7 +103,7 @@ class Region:
         """Prepare hooks; ``observer`` asks for the errors of what is encoded."""
         self._quality, self._ledger, self._observer = quality, ledger, observer
         self._window_nbytes, self._min_nbytes = window_nbytes, min_nbytes
-        self._entries, self._last_decoded = Entries(), LastDecoded()
+        self._entries, self._last_decoded, self._outputs = Entries(), LastDecoded(), Outputs()
         self._windows: dict[Any, Window] = {}
         self._until_end: list[tuple[ReferenceType[Entry], _AtEnd]] = []
         self._call: Call | None = None
@@ -130,6 +132,7 @@ class Region:
                 self._encode_rest()
         self._windows.clear()
         self._entries.clear()
+        self._outputs.clear()
         self._until_end.clear()
 
     @property
@@ -145,6 +148,7 @@ class Region:
             if func is functional.scaled_dot_product_attention and self._call.records:
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
+            self._outputs.note(self._call, func, out)
             if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
                 self._observer.watch(self._call.tensors[1], out, self._call.coded)
             return out
@@ -259,12 +263,29 @@ class Region:
         look = look_at(t)
         entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
         if entry is None:
-            entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._last_decoded)
+            entry = self._recomputed(t, look) or self._encoded(t, look, makes_zeros(origin))
             self._entries.add((look.key, "lossy"), entry, t)
-            self._encode(entry, look.values, self._codec(has_zeros=makes_zeros(origin)))
+        handle = Handle(entry, tuple(t.shape), look.stride)
         if self._call is not None:
-            self._call.coded.append(entry)
-        return Handle(entry, tuple(t.shape), look.stride)
+            form = entry.form
+            # the error of what is recomputed comes from its source
+            self._call.coded.append(form.source.entry if isinstance(form, Recomputed) else entry)
+            self._call.saved.append(handle)
+        return handle
+
+    def _recomputed(self, t: torch.Tensor, look: Look) -> Entry | None:
+        """Return an entry without memory of its own; None if the values follow from nothing else, or a rule is set."""
+        form = None if self.rules else self._outputs.find(look.key)
+        if form is None:
+            return None
+        # backward needs the source for the function itself, too
+        form.source.entry.is_shared = True
+        return Entry(t, form, "recomputed", self._ledger)
+
+    def _encoded(self, t: torch.Tensor, look: Look, has_zeros: bool) -> Entry:
+        entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._last_decoded)
+        self._encode(entry, look.values, self._codec(has_zeros=has_zeros))
+        return entry
 
     def _codec(self, *, has_zeros: bool = False) -> Codec:
         rule = self.rules[-1] if self.rules else 1.0

@@ -1,0 +1,109 @@
+"""Outputs of pointwise functions are computed again from the input that they saved."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tersor import create
+from tersor.sites import activations
+from tersor.sites.activations.forms import PackedForm
+from tests.sites.activations.models import all_equal, gradients
+
+FUNCTIONS = {
+    "gelu": nn.GELU(),
+    "gelu-tanh": nn.GELU(approximate="tanh"),
+    "silu": nn.SiLU(),
+    "mish": nn.Mish(),
+    "hardswish": nn.Hardswish(),
+    "leaky_relu": nn.LeakyReLU(0.2),
+}
+
+
+def _mlp(function: nn.Module) -> nn.Module:
+    return nn.Sequential(nn.Linear(32, 64), function, nn.Linear(64, 32), nn.Tanh())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_output_takes_no_memory_and_gradients_are_those_of_exact_tensors(name) -> None:
+    model, x = _mlp(FUNCTIONS[name]), torch.randn(64, 32)
+    exact = gradients(model, model, x, None)
+    compression = activations.compressed("raw")
+    assert all_equal(gradients(model, model, x, compression), exact)
+    tally = compression.report().forms["recomputed"]
+    assert (tally.num_tensors, tally.original_nbytes, tally.held_nbytes) == (1, 64 * 64 * 4, 0)
+
+
+def test_input_and_output_are_decoded_once(monkeypatch) -> None:
+    decoded = []
+    restored = PackedForm.restored
+    monkeypatch.setattr(PackedForm, "restored", lambda self: decoded.append(self) or restored(self))
+    model, x = _mlp(nn.GELU()), torch.randn(64, 32)
+    gradients(model, model, x, activations.compressed(step=0.5))
+    # the input of GELU, and the output of tanh
+    assert len(decoded) == len({id(one) for one in decoded}) == 2
+
+
+def test_the_gradient_is_that_of_the_decoded_input() -> None:
+    codec = create("rms", step=1.0)
+    x = torch.randn(256, 64)
+    weight = torch.randn(8, 64, requires_grad=True)
+    hidden = x.clone().requires_grad_() * 1.0
+    with activations.compressed(codec):
+        out = functional.linear(functional.gelu(hidden), weight)
+    out.sum().backward()
+    decoded = codec.unpack(codec.pack(x.flatten())).view(x.shape)
+    expected = functional.gelu(decoded).sum(0).expand_as(weight)
+    torch.testing.assert_close(weight.grad, expected)
+    assert not torch.allclose(weight.grad, functional.gelu(x).sum(0).expand_as(weight))
+
+
+def test_a_function_in_place_has_no_input_to_compute_from() -> None:
+    model = nn.Sequential(nn.Linear(32, 64), nn.LeakyReLU(0.2, inplace=True), nn.Linear(64, 32))
+    x = torch.randn(64, 32)
+    exact = gradients(model, model, x, None)
+    compression = activations.compressed("raw")
+    assert all_equal(gradients(model, model, x, compression), exact)
+    assert "recomputed" not in compression.report().forms
+
+
+def test_an_output_changed_in_place_is_not_what_the_function_gives() -> None:
+    weight, x = torch.randn(8, 64, requires_grad=True), torch.randn(64, 64, requires_grad=True)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(functional.gelu(x * 2).mul_(3.0), weight)
+
+    forward(x).sum().backward()
+    expected, weight.grad = weight.grad, None
+    compression = activations.compressed("raw")
+    with compression:
+        out = forward(x)
+    out.sum().backward()
+    assert torch.equal(weight.grad, expected)
+    assert "recomputed" not in compression.report().forms
+
+
+def test_a_rule_for_the_layer_behind_counts() -> None:
+    model, x = _mlp(nn.GELU()), torch.randn(64, 32)
+    compression = activations.compressed(step=0.5)
+    with compression:
+        hidden = model[1](model[0](x))
+        with compression.rule(0.5):
+            out = model[2](hidden)
+    assert "recomputed" not in compression.report().forms
+    out.sum().backward()
+
+
+def test_nothing_stays_when_backward_never_runs() -> None:
+    compression = activations.compressed(step=0.5)
+    model = _mlp(nn.GELU())
+    with compression:
+        for _ in range(3):
+            out = model(torch.randn(64, 32))
+        del out
+        gc.collect()
+        assert compression.report().live_nbytes == 0
