@@ -21,6 +21,9 @@ FUNCTIONS = {
     "mish": nn.Mish(),
     "hardswish": nn.Hardswish(),
     "leaky_relu": nn.LeakyReLU(0.2),
+    "layer_norm": nn.LayerNorm(64),
+    "layer_norm-plain": nn.LayerNorm(64, elementwise_affine=False),
+    "rms_norm": nn.RMSNorm(64),
 }
 
 
@@ -36,6 +39,46 @@ def test_the_output_takes_no_memory_and_gradients_are_those_of_exact_tensors(nam
     assert all_equal(gradients(model, model, x, compression), exact)
     tally = compression.report().forms["recomputed"]
     assert (tally.num_tensors, tally.original_nbytes, tally.held_nbytes) == (1, 64 * 64 * 4, 0)
+
+
+@pytest.mark.parametrize("name", ["gelu", "layer_norm"])
+def test_what_autocast_copies_for_the_next_layer_takes_no_memory_either(name) -> None:
+    model, x = _mlp(FUNCTIONS[name]), torch.randn(2, 32, 32)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return model(x)
+
+    exact = gradients(forward, model, x)
+    compression = activations.compressed("raw")
+    assert all_equal(gradients(forward, model, x, compression), exact)
+    assert compression.report().forms["recomputed"].num_tensors == 1
+
+
+def test_a_weight_changed_before_backward_is_noticed() -> None:
+    norm = nn.LayerNorm(64)
+    model = nn.Sequential(nn.Linear(32, 64), norm, nn.Linear(64, 32))
+    with activations.compressed("raw"):
+        out = model(torch.randn(64, 32))
+    with torch.no_grad():
+        norm.bias.add_(1.0)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_what_another_tensor_was_cast_to_is_not_recomputed() -> None:
+    hidden, weight = torch.randn(64, 64, requires_grad=True), torch.randn(8, 64, requires_grad=True)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        normed = functional.layer_norm(x * 1.0, (64,))
+        return functional.linear((normed * 2.0).bfloat16().float(), weight)
+
+    forward(hidden).sum().backward()
+    expected, weight.grad = weight.grad, None
+    with activations.compressed("raw"):
+        out = forward(hidden)
+    out.sum().backward()
+    assert torch.equal(weight.grad, expected)
 
 
 def test_input_and_output_are_decoded_once(monkeypatch) -> None:

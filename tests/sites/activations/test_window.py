@@ -52,7 +52,7 @@ def test_every_window_gives_the_gradients_of_tensors_encoded_alone(
     model, x = _mlp(), torch.randn(64, 32)
     compression = activations.compressed(CODECS[codec], window_nbytes=window_nbytes)
     windowed = gradients(model, model, x, compression)
-    assert compression.report().forms[codec].num_tensors >= 4
+    assert compression.report().forms[codec].num_tensors >= 3
     with use_backend("cpu"):
         alone = gradients(model, model, x, activations.compressed(CODECS[codec]))
     assert all_equal(windowed, alone)

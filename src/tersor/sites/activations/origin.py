@@ -15,6 +15,9 @@ _LOOKS: Final = frozenset(
 )  # fmt: skip
 """Functions that look at the values of another tensor, or copy them."""
 
+_VIEWS: Final = frozenset({"View", "UnsafeView", "ReshapeAlias"})
+"""Of these, functions that keep the order of values in memory."""
+
 _SUM_TO_ONE: Final = frozenset({"Softmax", "LogSoftmax", "SafeSoftmax", "Logsumexp"})
 _MAKE_ZEROS: Final = frozenset(
     {"Relu", "Threshold", "Hardtanh", "MaxPool2DWithIndices", "MaxPool3DWithIndices", "NativeDropout"}
@@ -38,6 +41,16 @@ def origin_of(t: torch.Tensor) -> str:
         following = node.next_functions
         node = following[0][0] if following else None
     return ""
+
+
+def is_cast_of(t: torch.Tensor, given: torch.Tensor) -> bool:
+    """True if ``t`` looks at all of a copy of ``given`` in another dtype, as autocast makes one of an argument."""
+    node: Any = t.grad_fn
+    while node is not None and _short(node.name()) in _VIEWS:
+        node = node.next_functions[0][0]
+    if node is None or given.grad_fn is None or _short(node.name()) != "ToCopy":
+        return False
+    return node.next_functions[0][0] is given.grad_fn and t.numel() == given.numel()
 
 
 def _short(name: str) -> str:

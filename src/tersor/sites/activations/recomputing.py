@@ -1,7 +1,7 @@
 """Outputs that backward computes again from the input that the same function saved.
 
-GELU saves its input, and the linear layer behind it saves its output: two of the largest tensors of a transformer, of which
-one follows from the other at the cost of one pointwise launch. So only the input is encoded, and decoded once for both.
+GELU saves its input, and the linear layer behind it saves its output; so do norms. Half of what a transformer saves follows
+from the other half at the cost of one launch each. So only inputs are encoded, and decoded once for both.
 """
 
 from __future__ import annotations
@@ -14,26 +14,88 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from tersor.sites.activations.calls import Call
-from tersor.sites.activations.entry import Entry, Handle, look_at
+from tersor.sites.activations.entry import Entry, Handle, Look, look_at
+from tersor.sites.activations.origin import is_cast_of
 
-RECOMPUTED: Final = frozenset({"gelu", "silu", "mish", "hardswish", "leaky_relu"})
-"""Pointwise functions that save their input, and nothing else."""
+RECOMPUTED: Final = frozenset(
+    {"gelu", "silu", "mish", "hardswish", "leaky_relu", "layer_norm", "rms_norm"}
+)
+"""Functions that save their input before anything else, and give the same bits for the same input. Norms find their statistics
+again: those of a decoded row differ from the exact ones by far less than its values do."""
 
 
-class Recomputed(NamedTuple):
-    """Values that a pointwise function gives of others, which are saved.
+class _Weight(NamedTuple):
+    """An argument that is a tensor, without its graph, and the version it had."""
+
+    values: torch.Tensor
+    version: int
+
+    def unchanged(self) -> torch.Tensor:
+        """Return the tensor.
+
+        Raises:
+            RuntimeError: it was changed in place since the forward pass.
+        """
+        if self.values._version != self.version:  # noqa: SLF001 - what autograd itself compares
+            raise RuntimeError(
+                "a weight needed to compute a saved output again has been modified by an inplace operation since the "
+                "forward pass; step the optimizer after backward"
+            )
+        return self.values
+
+
+class _Making(NamedTuple):
+    """How an output was made of an input.
 
     Attributes:
-        source: the input of the function, as it was saved for the function's own backward.
         func: the function.
         args: its arguments behind the input.
         kwargs: its arguments by name.
     """
 
-    source: Handle
     func: Callable[..., torch.Tensor]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
+
+    @classmethod
+    def of_call(cls, func: Callable[..., torch.Tensor], call: Call) -> _Making:
+        """Return it without any graph that the call's arguments belong to."""
+        args, kwargs = call.arguments_behind_first()
+        return cls(
+            func,
+            [_without_graph(x) for x in args],
+            {k: _without_graph(x) for k, x in kwargs.items()},
+        )
+
+    def again(self, source: torch.Tensor) -> torch.Tensor:
+        """Return what the function gives of ``source``."""
+        args = [_with_weight(x) for x in self.args]
+        kwargs = {k: _with_weight(x) for k, x in self.kwargs.items()}
+        with torch.no_grad():
+            return self.func(source, *args, **kwargs)
+
+
+def _without_graph(x: Any) -> Any:
+    # detached, it still shows changes in place
+    return _Weight(x.detach(), x._version) if isinstance(x, torch.Tensor) else x  # noqa: SLF001
+
+
+def _with_weight(x: Any) -> Any:
+    return x.unchanged() if isinstance(x, _Weight) else x
+
+
+class Recomputed(NamedTuple):
+    """Values that a function gives of others, which are saved.
+
+    Attributes:
+        source: the input of the function, as it was saved for the function's own backward.
+        making: what makes the values of it.
+        dtype: of the values: autocast saves a copy of an output in another one.
+    """
+
+    source: Handle
+    making: _Making
+    dtype: torch.dtype
 
     @property
     def nbytes(self) -> int:
@@ -42,20 +104,16 @@ class Recomputed(NamedTuple):
 
     def restored(self) -> torch.Tensor:
         """Return the values, flat, as the function gives them of what was decoded."""
-        with torch.no_grad():
-            out = self.func(self.source.unpack(), *self.args, **self.kwargs)
-        return look_at(out).values
+        return look_at(self.making.again(self.source.unpack()).to(self.dtype)).values
 
 
 class _Output(NamedTuple):
-    """How an output was made; neither its memory nor its source is kept alive by it."""
+    """An output; neither its memory nor its source is kept alive by it."""
 
     source: ReferenceType[Entry]
     shape: tuple[int, ...]
     stride: tuple[int, ...]
-    func: Callable[..., torch.Tensor]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
+    making: _Making
     storage: StorageWeakRef
 
 
@@ -67,26 +125,26 @@ class Outputs:
         self._known: dict[Hashable, _Output] = {}
 
     def note(self, call: Call, func: Callable[..., Any], out: Any) -> None:
-        """Remember the output of a call that is over, if it follows from one tensor that the call saved."""
-        if call.name not in RECOMPUTED or len(call.saved) != 1 or not isinstance(out, torch.Tensor):
+        """Remember the output of a call that is over, if it follows from a tensor that the call saved."""
+        if call.name not in RECOMPUTED or not call.saved or not isinstance(out, torch.Tensor):
             return
         entry, shape, stride = call.saved[0]
         # a function in place has overwritten its input
         is_new = call.tensors[0].untyped_storage().data_ptr() != out.untyped_storage().data_ptr()
         if is_new and shape == tuple(out.shape) and stride == out.stride():
-            args, kwargs = call.arguments_behind_first()
             storage = StorageWeakRef(out.untyped_storage())
-            made = _Output(ref(entry), shape, stride, func, args, kwargs, storage)
+            made = _Output(ref(entry), shape, stride, _Making.of_call(func, call), storage)
             self._known[look_at(out).key] = made
 
-    def find(self, key: Hashable) -> Recomputed | None:
-        """Return how the values of this memory are computed; None if nobody knows."""
-        found = self._known.get(key)
+    def find(self, t: torch.Tensor, look: Look, call: Call | None) -> Recomputed | None:
+        """Return how the values of ``t``, saved for ``call``, are computed; None if nobody knows."""
+        found = self._known.get(look.key)
+        if found is None and call is not None and call.tensors and is_cast_of(t, call.tensors[0]):
+            found = self._known.get(look_at(call.tensors[0]).key)
         entry = None if found is None else found.source()
         if found is None or entry is None or found.storage.expired():
             return None
-        source = Handle(entry, found.shape, found.stride)
-        return Recomputed(source, found.func, found.args, found.kwargs)
+        return Recomputed(Handle(entry, found.shape, found.stride), found.making, t.dtype)
 
     def clear(self) -> None:
         """Forget all."""

@@ -275,7 +275,7 @@ class Region:
 
     def _recomputed(self, t: torch.Tensor, look: Look) -> Entry | None:
         """Return an entry without memory of its own; None if the values follow from nothing else, or a rule is set."""
-        form = None if self.rules else self._outputs.find(look.key)
+        form = None if self.rules else self._outputs.find(t, look, self._call)
         if form is None:
             return None
         # backward needs the source for the function itself, too
