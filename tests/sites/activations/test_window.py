@@ -66,28 +66,28 @@ def test_a_window_is_one_call_of_the_codec(gpu, monkeypatch) -> None:
         "encode_batch",
         lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
-    window = Window(4 * 4096)
+    window = Window(4 * 4096, CODECS["group4"])
     entries = [_entry(torch.randn(1024)) for _ in range(10)]
     for entry in entries:
-        window.add(entry, entry.form.restored(), CODECS["group4"])
+        window.add(entry, entry.form.restored())
     assert lengths == [4, 4]
     window.flush()
     assert lengths == [4, 4, 2]
 
 
-def test_sizes_are_read_one_window_late_and_payloads_have_their_own_size(gpu, monkeypatch) -> None:
+def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(gpu, monkeypatch) -> None:
     read: list[str] = []
     payloads, ahead = Batch.payloads, Batch.read_ahead
     monkeypatch.setattr(Batch, "payloads", lambda self: read.append("read") or payloads(self))
     monkeypatch.setattr(Batch, "read_ahead", lambda self: read.append("ahead") or ahead(self))
-    window = Window(2 * 4096)
-    entries = [_entry(torch.randn(1024)) for _ in range(4)]
-    for entry in entries[:2]:
-        window.add(entry, entry.form.restored(), CODECS["ans"])
-    assert read == ["ahead"]
-    for entry in entries[2:]:
-        window.add(entry, entry.form.restored(), CODECS["ans"])
-    assert read == ["ahead", "read", "ahead"]
+    window = Window(2 * 4096, CODECS["ans"])
+    entries = [_entry(torch.randn(1024)) for _ in range(6)]
+    for entry in entries[:4]:
+        window.add(entry, entry.form.restored())
+    assert read == ["ahead", "ahead"]
+    for entry in entries[4:]:
+        window.add(entry, entry.form.restored())
+    assert read == ["ahead", "ahead", "read", "ahead"]
     first = entries[0].form
     assert isinstance(first, Payloads)
     # memory of the window's payloads, and no more
@@ -104,10 +104,10 @@ def test_a_tensor_larger_than_the_window_is_encoded_alone(gpu, monkeypatch) -> N
         "encode_batch",
         lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
-    window = Window(4096)
+    window = Window(4096, CODECS["group4"])
     entries = [_entry(torch.randn(n)) for n in (100, 4096, 100)]
     for entry in entries:
-        window.add(entry, entry.form.restored(), CODECS["group4"])
+        window.add(entry, entry.form.restored())
     window.flush()
     assert lengths == [1, 1, 1]
 
@@ -120,10 +120,10 @@ def test_what_nobody_needs_any_more_is_not_encoded(gpu, monkeypatch) -> None:
         "encode_batch",
         lambda xs, codecs: lengths.append(len(xs)) or encode(xs, codecs),
     )
-    window = Window(1 << 20)
+    window = Window(1 << 20, CODECS["group4"])
     kept, gone = _entry(torch.randn(1024)), _entry(torch.randn(1024))
     for entry in (kept, gone):
-        window.add(entry, entry.form.restored(), CODECS["group4"])
+        window.add(entry, entry.form.restored())
     del entry, gone
     gc.collect()
     window.flush()
@@ -163,11 +163,11 @@ def test_without_memory_a_window_is_kept(gpu, monkeypatch) -> None:
 def test_what_fused_kernels_leave_to_a_second_pass_is_decoded_too(gpu) -> None:
     # more than 256 codes: ans encodes such a tensor in a second pass
     codec = create("ans", bound=Bound.absolute(1e-4))
-    window = Window(1 << 20)
+    window = Window(1 << 20, codec)
     values = [torch.randn(2048), torch.full((2048,), 0.5)]
     entries = [_entry(x.clone()) for x in values]
     for entry in entries:
-        window.add(entry, entry.form.restored(), codec)
+        window.add(entry, entry.form.restored())
     window.flush()
     for entry, x in zip(entries, values, strict=True):
         assert (entry.restored().double() - x.double()).abs().max() <= 1e-4
@@ -184,8 +184,8 @@ def test_a_large_tensor_takes_memory_for_its_payload_alone(gpu, monkeypatch) -> 
     for limit_nbytes, is_waited_for in ((1 << 20, False), (4096, True)):
         rooms.clear()
         entry = _entry(values.clone())
-        window = Window(limit_nbytes)
-        window.add(entry, entry.form.restored(), CODECS["rms"])
+        window = Window(limit_nbytes, CODECS["rms"])
+        window.add(entry, entry.form.restored())
         window.flush()
         assert isinstance(entry.form, Payloads) == is_waited_for
         # room for payloads of any size is written to without waiting
@@ -198,7 +198,7 @@ def test_the_window_grows_with_what_a_step_encodes(gpu, monkeypatch) -> None:
     make = Window.__init__
     monkeypatch.setattr(
         Window, "__init__",
-        lambda self, nbytes, **options: limits.append(nbytes) or make(self, nbytes, **options),
+        lambda self, nbytes, *codec, **options: limits.append(nbytes) or make(self, nbytes, *codec, **options),
     )  # fmt: skip
     monkeypatch.setattr(compression_module, "_LEAST_WINDOW_NBYTES", 1024)
     model, x = _mlp(), torch.randn(256, 32)

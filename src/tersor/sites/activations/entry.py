@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from threading import RLock
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
@@ -12,41 +11,6 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from tersor.sites.activations.forms import Form, nbytes_of
 from tersor.sites.activations.report import Ledger
-
-
-class LastDecoded:
-    """The values that backward decoded last, as long as another saved tensor may ask for them.
-
-    A ReLU saves the output that the next convolution saves as its input, and their backward functions run one after the
-    other. Only one tensor is held, until others are decoded or its entry is gone, so that the peak stays as it is.
-    """
-
-    def __init__(self) -> None:
-        """Start with nothing."""
-        self._lock = RLock()
-        self._entry: ReferenceType[Entry] | None = None
-        self._values: torch.Tensor | None = None
-        self._stream: Any = None
-
-    def values_of(self, entry: Entry) -> torch.Tensor:
-        """Return the values of an entry, decoded anew unless they are the last ones on this stream."""
-        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
-        with self._lock:
-            values = self._values
-            is_last = self._entry is not None and self._entry() is entry and self._stream == stream
-            if values is None or not is_last:
-                # first, so that its memory is free for the next
-                values = self._values = None
-                values = entry.form.restored()
-                if entry.is_shared:
-                    self._entry, self._stream = ref(entry, self._forget), stream
-                    self._values = values
-            return values
-
-    def _forget(self, gone: ReferenceType[Entry]) -> None:
-        with self._lock:
-            if self._entry is gone:
-                self._entry = self._values = None
 
 
 class Entry:
@@ -63,8 +27,8 @@ class Entry:
         "__weakref__",
         "_counter",
         "_form",
-        "_last_decoded",
         "_ledger",
+        "_restore",
         "_version",
         "is_shared",
         "mse",
@@ -78,16 +42,16 @@ class Entry:
         form: Form,
         reason: str,
         ledger: Ledger,
-        last_decoded: LastDecoded | None = None,
+        restore: Callable[[Entry], torch.Tensor] | None = None,
     ) -> None:
-        """Count the memory of ``form`` until the entry is gone; ``last_decoded`` spares decoding twice."""
+        """Count the memory of ``form`` until the entry is gone; ``restore`` decodes it together with others."""
         self._version = saved._version  # noqa: SLF001 - what autograd itself compares
         # shares the counter of versions with ``saved``, and no memory: changes in place are seen after the
         # memory is gone
         self._counter = saved.detach()
         if saved.layout is torch.strided:
             self._counter.data = self._counter.new_empty(0)
-        self._form, self._ledger, self._last_decoded = form, ledger, last_decoded
+        self._form, self._ledger, self._restore = form, ledger, restore
         self.is_shared = False
         self.reason, self.original_nbytes = reason, nbytes_of(saved)
         self.mse: torch.Tensor | None = None
@@ -128,9 +92,7 @@ class Entry:
                 f"operation: [{self._counter.type()}] is at version {found}; expected version "
                 f"{self._version} instead; compute on a copy, or out of place"
             )
-        if self._last_decoded is None:
-            return self._form.restored()
-        return self._last_decoded.values_of(self)
+        return self._form.restored() if self._restore is None else self._restore(self)
 
 
 class Handle(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import torch
@@ -98,6 +99,7 @@ class Payloads(NamedTuple):
         stream: on which they were encoded; None where there are no streams.
         is_checked: False if the fused kernels wrote every payload of the window, so that they also know how to
             decode it, and nobody has to wait for their word.
+        before: what was encoded before it in the same window, which backward will ask for next.
     """
 
     codec: Codec
@@ -106,27 +108,41 @@ class Payloads(NamedTuple):
     dtype: torch.dtype
     stream: Any
     is_checked: bool
+    before: Sequence[Callable[[], Any]] = ()
 
     @property
     def nbytes(self) -> int:
         """See ``Form``."""
         return sum(part.nbytes for part in self.parts)
 
+    @property
+    def decoded_nbytes(self) -> int:
+        """Bytes of the values."""
+        return sum(self.numels) * self.dtype.itemsize
+
     def restored(self) -> torch.Tensor:
         """See ``Form``; on the current stream, which waits for the one that encoded."""
-        device = self.parts[0].device
-        if self.stream is not None:
-            current = torch.cuda.current_stream(device)
-            if current != self.stream:
-                current.wait_stream(self.stream)
-                for part in self.parts:
-                    part.record_stream(current)
-        out = empty((sum(self.numels),), self.dtype, device)
-        outs = out.split(self.numels)
-        undecoded = self.codec.decode(EncodedList.apart(self.parts), outs)
-        if self.is_checked:
-            finish_decoding(undecoded, self.parts, outs)
-        return out
+        return restored_together([self])[0]
+
+
+def restored_together(forms: Sequence[Payloads]) -> list[torch.Tensor]:
+    """Return the values of payloads of one window, each in memory of its own, decoded as one list."""
+    first, device = forms[0], forms[0].parts[0].device
+    parts = [part for form in forms for part in form.parts]
+    if first.stream is not None:
+        current = torch.cuda.current_stream(device)
+        if current != first.stream:
+            current.wait_stream(first.stream)
+            for part in parts:
+                part.record_stream(current)
+    found = [empty((sum(form.numels),), form.dtype, device) for form in forms]
+    outs = [
+        out for values, form in zip(found, forms, strict=True) for out in values.split(form.numels)
+    ]
+    undecoded = first.codec.decode(EncodedList.apart(parts), outs)
+    if any(form.is_checked for form in forms):
+        finish_decoding(undecoded, parts, outs)
+    return found
 
 
 class Fields(NamedTuple):

@@ -14,11 +14,11 @@ from torch.overrides import TorchFunctionMode
 from tersor.codecs import Codec
 from tersor.sites.activations.attention import recomputed_attention
 from tersor.sites.activations.calls import DROPOUTS, WEIGHTED, Call
+from tersor.sites.activations.decoding import Decoder
 from tersor.sites.activations.entry import (
     Entries,
     Entry,
     Handle,
-    LastDecoded,
     Look,
     is_held_elsewhere,
     is_whole,
@@ -36,6 +36,8 @@ Rule = float | Codec | None
 """A factor of the level, a codec in place of the common one, or None for exact."""
 
 INTEGERS: Final = "exact: integers"
+_WAITING_WINDOWS: Final = 2
+"""Sizes of a window that tensors of several codecs and dtypes may take while they wait."""
 _SHARED_STORAGE_FACTOR: Final = 16
 """A small part of a storage so many times larger is copied: it would keep all of it."""
 
@@ -103,7 +105,8 @@ class Region:
         """Prepare hooks; ``observer`` asks for the errors of what is encoded."""
         self._quality, self._ledger, self._observer = quality, ledger, observer
         self._window_nbytes, self._min_nbytes = window_nbytes, min_nbytes
-        self._entries, self._last_decoded, self._outputs = Entries(), LastDecoded(), Outputs()
+        self._entries, self._outputs = Entries(), Outputs()
+        self._decoder = Decoder(window_nbytes)
         self._windows: dict[Any, Window] = {}
         self._until_end: list[tuple[ReferenceType[Entry], _AtEnd]] = []
         self._call: Call | None = None
@@ -283,7 +286,7 @@ class Region:
         return Entry(t, form, "recomputed", self._ledger)
 
     def _encoded(self, t: torch.Tensor, look: Look, has_zeros: bool) -> Entry:
-        entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._last_decoded)
+        entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._decoder.values_of)
         self._encode(entry, look.values, self._codec(has_zeros=has_zeros))
         return entry
 
@@ -296,14 +299,18 @@ class Region:
     def _encode(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
         self._ledger.num_coded_values += values.numel()
         self._ledger.coded_nbytes += values.nbytes
-        key: Any = values.device
+        key: Any = (values.device, values.dtype, codec)
         if values.is_cuda:
             # lists are encoded on the stream that made their tensors
-            key = values.device, torch.cuda.current_stream(values.device)
+            key = *key, torch.cuda.current_stream(values.device)
         if key not in self._windows:
             measures = self._observer is not None
-            self._windows[key] = Window(self._window_nbytes, measures=measures)
-        self._windows[key].add(entry, values, codec)
+            self._windows[key] = Window(self._window_nbytes, codec, measures=measures)
+        self._windows[key].add(entry, values)
+        fullest = max(self._windows.values(), key=lambda one: one.waiting_nbytes)
+        waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
+        if waiting_nbytes > _WAITING_WINDOWS * self._window_nbytes:
+            fullest.flush()
 
     def _encode_rest(self) -> None:
         """Decide on inputs and integers, now that it shows who else holds them, and encode what waits."""

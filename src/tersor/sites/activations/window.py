@@ -1,8 +1,8 @@
 """Saved tensors wait until there are enough of them, and are then encoded as one list.
 
 On a GPU a list takes a dozen launches however many tensors it has. The sizes of its payloads are read when the
-next list is encoded, so that the host never waits; then the payloads move to memory of their exact size. What waits
-and what encoding takes is bounded by the window. For a tensor that is larger than the window the host waits: room for a
+second list after it is encoded, so that the host does not wait for a device that is behind it; then the payloads move to
+memory of their exact size. What waits and what encoding takes is bounded by the window. For a tensor that is larger than the window the host waits: room for a
 payload of any size would be as large again as the tensor, at the peak. On the CPU every tensor is encoded at once, part by part: there
 a window would only keep tensors longer.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import mmap
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from threading import RLock
@@ -40,41 +41,41 @@ _CPU_CHUNK_VALUES: Final = 1 << 18
 """Of tensors encoded on the CPU: the peak of a ResNet's step was 21.0 MB with whole tensors, 12.5 with chunks."""
 _LARGE_NBYTES: Final = 256 << 20
 """From here on a tensor larger than the window waits for its size: 0.2 ms of an H200 that takes 2 to encode it."""
+_WINDOWS_LATE: Final = 2
+"""With one, the host waited 25 ms of the 187 that it took for a step of GPT 125M."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
 NO_MEMORY: Final = "exact: no memory to encode"
 _warned: set[str] = set()
 
 
-class _Waiting(NamedTuple):
-    """An entry that waits, and how its values will be encoded; gone if nobody needs it any more."""
-
-    entry: ReferenceType[Entry]
-    codec: Codec
-
-
 class Window:
-    """Entries of one device and stream on their way to a smaller form."""
+    """Entries of one device, stream and dtype on their way to a smaller form, by one codec.
 
-    def __init__(self, limit_nbytes: int, *, measures: bool = False) -> None:
+    Attributes:
+        waiting_nbytes: bytes of tensors that wait.
+    """
+
+    def __init__(self, limit_nbytes: int, codec: Codec, *, measures: bool = False) -> None:
         """Encode whenever so many bytes wait; with ``measures`` also say what decoding changes."""
-        self._limit_nbytes, self._measures = limit_nbytes, measures
-        self._waiting: list[_Waiting] = []
-        self._waiting_nbytes = self._encoded_nbytes = 0
-        self._last: _Encoding | None = None
+        self._limit_nbytes, self._codec, self._measures = limit_nbytes, codec, measures
+        self._waiting: list[ReferenceType[Entry]] = []
+        self.waiting_nbytes = self._encoded_nbytes = 0
+        self._unsettled: deque[_Encoding] = deque()
 
-    def add(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
+    def add(self, entry: Entry, values: torch.Tensor) -> None:
         """Take an entry whose form is ``Whole(values)``, flat."""
         if not runs_on_gpu([values]):
-            self._encode_now(entry, values, codec)
+            self._encode_now(entry, values)
             return
-        if self._waiting_nbytes + values.nbytes > self._limit_nbytes:
+        if self.waiting_nbytes + values.nbytes > self._limit_nbytes:
             self.flush()
-        self._waiting.append(_Waiting(ref(entry), codec))
-        self._waiting_nbytes += values.nbytes
-        if self._waiting_nbytes >= self._limit_nbytes:
+        self._waiting.append(ref(entry))
+        self.waiting_nbytes += values.nbytes
+        if self.waiting_nbytes >= self._limit_nbytes:
             self.flush()
 
-    def _encode_now(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
+    def _encode_now(self, entry: Entry, values: torch.Tensor) -> None:
+        codec = self._codec
         try:
             packed = codec.pack(values, chunk_values=_CPU_CHUNK_VALUES)
             if self._measures:
@@ -91,59 +92,55 @@ class Window:
 
     def flush(self) -> None:
         """Encode what waits, without waiting for the device; settle what was encoded before."""
-        if self._last is not None:
-            self._last.settle()
-            self._last = None
-        waiting, self._waiting, self._waiting_nbytes = self._waiting, [], 0
-        alive = [(entry, codec) for one, codec in waiting if (entry := one()) is not None]
+        while len(self._unsettled) >= _WINDOWS_LATE:
+            self._unsettled.popleft().settle()
+        waiting, self._waiting, self.waiting_nbytes = self._waiting, [], 0
         encodable = []
-        for entry, codec in alive:
+        for entry in (found for one in waiting if (found := one()) is not None):
             if entry.is_unchanged:
-                encodable.append((entry, codec))
+                encodable.append(entry)
             else:
                 # backward will say so; the values that it would need are gone
                 values = entry.form.restored()
                 entry.replace(Blank(values.numel(), values.dtype, values.device))
         if not encodable:
             return
-        is_large = len(encodable) == 1 and encodable[0][0].form.nbytes > max(
-            self._limit_nbytes, _LARGE_NBYTES
-        )
+        least_nbytes = max(self._limit_nbytes, _LARGE_NBYTES)
+        is_large = len(encodable) == 1 and encodable[0].form.nbytes > least_nbytes
         try:
-            self._last = _Encoding(encodable, measures=self._measures, is_large=is_large)
+            encoding = _Encoding(encodable, self._codec, measures=self._measures, is_large=is_large)
         except (MemoryError, RuntimeError) as error:
-            _keep_if_no_memory(error, [entry for entry, _ in encodable])
+            _keep_if_no_memory(error, encodable)
+        else:
+            self._unsettled.append(encoding)
 
 
 class _Encoding:
     """A list of entries that were encoded together."""
 
     def __init__(
-        self, pairs: Sequence[tuple[Entry, Codec]], *, measures: bool, is_large: bool = False
+        self, entries: Sequence[Entry], codec: Codec, *, measures: bool, is_large: bool = False
     ) -> None:
         """Encode, and let every entry find its payloads here; with ``is_large``, one entry, wait for them."""
         self._lock = RLock()
-        self._entries = [ref(entry) for entry, _ in pairs]
-        self._codecs = [codec for _, codec in pairs]
-        values = [entry.form.restored() for entry, _ in pairs]
-        self._infos = [TensorInfo.of(x) for x in values]
+        self._entries, self._codec = [ref(entry) for entry in entries], codec
+        values = [entry.form.restored() for entry in entries]
+        self._dtypes = [x.dtype for x in values]
         parts = [x.split(MAX_CHUNK_VALUES) for x in values]
         self._numels = [tuple(part.numel() for part in split) for split in parts]
-        codecs = [codec for codec, split in zip(self._codecs, parts, strict=True) for _ in split]
         flat = [part for split in parts for part in split]
         encode = _encode_measured if is_large and not measures else encode_batch
-        self._batch: Batch | None = encode(flat, codecs)
+        self._batch: Batch | None = encode(flat, [codec] * len(flat))
         device = values[0].device
         self._stream: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
         if measures:
-            decoded = begin_decode_batch(self._batch, [TensorInfo.of(x) for x in flat], codecs)
-            for entry, x, split in zip(
-                (one for one, _ in pairs), values, _split(decoded.check(), parts), strict=True
-            ):
+            infos = [TensorInfo.of(x) for x in flat]
+            decoded = begin_decode_batch(self._batch, infos, [codec] * len(flat)).check()
+            for entry, x, split in zip(entries, values, _split(decoded, parts), strict=True):
                 entry.mse = _mean_square(torch.cat(split), x)
         self._batch.read_ahead()
-        for k, (entry, codec) in enumerate(pairs):
-            entry.replace(_Encoded(self, k, values[k].nbytes), codec.codec_id)
+        for k, entry in enumerate(entries):
+            entry.replace(Encoded(self, k, values[k].nbytes), codec.codec_id)
         if is_large:
             self.settle()
 
@@ -161,13 +158,15 @@ class _Encoding:
                 entry = one()
                 if entry is not None:
                     own = tuple(payloads[start:end])
-                    codec, dtype = self._codecs[k], self._infos[k].dtype
-                    form = Payloads(codec, own, self._numels[k], dtype, self._stream, is_checked)
+                    form = Payloads(
+                        self._codec, own, self._numels[k], self._dtypes[k], self._stream, is_checked,
+                        self._entries[:k],
+                    )  # fmt: skip
                     entry.replace(form)
                 start = end
 
 
-class _Encoded(NamedTuple):
+class Encoded(NamedTuple):
     """The place of an entry in a list whose sizes nobody knows yet."""
 
     encoding: _Encoding
