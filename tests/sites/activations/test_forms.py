@@ -81,6 +81,18 @@ def test_indices_of_max_pooling_come_back_exactly(
     assert int(windows.places(indices).max()) < kernel**dims
 
 
+def test_windows_larger_than_the_input_are_refused_and_the_largest_that_fit_are_not() -> None:
+    x = torch.randn(2, 3, 8, 4)
+    fits = {"kernel_size": 4, "stride": 1, "padding": 2}
+    _, indices = functional.max_pool2d(x, **fits, return_indices=True)
+    windows = Windows.of_call(2, (x,), fits)
+    assert windows is not None
+    assert torch.equal(PoolIndices.of(indices, windows).restored(), indices.reshape(-1))
+    # an offset of 4 in a row of 4 values would count as one of the next row
+    assert Windows.of_call(2, (x,), {"kernel_size": 5, "stride": 1, "padding": 2}) is None
+    assert Windows.of_call(2, (x,), {"kernel_size": 3, "dilation": 2, "padding": 1}) is None
+
+
 def test_indices_in_channels_last_come_back_in_the_order_of_memory() -> None:
     x = torch.randn(2, 3, 8, 8).contiguous(memory_format=torch.channels_last)
     _, indices = functional.max_pool2d(x, 2, return_indices=True)

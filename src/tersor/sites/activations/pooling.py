@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import mul
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -11,6 +13,9 @@ from tersor.sites.activations.forms import Fields
 
 _ARGUMENTS: Final = ("input", "kernel_size", "stride", "padding", "dilation")
 _INDICES_PER_CALL: Final = 1 << 20
+"""What is computed of an index takes up to six times its 8 bytes."""
+_INDICES_PER_GPU_CALL: Final = 1 << 24
+"""Calls on a million indices took the host of an H200 longer than the device."""
 
 
 class Windows(NamedTuple):
@@ -32,7 +37,7 @@ class Windows(NamedTuple):
         if not isinstance(x, torch.Tensor) or kernel is None or x.dim() < num_dims:
             return None
         stride = given.get("stride")
-        return cls(
+        windows = cls(
             _tuple(kernel, num_dims),
             # torch takes no stride and an empty one for that of the kernel
             _tuple(stride if stride not in (None, [], ()) else kernel, num_dims),
@@ -40,6 +45,12 @@ class Windows(NamedTuple):
             _tuple(given.get("dilation", 1), num_dims),
             tuple(x.shape[-num_dims:]),
         )
+        return windows if windows._are_regular() else None
+
+    def _are_regular(self) -> bool:
+        """True if no window is larger than the input, padding aside: only then places follow from distances."""
+        spans = ((size - 1) * step for size, step in zip(self.kernel, self.dilation, strict=True))
+        return all(span < size for span, size in zip(spans, self.extent, strict=True))
 
     @property
     def num_places(self) -> int:
@@ -50,38 +61,39 @@ class Windows(NamedTuple):
         return count
 
     def places(self, indices: torch.Tensor) -> torch.Tensor:
-        """Return the place of each index in its window."""
-        place = torch.zeros_like(indices)
-        for at, origin, k in self._coordinates(indices):
-            place = place * self.kernel[k] + (at - origin) // self.dilation[k]
+        """Return the place of each index in its window, int32."""
+        distance = (indices - self._origins(indices.shape, indices.device)).to(torch.int32)
+        place = torch.zeros_like(distance)
+        for size, row, step in zip(self.kernel, _volumes(self.extent), self.dilation, strict=True):
+            offset = distance if row * step == 1 else distance // (row * step)
+            place = torch.add(offset, place, alpha=size)
+            distance = torch.sub(distance, offset, alpha=row * step)
         return place
 
     def indices(self, places: torch.Tensor) -> torch.Tensor:
-        """Return what ``places`` was made of."""
-        offsets = []
-        for size in reversed(self.kernel):
-            offsets.append(places % size)
-            places = places // size
-        index = torch.zeros_like(places)
-        for k, offset in enumerate(reversed(offsets)):
-            at = self._origin(offset, k) + offset * self.dilation[k]
-            index = index * self.extent[k] + at
-        return index
+        """Return what ``places`` was made of, int64."""
+        distance, rest = torch.zeros_like(places), places
+        volumes = zip(_volumes(self.kernel), _volumes(self.extent), self.dilation, strict=True)
+        for volume, row, step in volumes:
+            offset = rest if volume == 1 else rest // volume
+            distance = torch.add(distance, offset, alpha=row * step)
+            rest = torch.sub(rest, offset, alpha=volume)
+        return distance + self._origins(places.shape, places.device)
 
-    def _coordinates(self, indices: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor, int]]:
-        """Return per dimension, outermost first, where an index points and where its window begins."""
-        found = []
-        for k in reversed(range(len(self.extent))):
-            found.append((indices % self.extent[k], self._origin(indices, k), k))
-            indices = indices // self.extent[k]
-        return found[::-1]
+    def _origins(self, shape: torch.Size, device: torch.device) -> torch.Tensor:
+        """Return the index at which each window begins, outside of the input where that is padded: int64."""
+        num_dims, rows = len(self.extent), _volumes(self.extent)
+        origins = torch.zeros([1] * num_dims, dtype=torch.int64, device=device)
+        for k, row in enumerate(rows):
+            begin = torch.arange(shape[k - num_dims], dtype=torch.int64, device=device)
+            begin = (begin * self.stride[k] - self.padding[k]) * row
+            origins = origins + begin.view(-1, *[1] * (num_dims - 1 - k))
+        return origins
 
-    def _origin(self, like: torch.Tensor, k: int) -> torch.Tensor:
-        """Return where windows begin along dimension ``k``, to be broadcast over the output."""
-        num_dims = len(self.extent)
-        outputs = torch.arange(like.shape[k - num_dims], device=like.device, dtype=like.dtype)
-        begin = outputs * self.stride[k] - self.padding[k]
-        return begin.view(-1, *[1] * (num_dims - 1 - k))
+
+def _volumes(sizes: Sequence[int]) -> list[int]:
+    """Return how far the elements of each dimension lie apart."""
+    return list(accumulate(reversed(sizes[1:]), mul, initial=1))[::-1]
 
 
 class PoolIndices(NamedTuple):
@@ -106,7 +118,7 @@ class PoolIndices(NamedTuple):
             return None
         permutation = tuple(sorted(range(indices.dim()), key=indices.stride, reverse=True))
         parts = [windows.places(part) for part in _parts(indices)]
-        places = torch.cat([part.to(torch.int32) for part in parts])
+        places = torch.cat(parts)
         flat = places.permute(permutation).reshape(-1)
         fields = Fields.of_integers(flat, 0, windows.num_places - 1)
         return cls(fields, tuple(indices.shape), windows, permutation)
@@ -124,14 +136,15 @@ class PoolIndices(NamedTuple):
         out = torch.empty_like(places, dtype=torch.int64)
         start = 0
         for part in _parts(places):
-            out[start : start + len(part)] = self.windows.indices(part.long())
+            out[start : start + len(part)] = self.windows.indices(part)
             start += len(part)
         return out.permute(self.permutation).reshape(-1)
 
 
 def _parts(x: torch.Tensor) -> Sequence[torch.Tensor]:
     """Cut along the first dimension, so that what is computed of a part takes little memory."""
-    rows = max(1, _INDICES_PER_CALL * len(x) // max(1, x.numel()))
+    per_call = _INDICES_PER_GPU_CALL if x.is_cuda else _INDICES_PER_CALL
+    rows = max(1, per_call * len(x) // max(1, x.numel()))
     parts: Sequence[torch.Tensor] = x.split(rows)
     return parts
 
