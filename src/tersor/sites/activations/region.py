@@ -36,6 +36,7 @@ Rule = float | Codec | None
 """A factor of the level, a codec in place of the common one, or None for exact."""
 
 INTEGERS: Final = "exact: integers"
+EXACT_FLOATS: Final = "sparse or two values"
 _SHARED_STORAGE_FACTOR: Final = 16
 """A small part of a storage so many times larger is copied: it would keep all of it."""
 
@@ -317,7 +318,8 @@ class Region:
                 continue
             form = exact_form(values)
             if form is not None:
-                entry.replace(form, "integers" if form.high is None else "masks")
+                has_fractions = values.is_floating_point() or values.is_complex()
+                entry.replace(form, EXACT_FLOATS if has_fractions else "integers")
             elif plan.codec is not None and plan.codec.supports(values.dtype):
                 self._encode(entry, values, plan.codec)
         for window in self._windows.values():
