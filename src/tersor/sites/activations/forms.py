@@ -37,9 +37,23 @@ class Form(Protocol):
         ...
 
 
+def dense_parts(t: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that the memory of ``t`` is in: a sparse one has several, places and values."""
+    if t.layout is torch.strided:
+        return [t]
+    if t.layout is torch.sparse_coo:
+        # without asking whether entries of one place were added up
+        return [t._indices(), t._values()]  # noqa: SLF001
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [t.crow_indices(), t.col_indices(), t.values()]
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [t.ccol_indices(), t.row_indices(), t.values()]
+    return []
+
+
 def nbytes_of(t: torch.Tensor) -> int:
-    """Return the bytes of the values of a tensor; of a sparse one those that are there."""
-    return t.nbytes if t.layout is torch.strided else t._nnz() * t.itemsize  # noqa: SLF001 - no public way
+    """Return the bytes that a tensor takes; of a sparse one those of places and values."""
+    return sum(part.nbytes for part in dense_parts(t))
 
 
 class Whole(NamedTuple):
