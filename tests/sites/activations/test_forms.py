@@ -5,10 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from tersor.codecs.lossless import Lossless
+from tersor.sites.activations import forms
 from tersor.sites.activations.entry import is_held_elsewhere, is_whole, look_at
 from tersor.sites.activations.forms import Fields, exact_form
 from tersor.sites.activations.pooling import PoolIndices, Windows
+from tests.checks import assert_bits_equal
+
+INTEGERS = (torch.bool, torch.uint8, torch.int32, torch.int64)
 
 
 @pytest.mark.parametrize(
@@ -24,14 +30,17 @@ from tersor.sites.activations.pooling import PoolIndices, Windows
         torch.tensor([-(2**62), -(2**62) + 3]).repeat(500),
         torch.randint(0, 3, (1000,), dtype=torch.int32),
         torch.randint(0, 2, (1000,), dtype=torch.uint8),
+        torch.tensor([-(2**62), 2**62]).repeat(500),
+        torch.tensor([0.0, -0.0]).repeat(500),
+        torch.tensor([0.0, torch.nan]).repeat(500),
+        torch.rand(1000).index_fill_(0, torch.arange(950), 0.0),
     ],
 )
-def test_masks_and_integers_come_back_exactly_from_fewer_bytes(values) -> None:
+def test_masks_integers_and_sparse_features_come_back_exactly_from_fewer_bytes(values) -> None:
     form = exact_form(values)
     assert form is not None
-    assert form.nbytes < values.nbytes
-    assert torch.equal(form.restored(), values)
-    assert form.restored().dtype == values.dtype
+    assert form.nbytes * (1.25 if values.dtype in INTEGERS else 8) <= values.nbytes
+    assert_bits_equal(form.restored(), values)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +49,10 @@ def test_masks_and_integers_come_back_exactly_from_fewer_bytes(values) -> None:
         torch.randn(1000),
         torch.tensor([0.0, 1.0, 2.0]).repeat(400),
         torch.tensor([0.0, 1.0]).repeat(500).index_fill_(0, torch.tensor([999]), 0.5),
-        torch.tensor([0.0, -0.0]).repeat(500),
-        torch.tensor([0.0, torch.nan]).repeat(500),
-        torch.tensor([-(2**62), 2**62]),
+        torch.rand(1000).index_fill_(0, torch.arange(850), 0.0),
+        torch.randint(-(2**62), 2**62, (1000,)),
         torch.randint(0, 256, (1000,), dtype=torch.uint8),
+        torch.randint(0, 128, (1000,), dtype=torch.uint8),
         torch.randn(100, dtype=torch.complex64),
     ],
 )
@@ -51,9 +60,49 @@ def test_what_has_no_smaller_exact_form_is_left_alone(values) -> None:
     assert exact_form(values) is None
 
 
-def test_more_values_than_one_call_packs_come_back() -> None:
-    values = torch.randint(0, 5, ((1 << 20) + 3,))
-    assert torch.equal(Fields.of_integers(values, 0, 4).restored(), values)
+@pytest.mark.parametrize("low", [0, 7])
+def test_more_values_than_one_call_packs_come_back(low) -> None:
+    values = torch.randint(low, 12, ((1 << 20) + 3,))
+    assert torch.equal(Fields.of(values, 11).restored(), values)
+    form = exact_form(values)
+    assert form is not None
+    assert torch.equal(form.restored(), values)
+
+
+def test_a_tensor_without_a_small_form_is_left_before_all_of_it_was_packed(monkeypatch) -> None:
+    monkeypatch.setattr(forms, "_VALUES_PER_CALL", 100)
+    seen = []
+    pack_chunk = Lossless.pack_chunk
+
+    def counting(self, x, error_bound=None):
+        seen.append(x.numel())
+        return pack_chunk(self, x, error_bound)
+
+    monkeypatch.setattr(Lossless, "pack_chunk", counting)
+    assert exact_form(torch.randn(8000)) is None
+    assert sum(seen) <= 1000
+
+
+class _Blind(TorchDispatchMode):
+    """Refuses to tell the host a value, for which it would wait for a GPU."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func is not torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_forms_of_masks_and_of_places_are_chosen_without_a_look_at_the_values() -> None:
+    mask, x = torch.rand(1000) > 0.5, torch.randn(2, 3, 8, 8)
+    _, indices = functional.max_pool2d(x, 2, return_indices=True)
+    windows = Windows.of_call(2, (x, 2), {})
+    with pytest.raises(AssertionError), _Blind():
+        mask[0].item()
+    with _Blind():
+        found = [exact_form(mask), PoolIndices.of(indices, windows)]
+        restored = [form.restored() for form in found]
+    assert [form.nbytes for form in found] == [128, 24]
+    assert_bits_equal(restored[0], mask)
+    assert_bits_equal(restored[1], indices.reshape(-1))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3])

@@ -74,7 +74,7 @@ def test_a_lossless_codec_changes_no_step(name) -> None:
         assert_bits_equal(other.state()[key], value)
 
 
-@pytest.mark.parametrize("name", ["alexnet", "resnet34", "gpt", "csr"])
+@pytest.mark.parametrize("name", ["alexnet", "resnet34", "gpt", "csr", "matmul", "linear"])
 def test_what_is_saved_shrinks_and_the_model_learns(name) -> None:
     run = RUNS[name](ActivationOptions(step=0.5))
     with RunLog(None) as log:
@@ -85,6 +85,18 @@ def test_what_is_saved_shrinks_and_the_model_learns(name) -> None:
     report = log.lines[-1]["activations"]
     assert report["codec"] == "rms"
     assert report["held_nbytes"] * 4 < report["original_nbytes"]
+
+
+def test_every_form_of_a_graph_holds_the_same_bytes_in_place_of_the_same() -> None:
+    found = []
+    for form in ("csr", "matmul", "linear"):
+        run = _graph_run(form, ActivationOptions(step=0.5))
+        run.step()
+        report = run.activations.report()
+        # the matrix is the run's own
+        assert "held by others" in report.forms
+        found.append((report.original_nbytes, report.held_nbytes))
+    assert found == [found[0]] * 3
 
 
 @pytest.mark.parametrize("name", ["alexnet", "gpt", "csr"])

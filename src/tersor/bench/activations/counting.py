@@ -9,6 +9,8 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from tersor.sites.activations.forms import dense_parts
+
 
 class SavedCount:
     """Bytes of the storages that were saved and are alive, each once.
@@ -19,13 +21,13 @@ class SavedCount:
     def __init__(self, model: nn.Module, batch: Iterable[torch.Tensor]) -> None:
         """Leave out parameters and buffers of a model and its batch: they are held in any case."""
         tensors = [*model.parameters(), *model.buffers(), *batch]
-        parts = (part for t in tensors for part in _parts(t))
+        parts = (part for t in tensors for part in dense_parts(t))
         self._own = {part.untyped_storage().data_ptr() for part in parts}
         self._seen: list[tuple[StorageWeakRef, int, int, bool]] = []
 
     def add(self, t: torch.Tensor) -> None:
         """Count one tensor that is saved."""
-        for part in _parts(t):
+        for part in dense_parts(t):
             storage = part.untyped_storage()
             if storage.data_ptr() not in self._own:
                 facts = (storage.data_ptr(), storage.nbytes(), part.is_floating_point())
@@ -48,19 +50,6 @@ class SavedCount:
             if not storage.expired():
                 found[address] = nbytes, is_float or found.get(address, (0, False))[1]
         return found
-
-
-def _is_strided(t: torch.Tensor) -> bool:
-    return t.layout is torch.strided
-
-
-def _parts(t: torch.Tensor) -> list[torch.Tensor]:
-    """Return the tensors that memory is in: a sparse one has several."""
-    if _is_strided(t):
-        return [t]
-    if t.layout is torch.sparse_csr:
-        return [t.crow_indices(), t.col_indices(), t.values()]
-    return [t._indices(), t._values()] if t.layout is torch.sparse_coo else []  # noqa: SLF001 (also of uncoalesced ones)
 
 
 @contextmanager

@@ -8,14 +8,20 @@ from typing import Any, Final, NamedTuple, Protocol
 import torch
 
 from tersor.codecs import Codec, Packed
+from tersor.codecs.lossless import Lossless
 from tersor.kernels.batch.encoded_list import EncodedList, finish_decoding
 from tersor.kernels.pack.fields import pack_fields, unpack_fields
 from tersor.memory import return_free_memory
 from tersor.raw_bytes import empty
+from tersor.types import TensorInfo
 
-_FIELDS_PER_CALL: Final = 1 << 20
-"""Fields are packed from int32, four times a mask's own bytes; so many at a time bound that memory."""
-
+_VALUES_PER_CALL: Final = 1 << 20
+"""Of exact forms. Fields are packed from int32, four times a mask's own bytes; so many at a time bound that memory."""
+_FIELDS_PER_GPU_CALL: Final = 1 << 24
+"""A GPU is done with a million of them before the host has launched the next call."""
+_LOSSLESS: Final = Lossless()
+_LEAST_RATIOS: Final = (8.0, 1.25)
+"""That an exact form must reach: of floats what a lossy codec reaches of any values; of integers what is worth the time."""
 
 RETURN_FROM_NBYTES: Final = 1 << 22
 """Before so many bytes are decoded, and after so many were encoded, freed main memory is given back; it takes 2 ms."""
@@ -34,9 +40,23 @@ class Form(Protocol):
         ...
 
 
+def dense_parts(t: torch.Tensor) -> list[torch.Tensor]:
+    """Return the tensors that the memory of ``t`` is in: a sparse one has several, places and values."""
+    if t.layout is torch.strided:
+        return [t]
+    if t.layout is torch.sparse_coo:
+        # without asking whether entries of one place were added up
+        return [t._indices(), t._values()]  # noqa: SLF001
+    if t.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [t.crow_indices(), t.col_indices(), t.values()]
+    if t.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [t.ccol_indices(), t.row_indices(), t.values()]
+    return []
+
+
 def nbytes_of(t: torch.Tensor) -> int:
-    """Return the bytes of the values of a tensor; of a sparse one those that are there."""
-    return t.nbytes if t.layout is torch.strided else t._nnz() * t.itemsize  # noqa: SLF001 - no public way
+    """Return the bytes that a tensor takes; of a sparse one those of places and values."""
+    return sum(part.nbytes for part in dense_parts(t))
 
 
 class Whole(NamedTuple):
@@ -146,42 +166,29 @@ def restored_together(forms: Sequence[Payloads]) -> list[torch.Tensor]:
 
 
 class Fields(NamedTuple):
-    """Whole numbers in as few bits as their range takes, or two values in one bit each: exact.
+    """Whole numbers from 0 up, in as few bits as the largest that there can be takes: exact.
+
+    Nobody looks at the values, so that no device is waited for; codec ``lossless`` does.
 
     Attributes:
-        chunks: packed fields, of ``_FIELDS_PER_CALL`` values each but the last.
+        chunks: packed fields, of ``_fields_per_call`` values each but the last.
         numel: of all values.
         width: bits per value.
-        low: what field 0 means.
-        high: what field 1 means where there are two values; None where fields are added to ``low``.
         dtype: of the values.
     """
 
     chunks: tuple[torch.Tensor, ...]
     numel: int
     width: int
-    low: Any
-    high: Any
     dtype: torch.dtype
 
     @classmethod
-    def of_integers(cls, values: torch.Tensor, low: int, high: int) -> Fields:
-        """Pack flat integers from ``low`` to ``high``, at most 2**31 - 1 apart."""
-        width = (high - low).bit_length()
-        chunks = tuple(
-            pack_fields((part - low if low else part).to(torch.int32), width)
-            for part in values.split(_FIELDS_PER_CALL)
-        )
-        return cls(chunks, values.numel(), width, low, None, values.dtype)
-
-    @classmethod
-    def of_two(cls, values: torch.Tensor, low: Any, high: Any) -> Fields:
-        """Pack flat values that are all ``low`` or ``high``."""
-        chunks = tuple(
-            pack_fields((part == high).to(torch.int32), 1)
-            for part in values.split(_FIELDS_PER_CALL)
-        )
-        return cls(chunks, values.numel(), 1, low, high, values.dtype)
+    def of(cls, values: torch.Tensor, largest: int) -> Fields:
+        """Pack flat values from 0 to ``largest``, below 2**31."""
+        width = largest.bit_length()
+        parts = values.split(_fields_per_call(values))
+        chunks = tuple(pack_fields(part.to(torch.int32), width) for part in parts)
+        return cls(chunks, values.numel(), width, values.dtype)
 
     @property
     def nbytes(self) -> int:
@@ -191,46 +198,31 @@ class Fields(NamedTuple):
     def restored(self) -> torch.Tensor:
         """See ``Form``."""
         out = torch.empty(self.numel, dtype=self.dtype, device=self.chunks[0].device)
-        for part, chunk in zip(out.split(_FIELDS_PER_CALL), self.chunks, strict=True):
-            fields = unpack_fields(chunk, part.numel(), self.width)
-            if self.high is None:
-                part.copy_(fields).add_(self.low)
-            else:
-                part.fill_(self.low).masked_fill_(fields.bool(), self.high)
+        for part, chunk in zip(out.split(_fields_per_call(out)), self.chunks, strict=True):
+            part.copy_(unpack_fields(chunk, part.numel(), self.width))
         return out
 
 
-def exact_form(values: torch.Tensor) -> Fields | None:
-    """Return a smaller exact form of flat values on the CPU that are integers, or only two values.
+def _fields_per_call(values: torch.Tensor) -> int:
+    return _FIELDS_PER_GPU_CALL if values.is_cuda else _VALUES_PER_CALL
 
-    None if there is none. On another device looking at values would wait for it.
+
+def exact_form(values: torch.Tensor) -> Fields | PackedForm | None:
+    """Return a smaller exact form of flat values: of masks, integers, and floats of which most are zero or that are only two.
+
+    None where that gains too little (``_LEAST_RATIOS``), and of all but bool on a GPU: looking at values would wait for it.
     """
     if values.dtype == torch.bool:
-        return Fields.of_two(values, False, True)
-    if values.device.type != "cpu" or not values.numel():
+        return Fields.of(values, 1)
+    if values.device.type != "cpu" or not values.numel() or not _LOSSLESS.supports(values.dtype):
         return None
-    if values.dtype.is_floating_point:
-        return _two_valued(values)
-    if values.dtype.is_complex:
-        return None
-    low, high = (int(x) for x in torch.aminmax(values))
-    if high - low >= 2**31 or (high - low).bit_length() >= 8 * values.itemsize:
-        return None
-    return Fields.of_integers(values, low, high)
-
-
-def _two_valued(values: torch.Tensor) -> Fields | None:
-    """Return the form of flat floats that have two values at most, neither of them NaN."""
-    # most tensors are refused by their first values
-    sample = values[:64]
-    low, high = sample.min(), sample.max()
-    if not bool(((sample == low) | (sample == high)).all()):
-        return None
-    low, high = values.min(), values.max()
-    for part in values.split(_FIELDS_PER_CALL):
-        if not bool(((part == low) | (part == high)).all()):
+    is_integer = not (values.dtype.is_floating_point or values.dtype.is_complex)
+    room_nbytes = int(values.nbytes / _LEAST_RATIOS[is_integer])
+    payloads: list[torch.Tensor] = []
+    for part in values.split(_VALUES_PER_CALL):
+        payloads.append(_LOSSLESS.pack_chunk(part))
+        room_nbytes -= payloads[-1].nbytes
+        # most tensors are refused by their first parts
+        if room_nbytes < 0:
             return None
-    # comparing does not tell the zeros apart
-    if bool((values.signbit() & (values == 0)).any()):
-        return None
-    return Fields.of_two(values, float(low), float(high))
+    return PackedForm(Packed(TensorInfo.of(values), _LOSSLESS, tuple(payloads), _VALUES_PER_CALL))

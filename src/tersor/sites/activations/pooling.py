@@ -120,7 +120,7 @@ class PoolIndices(NamedTuple):
         parts = [windows.places(part) for part in _parts(indices)]
         places = torch.cat(parts)
         flat = places.permute(permutation).reshape(-1)
-        fields = Fields.of_integers(flat, 0, windows.num_places - 1)
+        fields = Fields.of(flat, windows.num_places - 1)
         return cls(fields, tuple(indices.shape), windows, permutation)
 
     @property

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from types import FunctionType
-from typing import Any, Final, NamedTuple, Protocol, Self
-from weakref import ReferenceType, ref
+from typing import Any, Final, Protocol, Self
+from weakref import ref
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -20,32 +20,33 @@ from tersor.sites.activations.entry import (
     Entry,
     Handle,
     Look,
-    is_held_elsewhere,
     is_whole,
     look_at,
 )
-from tersor.sites.activations.forms import Blank, Form, Whole, exact_form
+from tersor.sites.activations.forms import (
+    Blank,
+    Form,
+    Whole,
+    dense_parts,
+    exact_form,
+    nbytes_of,
+)
 from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
 from tersor.sites.activations.pooling import PoolIndices
 from tersor.sites.activations.quality import Quality
 from tersor.sites.activations.recomputing import Outputs, Recomputed
 from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
-from tersor.sites.activations.window import Window
+from tersor.sites.activations.until_end import UntilEnd
+from tersor.sites.activations.window import Windows
 
 Rule = float | Codec | None
 """A factor of the level, a codec in place of the common one, or None for exact."""
 
 INTEGERS: Final = "exact: integers"
-_WAITING_WINDOWS: Final = 2
-"""Sizes of a window that tensors of several codecs and dtypes may take while they wait."""
+EXACT_FLOATS: Final = "sparse or two values"
+_PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _SHARED_STORAGE_FACTOR: Final = 16
 """A small part of a storage so many times larger is copied: it would keep all of it."""
-
-
-class _AtEnd(NamedTuple):
-    """What to do at the end of the pass with a tensor that nobody else holds; None if only an exact form will do."""
-
-    codec: Codec | None
 
 
 class Observer(Protocol):
@@ -104,11 +105,11 @@ class Region:
     ) -> None:
         """Prepare hooks; ``observer`` asks for the errors of what is encoded."""
         self._quality, self._ledger, self._observer = quality, ledger, observer
-        self._window_nbytes, self._min_nbytes = window_nbytes, min_nbytes
+        self._min_nbytes = min_nbytes
         self._entries, self._outputs = Entries(), Outputs()
         self._decoder = Decoder(window_nbytes)
-        self._windows: dict[Any, Window] = {}
-        self._until_end: list[tuple[ReferenceType[Entry], _AtEnd]] = []
+        self._windows = Windows(window_nbytes, measures=observer is not None)
+        self._until_end: list[UntilEnd] = []
         self._call: Call | None = None
         self.rules: list[Rule] = []
         # one object, to be told apart from the hooks of others
@@ -160,8 +161,8 @@ class Region:
 
     def _pack(self, t: torch.Tensor) -> Handle:
         """Return what autograd holds in place of ``t``."""
-        if t.layout is not torch.strided or type(t) not in (torch.Tensor, torch.nn.Parameter):
-            return self._keep(t, "exact: layout")
+        if t.layout is not torch.strided or type(t) not in _PLAIN:
+            return self._keep_layout(t)
         origin = origin_of(t)
         if origin == PARAMETER:
             return self._keep(t, PARAMETERS)
@@ -171,9 +172,10 @@ class Region:
         if handle is not None:
             return handle
         reason = self._why_exact(t, origin)
-        if reason == INTEGERS:
-            return self._keep(t, reason, _AtEnd(None))
-        return self._keep(t, reason) if reason else self._pack_lossy(t, origin)
+        if not reason:
+            return self._pack_lossy(t, origin)
+        # of constants the user may hold the memory: features, the matrix of a graph
+        return self._keep(t, reason, waits=not origin or reason == INTEGERS)
 
     def _pack_special(self, t: torch.Tensor, origin: str) -> Handle | None:
         """Return the handle of what has an exact form of its own: pooling, masks; else None."""
@@ -201,18 +203,33 @@ class Region:
             reason = f"exact: {t.dtype}"
         return reason
 
-    def _keep(self, t: torch.Tensor, reason: str, until_end: _AtEnd | None = None) -> Handle:
-        """Keep a tensor as it is; with ``until_end`` only if at the end of the pass others hold it too."""
-        if t.layout is not torch.strided or not is_whole(t):
+    def _keep(
+        self, t: torch.Tensor, reason: str, *, waits: bool = False, codec: Codec | None = None
+    ) -> Handle:
+        """Keep a tensor as it is; if it ``waits``, until the end of the pass, where others may turn out to hold it."""
+        if not is_whole(t):
             return Handle(Entry(t, Whole(t.detach()), reason, self._ledger))
         look = look_at(t)
         entry = self._known(look.key, "exact", t)
         if entry is None:
             entry = Entry(t, Whole(look.values), reason, self._ledger)
             self._entries.add((look.key, "exact"), entry, t)
-            if until_end is not None:
-                self._until_end.append((ref(entry), until_end))
+            if waits:
+                self._until_end.append(UntilEnd(ref(entry), codec))
         return Handle(entry, tuple(t.shape), look.stride)
+
+    def _keep_layout(self, t: torch.Tensor) -> Handle:
+        """Keep a sparse tensor, or one of a class of its own, as it is, once."""
+        parts = dense_parts(t) if type(t) in _PLAIN else []
+        if not parts:
+            return Handle(Entry(t, Whole(t.detach()), "exact: layout", self._ledger))
+        key = t.layout, tuple(t.shape), tuple(look_at(part).key for part in parts)
+        entry = self._known(key, "exact", t)
+        if entry is None:
+            entry = Entry(t, Whole(t.detach()), "exact: layout", self._ledger)
+            self._entries.add((key, "exact"), entry, parts[-1])
+            self._until_end.append(UntilEnd(ref(entry), saved=ref(t)))
+        return Handle(entry)
 
     def _keep_small(self, t: torch.Tensor) -> Handle:
         storage_nbytes = t.untyped_storage().nbytes()
@@ -224,7 +241,7 @@ class Region:
         entry = self._entries.find((key, kind))
         if entry is not None:
             entry.is_shared = True
-            self._ledger.duplicate(t.nbytes)
+            self._ledger.duplicate(nbytes_of(t))
         return entry
 
     def _pack_pooling(self, t: torch.Tensor, call: Call) -> Handle | None:
@@ -262,7 +279,7 @@ class Region:
         """Encode a tensor, or decide at the end of the pass if it is a constant that others may hold."""
         if not origin:
             # zeros of features are as telling as those behind a ReLU
-            return self._keep(t, "exact: input", _AtEnd(self._codec(has_zeros=True)))
+            return self._keep(t, "exact: input", waits=True, codec=self._codec(has_zeros=True))
         look = look_at(t)
         entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
         if entry is None:
@@ -299,33 +316,26 @@ class Region:
     def _encode(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
         self._ledger.num_coded_values += values.numel()
         self._ledger.coded_nbytes += values.nbytes
-        key: Any = (values.device, values.dtype, codec)
-        if values.is_cuda:
-            # lists are encoded on the stream that made their tensors
-            key = *key, torch.cuda.current_stream(values.device)
-        if key not in self._windows:
-            measures = self._observer is not None
-            self._windows[key] = Window(self._window_nbytes, codec, measures=measures)
-        self._windows[key].add(entry, values)
-        fullest = max(self._windows.values(), key=lambda one: one.waiting_nbytes)
-        waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
-        if waiting_nbytes > _WAITING_WINDOWS * self._window_nbytes:
-            fullest.flush()
+        self._windows.add(entry, values, codec)
 
     def _encode_rest(self) -> None:
-        """Decide on inputs and integers, now that it shows who else holds them, and encode what waits."""
-        for one, plan in self._until_end:
-            entry = one()
+        """Decide on constants and integers, now that it shows who else holds them, and encode what waits."""
+        for plan in self._until_end:
+            entry = plan.entry()
             if entry is None or not entry.is_unchanged:
                 continue
             values = entry.form.restored()
-            if is_held_elsewhere(values):
+            if plan.is_held_elsewhere(values):
                 entry.replace(entry.form, ELSEWHERE)
-                continue
-            form = exact_form(values)
-            if form is not None:
-                entry.replace(form, "integers" if form.high is None else "masks")
-            elif plan.codec is not None and plan.codec.supports(values.dtype):
-                self._encode(entry, values, plan.codec)
-        for window in self._windows.values():
-            window.flush()
+            elif plan.saved is None:
+                self._shrink(entry, values, plan.codec)
+        self._windows.flush()
+
+    def _shrink(self, entry: Entry, values: torch.Tensor, codec: Codec | None) -> None:
+        """Let a small exact form take over, else that of the codec, if one is given."""
+        form = exact_form(values)
+        if form is not None:
+            has_fractions = values.is_floating_point() or values.is_complex()
+            entry.replace(form, EXACT_FLOATS if has_fractions else "integers")
+        elif codec is not None and codec.supports(values.dtype):
+            self._encode(entry, values, codec)

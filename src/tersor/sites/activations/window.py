@@ -43,6 +43,8 @@ _LARGE_NBYTES: Final = 256 << 20
 """From here on a tensor larger than the window waits for its size: 0.2 ms of an H200 that takes 2 to encode it."""
 _WINDOWS_LATE: Final = 2
 """With one, the host waited 25 ms of the 187 that it took for a step of GPT 125M."""
+_WAITING_WINDOWS: Final = 2
+"""Sizes of a window that tensors of several codecs and dtypes may take while they wait."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
 NO_MEMORY: Final = "exact: no memory to encode"
 _warned: set[str] = set()
@@ -113,6 +115,37 @@ class Window:
             _keep_if_no_memory(error, encodable)
         else:
             self._unsettled.append(encoding)
+
+
+class Windows:
+    """The windows of one forward pass."""
+
+    def __init__(self, limit_nbytes: int, *, measures: bool) -> None:
+        """Make windows of ``limit_nbytes``; with ``measures`` they also say what decoding changes."""
+        self._limit_nbytes, self._measures = limit_nbytes, measures
+        self._windows: dict[Any, Window] = {}
+
+    def add(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
+        """Take an entry whose form is ``Whole(values)``, flat, to be encoded by a codec."""
+        key: Any = values.device, values.dtype, codec
+        if values.is_cuda:
+            # lists are encoded on the stream that made their tensors
+            key = *key, torch.cuda.current_stream(values.device)
+        if key not in self._windows:
+            self._windows[key] = Window(self._limit_nbytes, codec, measures=self._measures)
+        self._windows[key].add(entry, values)
+        waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
+        if waiting_nbytes > _WAITING_WINDOWS * self._limit_nbytes:
+            max(self._windows.values(), key=lambda one: one.waiting_nbytes).flush()
+
+    def flush(self) -> None:
+        """Encode what waits."""
+        for window in self._windows.values():
+            window.flush()
+
+    def clear(self) -> None:
+        """Forget the windows."""
+        self._windows.clear()
 
 
 class _Encoding:
