@@ -138,15 +138,17 @@ def test_second_derivatives_of_attention_say_that_there_are_none() -> None:
 
 def test_weights_are_never_encoded_even_as_views_frozen_or_cast() -> None:
     frozen = nn.Linear(64, 64).requires_grad_(False)
-    tied = nn.Linear(64, 64)
+    tied, unfolded = nn.Linear(64, 64), nn.Linear(64, 64)
     x = torch.randn(64, 64, requires_grad=True)
     with _lossy():
         y = frozen(x * 2)
         y = functional.linear(y, tied.weight.t())
         y = y @ tied.weight
+        y = y @ unfolded.weight.unfold(0, 64, 64)[0]
     exact = torch.autograd.grad(y.sum(), x)[0]
     # the path to x goes through weights alone, which are exact
     plain = functional.linear(frozen(x * 2), tied.weight.t()) @ tied.weight
+    plain = plain @ unfolded.weight.unfold(0, 64, 64)[0]
     assert torch.equal(exact, torch.autograd.grad(plain.sum(), x)[0])
 
 
