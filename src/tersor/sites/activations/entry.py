@@ -172,16 +172,17 @@ def _is_dense(t: torch.Tensor) -> bool:
 
 
 def _key(t: torch.Tensor) -> Hashable:
-    storage = t.untyped_storage().data_ptr()
+    # its own place, not that of its memory, which ``fully_shard`` frees behind a block, so that other weights get it
+    storage = t.untyped_storage()._cdata  # noqa: SLF001 - no public way
     version = t._version  # noqa: SLF001 - another version has other values
     return storage, t.storage_offset(), tuple(t.shape), t.stride(), t.dtype, version
 
 
 class Entries:
-    """Entries that are alive, by the memory that they were made of.
+    """Entries that are alive, by the storage that they were made of.
 
-    An address alone does not identify memory: it is given away again within one forward pass. So each key
-    comes with a weak reference to its storage, and counts only while that is alive.
+    The place of a storage identifies it only while it is alive: it is given away again within one forward pass. So
+    each key comes with a weak reference to its storage, and counts until that has expired.
     """
 
     def __init__(self) -> None:

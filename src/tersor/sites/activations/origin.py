@@ -33,6 +33,10 @@ def origin_of(t: torch.Tensor) -> str:
     """
     if t.grad_fn is None:
         return PARAMETER if t.requires_grad else ""
+    # whatever function made the view
+    base = t._base  # noqa: SLF001 - no public way
+    if base is not None and base.grad_fn is None and base.requires_grad:
+        return PARAMETER
     node: Any = t.grad_fn
     while node is not None:
         name = _short(node.name())

@@ -24,26 +24,6 @@ RECOMPUTED: Final = frozenset(
 again: those of a decoded row differ from the exact ones by far less than its values do."""
 
 
-class _Weight(NamedTuple):
-    """An argument that is a tensor, without its graph, and the version it had."""
-
-    values: torch.Tensor
-    version: int
-
-    def unchanged(self) -> torch.Tensor:
-        """Return the tensor.
-
-        Raises:
-            RuntimeError: it was changed in place since the forward pass.
-        """
-        if self.values._version != self.version:  # noqa: SLF001 - what autograd itself compares
-            raise RuntimeError(
-                "a weight needed to compute a saved output again has been modified by an inplace operation since the "
-                "forward pass; step the optimizer after backward"
-            )
-        return self.values
-
-
 class _Making(NamedTuple):
     """How an output was made of an input.
 
@@ -59,29 +39,18 @@ class _Making(NamedTuple):
 
     @classmethod
     def of_call(cls, func: Callable[..., torch.Tensor], call: Call) -> _Making:
-        """Return it without any graph that the call's arguments belong to."""
+        """Return it with weights as they are now: small, and ``fully_shard`` may free them before backward."""
         args, kwargs = call.arguments_behind_first()
-        return cls(
-            func,
-            [_without_graph(x) for x in args],
-            {k: _without_graph(x) for k, x in kwargs.items()},
-        )
+        return cls(func, [_copied(x) for x in args], {k: _copied(x) for k, x in kwargs.items()})
 
     def again(self, source: torch.Tensor) -> torch.Tensor:
         """Return what the function gives of ``source``."""
-        args = [_with_weight(x) for x in self.args]
-        kwargs = {k: _with_weight(x) for k, x in self.kwargs.items()}
         with torch.no_grad():
-            return self.func(source, *args, **kwargs)
+            return self.func(source, *self.args, **self.kwargs)
 
 
-def _without_graph(x: Any) -> Any:
-    # detached, it still shows changes in place
-    return _Weight(x.detach(), x._version) if isinstance(x, torch.Tensor) else x  # noqa: SLF001
-
-
-def _with_weight(x: Any) -> Any:
-    return x.unchanged() if isinstance(x, _Weight) else x
+def _copied(x: Any) -> Any:
+    return x.detach().clone() if isinstance(x, torch.Tensor) else x
 
 
 class Recomputed(NamedTuple):
