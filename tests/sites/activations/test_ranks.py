@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from tersor.sites import activations
-from tersor.sites.activations.region import Region
+from tersor.sites.activations import region
 from tests.sites.activations.models import Transformer, all_equal, cnn
 from tests.sites.ranks import returned, run_ranks
 from tests.sites.shards.fsdp_rank import message_of, of_all, run_all
@@ -164,16 +164,12 @@ def unaccounted_nbytes(rank: int, patience: int) -> int:
 
 def keeps_no_weights(rank: int) -> dict[str, int]:
     found = {"ours": unaccounted_nbytes(rank, 20)}
-    keep = Region._keep
-
-    def copying(self: Region, t: torch.Tensor, *reason: Any) -> Any:
-        return keep(self, t.clone(), *reason)
-
-    Region._keep = copying  # type: ignore[method-assign]
+    whole = region.Whole
+    region.Whole = lambda values: whole(values.clone())  # type: ignore[assignment, misc]
     try:
         found["of copies"] = unaccounted_nbytes(rank, 1)
     finally:
-        Region._keep = keep  # type: ignore[method-assign]
+        region.Whole = whole  # type: ignore[misc]
     return found
 
 

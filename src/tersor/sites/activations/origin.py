@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -57,6 +58,7 @@ def is_cast_of(t: torch.Tensor, given: torch.Tensor) -> bool:
     return node.next_functions[0][0] is given.grad_fn and t.numel() == given.numel()
 
 
+@lru_cache(maxsize=1024)
 def _short(name: str) -> str:
     return name.rsplit("::", 1)[-1].split("Backward", 1)[0]
 

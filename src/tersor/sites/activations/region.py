@@ -165,7 +165,8 @@ class Region:
             return self._keep_layout(t)
         origin = origin_of(t)
         if origin == PARAMETER:
-            return self._keep(t, PARAMETERS)
+            # its memory is there in any case
+            return Handle(Entry(t, Whole(t.detach()), PARAMETERS, self._ledger))
         if t.nbytes < self._min_nbytes:
             return self._keep_small(t)
         handle = self._pack_special(t, origin)
