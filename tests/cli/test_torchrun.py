@@ -87,7 +87,12 @@ def run_on_two_ranks(words: list[str], training: str, folder: Path) -> Any:
 def test_a_documented_training_of_a_gpt_runs(words, tmp_path) -> None:
     for name in ("train.txt.xz", "valid.txt.xz"):
         (tmp_path / name).write_bytes(lzma.compress(b"once upon a time\n" * 100))
-    assert 0 < run_on_two_ranks(words, "gpt", tmp_path)["metrics"]["loss"] < 6
+    done = run_on_two_ranks(words, "gpt", tmp_path)
+    assert 0 < done["metrics"]["loss"] < 6
+    assert ("activations" in done["end"]) == ("--activation-step" in words)
+    if "--activation-step" in words:
+        saved = done["end"]["activations"]
+        assert 4 * saved["held_nbytes"] < saved["original_nbytes"]
     first = (tmp_path / "run/log.jsonl").read_text().splitlines()[0]
     assert json.loads(first)["ranks"] == 2
 

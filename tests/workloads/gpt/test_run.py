@@ -76,18 +76,22 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path, dtype):
         assert_bits_equal(second.state()[name], value)
 
 
-def resumed_states(rank: int, folder: Path, dtype: str) -> tuple[dict[str, torch.Tensor], ...]:
+def resumed_states(
+    rank: int, folder: Path, options: dict[str, Any]
+) -> tuple[dict[str, torch.Tensor], ...]:
     """Return the state of a run of six steps, and of one that was stopped and resumed."""
-    whole = taken(GptRun(config(dtype=dtype), SOURCE), 6)
-    save_checkpoint(taken(GptRun(config(dtype=dtype), SOURCE), 3), folder)
-    second = GptRun(config(dtype=dtype), SOURCE)
+    whole = taken(GptRun(config(**options), SOURCE), 6)
+    save_checkpoint(taken(GptRun(config(**options), SOURCE), 3), folder)
+    second = GptRun(config(**options), SOURCE)
     assert resume(second, folder) == 3
     return whole.state(), taken(second, 3).state()
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_resumed_ranks_take_the_same_steps(tmp_path, dtype):
-    for whole, again in returned(run_ranks(resumed_states, 2, tmp_path, dtype)):
+@pytest.mark.parametrize(
+    "options", [{}, {"dtype": "bf16", "activations": ActivationOptions(target_score=0.9)}]
+)
+def test_resumed_ranks_take_the_same_steps(tmp_path, options):
+    for whole, again in returned(run_ranks(resumed_states, 2, tmp_path, options)):
         assert whole.keys() == again.keys()
         # each rank has a half, and saves no more
         assert whole["model/tokens.weight"].shape == (128, 32)
@@ -250,14 +254,38 @@ def test_processes_that_are_no_whole_nodes_are_refused() -> None:
         assert failure.message.startswith("2 ranks cannot be nodes of 3 each; give a number")
 
 
-def refused_activations(rank: int) -> None:
-    GptRun(config(activations=ActivationOptions()), SOURCE)
+ACTIVATIONS: list[dict[str, Any]] = [
+    {"accumulation": 2},
+    {"dtype": "bf16"},
+    {"scheme": "both", "ranks_per_node": 1},
+]
 
 
-def test_activations_of_a_sharded_model_are_refused() -> None:
-    for failure in run_ranks(refused_activations, 2):
-        assert failure.name == "SpecError"
-        assert failure.message.startswith("activations of a model that is sharded over processes")
+def facts_with_activations(rank: int) -> list[dict[str, Any]]:
+    """Train in each way without compressed activations, with exact and with lossy ones."""
+    found = []
+    for options in ACTIVATIONS:
+        found.append({"exact": facts_of(rank, options)})
+        for codec in ("raw", "rms"):
+            activations = ActivationOptions(codec=codec)
+            found[-1][codec] = facts_of(rank, {**options, "activations": activations})
+    return found
+
+
+def test_activations_of_ranks_in_one_process_on_a_gpu_are_refused() -> None:
+    options = {"ranks": 2, "activations": ActivationOptions()}
+    with pytest.raises(SpecError, match=r"one CUDA graph, .*; start processes with torchrun"):
+        GptRun(config(**options), SOURCE, "cuda")
+
+
+def test_activations_of_a_sharded_model_are_compressed() -> None:
+    for ways in returned(run_ranks(facts_with_activations, 2)):
+        for one in ways:
+            assert one["raw"] == one["exact"]
+            assert one["rms"] != one["exact"]
+            # as far from the start as exact ones come, within a tenth
+            assert one["rms"][2] == pytest.approx(one["exact"][2], rel=0.1)
+            assert one["rms"][0][-1] < one["rms"][0][0]
 
 
 @pytest.mark.gpu

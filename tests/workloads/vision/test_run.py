@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from tersor.workloads.data.images import training_batch
 from tersor.workloads.data.synthetic_images import SyntheticImages
 from tersor.workloads.models.alexnet import AlexNet
 from tersor.workloads.models.resnet import ResNet
+from tersor.workloads.training.activations import ActivationOptions
 from tersor.workloads.training.checkpoint import resume, save_checkpoint
 from tersor.workloads.training.judgement import Judgement, Pair
 from tersor.workloads.training.log import RunLog
@@ -109,6 +111,44 @@ def statistics_of(rank: int) -> torch.Tensor:
 def test_running_statistics_are_the_same_on_all_ranks() -> None:
     first, second = returned(run_ranks(statistics_of, 2))
     assert_bits_equal(first, second)
+
+
+def states_with_activations(rank: int, folder: Path) -> dict[str, dict[str, torch.Tensor]]:
+    """Return states after three steps, with exact and lossy codecs, and of a run that was stopped before the last."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        make_small(patch)
+
+        def made(activations: ActivationOptions | None) -> VisionRun:
+            options = {"batch": 8, "side": 16, "activations": activations}
+            return VisionRun(config("resnet34", "cifar", **options), SOURCE)
+
+        steered = ActivationOptions(target_score=0.8)
+        for name, activations in (
+            ("none", None), ("raw", ActivationOptions(codec="raw")), ("steered", steered),
+        ):  # fmt: skip
+            found[name] = taken(made(activations), 3).state()
+        save_checkpoint(taken(made(steered), 2), folder)
+        again = made(steered)
+        assert resume(again, folder) == 2
+        found["resumed"] = taken(again, 1).state()
+    return found
+
+
+def test_ranks_compress_activations(tmp_path) -> None:
+    ranks = returned(run_ranks(states_with_activations, 2, tmp_path))
+    for one in ranks:
+        for name, value in one["none"].items():
+            assert_bits_equal(one["raw"][name], value)
+        assert one["steered"].keys() == one["resumed"].keys()
+        for name, value in one["steered"].items():
+            assert_bits_equal(one["resumed"][name], value)
+    first, second = (one["steered"] for one in ranks)
+    # each rank has a level of its own, and the weights of all
+    assert not torch.equal(first.pop("activations"), second.pop("activations"))
+    for name, value in first.items():
+        assert_bits_equal(second[name], value)
+    assert any(not torch.equal(ranks[0]["none"][name], value) for name, value in first.items())
 
 
 def test_an_epoch_has_every_image_once_and_the_next_another_order() -> None:

@@ -209,7 +209,8 @@ class Compression:
         numbers are afterwards as they were.
 
         Args:
-            model: whose parameters are compared.
+            model: whose parameters are compared, by the gradients of this rank; ``DistributedDataParallel``
+                itself, or a module of ``fully_shard``, where every rank calls this, between two steps.
             forward_and_loss: a forward pass in this context, as in training, and its loss, which is returned.
 
         Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from tersor.errors import SpecError
 
@@ -17,10 +18,12 @@ def gradients_of(
 ) -> dict[str, torch.Tensor]:
     """Return the gradients of the weights of a model by name; biases and norms count only if there are no others.
 
+    Those of this rank alone, whole also where ``fully_shard`` leaves it a part: nothing is averaged.
+
     Raises:
         SpecError: there is no weight with a gradient.
     """
-    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    named = {name: p for name, p in _differentiated(model).items() if p.requires_grad}
     weights = {name: p for name, p in named.items() if p.dim() > 1} or named
     # gradients of ranks need not be averaged for a comparison
     no_sync: Any = getattr(model, "no_sync", nullcontext)
@@ -38,6 +41,19 @@ def gradients_of(
             "the loss does not depend on any weight of the model; give the model it is of"
         )
     return gradients
+
+
+def _differentiated(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that a forward pass computes with, by name; of ``fully_shard`` those that it gathers."""
+    found = dict(model.named_parameters())
+    # outer modules come first, and do not gather what inner ones do
+    for prefix, part in model.named_modules():
+        sharded: Any = part
+        if isinstance(sharded, FSDPModule):
+            sharded.unshard()
+            found |= dict(part.named_parameters(prefix))
+            sharded.reshard()
+    return found
 
 
 @contextmanager

@@ -96,17 +96,10 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
                 "torchrun or --ranks N, or leave the scheme exact"
             )
         config.check_nodes(self._num_ranks)
-        if config.activations is None:
-            return
-        if self.ranks.world_size > 1:
-            # fully_shard frees weights between forward and backward, and what is saved are views of them
-            raise SpecError(
-                "activations of a model that is sharded over processes cannot be compressed; start one process"
-            )
-        if config.ranks > 1 and self.device.type == "cuda":
+        if config.activations is not None and config.ranks > 1 and self.device.type == "cuda":
             raise SpecError(
                 "ranks in one process on a GPU replay their passes as one CUDA graph, which cannot compress "
-                "activations; start one rank"
+                "activations; start processes with torchrun"
             )
 
     def _size_of_parts(self) -> int:
