@@ -116,6 +116,12 @@ def test_options_of_trainings_reach_them(tersor, trainings):
     assert "within 0.5 points" in found.out
 
 
+def test_a_graph_is_trained_in_the_form_asked_for(tersor, trainings):
+    for words in ((), ("--form", "matmul")):
+        assert tersor("bench", "accuracy", "activations", "gcn", *words).code == 0
+    assert [config.recipe.training.form for config in trainings] == ["csr", "matmul"]
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -125,6 +131,8 @@ def test_options_of_trainings_reach_them(tersor, trainings):
         ("alexnet", "--settings", "checkpoint"),
         ("alexnet", "--data", "nowhere"),
         ("gcn", "--dtype", "bf16"),
+        ("gcn", "--form", "dense"),
+        ("alexnet", "--form", "csr"),
     ],
 )
 def test_what_cannot_be_trained_is_one_sentence(tersor, trainings, words):

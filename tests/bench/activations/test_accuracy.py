@@ -118,6 +118,8 @@ def test_a_recipe_takes_the_steps_of_its_epochs_unless_others_are_asked_for():
     [
         (lambda: recipe_of("vgg", "synthetic", {}), "models are alexnet, resnet34, gcn, gpt-2M"),
         (lambda: recipe_of("gcn", "synthetic", {"dtype": "bf16"}), "gcn computes in fp32"),
+        (lambda: recipe_of("gcn", "synthetic", {"form": "odd"}), "form must be one of"),
+        (lambda: recipe_of("alexnet", "synthetic", {"form": "csr"}), "only gcn has a form"),
         (lambda: planned(settings=("checkpoint",)), "checkpoint is no setting to train with"),
         (lambda: planned(settings=("zip",)), "there is no 'zip'"),
         (lambda: planned(seeds=()), "at least one seed"),

@@ -86,6 +86,24 @@ def test_a_low_score_is_no_ratio_of_resnet34():
     assert met(rows)["resnet34: 12 times on floats at score 0.97 within 0.5 points"] is False
 
 
+def test_forms_of_a_graph_are_trainings_of_their_own():
+    rows = [
+        training_row(
+            setting, seed, 0.7, 0.8 + points, input="gcn", spec={"training": {"form": form}}
+        )
+        for form, points in (("csr", 0.0), ("matmul", 0.01))
+        for seed in range(3)
+        for setting in ("exact", "rms-1")
+    ]
+    lines = [(line[0], line[1], line[8]) for line in training_cells(rows)]
+    assert lines == [
+        ("gcn (csr), 300 steps of 128", "exact", "80.00"),
+        ("gcn (csr), 300 steps of 128", "rms-1", "80.00"),
+        ("gcn (matmul), 300 steps of 128", "exact", "81.00"),
+        ("gcn (matmul), 300 steps of 128", "rms-1", "81.00"),
+    ]
+
+
 def test_the_terminal_a_page_and_a_report_show_the_trainings(tmp_path):
     rows = [*training_rows(), *training_rows("score-0.7", -3.0)[1::2]]
     [table] = site_tables(rows)

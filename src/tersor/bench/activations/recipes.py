@@ -57,6 +57,8 @@ def recipe_of(
     Raises:
         SpecError: there is no such model or data, or the options cannot be.
     """
+    if "form" in options and model != "gcn":
+        raise SpecError(f"only gcn has a form, not {model}")
     asked = {**options, **(_SMOKE if is_smoke else {})}
     kind, _, preset = model.partition("-")
     if kind == "gpt" and preset in GPT_PRESETS:

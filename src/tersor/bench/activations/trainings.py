@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final
+from typing import Any, Final
 
 from rich.table import Table
 
@@ -83,9 +83,10 @@ def _cells(place: TrainingPlace, setting: str) -> list[str]:
 
 
 def named(place: TrainingPlace) -> str:
-    """Return model and length of trainings in words."""
-    facts = _first(place).training
-    return f"{place.model}, {facts.steps} steps of {facts.batch}"
+    """Return model, form of a graph's matrix if there is one, and length of trainings in words."""
+    facts, form = _first(place).training, _told(place).get("form")
+    model = place.model if form is None else f"{place.model} ({form})"
+    return f"{model}, {facts.steps} steps of {facts.batch}"
 
 
 def _first(place: TrainingPlace) -> TrainingRow:
@@ -176,8 +177,13 @@ def _goal(places: Iterable[TrainingPlace], asked: _Asked) -> Goal:
 
 
 def _against_fp32(place: TrainingPlace) -> float:
-    told = _first(place).spec.get("training", {})
-    return 2.0 if told.get("dtype") == "bf16" else 1.0
+    return 2.0 if _told(place).get("dtype") == "bf16" else 1.0
+
+
+def _told(place: TrainingPlace) -> Mapping[str, Any]:
+    """Return what all trainings of a place were told."""
+    found: Mapping[str, Any] = _first(place).spec.get("training", {})
+    return found
 
 
 def _is_harmless(place: TrainingPlace, setting: str, asked: _Asked) -> bool:

@@ -27,6 +27,10 @@ _Seeds = Annotated[int, option("--seeds", "Trainings of each setting, seeds 0 to
 _Steps = Annotated[
     int | None, option("--steps", "Of each training; default: those of the recipe.", "N")
 ]
+_Form = Annotated[
+    str | None,
+    option("--form", "Of the graph's matrix, of gcn alone: csr (default), matmul, or linear."),
+]
 _Dtype = Annotated[str | None, option("--dtype", "That the model computes in: fp32 or bf16.")]
 _Jobs = Annotated[int, option("--jobs", "Trainings that run at the same time.", "N")]
 _Evals = Annotated[
@@ -44,6 +48,7 @@ def activations(
     batch: every.Batch = None,
     rate: every.Rate = None,
     dtype: _Dtype = None,
+    form: _Form = None,
     device: every.Device = "cpu",
     jobs: _Jobs = 1,
     evals: _Evals = 10,
@@ -64,7 +69,8 @@ def activations(
     check_device(device)
     if seeds < 1 or (steps is not None and steps < 1):
         raise SpecError(f"--seeds and --steps must be at least 1, not {seeds} and {steps}")
-    given: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": rate, "dtype": dtype}
+    given: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": rate}
+    given |= {"dtype": dtype, "form": form}
     asked = {name: value for name, value in given.items() if value is not None}
     recipe: Recipe = recipe_of(model, data, asked, is_smoke=smoke)
     usual = ("rms-1",) if smoke else DEFAULT_SETTINGS
