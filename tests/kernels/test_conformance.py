@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 from tests.kernels import batch_cases, group_cases
 from tests.kernels.cases import Out, fresh
+from tests.kernels.group_cases import RARE
 from tests.triton_device import INTERPRETED
 
 DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda"}
@@ -141,16 +142,42 @@ def _encoder(backend: str) -> Callable[[Op], Callable[..., Any]]:
 
 @pytest.mark.parametrize(("op", "backend", "dtype"), list(_matrix()))
 def test_backend_gives_the_bytes_of_the_reference(op, backend, dtype, use_threads, monkeypatch):
+    cases = _cases(op, backend, dtype)
+    if backend == "gpu":
+        cases = _some(cases) if INTERPRETED else _without_rare(cases)
+    assert_conforms(cases, op, backend, use_threads, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing that a case is rare for")
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("name", [name for name in OPS if name.startswith("group_")])
+def test_rare_cases_give_the_bytes_of_the_reference_on_a_gpu(name, dtype, use_threads, monkeypatch):
+    if dtype not in CASES[name][1]:
+        pytest.skip("an operation of other dtypes")
+    cases = [case for case in _cases(OPS[name], "gpu", dtype) if case[0].startswith(RARE)]
+    assert_conforms(cases, OPS[name], "gpu", use_threads, monkeypatch)
+
+
+def _without_rare(cases: Iterator[Any]) -> Iterator[Any]:
+    """Leave out what a GPU compiles kernels for that no other case takes."""
+    return (case for case in cases if not case[0].startswith(RARE))
+
+
+def _cases(op: Op, backend: str, dtype: torch.dtype) -> Iterator[Any]:
     builder, _ = CASES[op.name]
+    # what the interpreted encoder writes is compared with the reference's bytes by its own cases
+    interpreted = backend == "gpu" and INTERPRETED
+    names = ("reference",) if interpreted else ("reference", backend)
+    return builder(dtype, {name: _encoder(name) for name in names})
+
+
+def assert_conforms(
+    cases: Iterable[Any], op: Op, backend: str, use_threads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     num_parts = _recorded_parts(monkeypatch)
     num_cases = 0
-    interpreted = backend == "gpu" and INTERPRETED
-    # what the interpreted encoder writes is compared with the reference's bytes by its own cases
-    encoders = {
-        name: _encoder(name) for name in ("reference", *(() if interpreted else (backend,)))
-    }
-    cases = builder(dtype, encoders)
-    for label, arguments in _some(cases) if interpreted else cases:
+    for label, arguments in cases:
         num_cases += 1
         expected = _results(op, "reference", arguments)
         for count in NUM_THREADS.get(backend, (1,)):
