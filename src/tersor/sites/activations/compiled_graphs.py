@@ -19,7 +19,7 @@ from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
 from tersor.ops import GraphCodec
 from tersor.sites.activations.attention import recomputed_attention
-from tersor.sites.activations.region import SEEN_THROUGH
+from tersor.sites.activations.watching import SEEN_THROUGH
 
 _MIN_NBYTES: Final = 4096
 _EXACT_FOR: Final = (
