@@ -44,7 +44,7 @@ def whole(kind: type[Transformer] = Transformer) -> Transformer:
 
 def sharded(
     kind: type[Transformer] = Transformer,
-    prepare: Callable[[Transformer], None] = lambda _: None,
+    prepare: Callable[[Transformer], object] = lambda _: None,
     **options: Any,
 ) -> nn.Module:
     """Return a model that both ranks begin with."""
@@ -106,6 +106,8 @@ def same_gradients_of_shards(rank: int) -> dict[str, bool]:
     exact = gradients(model, tokens(rank))
     activations.wrap(model, {"blocks.1": None}, codec="raw")
     found["wrapped"] = all_equal(exact, gradients(model, tokens(rank)))
+    model = sharded(prepare=lambda model: activations.wrap(model, codec="raw"))
+    found["wrapped before"] = all_equal(exact, gradients(model, tokens(rank)))
     return found
 
 

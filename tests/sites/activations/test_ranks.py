@@ -42,7 +42,7 @@ def two_ranks() -> list[dict[str, Any]]:
     return returned(run_ranks(on_ranks, 2))
 
 
-@pytest.mark.parametrize("name", [*SHARDINGS, "wrapped"])
+@pytest.mark.parametrize("name", [*SHARDINGS, "wrapped", "wrapped before"])
 def test_a_lossless_codec_changes_no_gradient_of_shards(two_ranks, name) -> None:
     for one in of_all(two_ranks, "same_gradients_of_shards"):
         assert one[name]
