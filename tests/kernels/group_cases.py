@@ -13,17 +13,11 @@ from tersor.kernels.group.ranges import range_quantize
 from tersor.kernels.group.reference import group_quantize as quantize_group
 from tersor.kernels.group.rms import rms_quantize
 from tersor.kernels.group.rms.layout import level_table
-from tests.kernels.cases import CASES, Out, case, encodings, float_inputs, in_groups
+from tests.kernels.cases import CASES, Out, case, encodings, float_inputs, in_groups, rare_if
 
 __all__ = ["CASES"]
 
 _F32: Final = (torch.float32,)
-RARE: Final = "rare "
-"""Starts the label of a case whose options a GPU compiles for it alone, while other cases have each of them."""
-
-
-def _rare(label: str, is_rare: bool) -> str:
-    return f"{RARE}{label}" if is_rare else label
 
 
 def _whole_groups():
@@ -32,7 +26,7 @@ def _whole_groups():
             for name, x in in_groups(group):
                 for turn, seed in enumerate((None, 0, 2**64 - 1)):
                     label = f"{name} {nbits} bits {group} seed {seed}"
-                    yield _rare(label, (row + column + turn) % 3 > 0), (x, nbits, group, seed)
+                    yield rare_if(label, (row + column + turn) % 3 > 0), (x, nbits, group, seed)
 
 
 # bits, group, seed, hadamard: groups of one row, of one pass, of two, and no power of two
@@ -66,7 +60,7 @@ def _group_quantize(dtype, encoders):
         for name, x in float_inputs(dtype).items():
             flat = x.contiguous().view(-1)
             yield f"{name} {options}", (flat, *options)
-            label = _rare(f"{name} {options} less a base", number % 2 > 0)
+            label = rare_if(f"{name} {options} less a base", number % 2 > 0)
             yield label, (flat, *options, None, _neighbours(flat))
     for options in _BY_ROWS:
         x = torch.randn(2, 3, 200, generator=torch.Generator().manual_seed(4)).to(dtype)
@@ -97,7 +91,7 @@ def _group_dequantize(dtype, encoders):
                 parts = (packed, scales, nbits, group, hadamard)
                 label = f"{name} {arguments[1:]} {by}"
                 yield label, (*parts, Out(tuple(base.shape), dtype))
-                label = _rare(f"{label} to a base", number % 2 > 0)
+                label = rare_if(f"{label} to a base", number % 2 > 0)
                 yield label, (*parts, Out(tuple(base.shape), dtype, base), True)
     for nbits, group, hadamard in ((4, 128, True), (8, 32, False), (8, 22, False)):
         data, scales = _sent(nbits, group)
@@ -141,9 +135,9 @@ def _group_dequantize_sum_quantize(dtype, encoders):
         data, scales = _sent(nbits, group)
         yield label, (data, scales, nbits, group, new_nbits, seed)
         one_sender = data[:1], scales[:1], nbits, group, new_nbits, seed
-        yield _rare(f"{label} one sender", number % 3 > 0), one_sender
+        yield rare_if(f"{label} one sender", number % 3 > 0), one_sender
         rows = (data.unflatten(1, (4, -1)), scales.unflatten(1, (4, -1)))
-        yield _rare(f"{label} rows", number % 2 > 0), (*rows, nbits, group, new_nbits, seed)
+        yield rare_if(f"{label} rows", number % 2 > 0), (*rows, nbits, group, new_nbits, seed)
 
 
 @case("rms_quantize")

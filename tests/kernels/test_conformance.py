@@ -27,8 +27,7 @@ from tersor.kernels.runtime.op import BACKENDS, COMPOSED, Op, use_backend
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 from tests.kernels import batch_cases, group_cases
-from tests.kernels.cases import Out, fresh
-from tests.kernels.group_cases import RARE
+from tests.kernels.cases import RARE, Out, fresh
 from tests.triton_device import INTERPRETED
 
 DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda"}
@@ -38,6 +37,12 @@ MAX_INTERPRETED_VALUES = 1100
 MAX_INTERPRETED_CASES = 16
 
 
+WITH_RARE_CASES = (
+    "encode_streams",
+    "group_quantize",
+    "group_dequantize",
+    "group_dequantize_sum_quantize",
+)
 OPS = operations()
 CASES = group_cases.CASES | batch_cases.CASES
 
@@ -142,26 +147,32 @@ def _encoder(backend: str) -> Callable[[Op], Callable[..., Any]]:
 
 @pytest.mark.parametrize(("op", "backend", "dtype"), list(_matrix()))
 def test_backend_gives_the_bytes_of_the_reference(op, backend, dtype, use_threads, monkeypatch):
-    cases = _cases(op, backend, dtype)
-    if backend == "gpu":
-        cases = _some(cases) if INTERPRETED else _without_rare(cases)
-    assert_conforms(cases, op, backend, use_threads, monkeypatch)
+    cases = _usual(op, _cases(op, backend, dtype))
+    is_interpreted = backend == "gpu" and INTERPRETED
+    assert_conforms(
+        _some(cases) if is_interpreted else cases, op, backend, use_threads, monkeypatch
+    )
 
 
+# not marked as tests of a GPU, of which -m gpu would run them too
 @pytest.mark.slow
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing that a case is rare for")
-@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
-@pytest.mark.parametrize("name", [name for name in OPS if name.startswith("group_")])
-def test_rare_cases_give_the_bytes_of_the_reference_on_a_gpu(name, dtype, use_threads, monkeypatch):
-    if dtype not in CASES[name][1]:
-        pytest.skip("an operation of other dtypes")
-    cases = [case for case in _cases(OPS[name], "gpu", dtype) if case[0].startswith(RARE)]
-    assert_conforms(cases, OPS[name], "gpu", use_threads, monkeypatch)
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", WITH_RARE_CASES)
+def test_rare_cases_give_the_bytes_of_the_reference(name, backend, use_threads, monkeypatch):
+    if backend == "gpu" and INTERPRETED:
+        pytest.skip("too slow to interpret")
+    for dtype in CASES[name][1]:
+        cases = [case for case in _cases(OPS[name], backend, dtype) if case[0].startswith(RARE)]
+        if cases:
+            assert_conforms(cases, OPS[name], backend, use_threads, monkeypatch)
 
 
-def _without_rare(cases: Iterator[Any]) -> Iterator[Any]:
-    """Leave out what a GPU compiles kernels for that no other case takes."""
-    return (case for case in cases if not case[0].startswith(RARE))
+def _usual(op: Op, cases: Iterator[Any]) -> Iterator[Any]:
+    for case in cases:
+        if case[0].startswith(RARE):
+            assert op.name in WITH_RARE_CASES, "no slow test runs them"
+        else:
+            yield case
 
 
 def _cases(op: Op, backend: str, dtype: torch.dtype) -> Iterator[Any]:
