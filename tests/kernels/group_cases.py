@@ -166,8 +166,8 @@ def _mask_quantize(dtype, encoders):
 @case("mask_dequantize")
 def _mask_dequantize(dtype, encoders):
     for name, (x, nbits) in _mask_quantize(dtype, encoders):
-        for by, parts in encodings(encoders, mask_quantize, x, nbits):
-            yield f"{name} {by}", (*parts, nbits, Out(tuple(x.shape), dtype))
+        for by, payload in encodings(encoders, mask_quantize, x, nbits):
+            yield f"{name} {by}", (payload, nbits, Out(tuple(x.shape), dtype))
 
 
 @case("range_quantize")
@@ -180,8 +180,8 @@ def _range_quantize(dtype, encoders):
 @case("range_dequantize")
 def _range_dequantize(dtype, encoders):
     for name, (x, group, seed) in _range_quantize(dtype, encoders):
-        for by, (limits, packed) in encodings(encoders, range_quantize, x, group, seed):
-            yield f"{name} {by}", (limits, packed, group, Out(tuple(x.shape), dtype))
+        for by, payload in encodings(encoders, range_quantize, x, group, seed):
+            yield f"{name} {by}", (payload, group, Out(tuple(x.shape), dtype))
 
 
 @case("hadamard", dtypes=_F32)

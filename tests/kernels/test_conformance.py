@@ -19,7 +19,6 @@ from tersor.kernels.batch.encoded_list import (
     finish_decoding,
     settled,
 )
-from tersor.kernels.group.masks.reference import MaskedGroups
 from tersor.kernels.group.rms.layout import RmsCodes
 from tersor.kernels.quantize.body import Body
 from tersor.kernels.runtime import threads
@@ -123,7 +122,7 @@ def _one_nan(x: torch.Tensor) -> torch.Tensor:
 
 
 def _on_cpu(value):
-    if isinstance(value, Body | RmsCodes | MaskedGroups):
+    if isinstance(value, Body | RmsCodes):
         return type(value)(*map(_on_cpu, value))
     if isinstance(value, tuple | list):
         return type(value)(_on_cpu(part) for part in value)

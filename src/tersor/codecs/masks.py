@@ -11,7 +11,7 @@ from tersor.codecs.pipeline import FixedCodec
 from tersor.codecs.registry import register
 from tersor.kernels.batch import decode_masks, encode_masks
 from tersor.kernels.batch.pipeline import MaskLevels, MaskPipeline, Pipeline
-from tersor.kernels.group.masks.reference import parts_nbytes
+from tersor.kernels.group.masks.layout import payload_nbytes
 from tersor.kernels.runtime.op import Op
 
 
@@ -45,7 +45,7 @@ class MaskCodec(FixedCodec):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Exactly the payload's size."""
         del dtype
-        return sum(parts_nbytes(torch.Size(shape).numel(), self.nbits))
+        return payload_nbytes(torch.Size(shape).numel(), self.nbits)
 
 
 @register

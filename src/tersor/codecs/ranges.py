@@ -13,7 +13,7 @@ from tersor.codecs.registry import register
 from tersor.errors import SpecError
 from tersor.kernels.batch import decode_ranges, encode_ranges
 from tersor.kernels.batch.pipeline import Pipeline, RangeLevels, RangePipeline
-from tersor.kernels.group.ranges.reference import payload_nbytes
+from tersor.kernels.group.ranges.layout import payload_nbytes
 from tersor.kernels.runtime.op import Op
 
 

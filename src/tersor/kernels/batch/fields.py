@@ -9,12 +9,11 @@ import torch
 from tersor.kernels.batch.compose import check_nbytes
 from tersor.kernels.batch.encoded_list import EncodedList
 from tersor.kernels.batch.pipeline import MaskPipeline, RangePipeline
+from tersor.kernels.group.masks import layout as mask_layout
 from tersor.kernels.group.masks import mask_dequantize, mask_quantize
-from tersor.kernels.group.masks.reference import parts_nbytes
+from tersor.kernels.group.ranges import layout as range_layout
 from tersor.kernels.group.ranges import range_dequantize, range_quantize
-from tersor.kernels.group.ranges.reference import payload_nbytes
 from tersor.kernels.payload.frame import frame_views
-from tersor.raw_bytes import as_padded_bytes
 
 
 def encode_masks(
@@ -22,11 +21,10 @@ def encode_masks(
 ) -> EncodedList:
     """Store each tensor in so many bits per value, with exact zeros and signs."""
     nbits = pipeline.quantizer.nbits
-    sizes = [sum(parts_nbytes(x.numel(), nbits)) for x in xs]
+    sizes = [mask_layout.payload_nbytes(x.numel(), nbits) for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)
     for x, payload in zip(xs, payloads, strict=True):
-        parts = mask_quantize(x.view(-1), nbits)
-        torch.cat([as_padded_bytes(part) for part in parts], out=payload)
+        mask_quantize(x.view(-1), nbits, payload)
     return EncodedList(sizes, frame)
 
 
@@ -36,12 +34,8 @@ def decode_masks(
     """Decode what ``encode_masks`` wrote into contiguous tensors."""
     nbits = pipeline.quantizer.nbits
     for out, payload in zip(outs, encoded.payloads(), strict=True):
-        nbytes = parts_nbytes(out.numel(), nbits)
-        check_nbytes(payload, sum(nbytes))
-        fractions, scales, data = payload.split_with_sizes(nbytes)
-        num_groups, top = data.numel() // (32 * nbits), (1 << nbits) - 1
-        known = fractions.view(torch.int16)[:top], scales.view(torch.int16)[:num_groups]
-        mask_dequantize(*known, data, nbits, out)
+        check_nbytes(payload, mask_layout.payload_nbytes(out.numel(), nbits))
+        mask_dequantize(payload, nbits, out)
 
 
 def encode_ranges(
@@ -52,11 +46,10 @@ def encode_ranges(
 ) -> EncodedList:
     """Store each tensor as two bits per value between the smallest and the largest of each group."""
     group = pipeline.quantizer.group
-    sizes = [payload_nbytes(x.numel(), group) for x in xs]
+    sizes = [range_layout.payload_nbytes(x.numel(), group) for x in xs]
     frame, payloads = frame_views(sizes, xs[0].device, out)
     for x, payload in zip(xs, payloads, strict=True):
-        limits, data = range_quantize(x.view(-1), group, seed)
-        torch.cat([limits.view(-1).view(torch.uint8), data], out=payload)
+        range_quantize(x.view(-1), group, seed, payload)
     return EncodedList(sizes, frame)
 
 
@@ -66,8 +59,5 @@ def decode_ranges(
     """Decode what ``encode_ranges`` wrote into contiguous tensors."""
     group = pipeline.quantizer.group
     for out, payload in zip(outs, encoded.payloads(), strict=True):
-        check_nbytes(payload, payload_nbytes(out.numel(), group))
-        num_groups = payload.numel() // (4 + group // 4)
-        limits = payload[: 4 * num_groups].view(torch.int16).view(2, num_groups)
-        if out.numel():
-            range_dequantize(limits, payload[4 * num_groups :], group, out)
+        check_nbytes(payload, range_layout.payload_nbytes(out.numel(), group))
+        range_dequantize(payload, group, out)
