@@ -108,6 +108,9 @@ def test_a_recipe_takes_the_steps_of_its_epochs_unless_others_are_asked_for():
     recipe = recipe_of("alexnet", "synthetic", {})
     assert recipe.training.steps == 40 * (8192 // 128)
     assert recipe_of("alexnet", "synthetic", {"steps": 7, "batch": 64}).training.steps == 7
+    assert recipe_of("alexnet", "synthetic", {"preset": "authors"}).training.steps == 30 * (
+        8192 // 20
+    )
     assert (
         recipe_of("gpt-10M", "synthetic", {"dtype": "bf16"}).training.to_config()["dtype"] == "bf16"
     )
@@ -120,6 +123,8 @@ def test_a_recipe_takes_the_steps_of_its_epochs_unless_others_are_asked_for():
         (lambda: recipe_of("gcn", "synthetic", {"dtype": "bf16"}), "gcn computes in fp32"),
         (lambda: recipe_of("gcn", "synthetic", {"form": "odd"}), "form must be one of"),
         (lambda: recipe_of("alexnet", "synthetic", {"form": "csr"}), "only gcn has a form"),
+        (lambda: recipe_of("gcn", "synthetic", {"preset": "cifar"}), "only alexnet and resnet34"),
+        (lambda: recipe_of("alexnet", "synthetic", {"preset": "cifar"}), "preset must be one of"),
         (lambda: planned(settings=("checkpoint",)), "checkpoint is no setting to train with"),
         (lambda: planned(settings=("zip",)), "there is no 'zip'"),
         (lambda: planned(seeds=()), "at least one seed"),

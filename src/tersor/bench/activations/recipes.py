@@ -51,7 +51,7 @@ def recipe_of(
     Args:
         model: ``alexnet``, ``resnet34``, ``gcn``, or ``gpt-`` with the name of a preset.
         data: as ``open_images``, ``open_graph`` or ``open_text`` takes it.
-        options: of the training's config, in place of the recipe's own.
+        options: of the training's config, in place of the recipe's own; ``preset`` names another recipe.
         is_smoke: whether a few tiny steps are enough.
 
     Raises:
@@ -59,6 +59,8 @@ def recipe_of(
     """
     if "form" in options and model != "gcn":
         raise SpecError(f"only gcn has a form, not {model}")
+    if "preset" in options and model not in _VISION:
+        raise SpecError(f"only {' and '.join(_VISION)} have presets, not {model}")
     asked = {**options, **(_SMOKE if is_smoke else {})}
     kind, _, preset = model.partition("-")
     if kind == "gpt" and preset in GPT_PRESETS:
@@ -73,7 +75,7 @@ def recipe_of(
 
 def _vision(model: str, data: str, options: dict[str, Any], *, is_smoke: bool) -> Recipe:
     source = SyntheticImages(num_train=16, num_test=16) if is_smoke else open_images(data)
-    preset = _VISION[model]
+    preset = options.pop("preset", _VISION[model])
     config = VisionConfig.of(model, preset, **options)
     if "steps" not in options:
         num_batches = len(source.labels("train")) // config.batch

@@ -27,6 +27,10 @@ _Seeds = Annotated[int, option("--seeds", "Trainings of each setting, seeds 0 to
 _Steps = Annotated[
     int | None, option("--steps", "Of each training; default: those of the recipe.", "N")
 ]
+_Preset = Annotated[
+    str | None,
+    option("--preset", "Recipe of alexnet or resnet34; default: one-cycle or cifar.", "NAME"),
+]
 _Form = Annotated[
     str | None,
     option("--form", "Of the graph's matrix, of gcn alone: csr (default), matmul, or linear."),
@@ -48,6 +52,7 @@ def activations(
     batch: every.Batch = None,
     rate: every.Rate = None,
     dtype: _Dtype = None,
+    preset: _Preset = None,
     form: _Form = None,
     device: every.Device = "cpu",
     jobs: _Jobs = 1,
@@ -70,7 +75,7 @@ def activations(
     if seeds < 1 or (steps is not None and steps < 1):
         raise SpecError(f"--seeds and --steps must be at least 1, not {seeds} and {steps}")
     given: dict[str, Any] = {"steps": steps, "batch": batch, "learning_rate": rate}
-    given |= {"dtype": dtype, "form": form}
+    given |= {"dtype": dtype, "preset": preset, "form": form}
     asked = {name: value for name, value in given.items() if value is not None}
     recipe: Recipe = recipe_of(model, data, asked, is_smoke=smoke)
     usual = ("rms-1",) if smoke else DEFAULT_SETTINGS
