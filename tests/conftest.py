@@ -15,7 +15,7 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 from tests.guards import leaked_env, leaked_process_groups, leaked_threads, poisoning
-from tests.interpreter import look_types_up_once, patch_once_per_launch
+from tests.interpreter import speed_up
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,5 +67,4 @@ def _no_leaks() -> Iterator[None]:
 def pytest_sessionstart() -> None:
     """Speed up Triton's interpreter."""
     if os.environ.get("TRITON_INTERPRET") == "1" and find_spec("triton"):
-        patch_once_per_launch()
-        look_types_up_once()
+        speed_up()
