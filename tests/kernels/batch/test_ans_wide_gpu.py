@@ -132,11 +132,15 @@ def test_wide_payloads_are_decoded_between_all_others(dtype):
             assert_bits_equal(read_by_reference(payload, x), value)
 
 
-@pytest.mark.parametrize("name", ["1000 codes", "4097 codes", "narrow with escapes"])
-def test_changed_payloads_are_refused_as_the_codec_refuses_them(name):
+@pytest.mark.parametrize(
+    ("name", "first"), [("1000 codes", 0), ("4097 codes", 1), ("narrow with escapes", 2)]
+)
+def test_changed_payloads_are_refused_as_the_codec_refuses_them(name, first):
     x = FORMS[name]
     (payload,) = by_reference([x], [HALF])
-    payloads = [*changed_payloads(payload), payload]
+    # the interpreter takes a tenth of a second for each: the three share the places among them
+    some = slice(first, None, 3) if INTERPRETED else slice(None)
+    payloads = [*list(changed_payloads(payload))[some], payload]
     values, status = decoded(payloads, [x.shape] * len(payloads), x.dtype)
     assert any(status)
     assert status[-1] == 0
