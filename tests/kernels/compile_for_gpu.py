@@ -1,15 +1,21 @@
 """Compile the kernels of batch operations for an H200, on any machine; nothing is launched.
 
-``python -m tests.kernels.compile_for_gpu NAME``, without ``TRITON_INTERPRET``, prints how many it compiled. The
-interpreter runs what a compiler refuses: a name that changes its type in a branch, for one.
+``python -m tests.kernels.compile_for_gpu NAME...``, without ``TRITON_INTERPRET``, prints a line of JSON for
+each name: how many forms of kernels it takes, and what the compiler refused. A form that several names
+take is compiled once. ``NAME`` takes one dtype, ``NAME:all`` all that it has. The interpreter runs what a
+compiler refuses: a name that changes its type in a branch, for one.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 import sys
+import traceback
+from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import triton
@@ -35,6 +41,8 @@ TYPES = {
     torch.int64: "i64", torch.uint32: "u32", torch.uint64: "u64",
 }  # fmt: skip
 compiled: set[tuple[Any, ...]] = set()
+taken: set[tuple[Any, ...]] = set()
+"""Forms of kernels: those that are compiled, and those that the current name takes."""
 
 
 def signature_of(argument: Any) -> Any:
@@ -58,9 +66,10 @@ def compile_only(kernel: Kernel, grid: tuple[int, ...], *arguments: Any, **optio
     chosen = {name: value for name, value in options.items() if value is not None}
     chosen["enable_fp_fusion"] = False
     form = (function, *map(str, (signature, constants, chosen)))
+    taken.add(form)
     if form not in compiled:
-        compiled.add(form)
         triton.compile(ASTSource(function, signature, constants), target=H200, options=chosen)
+        compiled.add(form)
 
 
 @jit_kernel()
@@ -73,7 +82,6 @@ def faulty(x, size: tl.constexpr):
 
 BOUND = Bound.relative(0.01)
 LARGE = (512, 512)
-DTYPES = (torch.float32, torch.bfloat16)
 CODECS: dict[str, Codec] = {
     "flat": registry.create("flat", bound=BOUND),
     "delta": registry.create("delta", bound=BOUND),
@@ -91,9 +99,16 @@ CODECS: dict[str, Codec] = {
 }
 
 
-def compile_codec(codec: Codec) -> None:
+def dtypes_of(name: str) -> Sequence[torch.dtype]:
+    """Return the dtypes that a codec is compiled for; the first is another one for each of its neighbours."""
+    is_delta = CODECS[name].codec_id == "delta"
+    dtypes = (torch.float64, torch.float16) if is_delta else (torch.float32, torch.bfloat16)
+    return dtypes if list(CODECS).index(name) % 2 else dtypes[::-1]
+
+
+def compile_codec(codec: Codec, dtypes: Sequence[torch.dtype]) -> None:
     """Encode and decode a short list, one that is not, and a large tensor, alone and beside a small one."""
-    for dtype in (torch.float64, torch.float16) if codec.codec_id == "delta" else DTYPES:
+    for dtype in dtypes:
         for shapes in (((64, 64),) * 2, ((3, 64, 128),) * 2, (LARGE,), (LARGE, (64, 64))):
             xs = [torch.zeros(shape, dtype=dtype) for shape in shapes]
             codec.encode(xs).written()
@@ -113,11 +128,10 @@ def compile_replay() -> None:
     absolute_places(table, 3)
 
 
-def compile_large(codec: Codec) -> None:
+def compile_large(codec: Codec, dtypes: Sequence[torch.dtype]) -> None:
     """Encode lists as if they were large ones, of which nothing but the payloads is held in memory."""
-    if codec.codec_id == "ans":
-        ans.MOST_HELD_NBYTES = 0
-        for dtype in DTYPES:
+    with mock.patch.object(ans, "MOST_HELD_NBYTES", 0):
+        for dtype in dtypes:
             for shapes in ((LARGE,), (LARGE, (64, 64))):
                 codec.encode([torch.zeros(shape, dtype=dtype) for shape in shapes]).written()
 
@@ -131,15 +145,34 @@ def compile_ptx() -> None:
                 module.has_ptx = lambda x: True
 
 
-if __name__ == "__main__":
+def compile_name(name: str) -> None:
+    """Compile what one name stands for."""
+    if name == "faulty":
+        faulty[(1,)](torch.zeros(4), size=4)
+    elif name == "replay":
+        compile_replay()
+    else:
+        name, _, how_many = name.partition(":")
+        codec, dtypes = CODECS[name], dtypes_of(name)[: None if how_many else 1]
+        compile_codec(codec, dtypes)
+        if codec.codec_id == "ans":
+            compile_large(codec, dtypes)
+
+
+def main(names: Sequence[str]) -> None:
+    """Compile all names, whatever is refused."""
     Kernel._launch = compile_only
     compile_ptx()
-    with use_backend("gpu"):
-        if sys.argv[1] == "faulty":
-            faulty[(1,)](torch.zeros(4), size=4)
-        elif sys.argv[1] == "replay":
-            compile_replay()
-        else:
-            compile_codec(CODECS[sys.argv[1]])
-            compile_large(CODECS[sys.argv[1]])
-    print(len(compiled))
+    for name in names:
+        taken.clear()
+        refused = ""
+        try:
+            with use_backend("gpu"):
+                compile_name(name)
+        except Exception:  # noqa: BLE001 (whatever it is, it is what the test wants to know)
+            refused = traceback.format_exc()
+        print(json.dumps({"name": name, "num_forms": len(taken), "refused": refused}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
