@@ -24,8 +24,10 @@ from tests.codecs.variants import BOUNDED, FIXED, PAYLOADS, SCALED, build
 from tests.one_by_one import decode_one
 
 ROOT = Path(__file__).parents[2]
-# the fixture below compiles every kernel and decodes for all its tests; quiet cores need a minute
+# the fixtures below compile every kernel and decode for all their tests
 pytestmark = pytest.mark.timeout(900)
+STRIDE = 5
+"""Of the damaged payloads, a fifth are decoded by default, and all of them with ``-m slow``."""
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -36,21 +38,19 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.fixture(scope="module")
-def findings(request, tmp_path_factory) -> dict[str, list[str]]:
+def attacked(fixture: str, stride: int, request, tmp_path_factory) -> dict[str, list[str]]:
     """What went wrong, by variant; a process that dies is a finding and is started again."""
     log = tmp_path_factory.mktemp("hostile") / "log"
-    asking = [item for item in request.session.items if "findings" in item.fixturenames]
+    asking = [item for item in request.session.items if fixture in item.fixturenames]
     waiting = [item.callspec.params["variant"] for item in asking]
     found: dict[str, list[str]] = {name: [] for name in waiting}
-    # every kernel is compiled before memory is limited
-    warm = run_python("-m", "tests.codecs.hostile_warm_up")
-    assert warm.returncode == 0, warm.stderr
+    findings = Path(f"{log}.findings")
     while waiting:
         first = waiting[0]
-        done = run_python("-m", "tests.codecs.hostile", str(log), *waiting)
-        lines = Path(f"{log}.findings").read_text().splitlines()
-        Path(f"{log}.findings").unlink()
+        done = run_python("-m", "tests.codecs.hostile", str(log), str(stride), *waiting)
+        assert findings.exists(), done.stderr
+        lines = findings.read_text().splitlines()
+        findings.unlink()
         for line in map(json.loads, lines):
             if "done" in line:
                 waiting.remove(line["variant"])
@@ -66,9 +66,26 @@ def findings(request, tmp_path_factory) -> dict[str, list[str]]:
     return found
 
 
+@pytest.fixture(scope="module")
+def findings(request, tmp_path_factory) -> dict[str, list[str]]:
+    return attacked("findings", STRIDE, request, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def all_findings(request, tmp_path_factory) -> dict[str, list[str]]:
+    return attacked("all_findings", 1, request, tmp_path_factory)
+
+
 @pytest.mark.parametrize("variant", PAYLOADS)
 def test_damaged_payloads_are_decoded_or_refused(variant, findings):
     found = findings[variant]
+    assert not found, f"{len(found)} findings, the first: {found[0]}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", PAYLOADS)
+def test_all_damaged_payloads_are_decoded_or_refused(variant, all_findings):
+    found = all_findings[variant]
     assert not found, f"{len(found)} findings, the first: {found[0]}"
 
 
