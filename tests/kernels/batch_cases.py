@@ -25,8 +25,8 @@ from tersor.kernels.batch.pipeline import (
     ScaledFormat,
     Words,
 )
-from tersor.types import Bound
-from tests.kernels.cases import CASES, Out, case, encodings, float_inputs
+from tersor.types import FLOAT_DTYPES, Bound
+from tests.kernels.cases import CASES, RARE, Out, case, encodings, float_inputs, rare_if
 
 __all__ = ["CASES"]
 
@@ -72,8 +72,12 @@ def _short(dtype: torch.dtype) -> list[Tensor]:
 @case("encode_streams")
 def _encode_streams(dtype, encoders):
     for name, xs, bounds in _lists(dtype):
-        for dims, encoder in STREAMS if len(xs) > 1 else STREAMS[:4]:
-            yield f"{name} {dims} {encoder}", (xs, bounds, Pipeline(None, Bounded(), dims, encoder))
+        for number, (dims, encoder) in enumerate(STREAMS if len(xs) > 1 else STREAMS[:4]):
+            # all of a short list; of long ones float32 meets all encoders, the other three dtypes share them
+            is_shared = dtype != torch.float32 and name != "short"
+            is_rare = is_shared and (number + FLOAT_DTYPES.index(dtype)) % 3 > 0
+            label = rare_if(f"{name} {dims} {encoder}", is_rare)
+            yield label, (xs, bounds, Pipeline(None, Bounded(), dims, encoder))
 
 
 def _decoding(encoders, op, xs, *arguments) -> Iterator[tuple[str, tuple[Any, ...]]]:
@@ -91,7 +95,7 @@ def _decoding(encoders, op, xs, *arguments) -> Iterator[tuple[str, tuple[Any, ..
 def _decode_streams(dtype, encoders):
     for name, (xs, *arguments) in _encode_streams(dtype, encoders):
         for by, found in _decoding(encoders, batch.encode_streams, xs, *arguments):
-            yield f"{name} {by}", found
+            yield f"{name.removeprefix(RARE)} {by}", found
 
 
 def _matrices(dtype: torch.dtype) -> Iterator[tuple[str, list[Tensor], list[Bound]]]:

@@ -58,6 +58,15 @@ def case(*names: str, dtypes: tuple[torch.dtype, ...] = FLOAT_DTYPES) -> Any:
     return add
 
 
+RARE: Final = "rare "
+"""Starts the label of a case of a product, each option of which other cases have: those are slow tests."""
+
+
+def rare_if(label: str, is_rare: bool) -> str:
+    """Return the label, marked where the case is rare."""
+    return f"{RARE}{label}" if is_rare else label
+
+
 @cache
 def float_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
     """Shared inputs, and one that is long enough for several chunks of every coder."""

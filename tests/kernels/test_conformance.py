@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from tersor.kernels.runtime.op import BACKENDS, COMPOSED, Op, use_backend
 from tersor.types import FLOAT_DTYPES
 from tests.checks import assert_bits_equal
 from tests.kernels import batch_cases, group_cases
-from tests.kernels.cases import Out, fresh
+from tests.kernels.cases import RARE, Out, fresh
 from tests.triton_device import INTERPRETED
 
 DEVICES = {"reference": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda"}
@@ -37,6 +37,12 @@ MAX_INTERPRETED_VALUES = 1100
 MAX_INTERPRETED_CASES = 16
 
 
+WITH_RARE_CASES = (
+    "encode_streams",
+    "group_quantize",
+    "group_dequantize",
+    "group_dequantize_sum_quantize",
+)
 OPS = operations()
 CASES = group_cases.CASES | batch_cases.CASES
 
@@ -141,16 +147,48 @@ def _encoder(backend: str) -> Callable[[Op], Callable[..., Any]]:
 
 @pytest.mark.parametrize(("op", "backend", "dtype"), list(_matrix()))
 def test_backend_gives_the_bytes_of_the_reference(op, backend, dtype, use_threads, monkeypatch):
+    cases = _usual(op, _cases(op, backend, dtype))
+    is_interpreted = backend == "gpu" and INTERPRETED
+    assert_conforms(
+        _some(cases) if is_interpreted else cases, op, backend, use_threads, monkeypatch
+    )
+
+
+# not marked as tests of a GPU, of which -m gpu would run them too
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["cpu", "gpu"])
+@pytest.mark.parametrize("name", WITH_RARE_CASES)
+def test_rare_cases_give_the_bytes_of_the_reference(name, backend, use_threads, monkeypatch):
+    if backend == "gpu" and INTERPRETED:
+        pytest.skip("too slow to interpret")
+    for dtype in CASES[name][1]:
+        cases = [case for case in _cases(OPS[name], backend, dtype) if case[0].startswith(RARE)]
+        if cases:
+            assert_conforms(cases, OPS[name], backend, use_threads, monkeypatch)
+
+
+def _usual(op: Op, cases: Iterator[Any]) -> Iterator[Any]:
+    for case in cases:
+        if case[0].startswith(RARE):
+            assert op.name in WITH_RARE_CASES, "no slow test runs them"
+        else:
+            yield case
+
+
+def _cases(op: Op, backend: str, dtype: torch.dtype) -> Iterator[Any]:
     builder, _ = CASES[op.name]
+    # what the interpreted encoder writes is compared with the reference's bytes by its own cases
+    interpreted = backend == "gpu" and INTERPRETED
+    names = ("reference",) if interpreted else ("reference", backend)
+    return builder(dtype, {name: _encoder(name) for name in names})
+
+
+def assert_conforms(
+    cases: Iterable[Any], op: Op, backend: str, use_threads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     num_parts = _recorded_parts(monkeypatch)
     num_cases = 0
-    interpreted = backend == "gpu" and INTERPRETED
-    # what the interpreted encoder writes is compared with the reference's bytes by its own cases
-    encoders = {
-        name: _encoder(name) for name in ("reference", *(() if interpreted else (backend,)))
-    }
-    cases = builder(dtype, encoders)
-    for label, arguments in _some(cases) if interpreted else cases:
+    for label, arguments in cases:
         num_cases += 1
         expected = _results(op, "reference", arguments)
         for count in NUM_THREADS.get(backend, (1,)):
