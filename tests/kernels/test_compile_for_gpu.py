@@ -25,7 +25,7 @@ def compiled(name: str, cache: object) -> subprocess.CompletedProcess[str]:
     "name",
     [
         "flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "ans-1d", "ans-static",
-        "rows", "group4", "fp8", "rms", "replay",
+        "rows", "group4", "fp8", "rms", "mask4", "mask2", "group2", "group2-seed", "replay",
         # planes of residuals in all dtypes and both coders: a minute and a half on a busy core
         pytest.param("ans-3d", marks=pytest.mark.slow),
     ],

@@ -2,7 +2,7 @@
 
 from tersor.kernels.runtime.op import Op
 
-_BACKENDS = {"reference": "reference", "cpu": "cpu", "gpu": "reference"}
+_BACKENDS = {"reference": "reference", "cpu": "cpu", "gpu": "gpu"}
 mask_quantize = Op.of(__name__, "mask_quantize", **_BACKENDS)
 mask_dequantize = Op.of(__name__, "mask_dequantize", **_BACKENDS)
 

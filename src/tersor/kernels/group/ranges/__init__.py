@@ -2,7 +2,7 @@
 
 from tersor.kernels.runtime.op import Op
 
-_BACKENDS = {"reference": "reference", "cpu": "cpu", "gpu": "reference"}
+_BACKENDS = {"reference": "reference", "cpu": "cpu", "gpu": "gpu"}
 range_quantize = Op.of(__name__, "range_quantize", **_BACKENDS)
 range_dequantize = Op.of(__name__, "range_dequantize", **_BACKENDS)
 
