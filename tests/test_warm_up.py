@@ -12,6 +12,7 @@ import torch
 import tersor
 from tersor import Bound, TensorInfo, create
 from tersor.codecs import get
+from tersor.kernels.batch.encoded_list import settled
 from tersor.warm_up import default_codecs, default_dtypes
 from tests.arch.source_files import REPOSITORY
 from tests.triton_device import INTERPRETED
@@ -104,7 +105,9 @@ def test_on_the_cpu_only_what_was_not_named_compiles_later(tmp_path) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("codec_id", ["flat", "ans", "rows", "half", "group4"])
+@pytest.mark.parametrize(
+    "codec_id", ["flat", "ans", "rows", "half", "group4", "rms", "mask4", "mask2", "group2"]
+)
 def test_on_cuda_only_what_was_not_named_compiles_later(codec_id) -> None:
     # forms are counted whether they come from the compiler or from the disk: with an empty cache on disk the
     # compiler alone took minutes per codec
@@ -115,7 +118,13 @@ def test_on_cuda_only_what_was_not_named_compiles_later(codec_id) -> None:
 @pytest.mark.skipif(not INTERPRETED, reason="a device really compiles; see the test below")
 @pytest.mark.parametrize(
     "codec_id",
-    ["half", *(pytest.param(name, marks=pytest.mark.slow) for name in ("fp8", "flat", "group8"))],
+    [
+        "half",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("fp8", "flat", "group8", "mask4", "group2")
+        ),
+    ],
 )
 def test_a_warm_up_launches_every_form_of_kernel_that_use_does(codec_id, monkeypatch) -> None:
     pytest.importorskip("triton")
@@ -131,6 +140,25 @@ def test_a_warm_up_launches_every_form_of_kernel_that_use_does(codec_id, monkeyp
             use(codec, torch.float32, "cpu")
     assert used
     assert used <= warm
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="forms are recorded in the interpreter")
+def test_rms_compiles_for_no_step_and_for_no_kind_of_zeros() -> None:
+    """Saved activations have both, and a controller moves the step: a warm-up covers all of them."""
+    pytest.importorskip("triton")
+    from tests.triton_forms import recorded_forms
+
+    found = []
+    x = torch.linspace(-1, 1, 600).relu()
+    for options in ({}, {"step": 0.3, "zeros": True}, {"step": 1.7, "zeros": False}):
+        codec = create("rms", **options)
+        with tersor.use_backend("gpu"), recorded_forms() as forms:
+            (encoded,) = settled([codec.encode([x, x[:300]])])
+            codec.decode(encoded, [torch.empty(600), torch.empty(300)])
+        found.append(forms)
+    assert len(found[0]) >= 6
+    assert found[1] == found[0]
+    assert found[2] == found[0]
 
 
 def test_a_codec_object_is_taken_with_its_options() -> None:

@@ -19,7 +19,7 @@ from tersor.kernels.runtime.compile_notice import compile_seconds
 from tersor.kernels.runtime.replay import REPLAYS
 from tersor.types import Bound, TensorInfo
 
-_FIXED_SIZE: Final = ("half", "bf16", "fp8", "group8", "group4")
+_FIXED_SIZE: Final = ("half", "bf16", "fp8", "group8", "group4", "mask4", "mask2", "group2")
 _BOUNDS: Final = (
     Bound.absolute(0.05), Bound.relative(0.01), Bound.absolute(1e-4), Bound.relative(1e-5),
     Bound.relative(1e-3),

@@ -27,6 +27,7 @@ from tersor.kernels.batch.pipeline import (
 )
 from tersor.types import FLOAT_DTYPES, Bound
 from tests.kernels.cases import CASES, RARE, Out, case, encodings, float_inputs, rare_if
+from tests.kernels.group_cases import field_inputs
 
 __all__ = ["CASES"]
 
@@ -151,9 +152,16 @@ def _decode_groups(dtype, encoders):
             yield f"{name} {by}", found
 
 
+def _field_lists(dtype: torch.dtype) -> Iterator[tuple[str, list[Tensor]]]:
+    for name, xs, _ in _lists(dtype):
+        yield name, xs
+    for name, x in field_inputs(dtype).items():
+        yield name, [x[:520], x[-300:]]
+
+
 @case("encode_masks")
 def _encode_masks(dtype, encoders):
-    for name, xs, _ in _lists(dtype):
+    for name, xs in _field_lists(dtype):
         for nbits in (2, 4):
             yield f"{name} {nbits} bits", (xs, Pipeline(None, MaskLevels(nbits), 0, None))
 
@@ -167,7 +175,7 @@ def _decode_masks(dtype, encoders):
 
 @case("encode_ranges")
 def _encode_ranges(dtype, encoders):
-    for name, xs, _ in _lists(dtype):
+    for name, xs in _field_lists(dtype):
         yield name, (xs, Pipeline(None, RangeLevels(256), 0, None))
         yield f"{name} seed", (xs, Pipeline(None, RangeLevels(12), 0, None), 2**40 + 3)
 

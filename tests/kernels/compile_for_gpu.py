@@ -96,6 +96,10 @@ CODECS: dict[str, Codec] = {
     "group4": registry.create("group4"),
     "fp8": registry.create("fp8"),
     "rms": registry.create("rms"),
+    "mask4": registry.create("mask4"),
+    "mask2": registry.create("mask2"),
+    "group2": registry.create("group2"),
+    "group2-seed": registry.create("group2", group=5000, seed=1),
 }
 
 
@@ -116,6 +120,11 @@ def compile_codec(codec: Codec, dtypes: Sequence[torch.dtype]) -> None:
             numbers = torch.zeros(len(xs), dtype=torch.int64)
             memory = torch.zeros(4096, dtype=torch.uint8)
             codec.decode(EncodedList(numbers, memory, offsets=numbers), xs)
+            if codec.size_kind == "fixed":
+                # a single tensor has kernels of its own where the host knows the size
+                sizes = (codec.max_nbytes(tuple(x.shape), dtype) for x in xs)
+                payloads = [torch.zeros(size, dtype=torch.uint8) for size in sizes]
+                codec.decode(EncodedList.apart(payloads), xs)
 
 
 def compile_replay() -> None:

@@ -156,9 +156,36 @@ def _rms_dequantize(dtype, encoders):
             yield f"{name} {by}", (codes[0], codes[1], levels, Out(tuple(x.shape), dtype))
 
 
+def field_inputs(dtype: torch.dtype) -> dict[str, Tensor]:
+    """Groups of 256 values on which fields of few bits are decided by the last bit, or are no numbers."""
+    k = torch.arange(256)
+    # a scale of 1 in each group of mask4 or mask2, so that every value is a whole level
+    whole = torch.cat([k % 16, k % 15 - 7, k % 4, k % 3 - 1])
+    above = whole + torch.finfo(dtype).eps * (whole % 3 == 1) * whole.abs()
+    halves = torch.cat([k % 7 * 0.5, k % 7 * 0.5 - 1.5, k % 13 * 0.25 - 3.0])[:-5]
+    special = torch.randn(4 * 256 - 7, generator=torch.Generator().manual_seed(5)).to(dtype)
+    special[:256] = special[:256].abs()
+    special[3], special[300], special[301] = -torch.nan, -torch.inf, torch.finfo(dtype).max
+    special[512:768] = -0.0
+    special[768:770] = torch.tensor([torch.finfo(dtype).smallest_normal, -torch.finfo(dtype).max])
+    special[770] = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    # the mean of the first group's smallest code is next to nothing, and float16 would make a zero of it in the second
+    tiny = torch.finfo(dtype).smallest_normal * torch.finfo(dtype).eps
+    smallest = torch.cat([1 + (k == 7) * 2**14, k % 101]).to(dtype) * tiny
+    return {
+        "short smallest": smallest,
+        "short whole levels": whole.to(dtype),
+        "short above levels": above.to(dtype),
+        "short half levels": halves.to(dtype),
+        "short specials": special,
+        "short unaligned": special[1:],
+        "short last values of a range": torch.tensor([2.0] * 256 + [-5.0, -5.25, -7.0]).to(dtype),
+    }
+
+
 @case("mask_quantize")
 def _mask_quantize(dtype, encoders):
-    for name, x in float_inputs(dtype).items():
+    for name, x in (float_inputs(dtype) | field_inputs(dtype)).items():
         for nbits in (2, 4):
             yield f"{name} {nbits} bits", (x.contiguous().view(-1), nbits)
 
@@ -172,9 +199,14 @@ def _mask_dequantize(dtype, encoders):
 
 @case("range_quantize")
 def _range_quantize(dtype, encoders):
-    for name, x in float_inputs(dtype).items():
+    for name, x in (float_inputs(dtype) | field_inputs(dtype)).items():
         for group, seed in ((256, None), (12, 2**64 - 1)):
             yield f"{name} {group} seed {seed}", (x.contiguous().view(-1), group, seed)
+    # a group of several chunks of a GPU's program, and a part of one
+    longer = torch.linspace(-3, 5, 9001).to(dtype)
+    longer[8500] = torch.inf
+    for group, seed in ((4100, 7), (8192, None)):
+        yield f"long groups {group} seed {seed}", (longer, group, seed)
 
 
 @case("range_dequantize")

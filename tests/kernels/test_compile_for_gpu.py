@@ -14,7 +14,7 @@ pytest.importorskip("triton")
 
 NAMES = (
     "flat", "delta", "delta-2d", "delta-3d", "ans", "ans-wide", "ans-1d", "ans-static",
-    "rows", "group4", "fp8", "rms", "replay",
+    "rows", "group4", "fp8", "rms", "mask4", "mask2", "group2", "group2-seed", "replay",
 )  # fmt: skip
 CODECS = NAMES[:-1]
 

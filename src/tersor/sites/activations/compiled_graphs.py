@@ -57,7 +57,7 @@ class CompiledCompression:
         if chosen.size_kind != "fixed":
             raise SpecError(
                 f"the payloads of codec {chosen.codec_id!r} vary in size, which torch.compile cannot plan for in "
-                "two graphs; take one of fixed size (group4, group8, fp8, bf16, half), or compress without compiling"
+                "two graphs; take one of fixed size (group4, group8, mask4, mask2, group2, fp8, bf16, half), or compress without compiling"
             )
         self._codec = GraphCodec(chosen)
         self._pack = _graph_module(self._pack_saved)

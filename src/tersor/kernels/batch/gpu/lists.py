@@ -28,9 +28,11 @@ from tersor.kernels.batch.gpu import (
     ans,
     ans_decode,
     ans_wide,
+    masks,
     packed,
     packed_boxes,
     packed_decode,
+    ranges,
     rms,
     rms_decode,
     rows,
@@ -53,6 +55,8 @@ from tersor.kernels.batch.pipeline import (
 )
 from tersor.kernels.group import layout as group_layout
 from tersor.kernels.group.cast import layout as cast_layout
+from tersor.kernels.group.masks import layout as mask_layout
+from tersor.kernels.group.ranges import layout as range_layout
 from tersor.kernels.payload.gpu.fixed_size import FixedFrame
 from tersor.types import Bound
 
@@ -242,35 +246,48 @@ def decode_rms(
     return Undecoded(call.made(), decode_one, call.repeatable)
 
 
+def encode_masks(
+    xs: Sequence[torch.Tensor], pipeline: MaskPipeline, out: torch.Tensor | None = None
+) -> EncodedList:
+    """See ``fields.encode_masks``."""
+    return _encode_fixed(masks.encode_masks, fields.encode_masks, xs, pipeline, out)
+
+
 def decode_masks(
     outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: MaskPipeline
 ) -> Undecoded | None:
     """See ``fields.decode_masks`` and ``decode_streams``."""
-    return _decode_composed(fields.decode_masks, outs, encoded, pipeline)
+    nbytes = partial(mask_layout.payload_nbytes, nbits=pipeline.quantizer.nbits)
+    return _decode_fixed(masks.decode_masks, fields.decode_masks, nbytes, outs, encoded, pipeline)
+
+
+def encode_ranges(
+    xs: Sequence[torch.Tensor],
+    pipeline: RangePipeline,
+    seed: int | None = None,
+    out: torch.Tensor | None = None,
+) -> EncodedList:
+    """See ``fields.encode_ranges``."""
+    return _encode_fixed(ranges.encode_ranges, fields.encode_ranges, xs, pipeline, seed, out)
 
 
 def decode_ranges(
     outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: RangePipeline
 ) -> Undecoded | None:
     """See ``fields.decode_ranges`` and ``decode_streams``."""
-    return _decode_composed(fields.decode_ranges, outs, encoded, pipeline)
+    nbytes = partial(range_layout.payload_nbytes, group=pipeline.quantizer.group)
+    return _decode_fixed(
+        ranges.decode_ranges, fields.decode_ranges, nbytes, outs, encoded, pipeline
+    )
 
 
 def decode_exact(
     outs: Sequence[torch.Tensor], encoded: EncodedList, pipeline: ExactPipeline
 ) -> Undecoded | None:
     """See ``exact.decode_exact`` and ``decode_streams``."""
-    return _decode_composed(exact.decode_exact, outs, encoded, pipeline)
 
-
-def _decode_composed(
-    composed: Callable[..., None],
-    outs: Sequence[torch.Tensor],
-    encoded: EncodedList,
-    pipeline: MaskPipeline | RangePipeline | ExactPipeline,
-) -> Undecoded | None:
     def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
-        composed([out], EncodedList.apart([payload]), pipeline)
+        exact.decode_exact([out], EncodedList.apart([payload]), pipeline)
 
     return _composed(outs, encoded, decode_one)
 
@@ -334,7 +351,7 @@ def _decode_fixed(
     nbytes: Callable[[int], int],
     outs: Sequence[torch.Tensor],
     encoded: EncodedList,
-    pipeline: GroupPipeline | CastPipeline | ScaledCastPipeline,
+    pipeline: GroupPipeline | MaskPipeline | RangePipeline | CastPipeline | ScaledCastPipeline,
 ) -> Undecoded | None:
     """Decode payloads that must have ``nbytes(numel)``: where the host knows their sizes, it checks."""
 

@@ -92,9 +92,9 @@ HEAD_NBYTES = tl.constexpr(layout.HEAD_NBYTES)
 
 
 @triton.jit
-def scales_start(has_zeros, TOP: tl.constexpr):
+def scales_start(has_zeros, top):
     """Return the first byte of the scales in a body."""
-    return HEAD_NBYTES + tl.where(has_zeros, (2 * TOP + 7) // 8 * 8, 0).to(tl.int64)
+    return HEAD_NBYTES + tl.where(has_zeros, (2 * top + 7) // 8 * 8, 0).to(tl.int64)
 
 
 @triton.jit
@@ -113,19 +113,19 @@ def _sampled(row, count):
     return tl.where(row < num_sampled, row * num_groups // num_sampled * GROUP, count)
 
 
-@jit_kernel(do_not_specialize=["step_bits"])
+@jit_kernel(do_not_specialize=["step_bits", "top", "zeros"])
 def _sample_kernel(
-    starts, counts, step_bits, flags, frequencies, sums, TYPE: tl.constexpr, ZEROS: tl.constexpr,
-    TOP: tl.constexpr, ROWS: tl.constexpr, ALL: tl.constexpr,
+    starts, counts, step_bits, top, zeros, flags, frequencies, sums, TYPE: tl.constexpr,
+    ROWS: tl.constexpr, ALL: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) counts the symbols of the p-th ``ROWS`` sampled groups of tensor k.
 
-    ``ZEROS`` is 1 or 0, or 2 to let all sampled groups decide, ``ALL`` of them at a time.
+    ``zeros`` is 1 or 0, or 2 to let all sampled groups decide, ``ALL`` of them at a time.
     """
     k, p = tl.program_id(0).to(tl.int64), tl.program_id(1)
     count, address = tl.load(counts + k), tl.load(starts + k)
-    has_zeros = tl.full((), ZEROS, tl.int32) == 1
-    if ZEROS == 2:
+    has_zeros = zeros == 1
+    if zeros == 2:
         num_zeros, num_values = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
         for first in range(0, _NUM_SAMPLED, ALL):
             position = _places(_sampled(first + tl.arange(0, ALL).to(tl.int64), count), ALL)
@@ -144,7 +144,7 @@ def _sample_kernel(
     values, peaks, _ = without_outliers(values, ROWS)
     scales = scales_of(values, peaks, sizes, has_zeros, ROWS)
     units = units_of(values, scales, from_bits(step_bits, F32), ROWS)
-    symbols = shifted_codes(values, units, has_zeros) - (SHIFT - TOP)
+    symbols = shifted_codes(values, units, has_zeros) - (SHIFT - top)
     # no symbol is 255: what is not there is counted in that place
     held = tl.reshape(tl.where(inside, symbols, _NARROW - 1), [ROWS * GROUP])
     found = tl.histogram(held, _NARROW)
@@ -152,15 +152,15 @@ def _sample_kernel(
     shown = (found > 0) & (bin_ < _NARROW - 1)
     tl.atomic_add(frequencies + k * _NARROW + bin_, found.to(tl.int64), mask=shown)
     if has_zeros:
-        code = tl.abs(symbols - TOP)
+        code = tl.abs(symbols - top)
         parts = (units * 65536.0).to(tl.int64)
         tl.atomic_add(sums + k * _LEVELS + code, parts, mask=inside & (code > 0))
 
 
 @triton.jit
 def _quantize(
-    address, limit, target, scales, step, has_zeros, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
-    WHOLE: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
+    address, limit, target, scales, step, has_zeros, top, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
+    WHOLE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """Store symbols and scales of a tile of ``limit`` values; return the number of its outliers."""
     word = tl.arange(0, ROWS * WORDS)
@@ -172,17 +172,17 @@ def _quantize(
     found = scales_of(values, peaks, sizes, has_zeros, ROWS)
     codes = shifted_codes(values, units_of(values, found, step, ROWS), has_zeros)
     # what codes have too much is taken off once for four of them, modulo 2**32
-    excess: tl.constexpr = ((SHIFT - TOP) * 0x01010101 + 0x80000000) % 0x100000000 - 0x80000000
-    joined = tl.sum(codes << (8 * tl.arange(0, 4))[None, :], axis=1) - excess
+    excess: tl.constexpr = (SHIFT * 0x01010101 + 0x80000000) % 0x100000000 - 0x80000000
+    joined = tl.sum(codes << (8 * tl.arange(0, 4))[None, :], axis=1) - excess + top * 0x01010101
     tl.store(target.to(tl.pointer_type(tl.int32)) + word, joined, mask=(4 * word < limit) | WHOLE)
     tl.store(scales + row, stored_scales(found), mask=(row * GROUP < limit) | WHOLE)
     return missed
 
 
-@jit_kernel(do_not_specialize=["step_bits"])
+@jit_kernel(do_not_specialize=["step_bits", "top"])
 def _quantize_kernel(
-    starts, counts, first_tiles, owners, places, groups, step_bits, flags, symbols, scales, missing,
-    totals, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TOP: tl.constexpr, ROWS: tl.constexpr,
+    starts, counts, first_tiles, owners, places, groups, step_bits, top, flags, symbols, scales,
+    missing, totals, TYPE: tl.constexpr, ALIGNED: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """One program quantizes one tile and counts its outliers."""
     # backwards: symbols that are written last are coded first, and are still in the cache
@@ -198,27 +198,26 @@ def _quantize_kernel(
     missed = limit * 0
     if limit == ROWS * GROUP:
         missed = _quantize(
-            address, limit, target, own_scales, step, has_zeros, TYPE, ALIGNED, True, TOP, ROWS
+            address, limit, target, own_scales, step, has_zeros, top, TYPE, ALIGNED, True, ROWS
         )
     else:
         missed = _quantize(
-            address, limit, target, own_scales, step, has_zeros, TYPE, ALIGNED, False, TOP, ROWS
+            address, limit, target, own_scales, step, has_zeros, top, TYPE, ALIGNED, False, ROWS
         )
     tl.store(missing + tile, missed.to(tl.int64))
     if missed > 0:
         tl.atomic_add(totals + k, missed.to(tl.int64))
 
 
-@jit_kernel()
+@jit_kernel(do_not_specialize=["top"])
 def _settle_kernel(
-    frequencies, sums, fractions, totals, missing, first_tiles, TOP: tl.constexpr,
-    LANES: tl.constexpr,
-):  # fmt: skip
+    frequencies, sums, fractions, totals, missing, first_tiles, top, LANES: tl.constexpr
+):
     """One program computes the fractions of one tensor, and sums up its outliers if it has some."""
     k = tl.program_id(0).to(tl.int64)
     code = tl.arange(0, _LEVELS)
-    inside = (code > 0) & (code <= TOP)
-    own = frequencies + k * _NARROW + TOP
+    inside = (code > 0) & (code <= top)
+    own = frequencies + k * _NARROW + top
     # each was counted once more than it occurs
     num = tl.load(own + code, mask=inside, other=1) + tl.load(own - code, mask=inside, other=1) - 2
     mean = tl.load(sums + k * _LEVELS + code, mask=inside, other=0) // tl.maximum(num, 1)
@@ -229,10 +228,10 @@ def _settle_kernel(
         sum_tiles(missing, first_tiles, k, LANES)
 
 
-@jit_kernel(do_not_specialize=["num_tensors", "step_bits"])
+@jit_kernel(do_not_specialize=["num_tensors", "step_bits", "top"])
 def _plan_kernel(
-    counts, flags, totals, body_nbytes, num_tensors, step_bits, plan, sizes, TYPE: tl.constexpr,
-    TOP: tl.constexpr, LANES: tl.constexpr,
+    counts, flags, totals, body_nbytes, num_tensors, step_bits, top, plan, sizes,
+    TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
     """One program decides mode, size and place of every payload, in order."""
     end = tl.zeros([1], dtype=tl.int64)
@@ -243,7 +242,7 @@ def _plan_kernel(
         has_zeros = tl.load(flags + k, mask=inside, other=0) > 0
         scales_nbytes = padded(2 * ((count + GROUP - 1) // GROUP))
         body = tl.load(body_nbytes + k, mask=inside, other=0)
-        body += scales_start(has_zeros, TOP) + scales_nbytes
+        body += scales_start(has_zeros, top) + scales_nbytes
         outliers = tl.load(totals + k, mask=inside, other=0)
         step = tl.zeros([LANES], dtype=tl.float64) + from_bits(step_bits, F32).to(tl.float64)
         decided = decide(count, body, outliers, 0, step, count < 0, 0.0, TYPE)
@@ -268,12 +267,10 @@ def _place_outliers(
 
 
 @triton.jit
-def _write_body(
-    payload, has_zeros, num_groups, fractions, scales, TOP: tl.constexpr, LANES: tl.constexpr
-):
+def _write_body(payload, has_zeros, num_groups, fractions, scales, top, LANES: tl.constexpr):
     """Write every so many parts of the scales, and what comes before them; return where they end."""
     body = payload + HEADER_NBYTES
-    start = scales_start(has_zeros, TOP)
+    start = scales_start(has_zeros, top)
     target = (body + start).to(tl.pointer_type(tl.int16))
     for first in range(tl.program_id(1) * LANES, num_groups, tl.num_programs(1) * LANES):
         i = first + tl.arange(0, LANES)
@@ -281,18 +278,18 @@ def _write_body(
     if tl.program_id(1) == 0:
         tl.store(body.to(tl.pointer_type(tl.int64)), has_zeros.to(tl.int64))
         i = tl.arange(0, _LEVELS)
-        own = tl.load(fractions + i, mask=i < TOP, other=0)
+        own = tl.load(fractions + i, mask=i < top, other=0)
         places = (body + HEAD_NBYTES).to(tl.pointer_type(tl.int16)) + i
-        tl.store(places, own, mask=has_zeros & (i < (TOP + 3) // 4 * 4))
+        tl.store(places, own, mask=has_zeros & (i < (top + 3) // 4 * 4))
         scales_nbytes = 2 * num_groups
         store_zeros(body + start + scales_nbytes, padded(scales_nbytes) - scales_nbytes, 8)
     return (body + start + padded(2 * num_groups)).to(tl.int64)
 
 
-@jit_kernel(do_not_specialize=["room"])
+@jit_kernel(do_not_specialize=["room", "top"])
 def _finish_kernel(
     starts, counts, first_tiles, groups, missing, plan, flags, fractions, scales, out, targets, room,
-    TYPE: tl.constexpr, TOP: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
+    top, TYPE: tl.constexpr, TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Program (k, p) writes every p-th part of the payload of tensor k but the coder's body.
 
@@ -314,7 +311,7 @@ def _finish_kernel(
             own_scales = scales + tl.load(groups + k)
             target = _write_body(
                 payload, tl.load(flags + k) > 0, num_groups, fractions + k * _LEVELS, own_scales,
-                TOP, PART,
+                top, PART,
             )  # fmt: skip
             if tl.load(row + OUTLIERS) > 0:
                 _place_outliers(
@@ -370,7 +367,7 @@ class _Coded:
             _finish_kernel[(len(self.xs), programs_per_tensor(numels, _TILE, 4))](
                 addresses(self.xs, device), tiles.counts, tiles.first_tiles, _first_groups(numels, device),
                 held["missing"], self.plan, held["flags"], held["fractions"], held["scales"], out,
-                targets, nbytes, TYPE=TYPES[self.xs[0].dtype], TOP=self.top, TILE=_TILE, PART=_PART,
+                targets, nbytes, self.top, TYPE=TYPES[self.xs[0].dtype], TILE=_TILE, PART=_PART,
                 num_warps=4,
             )  # fmt: skip
             place_streams(self.streams, self.encoded, targets)
@@ -394,25 +391,26 @@ def encode_rms_list(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> FusedL
     num_groups = sum(ceil_div(numel, layout.GROUP) for numel in numels)
     tiles, starts = tile_table(numels, _TILE, device), addresses(xs, device)
     held = _layout(num, tiles.num_tiles, places[-1], num_groups).carve(device)
-    common = {"TYPE": TYPES[dtype], "TOP": top}
+    # step and zeros are no constants: saved activations change the former from step to step
+    kind = TYPES[dtype]
     with torch.cuda.device_of(xs[0]):
         # every symbol counts once before any is seen, so that none is impossible
         frequencies = torch.ones(num * NARROW, dtype=torch.int64, device=device)
         zeroed = torch.zeros(num * (LEVELS + 1), dtype=torch.int64, device=device)
         sums, totals = zeroed.split_with_sizes((num * LEVELS, num))
         _sample_kernel[(num, layout.NUM_SAMPLED // _SAMPLED_ROWS)](
-            starts, tiles.counts, step_bits, held["flags"], frequencies, sums, **common,
-            ZEROS=2 if zeros is None else int(zeros), ROWS=_SAMPLED_ROWS, ALL=_ALL_ROWS, num_warps=4,
+            starts, tiles.counts, step_bits, top, 2 if zeros is None else int(zeros), held["flags"],
+            frequencies, sums, TYPE=kind, ROWS=_SAMPLED_ROWS, ALL=_ALL_ROWS, num_warps=4,
         )  # fmt: skip
         starts_of_symbols = on_device(places[:-1], device)
         _quantize_kernel[(tiles.num_tiles,)](
             starts, tiles.counts, tiles.first_tiles, tiles.owners, starts_of_symbols,
-            _first_groups(numels, device), step_bits, held["flags"], held["symbols"],
-            held["scales"], held["missing"], totals, **common, ALIGNED=are_aligned(xs), ROWS=_ROWS,
+            _first_groups(numels, device), step_bits, top, held["flags"], held["symbols"],
+            held["scales"], held["missing"], totals, TYPE=kind, ALIGNED=are_aligned(xs), ROWS=_ROWS,
             num_warps=1,
         )  # fmt: skip
         _settle_kernel[(num,)](
-            frequencies, sums, held["fractions"], totals, held["missing"], tiles.first_tiles, TOP=top,
+            frequencies, sums, held["fractions"], totals, held["missing"], tiles.first_tiles, top,
             LANES=_LANES, num_warps=4,
         )  # fmt: skip
         alphabets = torch.full((num,), 2 * top + 1, dtype=torch.int32, device=device)
@@ -425,8 +423,8 @@ def encode_rms_list(xs: Sequence[torch.Tensor], pipeline: RmsPipeline) -> FusedL
         plan = torch.empty((num, NUM_FIELDS.value), dtype=torch.int64, device=device)
         sizes = torch.empty(num, dtype=torch.int64, device=device)
         _plan_kernel[(1,)](
-            tiles.counts, held["flags"], totals, encoded.nbytes, num, step_bits, plan, sizes, **common,
-            LANES=256, num_warps=8,
+            tiles.counts, held["flags"], totals, encoded.nbytes, num, step_bits, top, plan, sizes,
+            TYPE=kind, LANES=256, num_warps=8,
         )  # fmt: skip
     coded = _Coded(xs, top, streams, encoded, plan, held)
     capacity = sum(exact_nbytes(numel * dtype.itemsize) for numel in numels)

@@ -38,10 +38,10 @@ _VALUES_PER_STORE: Final = 1024
 _SCALE_LIMIT = tl.constexpr(layout.SCALE_LIMIT)
 
 
-@jit_kernel(do_not_specialize=["buffer", "step_bits"])
+@jit_kernel(do_not_specialize=["buffer", "step_bits", "top"])
 def _open_kernel(
-    buffer, offsets, sizes, counts, step_bits, bodies, rooms, coded, alphabets, scales, levels,
-    status, TYPE: tl.constexpr, TOP: tl.constexpr,
+    buffer, offsets, sizes, counts, step_bits, top, bodies, rooms, coded, alphabets, scales, levels,
+    status, TYPE: tl.constexpr,
 ):  # fmt: skip
     """One program opens one payload, says what the coder is to decode, and computes its levels."""
     k = tl.program_id(0).to(tl.int64)
@@ -53,24 +53,24 @@ def _open_kernel(
     is_coded = is_coded & (body_nbytes >= HEAD_NBYTES)
     head = tl.load(body.to(tl.pointer_type(tl.int64)), mask=is_coded, other=0)
     has_zeros = head == 1
-    start = scales_start(has_zeros, TOP)
+    start = scales_start(has_zeros, top)
     symbols_start = start + padded(2 * ((count + GROUP - 1) // GROUP))
     is_coded = is_coded & ((head == 0) | has_zeros) & (body_nbytes >= symbols_start)
     tl.store(bodies + k, (body + symbols_start).to(tl.int64))
     tl.store(rooms + k, body_nbytes - symbols_start)
     tl.store(coded + k, tl.where(is_coded, count, 0))
-    tl.store(alphabets + k, tl.full((), 2 * TOP + 1, tl.int32))
+    tl.store(alphabets + k, (2 * top + 1).to(tl.int32))
     tl.store(scales + k, (body + start).to(tl.int64))
     tl.store(status + k, (~(is_coded | (good & (mode != CODED)))).to(tl.int32))
     symbol = tl.arange(0, LEVELS)
-    code = tl.abs(symbol - TOP)
+    code = tl.abs(symbol - top)
     parts = code << 16
     fractions = (body + HEAD_NBYTES).to(tl.pointer_type(tl.int16))
-    stored = has_zeros & is_coded & (code > 0) & (code <= TOP)
+    stored = has_zeros & is_coded & (code > 0) & (code <= top)
     fraction = tl.load(fractions + code - 1, mask=stored, other=0).to(tl.int32) & 0xFFFF
     parts = tl.where(stored, parts - 65535 + fraction, parts)
     level = parts.to(tl.float32) * (from_bits(step_bits, F32) * 2.0**-16)
-    tl.store(levels + k * LEVELS + symbol, tl.where(symbol < TOP, -level, level))
+    tl.store(levels + k * LEVELS + symbol, tl.where(symbol < top, -level, level))
 
 
 @jit_kernel(do_not_specialize=["buffer"])
@@ -155,8 +155,8 @@ def decode_rms_list(
     )
     with torch.cuda.device_of(buffer):
         _open_kernel[(len(outs),)](
-            buffer, offsets, sizes, counts, step_bits, held["addresses"], held["rooms"], held["coded"],
-            held["alphabets"], held["scales"], held["levels"], status, TYPE=TYPES[dtype], TOP=top,
+            buffer, offsets, sizes, counts, step_bits, top, held["addresses"], held["rooms"], held["coded"],
+            held["alphabets"], held["scales"], held["levels"], status, TYPE=TYPES[dtype],
         )  # fmt: skip
         opened = open_bodies(bodies, status)
         decode_scaled(opened, targets, held["levels"], held["scales"], layout.GROUP, dtype, status)

@@ -9,14 +9,14 @@ import numpy as np
 from tersor.kernels.group.reference import SMALLEST_ABSMAX, largest_scale
 from tersor.kernels.runtime.cpu.intrinsics import array_at, njit
 
-_STRIDE = 0x9E3779B1
+HASH_STEP = 0x9E3779B1
 _BLOCK = 64
 _SMALLEST_BITS = int(np.float32(SMALLEST_ABSMAX).view(np.int32))
 
 
 @njit(nogil=True, cache=True, inline="always")
-def _uniform(h: Any, high: Any) -> Any:
-    """Return a number in [0, 1) from ``position * _STRIDE + low``, a uint32; see ``reference.uniform``."""
+def uniform(h: Any, high: Any) -> Any:
+    """Return a number in [0, 1) from ``position * HASH_STEP + low``, a uint32; see ``reference.uniform``."""
     h = np.uint32(np.uint32(h ^ (h >> np.uint32(16)) ^ high) * np.uint32(0x85EBCA6B))
     h = np.uint32(np.uint32(h ^ (h >> np.uint32(13))) * np.uint32(0xC2B2AE35))
     h = np.uint32(h ^ (h >> np.uint32(16)))
@@ -29,7 +29,7 @@ def _field(value: Any, inverse: Any, top: Any, stochastic: bool, h: Any, high: A
     """Return the field of one value; 0 marks one that is not finite."""
     finite = abs(value) <= np.float32(3.4028235e38)
     scaled = (value if finite else np.float32(0)) * inverse
-    code = np.floor(scaled + _uniform(h, high)) if stochastic else np.rint(scaled)
+    code = np.floor(scaled + uniform(h, high)) if stochastic else np.rint(scaled)
     code = min(max(code, -top), top) + np.float32(top + np.float32(1))
     return np.uint8(np.int32(code)) if finite else np.uint8(0)
 
@@ -37,7 +37,7 @@ def _field(value: Any, inverse: Any, top: Any, stochastic: bool, h: Any, high: A
 @njit(nogil=True, cache=True)
 def _group_fields(values: Any, inverse: Any, top: Any, rounding: Any, at: int, fields: Any) -> None:
     """Write one group's fields as bytes."""
-    stride, high = np.uint32(_STRIDE), rounding.high
+    stride, high = np.uint32(HASH_STEP), rounding.high
     start = np.uint32(np.uint32(at) * stride + rounding.low)
     if not rounding.stochastic:
         for i in range(values.size):

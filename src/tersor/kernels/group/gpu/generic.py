@@ -67,7 +67,7 @@ def hashes_of(positions, low):
 
 
 @triton.jit
-def _shifted(scaled, hashes, high):
+def shifted(scaled, hashes, high):
     """Return ``scaled`` plus numbers in [0, 1); see ``reference.uniform``."""
     h = (hashes ^ (hashes >> 16) ^ high.to(tl.uint32)) * 0x85EBCA6B
     h = (h ^ (h >> 13)) * 0xC2B2AE35
@@ -77,7 +77,7 @@ def _shifted(scaled, hashes, high):
 
 
 @triton.jit
-def _floor_bits(values):
+def floor_bits(values):
     """Return int32 ``MAGIC_BITS`` plus the largest integers not above values below 2**22.
 
     ``tl.floor`` takes a negative subnormal for zero on a GPU. To add ``_MAGIC`` rounding down is one
@@ -100,7 +100,7 @@ def _rounded(values, inverse, hashes, high, STOCHASTIC: tl.constexpr):
     """Return int32 ``MAGIC_BITS`` plus codes; for values that are not finite, far from any code."""
     scaled = values * inverse
     if STOCHASTIC:
-        result = _floor_bits(_shifted(scaled, hashes, high))
+        result = floor_bits(shifted(scaled, hashes, high))
     else:
         result = (scaled + _MAGIC).to(tl.int32, bitcast=True)
     return result

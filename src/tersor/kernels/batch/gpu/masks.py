@@ -1,0 +1,125 @@
+"""Masked groups of a list of tensors in Triton: each program does one tile of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton.language as tl
+
+from tersor.kernels.batch.pipeline import MaskPipeline
+from tersor.kernels.group.masks import layout
+from tersor.kernels.group.masks.gpu import (
+    ROWS,
+    SAMPLED_ROWS,
+    SAMPLING_WARPS,
+    TILE,
+    dequantize_tile,
+    payload_nbytes,
+    quantize_tile,
+    write_fractions,
+)
+from tersor.kernels.payload.gpu.fixed_size import (
+    FixedFrame,
+    common_alignment,
+    fixed_frame,
+    given_payload,
+    new_payload,
+    own_tile,
+    typed,
+)
+from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+
+
+@jit_kernel(do_not_specialize=["out"])
+def _fractions_kernel(
+    starts, counts, offsets, out, TYPE: tl.constexpr, ALIGNMENT: tl.constexpr, NBITS: tl.constexpr,
+    ROWS: tl.constexpr,
+):  # fmt: skip
+    """Program k looks at the sampled groups of tensor k."""
+    k = tl.program_id(0).to(tl.int64)
+    x = typed(tl.load(starts + k), TYPE, ALIGNMENT)
+    write_fractions(x, tl.load(counts + k), out + tl.load(offsets + k), NBITS, ROWS)
+
+
+@jit_kernel(do_not_specialize=["out"])
+def _quantize_kernel(
+    starts, counts, first_tiles, owners, offsets, out, sizes, TYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes the ``ROWS`` groups of a tile."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    payload = new_payload(out, offsets, sizes, k, tile, payload_nbytes(count, NBITS))
+    quantize_tile(typed(tl.load(starts + k), TYPE, ALIGNMENT), count, payload, tile, NBITS, ROWS)
+
+
+@jit_kernel(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+def _dequantize_kernel(
+    buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr, NBITS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """One program decodes the ``ROWS`` groups of a tile; of a payload of a wrong size nothing is read."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    nbytes = payload_nbytes(count, NBITS)
+    payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
+    out = typed(tl.load(targets + k), TYPE, ALIGNMENT)
+    dequantize_tile(payload, is_whole, out, count, tile, NBITS, ROWS)
+
+
+def encode_masks(
+    xs: Sequence[torch.Tensor], pipeline: MaskPipeline, out: torch.Tensor | None = None
+) -> FixedFrame:
+    """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Args:
+        xs: what to encode.
+        pipeline: the levels.
+        out: memory for the payloads; new by default.
+
+    Returns:
+        The payloads back to back.
+    """
+    nbits, device = pipeline.quantizer.nbits, xs[0].device
+    numels = tuple(x.numel() for x in xs)
+    frame = fixed_frame([layout.payload_nbytes(numel, nbits) for numel in numels], device, out)
+    tiles, starts = tile_table(numels, TILE, device), addresses(xs, device)
+    alignment = common_alignment([x.data_ptr() for x in xs])
+    common = {"TYPE": TYPES[xs[0].dtype], "ALIGNMENT": alignment, "NBITS": nbits}
+    with torch.cuda.device_of(xs[0]):
+        _fractions_kernel[(len(xs),)](
+            starts, tiles.counts, frame.offsets, frame.buffer, **common, ROWS=SAMPLED_ROWS,
+            num_warps=SAMPLING_WARPS,
+        )  # fmt: skip
+        _quantize_kernel[(tiles.num_tiles,)](
+            starts, tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets, frame.buffer,
+            frame.sizes, **common, ROWS=ROWS, num_warps=1,
+        )  # fmt: skip
+    return frame
+
+
+def decode_masks(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    pipeline: MaskPipeline,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Decode payloads into contiguous tensors of one dtype and device, without waiting.
+
+    Arguments and result are those of ``group.decode_groups``.
+    """
+    device = buffer.device
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    tiles = tile_table(tuple(out.numel() for out in outs), TILE, device)
+    with torch.cuda.device_of(buffer):
+        _dequantize_kernel[(tiles.num_tiles,)](
+            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
+            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
+            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
+            NBITS=pipeline.quantizer.nbits, ROWS=ROWS, num_warps=1,
+        )  # fmt: skip
+    return status

@@ -1,0 +1,114 @@
+"""Groups in ranges of a list of tensors in Triton: each program does one tile of one tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import triton.language as tl
+
+from tersor.kernels.batch.pipeline import RangePipeline
+from tersor.kernels.group.gpu.generic import seed_words
+from tersor.kernels.group.ranges import layout
+from tersor.kernels.group.ranges.gpu import (
+    TILE,
+    GroupTile,
+    dequantize_tile,
+    payload_nbytes,
+    quantize_tile,
+)
+from tersor.kernels.payload.gpu.fixed_size import (
+    FixedFrame,
+    common_alignment,
+    fixed_frame,
+    given_payload,
+    new_payload,
+    own_tile,
+    typed,
+)
+from tersor.kernels.runtime.gpu.element_types import TYPES
+from tersor.kernels.runtime.gpu.launch import jit_kernel
+from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+
+
+@jit_kernel(do_not_specialize=["out", "low", "high"])
+def _quantize_kernel(
+    starts, counts, first_tiles, owners, offsets, out, sizes, low, high, TYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr, STOCHASTIC: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):  # fmt: skip
+    """One program quantizes ``GROUPS`` groups of one tensor."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    payload = new_payload(out, offsets, sizes, k, tile, payload_nbytes(count, GROUP))
+    x = typed(tl.load(starts + k), TYPE, ALIGNMENT)
+    quantize_tile(x, count, payload, tile, (low, high), STOCHASTIC, GROUP, GROUPS, CHUNK)
+
+
+@jit_kernel(do_not_specialize=["buffer", "offsets", "sizes", "status"])
+def _dequantize_kernel(
+    buffer, offsets, sizes, targets, counts, first_tiles, owners, status, TYPE: tl.constexpr,
+    ALIGNMENT: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """One program decodes ``TILE`` values of one tensor; of a payload of a wrong size nothing is read."""
+    k, tile, count = own_tile(counts, first_tiles, owners)
+    nbytes = payload_nbytes(count, GROUP)
+    payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
+    out = typed(tl.load(targets + k), TYPE, ALIGNMENT)
+    dequantize_tile(payload, is_whole, out, count, tile, GROUP, TILE)
+
+
+def encode_ranges(
+    xs: Sequence[torch.Tensor],
+    pipeline: RangePipeline,
+    seed: int | None = None,
+    out: torch.Tensor | None = None,
+) -> FixedFrame:
+    """Quantize contiguous tensors of one dtype and device into one buffer, without waiting.
+
+    Args:
+        xs: what to encode.
+        pipeline: the groups.
+        seed: see ``ranges.reference.range_quantize``; positions count from each tensor's start.
+        out: memory for the payloads; new by default.
+
+    Returns:
+        The payloads back to back, each padded with zeros to 8 bytes.
+    """
+    group, device = pipeline.quantizer.group, xs[0].device
+    numels, tile = tuple(x.numel() for x in xs), GroupTile.of(group)
+    frame = fixed_frame([layout.payload_nbytes(numel, group) for numel in numels], device, out)
+    tiles = tile_table(numels, tile.num_groups * group, device)
+    with torch.cuda.device_of(xs[0]):
+        _quantize_kernel[(tiles.num_tiles,)](
+            addresses(xs, device), tiles.counts, tiles.first_tiles, tiles.owners, frame.offsets,
+            frame.buffer, frame.sizes, *seed_words(seed), TYPE=TYPES[xs[0].dtype],
+            ALIGNMENT=common_alignment([x.data_ptr() for x in xs]), STOCHASTIC=seed is not None,
+            GROUP=group, GROUPS=tile.num_groups, CHUNK=tile.num_values, num_warps=tile.num_warps,
+        )  # fmt: skip
+    return frame
+
+
+def decode_ranges(
+    buffer: torch.Tensor,
+    offsets: torch.Tensor,
+    sizes: torch.Tensor,
+    outs: Sequence[torch.Tensor],
+    pipeline: RangePipeline,
+    status: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Decode payloads into contiguous tensors of one dtype and device, without waiting.
+
+    Arguments and result are those of ``group.decode_groups``.
+    """
+    device = buffer.device
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    tiles = tile_table(tuple(out.numel() for out in outs), TILE, device)
+    with torch.cuda.device_of(buffer):
+        _dequantize_kernel[(tiles.num_tiles,)](
+            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
+            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
+            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
+            GROUP=pipeline.quantizer.group, TILE=TILE, num_warps=1,
+        )  # fmt: skip
+    return status
