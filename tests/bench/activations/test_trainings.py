@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tersor.bench.activations.trainings import TRAINING_COLUMNS, training_cells, training_goals
+from tersor.bench.activations.trainings import (
+    TRAINING_COLUMNS,
+    activation_trainings,
+    training_cells,
+    training_goals,
+)
 from tersor.bench.core.row_file import RowFile, read_rows
 from tersor.bench.report import build_report, read_runs
 from tersor.bench.sites import page_blocks, report_sections, site_tables
+from tests.arch.source_files import REPOSITORY
 from tests.bench.activations.made import saved, training_row, training_rows
 
 
@@ -102,6 +108,20 @@ def test_forms_of_a_graph_are_trainings_of_their_own():
         ("gcn (matmul), 300 steps of 128", "exact", "81.00"),
         ("gcn (matmul), 300 steps of 128", "rms-1", "81.00"),
     ]
+
+
+def test_the_forms_of_a_graph_agree_in_the_committed_trainings():
+    rows = read_rows(REPOSITORY / "results" / "2026-11-accuracy-gcn.jsonl")
+    assert met(rows)["gcn: 8 times within 0.5 points"] is True
+    places = list(activation_trainings(rows))
+    assert len(places) == 3
+    for setting in ("exact", "rms-1", "rms-0.5"):
+        # test nodes of 1,000 that are right, by seed
+        accuracies = [[round(1000 * x) for x in place.accuracies(setting)] for place in places]
+        most = 0 if setting == "exact" else 1
+        assert all(max(x) - min(x) <= most for x in zip(*accuracies, strict=True))
+    losses = [place.losses("exact") for place in places]
+    assert all(max(x) < min(x) * (1 + 1e-7) for x in zip(*losses, strict=True))
 
 
 def test_the_terminal_a_page_and_a_report_show_the_trainings(tmp_path):
