@@ -43,6 +43,8 @@ def _rank(
     torch.set_num_threads(1)
     torch.manual_seed(rank)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # a rank that is done at once must not be gone before the others are connected to it
+    os.environ["TORCH_DIST_INIT_BARRIER"] = "1"
     dist.init_process_group(
         "gloo",
         init_method=f"file://{store}",

@@ -189,6 +189,8 @@ def meeting(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout
     )
     try:
+        # a rank that is done at once must not be gone before the others are connected to it
+        dist.barrier()
         yield
     finally:
         if dist.is_initialized():

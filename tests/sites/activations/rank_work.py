@@ -15,6 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tersor.sites import activations
 from tersor.sites.activations import region
+from tersor.sites.activations.entry import Kept
 from tests.sites.activations.models import Transformer, all_equal, cnn
 from tests.sites.shards.fsdp_rank import message_of
 
@@ -163,14 +164,22 @@ def unaccounted_nbytes(rank: int, patience: int) -> int:
     return found
 
 
+class Copies(Kept):
+    """Keeps copies, as the site must not."""
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> Kept:
+        return super().of(t.detach().clone())
+
+
 def keeps_no_weights(rank: int) -> dict[str, int]:
     found = {"ours": unaccounted_nbytes(rank, 20)}
-    whole = region.Whole
-    region.Whole = lambda values: whole(values.clone())  # type: ignore[assignment, misc]
+    kept = region.Kept
+    region.Kept = Copies  # type: ignore[assignment, misc]
     try:
         found["of copies"] = unaccounted_nbytes(rank, 1)
     finally:
-        region.Whole = whole  # type: ignore[misc]
+        region.Kept = kept  # type: ignore[misc]
     return found
 
 

@@ -7,11 +7,12 @@ launches as one of them, and keeps a GPU busier. What is decoded ahead is bounde
 from __future__ import annotations
 
 from threading import RLock
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import ReferenceType, ref
 
 import torch
 
+from tersor.kernels.runtime.device_cache import raw_stream
 from tersor.sites.activations.entry import Entry
 from tersor.sites.activations.forms import Payloads, restored_together
 from tersor.sites.activations.window import Encoded
@@ -21,13 +22,13 @@ _WINDOWS_AHEAD: Final = 2
 
 
 class _Decoded(NamedTuple):
-    """Values of an entry, which may be gone, and the stream that they were decoded on."""
+    """Values of an entry, which may be gone, and the address of the stream that they were decoded on."""
 
     entry: ReferenceType[Entry]
     values: torch.Tensor
-    stream: Any
+    stream: int
 
-    def is_of(self, entry: Entry, stream: Any) -> bool:
+    def is_of(self, entry: Entry, stream: int) -> bool:
         return self.entry() is entry and self.stream == stream
 
 
@@ -48,7 +49,7 @@ class Decoder:
 
     def values_of(self, entry: Entry) -> torch.Tensor:
         """Return the values of an entry on the current stream, flat."""
-        stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+        stream = raw_stream(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
         with self._lock:
             if self._last is not None and self._last.is_of(entry, stream):
                 return self._last.values
@@ -63,7 +64,7 @@ class Decoder:
                 self._last = found._replace(entry=ref(entry, self._forget_last))
             return found.values
 
-    def _decoded(self, entry: Entry, stream: Any) -> _Decoded:
+    def _decoded(self, entry: Entry, stream: int) -> _Decoded:
         """Decode an entry, and with it what backward will ask for next."""
         form = entry.form
         if isinstance(form, Encoded):

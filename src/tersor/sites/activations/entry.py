@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any, NamedTuple
 from weakref import ReferenceType, ref
 
@@ -27,6 +28,7 @@ class Entry:
         "__weakref__",
         "_counter",
         "_form",
+        "_held_nbytes",
         "_ledger",
         "_restore",
         "_version",
@@ -50,12 +52,13 @@ class Entry:
         # memory is gone
         self._counter = saved.detach()
         if saved.layout is torch.strided:
-            self._counter.data = self._counter.new_empty(0)
+            self._counter.data = _nothing(saved.dtype, saved.device)
         self._form, self._ledger, self._restore = form, ledger, restore
         self.is_shared = False
         self.reason, self.original_nbytes = reason, nbytes_of(saved)
         self.mse: torch.Tensor | None = None
-        ledger.hold(self, form.nbytes)
+        self._held_nbytes = form.nbytes
+        ledger.hold(self, self._held_nbytes)
 
     @property
     def form(self) -> Form:
@@ -64,15 +67,16 @@ class Entry:
 
     def replace(self, form: Form, reason: str | None = None) -> None:
         """Let another form of the same values take over."""
-        self._ledger.release(self, self._form.nbytes)
-        self._form, self.reason = form, reason or self.reason
-        self._ledger.hold(self, form.nbytes)
+        self._ledger.release(self, self._held_nbytes)
+        self._form, self.reason, self._held_nbytes = form, reason or self.reason, form.nbytes
+        self._ledger.hold(self, self._held_nbytes)
 
     def __del__(self) -> None:
         """Count the memory as free."""
-        form = getattr(self, "_form", None)
-        if form is not None:
-            self._ledger.freed(self.reason, form.nbytes)
+        # an entry may be gone before it is made
+        nbytes = getattr(self, "_held_nbytes", None)
+        if nbytes is not None:
+            self._ledger.freed(self.reason, nbytes)
 
     @property
     def is_unchanged(self) -> bool:
@@ -85,14 +89,45 @@ class Entry:
         Raises:
             RuntimeError: the tensor was changed in place since, as autograd raises it without hooks.
         """
-        if not self.is_unchanged:
-            found = self._counter._version  # noqa: SLF001 - as above
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace "
-                f"operation: [{self._counter.type()}] is at version {found}; expected version "
-                f"{self._version} instead; compute on a copy, or out of place"
-            )
+        _check_unchanged(self._counter, self._version)
         return self._form.restored() if self._restore is None else self._restore(self)
+
+
+@cache
+def _nothing(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=device)
+
+
+def _check_unchanged(t: torch.Tensor, version: int) -> None:
+    found = t._version  # noqa: SLF001 - what autograd itself compares
+    if found != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace "
+            f"operation: [{t.type()}] is at version {found}; expected version {version} instead; compute on a "
+            "copy, or out of place"
+        )
+
+
+class Kept(NamedTuple):
+    """What autograd holds in place of a tensor that stays as it is, and of which nobody counts when it is freed.
+
+    Attributes:
+        values: without its graph.
+        version: that it had when it was saved.
+    """
+
+    values: torch.Tensor
+    version: int
+
+    @classmethod
+    def of(cls, t: torch.Tensor) -> Kept:
+        """Hold a tensor."""
+        return cls(t.detach(), t._version)  # noqa: SLF001 - as above
+
+    def unpack(self) -> torch.Tensor:
+        """Return the tensor; see ``Entry.restored``."""
+        _check_unchanged(self.values, self.version)
+        return self.values
 
 
 class Handle(NamedTuple):
@@ -130,6 +165,9 @@ class Look(NamedTuple):
 def look_at(t: torch.Tensor) -> Look:
     """Return how a strided tensor looks at its memory."""
     t = t.detach()
+    if t.is_contiguous() and not t.is_neg() and not t.is_conj():
+        values = t.view(-1)
+        return Look(values, t.stride(), _key(values))
     # a dimension that repeats memory is kept once
     compact, repeats = _compact(t)
     is_dense = is_whole(t)

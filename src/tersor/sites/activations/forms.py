@@ -56,6 +56,8 @@ def dense_parts(t: torch.Tensor) -> list[torch.Tensor]:
 
 def nbytes_of(t: torch.Tensor) -> int:
     """Return the bytes that a tensor takes; of a sparse one those of places and values."""
+    if t.layout is torch.strided:
+        return t.nbytes
     return sum(part.nbytes for part in dense_parts(t))
 
 

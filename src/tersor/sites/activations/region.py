@@ -17,6 +17,7 @@ from tersor.sites.activations.entry import (
     Entries,
     Entry,
     Handle,
+    Kept,
     Look,
     is_whole,
     look_at,
@@ -41,7 +42,11 @@ from tersor.sites.activations.window import Windows
 Rule = float | Codec | None
 """A factor of the level, a codec in place of the common one, or None for exact."""
 
+Held = Handle | Kept
+"""What autograd holds in place of a tensor."""
+
 INTEGERS: Final = "exact: integers"
+SMALL: Final = "exact: small"
 EXACT_FLOATS: Final = "sparse or two values"
 _PLAIN: Final = (torch.Tensor, torch.nn.Parameter)
 _SHARED_STORAGE_FACTOR: Final = 16
@@ -54,6 +59,10 @@ class Observer(Protocol):
     def watch(self, weight: torch.Tensor, out: torch.Tensor, entries: list[Entry]) -> None:
         """Take a weight, the output that it made, and the entries of its input."""
         ...
+
+
+def _unpack(held: Held) -> torch.Tensor:
+    return held.unpack()
 
 
 class Region:
@@ -79,7 +88,7 @@ class Region:
         self.rules: list[Rule] = []
         # one object, to be told apart from the hooks of others
         self._pack_hook = self._pack
-        self._hooks = saved_tensors_hooks(self._pack_hook, Handle.unpack)
+        self._hooks = saved_tensors_hooks(self._pack_hook, _unpack)
         self._watch: Any = Watch(self)
 
     def __enter__(self) -> Self:
@@ -124,15 +133,16 @@ class Region:
         finally:
             self._call = outer
 
-    def _pack(self, t: torch.Tensor) -> Handle:
+    def _pack(self, t: torch.Tensor) -> Held:
         """Return what autograd holds in place of ``t``."""
         if t.layout is not torch.strided or type(t) not in _PLAIN:
             return self._keep_layout(t)
-        origin = origin_of(t)
+        origin, nbytes = origin_of(t), t.nbytes
         if origin == PARAMETER:
             # its memory is there in any case
-            return Handle(Entry(t, Whole(t.detach()), PARAMETERS, self._ledger))
-        if t.nbytes < self._min_nbytes:
+            self._ledger.keep(PARAMETERS, nbytes, nbytes)
+            return Kept.of(t)
+        if nbytes < self._min_nbytes:
             return self._keep_small(t)
         handle = self._pack_special(t, origin)
         if handle is not None:
@@ -197,11 +207,12 @@ class Region:
             self._until_end.append(UntilEnd(ref(entry), saved=ref(t)))
         return Handle(entry)
 
-    def _keep_small(self, t: torch.Tensor) -> Handle:
+    def _keep_small(self, t: torch.Tensor) -> Held:
         storage_nbytes = t.untyped_storage().nbytes()
-        is_part = storage_nbytes > _SHARED_STORAGE_FACTOR * max(t.nbytes, self._min_nbytes)
-        values = t.detach().clone() if is_part else t.detach()
-        return Handle(Entry(t, Whole(values), "exact: small", self._ledger))
+        if storage_nbytes > _SHARED_STORAGE_FACTOR * max(t.nbytes, self._min_nbytes):
+            return Handle(Entry(t, Whole(t.detach().clone()), SMALL, self._ledger))
+        self._ledger.keep(SMALL, t.nbytes, t.nbytes)
+        return Kept.of(t)
 
     def _known(self, key: Any, kind: str, t: torch.Tensor) -> Entry | None:
         entry = self._entries.find((key, kind))

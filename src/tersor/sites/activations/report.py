@@ -51,11 +51,17 @@ class Ledger:
     def hold(self, entry: Any, nbytes: int) -> None:
         """Count an entry under its reason."""
         with self._live.lock:
-            tally = self.forms.setdefault(entry.reason, Tally())
-            tally.num_tensors += 1
-            tally.original_nbytes += entry.original_nbytes
-            tally.held_nbytes += nbytes
+            self.keep(entry.reason, entry.original_nbytes, nbytes)
             self._live.nbytes += nbytes if is_costly(entry.reason) else 0
+
+    def keep(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
+        """Count a tensor of which nobody says when it is freed."""
+        tally = self.forms.get(reason)
+        if tally is None:
+            tally = self.forms[reason] = Tally()
+        tally.num_tensors += 1
+        tally.original_nbytes += original_nbytes
+        tally.held_nbytes += held_nbytes
 
     def release(self, entry: Any, nbytes: int) -> None:
         """Count an entry no longer: it takes another form."""

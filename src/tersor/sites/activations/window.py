@@ -24,6 +24,7 @@ from tersor.chunks import MAX_CHUNK_VALUES
 from tersor.codecs import Codec, Packed
 from tersor.container import Batch, begin_decode_batch, encode_batch
 from tersor.container.batch import Part, runs_on_gpu
+from tersor.kernels.runtime.device_cache import stream_of
 from tersor.memory import lacks_memory, return_free_memory
 from tersor.raw_bytes import padded
 from tersor.sites.activations.entry import Entry
@@ -130,7 +131,7 @@ class Windows:
         key: Any = values.device, values.dtype, codec
         if values.is_cuda:
             # lists are encoded on the stream that made their tensors
-            key = *key, torch.cuda.current_stream(values.device)
+            key = *key, stream_of(values.device)
         if key not in self._windows:
             self._windows[key] = Window(self._limit_nbytes, codec, measures=self._measures)
         self._windows[key].add(entry, values)
