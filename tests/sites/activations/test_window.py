@@ -17,7 +17,7 @@ from tersor.sites.activations import window as window_module
 from tersor.sites.activations.entry import Entry
 from tersor.sites.activations.forms import PackedForm, Payloads, Whole
 from tersor.sites.activations.report import Ledger, Live
-from tersor.sites.activations.window import Window
+from tersor.sites.activations.window import Window, Windows
 from tests.sites.activations.models import all_equal, gradients
 
 CODECS = {
@@ -94,6 +94,29 @@ def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(gpu, m
     held = first.parts[0].untyped_storage().nbytes()
     assert held <= sum(entry.form.nbytes for entry in entries[:2]) + 16
     assert held < 4096
+
+
+def test_windows_of_several_codecs_wait_for_two_lists_together(gpu, monkeypatch) -> None:
+    read: list[str] = []
+    payloads, ahead = Batch.payloads, Batch.read_ahead
+    monkeypatch.setattr(Batch, "payloads", lambda self: read.append("read") or payloads(self))
+    monkeypatch.setattr(Batch, "read_ahead", lambda self: read.append("ahead") or ahead(self))
+    windows = Windows(4096, measures=False)
+    entries = [_entry(torch.randn(1024)) for _ in range(4)]
+    for entry, name in zip(entries, ("ans", "rms", "group4", "ans"), strict=True):
+        windows.add(entry, entry.form.restored(), CODECS[name])
+    assert read == ["ahead", "ahead", "read", "ahead", "read", "ahead"]
+
+
+def test_what_waits_in_windows_of_several_codecs_is_bounded(gpu) -> None:
+    windows = Windows(3 * 4096, measures=False)
+    entries = [_entry(torch.randn(1024)) for _ in range(8)]
+    waiting = []
+    for entry, name in zip(entries, 2 * ("raw", "ans", "rms", "group4"), strict=True):
+        windows.add(entry, entry.form.restored(), CODECS[name])
+        waiting.append(sum(one.waiting_nbytes for one in windows._windows.values()))
+    assert max(waiting) == 2 * 3 * 4096
+    assert waiting[-1] < len(entries) * 4096
 
 
 def test_a_tensor_larger_than_the_window_is_encoded_alone(gpu, monkeypatch) -> None:

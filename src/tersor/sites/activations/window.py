@@ -58,12 +58,22 @@ class Window:
         waiting_nbytes: bytes of tensors that wait.
     """
 
-    def __init__(self, limit_nbytes: int, codec: Codec, *, measures: bool = False) -> None:
-        """Encode whenever so many bytes wait; with ``measures`` also say what decoding changes."""
+    def __init__(
+        self,
+        limit_nbytes: int,
+        codec: Codec,
+        unsettled: deque[_Encoding] | None = None,
+        *,
+        measures: bool = False,
+    ) -> None:
+        """Encode whenever so many bytes wait; with ``measures`` also say what decoding changes.
+
+        Encodings whose sizes nobody has read yet are in ``unsettled``, which windows may share.
+        """
         self._limit_nbytes, self._codec, self._measures = limit_nbytes, codec, measures
         self._waiting: list[ReferenceType[Entry]] = []
         self.waiting_nbytes = self._encoded_nbytes = 0
-        self._unsettled: deque[_Encoding] = deque()
+        self._unsettled: deque[_Encoding] = deque() if unsettled is None else unsettled
 
     def add(self, entry: Entry, values: torch.Tensor) -> None:
         """Take an entry whose form is ``Whole(values)``, flat."""
@@ -125,6 +135,7 @@ class Windows:
         """Make windows of ``limit_nbytes``; with ``measures`` they also say what decoding changes."""
         self._limit_nbytes, self._measures = limit_nbytes, measures
         self._windows: dict[Any, Window] = {}
+        self._unsettled: deque[_Encoding] = deque()
 
     def add(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
         """Take an entry whose form is ``Whole(values)``, flat, to be encoded by a codec."""
@@ -133,7 +144,9 @@ class Windows:
             # lists are encoded on the stream that made their tensors
             key = *key, stream_of(values.device)
         if key not in self._windows:
-            self._windows[key] = Window(self._limit_nbytes, codec, measures=self._measures)
+            self._windows[key] = Window(
+                self._limit_nbytes, codec, self._unsettled, measures=self._measures
+            )
         self._windows[key].add(entry, values)
         waiting_nbytes = sum(one.waiting_nbytes for one in self._windows.values())
         if waiting_nbytes > _WAITING_WINDOWS * self._limit_nbytes:
@@ -147,6 +160,7 @@ class Windows:
     def clear(self) -> None:
         """Forget the windows."""
         self._windows.clear()
+        self._unsettled.clear()
 
 
 class _Encoding:
