@@ -5,12 +5,12 @@ Every tensor keeps its own codec, bound and payload; the offset table says where
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
-from tersor.kernels.batch.encoded_list import EncodedList, begin_settling, settled
+from tersor.kernels.batch.encoded_list import EncodedList, Settling, settled
 from tersor.kernels.payload.frame import frame_offsets, pack_frame, split_frame
 from tersor.kernels.runtime.op import backend_for
 
@@ -38,14 +38,14 @@ class Batch:
     return the payloads of the replay before their first call.
     """
 
-    __slots__ = ("_buffer", "_parts", "_settle_parts", "_settled", "_sizes")
+    __slots__ = ("_buffer", "_parts", "_settled", "_settling", "_sizes")
 
     def __init__(self, buffer: torch.Tensor, sizes: torch.Tensor) -> None:
         self._buffer: torch.Tensor | None = buffer
         self._sizes: torch.Tensor | None = sizes
         self._parts: list[Part] | None = None
         self._settled: list[Part] | None = None
-        self._settle_parts: Callable[[], list[EncodedList]] | None = None
+        self._settling: Settling | None = None
 
     def __repr__(self) -> str:
         known = "not read yet" if self._sizes is None else f"on {self._sizes.device}"
@@ -73,7 +73,7 @@ class Batch:
         batch = cls.__new__(cls)
         batch._buffer, batch._sizes = buffer, sizes  # noqa: SLF001 - its own
         batch._parts, batch._settled = parts, None  # noqa: SLF001 - its own
-        batch._settle_parts = None  # noqa: SLF001 - its own
+        batch._settling = None  # noqa: SLF001 - its own
         return batch
 
     @property
@@ -120,7 +120,12 @@ class Batch:
     def read_ahead(self) -> None:
         """Start to read the sizes from a GPU: ``payloads`` then waits for no work that comes after this call."""
         if self._parts is not None and self._settled is None:
-            self._settle_parts = begin_settling([part.encoded for part in self._parts])
+            self._settling = Settling([part.encoded for part in self._parts])
+
+    @property
+    def has_arrived(self) -> bool:
+        """True if sizes that were read ahead are there, so that ``payloads`` waits for nothing."""
+        return self._settling is not None and self._settling.has_arrived
 
     @property
     def has_second_pass(self) -> bool:
@@ -152,8 +157,8 @@ class Batch:
     def _settle(self, parts: Sequence[Part]) -> list[Part]:
         """Return the parts with known sizes and the payloads of the second pass; waits once."""
         if self._settled is None:
-            settle = self._settle_parts
-            encoded = settle() if settle else settled([part.encoded for part in parts])
+            settling = self._settling
+            encoded = settling.finish() if settling else settled([part.encoded for part in parts])
             pairs = zip(parts, encoded, strict=True)
             self._settled = [Part(part.places, one) for part, one in pairs]
         return self._settled

@@ -34,6 +34,12 @@ def gpu():
         yield
 
 
+@pytest.fixture
+def late(monkeypatch):
+    """A device that is behind the host: no sizes are there until somebody waits for them."""
+    monkeypatch.setattr(Batch, "has_arrived", False)
+
+
 def _mlp() -> nn.Module:
     return nn.Sequential(
         nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32), nn.Tanh()
@@ -75,7 +81,9 @@ def test_a_window_is_one_call_of_the_codec(gpu, monkeypatch) -> None:
     assert lengths == [4, 4, 2]
 
 
-def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(gpu, monkeypatch) -> None:
+def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(
+    gpu, late, monkeypatch
+) -> None:
     read: list[str] = []
     payloads, ahead = Batch.payloads, Batch.read_ahead
     monkeypatch.setattr(Batch, "payloads", lambda self: read.append("read") or payloads(self))
@@ -96,7 +104,7 @@ def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(gpu, m
     assert held < 4096
 
 
-def test_windows_of_several_codecs_wait_for_two_lists_together(gpu, monkeypatch) -> None:
+def test_windows_of_several_codecs_wait_for_two_lists_together(gpu, late, monkeypatch) -> None:
     read: list[str] = []
     payloads, ahead = Batch.payloads, Batch.read_ahead
     monkeypatch.setattr(Batch, "payloads", lambda self: read.append("read") or payloads(self))
@@ -106,6 +114,16 @@ def test_windows_of_several_codecs_wait_for_two_lists_together(gpu, monkeypatch)
     for entry, name in zip(entries, ("ans", "rms", "group4", "ans"), strict=True):
         windows.add(entry, entry.form.restored(), CODECS[name])
     assert read == ["ahead", "ahead", "read", "ahead", "read", "ahead"]
+
+
+def test_sizes_that_are_there_are_not_left_for_later(gpu) -> None:
+    windows = Windows(4096, measures=False)
+    entries = [_entry(torch.randn(1024)) for _ in range(2)]
+    for entry in entries:
+        windows.add(entry, entry.form.restored(), CODECS["rms"])
+    assert isinstance(entries[0].form, Payloads)
+    windows.flush()
+    assert isinstance(entries[1].form, Payloads)
 
 
 def test_what_waits_in_windows_of_several_codecs_is_bounded(gpu) -> None:

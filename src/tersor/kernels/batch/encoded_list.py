@@ -267,27 +267,35 @@ def settled(lists: Sequence[EncodedList], dtype: torch.dtype | None = None) -> l
     return [one if one.is_settled else _settle(one, facts, dtype) for one in lists]
 
 
-def begin_settling(lists: Sequence[EncodedList]) -> Callable[[], list[EncodedList]]:
-    """Start to read sizes from the device; return what ``settled`` does, but waits for no later work.
+class Settling:
+    """Sizes on their way from a device, and what ``settled`` makes of them."""
 
-    Who calls the result after the device has gone on to other work, does not wait at all.
-    """
-    waiting = [one for one in lists if not one.is_settled]
-    tensors = [part for one in waiting for part in _facts(one, with_ranges=False)]
-    if not tensors or not tensors[0].is_cuda:
-        return lambda: settled(lists)
-    device_bytes = torch.cat([x.view(torch.uint8) for x in tensors])
-    host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
-    host_bytes.copy_(device_bytes, non_blocking=True)
-    arrived = torch.cuda.Event()
-    arrived.record()
+    def __init__(self, lists: Sequence[EncodedList]) -> None:
+        """Start to read the sizes; nobody waits."""
+        self._lists = lists
+        waiting = [one for one in lists if not one.is_settled]
+        self._tensors = [part for one in waiting for part in _facts(one, with_ranges=False)]
+        self._arrived: torch.cuda.Event | None = None
+        if not self._tensors or not self._tensors[0].is_cuda:
+            return
+        device_bytes = torch.cat([x.view(torch.uint8) for x in self._tensors])
+        self._host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
+        self._host_bytes.copy_(device_bytes, non_blocking=True)
+        self._arrived = torch.cuda.Event()
+        self._arrived.record()
 
-    def settle() -> list[EncodedList]:
-        arrived.synchronize()
-        facts = _numbers(host_bytes, tensors)
-        return [one if one.is_settled else _settle(one, facts, None) for one in lists]
+    @property
+    def has_arrived(self) -> bool:
+        """True if ``finish`` waits for nothing."""
+        return self._arrived is None or self._arrived.query()
 
-    return settle
+    def finish(self) -> list[EncodedList]:
+        """Return what ``settled`` does; waits for no work that came after the start."""
+        if self._arrived is None:
+            return settled(self._lists)
+        self._arrived.synchronize()
+        facts = _numbers(self._host_bytes, self._tensors)
+        return [one if one.is_settled else _settle(one, facts, None) for one in self._lists]
 
 
 def payload_sizes(lists: Sequence[EncodedList]) -> list[list[int]]:

@@ -105,8 +105,7 @@ class Window:
 
     def flush(self) -> None:
         """Encode what waits, without waiting for the device; settle what was encoded before."""
-        while len(self._unsettled) >= _WINDOWS_LATE:
-            self._unsettled.popleft().settle()
+        settle_oldest(self._unsettled, _WINDOWS_LATE - 1)
         waiting, self._waiting, self.waiting_nbytes = self._waiting, [], 0
         encodable = []
         for entry in (found for one in waiting if (found := one()) is not None):
@@ -156,6 +155,7 @@ class Windows:
         """Encode what waits."""
         for window in self._windows.values():
             window.flush()
+        settle_oldest(self._unsettled, _WINDOWS_LATE)
 
     def clear(self) -> None:
         """Forget the windows."""
@@ -192,6 +192,12 @@ class _Encoding:
         if is_large:
             self.settle()
 
+    @property
+    def has_arrived(self) -> bool:
+        """True if ``settle`` waits for nothing."""
+        with self._lock:
+            return self._batch is None or self._batch.has_arrived
+
     def settle(self) -> None:
         """Move every payload to memory of its own size; waits only for the encoding itself."""
         with self._lock:
@@ -212,6 +218,12 @@ class _Encoding:
                     )  # fmt: skip
                     entry.replace(form)
                 start = end
+
+
+def settle_oldest(unsettled: deque[_Encoding], most: int) -> None:
+    """Settle encodings whose sizes are there, and wait for those of the oldest until at most so many are left."""
+    while unsettled and (len(unsettled) > most or unsettled[0].has_arrived):
+        unsettled.popleft().settle()
 
 
 class Encoded(NamedTuple):
