@@ -98,6 +98,8 @@ def test_sizes_are_read_two_windows_late_and_payloads_have_their_own_size(
     assert read == ["ahead", "ahead", "read", "ahead"]
     first = entries[0].form
     assert isinstance(first, Payloads)
+    # one list of neighbours, however many tensors there are
+    assert first.window is entries[1].form.window
     # memory of the window's payloads, and no more
     held = first.parts[0].untyped_storage().nbytes()
     assert held <= sum(entry.form.nbytes for entry in entries[:2]) + 16

@@ -86,8 +86,8 @@ class Decoder:
         room_nbytes = min(self._window_nbytes, _WINDOWS_AHEAD * self._window_nbytes - held_nbytes)
         room_nbytes -= form.decoded_nbytes
         found: dict[Entry, Payloads] = {}
-        for one in reversed(form.before):
-            entry = one()
+        for place in reversed(range(form.place)):
+            entry = form.window[place]()
             other = None if entry is None or id(entry) in alive else entry.form
             if entry is None or not isinstance(other, Payloads):
                 continue

@@ -121,7 +121,8 @@ class Payloads(NamedTuple):
         stream: on which they were encoded; None where there are no streams.
         is_checked: False if the fused kernels wrote every payload of the window, so that they also know how to
             decode it, and nobody has to wait for their word.
-        before: what was encoded before it in the same window, which backward will ask for next.
+        window: the entries that were encoded together, in that order; gone ones are None when called.
+        place: of this one among them. Backward will ask next for those before it.
     """
 
     codec: Codec
@@ -130,7 +131,8 @@ class Payloads(NamedTuple):
     dtype: torch.dtype
     stream: Any
     is_checked: bool
-    before: Sequence[Callable[[], Any]] = ()
+    window: Sequence[Callable[[], Any]] = ()
+    place: int = 0
 
     @property
     def nbytes(self) -> int:

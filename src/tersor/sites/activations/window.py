@@ -214,7 +214,7 @@ class _Encoding:
                     own = tuple(payloads[start:end])
                     form = Payloads(
                         self._codec, own, self._numels[k], self._dtypes[k], self._stream, is_checked,
-                        self._entries[:k],
+                        self._entries, k,
                     )  # fmt: skip
                     entry.replace(form)
                 start = end
