@@ -16,6 +16,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
     PAYLOAD_ALIGNMENT,
     FixedFrame,
     common_alignment,
+    decode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
@@ -114,19 +115,12 @@ def decode_casts(
 
     Arguments and result are those of ``group.decode_groups``.
     """
-    device = buffer.device
-    if status is None:
-        status = torch.empty(len(outs), dtype=torch.int32, device=device)
-    tiles = tile_table(tuple(out.numel() for out in outs), _TILE, device)
-    with torch.cuda.device_of(buffer):
-        _uncast_kernel[(tiles.num_tiles,)](
-            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
-            SOURCE=TYPES[cast("torch.dtype", pipeline.quantizer.dtype)],
-            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
-            PAYLOAD_ALIGNMENT=PAYLOAD_ALIGNMENT, TILE=_TILE,
-        )  # fmt: skip
-    return status
+    source = TYPES[cast("torch.dtype", pipeline.quantizer.dtype)]
+    places = buffer, offsets, sizes
+    return decode_tiles(
+        _uncast_kernel, _TILE, places, outs, status,
+        SOURCE=source, PAYLOAD_ALIGNMENT=PAYLOAD_ALIGNMENT, TILE=_TILE,
+    )  # fmt: skip
 
 
 @jit_kernel(do_not_specialize=["out"])
@@ -196,16 +190,9 @@ def decode_scaled_casts(
 ) -> torch.Tensor:
     """Widen payloads of ``encode_scaled_casts``; see ``decode_casts``."""
     source, group = pipeline.quantizer
-    device = buffer.device
-    if status is None:
-        status = torch.empty(len(outs), dtype=torch.int32, device=device)
     groups, chunk = tile_of(group)
-    tiles = tile_table(tuple(out.numel() for out in outs), groups * group, device)
-    with torch.cuda.device_of(buffer):
-        _scaled_uncast_kernel[(tiles.num_tiles,)](
-            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, GROUP=group, TYPE=TYPES[outs[0].dtype],
-            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
-            IS_E4M3=source == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
-        )  # fmt: skip
-    return status
+    places = buffer, offsets, sizes
+    return decode_tiles(
+        _scaled_uncast_kernel, groups * group, places, outs, status,
+        GROUP=group, IS_E4M3=source == torch.float8_e4m3fn, GROUPS=groups, CHUNK=chunk,
+    )  # fmt: skip

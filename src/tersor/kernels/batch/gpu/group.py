@@ -22,6 +22,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
     PAYLOAD_ALIGNMENT,
     FixedFrame,
     common_alignment,
+    decode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
@@ -134,19 +135,11 @@ def decode_groups(
     Returns:
         int32 [len(outs)]: 0, or not 0 where a payload has a wrong size; its tensor is not written.
     """
-    (nbits, group), device = pipeline.quantizer, buffer.device
-    numels = tuple(out.numel() for out in outs)
-    if status is None:
-        status = torch.empty(len(outs), dtype=torch.int32, device=device)
-    tiles = tile_table(numels, num_values_of(group), device)
-    scales_nbytes = (4 * ceil_div(numel, group) for numel in numels)
-    with torch.cuda.device_of(buffer):
-        _dequantize_kernel[(tiles.num_tiles,)](
-            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
-            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
-            DATA_ALIGNMENT=common_alignment([PAYLOAD_ALIGNMENT, *scales_nbytes]), NBITS=nbits,
-            HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
-            num_warps=num_warps_of(group),
-        )  # fmt: skip
-    return status
+    nbits, group = pipeline.quantizer
+    scales_nbytes = (4 * ceil_div(out.numel(), group) for out in outs)
+    return decode_tiles(
+        _dequantize_kernel, num_values_of(group), (buffer, offsets, sizes), outs, status,
+        DATA_ALIGNMENT=common_alignment([PAYLOAD_ALIGNMENT, *scales_nbytes]), NBITS=nbits,
+        HADAMARD=pipeline.transform == "hadamard", GROUP=group, ROWS=num_rows_of(group),
+        num_warps=num_warps_of(group),
+    )  # fmt: skip

@@ -22,6 +22,7 @@ from tersor.kernels.group.masks.gpu import (
 from tersor.kernels.payload.gpu.fixed_size import (
     FixedFrame,
     common_alignment,
+    decode_tiles,
     fixed_frame,
     given_payload,
     new_payload,
@@ -111,15 +112,8 @@ def decode_masks(
 
     Arguments and result are those of ``group.decode_groups``.
     """
-    device = buffer.device
-    if status is None:
-        status = torch.empty(len(outs), dtype=torch.int32, device=device)
-    tiles = tile_table(tuple(out.numel() for out in outs), TILE, device)
-    with torch.cuda.device_of(buffer):
-        _dequantize_kernel[(tiles.num_tiles,)](
-            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
-            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
-            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]),
-            NBITS=pipeline.quantizer.nbits, ROWS=ROWS, num_warps=1,
-        )  # fmt: skip
-    return status
+    places = buffer, offsets, sizes
+    return decode_tiles(
+        _dequantize_kernel, TILE, places, outs, status,
+        NBITS=pipeline.quantizer.nbits, ROWS=ROWS, num_warps=1,
+    )  # fmt: skip

@@ -9,16 +9,17 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final
+from typing import Any, Final
 
 import torch
 import triton
 import triton.language as tl
 
 from tersor.kernels.runtime.device_cache import on_device
-from tersor.kernels.runtime.gpu.element_types import BF16
+from tersor.kernels.runtime.gpu.element_types import BF16, TYPES
+from tersor.kernels.runtime.gpu.launch import Kernel
+from tersor.kernels.runtime.gpu.tiles import addresses, store_zeros, tile_table
 from tersor.kernels.runtime.gpu.tiles import padded as padded_on_device
-from tersor.kernels.runtime.gpu.tiles import store_zeros
 from tersor.raw_bytes import padded
 
 PAYLOAD_ALIGNMENT: Final = 8
@@ -92,6 +93,42 @@ def new_payload(out, offsets, sizes, k, tile, nbytes):
         tl.store(sizes + k, nbytes)
         store_zeros(payload + nbytes, padded_on_device(nbytes) - nbytes, 8)
     return payload
+
+
+def decode_tiles(
+    kernel: Kernel,
+    tile: int,
+    places: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    outs: Sequence[torch.Tensor],
+    status: torch.Tensor | None,
+    **constants: Any,
+) -> torch.Tensor:
+    """Decode payloads into contiguous tensors of one dtype and device, a program per tile of one of them.
+
+    Args:
+        kernel: takes buffer, offsets, sizes, addresses of the outputs, their counts, first tiles, owners of tiles,
+            and status; ``TYPE``, ``ALIGNMENT`` of the outputs, and ``constants``.
+        tile: values that a program decodes.
+        places: buffer, offsets and sizes, as of ``batch.gpu.group.decode_groups``.
+        outs: what to write.
+        status: int32 [len(outs)], what to write to which payloads have a wrong size; new memory by default.
+        **constants: of the kernel and its launch.
+
+    Returns:
+        The status.
+    """
+    buffer, offsets, sizes = places
+    device = buffer.device
+    if status is None:
+        status = torch.empty(len(outs), dtype=torch.int32, device=device)
+    tiles = tile_table(tuple(out.numel() for out in outs), tile, device)
+    with torch.cuda.device_of(buffer):
+        kernel[(tiles.num_tiles,)](
+            buffer, offsets, sizes, addresses(outs, device), tiles.counts, tiles.first_tiles,
+            tiles.owners, status, TYPE=TYPES[outs[0].dtype],
+            ALIGNMENT=common_alignment([out.data_ptr() for out in outs]), **constants,
+        )  # fmt: skip
+    return status
 
 
 @triton.jit
