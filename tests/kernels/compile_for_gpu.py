@@ -105,8 +105,12 @@ CODECS: dict[str, Codec] = {
 
 def dtypes_of(name: str) -> Sequence[torch.dtype]:
     """Return the dtypes that a codec is compiled for; the first is another one for each of its neighbours."""
-    is_delta = CODECS[name].codec_id == "delta"
-    dtypes = (torch.float64, torch.float16) if is_delta else (torch.float32, torch.bfloat16)
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
+    if CODECS[name].codec_id == "delta":
+        dtypes = (torch.float64, torch.float16)
+    if CODECS[name].codec_id in ("mask2", "mask4", "group2"):
+        # each has branches of its own
+        dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
     return dtypes if list(CODECS).index(name) % 2 else dtypes[::-1]
 
 

@@ -98,15 +98,48 @@ def test_two_windows_that_take_turns_are_both_decoded_ahead(lengths, monkeypatch
     activations.unwrap(model)
 
 
+def _held_nbytes() -> int:
+    found = [one for one in gc.get_objects() if type(one) is decoding._Decoded]
+    return sum(one.values.nbytes for one in found if one.values is not None)
+
+
 def test_what_was_decoded_ahead_goes_with_the_graph() -> None:
     model, x = _chain(6), torch.randn(64, 32)
+    gc.collect()
+    gc.disable()
+    try:
+        out = _saved(model, x, 1 << 20)
+        torch.autograd.grad(out.sum(), [model[10].weight], retain_graph=True)
+        assert _held_nbytes() >= 4 * 8192
+        # at once, without the collector
+        del out
+        assert _held_nbytes() == 0
+    finally:
+        gc.enable()
+
+
+def test_what_was_used_is_let_go(lengths) -> None:
+    model, x = _chain(6), torch.randn(64, 32)
     out = _saved(model, x, 1 << 20)
-    torch.autograd.grad(out.sum(), [model[10].weight], retain_graph=True)
-    gc.collect()
-    assert any(type(one) is decoding._Decoded for one in gc.get_objects())
-    del out
-    gc.collect()
-    assert not any(type(one) is decoding._Decoded for one in gc.get_objects())
+    # the graph stays, and with it all entries
+    out.sum().backward(retain_graph=True)
+    assert lengths == [6]
+    # a tanh's output, which the next layer saved too, until another is asked for
+    assert _held_nbytes() <= 8192
+
+
+def test_without_memory_to_decode_ahead_a_tensor_is_decoded_alone(monkeypatch) -> None:
+    def lacking(forms):
+        if len(forms) > 1:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return together(forms)
+
+    together = decoding.restored_together
+    model, x = _chain(6), torch.randn(64, 32)
+    compression = activations.compressed(CODEC, window_nbytes=1 << 20)
+    expected = gradients(model, model, x, compression)
+    monkeypatch.setattr(decoding, "restored_together", lacking)
+    assert all_equal(expected, gradients(model, model, x, compression))
 
 
 def test_a_change_in_place_of_what_was_decoded_ahead_is_noticed() -> None:

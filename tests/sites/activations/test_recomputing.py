@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tersor import create
+from tersor import Bound, create
 from tersor.sites import activations
 from tersor.sites.activations.forms import PackedForm
 from tests.sites.activations.models import all_equal, gradients
@@ -54,6 +54,114 @@ def test_what_autocast_copies_for_the_next_layer_takes_no_memory_either(name) ->
     compression = activations.compressed("raw")
     assert all_equal(gradients(forward, model, x, compression), exact)
     assert compression.report().forms["recomputed"].num_tensors == 1
+
+
+def _gradient(function, weight: torch.Tensor, hidden: torch.Tensor, context) -> torch.Tensor:
+    """Return the gradient of a weight behind a function; with all gradients 1 it shows what the weight's layer read."""
+    with context or nullcontext():
+        out = functional.linear(function(hidden), weight)
+    (found,) = torch.autograd.grad(out.sum(), [weight])
+    return found
+
+
+BY_NAME = {
+    "layer_norm": lambda h, w, b: torch.layer_norm(
+        input=h, normalized_shape=(64,), weight=w, bias=b
+    ),
+    "rms_norm": lambda h, w, b: torch.rms_norm(input=h, normalized_shape=(64,), weight=w),
+    "gelu": lambda h, w, b: functional.gelu(input=h),
+}
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_arguments_may_be_given_by_name(name) -> None:
+    weight = torch.randn(8, 64, requires_grad=True)
+    scale, shift = torch.rand(2, 64) + 0.5
+    x = torch.randn(64, 64, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return BY_NAME[name](x * 1.0, scale, shift)
+
+    exact = _gradient(function, weight, x, None)
+    compression = activations.compressed("raw")
+    assert torch.equal(_gradient(function, weight, x, compression), exact)
+    assert "recomputed" in compression.report().forms
+
+
+@pytest.mark.parametrize("make", [lambda x: x, lambda x: x.softmax(-1)], ids=["leaf", "softmax"])
+def test_another_tensor_that_a_norm_saves_is_not_taken_for_its_input(make) -> None:
+    # its input stays exact, and what it makes of that on a CPU does not
+    queries = (1e-3 * torch.randn(64, 64)).requires_grad_()
+    weight = torch.randn(8, 64, requires_grad=True)
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return functional.rms_norm(make(x), (64,), eps=1e-5)
+
+    exact = _gradient(function, weight, queries, None)
+    assert torch.equal(_gradient(function, weight, queries, activations.compressed("raw")), exact)
+
+
+@pytest.mark.parametrize("name", ["gelu", "layer_norm"])
+def test_a_promised_bound_holds_for_outputs_too(name) -> None:
+    function = {"gelu": functional.gelu, "layer_norm": lambda h: functional.layer_norm(h, (64,))}
+    # rows of small deviation, which a norm makes large
+    hidden = torch.randn(512, 64) * torch.logspace(-3, 1, 512)[:, None]
+    # gradients are the values that the linear layer read
+    weight = torch.zeros(512, 64, requires_grad=True)
+    with activations.compressed(bound=Bound.absolute(0.01)):
+        read = function[name](hidden.requires_grad_() * 1.0)
+        out = functional.linear(read, weight)
+    (found,) = torch.autograd.grad(out, [weight], torch.eye(512))
+    assert (found - read.detach()).abs().max() <= 0.01
+
+
+def test_a_rule_for_the_function_says_nothing_of_the_layer_behind() -> None:
+    hidden = torch.randn(512, 64)
+    weight = torch.zeros(512, 64, requires_grad=True)
+    compression = activations.compressed(step=0.2)
+    with compression:
+        with compression.rule(20.0):
+            read = functional.gelu(hidden.requires_grad_() * 1.0)
+        out = functional.linear(read, weight)
+    assert "recomputed" not in compression.report().forms
+    out.sum().backward()
+
+
+@pytest.mark.parametrize("scale", [0.02, 20.0])
+def test_a_predicted_score_knows_the_error_of_what_a_norm_makes(scale) -> None:
+    torch.manual_seed(0)
+    blocks = [nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64)) for _ in range(3)]
+    layers = nn.ModuleList(blocks)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        for block in layers:
+            x = x + scale * block(x)
+        return x
+
+    x = scale * torch.randn(512, 64)
+    compression = activations.compressed(codec="rms", target_score=0.98, every=1)
+
+    def loss() -> torch.Tensor:
+        with compression:
+            out = forward(x * layers[0][1].weight.mean().exp())
+        return (out / scale).square().mean()
+
+    loss().backward()
+    level = compression.report().level
+    measured = 1 - compression.probe(layers, loss).score
+    compression.load_state_dict({**compression.state_dict(), "level": level, "calibration": 1.0})
+    loss().backward()
+    predicted = 1 - compression._predicted().score
+    assert measured / 4 < predicted < 4 * measured
+
+
+def test_weights_as_large_as_the_output_are_not_copied() -> None:
+    model = nn.Sequential(nn.Linear(32, 4096), nn.LayerNorm(4096), nn.Linear(4096, 8))
+    compression = activations.compressed(step=0.5)
+    with compression:
+        out = model(torch.randn(8, 32))
+    assert "recomputed" not in compression.report().forms
+    out.sum().backward()
 
 
 def test_weights_are_those_of_the_forward_pass() -> None:

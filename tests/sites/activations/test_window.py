@@ -203,6 +203,23 @@ def test_without_memory_a_window_is_kept(gpu, monkeypatch) -> None:
     assert "exact: no memory to encode" in compression.report().forms
 
 
+def test_without_memory_for_payloads_of_their_own_a_list_stays_as_it_is(gpu, monkeypatch) -> None:
+    def lacking(self: Batch) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    model, x = _mlp(), torch.randn(64, 32)
+    exact = gradients(model, model, x)
+    payloads = Batch.payloads
+    monkeypatch.setattr(Batch, "payloads", lacking)
+    with activations.compressed("raw", window_nbytes=1):
+        torch.manual_seed(1)
+        model.zero_grad()
+        out = model(x)
+    monkeypatch.setattr(Batch, "payloads", payloads)
+    out.square().mean().backward()
+    assert all_equal(exact, [p.grad for p in model.parameters()])
+
+
 def test_what_fused_kernels_leave_to_a_second_pass_is_decoded_too(gpu) -> None:
     # more than 256 codes: ans encodes such a tensor in a second pass
     codec = create("ans", bound=Bound.absolute(1e-4))

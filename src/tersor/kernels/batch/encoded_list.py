@@ -282,7 +282,8 @@ class Settling:
         self._host_bytes = torch.empty(device_bytes.numel(), dtype=torch.uint8, pin_memory=True)
         self._host_bytes.copy_(device_bytes, non_blocking=True)
         self._arrived = torch.cuda.Event()
-        self._arrived.record()
+        # that of the tensors' device, which need not be the current one
+        self._arrived.record(torch.cuda.current_stream(self._tensors[0].device))
 
     @property
     def has_arrived(self) -> bool:

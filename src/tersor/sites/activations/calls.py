@@ -66,10 +66,10 @@ class Call:
     Attributes:
         name: of the function.
         coded: entries of lossy tensors that were saved for it.
-        saved: handles of these.
+        source: the handle of its first argument, if that was saved with an error, and the dtype that it was saved in.
     """
 
-    __slots__ = ("_args", "_found", "_kwargs", "coded", "name", "saved")
+    __slots__ = ("_args", "_found", "_kwargs", "coded", "name", "source")
 
     def __init__(
         self, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -79,13 +79,13 @@ class Call:
         self._args, self._kwargs = args, kwargs
         self._found: list[torch.Tensor] | None = None
         self.coded: list[Entry] = []
-        self.saved: list[Handle] = []
+        self.source: tuple[Handle, torch.dtype] | None = None
 
     def arguments_behind_first(self) -> tuple[Sequence[Any], Mapping[str, Any]]:
-        """Return the arguments of a function that takes one tensor, without that."""
+        """Return the arguments of a function without its first one, which is called ``input``."""
         if self._args:
             return self._args[1:], self._kwargs
-        return (), {k: x for k, x in self._kwargs.items() if not isinstance(x, torch.Tensor)}
+        return (), {k: x for k, x in self._kwargs.items() if k != "input"}
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -1,18 +1,19 @@
 """What backward asks for, decoded a few tensors at a time.
 
 Backward asks for tensors in the reverse of the order in which they were encoded. A list of them takes the host as many
-launches as one of them, and keeps a GPU busier. What is decoded ahead is bounded by the size of a window.
+launches as one of them, and keeps a GPU busier. What is decoded ahead takes no more than two windows.
 """
 
 from __future__ import annotations
 
 from threading import RLock
-from typing import Final, NamedTuple
-from weakref import ReferenceType, ref
+from typing import Final
+from weakref import ref
 
 import torch
 
 from tersor.kernels.runtime.device_cache import raw_stream
+from tersor.memory import lacks_memory
 from tersor.sites.activations.entry import Entry
 from tersor.sites.activations.forms import Payloads, restored_together
 from tersor.sites.activations.window import Encoded
@@ -21,15 +22,26 @@ _WINDOWS_AHEAD: Final = 2
 """Window sizes that tensors decoded ahead may take: a network has two kinds of saved tensors that take turns."""
 
 
-class _Decoded(NamedTuple):
-    """Values of an entry, which may be gone, and the address of the stream that they were decoded on."""
+class _Decoded:
+    """Values of an entry, as long as that is there, and the address of the stream that they were decoded on.
 
-    entry: ReferenceType[Entry]
-    values: torch.Tensor
-    stream: int
+    Nothing is locked when the entry goes, which may be in the middle of anything.
+    """
 
-    def is_of(self, entry: Entry, stream: int) -> bool:
-        return self.entry() is entry and self.stream == stream
+    __slots__ = ("_entry", "_stream", "values")
+
+    def __init__(self, entry: Entry, values: torch.Tensor, stream: int) -> None:
+        self._entry, self._stream = ref(entry, self.forget), stream
+        self.values: torch.Tensor | None = values
+
+    def values_of(self, entry: Entry, stream: int) -> torch.Tensor | None:
+        """Return the values if they are those of an entry, decoded on this stream."""
+        is_it = self._entry() is entry and self._stream == stream
+        return self.values if is_it else None
+
+    def forget(self, _: object = None) -> None:
+        """Let go of the values; the reference to the entry holds this object until that is gone."""
+        self.values = None
 
 
 class Decoder:
@@ -51,44 +63,57 @@ class Decoder:
         """Return the values of an entry on the current stream, flat."""
         stream = raw_stream(torch.cuda.current_device()) if torch.cuda.is_initialized() else 0
         with self._lock:
-            if self._last is not None and self._last.is_of(entry, stream):
-                return self._last.values
-            # first, so that its memory is free for the next
-            self._last = None
+            values = None if self._last is None else self._last.values_of(entry, stream)
+            if values is not None:
+                return values
+            if self._last is not None:
+                # first, so that its memory is free for the next
+                self._last.forget()
+                self._last = None
             found = self._ahead.get(id(entry))
-            if found is not None and found.is_of(entry, stream):
-                del self._ahead[id(entry)]
+            values = None if found is None else found.values_of(entry, stream)
+            if found is None or values is None:
+                values = self._decoded(entry, stream)
             else:
-                found = self._decoded(entry, stream)
+                found.forget()
+                del self._ahead[id(entry)]
             if entry.is_shared:
-                self._last = found._replace(entry=ref(entry, self._forget_last))
-            return found.values
+                self._last = _Decoded(entry, values, stream)
+            return values
 
-    def _decoded(self, entry: Entry, stream: int) -> _Decoded:
-        """Decode an entry, and with it what backward will ask for next."""
+    def _decoded(self, entry: Entry, stream: int) -> torch.Tensor:
+        """Decode an entry, and with it what backward will ask for next if there is memory for that."""
         form = entry.form
         if isinstance(form, Encoded):
             form.encoding.settle()
             form = entry.form
         if not isinstance(form, Payloads):
-            return _Decoded(ref(entry), form.restored(), stream)
+            return form.restored()
         before = self._before(form)
-        own, *others = restored_together([form, *before.values()])
+        try:
+            own, *others = restored_together([form, *before.values()])
+        except (MemoryError, RuntimeError) as error:
+            if not before or not lacks_memory(error):
+                raise
+            for held in self._ahead.values():
+                held.forget()
+            self._ahead.clear()
+            return form.restored()
         for one, values in zip(before, others, strict=True):
-            self._ahead[id(one)] = _Decoded(ref(one), values, stream)
-        return _Decoded(ref(entry), own, stream)
+            self._ahead[id(one)] = _Decoded(one, values, stream)
+        return own
 
     def _before(self, form: Payloads) -> dict[Entry, Payloads]:
         """Return the entries that were encoded just before, as many as there is room for, and their forms."""
-        alive = {key: one for key, one in self._ahead.items() if one.entry() is not None}
-        self._ahead = alive
-        held_nbytes = sum(one.values.nbytes for one in alive.values())
+        self._ahead = {key: one for key, one in self._ahead.items() if one.values is not None}
+        held = [one.values for one in self._ahead.values()]
+        held_nbytes = sum(values.nbytes for values in held if values is not None)
         room_nbytes = min(self._window_nbytes, _WINDOWS_AHEAD * self._window_nbytes - held_nbytes)
         room_nbytes -= form.decoded_nbytes
         found: dict[Entry, Payloads] = {}
         for place in reversed(range(form.place)):
             entry = form.window[place]()
-            other = None if entry is None or id(entry) in alive else entry.form
+            other = None if entry is None or id(entry) in self._ahead else entry.form
             if entry is None or not isinstance(other, Payloads):
                 continue
             room_nbytes -= other.decoded_nbytes
@@ -96,8 +121,3 @@ class Decoder:
                 break
             found[entry] = other
         return found
-
-    def _forget_last(self, gone: ReferenceType[Entry]) -> None:
-        with self._lock:
-            if self._last is not None and self._last.entry is gone:
-                self._last = None

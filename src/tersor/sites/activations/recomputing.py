@@ -20,8 +20,9 @@ from tersor.sites.activations.origin import is_cast_of
 RECOMPUTED: Final = frozenset(
     {"gelu", "silu", "mish", "hardswish", "leaky_relu", "layer_norm", "rms_norm"}
 )
-"""Functions that save their input before anything else, and give the same bits for the same input. Norms find their statistics
-again: those of a decoded row differ from the exact ones by far less than its values do."""
+"""Functions that save their input, and give the same bits for the same input. Norms find their statistics again."""
+_MOST_WEIGHTS: Final = 16
+"""Weights of a norm are copied: their bytes must be fewer than those of the output by this factor."""
 
 
 class _Making(NamedTuple):
@@ -39,18 +40,31 @@ class _Making(NamedTuple):
 
     @classmethod
     def of_call(cls, func: Callable[..., torch.Tensor], call: Call) -> _Making:
-        """Return it with weights as they are now: small, and ``fully_shard`` may free them before backward."""
+        """Return it with weights as they are now: ``fully_shard`` may free them before backward.
+
+        Autocast gave the function weights in the dtype that it gave it the input in.
+        """
+        given = call.tensors[0].dtype
+        dtype = given if call.source is None else call.source[1]
         args, kwargs = call.arguments_behind_first()
-        return cls(func, [_copied(x) for x in args], {k: _copied(x) for k, x in kwargs.items()})
+
+        def copied(x: Any) -> Any:
+            if not isinstance(x, torch.Tensor):
+                return x
+            return x.detach().to(x.dtype if dtype == given else dtype, copy=True)
+
+        return cls(func, [copied(x) for x in args], {k: copied(x) for k, x in kwargs.items()})
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that the copies of weights take."""
+        given = [*self.args, *self.kwargs.values()]
+        return sum(x.nbytes for x in given if isinstance(x, torch.Tensor))
 
     def again(self, source: torch.Tensor) -> torch.Tensor:
         """Return what the function gives of ``source``."""
         with torch.no_grad():
             return self.func(source, *self.args, **self.kwargs)
-
-
-def _copied(x: Any) -> Any:
-    return x.detach().clone() if isinstance(x, torch.Tensor) else x
 
 
 class Recomputed(NamedTuple):
@@ -76,6 +90,14 @@ class Recomputed(NamedTuple):
         return look_at(self.making.again(self.source.unpack()).to(self.dtype)).values
 
 
+def saves_input(t: torch.Tensor, look: Look, call: Call) -> bool:
+    """True if ``t``, which looks so, is the input of a function that can be computed again, or autocast's copy of it."""
+    if call.name not in RECOMPUTED or not call.tensors:
+        return False
+    given = call.tensors[0]
+    return is_cast_of(t, given) or look_at(given).key == look.key
+
+
 class _Output(NamedTuple):
     """An output; neither its memory nor its source is kept alive by it."""
 
@@ -94,15 +116,18 @@ class Outputs:
         self._known: dict[Hashable, _Output] = {}
 
     def note(self, call: Call, func: Callable[..., Any], out: Any) -> None:
-        """Remember the output of a call that is over, if it follows from a tensor that the call saved."""
-        if call.name not in RECOMPUTED or not call.saved or not isinstance(out, torch.Tensor):
+        """Remember the output of a call that is over, if it follows from its input, which it saved with an error."""
+        if call.source is None or not isinstance(out, torch.Tensor):
             return
-        entry, shape, stride = call.saved[0]
+        entry, shape, stride = call.source[0]
         # a function in place has overwritten its input
         is_new = call.tensors[0].untyped_storage().data_ptr() != out.untyped_storage().data_ptr()
-        if is_new and shape == tuple(out.shape) and stride == out.stride():
+        if not is_new or shape != tuple(out.shape) or stride != out.stride():
+            return
+        making = _Making.of_call(func, call)
+        if making.nbytes * _MOST_WEIGHTS <= out.nbytes:
             storage = StorageWeakRef(out.untyped_storage())
-            made = _Output(ref(entry), shape, stride, _Making.of_call(func, call), storage)
+            made = _Output(ref(entry), shape, stride, making, storage)
             self._known[look_at(out).key] = made
 
     def find(self, t: torch.Tensor, look: Look, call: Call | None) -> Recomputed | None:

@@ -33,11 +33,11 @@ from tersor.sites.activations.forms import (
 from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
 from tersor.sites.activations.pooling import PoolIndices
 from tersor.sites.activations.quality import Quality
-from tersor.sites.activations.recomputing import Outputs, Recomputed
+from tersor.sites.activations.recomputing import Outputs, saves_input
 from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
 from tersor.sites.activations.until_end import UntilEnd
 from tersor.sites.activations.watching import Watch
-from tersor.sites.activations.window import Windows
+from tersor.sites.activations.window import Windows, mean_square
 
 Rule = float | Codec | None
 """A factor of the level, a codec in place of the common one, or None for exact."""
@@ -112,6 +112,8 @@ class Region:
         self._entries.clear()
         self._outputs.clear()
         self._until_end.clear()
+        # they refer to the region, which would wait for the collector with what backward decoded
+        del self._watch, self._hooks, self._pack_hook
 
     @property
     def is_innermost(self) -> bool:
@@ -126,7 +128,8 @@ class Region:
             if func is functional.scaled_dot_product_attention and self._call.records:
                 return recomputed_attention(*args, **kwargs)
             out = func(*args, **kwargs)
-            self._outputs.note(self._call, func, out)
+            if self._call.source is not None and self._recomputes:
+                self._outputs.note(self._call, func, out)
             if self._observer is not None and self._call.name in WEIGHTED and self._call.coded:
                 self._observer.watch(self._call.tensors[1], out, self._call.coded)
             return out
@@ -262,22 +265,31 @@ class Region:
         if entry is None:
             entry = self._recomputed(t, look) or self._encoded(t, look, makes_zeros(origin))
             self._entries.add((look.key, "lossy"), entry, t)
-        handle = Handle(entry, tuple(t.shape), look.stride)
-        if self._call is not None:
-            form = entry.form
-            # the error of what is recomputed comes from its source
-            self._call.coded.append(form.source.entry if isinstance(form, Recomputed) else entry)
-            self._call.saved.append(handle)
+        handle, call = Handle(entry, tuple(t.shape), look.stride), self._call
+        if call is not None:
+            call.coded.append(entry)
+            if call.source is None and saves_input(t, look, call):
+                call.source = handle, t.dtype
         return handle
 
+    @property
+    def _recomputes(self) -> bool:
+        """True if outputs may be computed of decoded inputs: a rule is set for neither, and no bound promised for both."""
+        return not self.rules and not self._codec().takes_bound()
+
     def _recomputed(self, t: torch.Tensor, look: Look) -> Entry | None:
-        """Return an entry without memory of its own; None if the values follow from nothing else, or a rule is set."""
-        form = None if self.rules else self._outputs.find(t, look, self._call)
+        """Return an entry without memory of its own; None if the values follow from nothing else."""
+        form = self._outputs.find(t, look, self._call) if self._recomputes else None
         if form is None:
             return None
         # backward needs the source for the function itself, too
         form.source.entry.is_shared = True
-        return Entry(t, form, "recomputed", self._ledger)
+        entry = Entry(t, form, "recomputed", self._ledger)
+        if self._observer is not None:
+            # what waits has no error yet
+            self._windows.flush()
+            entry.mse = mean_square(form.restored(), look.values)
+        return entry
 
     def _encoded(self, t: torch.Tensor, look: Look, has_zeros: bool) -> Entry:
         entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._decoder.values_of)

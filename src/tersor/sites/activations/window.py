@@ -1,7 +1,7 @@
 """Saved tensors wait until there are enough of them, and are then encoded as one list.
 
 On a GPU a list takes a dozen launches however many tensors it has. The sizes of its payloads are read when the
-second list after it is encoded, so that the host does not wait for a device that is behind it; then the payloads move to
+second list after it is encoded, or as soon as they are there, so that the host does not wait for a device that is behind it; then the payloads move to
 memory of their exact size. What waits and what encoding takes is bounded by the window. For a tensor that is larger than the window the host waits: room for a
 payload of any size would be as large again as the tensor, at the peak. On the CPU every tensor is encoded at once, part by part: there
 a window would only keep tensors longer.
@@ -13,6 +13,7 @@ import logging
 import mmap
 from collections import deque
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import RLock
 from typing import Any, Final, NamedTuple
@@ -74,6 +75,7 @@ class Window:
         self._waiting: list[ReferenceType[Entry]] = []
         self.waiting_nbytes = self._encoded_nbytes = 0
         self._unsettled: deque[_Encoding] = deque() if unsettled is None else unsettled
+        self._stream: Any = None
 
     def add(self, entry: Entry, values: torch.Tensor) -> None:
         """Take an entry whose form is ``Whole(values)``, flat."""
@@ -82,6 +84,8 @@ class Window:
             return
         if self.waiting_nbytes + values.nbytes > self._limit_nbytes:
             self.flush()
+        if values.is_cuda and self._stream is None:
+            self._stream = torch.cuda.current_stream(values.device)
         self._waiting.append(ref(entry))
         self.waiting_nbytes += values.nbytes
         if self.waiting_nbytes >= self._limit_nbytes:
@@ -92,7 +96,7 @@ class Window:
         try:
             packed = codec.pack(values, chunk_values=_CPU_CHUNK_VALUES)
             if self._measures:
-                entry.mse = _mean_square(codec.unpack(packed), values)
+                entry.mse = mean_square(codec.unpack(packed), values)
         except (MemoryError, RuntimeError) as error:
             _keep_if_no_memory(error, [entry])
             return
@@ -185,7 +189,7 @@ class _Encoding:
             infos = [TensorInfo.of(x) for x in flat]
             decoded = begin_decode_batch(self._batch, infos, [codec] * len(flat)).check()
             for entry, x, split in zip(entries, values, _split(decoded, parts), strict=True):
-                entry.mse = _mean_square(torch.cat(split), x)
+                entry.mse = mean_square(torch.cat(split), x)
         self._batch.read_ahead()
         for k, entry in enumerate(entries):
             entry.replace(Encoded(self, k, values[k].nbytes), codec.codec_id)
@@ -203,9 +207,10 @@ class _Encoding:
         with self._lock:
             if self._batch is None:
                 return
-            payloads = self._batch.payloads()
-            is_checked = self._batch.has_second_pass
-            self._batch = None
+            with _running_on(self._stream):
+                payloads = self._batch.payloads()
+                is_checked = self._batch.has_second_pass
+                self._batch = None
             start = 0
             for k, one in enumerate(self._entries):
                 end = start + len(self._numels[k])
@@ -223,7 +228,18 @@ class _Encoding:
 def settle_oldest(unsettled: deque[_Encoding], most: int) -> None:
     """Settle encodings whose sizes are there, and wait for those of the oldest until at most so many are left."""
     while unsettled and (len(unsettled) > most or unsettled[0].has_arrived):
-        unsettled.popleft().settle()
+        try:
+            unsettled[0].settle()
+        except (MemoryError, RuntimeError) as error:
+            # the list stays where it is: in more memory than its payloads take
+            _keep_if_no_memory(error, [])
+            return
+        unsettled.popleft()
+
+
+def _running_on(stream: Any) -> AbstractContextManager[object]:
+    """Launch on the stream that made the tensors, whichever the caller is on: none other has waited for it."""
+    return nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
 class Encoded(NamedTuple):
@@ -271,7 +287,7 @@ def _split(
     return [[next(parts) for _ in split] for split in like]
 
 
-def _mean_square(decoded: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def mean_square(decoded: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return the mean square of the difference, in chunks: a whole one would be the peak."""
     total = torch.zeros((), dtype=torch.float32, device=values.device)
     for a, b in zip(decoded.split(1 << 22), values.split(1 << 22), strict=True):
