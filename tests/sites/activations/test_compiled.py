@@ -147,3 +147,45 @@ def test_a_compiled_function_in_the_other_context_stays_exact() -> None:
     compression = activations.compressed("group4")
     assert all_equal(exact, gradients(compiled, model, x, compression))
     assert "group4" not in compression.report().forms
+
+
+def _wrapped_and_compiled(model: nn.Module, compression: activations.Compression) -> object:
+    activations.wrap(model, compression=compression)
+    return torch.compile(model, backend="aot_eager")
+
+
+def _compiled_and_wrapped(model: nn.Module, compression: activations.Compression) -> object:
+    model.compile(backend="aot_eager")
+    activations.wrap(model, compression=compression)
+    return model
+
+
+def _entered_inside(model: nn.Module, compression: activations.Compression) -> object:
+    @torch.compile(backend="aot_eager")
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        with compression:
+            return model(x)
+
+    return forward
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+@pytest.mark.parametrize("make", [_wrapped_and_compiled, _compiled_and_wrapped, _entered_inside])
+def test_the_context_of_eager_mode_is_not_traced(make) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Dropout(0.1), nn.Linear(64, 8))
+    inputs = [torch.randn(size, 64) for size in (64, 48, 32)]
+    expected = [gradients(model, model, x) for x in inputs]
+    compression = activations.compressed(step=0.5)
+    forward = make(model, compression)
+    for x, exact in zip(inputs, expected, strict=True):
+        found = gradients(forward, model, x)
+        assert all(
+            torch.allclose(g, h, rtol=1e-5, atol=1e-6) for g, h in zip(found, exact, strict=True)
+        )
+    # compiled code keeps its tensors exactly in this context
+    assert "rms" not in compression.report().forms
+
+
+def test_what_the_context_of_compiled_code_lacks_is_said() -> None:
+    with pytest.raises(AttributeError, match="no 'report': nobody sees there"):
+        activations.compiled("group4").report()

@@ -62,5 +62,5 @@ def test_report_is_that_of_the_compression_entered_last(monkeypatch) -> None:
     assert activations.report().codec == "raw"
     del first, compression
     gc.collect()
-    with pytest.raises(SpecError, match="gone"):
-        activations.report()
+    # as behind "with activations.compressed(...):"
+    assert activations.report().codec == "raw"

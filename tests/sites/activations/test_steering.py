@@ -200,3 +200,47 @@ def test_a_factor_below_the_finest_step_takes_that() -> None:
     assert Quality("rms", step=0.2).codec(factor=0.1).step < 0.2
     finer = Quality("ans", bound=Bound.relative(0.2)).codec(factor=0.5)
     assert finer.own_bound() == Bound.relative(0.1)
+
+
+def test_a_probe_that_never_enters_the_context_is_refused() -> None:
+    model = cnn()
+    compression = activations.compressed(target_score=0.95)
+    with pytest.raises(SpecError, match="ran without this context"):
+        compression.probe(
+            model, lambda: functional.cross_entropy(model(images()), torch.arange(16) % 10)
+        )
+    assert compression.report().level == 0.5
+
+
+def test_a_target_that_nothing_steers_is_said_once(caplog) -> None:
+    weight = torch.randn(64, 8, requires_grad=True)
+    compression = activations.compressed(target_score=0.95, every=1)
+    with caplog.at_level(logging.WARNING, logger="tersor"):
+        for _ in range(3):
+            with compression:
+                # neither a linear layer nor a convolution
+                out = torch.tanh(torch.randn(64, 64)) @ weight
+            out.square().sum().backward()
+    (found,) = [one.message for one in caplog.records]
+    assert "target_score steers nothing yet" in found
+
+
+@pytest.mark.parametrize(
+    "change", [{"level": -3.0}, {"level": 0.0}, {"level": float("nan")}, {"num_steps": "many"}]
+)
+def test_states_with_impossible_numbers_are_refused(change) -> None:
+    compression = activations.compressed(step=0.5)
+    with pytest.raises(SpecError, match="no state of a compression"):
+        compression.load_state_dict({**compression.state_dict(), **change})
+
+
+@pytest.mark.parametrize("state", [None, {}, []])
+def test_what_is_no_state_is_refused(state) -> None:
+    with pytest.raises(SpecError, match="no state of a compression"):
+        activations.compressed(step=0.5).load_state_dict(state)
+
+
+def test_the_state_of_another_step_is_refused() -> None:
+    state = activations.compressed(step=0.5).state_dict()
+    with pytest.raises(SpecError, match="other options"):
+        activations.compressed(step=1.0).load_state_dict(state)

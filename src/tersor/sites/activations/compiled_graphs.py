@@ -78,6 +78,13 @@ class CompiledCompression:
         del error
         self._open.pop().close()
 
+    def __getattr__(self, name: str) -> Any:
+        """Say why this context has less than the one of eager mode."""
+        raise AttributeError(
+            f"the context around compiled code has no {name!r}: nobody sees there what is saved tensor by tensor; "
+            "activations.compressed, around code that is not compiled, has it"
+        )
+
     def _pack_saved(self, x: torch.Tensor) -> tuple[Any, ...]:
         if type(x) in (torch.Tensor, torch.nn.Parameter):
             # not traced: a function that is not compiled, whose weights would be here too

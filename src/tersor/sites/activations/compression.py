@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import local
 from typing import Any, Final, Self
-from weakref import ReferenceType, ref
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from tersor.sites.activations.probe import gradients_of
 from tersor.sites.activations.quality import Quality
 from tersor.sites.activations.region import Region, Rule
 from tersor.sites.activations.report import ActivationReport, Ledger, Live
+from tersor.sites.activations.watching import untraced
 from tersor.types import Bound
 
 _log = logging.getLogger("tersor")
@@ -31,7 +32,8 @@ size: so many bound both."""
 _MIN_NBYTES: Final = 4096
 """Smaller tensors are kept as they are."""
 _CALIBRATIONS: Final = (0.05, 50.0)
-_last: ReferenceType[Compression] | None = None
+_last: Compression | None = None
+"""What was entered last; held, so that ``with compressed(...):`` leaves something to report."""
 
 
 class Compression:
@@ -89,6 +91,8 @@ class Compression:
             "codec": self._quality.codec_id,
             "target_score": target_score,
             "budget_bytes": budget_bytes,
+            "step": step,
+            "bound": None if bound is None else bound.to_config(),
         }
         self._window_nbytes = window_nbytes or _LEAST_WINDOW_NBYTES
         self._live = Live()
@@ -96,7 +100,7 @@ class Compression:
         self._own = local()
         self._num_steps, self._calibration = 0, 1.0
         self._similarity: Similarity | None = None
-        self._is_predicted = self._is_paused = self._has_warned = False
+        self._is_predicted = self._is_paused = self._has_warned = self._was_entered = False
         self._is_learned = True
         self._estimate: NoiseEstimate | None = None
         self._probed: NoiseEstimate | None = None
@@ -108,6 +112,7 @@ class Compression:
         regions: list[Region | None] = self._own.regions
         return regions
 
+    @untraced
     def __enter__(self) -> Self:
         """Compress what this thread saves from now on, if it records gradients.
 
@@ -115,11 +120,12 @@ class Compression:
             RuntimeError: hooks of saved tensors are disabled here.
         """
         global _last  # noqa: PLW0603 - what ``report`` without a manager is about
-        _last = ref(self)
+        _last = self
         regions = self._regions()
         if self._is_paused or not torch.is_grad_enabled() or regions:
             regions.append(None)
             return self
+        self._was_entered = True
         ledger, estimate = Ledger(self._live), self._probed
         if estimate is None:
             ledger, estimate = self._begin_step(), self._estimate
@@ -134,6 +140,7 @@ class Compression:
         regions.append(region)
         return self
 
+    @untraced
     def __exit__(self, *error: object) -> None:
         """Leave saved tensors alone again."""
         region = self._regions().pop()
@@ -173,17 +180,28 @@ class Compression:
         controller, level = self._quality.controller, self._quality.level
         if isinstance(controller, BudgetController) and level is not None and not self._is_learned:
             held_nbytes = self._ledger.held_nbytes
-            if controller.is_hopeless(level, held_nbytes) and not self._has_warned:
-                self._has_warned = True
-                _log.warning(
-                    "saved activations take %s bytes at the coarsest level, more than budget_bytes; use a "
-                    "smaller batch, or checkpoint some blocks", f"{held_nbytes:,}"
-                )  # fmt: skip
+            if controller.is_hopeless(level, held_nbytes):
+                self._warn(
+                    f"saved activations take {held_nbytes:,} bytes at the coarsest level, more than budget_bytes; use a "
+                    "smaller batch, or checkpoint some blocks"
+                )
             values = self._ledger.num_coded_values
             self._quality.level = controller.next_level(level, held_nbytes, values)
         if isinstance(controller, ScoreController):
-            self._learn(self._predicted())
+            found = self._predicted()
+            self._learn(found)
+            if found is None and self._estimate is not None and self._similarity is None:
+                self._warn(
+                    "target_score steers nothing yet: the pass said nothing of the gradients of linear layers or convolutions; "
+                    "call probe, which compares gradients, or leave target_score out"
+                )
         self._estimate, self._is_learned = None, True
+
+    def _warn(self, sentence: str) -> None:
+        """Log a sentence, once."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(sentence)
 
     def _predicted(self) -> Similarity | None:
         """Return the score that the last measured step predicts, corrected by the last probe."""
@@ -214,18 +232,23 @@ class Compression:
             forward_and_loss: a forward pass in this context, as in training, and its loss, which is returned.
 
         Raises:
-            SpecError: the loss has no gradient for any weight.
+            SpecError: the loss has no gradient for any weight, or ``forward_and_loss`` does not enter the context.
         """
         if self._regions():
             raise SpecError("call probe outside of the context; forward_and_loss enters it itself")
         self._probed, self._is_paused = None, True
         try:
             exact = gradients_of(model, forward_and_loss)
-            self._probed, self._is_paused = NoiseEstimate(), False
+            self._probed, self._is_paused, self._was_entered = NoiseEstimate(), False, False
             lossy = gradients_of(model, forward_and_loss)
             predicted = self._probed.similarity()
         finally:
             self._probed, self._is_paused = None, False
+        if not self._was_entered:
+            raise SpecError(
+                "forward_and_loss ran without this context, so that there is nothing to compare; let it enter the "
+                "context around its forward pass"
+            )
         common = [name for name in exact if name in lossy]
         found = gradient_similarity([exact[k] for k in common], [lossy[k] for k in common])
         if predicted is not None and predicted.score < 1:
@@ -275,14 +298,17 @@ class Compression:
         Raises:
             SpecError: it is no state, or that of other options.
         """
-        if state.get("origin") != self._origin:
+        given: object = state
+        if not isinstance(given, Mapping) or "origin" not in given:
+            raise SpecError("this is no state of a compression; state_dict() makes one")
+        if state["origin"] != self._origin:
             raise SpecError(
                 f"this state is of a compression with other options, {state.get('origin')}; make one with the "
                 "same to load it"
             )
         try:
             num_steps, calibration = int(state["num_steps"]), float(state["calibration"])
-            level = None if state["level"] is None else float(state["level"])
+            level = None if state["level"] is None else _checked_level(float(state["level"]))
             similarity = state["similarity"]
             found = None if similarity is None else Similarity(*map(float, similarity))
             is_predicted = bool(state["is_predicted"])
@@ -293,15 +319,18 @@ class Compression:
         self._estimate, self._is_learned = None, True
 
 
+def _checked_level(level: float) -> float:
+    if not 0 < level < math.inf:
+        raise ValueError(level)
+    return level
+
+
 def report() -> ActivationReport:
     """Return the report of the compression that was entered last.
 
     Raises:
         SpecError: there is none.
     """
-    compression = None if _last is None else _last()
-    if compression is None:
-        raise SpecError(
-            "no compression was entered yet, or it is gone; keep the object that compressed() returns"
-        )
-    return compression.report()
+    if _last is None:
+        raise SpecError("no compression was entered yet; call this after a forward pass under one")
+    return _last.report()

@@ -36,7 +36,7 @@ from tersor.sites.activations.quality import Quality
 from tersor.sites.activations.recomputing import Outputs, saves_input
 from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
 from tersor.sites.activations.until_end import UntilEnd
-from tersor.sites.activations.watching import Watch
+from tersor.sites.activations.watching import Watch, untraced
 from tersor.sites.activations.window import Windows, mean_square
 
 Rule = float | Codec | None
@@ -61,6 +61,7 @@ class Observer(Protocol):
         ...
 
 
+@untraced
 def _unpack(held: Held) -> torch.Tensor:
     return held.unpack()
 
@@ -136,6 +137,7 @@ class Region:
         finally:
             self._call = outer
 
+    @untraced
     def _pack(self, t: torch.Tensor) -> Held:
         """Return what autograd holds in place of ``t``."""
         if t.layout is not torch.strided or type(t) not in _PLAIN:

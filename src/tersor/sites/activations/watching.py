@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from functools import wraps
 from types import FunctionType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar, cast
 
 import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def untraced(function: _F) -> _F:
+    """Run a function as it is where code around it is compiled: dynamo would trace what hooks do with tensors.
+
+    Without dynamo, which takes seconds to import, nothing is changed.
+    """
+    made: list[Any] = []
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        if not made:
+            made.append(torch.compiler.disable(function))
+        return made[0](*args, **kwargs)
+
+    return cast("_F", call)
 
 
 class Watched(Protocol):

@@ -43,6 +43,11 @@ def wrap(
         raise SpecError("this module is wrapped already; call unwrap(module) first")
     if compression is not None and options:
         raise SpecError("give a compression or its options, not both")
+    given: object = rules
+    if given is not None and not isinstance(given, Mapping):
+        raise SpecError(
+            f"rules are a dict from patterns or types to a factor, a codec or None, not a {type(given).__name__}"
+        )
     found = _matched(module, rules or {})
     made = compression if compression is not None else Compression(**options)
     handles = _around(module, lambda: made)
