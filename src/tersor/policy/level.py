@@ -36,8 +36,9 @@ class LevelRange:
 class ScoreController:
     """Steers a level to a target score: ``b * exp(clip(eta (S - S*) / (1 - S*), -1, 1))``.
 
-    The noise of a uniform quantizer grows with the square of its level, so that one update corrects ``2 eta S`` of the
-    distance to the target: above 2 it swings without end (eta 1.5 at 0.95 does), and 0.7 leaves a third of it.
+    Where noise grows with the power p of the level, one update corrects ``p eta S`` of the distance to the target, and above 2 it
+    swings without end. p is 2 for a uniform quantizer, and was 3 for ``rms`` near 1 on ResNet34: eta 0.7 swung there between
+    0.960 and 0.980 around 0.97.
 
     Example:
         >>> controller = ScoreController(target=0.9, levels=LevelRange(0.03, 1e-4, 0.5))
@@ -47,7 +48,7 @@ class ScoreController:
 
     target: float
     levels: LevelRange
-    eta: float = 0.7
+    eta: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse targets that cannot be steered to."""
