@@ -44,7 +44,7 @@ _CPU_CHUNK_VALUES: Final = 1 << 18
 _LARGE_NBYTES: Final = 256 << 20
 """From here on a tensor larger than the window waits for its size: 0.2 ms of an H200 that takes 2 to encode it."""
 _WINDOWS_LATE: Final = 2
-"""With one, the host waited 25 ms of the 187 that it took for a step of GPT 125M."""
+"""With one, the host waited 25 ms for sizes in the forward pass of GPT 125M, under a profiler."""
 _WAITING_WINDOWS: Final = 2
 """Sizes of a window that tensors of several codecs and dtypes may take while they wait."""
 _OWN_MEMORY_NBYTES: Final = 1 << 16
