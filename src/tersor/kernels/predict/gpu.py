@@ -99,8 +99,8 @@ def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DI
         shape: sizes of its last, last but one and last but two axes; 1 where it has no such axis.
         grid: step, inverse and checked bound.
         TYPE: of the values.
-        DIMS: how many of these axes predict, of which all but the last may have one value; 0 if codes
-            are not predicted, and are their own residuals. With 1, all values are one line, whatever the shape.
+        DIMS: 2 or 3, how many of these axes predict, of which all but the last may have one value; 0 if codes
+            are not predicted, and are their own residuals.
 
     Returns:
         The int32 residuals and codes, 0 from ``limit`` on, and whether each value has a code.
@@ -109,9 +109,6 @@ def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DI
     inside = position < limit
     codes, holds = _code(address, position, inside, limit, grid, TYPE)
     residuals = codes
-    if DIMS == 1:
-        left, _ = _code(address, position - 1, inside & (position > 0), limit, grid, TYPE)
-        residuals = codes - left
     if DIMS >= 2:
         row = position // width
         has_left = inside & (position > row * width)

@@ -23,12 +23,12 @@ from tersor.kernels.batch.gpu.fused_list import FusedList
 from tersor.kernels.batch.gpu.packed_short import are_small, encode_small
 from tersor.kernels.pack.blocks.gpu.line_tile import line_fields, measure_line
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
-    FOURS,
     measure_tile,
     predicted_fields,
     tile_fields,
 )
 from tersor.kernels.pack.blocks.gpu.plane_tile import (
+    by_lanes,
     can_be_planes,
     measure_planes,
     plane_fields,
@@ -165,13 +165,14 @@ def _shaped_fields(
     DIMS: tl.constexpr,
 ):  # fmt: skip
     """See ``predicted_fields`` and ``_measure_shaped``."""
-    fields, is_done = tl.zeros([FOURS, 4], dtype=tl.uint32), base < 0
+    fields, is_done = tl.zeros([8, 32, 4], dtype=tl.uint32), base < 0
     if TYPE != F64:
         is_plain = can_be_planes(base, count, shape)
         if is_plain:
-            fields, is_done, _varies = plane_fields(
+            found, is_done, _varies = plane_fields(
                 address, base, count, shape, grid, TYPE, ALIGNED, DIMS
             )
+            fields = by_lanes(found, scratch)
     if not is_done:
         fields = predicted_fields(address, base, count, shape, grid, scratch, TYPE, DIMS)
     return fields

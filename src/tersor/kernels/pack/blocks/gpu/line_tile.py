@@ -1,4 +1,8 @@
-"""Tiles of values that predict each other along one line in Triton: measured, and made fields."""
+"""Tiles of values that predict each other along one line in Triton: quantized, measured, and made fields.
+
+A lane has 32 neighbours, so that all but one of the codes that predict its own are among these: a value is
+quantized once, and the last of the lane before it once more.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +10,112 @@ import triton
 import triton.language as tl
 
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
-    FOURS,
-    block_widths,
-    measure_parts,
+    LANES,
+    by_fours,
+    either,
+    lane_union,
+    lane_widths,
+    larger,
+    load_tile,
     tile_positions,
     zigzag,
 )
-from tersor.kernels.pack.blocks.gpu.plane_tile import line_residuals
-from tersor.kernels.predict.gpu import residual_codes
+from tersor.kernels.quantize.gpu.values import (
+    LARGEST_CODE,
+    SHIFT,
+    SMALLEST_CODE,
+    load_values,
+    quantize_values,
+    shifted_codes,
+)
 from tersor.kernels.quantize.grid import TILE as _TILE_VALUES
 from tersor.kernels.runtime.gpu.element_types import F64, I32
 
 _TILE = tl.constexpr(_TILE_VALUES)
+LEAST_FAST, NUM_FAST = tl.constexpr(SHIFT.value - (1 << 21)), tl.constexpr(1 << 22)
+"""The smallest shifted code that is not looked at again, and how many are not."""
 
 
 @triton.jit
-def _fast_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
-    """Return the fields of a whole tile, whether all are right, and True only if two values differ."""
-    residuals, are_right, varies = line_residuals(address, base, limit, grid, TYPE, ALIGNED)
-    return zigzag(residuals), are_right, varies
+def _before_fours(last, before):
+    """Return the code before each four of a lane: of its ``last`` ones [8, 32], or of ``before`` [32]."""
+    lower, upper = by_fours(last)
+    even = tl.join(tl.join(before, lower[3]), tl.join(lower[1], upper[1]))
+    odd = tl.join(tl.join(lower[0], upper[0]), tl.join(lower[2], upper[2]))
+    even, odd = tl.reshape(even, [LANES, 4]), tl.reshape(odd, [LANES, 4])
+    return tl.permute(tl.reshape(tl.join(even, odd), [LANES, 8]), (1, 0))
 
 
 @triton.jit
-def _careful_fields(address, base, limit, grid, TYPE: tl.constexpr):
-    """Return the fields of a tile; for any values."""
-    position = tile_positions(base).to(tl.int32)
-    residuals, _, _ = residual_codes(
-        address, position, limit.to(tl.int32), (1, 1, 1), grid, TYPE, 1
-    )
-    return zigzag(residuals)
+def differences(codes, before):
+    """Return codes [8, 32, 4] minus the one before each; ``before`` [32] is that of a lane's first."""
+    even, odd = tl.split(tl.reshape(codes, [8, LANES, 2, 2]))
+    c0, c2 = tl.split(even)
+    c1, c3 = tl.split(odd)
+    first, third = c0 - _before_fours(c3, before), c2 - c1
+    pairs = tl.join(tl.join(first, third), tl.join(c1 - c0, c3 - c2))
+    return tl.reshape(pairs, [8, LANES, 4])
+
+
+@triton.jit
+def _load_before(address, base, limit, TYPE: tl.constexpr):
+    """Return the value before each lane's first, 0 for the tensor's first and where it is past the end."""
+    position = base + tl.arange(0, LANES) * 32 - 1
+    # what lies at the limit is not loaded
+    place = tl.where(position < 0, limit, position)
+    return load_values(address, place, limit, 0.0, TYPE, False, False)
+
+
+@triton.jit
+def _fast_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the fields of a tile, and whether all are right: it is whole, and all codes are small."""
+    values = load_tile(address, base, limit, TYPE, ALIGNED)
+    before = _load_before(address, base, limit, TYPE)
+    codes, error = shifted_codes(values, grid[0], grid[1], TYPE)
+    before_codes, before_error = shifted_codes(before, grid[0], grid[1], TYPE)
+    codes, before_codes = codes - LEAST_FAST, before_codes - LEAST_FAST
+    error = tl.reduce(tl.reduce(error, 2, larger), 0, larger)
+    used = lane_union(codes) | before_codes
+    is_right = (error <= grid[2]) & (before_error <= grid[2]) & (used >= 0) & (used < NUM_FAST)
+    fields = zigzag(differences(codes, before_codes))
+    return fields, (tl.sum((~is_right).to(tl.int32), axis=0) == 0) & (base + _TILE <= limit)
+
+
+@triton.jit
+def _careful_line(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
+    """Return the fields of a tile, its codes, and whether each value has one; for any values."""
+    values = load_tile(address, base, limit, TYPE, ALIGNED)
+    before = _load_before(address, base, limit, TYPE)
+    codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
+    before_codes, _ = quantize_values(before, grid[0], grid[1], grid[2], TYPE)
+    inside = tile_positions(base) < limit
+    fields = tl.where(inside, zigzag(differences(codes, before_codes)), 0)
+    return fields, codes, holds, inside
 
 
 @triton.jit
 def line_fields(address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr):
     """Return the fields of the residuals of the 1024 values from ``base`` on; 0 from ``limit`` on."""
-    fields, is_done = tl.zeros([FOURS, 4], dtype=tl.uint32), base < 0
-    if (TYPE != F64) & (TYPE != I32):
-        if base + _TILE <= limit:
-            fields, is_done, _ = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
-    if not is_done:
-        fields = _careful_fields(address, base, limit, grid, TYPE)
+    is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32)
+    if is_fast:
+        fields, is_right = _fast_line(address, base, limit, grid, TYPE, ALIGNED)
+        if not is_right:
+            fields, _, _, _ = _careful_line(address, base, limit, grid, TYPE, ALIGNED)
+    else:
+        fields, _, _, _ = _careful_line(address, base, limit, grid, TYPE, ALIGNED)
     return fields
+
+
+@triton.jit
+def _measure_careful(
+    address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """See ``measure_line``; for any values."""
+    fields, codes, holds, inside = _careful_line(address, base, limit, grid, TYPE, ALIGNED)
+    smallest = tl.min(tl.where(holds & inside, codes, LARGEST_CODE).reshape([_TILE]), axis=0)
+    largest = tl.max(tl.where(holds & inside, codes, SMALLEST_CODE).reshape([_TILE]), axis=0)
+    missed = tl.sum((inside & ~holds).to(tl.int32).reshape([_TILE]), axis=0)
+    return tl.sum(lane_widths(fields, BLOCK), axis=0), missed, smallest < largest
 
 
 @triton.jit
@@ -54,14 +123,20 @@ def measure_line(
     address, base, limit, grid, TYPE: tl.constexpr, ALIGNED: tl.constexpr, BLOCK: tl.constexpr
 ):
     """See ``pack_tile.measure_tile``; of the residuals along one line."""
-    num_words, outliers = tl.full((), 0, tl.int32), tl.full((), 0, tl.int32)
-    is_done, varies = base < 0, base < 0
-    if (TYPE != F64) & (TYPE != I32):
-        if base + _TILE <= limit:
-            fields, is_done, varies = _fast_fields(address, base, limit, grid, TYPE, ALIGNED)
-            num_words = tl.sum(block_widths(fields, BLOCK), axis=0)
-    if not is_done:
-        num_words, outliers, varies = measure_parts(
-            address, base, limit, (1, 1, 1), grid, TYPE, BLOCK, 1
+    is_fast: tl.constexpr = (TYPE != F64) & (TYPE != I32)
+    if is_fast:
+        fields, is_right = _fast_line(address, base, limit, grid, TYPE, ALIGNED)
+        num_words = tl.sum(lane_widths(fields, BLOCK), axis=0)
+        outliers = tl.full((), 0, tl.int32)
+        # all lanes but the first are predicted by values of the tile
+        own = tl.where(tl.arange(0, LANES) > 0, lane_union(fields), 0)
+        differs = tl.reduce(own, 0, either) != 0
+        if not is_right:
+            num_words, outliers, differs = _measure_careful(
+                address, base, limit, grid, TYPE, ALIGNED, BLOCK
+            )
+    else:
+        num_words, outliers, differs = _measure_careful(
+            address, base, limit, grid, TYPE, ALIGNED, BLOCK
         )
-    return num_words, outliers, varies
+    return num_words, outliers, differs

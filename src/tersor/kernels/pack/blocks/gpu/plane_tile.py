@@ -10,19 +10,20 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from tersor.kernels.pack.blocks.gpu.line_tile import LEAST_FAST, NUM_FAST
 from tersor.kernels.pack.blocks.gpu.pack_tile import (
     bit_length,
     both,
     either,
     larger,
+    load_tile,
     zigzag,
 )
 from tersor.kernels.quantize.gpu.values import SHIFT, load_values, shifted_codes
 from tersor.kernels.quantize.grid import TILE as _TILE_VALUES
+from tersor.kernels.runtime.gpu.element_types import I32
 
 _TILE = tl.constexpr(_TILE_VALUES)
-LEAST_FAST, NUM_FAST = tl.constexpr(SHIFT.value - (1 << 21)), tl.constexpr(1 << 22)
-"""The smallest shifted code that is not looked at again, and how many are not."""
 _FOURS = tl.constexpr(_TILE_VALUES // 4)
 _PART = tl.constexpr(64)
 """Fours that are measured at a time."""
@@ -249,3 +250,17 @@ def measure_planes(
     varies = tl.reduce(used, 0, either) != tl.reduce(common, 0, both)
     num_words = tl.sum(width, axis=0) * (BLOCK // 32)
     return num_words, tl.sum((~is_right).to(tl.int32), axis=0) == 0, varies
+
+
+@triton.jit
+def by_lanes(fields, scratch):
+    """Return fields [256, 4] as [8, 32, 4], every four of a lane's 32 neighbours.
+
+    They pass through ``scratch``, which has room for 1024 int32.
+    """
+    position = 4 * tl.arange(0, _FOURS)[:, None] + tl.arange(0, 4)[None, :]
+    # all threads have read what was there before
+    tl.debug_barrier()
+    tl.store(tl.multiple_of(scratch + position, (16, 16)), fields.to(tl.int32, bitcast=True))
+    tl.debug_barrier()
+    return load_tile(scratch.to(tl.int64), 0, _TILE, I32, True).to(tl.uint32, bitcast=True)

@@ -11,7 +11,7 @@ from typing import Final
 import triton
 import triton.language as tl
 
-from tersor.kernels.pack.blocks.gpu.pack_tile import block_widths, pack_fields
+from tersor.kernels.pack.blocks.gpu.pack_tile import lane_widths, pack_fields
 from tersor.kernels.pack.blocks.layout import TAIL_NBYTES
 from tersor.kernels.quantize.gpu.values import dequantize_values, store_values
 from tersor.kernels.quantize.grid import TILE as _TILE
@@ -49,7 +49,7 @@ def put_tile(body, count, local, num_tiles, before, end, fields, BLOCK: tl.const
     num_blocks = (count + BLOCK - 1) // BLOCK - local * blocks
     words = (body + words_start).to(tl.pointer_type(tl.uint32)) + before
     widths = body + widths_start + local * blocks
-    width = block_widths(fields, BLOCK)
+    width = lane_widths(fields, BLOCK)
     if tl.sum(width, axis=0) == end - before:
         pack_fields(fields, width, words, widths, num_blocks, BLOCK)
     else:
