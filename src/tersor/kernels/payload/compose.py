@@ -78,7 +78,7 @@ def seal_smallest(x: torch.Tensor, body: Body | None, limits: Range | None = Non
 
 
 def _seal_constant(x: torch.Tensor, limits: Range | None) -> torch.Tensor:
-    """Return a payload of one value and the non-finite ones if all finite values are equal, else an exact one."""
+    """Return a constant payload if all finite values are equal and it is smaller, else an exact one."""
     low, high = finite_range(x).tolist() if limits is None else limits
     if low != high:
         return seal_exact(x)

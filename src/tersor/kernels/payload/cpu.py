@@ -23,7 +23,7 @@ def put_header(step: float, body_nbytes: int, payload: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def plain_step(payload: Any, bound_args: Any, like: Any) -> float:
-    """Return the step of a plain payload with values of the dtype of ``like``; 0 if it is not plain or invalid."""
+    """Return the step of a plain payload of values like ``like``; 0 if it is not plain or not valid."""
     if payload.size < HEADER_NBYTES or payload[:8].view(np.int64)[0] != CODED:
         return 0.0
     step = payload[8:16].view(np.float64)[0]

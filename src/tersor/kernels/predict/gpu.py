@@ -58,7 +58,7 @@ def _residual_kernel(
 
 @triton.jit
 def _code(address, position, usable, limit, grid, TYPE: tl.constexpr):
-    """Return codes of the values at ``position``, and whether each keeps the bound; 0 and true if not ``usable``."""
+    """Return codes of values and whether each keeps the bound; 0 and true where not ``usable``."""
     # the position ``limit`` is masked out
     place = tl.where(usable, position, limit)
     values = load_values(address, place, limit, 0.0, TYPE, False, False)

@@ -70,7 +70,7 @@ def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
 
 
 def most_coded_symbols(num_rows: int) -> int:
-    """Return the largest alphabet with which coding the index of ``num_rows`` rows is tried, or 0 if it never is.
+    """Return the largest alphabet with which coding an index of ``num_rows`` is tried; 0 if it never is.
 
     Example:
         >>> most_coded_symbols(64), most_coded_symbols(256)

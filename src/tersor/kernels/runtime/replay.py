@@ -29,7 +29,7 @@ MOST_RESULT_NBYTES: Final = 32 * 2**20
 """Largest result of a replayed call. Copying more takes a device longer than launching takes a host."""
 _DEFAULT_MAX_NBYTES: Final = 512 * 2**20
 _MAX_DROPS: Final = 8
-"""How often graphs may be dropped for exceeding a limit. After that they evidently do not fit, and capturing stops."""
+"""How often graphs may be dropped for exceeding a limit; then they evidently do not fit, and capturing stops."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")

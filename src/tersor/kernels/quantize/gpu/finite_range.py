@@ -57,7 +57,7 @@ def fold_range(values, keys, TYPE: tl.constexpr):
 
 @triton.jit
 def load_range(keys, k, inside, TYPE: tl.constexpr):
-    """Return low and high of the tensors ``k`` that are ``inside``, as float64; low > high if no value is finite."""
+    """Return float64 low and high of tensors ``k`` that are ``inside``; low > high if no value is finite."""
     pointer = keys.to(tl.pointer_type(tl.uint64 if TYPE == F64 else tl.uint32)) + 2 * k
     high_key = tl.load(pointer, mask=inside, other=0)
     low_key = tl.load(pointer + 1, mask=inside, other=0)

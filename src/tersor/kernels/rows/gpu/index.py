@@ -238,7 +238,7 @@ def _index_kernel(
     again_first, num_kept, codes, grids, num_matrices, decisions, starts, memory, marks, refs,
     TILE: tl.constexpr, TILE_WORDS: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
 ):  # fmt: skip
-    """One program numbers the distinct rows of one matrix by code, decides how it is coded, and splits all numbers."""
+    """One program numbers the distinct rows of one matrix by code, decides, and splits all row numbers."""
     k = tl.program_id(0).to(tl.int64)
     again_slots, again_places = by_code
     kept = number_matrix(
@@ -273,7 +273,7 @@ def put_marks(target, marks, num_rows, part, num_parts, LANES: tl.constexpr):
 
 @triton.jit
 def put_refs(target, refs, num_refs, nbits, part, num_parts, FIELDS: tl.constexpr):
-    """Pack every ``num_parts``-th run of ``FIELDS`` references, of ``nbits`` bits each, into words at ``target``."""
+    """Pack every ``num_parts``-th run of ``FIELDS`` references, of ``nbits`` each, into words at ``target``."""
     if nbits > 0:
         num_words = fields_nbytes(num_refs, nbits) // 4
         num_runs = (num_refs + FIELDS - 1) // FIELDS
@@ -291,7 +291,7 @@ def split_index(
     index: SplitIndex,
     memory: torch.Tensor,
 ) -> None:
-    """Number distinct rows by their codes, decide which matrices are coded, and split the row numbers of those.
+    """Number distinct rows by code, decide which matrices are coded, and split the row numbers of those.
 
     Args:
         matrices: tables of the list.

@@ -104,7 +104,10 @@ class MatrixList:
 
 @triton.jit
 def index_symbols(memory, starts, num_matrices, k, EXIST: tl.constexpr):
-    """Return a pointer to the index symbols of matrix ``k``, int16, in the buffer of ``MatrixList``, if they ``EXIST``."""
+    """Return a pointer to the int16 index symbols of matrix ``k`` in the buffer of a ``MatrixList``.
+
+    If they do not ``EXIST``, the pointer must not be used.
+    """
     if EXIST:
         memory += tl.load(starts + num_matrices + k)
     return memory.to(tl.pointer_type(tl.int16))

@@ -291,7 +291,7 @@ def _finish_stream(out: Any, done: int, single: Any, bit: int, end_bit: int) -> 
 
 @njit(nogil=True, cache=True)
 def _finish_chunk(out: Any, single: Any, done: Any, bits: Any, ends: Any) -> bool:
-    """Finish four streams, given the symbols decoded and the next bit of each; return whether all are well formed."""
+    """Finish four streams from the symbols ``done`` and the next bits; return whether all end well."""
     quarter = (out.size + STREAMS - 1) // STREAMS
     good = True
     for k in range(STREAMS):

@@ -183,7 +183,7 @@ def num_used(used, k, STATIC: tl.constexpr):
 
 @triton.jit
 def own_block(program, counts, firsts, owners):
-    """Return a program's stream, the stream's count, the block in it, the block size, the symbols in the block.
+    """Return a program's stream, its count, the program's block, the block size, the symbols in the block.
 
     If the number of symbols in the block is not positive, there is no such block.
     """

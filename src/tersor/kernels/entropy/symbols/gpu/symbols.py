@@ -82,7 +82,7 @@ def _low_around(mean, smallest, largest, SIZE: tl.constexpr):
 
 @jit_kernel()
 def _outside_kernel(codes, num_codes, facts, TILE: tl.constexpr):
-    """Each program counts the codes outside either window around the mean, in every ``num_programs``-th tile.
+    """Each program counts codes outside the two windows around the mean, in its share of the tiles.
 
     If all codes fit a narrow alphabet, no count is needed and they are not read.
     """

@@ -90,7 +90,7 @@ def _clear_kernel(slots, num_slots, zeroed, num_zeroed, EMPTY: tl.constexpr, TIL
 
 @triton.jit
 def named_row(entry, last):
-    """Return the row that an entry names, without its tag; a table of ``last + 1`` slots has at most half as many rows."""
+    """Return the row that an entry names, without the tag; there are at most half as many rows as slots."""
     return entry & (last >> 1).to(tl.int32)
 
 
