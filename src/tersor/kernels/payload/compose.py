@@ -164,6 +164,6 @@ def _fill(opened: Opened, out: torch.Tensor) -> None:
 
 
 def put_outliers(opened: Opened, out: torch.Tensor) -> None:
-    """Overwrite decoded values by the exactly stored ones."""
+    """Overwrite decoded values with the exactly stored ones."""
     if opened.positions.numel():
         out.view(-1)[opened.positions] = opened.values

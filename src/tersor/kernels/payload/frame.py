@@ -2,7 +2,7 @@
 
 Sizes are sent ahead of the buffer (in one small collective), or are known, so a frame has no header:
 payload ``i`` starts at ``frame_offsets(sizes)[i]``. Every payload starts at a multiple of 8 bytes, after zero
-padding, so that a decoder can view parts of it as wider integers in place.
+padding, so that a decoder can view parts of it as wider types in place.
 """
 
 from __future__ import annotations

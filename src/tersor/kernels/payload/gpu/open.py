@@ -129,7 +129,7 @@ def put_outliers(
     status: torch.Tensor,
     largest: int,
 ) -> None:
-    """Overwrite decoded values of all tensors by the exactly stored ones.
+    """Overwrite decoded values of all tensors with the exactly stored ones.
 
     ``status`` has one word per payload, which is set if the outliers or the bytes after them are malformed.
     ``largest`` is the number of values of the largest tensor: large tensors get more programs.
