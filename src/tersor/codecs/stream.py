@@ -53,8 +53,8 @@ class StreamCodec(BoundedPipeline):
 
     def workspace_nbytes(self, num_values: int) -> int:
         """See ``Codec.workspace_nbytes``."""
-        # the fused packing kernels handle every form of payload and keep no codes in memory: they measure tiles of
-        # 1024 values first and quantize them again to write them
+        # the fused packing kernels handle every form of payload and store no codes: they measure tiles of 1024 values,
+        # and quantize them again to write them
         if self.encoder().form == "bitpack":
             return 2 * num_values
         return BoundedPipeline.workspace_nbytes(self, num_values)
