@@ -17,7 +17,8 @@ from tersor.workloads.gpt import GptConfig, GptRun
 from tersor.workloads.models.alexnet import AlexNet
 from tersor.workloads.models.gpt import GptShape
 from tersor.workloads.models.resnet import ResNet
-from tersor.workloads.training.activations import ActivationOptions
+from tersor.workloads.training import activations as training_activations
+from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
 from tersor.workloads.training.checkpoint import resume, save_checkpoint
 from tersor.workloads.training.log import RunLog
 from tersor.workloads.training.loop import Schedule, train
@@ -120,6 +121,43 @@ def test_a_resumed_run_takes_the_same_steps(tmp_path, name, options) -> None:
     assert second.state().keys() == whole.state().keys()
     for key, value in whole.state().items():
         assert_bits_equal(second.state()[key], value)
+
+
+@pytest.mark.parametrize("name", ["resnet34", "gpt"])
+def test_a_balanced_run_takes_the_same_steps_when_it_is_resumed(
+    tmp_path, monkeypatch, name
+) -> None:
+    monkeypatch.setattr(training_activations, "_FIRST_BALANCE", 2)
+    activations = BalancedActivations(step=1.0, parts="tensor")
+    whole, first, second = (RUNS[name](activations) for _ in range(3))
+    with RunLog(None) as log:
+        train(whole, Schedule(), log)
+    factors = whole.activations.report().factors
+    assert len(set(factors.values())) > 1
+    for _ in range(3):
+        batch = first.batch(first.step_number)
+        first.balance_activations(batch)
+        first.step(batch)
+    # of step 2; those of step 4 are measured after resuming
+    assert first.activations.report().factors != factors
+    save_checkpoint(first, tmp_path)
+    assert resume(second, tmp_path) == 3
+    with RunLog(None) as log:
+        train(second, Schedule(), log)
+    assert second.activations.report().factors == factors
+    for key, value in whole.state().items():
+        assert_bits_equal(second.state()[key], value)
+
+
+def test_parts_are_balanced_at_powers_of_two_times_the_first_step() -> None:
+    options = BalancedActivations()
+    assert [k for k in range(1001) if options.is_due(k)] == [50, 100, 200, 400, 800]
+
+
+@pytest.mark.parametrize("options", [{"bound": 0.1}, {"codec": "group4"}, {"parts": "layer"}])
+def test_balances_without_a_common_level_are_refused(options) -> None:
+    with pytest.raises(SpecError, match=r"balanced|parts"):
+        BalancedActivations(**options)
 
 
 def test_a_checkpoint_of_other_activations_is_refused(tmp_path) -> None:

@@ -15,7 +15,7 @@ from tersor.bench.activations.case import Case, Forward
 from tersor.bench.activations.measuring import Held
 from tersor.errors import SpecError
 from tersor.sites import activations
-from tersor.workloads.training.activations import ActivationOptions
+from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
 
 EXACT: Final = "exact"
 COMPILED: Final = "compiled"
@@ -97,8 +97,8 @@ def _theirs(
 
 
 def _ours(name: str, note: str = "", **options: Any) -> Contender:
-    """Return a contender that compresses with ``ActivationOptions``."""
-    chosen = ActivationOptions(**options)
+    """Return a contender that compresses with ``ActivationOptions``, balanced if ``parts`` are named."""
+    chosen = (BalancedActivations if "parts" in options else ActivationOptions)(**options)
     spec = {key: {"relative": x} if key == "bound" else x for key, x in options.items()}
 
     def attach(case: Case) -> Attached:
@@ -109,6 +109,8 @@ def _ours(name: str, note: str = "", **options: Any) -> Contender:
                 outputs: torch.Tensor = case.model(*batch)
             return outputs
 
+        if isinstance(chosen, BalancedActivations):
+            compression.balance(case.model, lambda: case.forward(forward), parts=chosen.parts)
         if chosen.target_score is not None:
             for _ in range(_SETTLING_PROBES):
                 compression.probe(case.model, lambda: case.forward(forward))
@@ -149,11 +151,12 @@ def _compiled_ours(codec: str) -> Contender:
 _FAMILIES: Final[Mapping[str, Callable[[str, float], Contender]]] = {
     "rms": lambda name, step: _ours(name, step=step),
     "score": lambda name, target: _ours(name, target_score=target),
+    "balanced": lambda name, step: _ours(name, step=step, parts="tensor"),
     "ans": lambda name, bound: _ours(name, codec="ans", bound=bound),
     "budget": lambda name, budget: _compiled(name, budget=budget),
 }
-"""Contenders with a number: ``rms-0.5`` is a step, ``score-0.95`` a target, ``ans-0.01`` a relative bound, and
-``budget-0.5`` a share of the activations."""
+"""Contenders with a number: ``rms-0.5`` is a step, ``balanced-0.5`` the same with a factor for each tensor, ``score-0.95`` a target,
+``ans-0.01`` a relative bound, and ``budget-0.5`` a share of the activations."""
 _NAMED: Final = (
     _theirs(EXACT, lambda case: case.model),
     _ours(LOSSLESS, "nothing is compressed: what the hooks cost", codec="raw"),
@@ -172,7 +175,7 @@ _NAMED: Final = (
 )  # fmt: skip
 _BY_NAME: Final = {one.name: one for one in _NAMED}
 DEFAULT: Final = (
-    EXACT, LOSSLESS, "rms-1", "rms-0.5", "score-0.97", "score-0.95", "ans-0.01", "group8", "group4", "group2",
+    EXACT, LOSSLESS, "rms-1", "rms-0.5", "balanced-1", "score-0.97", "score-0.95", "ans-0.01", "group8", "group4", "group2",
     "checkpoint", "save-on-cpu", COMPILED, "budget-0.5", "budget-0", "fp8",
     "compiled-group4", "compiled-group8",
 )  # fmt: skip
@@ -192,6 +195,6 @@ def make_contender(name: str) -> Contender:
         return _FAMILIES[family](name, float(number))
     except (KeyError, ValueError) as error:
         raise SpecError(
-            f"there is no {name!r}; choose from {', '.join(_BY_NAME)}, and from rms-STEP, score-TARGET, "
-            "ans-BOUND and budget-SHARE, such as rms-0.5"
+            f"there is no {name!r}; choose from {', '.join(_BY_NAME)}, and from rms-STEP, balanced-STEP, "
+            "score-TARGET, ans-BOUND and budget-SHARE, such as rms-0.5"
         ) from error

@@ -29,20 +29,31 @@ Budget = Annotated[
     str | None,
     option("--activation-budget", "Bytes that held tensors are to fit in, as 512M.", "SIZE"),
 ]
+Balance = Annotated[
+    str | None,
+    option(
+        "--activation-balance",
+        "Give parts of the model steps of their own: kind (of function) or tensor.",
+        "PARTS",
+    ),
+]
 
 
 def activation_options(
     codec: str | None, step: float | None, bound: float | None, score: float | None,
-    budget: str | None,
+    budget: str | None, balance: str | None,
 ) -> ActivationOptions | None:  # fmt: skip
     """Return what the options ask for; None where none of them was given."""
-    from tersor.workloads.training.activations import ActivationOptions
+    from tersor.sites.activations.balance import checked_parts
+    from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
 
     given = {
         "codec": codec, "step": step, "bound": bound, "target_score": score,
         "budget_nbytes": parse_size(budget, "--activation-budget"),
     }  # fmt: skip
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if balance is not None:
+        return BalancedActivations(parts=checked_parts(balance), **known)
     return ActivationOptions(**known) if known else None
 
 

@@ -48,6 +48,7 @@ def gcn(
     activation_bound: saved.Bound = None,
     target_score: saved.Score = None,
     activation_budget: saved.Budget = None,
+    activation_balance: saved.Balance = None,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -77,7 +78,12 @@ def gcn(
     known["hidden"] = numbers_of(hidden, "--hidden", int)
     known["fanouts"] = () if fanouts is None else numbers_of(fanouts, "--fanouts", int)
     known["activations"] = saved.activation_options(
-        activations, activation_step, activation_bound, target_score, activation_budget
+        activations,
+        activation_step,
+        activation_bound,
+        target_score,
+        activation_budget,
+        activation_balance,
     )
     known["batch"] = len(graph.train) if batch is None else batch
     config = GcnConfig(steps=steps, learning_rate=rate, **known)

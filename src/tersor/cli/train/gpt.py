@@ -50,6 +50,7 @@ def gpt(
     activation_bound: saved.Bound = None,
     target_score: saved.Score = None,
     activation_budget: saved.Budget = None,
+    activation_balance: saved.Balance = None,
     seed: every.Seed = 0,
     device: every.Device = "cpu",
     run_folder: every.RunFolder = None,
@@ -71,7 +72,12 @@ def gpt(
     known: dict[str, Any] = {"accumulation": accumulation, "dtype": dtype, "seed": seed}
     known |= {"scheme": scheme, "ranks": ranks, "ranks_per_node": ranks_per_node or 0}
     known["activations"] = saved.activation_options(
-        activations, activation_step, activation_bound, target_score, activation_budget
+        activations,
+        activation_step,
+        activation_bound,
+        target_score,
+        activation_budget,
+        activation_balance,
     )
     config = gpt_config(preset, length, steps, batch, rate, decay_steps, known)
     source = open_text(

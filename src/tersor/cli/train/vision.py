@@ -47,6 +47,7 @@ def vision_command(model: str, usual_preset: str) -> Callable[..., int]:
         activation_bound: saved.Bound = None,
         target_score: saved.Score = None,
         activation_budget: saved.Budget = None,
+        activation_balance: saved.Balance = None,
         seed: every.Seed = 0,
         device: every.Device = "cpu",
         run_folder: every.RunFolder = None,
@@ -64,7 +65,12 @@ def vision_command(model: str, usual_preset: str) -> Callable[..., int]:
             "dtype": dtype,
             "seed": seed,
             "activations": saved.activation_options(
-                activations, activation_step, activation_bound, target_score, activation_budget
+                activations,
+                activation_step,
+                activation_bound,
+                target_score,
+                activation_budget,
+                activation_balance,
             ),
         }
         folder = None if run_folder is None else Path(run_folder)

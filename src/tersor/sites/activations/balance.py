@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal, cast, get_args
 
 import torch
 
@@ -37,7 +37,7 @@ class Balance:
 
     def __post_init__(self) -> None:
         """Refuse unknown kinds of parts, and factors that no level can be multiplied by."""
-        check_parts(self.parts)
+        checked_parts(self.parts)
         for part, factor in self.factors.items():
             if not 0 < factor < float("inf"):
                 raise SpecError(
@@ -55,14 +55,15 @@ class Balance:
         return cls(config["parts"], factors)
 
 
-def check_parts(parts: str) -> None:
-    """Refuse what is no kind of parts.
+def checked_parts(parts: str) -> Parts:
+    """Return ``parts``.
 
     Raises:
         SpecError: it is none of ``PARTS``.
     """
     if parts not in PARTS:
         raise SpecError(f"parts must be {' or '.join(map(repr, PARTS))}, not {parts!r}")
+    return cast("Parts", parts)
 
 
 class Balanced:

@@ -22,7 +22,7 @@ from tersor.sites.activations.balance import (
     Gradients,
     Parts,
     Survey,
-    check_parts,
+    checked_parts,
     surveyed_balance,
 )
 from tersor.sites.activations.estimate import NoiseEstimate
@@ -295,7 +295,7 @@ class Compression:
         Raises:
             SpecError: there is no common level, as with a ``bound``, which is promised for every value; or as in ``probe``.
         """
-        check_parts(parts)
+        checked_parts(parts)
         if self._quality.level is None:
             raise SpecError(
                 f"codec {self._quality.codec_id!r} has no level to balance here; use a step, target_score or budget_bytes, and "

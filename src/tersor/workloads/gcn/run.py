@@ -70,8 +70,7 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         widths = (graph.features.shape[1], *config.hidden, graph.num_classes)
         self.model = GraphNet(config.model, widths, config.dropout).to(self.device)
         self.optimizer = self._made_optimizer()
-        if config.activations is not None:
-            self.activations = config.activations.compression()
+        self.compress_activations(config.activations, self.loss)
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
         """Return Adam as published: only the first layer decays."""

@@ -79,8 +79,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         self.optimizer = self._made_optimizer()
         self.learning_rate = config.rate()
         self.gradient_norm = 0.0
-        if config.activations is not None:
-            self.activations = config.activations.compression()
+        self.compress_activations(config.activations, self.loss)
 
     @property
     def _num_ranks(self) -> int:

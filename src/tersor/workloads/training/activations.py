@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
 from tersor.errors import SpecError
 from tersor.sites.activations import Compression
+from tersor.sites.activations.balance import Parts, checked_parts
 from tersor.types import Bound
+
+_FIRST_BALANCE: Final = 50
+"""Steps before the parts of a model are first compared: weights that have learned nothing would say little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +53,32 @@ class ActivationOptions:
             target_score=self.target_score,
             budget_bytes=self.budget_nbytes,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BalancedActivations(ActivationOptions):
+    """Compression in which parts of the model have levels of their own, balanced before steps 50, 100, 200 and so on.
+
+    Attributes:
+        parts: what has a level of its own; see ``Compression.balance``.
+    """
+
+    parts: Parts = "kind"
+
+    def __post_init__(self) -> None:
+        """Refuse also what has no common level."""
+        # slots make a new class, which ``super()`` does not know
+        ActivationOptions.__post_init__(self)
+        checked_parts(self.parts)
+        if self.compression().report().level is None:
+            raise SpecError(
+                "only a step, a target score or a budget can be balanced; leave the balance out, or the bound or codec"
+            )
+
+    def is_due(self, step: int) -> bool:
+        """True if the parts are to be compared before a step."""
+        number, rest = divmod(step, _FIRST_BALANCE)
+        return number > 0 and not rest and number & (number - 1) == 0
 
 
 def activation_values(compression: Compression) -> dict[str, float]:

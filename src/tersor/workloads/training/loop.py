@@ -73,8 +73,8 @@ def train(
 
     The log ends with an evaluation and with the totals of all steps, those before a checkpoint
     included. Where nothing is left to train and the log says so already, nothing is written: neither
-    lines nor a checkpoint. Compiling kernels is not part of ``step_s``, nor is ``before_step``, which
-    is given the batch of each step.
+    lines nor a checkpoint. Compiling kernels is not part of ``step_s``, nor is balancing activations, nor ``before_step``,
+    which is given the batch of each step.
     """
     first, steps = run.step_number, run.config.steps
     losses: list[float] = []
@@ -84,6 +84,7 @@ def train(
         begin = _now()
         batch = run.batch(run.step_number)
         seconds += _since(begin)
+        run.balance_activations(batch)
         if before_step is not None:
             before_step(batch)
         begin = _now()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -15,6 +15,8 @@ from tersor.errors import SpecError
 from tersor.sites.activations import Compression
 from tersor.workloads.ranks import Ranks
 from tersor.workloads.training.activations import (
+    ActivationOptions,
+    BalancedActivations,
     activation_values,
     compression_state,
     load_compression_state,
@@ -78,6 +80,8 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 "ranks; choose another batch"
             )
         self.learning_rate = LearningRate(config.learning_rate)
+        self._activation_options: ActivationOptions | None = None
+        self._loss: Callable[[BatchT], torch.Tensor]
         self.step_number = 0
         self.run_id = str(self.ranks.gathered(secrets.token_hex(8))[0])
 
@@ -106,6 +110,27 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
     def trained(self) -> list[torch.nn.Parameter]:
         """Return the weights that the optimizer changes, in the order of the model's."""
         return list(self.model.parameters())
+
+    def compress_activations(
+        self, options: ActivationOptions | None, loss: Callable[[BatchT], torch.Tensor]
+    ) -> None:
+        """Compress what forward passes save, as options say.
+
+        Args:
+            options: None for not at all.
+            loss: of a batch, computed inside ``saving``; what gradients are compared by.
+        """
+        if options is not None:
+            self.activations = options.compression()
+            self._activation_options, self._loss = options, loss
+
+    def balance_activations(self, batch: BatchT) -> None:
+        """Balance the levels of the model's parts by the batch of the next step, if that is due; a collective call."""
+        options = self._activation_options
+        if self.activations is None or not isinstance(options, BalancedActivations):
+            return
+        if options.is_due(self.step_number):
+            self.activations.balance(self.model, lambda: self._loss(batch), parts=options.parts)
 
     def saving(self) -> AbstractContextManager[object]:
         """Return the context of a forward pass, without the loss, in which saved tensors shrink."""

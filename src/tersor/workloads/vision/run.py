@@ -54,8 +54,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
             weight_decay=config.weight_decay,
         )  # fmt: skip
         self.learning_rate = config.rate()
-        if config.activations is not None:
-            self.activations = config.activations.compression()
+        self.compress_activations(config.activations, self.loss)
 
     def batch(self, step: int) -> ImageBatch:
         """Return this rank's images of a step."""
