@@ -29,7 +29,7 @@ class Candidate(ABC):
         peer: whether it belongs to another project.
         slow: whether timing every slice would take too long.
         bounded: whether it takes an error bound.
-        exact: whether it is lossless and must restore every bit.
+        exact: whether it only copies, so it must restore every bit.
         on_codes: whether its input is quantized codes instead of floats; quantizing is not timed, and
             the codes must be restored exactly.
         quantized_by_us: whether it includes our quantizer, so that ``code_dtype`` applies.
