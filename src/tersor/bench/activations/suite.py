@@ -73,7 +73,7 @@ class ActivationsConfig:
         object.__setattr__(self, "contenders", tuple(dict.fromkeys([EXACT, LOSSLESS, *names])))
 
     def smoke(self) -> ActivationsConfig:
-        """Return a plan that checks in seconds that everything runs: tiny, one round, few contenders."""
+        """Return a plan that shows in seconds that all runs: tiny models, few contenders, one round."""
         cases = tuple(replace(case, is_smoke=True, batch=2, warm_steps=1) for case in self.cases)
         names = SMOKE if self.contenders == DEFAULT else self.contenders
         return replace(self, cases=cases, rounds=1, contenders=names)
