@@ -225,10 +225,10 @@ def _lookup_coding(found: Sequence[DumpResults], name: str) -> CodecCosts:
 
 
 def _parts(place: DumpResults, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return the bytes and seconds of one call, for encoding and for decoding.
+    """Return the bytes and seconds of an exchange, for encoding and for decoding.
 
-    If tables were measured one after the other, their totals are divided by the number of slices. If
-    steps were measured in one call, they are divided by the number of look-ups.
+    If tables were measured one by one, these are one rank's share: one slice of every table. If steps
+    were measured in one call, they are those of a whole step.
     """
     total, facts = place.overall(name), _facts(place, next(iter(place.tables)))
     num_parts = facts.num_slices / facts.num_ranks if place.steps else facts.num_slices
