@@ -1,7 +1,7 @@
 """The goals of the codec core on CUDA.
 
 Speeds are GB/s of raw float32 on one H200. Unless stated otherwise, they are measured on the look-ups at a
-relative bound of 0.03, the input and bound of the peers' published figures. Each goal is judged for calls
+relative bound of 0.03, the input and bound at which the peers were measured. Each goal is judged for calls
 that wait for sizes, for calls that do not (``-device``), and for calls captured in a CUDA graph
 (``-graph``). These are goals for kernels, so they use times of calls that the host queued ahead, which rows
 of all versions have.
