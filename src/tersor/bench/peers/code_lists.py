@@ -73,7 +73,7 @@ class ListQuantizer:
         error_bounds: Sequence[float],
         dtype: torch.dtype | None = None,
     ) -> QuantizedList:
-        """Quantize all tensors; from the second call on, without synchronising with the device.
+        """Quantize all tensors; later calls with the same bounds do not synchronise with the device.
 
         Args:
             xs: floating-point tensors of one dtype.

@@ -68,7 +68,7 @@ class Fbgemm(SlicePeer):
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """View a tensor as rows; if 128 does not divide its length, it becomes a single row."""
+    """View a tensor as rows, see ``Fbgemm``; if 128 does not divide its length, as a single row."""
     if x.dim() > 1 and x.shape[-1] <= _MAX_ROW:
         return x.reshape(-1, x.shape[-1])
     return x.reshape(-1, _ROW) if x.numel() % _ROW == 0 else x.reshape(1, -1)

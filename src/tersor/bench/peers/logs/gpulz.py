@@ -1,4 +1,4 @@
-"""Parser for ``gpulz``, which prints a ratio and two throughputs, and sizes only in some versions."""
+"""Parser for ``gpulz``, which prints a ratio and two throughputs, and not always the sizes."""
 
 from __future__ import annotations
 

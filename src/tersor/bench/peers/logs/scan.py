@@ -142,7 +142,7 @@ class Record:
         """Return a figure that must be finite and above 0.
 
         Raises:
-            CorruptDataError: the figure is neither.
+            CorruptDataError: the figure is not such a number.
         """
         text = self.values[name]
         try:
