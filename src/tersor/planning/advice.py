@@ -21,7 +21,7 @@ class Advice:
         baseline: the way without compression.
         next_best: the second best; None if there is only one.
         best_bounded: the best way that keeps a bound, if ``best`` promises none; else None.
-        bits_per_s: bandwidth of ``Cluster.bandwidth``.
+        bits_per_s: the bandwidth in bits per second; see ``Cluster.bandwidth``.
         reason: one sentence that explains the choice.
     """
 

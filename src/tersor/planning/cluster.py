@@ -79,7 +79,7 @@ class Cluster:
         return math.ceil(num_ranks / self.ranks_per_node)
 
     def with_bandwidth(self, bits_per_s: float, num_ranks: int) -> Cluster:
-        """Return a copy with another inter-node bandwidth, or intra-node if all ranks fit on one."""
+        """Return a copy with another inter-node bandwidth, or intra-node if all ranks share a node."""
         if num_ranks <= self.ranks_per_node:
             return replace(self, intra_bits_per_s=bits_per_s)
         return replace(self, inter_bits_per_s=bits_per_s)

@@ -62,7 +62,7 @@ class Pattern(Enum):
 
 
 class Scope(Enum):
-    """Which ranks form a group: all ranks, those of one node, or those of one local rank."""
+    """Which ranks form a group: all ranks, those of one node, or those with the same local rank."""
 
     ALL = "all"
     WITHIN_NODES = "within nodes"

@@ -84,8 +84,8 @@ class ResultRow(
         num_values: values in the whole input.
         original_nbytes: uncompressed bytes of the whole input.
         encoded_nbytes: compressed bytes of the whole input.
-        worst_error: absolute error of the slice whose error is largest relative to its bound; None if
-            nothing lossy was done.
+        worst_error: largest absolute error of the slice whose error is largest relative to its bound;
+            None if nothing lossy was done.
         error_bound: the absolute bound promised for that slice; None if none was promised.
         encode_s: seconds to encode the timed part of the input; ``clock`` says how they were timed.
         decode_s: seconds to decode it, into existing memory if the library can.

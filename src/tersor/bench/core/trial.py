@@ -86,7 +86,7 @@ class Trial:
 
     @property
     def is_refused(self) -> bool:
-        """Whether it broke a promise we are responsible for: our codecs', our codes' or a copy's."""
+        """Whether our codec, a peer that got our codes, or a plain copy broke its promise."""
         candidate = self.candidate
         return self.broken and (not candidate.peer or candidate.on_codes or candidate.exact)
 

@@ -138,7 +138,7 @@ def step_subject(tables: Iterable[LookupSubject]) -> LookupSubject:
 
 
 def _copies(first: Copy) -> list[Copy]:
-    """Return enough copies to exceed the device's cache."""
+    """Return as many copies as ``copies_needed`` for the device's cache."""
     nbytes = sum(x.nbytes for x in first.slices)
     num_copies = copies_needed(nbytes, cache_nbytes(first.slices[0].device))
     return [first, *(first.clone() for _ in range(num_copies - 1))]

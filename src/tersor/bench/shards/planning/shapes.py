@@ -40,9 +40,10 @@ def parse_shape(text: str) -> GptShape:
 
 
 def measured_shape(row: ShardRow) -> GptShape:
-    """Return the shape of a row's model, whose tokens are bytes.
+    """Return the shape of a row's model.
 
-    A model that is not a preset is assumed to be as deep as the preset nearest in size.
+    A preset has a vocabulary of 256, because its tokens are bytes. Any other model is assumed to have the
+    depth, context and vocabulary of the preset nearest in size.
     """
     return _preset_of(row) or _nearest(row.num_values)
 
