@@ -1,1 +1,1 @@
-"""Measurements: what all share in ``core``, peers, a folder per site, and the report on them."""
+"""Benchmarks: shared code in ``core``, peers, one folder per site, and the report on the results."""

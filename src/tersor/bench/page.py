@@ -1,13 +1,13 @@
-"""Tables of a page, made from committed result rows: ``python -m tersor.bench.page PAGE...``.
+"""Fill a page's tables from committed result rows: ``python -m tersor.bench.page PAGE...``.
 
-A page says where a table belongs, and of which rows::
+Markers on a page say where a table belongs and which rows it shows::
 
     <!-- rows: results/kernels.jsonl input=embeddings codec=flat bound=0.03,none mib=1024 -->
     <!-- end -->
 
-``goals:`` in place of ``rows:`` asks for the goals judged from the same file; the other words are those of
-the sites' ``blocks``. What lies between the two lines is replaced; paths are relative to the page's folder,
-or the one above ``docs``.
+``goals:`` in place of ``rows:`` inserts the goals judged from the same file; the sites' ``blocks`` define the
+other keywords. The text between the two lines is replaced. Paths are relative to the page's folder, or to
+the parent of ``docs`` for pages in it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ _VERDICTS: Final = {True: "met", False: "**missed**", None: "not measured"}
 
 
 def filled(text: str, root: Path) -> str:
-    """Return the page with every table made anew from the rows below ``root``.
+    """Return the page with every table regenerated from the rows below ``root``.
 
     Raises:
-        SpecError: a marker asks for something unknown.
-        CorruptDataError: a file holds something else than rows.
+        SpecError: a marker's keyword or options are unknown.
+        CorruptDataError: a file contains something other than rows.
     """
     blocks: dict[str, PageBlock] = {"goals": _goals, **page_blocks()}
 
@@ -64,7 +64,7 @@ def _goals(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
 
 
 def main(paths: Sequence[str]) -> int:
-    """Fill the pages in place; returns the exit code."""
+    """Fill the pages in place and return the exit code."""
     for name in paths:
         page = Path(name)
         folder = page.resolve().parent

@@ -1,4 +1,4 @@
-"""What the measurements of one site give to the command line, to pages and to reports."""
+"""The interface between one site's measurements and the command line, pages and reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tersor.bench.planning.planner import Planner
 from tersor.bench.report.building import SectionMaker
 
 PageBlock = Callable[[Sequence[ResultRow], Mapping[str, str]], str]
-"""Makes the Markdown of one marker on a page, from rows and the marker's ``name=value`` options."""
+"""Renders the Markdown of one marker on a page from rows and the marker's ``name=value`` options."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,13 +21,13 @@ class SiteBench:
     """One site's measurements; ``tersor.bench.sites`` lists all of them.
 
     Attributes:
-        name: of its folder in ``bench``.
-        suites: what ``ResultRow.suite`` says in its rows.
-        tables: shows its rows in a terminal.
-        goals: judges from its rows what is asked of it.
-        blocks: by the word that a marker on a page begins with.
-        sections: returns what makes its parts of a report; figures are imported only then.
-        planner: plans from its rows; None where it cannot be planned.
+        name: name of its folder in ``bench``.
+        suites: values of ``ResultRow.suite`` in its rows.
+        tables: renders its rows as terminal tables.
+        goals: judges the site's goals from its rows.
+        blocks: page blocks by the keyword of their marker.
+        sections: returns the makers of its report sections; only this call imports figures.
+        planner: plans from its rows; None if the site has no planning model.
     """
 
     name: str

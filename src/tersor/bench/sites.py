@@ -1,4 +1,4 @@
-"""Every site that is measured. A new one is a ``SiteBench`` in this list."""
+"""All sites with measurements. To add one, append its ``SiteBench`` to ``SITES``."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _PLAN_BLOCKS: Final[Mapping[str, _PlanBlock]] = {
 
 
 def planners() -> list[Planner]:
-    """Return what plans from rows, of every site that has it."""
+    """Return the planners of all sites that have one."""
     return [site.planner for site in SITES if site.planner is not None]
 
 
 def planner_of(rows: Sequence[ResultRow]) -> Planner:
-    """Return what plans from these rows.
+    """Return the planner for these rows.
 
     Raises:
-        SpecError: there are none, or rows of several sites.
+        SpecError: no planner accepts any of the rows, or the rows belong to several planners.
     """
     found = [one for one in planners() if any(one.plans(row) for row in rows)]
     if not found:
@@ -47,34 +47,34 @@ def planner_of(rows: Sequence[ResultRow]) -> Planner:
 
 
 def rows_by_site(rows: Iterable[ResultRow]) -> list[tuple[SiteBench, list[ResultRow]]]:
-    """Return the sites that rows are from, each with its rows; those of unknown suites are left out."""
+    """Group rows by site; rows of unknown suites are omitted."""
     rows = list(rows)
     owned = [(site, [row for row in rows if row.suite in site.suites]) for site in SITES]
     return [(site, own) for site, own in owned if own]
 
 
 def evaluate_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge what is asked of every site that rows are from, or of codecs if there are no rows."""
+    """Judge the goals of every site that has rows, or those of the kernels if no site has any."""
     found = rows_by_site(rows)
     return [goal for site, own in found or [(KERNELS, [])] for goal in site.goals(own)]
 
 
 def site_tables(rows: Iterable[ResultRow]) -> list[RenderableType]:
-    """Return the tables of every site that rows are from."""
+    """Return the terminal tables of every site that has rows."""
     return [table for site, own in rows_by_site(rows) for table in site.tables(own)]
 
 
 def page_blocks() -> dict[str, PageBlock]:
-    """Return what a page can ask of any site, by the first word of its marker."""
+    """Return the page blocks of all sites by the keyword of their marker."""
     own = {word: block for site in SITES for word, block in site.blocks.items()}
     return {**own, **{word: _planned(block) for word, block in _PLAN_BLOCKS.items()}}
 
 
 def _planned(block: _PlanBlock) -> PageBlock:
-    """Return a block that is made by what plans from its rows."""
+    """Return a page block that passes the planner of its rows to ``block``."""
     return lambda rows, options: block(planner_of(rows), rows, options)
 
 
 def report_sections() -> list[SectionMaker]:
-    """Return what makes the sections of a report, in the order in which a page shows them."""
+    """Return the makers of all report sections, in page order."""
     return [make for site in SITES for make in site.sections()]

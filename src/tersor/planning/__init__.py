@@ -1,4 +1,4 @@
-"""Predicted times of steps on a cluster, whatever collectives they take, from measured costs."""
+"""Predict step times on a cluster from measured costs, for any mix of collectives."""
 
 from tersor.planning.advice import Advice, Turn, advise, agreement_words, turns
 from tersor.planning.cluster import Cluster, read_cluster_file

@@ -1,4 +1,4 @@
-"""Which way to take a step is best, where that changes, and why."""
+"""Advise on the best way to take a step, at which bandwidths that changes, and why."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from tersor.planning.model import LEAST_BITS, MOST_BITS, Prediction, StepModel
 from tersor.planning.units import bandwidth_words
 
 _LEAST_GAIN: Final = 1.02
-"""Steps closer than this are told to be so."""
+"""The advice marks smaller speedups as too small for this model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The best of all ways at one number of ranks and one bandwidth.
+    """The best way at one number of ranks and one bandwidth.
 
     Attributes:
-        best: with the shortest step, of those that broke no bound.
-        baseline: without compression.
-        next_best: the second one; None where there is no other.
-        best_bounded: the best that keeps a bound, where ``best`` has none to keep; else None.
-        bits_per_s: of the link that counts.
-        reason: one sentence.
+        best: the way with the shortest step, among those that broke no bound.
+        baseline: the way without compression.
+        next_best: the second best; None if there is only one.
+        best_bounded: the best way that keeps a bound, if ``best`` promises none; else None.
+        bits_per_s: the bandwidth in bits per second; see ``Cluster.bandwidth``.
+        reason: one sentence that explains the choice.
     """
 
     best: Prediction
@@ -34,13 +34,13 @@ class Advice:
 
     @property
     def step_speedup(self) -> float:
-        """How many times faster a step is than without compression."""
+        """The baseline's step time divided by the best way's."""
         return self.baseline.step_s / self.best.step_s
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A bandwidth from which on another way is best, and why."""
+    """A bandwidth above which another way is best, and the reason."""
 
     bits_per_s: float
     before: str
@@ -109,13 +109,13 @@ def _cost(found: Prediction, baseline: Prediction) -> str:
 
 
 def agreement_words(found: Prediction, baseline: Prediction) -> str:
-    """Say how much of what coding costs more is no coding but latency; nothing if it is little."""
+    """Say how much of the extra coding time is spent on exchanging sizes; empty if that is little."""
     cost_s, sizes_s = found.coding_s - baseline.coding_s, found.sizes_s - baseline.sizes_s
     return f", {_ms(sizes_s)} of it to agree on sizes" if sizes_s > 0.1 * cost_s > 0 else ""
 
 
 def turns(model: StepModel, num_ranks: int, low: float, high: float) -> list[Turn]:
-    """Return where the best way changes between two bandwidths, from low to high."""
+    """Return where the best way changes between two bandwidths, in ascending order."""
     names = [one.name for one in model.eligible(num_ranks)]
     found = model.changes(names, num_ranks, low, high)
     return [_turn(model.at_bandwidth(bits, num_ranks), num_ranks, *pair) for bits, *pair in found]

@@ -1,4 +1,4 @@
-"""The cluster that a plan is made for, as a user describes it."""
+"""A user's description of the cluster to plan for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULTS: Final[Mapping[str, Any]] = {
     "latency": "5us",
     "intra_latency": "2us",
 }
-"""What is taken of a cluster that is not described."""
+"""The values used for keys that a description leaves out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,11 +28,11 @@ class Cluster:
     """Ranks, nodes and the links between them.
 
     Attributes:
-        ranks_per_node: ranks that share a node and its link to the others.
-        inter_bits_per_s: of a node to the others, in each direction, shared by its ranks.
-        intra_bits_per_s: of a rank to the others of its node, in each direction.
-        inter_latency_s: that each message to another node adds.
-        intra_latency_s: that each message within a node adds.
+        ranks_per_node: ranks that share a node and its link to the other nodes.
+        inter_bits_per_s: bandwidth of a node's link to other nodes in each direction; its ranks share it.
+        intra_bits_per_s: bandwidth of a rank's link to the others on its node, in each direction.
+        inter_latency_s: latency of each message to another node.
+        intra_latency_s: latency of each message within a node.
     """
 
     ranks_per_node: int = 1
@@ -43,10 +43,10 @@ class Cluster:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Read a cluster from values under the keys of ``DEFAULTS``; other keys are not looked at.
+        """Build a cluster from values under the keys of ``DEFAULTS``; other keys are ignored.
 
         Raises:
-            SpecError: a value that cannot be meant.
+            SpecError: a value is invalid.
 
         Example:
             >>> Cluster.parse({"ranks_per_node": 8, "inter": "400gbit"}).inter_bits_per_s
@@ -62,30 +62,30 @@ class Cluster:
         )
 
     def local_ranks(self, num_ranks: int) -> int:
-        """Return how many of the ranks share a node that is full.
+        """Return the number of ranks on a full node.
 
-        One that is not full never has more to send to the others: of n ranks, k on a node send
-        k * (n - k) parts out, which is largest where k is nearest to half of n, and so of a full
-        node; of two nodes both send as much.
+        A partly filled node never sends more to other nodes than a full one does. With n ranks, the
+        k ranks of a node send k * (n - k) parts out. That is largest where k is closest to n / 2,
+        which is a full node; with two nodes, both send the same amount.
         """
         return min(num_ranks, self.ranks_per_node)
 
     def fewest_local_ranks(self, num_ranks: int) -> int:
-        """Return how many ranks share the node with the fewest: they send most messages to others."""
+        """Return the number of ranks on the emptiest node, which send the most messages off it."""
         return num_ranks % self.ranks_per_node or self.local_ranks(num_ranks)
 
     def num_nodes(self, num_ranks: int) -> int:
-        """Return the nodes that the ranks need."""
+        """Return the number of nodes that the ranks occupy."""
         return math.ceil(num_ranks / self.ranks_per_node)
 
     def with_bandwidth(self, bits_per_s: float, num_ranks: int) -> Cluster:
-        """Return the cluster with another link between nodes; within one where all ranks share it."""
+        """Return a copy with another inter-node bandwidth, or intra-node if all ranks share a node."""
         if num_ranks <= self.ranks_per_node:
             return replace(self, intra_bits_per_s=bits_per_s)
         return replace(self, inter_bits_per_s=bits_per_s)
 
     def bandwidth(self, num_ranks: int) -> float:
-        """Return the bits per second that ``with_bandwidth`` changes."""
+        """Return the bandwidth that ``with_bandwidth`` changes, in bits per second."""
         is_one_node = num_ranks <= self.ranks_per_node
         return self.intra_bits_per_s if is_one_node else self.inter_bits_per_s
 
@@ -94,7 +94,7 @@ def read_cluster_file(path: str | Path) -> dict[str, Any]:
     """Return the keys and values of a ``.toml`` or ``.json`` file.
 
     Raises:
-        SpecError: the file is neither.
+        SpecError: the file is not valid TOML or JSON, or is not a mapping.
     """
     path = Path(path)
     try:
@@ -122,7 +122,11 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 
 
 def read_count(values: Mapping[str, Any], key: str) -> int:
-    """Return a whole number from 1; anything else raises ``SpecError``."""
+    """Return a positive integer.
+
+    Raises:
+        SpecError: the value is anything else.
+    """
     value = values[key]
     if type(value) is not int or value < 1:
         raise SpecError(f"{key} must be a whole number from 1, not {value!r}")

@@ -1,19 +1,20 @@
-"""What a collective sends over which link of a cluster, and how often it waits for a message.
+"""How much a collective sends over each link of a cluster, and how many messages it waits for.
 
-This is the alpha-beta model: a message costs a latency, a byte the inverse of a bandwidth. p ranks move
-w bytes; there are N nodes with g of the ranks each, or m on one that is not full (else m = g)::
+This is the alpha-beta model: a message costs a latency, a byte costs the inverse of a bandwidth. p ranks
+move w bytes. They occupy N nodes with g ranks each; a partly filled node has m ranks (else m = g)::
 
     per pass                    pairwise                 ring
     a rank sends                w * (p - 1) / p          w * (p - 1) / p
     a rank's link in its node   w * (g - 1) / p          w * (p - 1) / p, 0 where g = 1
     a node's link               g * w * (p - g) / p      w * (p - 1) / p, 0 where N = 1
-    messages within a node      m - 1                    p - N, or p where N = 1  } less one, the
-    messages between nodes      p - m                    N, or 0 where N = 1      } cheapest
+    messages within a node      m - 1                    p - N, or p where N = 1  } minus the
+    messages between nodes      p - m                    N, or 0 where N = 1      } cheapest one
 
-Pairwise, every rank sends each other rank its part. In a ring, every rank sends to its neighbour, and
-the ring enters every node once. ``w`` is what an all-to-all has for all ranks, what an all-gather ends
-with, and what a reduce-scatter or an all-reduce begins with. An all-reduce is a reduce-scatter and an
-all-gather, two passes; as a ring it counts whole rounds, so two messages more than a block passes on.
+In the pairwise pattern, every rank sends each other rank its part. In a ring, every rank sends to its
+neighbour, and the ring enters every node once. ``w`` is a rank's input of an all-to-all, its result of an
+all-gather, and its input of a reduce-scatter or an all-reduce. An all-reduce is a reduce-scatter and an
+all-gather, hence two passes. As a ring it is charged for whole rounds, which is two messages more than a
+block is passed on.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tersor.planning.cluster import Cluster
 
 
 class Collective(Enum):
-    """What ranks do together."""
+    """A collective operation."""
 
     ALL_TO_ALL = "all-to-all"
     ALL_GATHER = "all-gather"
@@ -35,16 +36,16 @@ class Collective(Enum):
 
     @property
     def num_passes(self) -> int:
-        """How often the bytes are sent."""
+        """The number of times the bytes are sent."""
         return 2 if self is Collective.ALL_REDUCE else 1
 
     @property
     def is_sum(self) -> bool:
-        """True if values are added on their way."""
+        """True if the collective reduces values by adding them."""
         return self in (Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 
     def coded_nbytes(self, nbytes: float, num_ranks: int) -> tuple[list[float], list[float]]:
-        """Return the original bytes that a rank encodes, and decodes, call by call."""
+        """Return the original bytes of each encode call and of each decode call of a rank."""
         own = nbytes / num_ranks
         if self is Collective.ALL_GATHER:
             return [own], [nbytes]
@@ -54,26 +55,26 @@ class Collective(Enum):
 
 
 class Pattern(Enum):
-    """Who sends to whom; the table of this module has the costs."""
+    """Who sends to whom; the module docstring tabulates the costs."""
 
     PAIRWISE = "pairwise"
     RING = "ring"
 
 
 class Scope(Enum):
-    """Which ranks take part: all, those of each node, or one of each node for every place on it."""
+    """Which ranks form a group: all ranks, those of one node, or those with the same local rank."""
 
     ALL = "all"
     WITHIN_NODES = "within nodes"
     BETWEEN_NODES = "between nodes"
 
     def group(self, cluster: Cluster, num_ranks: int) -> tuple[Cluster, int]:
-        """Return the cluster as one group of ranks sees it, and the ranks of the group.
+        """Return the cluster as one group of ranks sees it, and the number of ranks in the group.
 
-        Between nodes there are as many groups as a node has ranks, and they share its link.
+        Between nodes, there is one group per local rank, and these groups share each node's link.
 
         Raises:
-            SpecError: nodes with different numbers of ranks have no such groups.
+            SpecError: the scope is not ``ALL``, and the nodes have different numbers of ranks.
         """
         if self is Scope.ALL:
             return cluster, num_ranks
@@ -93,12 +94,12 @@ class Scope(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes of a collective on the links that carry most.
+    """Bytes that a collective sends over the most heavily loaded links.
 
     Attributes:
-        rank_nbytes: that a rank sends to others.
-        near_nbytes: of them, on its link within its node.
-        far_nbytes: that all ranks of the group on a node send over the node's link.
+        rank_nbytes: bytes that a rank sends to other ranks.
+        near_nbytes: the part of them that uses the rank's link within its node.
+        far_nbytes: bytes that all ranks of the group on a node send over the node's link.
     """
 
     rank_nbytes: float
@@ -107,7 +108,7 @@ class Traffic:
 
     @classmethod
     def of(cls, pattern: Pattern, nbytes: float, cluster: Cluster, num_ranks: int) -> Traffic:
-        """Return what one pass of ``nbytes`` sends."""
+        """Return the traffic of one pass over ``nbytes``."""
         local = cluster.local_ranks(num_ranks)
         part = nbytes / num_ranks
         whole = part * (num_ranks - 1)
@@ -116,13 +117,13 @@ class Traffic:
         return cls(whole, whole if local > 1 else 0.0, whole if num_ranks > local else 0.0)
 
     def seconds(self, cluster: Cluster) -> float:
-        """Return how long the slower link takes at its full bandwidth; both work at once."""
+        """Return the time of the slower link at full bandwidth; both links work concurrently."""
         near_s = 8 * self.near_nbytes / cluster.intra_bits_per_s
         return max(near_s, 8 * self.far_nbytes / cluster.inter_bits_per_s)
 
 
 def latency_s(collective: Collective, pattern: Pattern, cluster: Cluster, num_ranks: int) -> float:
-    """Return the seconds that the messages of all passes add, for the rank that waits longest."""
+    """Return the latency of the messages of all passes, for the rank that waits longest."""
     if pattern is Pattern.PAIRWISE:
         local = cluster.fewest_local_ranks(num_ranks)
         hops = (local - 1, num_ranks - local)

@@ -1,4 +1,4 @@
-"""What measurements say between and beyond themselves: times as lines, ratios as curves."""
+"""Interpolate and extrapolate measurements: times as lines, compression ratios as curves."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _APART: Final = 4.0
 def nonnegative_fit(
     columns: Sequence[Sequence[float]], values: Sequence[float], scales: Sequence[float]
 ) -> list[float]:
-    """Return the factors, none below 0, whose sum of columns comes closest to ``values``.
+    """Return the nonnegative factors whose weighted sum of columns comes closest to ``values``.
 
-    The sum of ``((fitted - value) / scale)**2`` is the least of all; of equal ones the earlier
-    columns are taken. Costs are never negative, and a negative one would be believed far from the
-    measurements. ``scipy.optimize.nnls`` promises nothing about equal ones, and is no dependency.
+    The factors minimise the sum of ``((fitted - value) / scale)**2``; ties go to the earlier columns.
+    They are nonnegative because costs are, and because a negative cost extrapolates badly.
+    ``scipy.optimize.nnls`` does not define how it breaks ties, and scipy is not a dependency.
 
     Args:
-        columns: per factor, as many numbers as there are values; a handful of columns.
-        values: what was measured.
-        scales: what an error of 1 means; the values themselves make errors relative.
+        columns: one column per factor, each as long as ``values``; only a handful of columns.
+        values: the measurements.
+        scales: the unit of each value's error; pass the values themselves for relative errors.
     """
     matrix = np.array(columns, dtype=float).T / np.array(scales, dtype=float)[:, None]
     target = np.array(values, dtype=float) / np.array(scales, dtype=float)
     least, best = float(target @ target), [0.0] * len(columns)
-    # errors below this are rounding: of two perfect fits the earlier columns count
+    # smaller differences are rounding errors: of two perfect fits, the earlier columns win
     noise = 1e-24 * least
     for size in range(1, len(columns) + 1):
         for chosen in combinations(range(len(columns)), size):
             factors, _, rank, _ = np.linalg.lstsq(matrix[:, chosen], target, rcond=None)
             error = float(np.sum((matrix[:, chosen] @ factors - target) ** 2))
-            # a column that repeats the others tells nothing more
+            # a linearly dependent column adds nothing
             if rank == size and min(factors) >= 0 and error < least * (1 - 1e-9) - noise:
                 least, best = error, [0.0] * len(columns)
                 for column, factor in zip(chosen, factors, strict=True):
@@ -52,22 +52,23 @@ def link_fit(
     columns: Sequence[Sequence[float]],
     values: Sequence[float],
 ) -> tuple[list[float], list[float]]:
-    """Fit measured times by how often the seconds of links at full speed, and by other costs.
+    """Fit measured times as multiples of the links' times at full speed, plus other costs.
+
+    The fit minimises relative errors with ``nonnegative_fit``. Links take precedence over the other
+    columns: with a single link, a cost per byte is indistinguishable from a slower link.
 
     Args:
-        links_s: seconds at full speed, a column for each way of using a link.
+        links_s: seconds at full speed, one column for each way of using a link.
         columns: amounts of the other costs.
-        values: seconds that were measured.
+        values: measured seconds.
 
     Returns:
-        The factors of ``links_s``, 1 at least, and those of ``columns``; errors are relative, as of
-        ``nonnegative_fit``. Links come first: where there is one link only, a cost per byte cannot be
-        told from it.
+        The factors of ``links_s``, each at least 1, and the factors of ``columns``.
     """
     pinned: set[int] = set()
     while True:
         free = [k for k in range(len(links_s)) if k not in pinned]
-        # nothing is faster than its link: the other costs are fitted to what full speed leaves
+        # nothing is faster than its link: fit the other costs to what full-speed links leave over
         left = [x - sum(links_s[k][i] for k in pinned) for i, x in enumerate(values)]
         found = nonnegative_fit([*(links_s[k] for k in free), *columns], left, values)
         slowdowns = dict(zip(free, found, strict=False))
@@ -85,17 +86,17 @@ class Line:
     each_s: float = 0.0
 
     def at(self, amount: float) -> float:
-        """Return the seconds of an amount."""
+        """Return the seconds that ``amount`` bytes (or samples) take."""
         return self.fixed_s + self.each_s * amount
 
     @classmethod
     def fit(
         cls, points: Iterable[tuple[float, float]], scales: Sequence[float] | None = None
     ) -> Self:
-        """Fit (amount, seconds) by least squares of relative errors, or of those over ``scales``.
+        """Fit (amount, seconds) points by least squares of relative errors, or of errors / ``scales``.
 
-        Where amounts are not four times apart, nothing is known of the fixed part and it is 0: noise
-        would make one, and a speed beyond belief with it.
+        If the largest amount is less than four times the smallest, the fixed part is 0. Such points
+        do not determine it, and noise would produce a fixed part and an implausible speed.
         """
         amounts, seconds = zip(*points, strict=True)
         ones = [1.0 if max(amounts) >= _APART * min(amounts) else 0.0] * len(amounts)
@@ -107,38 +108,38 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class RatioCurve:
-    """Original over encoded bytes by the rows of a slice: what one rank sends another of a table.
+    """The ratio of original to encoded bytes as a function of the rows in a slice.
 
-    Between measurements the logarithm of the ratio is a line in the logarithm of the rows. With
-    fewer rows the line of the first two goes on; with more the last ratio stays, which promises
-    too little rather than too much where rows repeat.
+    A slice is the part of a table that one rank sends to another. The curve interpolates linearly
+    between measurements, on logarithmic axes. Below the first measurement it extends the first
+    segment. Beyond the last it stays constant, which underestimates the ratio where rows repeat.
     """
 
     points: tuple[tuple[float, float], ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty curve."""
+        """Reject an empty curve."""
         if not self.points:
             raise SpecError("a ratio needs at least one measurement")
 
     @classmethod
     def of(cls, ratios: Mapping[float, float]) -> Self:
-        """Make a curve from the ratio at each number of rows."""
+        """Build a curve from the ratio at each number of rows."""
         return cls(tuple(sorted(ratios.items())))
 
     @classmethod
     def fixed(cls, ratio: float) -> Self:
-        """Make the curve of a ratio that depends on nothing."""
+        """Build a constant curve."""
         return cls(((1.0, ratio), (2.0, ratio)))
 
     @property
     def is_flat(self) -> bool:
-        """Whether the ratio was the same everywhere: that of a fixed rate."""
+        """True if all of several measurements agree within 1%, as those of a fixed-rate codec do."""
         ratios = [ratio for _, ratio in self.points]
         return len(ratios) > 1 and max(ratios) <= 1.01 * min(ratios)
 
     def at(self, rows: float) -> float:
-        """Return the ratio at a number of rows per slice."""
+        """Return the ratio for slices of ``rows`` rows."""
         if len(self.points) == 1 or rows >= self.points[-1][0]:
             return self.points[-1][1]
         k = max(1, bisect_left([x for x, _ in self.points], rows))
@@ -147,5 +148,5 @@ class RatioCurve:
         return y0 * exp(slope * log(rows / x0))
 
     def is_beyond(self, rows: float) -> bool:
-        """True if ``rows`` is outside what was measured, and that matters."""
+        """Return True if ``rows`` is outside the measured range of a curve that is not flat."""
         return not self.is_flat and not self.points[0][0] <= rows <= self.points[-1][0]

@@ -1,12 +1,13 @@
-"""How long a training step takes on a cluster: computing, and a list of transfers.
+"""Predict how long a training step takes on a cluster from its compute time and its transfers.
 
-With the phases that ``transfers`` predicts::
+A step can be taken in several ways, which differ in how they encode. With the phases that
+``transfers`` predicts::
 
     step   = compute + (the way's own transfers) - hidden + (transfers that all ways share)
     hidden = min(sum of overlap * payload, compute)
 
-Nothing else is assumed: no congestion beyond the efficiency of links, no ranks that are slower than
-others. A site describes its steps in a subclass of ``StepModel``.
+The model has no congestion beyond the links' efficiency and no stragglers. A site describes its steps
+in a subclass of ``StepModel``.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from tersor.planning.transfers import Phases, Transfer
 
 BASELINE: Final = "float32"
 LEAST_BITS, MOST_BITS = 1e3, 1e16
-"""Where break-even is looked for: beyond is never, or always."""
+"""Bounds of the break-even search in bits per second; beyond them a codec pays never or always."""
 _Changes = list[tuple[float, str, str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What a rank does in a step.
+    """The work of a rank in one step.
 
     Attributes:
-        transfers: those that differ between ways, by their codec at least.
-        shared: those that are the same in all ways.
-        compute_s: computing.
+        transfers: transfers that differ between ways, at least in their codec.
+        shared: transfers that are the same in all ways.
+        compute_s: seconds of computing.
     """
 
     transfers: tuple[Transfer, ...]
@@ -45,7 +46,7 @@ class Step:
     compute_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse transfers that cannot be told apart."""
+        """Reject transfers that share a name."""
         names = [one.name for one in (*self.transfers, *self.shared)]
         if len(set(names)) != len(names):
             raise SpecError(f"the transfers of a step need names of their own: {', '.join(names)}")
@@ -53,15 +54,15 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """One way to take a step at one number of ranks.
+    """The predicted times of one way to take a step at one number of ranks.
 
     Attributes:
-        name: of the way.
-        num_ranks: that take part.
-        phases: of the way's own transfers, by name.
-        compute_s: computing.
-        hidden_s: of payloads that travel while ranks compute.
-        shared_s: of transfers that are the same in all ways.
+        name: the way's name.
+        num_ranks: ranks that take part.
+        phases: phases of the way's own transfers, by transfer name.
+        compute_s: seconds of computing.
+        hidden_s: seconds of payloads that overlap with computing.
+        shared_s: seconds of transfers that are the same in all ways.
     """
 
     name: str
@@ -78,27 +79,27 @@ class Prediction:
 
     @property
     def payload_s(self) -> float:
-        """Seconds that their payloads travel."""
+        """Seconds of the payloads of the way's own transfers."""
         return sum(one.payload_s for one in self.phases.values())
 
     @property
     def coding_s(self) -> float:
-        """Seconds of them but for payloads on their way."""
+        """Seconds of the way's own transfers, except their payloads."""
         return sum(one.coding_s for one in self.phases.values())
 
     @property
     def sizes_s(self) -> float:
-        """Seconds of agreeing on sizes, a part of coding."""
+        """Seconds of exchanging sizes, a part of ``coding_s``."""
         return sum(one.sizes_s for one in self.phases.values())
 
     @property
     def step_s(self) -> float:
-        """Seconds of a training step."""
+        """Seconds of the whole training step."""
         return self.compute_s + self.transfers_s - self.hidden_s + self.shared_s
 
     @property
     def is_beyond(self) -> bool:
-        """Whether a ratio is a guess beyond what was measured."""
+        """True if a ratio was extrapolated beyond the measurements."""
         return any(one.is_beyond for one in self.phases.values())
 
 
@@ -107,8 +108,8 @@ class StepModel(ABC):
     """Several ways to take the same step on a cluster, which differ in how they encode.
 
     Attributes:
-        cluster: that is planned for.
-        baseline: name of the way that all are compared with.
+        cluster: the cluster to plan for.
+        baseline: name of the way with which all others are compared.
     """
 
     cluster: Cluster
@@ -117,24 +118,25 @@ class StepModel(ABC):
     @property
     @abstractmethod
     def ways(self) -> Mapping[str, bool | None]:
-        """Names of the ways, and whether values come back exactly or within a promised bound.
+        """Names of the ways, mapped to whether decoded values kept the promised error bound.
 
-        None where no bound is promised; False where one was broken.
+        True if they were exact or within the bound, False if they broke it, None if no bound is
+        promised.
         """
 
     @abstractmethod
     def step(self, name: str, num_ranks: int) -> Step:
-        """Return the step of one way."""
+        """Return the step that the way ``name`` takes."""
 
     def at_bandwidth(self, bits_per_s: float, num_ranks: int) -> Self:
-        """Return the model with another bandwidth; see ``Cluster.with_bandwidth``."""
+        """Return a copy of the model with another bandwidth; see ``Cluster.with_bandwidth``."""
         return replace(self, cluster=self.cluster.with_bandwidth(bits_per_s, num_ranks))
 
     def predict(self, name: str, num_ranks: int) -> Prediction:
-        """Return what one way takes; the formula stands at the top of this module.
+        """Predict the times of one way; the module docstring has the formula.
 
         Raises:
-            SpecError: fewer than 2 ranks, or a step that so many cannot take.
+            SpecError: there are fewer than 2 ranks, or this number of ranks cannot take the step.
         """
         if num_ranks < 2:
             raise SpecError(f"a collective has 2 ranks at least, not {num_ranks}")
@@ -155,20 +157,21 @@ class StepModel(ABC):
         )
 
     def predictions(self, num_ranks: int) -> list[Prediction]:
-        """Return all ways, the baseline first."""
+        """Predict all ways, the baseline first."""
         names = sorted(self.ways, key=lambda name: name != self.baseline)
         return [self.predict(name, num_ranks) for name in names]
 
     def eligible(self, num_ranks: int) -> list[Prediction]:
-        """Return those that broke no bound: what may be advised."""
+        """Predict the ways that broke no bound, which are the ones to choose from."""
         ways = self.ways
         return [one for one in self.predictions(num_ranks) if ways[one.name] is not False]
 
     def changes(self, names: Sequence[str], num_ranks: int, low: float, high: float) -> _Changes:
-        """Return where another way is the fastest of ``names``: bits per second, before and after.
+        """Return the bandwidths at which the fastest of ``names`` changes.
 
-        Of equal ones the first is taken. As soon as another link limits a way, it may be fastest for a
-        second time; only stretches narrower than a factor of 1.5 can be missed.
+        Each change is a bandwidth in bits per second and the fastest way below and above it; ties go
+        to the first name. A way can be the fastest on several stretches, because the link that limits
+        it changes. Only stretches narrower than a factor of 1.5 can be missed.
         """
 
         def fastest(bits_per_s: float) -> str:
@@ -189,9 +192,9 @@ class StepModel(ABC):
         return [change for pair in pairwise(ends) for change in narrowed(*pair)]
 
     def break_even(self, name: str, num_ranks: int) -> float | None:
-        """Return the bits per second up to which a step is shorter than the baseline's.
+        """Return the bandwidth in bits per second up to which a step is shorter than the baseline's.
 
-        0 where the codec does not pay on the slowest links, None where it pays on all.
+        The result is 0 if the codec does not pay on the slowest links, and None if it pays on all.
         """
         there = self.at_bandwidth(LEAST_BITS, num_ranks)
         plain, coded = (there.predict(one, num_ranks) for one in (self.baseline, name))

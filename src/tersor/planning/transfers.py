@@ -1,18 +1,19 @@
-"""One collective of a training step with its codec, and how long each of its phases takes.
+"""One collective of a training step with its codec, and the time of each of its phases.
 
-For a collective of n original bytes in k passes, with what ``collectives`` counts::
+For a collective of n original bytes in k passes, with the traffic of ``collectives``::
 
     transfer = encode + sizes + payload + decode + rest
-    encode   = a + b * (original bytes that a rank encodes), call by call; decode and rest alike
+    encode   = a + b * (original bytes that a rank encodes), per call; decode and rest likewise
     w        = n / ratio                                     bytes after encoding
-    sizes    = k * s + L                                     0 where every rank knows them
+    sizes    = k * s + L                                     0 if every rank knows the sizes
     payload  = k * p + L + k * max(8 * near / B_intra, 8 * far / B_inter) / e + k * h * sent,
-               and u where there were no sizes
+               plus u if no sizes were exchanged
     L        = the latency of all messages
 
-``a``, ``b`` and ``ratio`` are a codec's, measured; ``s``, ``p``, ``u`` (waiting for the slowest rank, else
-a part of ``s``), ``h`` (a host's cost per byte sent), ``rest`` and ``e`` (the share of a link that is
-reached) belong to a machine and its library of collectives.
+``a``, ``b`` and ``ratio`` are measured per codec. The others belong to a machine and its collectives
+library: ``s`` and ``p`` are fixed costs per pass, ``u`` is the wait for the slowest rank (part of ``s`` if
+sizes are exchanged), ``h`` is the host's cost per byte sent, ``e`` is the share of a link's bandwidth that
+is reached, and ``rest`` is time outside the other phases.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from tersor.planning.curves import Line, RatioCurve
 
 @dataclass(frozen=True, slots=True)
 class CodecCosts:
-    """What a codec costs.
+    """The measured costs of a codec.
 
     Attributes:
-        encode: seconds by the original bytes of a call.
-        decode: the same.
-        ratio: original over encoded bytes.
+        encode: seconds of an encode call by its original bytes.
+        decode: seconds of a decode call by its original bytes.
+        ratio: original bytes divided by encoded bytes.
         has_sizes: whether sizes are exchanged before payloads.
     """
 
@@ -53,12 +54,12 @@ class CodecCosts:
         *,
         has_sizes: bool = True,
     ) -> CodecCosts:
-        """Fit measurements.
+        """Fit the costs to measurements.
 
         Args:
-            encode: original bytes and seconds of calls.
-            decode: the same.
-            ratios: by rows per slice, or one that depends on nothing.
+            encode: original bytes and seconds of each encode call.
+            decode: original bytes and seconds of each decode call.
+            ratios: the ratio at each number of rows per slice, or one constant ratio.
             has_sizes: see ``CodecCosts``.
         """
         curve = RatioCurve.of(ratios) if isinstance(ratios, Mapping) else RatioCurve.fixed(ratios)
@@ -66,20 +67,20 @@ class CodecCosts:
 
 
 UNCODED: Final = CodecCosts(Line(), Line(), RatioCurve.fixed(1.0), has_sizes=False)
-"""Bytes that travel as they are."""
+"""The costs of sending values uncompressed."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Transport:
-    """What a machine and its collectives cost beyond latency and bandwidth.
+    """Costs of a machine and its collectives library beyond latency and bandwidth.
 
     Attributes:
-        sizes_s: of an exchange of sizes.
-        payload_s: of a pass of payloads.
-        unready_s: more of a transfer that no exchange of sizes went before: ranks wait for the slowest
-            there.
-        host_s_per_byte: of each byte sent.
-        rest: seconds that are in none of the phases, by original bytes of a rank, per name of a transfer.
+        sizes_s: fixed seconds of one exchange of sizes.
+        payload_s: fixed seconds of one payload pass.
+        unready_s: extra seconds of a transfer without an exchange of sizes, because its payload is
+            then the first to wait for the slowest rank.
+        host_s_per_byte: host seconds per byte sent.
+        rest: seconds outside all phases, by original bytes of a rank; keyed by transfer name.
         efficiency: share of a link's bandwidth that collectives reach.
     """
 
@@ -93,7 +94,7 @@ class Transport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Phases:
-    """Predicted seconds of one transfer; ``is_beyond`` where the ratio is a guess."""
+    """Predicted seconds of one transfer; ``is_beyond`` if the ratio is extrapolated."""
 
     encode_s: float = 0.0
     sizes_s: float = 0.0
@@ -105,12 +106,12 @@ class Phases:
 
     @property
     def total_s(self) -> float:
-        """All of it."""
+        """Seconds of all phases."""
         return self.payload_s + self.coding_s
 
     @property
     def coding_s(self) -> float:
-        """All but payloads on their way."""
+        """Seconds of all phases except the payload."""
         return self.encode_s + self.sizes_s + self.decode_s + self.rest_s
 
 
@@ -119,18 +120,18 @@ class Transfer:
     """One collective of a step.
 
     Attributes:
-        name: of it, unique in its step.
-        collective: what ranks do.
-        nbytes: original bytes of each rank: all that it has for the others and itself in an all-to-all,
-            the whole result of an all-gather, the whole input of a reduce-scatter or all-reduce.
-        costs: of its codec.
-        slice_rows: rows of a slice, by which the codec's ratio is known.
-        pattern: who sends to whom; None for a ring, but pairwise for an all-to-all and for sums of
-            encoded values.
+        name: a name that is unique within the step.
+        collective: the collective operation.
+        nbytes: original bytes per rank: the whole input of an all-to-all (including the rank's own
+            part), a reduce-scatter or an all-reduce, and the whole result of an all-gather.
+        costs: costs of the codec.
+        slice_rows: rows per slice, at which the codec's ratio is looked up.
+        pattern: who sends to whom. None means pairwise for an all-to-all and for sums of encoded
+            values, and a ring otherwise.
         scope: which ranks take part.
-        overlap: share of the time that payloads travel during which ranks compute.
-        transport: what the machine costs.
-        count: how many such collectives a step has, one after the other, each with ``nbytes``.
+        overlap: share of the payload's time that ranks spend computing.
+        transport: costs of the machine.
+        count: number of such collectives per step, run one after the other, each with ``nbytes``.
     """
 
     name: str
@@ -145,7 +146,7 @@ class Transfer:
     count: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what no collective does."""
+        """Reject combinations that no collective supports."""
         if self.count < 1:
             raise SpecError(f"{self.name}: a step has 1 such collective at least, not {self.count}")
         if not 0 <= self.nbytes < math.inf or not 0 <= self.overlap <= 1:
@@ -167,7 +168,7 @@ class Transfer:
 
     @property
     def used_pattern(self) -> Pattern:
-        """The pattern, where None was given too."""
+        """The pattern, with None resolved to the default."""
         if self.pattern is not None:
             return self.pattern
         is_pairwise = self.collective is Collective.ALL_TO_ALL or self._is_coded_sum
@@ -181,19 +182,19 @@ class Transfer:
 
     def leaving_nbytes(self, cluster: Cluster, num_ranks: int) -> float:
         """Return the encoded bytes that leave each node, in all passes of all ``count`` collectives."""
-        # between nodes there is a group for each place on one
+        # between nodes there is one group per local rank
         between = self.scope is Scope.BETWEEN_NODES
         num_groups = cluster.local_ranks(num_ranks) if between else 1
         times = self.count * self.collective.num_passes * num_groups
         return times * self.sent(cluster, num_ranks).far_nbytes
 
     def phases(self, cluster: Cluster, num_ranks: int) -> Phases:
-        """Return what all ``count`` of them take; the formula stands at the top of this module."""
+        """Return the phases of all ``count`` collectives; the module docstring has the formula."""
         costs, transport = self.costs, self.transport
         group, members = self.scope.group(cluster, num_ranks)
         ratio, is_beyond = costs.ratio.at(self.slice_rows), costs.ratio.is_beyond(self.slice_rows)
         if members == 1:
-            # nothing leaves a rank that is alone
+            # a single rank sends nothing
             return Phases(ratio=ratio, is_beyond=is_beyond)
         passes = self.collective.num_passes
         delay_s = latency_s(self.collective, self.used_pattern, group, members)
@@ -224,19 +225,19 @@ def hierarchical(
     between: CodecCosts = UNCODED,
     overlap: float = 0.0,
 ) -> tuple[Transfer, ...]:
-    """Return a collective of all ranks as transfers within nodes and between them, in their order.
+    """Split a collective of all ranks into transfers within and between nodes, in execution order.
 
-    Only what one of ``local_ranks`` places on a node gathers or has summed travels between nodes,
-    ``nbytes / local_ranks``; in an all-to-all everything travels twice.
+    Between nodes, each local rank sends only its part, ``nbytes / local_ranks``. The exception is an
+    all-to-all, in which everything is sent twice.
 
     Args:
-        name: of the whole; those of the transfers say more.
-        collective: of all ranks.
-        nbytes: as of a ``Transfer``.
-        local_ranks: of every node, which are full.
-        within: the codec within nodes.
-        between: the codec between nodes.
-        overlap: as of a ``Transfer``.
+        name: the collective's name, which begins the name of each transfer.
+        collective: the collective of all ranks.
+        nbytes: as in ``Transfer``.
+        local_ranks: ranks per node; all nodes are full.
+        within: codec costs within nodes.
+        between: codec costs between nodes.
+        overlap: as in ``Transfer``.
 
     Example:
         >>> for one in hierarchical("weights", Collective.ALL_GATHER, 8e6, 8):

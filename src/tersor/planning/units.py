@@ -1,4 +1,4 @@
-"""Bandwidths and times as people write them."""
+"""Parse and format bandwidths and times in human-readable units."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def _parse(text: str, units: dict[str, float], what: str) -> float:
 
 
 def parse_bandwidth(text: str) -> float:
-    """Return bits per second.
+    """Parse a bandwidth and return it in bits per second.
 
     Raises:
-        SpecError: it is no bandwidth, or none above 0.
+        SpecError: the text is not a bandwidth, or the bandwidth is not above 0.
 
     Example:
         >>> parse_bandwidth("2.5 Gbit/s")
@@ -40,7 +40,10 @@ def parse_bandwidth(text: str) -> float:
 
 
 def parse_seconds(text: str) -> float:
-    """Return seconds; ``SpecError`` for what is no time.
+    """Parse a time and return it in seconds.
+
+    Raises:
+        SpecError: the text is not a time.
 
     Example:
         >>> parse_seconds("2ms")
@@ -50,7 +53,9 @@ def parse_seconds(text: str) -> float:
 
 
 def bandwidth_words(bits_per_s: float, digits: int = 3) -> str:
-    """Return a bandwidth, in the largest unit of which it is at least one, with so many digits.
+    """Format a bandwidth with ``digits`` significant digits, in the largest unit that fits.
+
+    A unit fits if the rounded value is at least one of it.
 
     Example:
         >>> bandwidth_words(2.5e9), bandwidth_words(123.4e6), bandwidth_words(1e12)
@@ -58,17 +63,17 @@ def bandwidth_words(bits_per_s: float, digits: int = 3) -> str:
         >>> bandwidth_words(12.345e9, digits=6), bandwidth_words(500)
         ('12.345gbit', '0.5kbit')
     """
-    # what is rounded up to one of a unit is one of it
+    # a value that rounds up to 1 of a unit is written in that unit
     rounded = bits_per_s * (1 + 0.5 * 10**-digits)
     unit = max((u for u in BITS if BITS[u] <= rounded), key=BITS.__getitem__, default="kbit")
     return f"{bits_per_s / BITS[unit]:.{digits}g}{unit}"
 
 
 def parse_ranks(text: str) -> list[int]:
-    """Return numbers of ranks that are separated by commas, each once, the smallest first.
+    """Parse comma-separated rank counts and return them sorted, without duplicates.
 
     Raises:
-        SpecError: there is none, or something else than numbers from 2 to 2**20.
+        SpecError: the list is empty, or an entry is not a number from 2 to 2**20.
 
     Example:
         >>> parse_ranks("64, 8,64")
@@ -84,10 +89,10 @@ def parse_ranks(text: str) -> list[int]:
 
 
 def parse_sweep(text: str) -> tuple[float, ...]:
-    """Return both ends of ``LOW..HIGH``, and the 1, 2 and 5 of every power of ten between them.
+    """Return both ends of ``LOW..HIGH`` and every 1, 2 and 5 times a power of ten between them.
 
     Raises:
-        SpecError: these are no two bandwidths, the lower one first.
+        SpecError: the text is not two bandwidths, the lower one first.
 
     Example:
         >>> [bandwidth_words(bits) for bits in parse_sweep("800mbit..10gbit")]

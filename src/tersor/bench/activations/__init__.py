@@ -1,1 +1,1 @@
-"""Measurements of what waits for backward: bytes, peaks, times and gradients of training steps."""
+"""Measurements of saved activations: bytes, peak memory, times and gradients of training steps."""

@@ -1,4 +1,4 @@
-"""The ``accuracy-activations`` suite: the same training with and without compression, seed by seed."""
+"""The ``accuracy-activations`` suite: train with and without compression, seed by seed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class AccuracyConfig:
     """What to train.
 
     Attributes:
-        recipe: the training; its seed is replaced.
-        settings: as ``make_contender`` knows them, ours alone; ``exact`` is always trained.
-        seeds: each setting is trained with every one.
-        device: of the trainings.
-        jobs: trainings that run at the same time.
+        recipe: the training recipe; its seed is replaced.
+        settings: names of our contenders for ``make_contender``; ``exact`` is always trained.
+        seeds: every setting is trained with each of them.
+        device: device to train on.
+        jobs: training runs at the same time.
         num_evals: points of each curve, and probes of the gradient.
         eval_samples: test samples of each evaluation; all if None.
     """
@@ -54,7 +54,7 @@ class AccuracyConfig:
     eval_samples: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
+        """Reject settings that cannot be trained, and put ``exact`` first."""
         for name in self.settings:
             if name != EXACT and make_contender(name).compression is None:
                 raise SpecError(
@@ -65,12 +65,12 @@ class AccuracyConfig:
         object.__setattr__(self, "settings", tuple(dict.fromkeys((EXACT, *self.settings))))
 
     def run_maker(self, setting: str, seed: int) -> MakeRun:
-        """Return what makes the training of a setting and a seed."""
+        """Return a picklable factory of the training run of a setting and a seed."""
         config, recipe = self.config(setting, seed), self.recipe
         return partial(recipe.make_run, config, recipe.source, self.device)
 
     def config(self, setting: str, seed: int) -> TrainingConfig:
-        """Return what one training is told."""
+        """Return the config of one training run."""
         changes: dict[str, Any] = {"activations": make_contender(setting).compression, "seed": seed}
         return replace(self.recipe.training, **changes)
 
@@ -87,13 +87,13 @@ def run_accuracy(
 
     Args:
         config: the plan.
-        done: keys of rows that exist already, whose trainings are not repeated.
-        on_row: called with the row of each training when it is done; write it to disk here.
-        on_note: called with one sentence for each thing a reader must know.
-        progress: called with (steps done, all steps, a word).
+        done: keys of rows that exist already, which are not trained again.
+        on_row: called with the row of each training run as soon as it is done; write it to disk here.
+        on_note: called with one sentence for each fact a reader must know.
+        progress: called with (steps done, total steps, a word).
 
     Raises:
-        ExchangeError: a training failed; those that run with it end first.
+        ExchangeError: a training run failed, and the runs in progress have ended.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
     wanted = [one for one in _trainings(config) if not outcome.is_done(_identity(config, *one))]
@@ -120,7 +120,7 @@ def run_accuracy(
 
 
 def _trainings(config: AccuracyConfig) -> Iterator[tuple[str, int]]:
-    """Yield setting and seed of each training: a seed is compared as soon as possible."""
+    """Yield setting and seed of each run, seed by seed so that comparisons complete early."""
     for seed in config.seeds:
         for setting in config.settings:
             yield setting, seed

@@ -1,4 +1,4 @@
-"""One model with one batch, and steps of it that are all the same."""
+"""One model with one batch, whose training step can be repeated exactly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 _DTYPES: Final = {"fp32": None, "bf16": torch.bfloat16}
 
 Forward = Callable[..., torch.Tensor]
-"""Computes the outputs of a batch, given as the model takes it."""
+"""Computes the model's outputs from the arguments of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +22,14 @@ class Case:
     """A model on its device, in training mode, and a batch.
 
     Attributes:
-        name: of the model.
-        model: its parameters have gradients.
+        name: name of the model.
+        model: the model; its parameters have gradients.
         batch: the arguments of the model.
-        given: tensors of the batch, which are held in any case.
-        loss: of the outputs; computed outside of what compresses.
-        blocks: parts that are recomputed one by one where activations are.
-        dtype: that the model computes in.
-        seed: of every random number of a step, such as those of dropout.
+        given: tensors of the batch, which stay in memory anyway.
+        loss: computes the loss from the outputs; it runs outside of any compression.
+        blocks: the parts that recomputation checkpoints one by one.
+        dtype: dtype that the model computes in.
+        seed: seed of all random numbers of a step, such as those of dropout.
     """
 
     name: str
@@ -43,18 +43,18 @@ class Case:
 
     @property
     def device(self) -> torch.device:
-        """Of the model."""
+        """The device of the model."""
         return self.given[0].device
 
     def forward(self, forward: Forward) -> torch.Tensor:
-        """Return the loss; its graph holds what backward needs."""
+        """Return the loss, whose graph holds what backward needs."""
         torch.manual_seed(self.seed)
         with self._computing():
             outputs = forward(*self.batch)
         return self.loss(outputs.float())
 
     def step(self, forward: Forward) -> None:
-        """Compute the gradient of the batch, in memory that gradients have already."""
+        """Compute the gradients of the batch into existing gradient tensors."""
         self.clear_gradients()
         self.forward(forward).backward()
 
@@ -64,7 +64,7 @@ class Case:
         return [p.grad.clone() for p in self.model.parameters() if p.grad is not None]
 
     def clear_gradients(self) -> None:
-        """Set gradients to zero; they stay where they are, so that no step has to make them."""
+        """Zero the gradients in place, so that no step has to allocate them."""
         for parameter in self.model.parameters():
             if parameter.grad is not None:
                 parameter.grad.zero_()
@@ -76,13 +76,13 @@ class Case:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Let torch choose algorithms that give the same bits each time, where it has them."""
+    """Make torch use deterministic algorithms inside the block where it has them."""
     was_on = torch.are_deterministic_algorithms_enabled()
     was_warning = torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         with warnings.catch_warnings():
-            # whether bits repeat is seen from the bits
+            # callers compare the bits, so a warning about them adds nothing
             warnings.simplefilter("ignore", UserWarning)
             yield
     finally:

@@ -1,4 +1,4 @@
-"""The models that are measured, each with a batch of made-up data."""
+"""The measured models, each with a batch of synthetic data."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tersor.workloads.models.resnet import ResNet, Stem
 
 DTYPES: Final = ("fp32", "bf16")
 _MEAN: Final = 0.45
-"""Of pixels between 0 and 1."""
+"""Mean of the pixels on a scale from 0 to 1."""
 _SMOKE_GPT: Final = GptShape(2, 64, 2, 32, 256)
 _GPT_MODELS: Final = tuple(f"gpt-{preset}" for preset in ("2M", "10M", "30M", "125M", "350M"))
 MODELS: Final = ("alexnet", "resnet34", "resnet34-224", *_GPT_MODELS, "gcn")
-"""What can be measured; ``resnet34`` takes images of 32 pixels a side."""
+"""The available models; ``resnet34`` takes images of 32 pixels a side."""
 DEFAULT_MODELS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("alexnet", "resnet34", "gpt-2M", "gcn"),
     "cuda": ("alexnet", "resnet34", "resnet34-224", "gpt-10M", "gpt-125M", "gcn"),
     "smoke": ("gcn",),
 }
-"""What is measured unless something else is asked for."""
+"""The models that are measured by default."""
 _BATCHES: Final[Mapping[str, Mapping[str, int]]] = {
     "cpu": {"alexnet": 128, "resnet34": 32, "resnet34-224": 4, "gpt-2M": 8, "gpt-10M": 4},
     "cuda": {
@@ -42,22 +42,23 @@ _BATCHES: Final[Mapping[str, Mapping[str, int]]] = {
         "gpt-30M": 64, "gpt-125M": 16, "gpt-350M": 8,
     },
 }  # fmt: skip
-"""Samples of a step unless others are asked for; a graph is one batch."""
+"""Default samples per step; a graph is one batch."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CasePlan:
-    """What a case is made of; another process makes the same from it.
+    """A description of a case, from which another process can build the same case.
 
     Attributes:
-        model: a name of ``MODELS``.
-        batch: samples of the step; 0 for as many as suit model and device. A graph is always whole.
-        dtype: that the model computes in.
-        warm_steps: that the model is trained for first: gradients of first weights say little.
-        device: of the model.
-        seed: of weights and data.
-        threads: of torch on the CPU; 0 for as many as it has.
-        is_smoke: whether a tiny model takes the place of the named one.
+        model: a name from ``MODELS``.
+        batch: samples per step; 0 for the default of model and device. A graph is always one batch.
+        dtype: dtype that the model computes in.
+        warm_steps: training steps before measuring, because gradients of initial weights are not
+            representative.
+        device: device of the model.
+        seed: seed of weights and data.
+        threads: CPU threads of torch; 0 for torch's default.
+        is_smoke: whether a tiny model replaces the named one.
     """
 
     model: str
@@ -70,7 +71,7 @@ class CasePlan:
     is_smoke: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be made, and settle the batch."""
+        """Reject an invalid plan, and resolve the batch."""
         if self.model not in MODELS:
             raise SpecError(f"models are {', '.join(MODELS)}, not {self.model!r}")
         if self.dtype not in DTYPES:
@@ -83,11 +84,11 @@ class CasePlan:
 
     @property
     def name(self) -> str:
-        """The model in words."""
+        """The name of the model in rows."""
         return f"{self.model}-smoke" if self.is_smoke else self.model
 
     def make(self) -> Case:
-        """Make the model, train it for its first steps, and take the batch of the next one."""
+        """Build the model, train it for ``warm_steps``, and return the case of the next batch."""
         if self.threads:
             torch.set_num_threads(self.threads)
         torch.manual_seed(self.seed)
@@ -95,14 +96,14 @@ class CasePlan:
         made = _MAKERS[kind](self)
         _train(made, self.warm_steps)
         case = made.case(self.warm_steps)
-        # gradients are there before anything is measured
+        # allocate the gradients before anything is measured
         case.gradients(case.model)
         return case
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A model, its optimizer, and the case of each step."""
+    """A model, its optimizer, and a function that returns the case of each step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer

@@ -1,4 +1,4 @@
-"""The ways to hold what backward needs that are compared."""
+"""The contenders: methods of holding what backward needs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ EXACT: Final = "exact"
 COMPILED: Final = "compiled"
 LOSSLESS: Final = "lossless"
 INTEGER_FORMS: Final = ("integers", "exact: integers", "pooling indices")
-"""Forms of a report that are not those of floating-point tensors."""
+"""The forms in a report that do not hold floating-point tensors."""
 _SETTLING_PROBES: Final = 10
-"""After each a controller corrects at least half of its distance to the target."""
+"""Probes before measuring; each lets the controller at least halve its distance to the target."""
 
 
 class Attached(NamedTuple):
-    """A way at work on one case.
+    """A contender applied to one case.
 
     Attributes:
-        forward: computes as the model does.
-        held: says what the last forward pass holds; None where it must be counted.
+        forward: runs the model's forward pass.
+        held: returns what the last forward pass holds; None if it must be counted.
     """
 
     forward: Forward
@@ -40,18 +40,18 @@ class Attached(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way.
+    """A method of holding what backward needs.
 
     Attributes:
-        name: in rows and on the command line.
-        attach: puts it to work.
-        options: what it was told, JSON-ready.
-        is_ours: whether tersor does it.
-        compression: how a training does the same; None where it is something else.
-        baseline: whose times and peaks its own are compared with.
-        needs_cuda: whether it does nothing on a CPU.
-        is_counted: whether what it holds can be seen tensor by tensor.
-        note: what a reader must know.
+        name: name in rows and on the command line.
+        attach: applies it to a case.
+        options: its JSON-ready options.
+        is_ours: whether it is tersor's.
+        compression: the equivalent options of a training run; None if there are none.
+        baseline: name of the contender with whose times and peaks its own are compared.
+        needs_cuda: whether it has no effect on a CPU.
+        is_counted: whether the tensors that it holds can be observed one by one.
+        note: caveats for readers.
     """
 
     name: str
@@ -71,11 +71,11 @@ class Contender:
 
     @property
     def version(self) -> str:
-        """Of whoever does it."""
+        """The version of tersor or torch, whichever implements it."""
         return __version__ if self.is_ours else str(torch.__version__)
 
     def absence(self, device: str) -> str | None:
-        """Say why it cannot run on a device with this torch; None if it can."""
+        """Return why it cannot run on a device with this torch, or None if it can."""
         if self.needs_cuda and torch.device(device).type != "cuda":
             return f"{self.name} is left out: what a CPU saves is in its memory already"
         if self.name == "fp8" and not torch_ways.has_fp8_pass():
@@ -83,7 +83,7 @@ class Contender:
         return None
 
     def attached(self, case: Case) -> Attached:
-        """Put it to work on a case."""
+        """Apply it to a case."""
         return self.attach(case)
 
 
@@ -120,7 +120,7 @@ def _ours(name: str, note: str = "", **options: Any) -> Contender:
 
 
 def held_by(report: activations.ActivationReport) -> Held:
-    """Return what a step held; masks count as floats, which those of dropout are on a CPU."""
+    """Return what a step held; masks count as floats because dropout's masks on a CPU are floats."""
     whole = sum(report.forms[name].held_nbytes for name in INTEGER_FORMS if name in report.forms)
     return Held(report.held_nbytes, report.held_nbytes - whole)
 
@@ -131,7 +131,7 @@ def _compiled(name: str, **options: Any) -> Contender:
 
 
 def _compiled_ours(codec: str) -> Contender:
-    """Return a contender that compresses inside compiled graphs, where nobody can count tensors."""
+    """Return a contender that compresses inside compiled graphs, where tensors cannot be counted."""
 
     def attach(case: Case) -> Attached:
         model, compression = torch_ways.compiled(case), activations.compiled(codec)
@@ -155,8 +155,8 @@ _FAMILIES: Final[Mapping[str, Callable[[str, float], Contender]]] = {
     "ans": lambda name, bound: _ours(name, codec="ans", bound=bound),
     "budget": lambda name, budget: _compiled(name, budget=budget),
 }
-"""Contenders with a number: ``rms-0.5`` is a step, ``balanced-0.5`` the same with a factor for each tensor, ``score-0.95`` a target,
-``ans-0.01`` a relative bound, and ``budget-0.5`` a share of the activations."""
+"""Contenders with a number, which is a step in ``rms-0.5``, a step with a factor for each tensor in ``balanced-0.5``, a target in
+``score-0.95``, a relative bound in ``ans-0.01``, and a share of the activations in ``budget-0.5``."""
 _NAMED: Final = (
     _theirs(EXACT, lambda case: case.model),
     _ours(LOSSLESS, "nothing is compressed: what the hooks cost", codec="raw"),
@@ -183,10 +183,10 @@ SMOKE: Final = (EXACT, LOSSLESS, "rms-1", "group4", "checkpoint")
 
 
 def make_contender(name: str) -> Contender:
-    """Return the contender of a name.
+    """Return the contender with a name.
 
     Raises:
-        SpecError: there is none.
+        SpecError: no contender has that name.
     """
     if name in _BY_NAME:
         return _BY_NAME[name]

@@ -1,4 +1,4 @@
-"""What is asked of steps whose saved tensors are compressed."""
+"""Goals for training steps whose saved tensors are compressed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tersor.bench.core.goal import Goal
 from tersor.bench.core.rows import ActivationRow, ResultRow
 
 _LEAST_SCORE: Final = 0.97
-"""Of ResNet34; what damages gradients more does not count."""
+"""Required gradient score of ResNet34; contenders below it do not count."""
 _LEAST_RATIO: Final = 10.0
-"""Of a GPT."""
+"""Required ratio of a GPT; contenders below it do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One goal, and which steps it is asked of."""
+    """One goal, and the steps to which it applies."""
 
     name: str
     model: str
@@ -69,7 +69,7 @@ _ASKED: Final = (
 
 
 def step_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge steps; the best of ours decides."""
+    """Judge the goals for steps; our best contender decides."""
     places = list(step_places(rows))
     return [_goal(places, asked) for asked in _ASKED]
 

@@ -1,4 +1,4 @@
-"""Bytes, memory and gradients of one step."""
+"""Measure bytes, memory and gradients of one step."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tersor.bench.core.resident import (
 )
 
 LARGE_IN_MAPS: Final = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""Environment in which glibc gives freed tensors back at once: what is resident is what is held."""
+"""Environment in which glibc returns freed tensors at once, so that resident memory is what is held."""
 
 
 class Held(NamedTuple):
-    """Bytes that wait for backward, all and those of floating-point tensors."""
+    """Bytes held for backward: of all tensors, and of floating-point tensors."""
 
     nbytes: int
     floats_nbytes: int
 
 
 def counted(case: Case, forward: Forward) -> Held:
-    """Return what a forward pass saves, without what the loss saves."""
+    """Return what a forward pass saves, except what the loss saves."""
     found: list[Held] = []
 
     def watched(*batch: Any) -> torch.Tensor:
@@ -42,26 +42,26 @@ def counted(case: Case, forward: Forward) -> Held:
 
 
 def exact_gradients(case: Case, forward: Forward) -> list[torch.Tensor]:
-    """Return gradients of a step whose bits are those of any other such step, where torch can do that."""
+    """Return the gradients of a step, bit-reproducible where torch has deterministic algorithms."""
     with deterministic():
         return case.gradients(forward)
 
 
 def weights_among(gradients: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the gradients of weights, by which a step is scored, without those of biases and norms."""
+    """Return the gradients that count for the score: those of weights, not of biases and norms."""
     return [g for g in gradients if g.dim() > 1]
 
 
 def are_equal(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
-    """Whether all gradients are equal bit for bit."""
+    """Return whether all gradients are equal, value by value."""
     return all(torch.equal(x, y) for x, y in zip(first, second, strict=True))
 
 
 def step_memory(case: Case, forward: Forward) -> Memory:
-    """Measure a step after a first one, beyond what is allocated before it.
+    """Measure the memory of a step beyond what was allocated before it, after a warm-up step.
 
-    On CUDA the allocator counts; on the CPU what the process has in memory does, so that nothing else may
-    run in it, and ``LARGE_IN_MAPS`` must be in its environment.
+    On CUDA, this uses the allocator's counters. On the CPU, it uses the resident memory of the process.
+    Nothing else may then run in the process, and ``LARGE_IN_MAPS`` must be in its environment.
     """
     case.step(forward)
     return _device_memory(case, forward) if case.device.type == "cuda" else _resident(case, forward)

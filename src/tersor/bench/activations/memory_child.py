@@ -1,7 +1,7 @@
-"""The memory of one step on the CPU, in a process of its own.
+"""Measure the memory of one step on the CPU in a separate process.
 
 ``python -m tersor.bench.activations.memory_child PLAN CONTENDER`` takes a ``CasePlan`` as JSON and writes one
-JSON object to standard output: bytes held after forward and at the peak of the step.
+JSON object to standard output: the bytes held after forward and at the peak of the step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tersor.bench.activations.measuring import step_memory
 
 
 def main(arguments: list[str]) -> int:
-    """Measure and report; returns the exit code."""
+    """Measure, print the result, and return the exit code."""
     plan, name = arguments
     case = CasePlan(**json.loads(plan)).make()
     memory = step_memory(case, make_contender(name).attached(case).forward)

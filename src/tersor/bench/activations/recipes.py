@@ -1,4 +1,4 @@
-"""How the models are trained whose activations are compressed."""
+"""Training recipes for the models whose activations are compressed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tersor.workloads.vision import PRESETS as VISION_PRESETS
 from tersor.workloads.vision import VisionConfig, VisionRun
 
 _VISION: Final = {"alexnet": "one-cycle", "resnet34": "cifar"}
-"""The preset of each model; those of its own paper would take a day."""
+"""The preset of each model; the one of the model's paper would take a day."""
 _GPT_STEPS: Final = 800
 _SMOKE: Final = {"steps": 2, "batch": 4}
 _SMOKE_GPT: Final = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=256)
@@ -28,12 +28,12 @@ _SMOKE_GPT: Final = GptShape(layers=1, width=32, heads=2, context=16, vocabulary
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """A training that can be made in another process.
+    """A description of a training run, from which another process can build it.
 
     Attributes:
-        model: its name.
-        training: what all trainings share.
-        make_run: makes a run from a config, the data and a device, as the class of the training does.
+        model: name of the model.
+        training: the config that all runs share.
+        make_run: builds a run from a config, the data and a device, such as the run's class.
         source: the data.
     """
 
@@ -46,16 +46,17 @@ class Recipe:
 def recipe_of(
     model: str, data: str, options: Mapping[str, Any], *, is_smoke: bool = False
 ) -> Recipe:
-    """Return how a model is trained.
+    """Return the training recipe of a model.
 
     Args:
         model: ``alexnet``, ``resnet34``, ``gcn``, or ``gpt-`` with the name of a preset.
-        data: as ``open_images``, ``open_graph`` or ``open_text`` takes it.
-        options: of the training's config, in place of the recipe's own; ``preset`` names another recipe.
-        is_smoke: whether a few tiny steps are enough.
+        data: the data, as ``open_images``, ``open_graph`` or ``open_text`` takes it.
+        options: fields of the training config that override the recipe; ``preset`` selects another
+            preset.
+        is_smoke: whether to train for only a few tiny steps.
 
     Raises:
-        SpecError: there is no such model or data, or the options cannot be.
+        SpecError: there is no such model or data, or the options are invalid.
     """
     if "form" in options and model != "gcn":
         raise SpecError(f"only gcn has a form, not {model}")
@@ -98,6 +99,6 @@ def _gcn(data: str, options: dict[str, Any]) -> Recipe:
     graph = open_graph(data)
     if "dtype" in options:
         raise SpecError("gcn computes in fp32; leave the dtype out")
-    # every step takes all nodes to train on
+    # every step uses all training nodes
     config = GcnConfig(**{**options, "batch": len(graph.train)})
     return Recipe(model="gcn", training=config, make_run=GcnRun, source=graph)

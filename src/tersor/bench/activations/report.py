@@ -1,4 +1,4 @@
-"""The part of a report about tensors that wait for backward."""
+"""The report sections about saved activations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tersor.bench.report.section import Section
 
 
 def steps_section(run: Run, _links: Links) -> Section | None:
-    """Return peaks, and times against ratios, of every way on every model."""
+    """Return the section with peaks, and times against ratios, of all contenders on all models."""
     found = run.rows if isinstance(run, RowsRun) else []
     rows = [row for row in found if isinstance(row, ActivationRow)]
     if not rows:
@@ -80,7 +80,7 @@ def _step_figures(run: str, place: StepPlace) -> list[Figure]:
 
 
 def trainings_section(run: Run, _links: Links) -> Section | None:
-    """Return accuracy or loss against score and against ratio, and all trainings."""
+    """Return the section with accuracy or loss against score and ratio, and all training runs."""
     rows = run.rows if isinstance(run, RowsRun) else []
     places = list(activation_trainings(rows))
     if not places:
@@ -105,7 +105,7 @@ def _training_sentence(place: TrainingPlace) -> str:
 
 
 def _quality(place: TrainingPlace, setting: str) -> tuple[float, str]:
-    """Return the mean accuracy in percent, or the mean loss, and what it is."""
+    """Return the mean accuracy in percent, or else the mean loss, and a label for it."""
     accuracies = place.accuracies(setting)
     if accuracies:
         return 100 * fmean(accuracies), "accuracy in %"
@@ -113,11 +113,11 @@ def _quality(place: TrainingPlace, setting: str) -> tuple[float, str]:
 
 
 def _training_figures(run: str, place: TrainingPlace) -> list[Figure]:
-    """Return what a model learned against ratio and against score, and the curves of the loss."""
+    """Return figures of accuracy or loss against ratio and score, and the loss curves."""
     figures, words = [], named(place)
     learned = {setting: _quality(place, setting) for setting in place.rows}
     label = next(iter(learned.values()))[1]
-    # the exact training held everything, and its gradient is its own
+    # the exact run compresses nothing, and its gradients are the reference
     against: dict[str, dict[str, float | None]] = {
         "ratio": {one: mean_ratio(place, one, all_ratio) or 1.0 for one in place.rows},
         "score": {one: 1.0 if one == EXACT else mean_score(place, one) for one in place.rows},

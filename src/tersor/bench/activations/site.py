@@ -1,4 +1,4 @@
-"""Activations, as other parts of ``bench`` see them."""
+"""The activations site's entry for the rest of ``bench``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
 
 
 def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge the goals of the suites that rows are from."""
+    """Judge the goals of the suites that the rows belong to."""
     judged = {SUITE: step_goals, ACCURACY: training_goals}
     suites = {row.suite for row in rows}
     return [goal for suite, judge in judged.items() if suite in suites for goal in judge(rows)]

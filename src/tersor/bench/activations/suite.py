@@ -1,8 +1,8 @@
-"""The ``activations`` suite: training steps that hold what backward needs in several ways.
+"""The ``activations`` suite: training steps with different methods of holding what backward needs.
 
-A lossless codec must give the gradients of the exact step bit for bit before anything of a model is measured.
-All ways take the same step of the same model in turn, round after round. On CUDA the allocator counts memory; on the
-CPU every way takes a step in a process of its own.
+Before a model is measured, a lossless codec must reproduce the gradients of the exact step bit for bit. All
+contenders then take the same step of the same model in turn, round after round. On CUDA, memory is measured by
+the allocator; on the CPU, every contender takes a step in a separate process.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ActivationsConfig:
 
     Attributes:
         cases: models and batches, all on one device.
-        contenders: as ``make_contender`` knows them; ``exact`` and ``lossless`` are always measured.
+        contenders: names for ``make_contender``; ``exact`` and ``lossless`` are always measured.
         rounds: timed rounds.
     """
 
@@ -66,14 +66,14 @@ class ActivationsConfig:
     rounds: int = 7
 
     def __post_init__(self) -> None:
-        """Refuse an empty plan."""
+        """Reject an empty plan, and put ``exact`` and ``lossless`` first."""
         if not self.cases or self.rounds < 1:
             raise SpecError("name at least one model and one round")
         names = [make_contender(name).name for name in self.contenders]
         object.__setattr__(self, "contenders", tuple(dict.fromkeys([EXACT, LOSSLESS, *names])))
 
     def smoke(self) -> ActivationsConfig:
-        """Return a plan that shows in seconds that everything runs: tiny models, few ways, one round."""
+        """Return a plan that shows in seconds that all runs: tiny models, few contenders, one round."""
         cases = tuple(replace(case, is_smoke=True, batch=2, warm_steps=1) for case in self.cases)
         names = SMOKE if self.contenders == DEFAULT else self.contenders
         return replace(self, cases=cases, rounds=1, contenders=names)
@@ -91,9 +91,9 @@ def run_activations(
 
     Args:
         config: the plan.
-        done: keys of rows that exist already; they are not made again.
+        done: keys of rows that exist already and are not reported again.
         on_row: called with each finished row; write it to disk here.
-        on_note: called with one sentence for each thing a reader must know.
+        on_note: called with one sentence for each fact a reader must know.
         on_case: called with (finished models, all models, label) before each model.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
@@ -109,7 +109,7 @@ def run_activations(
         on_case(number, len(config.cases), plan.name)
         if all(outcome.is_done(_identity(plan, one)) for one in usable):
             continue
-        # dynamo takes seconds to import
+        # importing dynamo takes seconds
         compiles = any(one.is_compiled for one in usable)
         with many_compilations() if compiles else nullcontext():
             for row in _Bench(plan, outcome).rows(usable, config.rounds):
@@ -130,15 +130,15 @@ def _identity(plan: CasePlan, contender: Contender) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Taken:
-    """What the first steps of one way showed.
+    """Measurements from the first steps of one contender.
 
     Attributes:
-        contender: the way.
-        forward: of its steps.
-        held: None where tensors cannot be seen one by one.
-        similarity: of its gradients.
-        is_exact: whether they equal the exact ones.
-        memory: of a step; None where it cannot be measured.
+        contender: the contender.
+        forward: the forward pass of its steps.
+        held: bytes held for backward; None if tensors cannot be observed one by one.
+        similarity: similarity of its gradients to the exact ones.
+        is_exact: whether its gradients equal the exact ones.
+        memory: memory of a step; None if it cannot be measured.
     """
 
     contender: Contender
@@ -150,7 +150,7 @@ class _Taken:
 
 
 class _Bench:
-    """One model on its batch."""
+    """The measurements of one model on its batch."""
 
     def __init__(self, plan: CasePlan, outcome: SuiteOutcome) -> None:
         self.plan, self.outcome, self.case = plan, outcome, plan.make()
@@ -158,7 +158,7 @@ class _Bench:
         self.saved = counted(self.case, self.case.model)
 
     def rows(self, contenders: Sequence[Contender], rounds: int) -> Iterator[ActivationRow]:
-        """Yield a row per way that can run, once a lossless codec was seen to change nothing."""
+        """Yield a row per contender that can run, provided that a lossless codec changes nothing."""
         if not self._is_lossless():
             return
         found = [taken for one in contenders if (taken := self._taken(one)) is not None]
@@ -171,7 +171,7 @@ class _Bench:
             yield self._row(one, by_name[EXACT], times[one.contender.name])
 
     def _is_lossless(self) -> bool:
-        """Check what every number rests on; a codec that changes nothing must change no gradient."""
+        """Check the premise of all measurements: a lossless codec does not change any gradient."""
         again = exact_gradients(self.case, self.case.model)
         if not are_equal(self.exact, again):
             self.outcome.note(
@@ -188,14 +188,14 @@ class _Bench:
         return False
 
     def _taken(self, contender: Contender) -> _Taken | None:
-        """Take first steps; note in one sentence why a way cannot."""
+        """Take the first steps; if the contender cannot run, note the reason and return None."""
         words: Exception
         try:
             return self._first_steps(contender)
         except (BackendUnavailableError, torch.OutOfMemoryError) as error:
             words = error
         except RuntimeError as error:
-            # torch raises nothing narrower where it cannot compile or run what is its own
+            # torch raises nothing more specific if it cannot compile or run its own methods
             if contender.is_ours or contender.name == EXACT:
                 raise
             words = error
@@ -205,7 +205,7 @@ class _Bench:
 
     def _first_steps(self, contender: Contender) -> _Taken:
         way = contender.attached(self.case)
-        # another state of the flags would be one more compilation, which no flag makes equal to eager bits
+        # deterministic mode would trigger another compilation, and its bits would still differ from eager
         take = self.case.gradients if contender.is_compiled else partial(exact_gradients, self.case)
         gradients = take(way.forward)
         held = None
@@ -271,5 +271,5 @@ class _Bench:
 
 
 def _clock(device: torch.device) -> Clock:
-    """Return what takes the wall time of a whole step."""
+    """Return the clock for the wall time of a whole step."""
     return LoopClock(device, num_calls=1) if device.type == "cuda" else HostClock()

@@ -1,4 +1,4 @@
-"""Rows of steps that hold what backward needs in several ways: tables, and what pages show of them."""
+"""Tables and page blocks of the rows of the ``activations`` suite."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ STEP_COLUMNS: Final = (
     "step", "held as", "ratio", "of floats", "held MiB", "peak MiB", "peak x", "step ms", "overhead %",
     "score", "cosine",
 )  # fmt: skip
-"""What a table shows; ``docs/benchmark-activations.md`` says what the columns mean."""
+"""The table columns; ``docs/benchmark-activations.md`` explains them."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlace:
-    """All ways on one model, batch and device, by their names."""
+    """The rows of all contenders on one model, batch and device, by contender name."""
 
     rows: Mapping[str, ActivationRow]
 
@@ -33,17 +33,17 @@ class StepPlace:
         return f"{first.input}, batch {facts.batch}, {facts.dtype}, {first.device}"
 
     def baseline(self, row: ActivationRow) -> ActivationRow | None:
-        """Return what times and peaks of a row are compared with; None if it was not measured."""
+        """Return the baseline row for a row's times and peaks; None if it was not measured."""
         return self.rows.get(make_contender(row.codec).baseline)
 
     def peak_gain(self, row: ActivationRow) -> float | None:
-        """Return how many times lower the peak is than that of the baseline."""
+        """Return the baseline's peak divided by this row's; None if either is missing."""
         theirs = self.baseline(row)
         own_peak, their_peak = _memory(row, "peak_nbytes"), _memory(theirs, "peak_nbytes")
         return their_peak / own_peak if own_peak and their_peak else None
 
     def overhead_percent(self, row: ActivationRow) -> float | None:
-        """Return how much longer a step takes than that of the baseline."""
+        """Return by how many percent a step takes longer than the baseline's."""
         theirs = self.baseline(row)
         if theirs is None:
             return None
@@ -64,7 +64,7 @@ def _memory(row: ActivationRow | None, name: Literal["held_nbytes", "peak_nbytes
 
 
 def step_places(rows: Iterable[ResultRow]) -> Iterator[StepPlace]:
-    """Yield what can be compared with each other."""
+    """Group step rows into comparable sets."""
     places: dict[tuple[str | None, ...], dict[str, ActivationRow]] = {}
     for row in latest(rows):
         if isinstance(row, ActivationRow):
@@ -75,7 +75,7 @@ def step_places(rows: Iterable[ResultRow]) -> Iterator[StepPlace]:
 
 
 def step_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
-    """Return what stands under ``STEP_COLUMNS``, a line per way and model."""
+    """Return the cells of ``STEP_COLUMNS``, one line per contender and model."""
     return [_cells(place, row) for place in step_places(rows) for row in place.rows.values()]
 
 
@@ -103,12 +103,12 @@ def _mib(nbytes: int | None) -> str:
 
 
 def steps_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the steps that a page asks for."""
+    """Return the Markdown table of the steps that a page selects."""
     return markdown_table(STEP_COLUMNS, step_cells(chosen(rows, options)))
 
 
 def step_tables(rows: Iterable[ResultRow]) -> list[RenderableType]:
-    """Show bytes, memory, times and gradients of every way, a table per model."""
+    """Return one table per model with bytes, memory, times and gradients of all contenders."""
     return [
         terminal_table(
             f"What waits for backward: {place.name}", STEP_COLUMNS[1:],

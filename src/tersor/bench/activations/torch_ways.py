@@ -1,4 +1,4 @@
-"""What torch has to hold less for backward: recomputing, moving to the host, and compiling with a budget."""
+"""Torch's own methods of holding less for backward: recomputation, offloading, a compiler budget."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ FP8_OPTIONS: Final = {
     "quant_type": "torch.float8_e4m3fn", "use_scaling": True, "size_in_mb": 0, "exclude_primals": True,
     "allowed_dtypes": "torch.float32;torch.bfloat16;torch.float16",
 }  # fmt: skip
-"""By default the pass takes bfloat16 tensors of 100 MiB and more alone, without a scale."""
+"""By default, the pass only converts bfloat16 tensors of at least 100 MiB, without a scale."""
 
 _MOST_COMPILATIONS: Final = 64
 
 
 def recomputed(case: Case) -> Forward:
-    """Return a forward pass that holds the inputs of blocks alone; backward computes each block again."""
+    """Return a forward pass that holds only the inputs of blocks; backward recomputes each block."""
 
     def forward(*batch: Any) -> torch.Tensor:
         with _checkpointed(case):
@@ -41,12 +41,12 @@ def _checkpointed(case: Case) -> Iterator[None]:
         yield
     finally:
         for block in case.blocks:
-            # what the instance was given hides the method of its class
+            # delete the instance attribute that shadows the method of the class
             del block.forward
 
 
 def offloaded(case: Case) -> Forward:
-    """Return a forward pass that moves all it saves to pinned memory of the host."""
+    """Return a forward pass that moves all saved tensors to pinned host memory."""
 
     def forward(*batch: Any) -> torch.Tensor:
         with torch.autograd.graph.save_on_cpu(pin_memory=True):
@@ -60,9 +60,9 @@ def compiled(case: Case, budget: float = 1.0, fp8: Mapping[str, Any] | None = No
     """Return the compiled model.
 
     Args:
-        case: of the model.
-        budget: share of the activations that torch may hold; it computes the others again.
-        fp8: options of inductor's pass that saves activations in 8 bits; None to leave it out.
+        case: the case whose model is compiled.
+        budget: share of the activations that torch may hold; it recomputes the others.
+        fp8: options of inductor's pass that saves activations in 8 bits; None to disable it.
     """
     from torch._functorch import config as functorch_config
     from torch._inductor import config as inductor_config
@@ -71,7 +71,7 @@ def compiled(case: Case, budget: float = 1.0, fp8: Mapping[str, Any] | None = No
     options = inductor_config.post_grad_fusion_options
     options = options if fp8 is None else {**options, _FP8_OPTION: dict(fp8)}
 
-    # a function of its own: dynamo takes what it compiled before where the backend is the same
+    # a new function per call, because dynamo reuses compiled code if the backend is the same
     def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
         with (
             functorch_config.patch(activation_memory_budget=budget),
@@ -79,13 +79,13 @@ def compiled(case: Case, budget: float = 1.0, fp8: Mapping[str, Any] | None = No
         ):
             return compile_fx(graph, inputs)
 
-    # whole or not at all: what dynamo gives up on would be measured as if it were compiled
+    # full graph only: a graph break would be measured as if the model were compiled
     forward: Forward = torch.compile(case.model, backend=backend, fullgraph=True)
     return forward
 
 
 def has_fp8_pass() -> bool:
-    """Whether this torch can save activations in 8 bits."""
+    """Return whether this torch can save activations in 8 bits."""
     from torch._functorch import partitioners
 
     return hasattr(partitioners, "enable_activation_quantization")
@@ -93,9 +93,9 @@ def has_fp8_pass() -> bool:
 
 @contextmanager
 def many_compilations() -> Iterator[None]:
-    """Let dynamo compile one model for every way and state of the hooks, and forget all of them afterwards.
+    """Let dynamo compile a model for every contender and hook state, and discard all code afterwards.
 
-    Its limit is eight, after which it would run a model without compiling it.
+    By default, dynamo runs a model uncompiled after eight compilations.
     """
     from torch._dynamo import config
 

@@ -1,4 +1,4 @@
-"""One training under compression, in a process of its own."""
+"""Run one training with or without compression in a separate process."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from tersor.workloads.training.loop import Progress, Schedule, train
 from tersor.workloads.training.run import TrainingRun
 
 MakeRun = Callable[[], TrainingRun[Any, Any]]
-"""Makes a run whose ``loss`` gives that of a batch; can be sent to another process."""
+"""Builds a run that has a ``loss`` method for batches; it can be sent to another process."""
 
 
 class _WithLoss(Protocol):
-    """A training whose gradients can be computed without a step."""
+    """A training run whose gradients can be computed without taking a step."""
 
     def loss(self, batch: Any) -> torch.Tensor:
-        """Return the loss of a batch, with the graph that its gradients are computed by."""
+        """Return the loss of a batch, with its autograd graph."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trained:
-    """What a training came to.
+    """The result of a training run.
 
     Attributes:
-        metrics: at the end, by name.
-        curve: (step, validation loss).
+        metrics: final metrics by name.
+        curve: (step, validation loss) points.
         step_s: median seconds of a step.
         saved: what the last step saved; None without compression.
-        score: mean of the gradient similarity index over the training; None without compression.
+        score: mean gradient similarity index over the run; None without compression.
     """
 
     metrics: dict[str, float]
@@ -49,9 +49,9 @@ class Trained:
 
 @dataclass(slots=True)
 class _Probes:
-    """Compares gradients with and without compression, several times in a training.
+    """Compares gradients with and without compression at several steps of a training run.
 
-    The controller of a target steers by what they find, as in a user's training that probes.
+    A controller with a target adjusts to the results, as in a user's training loop that probes.
     """
 
     run: Any
@@ -59,7 +59,7 @@ class _Probes:
     scores: list[float] = field(default_factory=list)
 
     def __call__(self, batch: Any) -> None:
-        """Look at the batch of a step before it is taken."""
+        """Probe with a step's batch before the step is taken, if it is due."""
         compression: activations.Compression | None = self.run.activations
         if compression is None or self.run.step_number % self.every:
             return
@@ -76,14 +76,14 @@ def train_once(
     num_evals: int,
     eval_samples: int | None,
 ) -> None:
-    """Train once; send (step, steps, word) as it goes on, and what it came to.
+    """Train once, sending (step, steps, word) as progress and finally a ``Trained``.
 
     Args:
-        rank: of this process; there is no other.
-        send: takes messages.
-        make_run: makes the training.
-        num_evals: evaluations, and probes of the gradient.
-        eval_samples: test samples of each; all if None.
+        rank: ignored; this process is the only rank.
+        send: sends a message to the parent process.
+        make_run: builds the training run.
+        num_evals: number of evaluations, and of gradient probes.
+        eval_samples: test samples of each evaluation; all if None.
     """
     del rank
     run = make_run()
@@ -107,7 +107,7 @@ def train_once(
 
 
 def saved_bytes(report: activations.ActivationReport) -> SavedBytes:
-    """Return what a step saved and held, by what a compression counted."""
+    """Return what a step saved and held, from the report of a compression."""
     whole = [report.forms[name] for name in INTEGER_FORMS if name in report.forms]
     original, held = report.original_nbytes, report.held_nbytes
     return SavedBytes(
@@ -125,10 +125,10 @@ def trained(
     eval_samples: int | None,
     progress: Progress,
 ) -> Trained:
-    """Train once in a process of its own; see ``train_once``.
+    """Train once in a separate process; see ``train_once``.
 
     Raises:
-        ExchangeError: the training failed.
+        ExchangeError: the training run failed.
     """
     found: list[Trained] = []
 

@@ -1,4 +1,4 @@
-"""Rows of trainings with compressed activations: tables, goals, and what pages show of them."""
+"""Tables, goals and page blocks of training runs with compressed activations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TRAINING_COLUMNS: Final = (
     "training", "held as", "seeds", "ratio", "of floats", "score", "loss", "change %", "accuracy %",
     "change", "95 % ±",
 )  # fmt: skip
-"""``docs/benchmark-activations.md`` says what they mean."""
+"""The table columns; ``docs/benchmark-activations.md`` explains them."""
 _LEAST_SEEDS: Final = 3
 
 
 def activation_trainings(rows: Iterable[ResultRow]) -> Iterator[TrainingPlace]:
-    """Yield what can be compared with each other."""
+    """Group the training rows of this suite into comparable sets."""
     return training_places(rows, SUITE)
 
 
@@ -40,7 +40,7 @@ def mean_score(place: TrainingPlace, setting: str) -> float | None:
 def mean_ratio(
     place: TrainingPlace, setting: str, of: Callable[[SavedBytes], float]
 ) -> float | None:
-    """Return a ratio, the mean over seeds; None where nothing was compressed."""
+    """Return the mean over seeds of the ratio ``of``; None if nothing was compressed."""
     saved = [row.training.saved for row in place.rows[setting].values()]
     known = [of(one) for one in saved if one is not None]
     return fmean(known) if known else None
@@ -57,7 +57,7 @@ def floats_ratio(saved: SavedBytes) -> float:
 
 
 def training_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
-    """Return what stands under ``TRAINING_COLUMNS``, a line per setting and place."""
+    """Return the cells of ``TRAINING_COLUMNS``, one line per setting and place."""
     return [_cells(place, one) for place in activation_trainings(rows) for one in place.rows]
 
 
@@ -83,7 +83,7 @@ def _cells(place: TrainingPlace, setting: str) -> list[str]:
 
 
 def named(place: TrainingPlace) -> str:
-    """Return model, form of a graph's matrix if there is one, and length of trainings in words."""
+    """Describe the model, the form of a graph's matrix if there is one, and the number of steps."""
     facts, form = _first(place).training, _told(place).get("form")
     model = place.model if form is None else f"{place.model} ({form})"
     return f"{model}, {facts.steps} steps of {facts.batch}"
@@ -98,12 +98,12 @@ def _number(value: float | None, form: str) -> str:
 
 
 def trainings_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the trainings that a page asks for."""
+    """Return the Markdown table of the training runs that a page selects."""
     return markdown_table(TRAINING_COLUMNS, training_cells(chosen(rows, options)))
 
 
 def training_table(rows: Iterable[ResultRow]) -> Table:
-    """Show what every setting held, and how it changed what the model learned."""
+    """Return a table of what every setting held, and its effect on loss and accuracy."""
     return terminal_table(
         "Trainings with compressed activations, compared seed by seed with exact ones", TRAINING_COLUMNS,
         training_cells(rows), words=TRAINING_COLUMNS[:2], section=slice(1),
@@ -112,16 +112,16 @@ def training_table(rows: Iterable[ResultRow]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A ratio that some setting of a model is to reach without harm.
+    """A ratio that some setting of a model should reach without harming the result.
 
     Attributes:
-        name: of the goal.
-        model: that is trained.
-        target: of the ratio.
-        of: which ratio.
-        most_percent: that the loss may rise; None where the accuracy counts.
-        most_points: that the accuracy may fall; None where the loss counts.
-        least_score: of the gradients.
+        name: the goal in words.
+        model: name of the trained model.
+        target: the required ratio.
+        of: which ratio is required.
+        most_percent: largest accepted rise of the loss in percent; None if accuracy decides.
+        most_points: largest accepted fall of accuracy in percentage points; None if loss decides.
+        least_score: smallest accepted gradient score.
     """
 
     name: str
@@ -149,9 +149,9 @@ _ASKED: Final = (
 
 
 def training_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge the largest ratio that does no harm, over three seeds at least.
+    """Judge each goal by the largest ratio of a harmless setting, over at least three seeds.
 
-    Of a model that computes in bfloat16 ratios count twice: they are asked for against float32.
+    Ratios of a model that computes in bfloat16 are doubled, because the targets are relative to float32.
     """
     places = list(activation_trainings(rows))
     return [_goal(places, asked) for asked in _ASKED]
@@ -181,7 +181,7 @@ def _against_fp32(place: TrainingPlace) -> float:
 
 
 def _told(place: TrainingPlace) -> Mapping[str, Any]:
-    """Return what all trainings of a place were told."""
+    """Return the training options of a place, as recorded in its first row."""
     found: Mapping[str, Any] = _first(place).spec.get("training", {})
     return found
 

@@ -1,4 +1,4 @@
-"""What a result row says of a step whose saved tensors wait for backward."""
+"""Facts in a result row about a training step and the tensors it saves for backward."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tersor.bench.core.timing import Percentiles
 class SavedBytes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tensors that the forward pass of one step saves for backward, each storage counted once.
 
-    Parameters, buffers and the batch itself are held in any case and not among them; what the loss saves is
-    not either.
+    Parameters, buffers and the batch are excluded because they stay in memory anyway. Tensors that the
+    loss saves are excluded too.
 
     Attributes:
-        nbytes: of all of them as autograd saves them.
-        floats_nbytes: of the floating-point ones among them.
-        held_nbytes: what is held in their place.
-        held_floats_nbytes: what is held in place of the floating-point ones.
+        nbytes: bytes of all saved tensors, as autograd saves them.
+        floats_nbytes: bytes of the floating-point tensors among them.
+        held_nbytes: bytes held in memory in place of all saved tensors.
+        held_floats_nbytes: bytes held in place of the floating-point tensors.
     """
 
     nbytes: Count
@@ -29,19 +29,19 @@ class SavedBytes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     held_floats_nbytes: Count
 
     def __post_init__(self) -> None:
-        """Refuse floats that are more than all tensors."""
+        """Reject floating-point tensors that exceed the total."""
         require("floats_nbytes", self.floats_nbytes <= self.nbytes, "at most nbytes")
         is_part = self.held_floats_nbytes <= self.held_nbytes
         require("held_floats_nbytes", is_part, "at most held_nbytes")
 
     @property
     def ratio(self) -> float:
-        """All saved bytes over those held."""
+        """All saved bytes divided by the bytes held."""
         return self.nbytes / max(1, self.held_nbytes)
 
     @property
     def floats_ratio(self) -> float:
-        """The same of floating-point tensors alone."""
+        """The ratio of the floating-point tensors alone."""
         return self.floats_nbytes / max(1, self.held_floats_nbytes)
 
 
@@ -49,13 +49,14 @@ class ActivationFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """One step: forward, loss and backward, without the optimizer.
 
     Attributes:
-        batch: samples of the step; a graph is one.
-        dtype: that the model computes in.
-        warm_steps: that the model was trained for before, without compression.
-        saved: None where the tensors cannot be seen one by one, as those that torch moves to the host.
-        step_s: wall seconds, in turn with all others.
-        cosine: of the gradients of each weight, exact and not, its mean over all weights.
-        least_score: the gradient similarity index of the weight where it is smallest.
+        batch: samples per step; a graph counts as one.
+        dtype: dtype that the model computes in.
+        warm_steps: training steps before the measured one, without compression.
+        saved: the saved tensors; None if they cannot be observed one by one, such as tensors that
+            torch moves to the host.
+        step_s: wall seconds, timed in turn with all other candidates.
+        cosine: cosine similarity of each weight's gradient to the exact one, averaged over all weights.
+        least_score: the smallest gradient similarity index of any weight.
         is_exact: whether all gradients equal the exact ones bit for bit.
     """
 
@@ -69,6 +70,6 @@ class ActivationFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     is_exact: bool
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be divided by."""
+        """Reject times of 0, because other figures are divided by them."""
         times = self.step_s
         require("step_s", min(times.p20, times.p50, times.p80) > 0, "above 0 seconds")

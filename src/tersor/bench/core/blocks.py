@@ -1,4 +1,4 @@
-"""What a result row may say beyond size, error and speed: quality and memory."""
+"""Optional blocks of a result row beyond size, error and speed: quality and memory."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A mean over runs, such as paired seeds.
 
     Attributes:
-        mean: over all runs.
-        half_width: of its 95 % confidence interval; None where one run alone was made.
-        num_runs: that the mean is over.
+        mean: the mean over all runs.
+        half_width: half width of the mean's 95 % confidence interval; None for a single run.
+        num_runs: number of runs.
     """
 
     mean: float
@@ -25,16 +25,16 @@ class Estimate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 SMALLER_IS_BETTER: Final = ("loss", "held_nbytes", "peak_nbytes")
-"""Of all figures; larger ones are better of the others."""
+"""The figures that improve as they fall; all others improve as they rise."""
 TITLES: Final = {
     "psnr_db": "PSNR dB", "ssim": "SSIM", "score": "score", "loss": "loss", "accuracy": "accuracy",
     "held_nbytes": "held MiB", "peak_nbytes": "peak MiB",
 }  # fmt: skip
-"""What a column of a table calls them."""
+"""The table column title of each figure."""
 
 
 def shown(name: str, figure: Estimate) -> str:
-    """Return a figure as it stands below its title.
+    """Format a figure for the table column of its title.
 
     Example:
         >>> shown("held_nbytes", Estimate(mean=3 * 2**20))
@@ -53,14 +53,14 @@ class _Figures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A block whose fields are numbers and estimates, all of them optional."""
 
     def __post_init__(self) -> None:
-        """Refuse a block that says nothing."""
+        """Reject a block without figures, and figures that are not finite."""
         require(type(self).__name__.lower(), bool(self.figures()), "at least one figure, or null")
         for name, figure in self.figures().items():
-            # JSON has no infinity: of data that came back exactly there is no PSNR
+            # JSON has no infinity, so exactly restored data has no PSNR
             require(name, math.isfinite(figure.mean), "a finite number, or null")
 
     def figures(self) -> dict[str, Estimate]:
-        """Return what was measured, by name."""
+        """Return the measured figures by name."""
         known = {name: getattr(self, name) for name in self.__struct_fields__}
         return {
             name: value if isinstance(value, Estimate) else Estimate(mean=value)
@@ -70,14 +70,14 @@ class _Figures(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Quality(_Figures, frozen=True, kw_only=True):
-    """How good the decoded data are, or what was trained on them; None for what was not measured.
+    """Quality of the decoded data or of what was trained on them; None means not measured.
 
     Attributes:
-        psnr_db: peak signal-to-noise ratio.
+        psnr_db: peak signal-to-noise ratio in dB.
         ssim: structural similarity, at most 1.
-        score: of a task, such as a benchmark of questions; larger is better.
-        loss: smaller is better.
-        accuracy: share of right answers; larger is better.
+        score: score on a task, such as a question-answering benchmark; larger is better.
+        loss: loss; smaller is better.
+        accuracy: share of correct answers; larger is better.
     """
 
     psnr_db: float | None = None
@@ -88,11 +88,11 @@ class Quality(_Figures, frozen=True, kw_only=True):
 
 
 class Memory(_Figures, frozen=True, kw_only=True):
-    """Memory of a whole run, such as a training step; None for what was not measured.
+    """Memory of a whole run, such as a training step; None means not measured.
 
     Attributes:
-        held_nbytes: what stays allocated between two steps, or for the data that wait.
-        peak_nbytes: the most at any time.
+        held_nbytes: bytes that stay allocated between two steps, or while saved data wait for use.
+        peak_nbytes: the peak.
     """
 
     held_nbytes: Count | None = None

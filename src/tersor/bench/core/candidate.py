@@ -1,4 +1,4 @@
-"""What a suite measures: a codec of ours or another project's, behind one interface."""
+"""A common interface for the codecs that a suite measures, both ours and other projects'."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ _GIVEN: Final = "the absolute bound of each slice was given"
 
 
 class Candidate(ABC):
-    """Something that encodes slices and decodes them again.
+    """A codec under measurement, which encodes slices and decodes them again.
 
     Attributes:
-        name: shown in tables and written to rows.
-        version: of the codec, or of the peer's package.
-        peer: whether it is another project's work.
+        name: name in tables and rows.
+        version: version of the codec or of the peer's package.
+        peer: whether it belongs to another project.
         slow: whether timing every slice would take too long.
         bounded: whether it takes an error bound.
-        exact: whether it only copies, and must give back every bit.
-        on_codes: whether it is given quantized codes (losslessly, untimed) instead of floats.
-        quantized_by_us: whether our quantizer is part of it, so that ``code_dtype`` means something.
-        code_dtype: int8 or int16 for the codes that it makes so; None for the narrowest that fits.
-        max_threads: most threads it can use.
-        uses_torch_memory: whether the device memory it takes comes from torch's allocator.
-        note: what a reader must know to compare its rows.
+        exact: whether it only copies, so it must restore every bit.
+        on_codes: whether its input is quantized codes instead of floats; quantizing is not timed, and
+            the codes must be restored exactly.
+        quantized_by_us: whether it includes our quantizer, so that ``code_dtype`` applies.
+        code_dtype: int8 or int16 for the codes of our quantizer; None for the narrowest that fits.
+        max_threads: the most threads it can use.
+        uses_torch_memory: whether it allocates device memory with torch's allocator.
+        note: caveats for readers who compare its rows.
     """
 
     name: str
@@ -52,35 +53,35 @@ class Candidate(ABC):
     note: str = ""
 
     def options(self) -> dict[str, Any]:
-        """Return the JSON-ready options that shape the result, without the bound."""
+        """Return the JSON-ready options that affect the result, except the bound."""
         return {}
 
     def prepare(self, codes: torch.Tensor) -> torch.Tensor:
-        """Return what ``encode_all`` gets, where ``on_codes`` is set; not timed."""
+        """Convert codes to the input of ``encode_all`` if ``on_codes`` is set; not timed."""
         return codes
 
     @abstractmethod
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
-        """Encode every slice within its absolute bound; what the encoding time is taken of.
+        """Encode every slice within its absolute bound and return an opaque result.
 
-        The result is opaque.
+        This call is what the encoding time covers.
         """
 
     @abstractmethod
     def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode what ``encode_all`` returned into ``outs``; what the decoding time is taken of.
+        """Decode what ``encode_all`` returned into ``outs``; the decoding time covers this call.
 
-        ``outs`` are contiguous and of the slices' shapes and dtypes. Returns them, or new tensors
-        where the library cannot write into memory it is given: copying would be charged to it.
+        ``outs`` are contiguous and have the slices' shapes and dtypes. The result is ``outs``, or new
+        tensors if the library cannot write into given memory, because a copy would count against it.
         """
 
     @abstractmethod
     def total_nbytes(self, encoded: Any) -> int:
-        """Return the bytes that what ``encode_all`` returned needs on disk or wire."""
+        """Return the size of the result of ``encode_all`` on disk or on the wire, in bytes."""
 
 
 class SliceCandidate(Candidate):
-    """One that takes one slice after the other; what it returns for each is opaque."""
+    """A candidate that encodes slices one by one, each to an opaque result."""
 
     @abstractmethod
     def encode(self, x: torch.Tensor, error_bound: float) -> Any:
@@ -110,7 +111,7 @@ class SliceCandidate(Candidate):
 
 
 class CodecCandidate(Candidate):
-    """A codec of ours, asked for a relative bound, so that finding the range is timed too."""
+    """One of our codecs with a relative bound; finding the value range is part of the time."""
 
     peer = False
     max_threads = 64
@@ -118,17 +119,17 @@ class CodecCandidate(Candidate):
     def __init__(
         self, codecs: Sequence[Codec], name: str = "", *, is_absolute: bool = False
     ) -> None:
-        """Measure codecs that are the same but for bounds and the sizes of groups.
+        """Wrap codecs that differ only in bounds and group sizes.
 
         Args:
-            codecs: one for each slice, or one for all.
-            name: of the candidate; by default the codec's id.
-            is_absolute: whether ``encode_all`` gives each slice its absolute bound in place of the
-                relative one, so that no range is looked for.
+            codecs: one per slice, or one for all slices.
+            name: name of the candidate; by default the codec's id.
+            is_absolute: whether ``encode_all`` passes each slice its absolute bound instead of the
+                relative one, so that no range has to be found.
         """
         self.codecs, self.name = codecs, name or codecs[0].codec_id
         self.version, self.bounded = str(codecs[0].version), codecs[0].takes_bound()
-        # by the first tensor of a list, and only as long as it lives
+        # keyed by the first tensor of a list, and dropped with that tensor
         self._infos = WeakIdKeyDictionary()
         self._absolute: dict[tuple[float, ...], Sequence[Codec]] | None = None
         if is_absolute:
@@ -136,7 +137,7 @@ class CodecCandidate(Candidate):
             self.note = "; ".join(filter(None, (self.note, _GIVEN)))
 
     def options(self) -> dict[str, Any]:
-        """Return the codecs' own spec, a list where they differ, and which kind of bound was given."""
+        """Return the codecs' spec, with a list for options that differ, and the kind of bound."""
         configs = [codec.to_config() for codec in dict.fromkeys(self.codecs)]
         given = {} if self._absolute is None else {"given": "absolute"}
         values = {
@@ -159,16 +160,16 @@ class CodecCandidate(Candidate):
         return self.codecs if len(self.codecs) == count else [self.codecs[0]] * count
 
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Any:
-        """Encode every slice, in parallel where there are threads."""
+        """Encode all slices in one batch, in parallel if there are several threads."""
         return encode_batch(xs, self._encoders(error_bounds)).payloads()
 
     def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode every slice, in parallel where there are threads."""
+        """Decode all slices in one batch, in parallel if there are several threads."""
         infos = self._infos_of(outs)
         return decode_batch(Batch.of(encoded), infos, self._decoders(len(outs)), outs)
 
     def _infos_of(self, outs: Sequence[torch.Tensor]) -> list[TensorInfo]:
-        """Return shapes and dtypes, found once: a loop has them, and for 26 tensors that takes 50 us."""
+        """Return cached shapes and dtypes; a training loop has them, and 26 tensors would take 50 us."""
         infos: list[TensorInfo] | None = self._infos.get(outs[0])
         if infos is None or len(infos) != len(outs):
             infos = self._infos[outs[0]] = [TensorInfo.of(out) for out in outs]
@@ -180,28 +181,28 @@ class CodecCandidate(Candidate):
 
 
 class DeviceBatch(CodecCandidate):
-    """A codec of ours as a site uses it on a GPU: one buffer, sizes left there, no waiting."""
+    """One of our codecs as a site uses it on a GPU: one buffer, sizes on the device, no syncs."""
 
     max_threads = 1
     note = "one buffer, sizes left on the device"
 
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Batch:
-        """Return the buffer and the sizes of the payloads in it."""
+        """Encode all slices into one buffer and return it with the payload sizes."""
         return encode_batch(xs, self._encoders(error_bounds))
 
     def decode_all(self, encoded: Batch, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode all payloads; the status is left on the device, as the sizes are."""
+        """Decode all payloads; the status stays on the device, like the sizes."""
         infos = self._infos_of(outs)
         begin_decode_batch(encoded, infos, self._decoders(len(outs)), outs)
         return outs
 
     def total_nbytes(self, encoded: Batch) -> int:
-        """Return the bytes of all payloads, each padded as it lies in the buffer."""
+        """Return the bytes of all payloads, including their padding in the buffer."""
         return int(encoded.offsets[-1])
 
 
 class HuffmanCodes(SliceCandidate):
-    """Our Huffman kernel alone, to be compared with zstd's on the same codes."""
+    """Our Huffman kernel alone, for comparison with zstd's on the same codes."""
 
     name = "huffman-codes"
     peer = False
@@ -210,7 +211,7 @@ class HuffmanCodes(SliceCandidate):
     note = "codes to bytes and back, without quantizing"
 
     def __init__(self) -> None:
-        """Take the version of the codec built on the kernel."""
+        """Report the version of the codec that uses the kernel."""
         self.version = str(registry.get("huffman").version)
 
     def prepare(self, codes: torch.Tensor) -> torch.Tensor:
@@ -219,13 +220,13 @@ class HuffmanCodes(SliceCandidate):
         return symbols.to(torch.uint8 if int(symbols.max()) < NARROW else torch.int16)
 
     def encode(self, x: torch.Tensor, error_bound: float) -> tuple[torch.Tensor, int]:
-        """Encode the symbols; the size of the alphabet, found here, goes along."""
+        """Encode the symbols and return the body with the alphabet size, which is found here."""
         del error_bound
         alphabet = int(x.max()) + 1
         return huffman_encode(x, alphabet), alphabet
 
     def decode(self, encoded: tuple[torch.Tensor, int], out: torch.Tensor) -> torch.Tensor:
-        """Decode into a new tensor, as the kernel does."""
+        """Decode into a new tensor, because the kernel cannot write into ``out``."""
         body, alphabet = encoded
         symbols: torch.Tensor = huffman_decode(body, out.numel(), alphabet)[0]
         return symbols

@@ -1,4 +1,4 @@
-"""How fast a device copies its own memory: what all other speeds there are compared with."""
+"""The speed at which a device copies its own memory, the ceiling for all other speeds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Ceiling:
     """A copy of ``nbytes`` bytes; calling it copies once."""
 
     def __init__(self, device: torch.device, nbytes: int = COPY_NBYTES) -> None:
-        """Allocate both sides and copy once, to see that it works."""
+        """Allocate source and target, and copy once to check that it works."""
         self._source = torch.arange(nbytes // 4, dtype=torch.int32, device=device)
         self._target = torch.zeros_like(self._source)
         self()
@@ -33,7 +33,7 @@ class Ceiling:
         self._target.copy_(self._source)
 
     def row(self, *, rounds: int, warmup: int, clocks: Clocks | None = None) -> ResultRow:
-        """Time the copy alone and make a row of it."""
+        """Time the copy alone and return its result row."""
         device, nbytes = self._source.device, self._source.nbytes
         own, lead = clocks_of(device) if clocks is None else clocks
         measured = partial(measure, self, device=device, rounds=rounds, warmup=warmup)
@@ -58,5 +58,5 @@ class Ceiling:
 
 
 def ceiling_of(device: torch.device) -> Ceiling | None:
-    """Return the copy to compare speeds on ``device`` with; None on the CPU: memcpy is a peer."""
+    """Return the reference copy for ``device``; None on the CPU, where memcpy is a peer instead."""
     return Ceiling(device) if device.type == "cuda" else None

@@ -1,4 +1,4 @@
-"""Quantized values as peers without a quantizer of their own get them, and their entropy."""
+"""Quantized codes for peers that have no quantizer of their own, and their entropy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _HEADER_NBYTES: Final = 8 + 4
 
 @dataclass(frozen=True, slots=True)
 class Codes:
-    """Integer codes of a float32 tensor and the values that have none.
+    """Integer codes of a float32 tensor, and the outliers that have no code.
 
     Attributes:
-        values: int8 where all codes fit, else int16; flat, contiguous.
-        step: distance between levels.
+        values: the codes as int8 or int16, flat and contiguous.
+        step: distance between quantization levels.
         positions: int64 positions of the outliers.
-        outlier_values: their exact values.
+        outlier_values: exact values of the outliers.
     """
 
     values: torch.Tensor
@@ -34,21 +34,21 @@ class Codes:
 
     @property
     def side_nbytes(self) -> int:
-        """Bytes a file needs beside the codes: header, positions and values of outliers."""
+        """Bytes that a file needs in addition to the codes: header, outlier positions and values."""
         return _HEADER_NBYTES + _OUTLIER_NBYTES * self.positions.numel()
 
     def without_values(self) -> Codes:
-        """Drop the codes and keep what goes beside a compressed payload."""
+        """Return a copy without the codes, with what has to accompany a compressed payload."""
         return replace(self, values=self.values[:0])
 
 
 def quantize(x: torch.Tensor, error_bound: float, dtype: torch.dtype | None = None) -> Codes:
     """Quantize float32 values to int8 or int16 codes, by default the narrowest that holds them.
 
-    Codes beyond int16 become outliers where no dtype was asked for; none ever wraps.
+    Without a ``dtype``, codes beyond int16 become outliers. Codes never wrap.
 
     Raises:
-        SpecError: a code does not fit the dtype asked for, or nothing can be quantized.
+        SpecError: a code does not fit ``dtype``, or the error bound leaves nothing to quantize.
     """
     grid = Grid.for_bound(error_bound, x.dtype)
     if grid is None:
@@ -58,7 +58,7 @@ def quantize(x: torch.Tensor, error_bound: float, dtype: torch.dtype | None = No
     flat = x.reshape(-1)
     values = torch.empty(flat.numel(), dtype=dtype, device=x.device)
     positions = [torch.empty(0, dtype=torch.int64, device=x.device)]
-    # on the CPU in blocks, so that the kernel's int32 codes stay in the cache until narrowed
+    # on the CPU, blocks keep the kernel's int32 codes in the cache until they are narrowed
     block = _BLOCK_VALUES if x.device.type == "cpu" else max(1, flat.numel())
     for start in range(0, flat.numel(), block):
         codes, outliers = bounded_quantize(flat[start : start + block], grid)
@@ -69,10 +69,10 @@ def quantize(x: torch.Tensor, error_bound: float, dtype: torch.dtype | None = No
 
 
 def code_dtype(x: torch.Tensor, grid: Grid, asked: torch.dtype | None) -> torch.dtype:
-    """Return the dtype of the codes: the one asked for, or the narrowest of int8 and int16.
+    """Return ``asked``, or the narrowest of int8 and int16 if it is None.
 
     Raises:
-        SpecError: a code does not fit the dtype asked for.
+        SpecError: a code does not fit ``asked``.
     """
     low, high = finite_range(x).tolist()
     peak = max(abs(low), abs(high)) * grid.inverse
@@ -87,14 +87,14 @@ def code_dtype(x: torch.Tensor, grid: Grid, asked: torch.dtype | None) -> torch.
 
 
 def dequantize(codes: Codes, values: torch.Tensor, out: torch.Tensor) -> None:
-    """Decode ``values`` (the codes, read back from a payload) into the contiguous ``out``."""
+    """Decode ``values`` (the codes as restored from a payload) into the contiguous ``out``."""
     bounded_dequantize(values, codes.step, out)
     if codes.positions.numel():
         out.view(-1)[codes.positions] = codes.outlier_values
 
 
 def entropy_nbits(codes: torch.Tensor) -> float:
-    """Return the order-0 entropy of all codes together, in bits: no symbol coder needs less."""
+    """Return the order-0 entropy of all codes in total bits, a lower bound for any symbol coder."""
     if codes.numel() == 0:
         return 0.0
     # int8 and int16 codes: counting is ten times faster than sorting

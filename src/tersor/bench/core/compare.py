@@ -1,9 +1,9 @@
-"""Two sets of result rows compared.
+"""Compare two sets of result rows.
 
-A time counts as changed only where noise cannot explain it: the intervals from the 20th to the 80th
-percentile do not meet, and the medians are further apart than a margin. Memory has the same margin, and
-a mean over runs changed only where its confidence intervals do not meet. Sizes, errors and other figures
-do not depend on the machine, so every change of theirs counts.
+A time counts as changed only if noise cannot explain it: the intervals from the 20th to the 80th
+percentile do not overlap, and the medians differ by more than a margin. Memory has the same margin. A
+mean over runs changed only if the confidence intervals do not overlap. Sizes, errors and other figures
+do not depend on the machine, so any difference in them counts.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ SizeVerdict = Literal["smaller", "larger", "same"]
 ErrorVerdict = Literal["bound broken", "bound held again", "larger", "smaller", "same"]
 
 NOISE_PERCENT: Final = 5.0
-"""Medians nearer than this are the same. In results/2026-11-kernels-cpu.jsonl the intervals of two
-copies of the same bytes in the same rounds do not meet in 6 of 100 pairs; in 3 of 100 they do not and
-the medians are more than 5 % apart."""
+"""Medians closer than this are the same. In results/2026-11-kernels-cpu.jsonl, the intervals of two
+copies of the same bytes in the same rounds do not overlap in 6 of 100 pairs; in 3 of 100 the medians
+also differ by more than 5 %."""
 
 _DRIFT_PERCENT: Final = 10.0
 _SAME_DATA: Final = 1e-9
-"""Relative difference of entropies that another order of summing can make."""
+"""Largest relative difference of entropies that the order of summation can cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class TimeChange:
 
     Attributes:
         name: what was timed, a key of ``ResultRow.times``, such as ``"encode"`` or ``"lead encode"``.
-        before: in seconds, or as multiples of the copy's time.
-        after: in the same unit.
-        noise_percent: medians nearer than this are the same.
+        before: the time in the first file, in seconds or as a multiple of the copy's time.
+        after: the time in the second file, in the same unit.
+        noise_percent: medians closer than this are the same.
     """
 
     name: str
@@ -52,7 +52,7 @@ class TimeChange:
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said in spite of noise.
+        """The change, or ``"same"`` if noise can explain it.
 
         Example:
             >>> quick, slow = Percentiles(0.9, 1.0, 1.1), Percentiles(1.3, 1.5, 1.6)
@@ -68,22 +68,22 @@ class TimeChange:
 
     @property
     def speed(self) -> float:
-        """How many times as fast as before, by the medians."""
+        """The median before divided by the median after."""
         return self.before.p50 / max(self.after.p50, 1e-12)
 
     @property
     def slowdown_percent(self) -> float:
-        """By how much longer it takes, by the medians; negative where it is faster."""
+        """The increase of the median in percent; negative if it is faster."""
         return 100 * (self.after.p50 / max(self.before.p50, 1e-12) - 1)
 
     @property
     def overlap(self) -> bool:
-        """Whether the intervals from the 20th to the 80th percentile meet."""
+        """Whether the intervals from the 20th to the 80th percentile overlap."""
         return self.before.p20 <= self.after.p80 and self.after.p20 <= self.before.p80
 
     @property
     def has_spread(self) -> bool:
-        """Whether both sides are more than a single figure."""
+        """Whether both times have a spread rather than being a single figure."""
         return all(times.p20 < times.p80 for times in (self.before, self.after))
 
 
@@ -93,9 +93,9 @@ class FigureChange:
 
     Attributes:
         name: a key of ``TITLES``.
-        before: of the first file.
-        after: of the second.
-        noise_percent: memory nearer than this is the same.
+        before: the figure in the first file.
+        after: the figure in the second file.
+        noise_percent: memory figures closer than this are the same.
     """
 
     name: str
@@ -105,7 +105,7 @@ class FigureChange:
 
     @property
     def verdict(self) -> Verdict:
-        """What can be said in spite of noise.
+        """The change, or ``"same"`` if noise can explain it.
 
         Example:
             >>> FigureChange("loss", Estimate(mean=2.0), Estimate(mean=1.9), 5).verdict
@@ -127,11 +127,10 @@ class RowPair:
     """One measurement before and after.
 
     Attributes:
-        before: the row of the first file.
-        after: that of the second.
-        times: what was timed in both; none where times were to be divided by a copy's, and a row
-            has no copy.
-        figures: quality and memory that both have.
+        before: the row in the first file.
+        after: the row in the second file.
+        times: times that both rows have; empty if times are compared per copy and a row has no copy.
+        figures: quality and memory figures that both rows have.
     """
 
     before: ResultRow
@@ -141,14 +140,14 @@ class RowPair:
 
     @property
     def size(self) -> SizeVerdict:
-        """What became of the encoded size; exact."""
+        """The change of the encoded size, compared exactly."""
         if self.after.encoded_nbytes == self.before.encoded_nbytes:
             return "same"
         return "larger" if self.after.encoded_nbytes > self.before.encoded_nbytes else "smaller"
 
     @property
     def error(self) -> ErrorVerdict:
-        """What became of the worst error; exact."""
+        """The change of the worst error, compared exactly."""
         if (self.before.bound_held, self.after.bound_held) == (True, False):
             return "bound broken"
         if (self.before.bound_held, self.after.bound_held) == (False, True):
@@ -160,7 +159,7 @@ class RowPair:
 
     @property
     def same_data(self) -> bool:
-        """Whether nothing shows that the inputs differ under one name."""
+        """Whether the recorded facts are consistent with both inputs being the same."""
         pairs = (
             (self.before.entropy_bits, self.after.entropy_bits),
             (self.before.distinct_rows, self.after.distinct_rows),
@@ -172,7 +171,7 @@ class RowPair:
 
     @property
     def changed(self) -> bool:
-        """Whether anything but noise differs."""
+        """Whether anything differs by more than noise."""
         return (self.size, self.error) != ("same", "same") or bool(self._verdicts - {"same"})
 
     @property
@@ -181,7 +180,7 @@ class RowPair:
 
     @property
     def importance(self) -> tuple[int, float]:
-        """Sorts what a reader must see first to the front: losses before gains, large ones first."""
+        """A sort key that puts losses before gains, and large changes before small ones."""
         verdicts = self._verdicts
         sizes = self.after.encoded_nbytes / max(1, self.before.encoded_nbytes)
         ranks = (
@@ -204,10 +203,10 @@ class Comparison:
     """All measurements of two files.
 
     Attributes:
-        pairs: those in both, the most important first.
-        only_before: rows without a counterpart after.
-        only_after: rows without a counterpart before.
-        warnings: sentences on what makes the comparison less than it seems.
+        pairs: measurements in both files, the most important first.
+        only_before: rows that only the first file has.
+        only_after: rows that only the second file has.
+        warnings: sentences on what limits the comparison.
     """
 
     pairs: Sequence[RowPair]
@@ -216,13 +215,13 @@ class Comparison:
     warnings: Sequence[str]
 
     def count(self, verdict: Verdict) -> int:
-        """Return the number of times with that verdict; of figures where it is better or worse."""
+        """Count the changes with a verdict: figures for better and worse, times for the others."""
         if verdict in ("better", "worse"):
             return sum(change.verdict == verdict for p in self.pairs for change in p.figures)
         return sum(change.verdict == verdict for p in self.pairs for change in p.times)
 
     def slower_than(self, percent: float) -> list[tuple[RowPair, TimeChange]]:
-        """Return what is slower beyond noise and by more than ``percent``."""
+        """Return the times that are slower by more than noise and by more than ``percent``."""
         return [
             (pair, change)
             for pair in self.pairs
@@ -242,16 +241,16 @@ def compare_rows(
     """Match rows by everything but version and commit, and judge each pair.
 
     Args:
-        before: rows of the first file; of several answers to one question the last counts.
-        after: rows of the second.
-        names: of the two files, for the warnings.
-        noise_percent: medians nearer than this are the same.
-        per_copy: divide times by those of the copy in the same rounds; pairs of which a row has no
-            copy are then judged by size and error alone.
+        before: rows of the first file; if it repeats a measurement, the last one counts.
+        after: rows of the second file, likewise.
+        names: names of the two files, for the warnings.
+        noise_percent: medians closer than this are the same.
+        per_copy: divide times by the time of the copy in the same rounds. Pairs in which a row has no
+            copy are then compared without their times.
 
     Raises:
-        SpecError: the files have no measurement in common, none of them has a copy to divide by, or
-            the margin is negative.
+        SpecError: the files have no measurement in common, ``per_copy`` is set and no pair has a copy
+            to divide by, or the margin is negative.
     """
     if not noise_percent >= 0:
         raise SpecError(f"the margin for noise is a percentage from 0 on, not {noise_percent:g}")
@@ -297,16 +296,16 @@ def _pair(before: ResultRow, after: ResultRow, *, noise_percent: float, per_copy
 
 
 def _per_copy(row: ResultRow) -> dict[str, Percentiles]:
-    """Return times as multiples of their copy's; none where a copy is missing.
+    """Return times as multiples of their copy's; times without a copy are omitted.
 
-    Seconds would stand beside multiples there, and show the machine that the copy takes out.
+    Seconds next to multiples would reintroduce the machine's speed, which the division removes.
     """
     pairs = ((name, one, row.memcpy_of(name)) for name, one in row.times().items())
     return {name: _quotient(one, copy) for name, one, copy in pairs if copy is not None}
 
 
 def _quotient(times: Percentiles, copy: Percentiles) -> Percentiles:
-    """Divide two spreads so that the result holds every quotient of their middle parts."""
+    """Divide two spreads; the result's interval contains every quotient of their intervals."""
     least = 1e-12
     return Percentiles(
         times.p20 / max(copy.p80, least),
@@ -362,7 +361,7 @@ def _warnings(
 
 
 def _drift(pairs: Sequence[RowPair]) -> float:
-    """Return how many times as long the copies took that were timed alike, by the median of the pairs."""
+    """Return the median over the pairs of the copy's time after divided by that before."""
     copies = [
         (pair.before.memcpy_of(pair.times[0].name), pair.after.memcpy_of(pair.times[0].name))
         for pair in pairs

@@ -1,4 +1,4 @@
-"""A comparison of result files as a table for people and as values for programs."""
+"""Render a comparison of result files as a table for people and as values for programs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _COLOURS: Final = {
 def comparison_table(
     comparison: Comparison, names: tuple[str, str], *, every_pair: bool = False
 ) -> Table:
-    """Show what changed, the most important first; all pairs if asked.
+    """Return a table of the changed pairs, the most important first, or of every pair.
 
-    Times stand as speeds, in multiples of the first file's: 0.50 takes twice as long.
+    Times are shown as speeds relative to the first file: 0.50 takes twice as long.
     """
     shown = [pair for pair in comparison.pairs if every_pair or pair.changed]
     timed = list(dict.fromkeys(change.name for pair in shown for change in pair.times))
@@ -80,7 +80,7 @@ def _ratio_cell(pair: RowPair) -> str:
     before, after = pair.before.ratio, pair.after.ratio
     if pair.size == "same":
         return f"{before:.2f}"
-    # a change that two digits hide is still a change
+    # show more digits if two would hide the change
     places = 2 if f"{before:.2f}" != f"{after:.2f}" else 6
     colour = "red" if pair.size == "larger" else "green"
     return f"[{colour}]{before:.{places}f} to {after:.{places}f}[/{colour}]"
@@ -98,7 +98,7 @@ def _error_cell(pair: RowPair) -> str:
 
 
 def comparison_sentence(comparison: Comparison) -> str:
-    """Return the outcome in one sentence."""
+    """Summarise the comparison in one sentence."""
     pairs = comparison.pairs
     sizes = Counter(pair.size for pair in pairs)
     broken = sum(pair.error == "bound broken" for pair in pairs)
@@ -114,7 +114,7 @@ def comparison_sentence(comparison: Comparison) -> str:
 
 
 def lonely_sentences(comparison: Comparison, names: tuple[str, str]) -> list[str]:
-    """Return one sentence per file that has rows without a counterpart."""
+    """Return one sentence for each file that has rows without a counterpart."""
     sides = (comparison.only_before, comparison.only_after)
     return [
         f"only in {name}: {_by_codec(rows)}"
@@ -129,7 +129,7 @@ def _by_codec(rows: Sequence[ResultRow]) -> str:
 
 
 def comparison_values(comparison: Comparison) -> dict[str, Any]:
-    """Return everything, JSON-ready."""
+    """Return the whole comparison as JSON-ready values."""
     return {
         "pairs": [_pair_values(pair) for pair in comparison.pairs],
         "only_before": [_identity(row) for row in comparison.only_before],

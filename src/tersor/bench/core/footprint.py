@@ -1,4 +1,4 @@
-"""What a call costs an accelerator besides time: kernels started and memory taken."""
+"""What a call costs an accelerator besides time: kernel launches and memory."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NOT_KERNELS = ("Memcpy", "Memset")
 
 @dataclass(slots=True)
 class PeakMemory:
-    """The most memory that was allocated on a device inside a block, beyond what was before it.
+    """Peak memory allocated on a device inside a block, beyond what was allocated before it.
 
-    ``nbytes`` is None on the CPU, and before the block has ended.
+    ``nbytes`` is None on the CPU, and until the block has ended.
     """
 
     nbytes: int | None = None
@@ -26,7 +26,7 @@ class PeakMemory:
 
 @contextmanager
 def peak_memory(device: torch.device) -> Iterator[PeakMemory]:
-    """Watch torch's allocator inside the block; what other libraries allocate is not seen."""
+    """Track torch's allocator inside the block; allocations of other libraries are not counted."""
     peak = PeakMemory()
     if device.type != "cuda":
         yield peak
@@ -40,10 +40,11 @@ def peak_memory(device: torch.device) -> Iterator[PeakMemory]:
 
 
 def count_launches(tasks: Mapping[str, Task], device: torch.device) -> dict[str, int]:
-    """Run each task once and count the kernels it started, without copies and fills of memory.
+    """Run each task once and count the kernels it launches, except memory copies and fills.
 
-    Returns nothing on the CPU, and where the profiler sees no kernel at all: it then cannot look.
-    One session for all tasks, as starting and ending one takes far longer than the tasks.
+    The result is empty on the CPU, and if the profiler sees no kernel at all, because profiling then
+    does not work. All tasks share one profiler session, because starting and ending one takes far
+    longer than the tasks.
     """
     if device.type != "cuda":
         return {}
@@ -58,10 +59,10 @@ def count_launches(tasks: Mapping[str, Task], device: torch.device) -> dict[str,
 
 
 def kernels_within(events: Iterable[Any], names: Container[str]) -> dict[str, int]:
-    """Count a profiler's kernels that ran within each of the ranges that have ``names``."""
+    """Count the kernels in a profiler's events that started within each range in ``names``."""
     events = list(events)
     ranges = [e for e in events if e.name in names and e.device_type.name == "CPU"]
-    # a range is shown on the device too, under its own name
+    # the device's events include the ranges themselves, under their own names
     starts = [
         e.time_range.start
         for e in events

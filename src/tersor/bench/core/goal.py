@@ -1,4 +1,4 @@
-"""One goal, and the result rows it is judged from."""
+"""Goals, and the result rows that they are judged from."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ RowT = TypeVar("RowT", bound=ResultRow)
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One goal and what was measured.
+    """A goal and the value measured for it.
 
     Attributes:
-        name: what is asked, in words.
-        target: least value that meets it, or the largest where ``at_most`` is set.
-        measured: the deciding value; None if the rows do not hold it.
+        name: the goal in words.
+        target: the smallest value that meets it, or the largest if ``at_most`` is set.
+        measured: the deciding value; None if the rows do not contain it.
         detail: which rows decided.
-        at_most: whether less is better.
+        at_most: whether smaller values are better.
     """
 
     name: str
@@ -42,10 +42,10 @@ _Place = tuple[str, bool, str, int, float | None, int, str, str]
 
 
 class RowLookup:
-    """Result rows by what was measured."""
+    """Result rows, indexed by what was measured."""
 
     def __init__(self, rows: Sequence[ResultRow]) -> None:
-        """Index the rows; of one measured again, be it by another build, the later one counts."""
+        """Index the rows; if a measurement is repeated, even by another build, the last one counts."""
         self.rows = latest(rows)
         self._places = {self._place(row): row for row in self.rows}
 
@@ -55,13 +55,13 @@ class RowLookup:
         return (*kind, row.relative_bound, row.threads, row.device, row.git_commit)
 
     def ours(self, codec: str, threads: int = 1) -> list[ResultRow]:
-        """Return our rows of one codec."""
+        """Return the rows of one of our codecs."""
         return [r for r in self.rows if r.codec == codec and not r.peer and r.threads == threads]
 
     def counterpart(
         self, row: ResultRow, codec: str, *, peer: bool, threads: int = 1
     ) -> ResultRow | None:
-        """Return the row of another codec on the same input, size, bound and device, of the same build."""
+        """Return another codec's row for the same input, size, bound, device and commit, if any."""
         place = (
             codec, peer, row.input, row.num_values, row.relative_bound, threads, row.device,
             row.git_commit,
@@ -81,10 +81,9 @@ def worst(
     *,
     at_most: bool = False,
 ) -> Goal:
-    """Judge a goal by the smallest of several values, each with the row it comes from.
+    """Judge a goal by the worst of several values, each given with the row it comes from.
 
-    It is the largest where values are to be ``at_most`` the target. ``where`` says in words which row that
-    is.
+    The worst value is the smallest, or the largest if ``at_most`` is set. ``where`` describes its row.
     """
     if not values:
         return Goal(name, target, None, "no such rows", at_most)

@@ -1,4 +1,4 @@
-"""Calls captured once in CUDA graphs and replayed, as a captured training step makes them."""
+"""Capture calls in CUDA graphs and replay them, as a captured training step does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 
 class _Captured(NamedTuple):
-    """A graph, what its call returned, and the list that it works on, by its length and its last tensor."""
+    """A graph, what its call returned, and the length and last address of its tensor list."""
 
     graph: Any
     result: Any
@@ -22,18 +22,18 @@ class _Captured(NamedTuple):
 
 
 class Replays:
-    """Calls by the tensors they work on; on the CPU they are simply made."""
+    """A cache of captured calls, keyed by the tensors they work on; CPU calls run directly."""
 
     def __init__(self) -> None:
-        """Start without graphs."""
-        # by the first tensor, and only as long as it lives: to look at all of 208 takes 50 us, more
-        # than a replay
+        """Create an empty cache."""
+        # keyed by the first tensor and dropped with it: comparing all of 208 tensors takes 50 us,
+        # more than a replay
         self._captured = WeakIdKeyDictionary()
 
     def call(self, kind: str, tensors: Sequence[torch.Tensor], task: Callable[[], Any]) -> Any:
-        """Capture the task on these tensors when they are first seen; then replay it.
+        """Replay the task on these tensors, after capturing it the first time.
 
-        Returns what the task returned when it was captured, with new values in it.
+        The result is what the task returned during the capture, with updated values.
         """
         if not tensors[0].is_cuda:
             return task()
@@ -47,7 +47,7 @@ class Replays:
 
 
 def _capture(task: Callable[[], Any]) -> tuple[Any, Any]:
-    """Call the task on another stream, as capturing needs; return its graph and what it returned."""
+    """Warm up the task on a side stream, then capture it; return the graph and the task's result."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

@@ -1,7 +1,7 @@
-"""The tensors that benchmarks run on, made from fixed seeds.
+"""The tensors that benchmarks run on, generated from fixed seeds.
 
-Each input is a list of slices. A slice is coded alone, with its own bound, as the site that moves
-such tensors would do; ratios are taken over the bytes of all slices together.
+Each input is a list of slices. Each slice is encoded separately with its own bound, as the site that
+moves such tensors would do. Ratios are computed over the bytes of all slices together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ZIPF_EXPONENT: Final = 1.05
 GRADIENT_DEVIATION: Final = 1e-3
 ACTIVATION_SHARE: Final = 0.25
 ACTIVATION_MEAN: Final = 0.01253 * math.sqrt(1 + ACTIVATION_SHARE**2)
-"""The mean that leaves 49.5 % of a normal of this width below zero."""
+"""The mean at which 49.5 % of a normal distribution of this width is below zero."""
 EMBEDDING_BATCH: Final = 2048
 EMBEDDING_DIM: Final = 64
 DEFAULT_BOUNDS: Final = (0.01, 0.03, 0.05)
@@ -55,11 +55,11 @@ class BenchInput:
 
 
 def embeddings(nbytes: int = FULL_NBYTES, dim: int = EMBEDDING_DIM) -> BenchInput:
-    """Make the rows that batches of 2048 samples look up in the 26 Criteo-Kaggle tables.
+    """Generate the rows that batches of 2048 samples look up in the 26 Criteo-Kaggle tables.
 
-    Ids follow a Zipf law with exponent 1.05 over at most a million rows per table; weights are
-    normal with the variance of DLRM's initialisation. Slice ``i`` is table ``i % 26`` at iteration
-    ``i // 26``. At 64 MiB, 28 % of the rows of a slice are distinct on average.
+    Ids follow a Zipf law with exponent 1.05 over at most a million rows per table. Weights are
+    normally distributed, with the variance of DLRM's initialisation. Slice ``i`` is table ``i % 26`` at
+    iteration ``i // 26``. At 64 MiB, 28 % of the rows of a slice are distinct on average.
     """
     num_slices = max(1, nbytes // (EMBEDDING_BATCH * dim * 4))
     slices: list[torch.Tensor | None] = [None] * num_slices
@@ -86,7 +86,7 @@ def _zipf_ids(rng: np.random.Generator, num_rows: int, num_ids: int) -> np.ndarr
 
 
 def gradients(nbytes: int = FULL_NBYTES) -> BenchInput:
-    """Make one matrix of normal values with standard deviation 1e-3."""
+    """Generate one matrix of normally distributed values with standard deviation 1e-3."""
     values = np.random.default_rng(2).standard_normal(nbytes // 4, dtype=np.float32)
     values *= np.float32(GRADIENT_DEVIATION)
     return BenchInput("gradients", (torch.from_numpy(values).view(gradients_shape(nbytes)),))
@@ -99,7 +99,7 @@ def gradients_shape(nbytes: int) -> tuple[int, int]:
 
 
 def activations(nbytes: int = FULL_NBYTES) -> BenchInput:
-    """Make the ReLU of mildly correlated noise, ``[batch, channel, height, width]``.
+    """Generate the ReLU of mildly correlated noise, ``[batch, channel, height, width]``.
 
     Neighbours along the width share a quarter of their noise; 49.5 % of the values are zero.
     """
@@ -117,11 +117,11 @@ def activations_shape(nbytes: int) -> tuple[int, int, int, int]:
 
 
 def field(nbytes: int = FULL_NBYTES, device: torch.device | None = None) -> BenchInput:
-    """Make a smooth periodic 3-D field, ``[depth, height, width]``.
+    """Generate a smooth periodic 3-D field, ``[depth, height, width]``.
 
-    White noise is shaped in the frequency domain to amplitudes falling as ``k ** -3`` (an energy
-    spectrum of ``k ** -4``), smooth as simulated temperatures and pressures are. It is made on
-    ``device``, by default the CPU, with that device's own random numbers.
+    White noise is shaped in the frequency domain to amplitudes that fall as ``k ** -3`` (an energy
+    spectrum of ``k ** -4``), as smooth as simulated temperatures and pressures. The field is generated
+    on ``device``, by default the CPU, with that device's random number generator.
     """
     num_values = nbytes // 4
     side = 2 ** round(math.log2(num_values) / 3)
@@ -149,7 +149,7 @@ DEFAULT_INPUTS: Final = ("embeddings", "gradients", "activations", "field")
 
 
 def bounds_of(name: str) -> tuple[float, ...]:
-    """Return the relative bounds worth measuring on an input.
+    """Return the default relative bounds for an input.
 
     Raises:
         SpecError: no input has that name.
@@ -160,10 +160,10 @@ def bounds_of(name: str) -> tuple[float, ...]:
 
 
 def make_input(name: str, nbytes: int = FULL_NBYTES) -> BenchInput:
-    """Make the input called ``name`` with about ``nbytes`` bytes (a power of two, from 64 KiB).
+    """Generate the input ``name`` with about ``nbytes`` bytes (a power of two, at least 64 KiB).
 
     Raises:
-        SpecError: no input has that name, or the size cannot be made.
+        SpecError: no input has that name, or ``nbytes`` is not such a power of two.
     """
     bounds_of(name)
     if nbytes < 2**16 or nbytes & (nbytes - 1):

@@ -1,4 +1,4 @@
-"""Times with a lead for the host, as part of a result row."""
+"""Times of calls that the host queued ahead of the device, as part of a result row."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tersor.bench.core.timing import Percentiles
 
 
 class LeadTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times of calls that the host could queue ahead, on a device that was busy before: see ``LeadClock``.
+    """Times of calls that the host queued while the device was still busy; see ``LeadClock``.
 
     Attributes:
         encode_s: seconds to encode the timed part of the input.
         decode_s: seconds to decode it.
-        memcpy_s: seconds to copy it, timed in turn with these.
-        clock: how these were timed.
+        memcpy_s: seconds to copy it, timed in turn with the other two.
+        clock: the kind of clock.
     """
 
     encode_s: Percentiles
@@ -25,5 +25,5 @@ class LeadTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     clock: Literal["lead"] = "lead"
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by names that no other time has."""
+        """Return the times, under names that no other time of a row has."""
         return {"lead encode": self.encode_s, "lead decode": self.decode_s}

@@ -1,4 +1,4 @@
-"""What a result row about look-ups says beyond ratio and speed."""
+"""Facts in a result row about embedding look-ups, beyond ratio and speed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ ALL_CLASSES: Final = "all"
 
 
 class LookupFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One table's look-ups, cut as an exchange sends them, or those of all tables in one step.
+    """The look-ups of one table, sliced as an exchange sends them, or those of all tables in one step.
 
     Attributes:
-        table: its number; None where all tables of a step went through one call.
-        table_class: ``"tight"``, ``"base"`` or ``"loose"``; ``ALL_CLASSES`` where ``table`` is None.
+        table: number of the table; None if all tables of a step went through one call.
+        table_class: ``"tight"``, ``"base"`` or ``"loose"``; ``ALL_CLASSES`` if ``table`` is None.
         num_rows: looked-up rows in all slices.
-        width: values per row; of the widest table where ``table`` is None.
+        width: values per row; those of the widest table if ``table`` is None.
         num_ranks: slices per look-up, one for each destination.
-        num_slices: of all iterations together.
-        num_iterations: look-ups that were dumped.
-        num_distinct: distinct rows, counted slice by slice and added up.
-        num_distinct_codes: the same after quantizing: rows that fall together count once.
-        error_share: worst error over the slice's bound, also for encoders that promise none.
-        setting: what was asked for in words, where it is not the default.
-        num_tables: of the dump; 0 in rows of earlier versions.
+        num_slices: slices of all iterations together.
+        num_iterations: dumped look-ups.
+        num_distinct: distinct rows, counted per slice and summed.
+        num_distinct_codes: distinct rows after quantizing, counted likewise.
+        error_share: worst error divided by the slice's bound, also for encoders that promise none.
+        setting: the requested setting in words, if it is not the default.
+        num_tables: tables in the dump; 0 in rows of earlier versions.
     """
 
     table: Count | None
@@ -44,7 +44,7 @@ class LookupFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     num_tables: Count = 0
 
     def __post_init__(self) -> None:
-        """Refuse a class that tables, or steps, do not have."""
+        """Reject a class that does not exist for a table, or for a whole step."""
         classes = CLASSES if self.table is not None else (ALL_CLASSES,)
         require("table_class", self.table_class in classes, " or ".join(classes))
 

@@ -1,4 +1,4 @@
-"""What a measurement ran on: library versions, processor, commit. Never the host's name."""
+"""What a measurement ran on: library versions, processor and commit, but never the host's name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES: Final = (
 
 
 def package_version(distribution: str) -> str | None:
-    """Return the installed version of a distribution, or None."""
+    """Return the installed version of a distribution, or None if it is not installed."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -34,12 +34,12 @@ def _versions() -> dict[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of every measured or used package that is installed."""
+    """Return the versions of Python, the OS name, and every installed package that matters."""
     return dict(_versions())
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Describe the processor, its cores and memory, and the accelerator if one is used."""
+    """Describe the processor, its cores and memory, and the GPU if ``device`` is one."""
     facts: dict[str, Any] = {
         "cpu": _cpu_model(),
         "cores": len(os.sched_getaffinity(0))
@@ -79,7 +79,7 @@ def git_commit() -> str:
     A tree with uncommitted changes to tracked files gets ``-dirty`` appended.
     """
     here = Path(__file__).resolve()
-    # an installed copy may lie inside some other project's repository: ask about this very file
+    # an installed copy may be inside another project's repository, so check that git tracks this file
     commands = (
         ["git", "ls-files", "--error-unmatch", here.name],
         ["git", "rev-parse", "--short=12", "HEAD"],
@@ -99,5 +99,5 @@ def git_commit() -> str:
 
 
 def origin(device: torch.device) -> dict[str, Any]:
-    """Return what a result file says of where it comes from: versions, machine and commit."""
+    """Return the provenance fields of a result row: versions, machine and commit."""
     return {"versions": versions(), "machine": machine(device), "git_commit": git_commit()}

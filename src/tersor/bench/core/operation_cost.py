@@ -1,4 +1,4 @@
-"""What one fused operation moves and how it was timed, as part of a result row."""
+"""The bytes that a fused operation moves and how it was timed, as part of a result row."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class OperationCost(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One call of an operation.
 
     Attributes:
-        moved_nbytes: bytes that a call must read and write at least: values, bases, scales and codes.
-        num_calls: calls in a row that one measured time is the mean of.
-        graph_s: seconds of one replay of the call as a CUDA graph, by events on the device, with a
-            lead for the host and the cache emptied; None where there are no graphs.
+        moved_nbytes: the least bytes that a call must read and write: values, bases, scales and codes.
+        num_calls: consecutive calls whose mean is one measured time.
+        graph_s: seconds of one replay of the call as a CUDA graph, by events on the device. The host
+            queues it ahead, and the cache is emptied first. None if there are no graphs.
     """
 
     moved_nbytes: FromOne

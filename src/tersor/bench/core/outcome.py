@@ -1,4 +1,4 @@
-"""What every suite gives back, collected while it runs."""
+"""The result of every suite, collected while it runs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def ignore(*_: object) -> None:
 
 @dataclass(slots=True)
 class SuiteOutcome:
-    """What a run gave.
+    """The result of one run.
 
     Attributes:
         done: keys of rows that exist already and are not measured again.
         on_row: called with each finished row.
         on_note: called with each new note.
-        rows: measured now.
-        notes: one sentence for each thing a reader must know, such as what was left out.
-        refusals: one sentence for each thing of ours that broke its promise.
+        rows: rows measured in this run.
+        notes: one sentence for each fact a reader must know, such as what was left out.
+        refusals: one sentence for each broken promise of ours.
     """
 
     done: frozenset[str] = frozenset()
@@ -40,18 +40,18 @@ class SuiteOutcome:
     refusals: list[str] = field(default_factory=list)
 
     def add(self, row: ResultRow) -> None:
-        """Keep a finished row."""
+        """Add a finished row and report it to ``on_row``."""
         self.rows.append(row)
         self.on_row(row)
 
     def note(self, sentence: str) -> None:
-        """Say something once: what cannot run cannot run in any group."""
+        """Add a note unless it was made before, because every group of a suite would repeat it."""
         if sentence not in self.notes:
             self.notes.append(sentence)
             self.on_note(sentence)
 
     def is_done(self, identity: dict[str, Any]) -> bool:
-        """True if a row with these fields of the key exists already."""
+        """Return True if a row with these key fields exists already."""
         return row_key(**identity) in self.done
 
     def checked(
@@ -64,11 +64,13 @@ class SuiteOutcome:
     ) -> list[tuple[Trial, dict[str, Any]]]:
         """Run every candidate once on a subject and return those that may be timed.
 
+        Candidates that cannot run, break a promise or lose values are noted instead.
+
         Args:
             wanted: candidates, each with the fields of its row's key.
-            subject: what they run on.
-            where: the subject in words, for those that broke a promise or lost values.
-            left_out: words for those that cannot run.
+            subject: the data they run on.
+            where: the subject in words, for notes on broken promises and lost values.
+            left_out: the verb phrase for candidates that cannot run.
         """
         found = []
         for candidate, identity in wanted:

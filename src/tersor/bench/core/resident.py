@@ -1,4 +1,4 @@
-"""Memory of a process as Linux counts it, and processes of their own to measure it in."""
+"""A process's resident memory as Linux counts it, and child processes to measure it in."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _HIGH_WATER: Final = Path("/proc/self/clear_refs")
 
 
 def can_measure_resident() -> bool:
-    """Whether the peak of a process can be measured here: on Linux alone."""
+    """Return whether a process's peak memory can be measured here; only Linux supports it."""
     return _HIGH_WATER.exists()
 
 
 def resident_nbytes() -> int:
-    """Return what this process holds in memory now."""
+    """Return the resident memory of this process in bytes."""
     return _status_nbytes("VmRSS")
 
 
 def peak_resident_nbytes() -> int:
-    """Return the most that this process held since ``reset_peak_resident``."""
+    """Return the peak resident memory of this process since ``reset_peak_resident``, in bytes."""
     return _status_nbytes("VmHWM")
 
 
 def reset_peak_resident() -> None:
-    """Make the high-water mark start again from what is held now."""
+    """Reset the high-water mark to the current resident memory."""
     _HIGH_WATER.write_text("5")
 
 
@@ -49,19 +49,19 @@ def child_report(
     failed: str,
     environment: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Run a module of this package in a process of its own; return the JSON object that it writes.
+    """Run a module of this package in a child process and return the JSON object that it prints.
 
     Args:
-        module: run as ``python -m``.
-        arguments: of its command line.
-        failed: the beginning of the sentence that is raised.
-        environment: variables that it gets besides those of this process.
+        module: the module, run with ``python -m``.
+        arguments: its command-line arguments.
+        failed: how the error message begins.
+        environment: environment variables in addition to those of this process.
 
     Raises:
-        TersorError: it failed; the sentence ends with the last line that it wrote about that.
+        TersorError: the child failed; the message ends with its last line on stderr.
     """
     command = [sys.executable, "-m", module.__name__, *arguments]
-    # the child must find the package also when this process runs it from a source tree
+    # the child must find the package even if this process runs from a source tree
     own = sys.modules["tersor"].__file__ or ""
     path = os.pathsep.join(filter(None, (str(Path(own).parents[1]), os.environ.get("PYTHONPATH"))))
     done = subprocess.run(  # noqa: S603 (our own interpreter and module)

@@ -1,4 +1,4 @@
-"""What the values of a result file must be, so that using them cannot fail."""
+"""Validation of the values in a result file, so that using them later cannot fail."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _WORDS: Final = {
 
 
 def text_of(path: str | os.PathLike[str]) -> str:
-    """Return what a result file holds.
+    """Return the text of a result file.
 
     Raises:
-        CorruptDataError: it is not text.
+        CorruptDataError: the file is not text.
     """
     try:
         return Path(path).read_text(encoding="utf-8")
@@ -35,10 +35,10 @@ def text_of(path: str | os.PathLike[str]) -> str:
 
 
 def checked(values: Any, kind: Any) -> Any:
-    """Return values as a struct of ``kind``.
+    """Convert values to a struct of type ``kind``.
 
     Raises:
-        SpecError: a field is unknown, missing or of another type; the sentence names it.
+        SpecError: a field is unknown, missing or of another type; the message names it.
 
     Example:
         >>> checked({"seconds": -1}, msgspec.defstruct("Run", [("seconds", Count)]))
@@ -53,7 +53,7 @@ def checked(values: Any, kind: Any) -> Any:
 
 
 def _sentence(message: str) -> str:
-    """Return what msgspec found in the words of the other checks."""
+    """Rephrase a message of msgspec in the style of the other checks."""
     found = _FOUND.fullmatch(message)
     what, path = (message, None) if found is None else found.group("what", "path")
     name = (path or "").removeprefix("$").removeprefix(".") or "it"
@@ -70,17 +70,17 @@ def _sentence(message: str) -> str:
 
 
 def is_count(value: Any, least: int = 0) -> bool:
-    """Whether a value is a whole number, of at least ``least``, that 64 bits hold."""
+    """Return whether a value is a signed 64-bit integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < _MOST
 
 
 def is_number(value: Any) -> bool:
-    """Whether a value is a number that can be computed with; it need not be finite."""
+    """Return whether a value is a float, possibly not finite, or an integer below 2**63 in magnitude."""
     is_any = isinstance(value, int | float) and not isinstance(value, bool)
     return is_any and not (isinstance(value, int) and abs(value) >= _MOST)
 
 
 def require(name: str, is_fine: bool, wanted: str) -> None:
-    """Raise ``SpecError`` unless what was asked of a value is so."""
+    """Raise ``SpecError`` that names a value and its requirement, unless ``is_fine``."""
     if not is_fine:
         raise SpecError(f"{name} must be {wanted}")

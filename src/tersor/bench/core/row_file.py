@@ -1,4 +1,4 @@
-"""Files of result rows. They only grow: a row is on disk before the next one is measured."""
+"""Append-only files of result rows; each row is on disk before the next one is measured."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tersor.bench.core.rows import ResultRow
 from tersor.errors import CorruptDataError, SpecError
 
 _BEGINNING: Final = '{"schema": '
-"""Of every row: a line that was cut short is one of ours."""
+"""How every row begins, which identifies a truncated line as one of ours."""
 
 
 def read_rows(path: str | os.PathLike[str]) -> list[ResultRow]:
-    """Read a result file. A last line cut short by an interrupt is left out.
+    """Read a result file; a last line truncated by an interrupt is skipped.
 
     Raises:
         CorruptDataError: the file is not text, or a complete line is not a result row.
-        SpecError: its first line says that it is a file of another kind.
+        SpecError: the first line shows that the file is of another kind.
     """
     rows = []
     for number, line in enumerate(text_of(path).splitlines(keepends=True), start=1):
@@ -49,13 +49,17 @@ def _other_kind(path: str | os.PathLike[str]) -> SpecError:
 
 
 class RowFile:
-    """A result file open for appending, with the rows it already held.
+    """A result file open for appending, with the rows it already contained.
 
-    Every appended row is flushed to the disk before ``append`` returns. Use as a context manager.
+    Every appended row is flushed to disk before ``append`` returns. Use it as a context manager.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, resume: bool = False) -> None:
-        """Open ``path``; unless ``resume`` is set, a file with rows in it is refused."""
+        """Open ``path``.
+
+        Raises:
+            SpecError: the file already contains rows, and ``resume`` is not set.
+        """
         self.path = Path(path)
         self._is_new = not self.path.exists()
         self.rows: list[ResultRow] = [] if self._is_new else read_rows(self.path)
@@ -76,11 +80,15 @@ class RowFile:
 
     @property
     def keys(self) -> frozenset[str]:
-        """Keys of the rows present: what a resumed run need not measure again."""
+        """Keys of the rows in the file, which a resumed run need not measure again."""
         return frozenset(row.key for row in self.rows)
 
     def append(self, row: ResultRow) -> None:
-        """Write one row and wait until it is on the disk; ``SpecError`` if it could not be read again."""
+        """Write one row and wait until it is on disk.
+
+        Raises:
+            SpecError: the row would fail to be read back; nothing is written.
+        """
         config = row.to_config()
         ResultRow.from_config(config)
         line = json.dumps(config, allow_nan=False) + "\n"
@@ -90,7 +98,7 @@ class RowFile:
         self.rows.append(row)
 
     def close(self) -> None:
-        """Close the file; further appends fail. One that is new and got no row is removed."""
+        """Close the file; further appends fail. A new file without rows is removed."""
         self._file.close()
         if self._is_new and not self.rows:
             self.path.unlink(missing_ok=True)
@@ -100,5 +108,5 @@ class RowFile:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the file; an exception passes through."""
+        """Close the file and let any exception propagate."""
         self.close()

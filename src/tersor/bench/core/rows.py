@@ -1,7 +1,7 @@
-"""One measurement as one JSON line, the same for every suite.
+"""One measurement as one JSON line, in the same format for every suite.
 
-A row says what was measured (codec, spec, input), on what (machine, versions, commit), how well it
-compressed and how fast.
+A row records what was measured (codec, spec, input), on what (machine, versions, commit), how well it
+compressed, and how fast it was.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from tersor.bench.core.training_facts import TrainingFacts
 from tersor.errors import SpecError
 
 SCHEMA: Final = 1
-"""Raised when a field changes its meaning; new fields with a default do not need it."""
+"""Version of the row format, incremented if a field changes its meaning but not for new defaults."""
 
 COPY_NBYTES: Final = 2**30
-"""Bytes that a copy reads, and writes again, to find how fast the device's memory is."""
+"""Bytes that the copy which measures the device's memory speed reads, and writes again."""
 
 _DERIVED: Final = (
     "ratio", "encode_gbps", "decode_gbps", "memcpy_gbps", "ceiling_gbps", "bound_held",
@@ -44,15 +44,15 @@ _BUILD_FIELDS: Final = ("version", "git_commit")
 
 
 def latest(rows: Iterable[ResultRow]) -> list[ResultRow]:
-    """Return one row per question: of those that were measured again, be it by another build, the last."""
+    """Return one row per question: the last one, even if another build measured it."""
     return list({row.question: row for row in rows}.values())
 
 
 def row_key(**values: Any) -> str:
-    """Return the key of a row from its identifying fields, before anything is measured.
+    """Build the key of a row from its identifying fields, which are known before measuring.
 
     Raises:
-        SpecError: a field of the key is missing, or a value is not part of it.
+        SpecError: a key field is missing, or a value does not belong to the key.
     """
     if set(values) != set(_KEY_FIELDS):
         odd = min(set(values) ^ set(_KEY_FIELDS))
@@ -61,7 +61,7 @@ def row_key(**values: Any) -> str:
 
 
 def row_identity(*, suite: str, **values: Any) -> dict[str, Any]:
-    """Return the identifying fields of a row that is measured now, with what is usual for the others."""
+    """Return the identifying fields of a new row, with defaults for those not given."""
     usual = {"threads": 1, "repeat": 1, "group": None, "git_commit": machine.git_commit()}
     return {"suite": suite, **usual, **values}
 
@@ -69,50 +69,50 @@ def row_identity(*, suite: str, **values: Any) -> dict[str, Any]:
 class ResultRow(
     Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="codec"
 ):
-    """One codec or peer measured on one input; subclasses say more about what was measured.
+    """One codec or peer measured on one input; subclasses add what is specific to their suites.
 
-    A constructor takes any values; ``from_config`` and ``RowFile.append`` check them.
+    The constructor does not check types; ``from_config`` and ``RowFile.append`` do.
 
     Attributes:
         suite: the benchmark, such as ``"kernels"``.
-        codec: codec id, the name of one of its variants (``spec`` says how it is set), or the
-            peer's name where ``peer`` is true.
+        codec: codec id, name of a codec variant (``spec`` has its options), or the peer's name if
+            ``peer`` is set.
         version: codec version, or the peer's package version.
-        spec: options, JSON-ready; a relative bound stands here as ``{"relative": r}``.
+        spec: JSON-ready options; a relative bound is ``{"relative": r}``.
         input: name of the input.
         device: ``"cpu"`` or ``"cuda"``.
         num_values: values in the whole input.
         original_nbytes: uncompressed bytes of the whole input.
         encoded_nbytes: compressed bytes of the whole input.
-        worst_error: largest absolute error, of the slice where it is largest relative to that
-            slice's bound; None where nothing lossy was done.
+        worst_error: largest absolute error of the slice whose error is largest relative to its bound;
+            None if nothing lossy was done.
         error_bound: the absolute bound promised for that slice; None if none was promised.
-        encode_s: seconds to encode the timed part of the input; ``clock`` says how they were taken.
-        decode_s: seconds to decode it, into existing memory where the library can.
+        encode_s: seconds to encode the timed part of the input; ``clock`` says how they were timed.
+        decode_s: seconds to decode it, into existing memory if the library can.
         memcpy_s: seconds to copy the timed part once with one thread, measured in turn with this
             row's own times.
         threads: threads the codec could use.
         sampled_fraction: share of the original bytes that was timed; ratio and error always cover
             the whole input.
-        repeat: how often the data was repeated to fill the input; copies flatter LZ and rows.
+        repeat: how often the data was repeated to fill the input; repetition flatters LZ and row
+            deduplication.
         peer: whether this is another project's codec.
         entropy_bits: order-0 entropy of the quantized values in bits per value, each slice with its
             own histogram.
         distinct_rows: share of distinct rows per slice, for inputs made of rows.
-        peak_extra_nbytes: most memory held beyond what the process had before, where measured.
-        num_launches: kernels started on the device by one ``"encode"`` and one ``"decode"``.
-        workspace_nbytes: most device memory taken by the first ``"encode"`` and ``"decode"`` beyond
-            what was allocated before, such as the tensors given to them; what encoding returns is part
-            of it.
+        peak_extra_nbytes: peak memory beyond what the process held before, if measured.
+        num_launches: kernels launched on the device by one ``"encode"`` and one ``"decode"``.
+        workspace_nbytes: peak device memory of the first ``"encode"`` and ``"decode"``, beyond what
+            was allocated before (such as their arguments) and including what encoding returns.
         copy_s: seconds to copy ``COPY_NBYTES`` on the device, in the same rounds.
-        group: table, layer, or direction and network that the row is about, when an input has several.
-        quality: of the decoded data, or of what was trained on them.
-        memory: of a whole run.
-        clock: how ``encode_s``, ``decode_s``, ``memcpy_s`` and ``copy_s`` were timed; None where that
-            is not said: see ``timed_by``.
-        lead: the same calls with a lead for the host, where the row's own times are those of a loop.
-        note: what a reader must know to compare this row.
-        command: what was typed to measure it; empty where Python was asked.
+        group: the table, the layer, or the direction and network of the row, if an input has several.
+        quality: quality of the decoded data, or of what was trained on them.
+        memory: memory of a whole run.
+        clock: how ``encode_s``, ``decode_s``, ``memcpy_s`` and ``copy_s`` were timed; None if the row
+            does not say (see ``timed_by``).
+        lead: times of the same calls when queued ahead by the host, if the row's own are of a loop.
+        note: caveats for readers who compare this row.
+        command: the command line that measured it; empty if it was measured from Python.
     """
 
     suite: str
@@ -151,54 +151,54 @@ class ResultRow(
     machine: Mapping[str, Any] = {}
 
     def __post_init__(self) -> None:
-        """Refuse a bound that nothing can be relative to, and times with a lead beside the same."""
+        """Reject a relative bound that is not above 0, and ``lead`` unless ``clock`` is ``"loop"``."""
         require("lead", self.lead is None or self.clock == "loop", "null unless clock is 'loop'")
         bound = self.relative_bound
         require("bound", bound is None or (is_number(bound) and bound > 0), "above 0")
 
     @property
     def ratio(self) -> float:
-        """Original size over encoded size of the whole input."""
+        """Original size divided by encoded size, for the whole input."""
         return self.original_nbytes / max(1, self.encoded_nbytes)
 
     @property
     def timed_by(self) -> ClockKind | None:
-        """The clock, also of rows of earlier versions, which do not name it; None for times of others.
+        """The clock, inferred for rows of earlier versions that do not name it; None if unknown.
 
-        On CUDA those have a lead for the host, and the device's copy was timed with them.
+        On CUDA, rows without a clock but with ``copy_s`` were timed with the ``"lead"`` clock.
         """
         has_lead = self.device == "cuda" and self.copy_s is not None
         return self.clock or ("lead" if has_lead else None)
 
     @property
     def lead_times(self) -> LeadTimes | None:
-        """Times with a lead for the host: ``lead``, or the row's own if they were taken so."""
+        """Times of calls queued ahead: the row's own if timed by the ``"lead"`` clock, else ``lead``."""
         if self.timed_by != "lead":
             return self.lead
         return LeadTimes(encode_s=self.encode_s, decode_s=self.decode_s, memcpy_s=self.memcpy_s)
 
     @property
     def encode_gbps(self) -> float:
-        """Raw bytes encoded per second, in 1e9 bytes, by the median time."""
+        """Median encoding speed in 1e9 original bytes per second."""
         return self.gbps(self.encode_s)
 
     @property
     def decode_gbps(self) -> float:
-        """Raw bytes decoded per second, in 1e9 bytes, by the median time."""
+        """Median decoding speed in 1e9 original bytes per second."""
         return self.gbps(self.decode_s)
 
     @property
     def memcpy_gbps(self) -> float | None:
-        """Speed of copying the same bytes in the same rounds."""
+        """Median speed of copying the same bytes in the same rounds, in 1e9 bytes per second."""
         return None if self.memcpy_s is None else self.gbps(self.memcpy_s)
 
     @property
     def ceiling_gbps(self) -> float | None:
-        """Bytes read and written per second by the device's copy, in 1e9 bytes."""
+        """Bytes that the device's copy reads and writes, in 1e9 bytes per second."""
         return None if self.copy_s is None else 2 * COPY_NBYTES / max(self.copy_s.p50, 1e-12) / 1e9
 
     def moved_gbps(self, seconds: Percentiles) -> float:
-        """Return what must be read and written at least, floats and encoded, per second."""
+        """Return the least traffic (original plus encoded bytes) in 1e9 bytes per second."""
         moved_nbytes = (self.original_nbytes + self.encoded_nbytes) * self.sampled_fraction
         return moved_nbytes / max(seconds.p50, 1e-12) / 1e9
 
@@ -211,27 +211,27 @@ class ResultRow(
 
     @property
     def relative_bound(self) -> float | None:
-        """The relative bound asked for, if there was one."""
+        """The relative bound in the spec, if there is one."""
         bound = self.spec.get("bound")
         return bound.get("relative") if isinstance(bound, Mapping) else None
 
     @property
     def key(self) -> str:
-        """What makes two rows the same measurement; results and versions are not part of it."""
+        """The identity of the measurement; results, machine and package versions are not part of it."""
         return row_key(**{name: getattr(self, name) for name in _KEY_FIELDS})
 
     @property
     def question(self) -> str:
-        """The key without version and commit: rows of two builds that answer the same question."""
+        """The key without version and commit, so rows of two builds can answer the same question."""
         names = [name for name in _KEY_FIELDS if name not in _BUILD_FIELDS]
         return json.dumps([getattr(self, name) for name in names], sort_keys=True)
 
     def gbps(self, seconds: Percentiles) -> float:
-        """Return the raw bytes of the timed part per second, in 1e9 bytes, by the median time."""
+        """Return the median speed over the timed part in 1e9 original bytes per second."""
         return self.original_nbytes * self.sampled_fraction / max(seconds.p50, 1e-12) / 1e9
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by name; times with a lead have names of their own."""
+        """Return the times by name; those of calls queued ahead have names of their own."""
         own = {"encode": self.encode_s, "decode": self.decode_s}
         lead = self.lead_times
         return {
@@ -240,33 +240,32 @@ class ResultRow(
         }
 
     def memcpy_of(self, name: str) -> Percentiles | None:
-        """Return the time of a copy that was taken as one of ``times`` was."""
+        """Return the copy's time by the same clock as the time ``name`` of ``times``."""
         lead = self.lead_times
         return lead.memcpy_s if lead is not None and name in lead.times() else self.memcpy_s
 
     def figures(self) -> dict[str, Estimate]:
-        """Return quality and memory, by name."""
+        """Return the figures of quality and memory by name."""
         blocks = (self.quality, self.memory)
         return {k: v for one in blocks if one is not None for k, v in one.figures().items()}
 
     def traits(self) -> dict[str, str]:
-        """Return what a page can choose rows by."""
+        """Return the attributes by which a page can select rows."""
         bound = "none" if self.relative_bound is None else f"{self.relative_bound:g}"
         mib = str(round(self.original_nbytes / 2**20))
         return {"input": self.input, "codec": self.codec, "bound": bound, "mib": mib}
 
     def to_config(self) -> dict[str, Any]:
-        """Return the JSON form; ratio and speeds are written too, for readers of the file."""
+        """Return the JSON form, including derived ratio and speeds for readers of the file."""
         derived = {name: getattr(self, name) for name in _DERIVED}
         return {"schema": SCHEMA, **msgspec.to_builtins(self), **derived}
 
     @staticmethod
     def from_config(config: Any) -> ResultRow:
-        """Rebuild a row.
+        """Rebuild a row from its JSON form.
 
         Raises:
-            SpecError: a key is unknown or missing, the schema is another, or a value is not what it
-                must be.
+            SpecError: a key is unknown or missing, the schema differs, or a value is invalid.
         """
         if not isinstance(config, Mapping) or config.get("schema") != SCHEMA:
             raise SpecError(f"a result row must be an object with schema {SCHEMA}")
@@ -285,18 +284,18 @@ class ExchangeRow(ResultRow, frozen=True, kw_only=True, tag="exchange"):
     """One direction of an exchange between ranks.
 
     Attributes:
-        exchange: times beyond encoding and decoding, of which these two are then a part.
+        exchange: times of the exchange; ``exchange_s`` includes encoding and decoding.
     """
 
     exchange: ExchangeTimes
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by name."""
+        """Return the times by name."""
         whole = {"exchange": self.exchange.exchange_s, "step": self.exchange.step_s}
         return {**super().times(), **whole}
 
     def traits(self) -> dict[str, str]:
-        """Return what a page can choose rows by."""
+        """Return the attributes by which a page can select rows."""
         link = self.exchange.link or self.exchange.network
         return {**super().traits(), "link": link, "batch": str(self.exchange.batch)}
 
@@ -305,24 +304,24 @@ class LookupRow(ResultRow, frozen=True, kw_only=True, tag="lookups"):
     """One encoder on the look-ups of a table or a step.
 
     Attributes:
-        lookups: what is known of them.
+        lookups: facts about the look-ups.
     """
 
     lookups: LookupFacts
 
     @property
     def timed_by(self) -> ClockKind | None:
-        """See ``ResultRow.timed_by``; here no copy of the device is timed."""
+        """See ``ResultRow.timed_by``; on CUDA, look-ups without a clock had the ``"lead"`` clock."""
         return self.clock or ("lead" if self.device == "cuda" else None)
 
 
 class ShardRow(ResultRow, frozen=True, kw_only=True, tag="shards"):
-    """Steps of a training whose ranks exchange weights and gradients in one way.
+    """Training steps whose ranks exchange weights and gradients with one setting.
 
-    ``codec`` names the way, ``input`` the model, and ``num_values`` is the number of its weights.
-    ``original_nbytes`` is what float32 weights and gradients, or gradients alone under DDP, take at least on
-    the links of all nodes; ``encoded_nbytes`` is what the links' counters say. ``encode_s`` has all that
-    is done between collectives, decoding too, and ``decode_s`` is zero.
+    ``codec`` names the setting, ``input`` the model, and ``num_values`` is the number of its weights.
+    ``original_nbytes`` is the least that float32 weights and gradients (under DDP, gradients alone) take
+    on the links of all nodes; ``encoded_nbytes`` is what the links' counters report. ``encode_s`` covers
+    all work between collectives, including decoding, and ``decode_s`` is zero.
 
     Attributes:
         shards: times and bytes of a step.
@@ -331,22 +330,22 @@ class ShardRow(ResultRow, frozen=True, kw_only=True, tag="shards"):
     shards: ShardTimes
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by name."""
+        """Return the times by name."""
         return {"exchange": self.shards.exchange_s, "step": self.shards.step_s}
 
     def traits(self) -> dict[str, str]:
-        """Return what a page can choose rows by."""
+        """Return the attributes by which a page can select rows."""
         link = self.shards.link or self.shards.network
         return {**super().traits(), "link": link, "batch": str(self.shards.batch)}
 
     @property
     def bits_per_weight(self) -> float | None:
-        """Bits that cross to another node per weight and step, headers included; None if none do."""
+        """Bits sent to another node per weight and step, including headers; None if none are sent."""
         return self._bits(self.shards.weights)
 
     @property
     def bits_per_gradient(self) -> float | None:
-        """As ``bits_per_weight``, of gradients."""
+        """Like ``bits_per_weight``, for gradients."""
         return self._bits(self.shards.gradients)
 
     def _bits(self, part: ShardPart | None) -> float | None:
@@ -357,64 +356,65 @@ class ShardRow(ResultRow, frozen=True, kw_only=True, tag="shards"):
 
 
 class TrainingRow(ResultRow, frozen=True, kw_only=True, tag="training"):
-    """A whole training with one setting, which ``codec`` names; ``input`` is the model and its data.
+    """A whole training run with one setting, named by ``codec``; ``input`` is the model and its data.
 
-    ``num_values`` is the number of weights. ``original_nbytes`` is what the first rank received, had nothing
-    been compressed, and ``encoded_nbytes`` what it did receive. Where saved tensors are compressed they are what
-    a step saves for backward and what it holds, and ``num_values`` the samples of a batch. Both are 0 where
-    nothing counted them. ``encode_s`` and ``decode_s`` are zero.
+    ``num_values`` is the number of weights. ``original_nbytes`` is what the first rank would have received
+    without compression, and ``encoded_nbytes`` what it did receive. If saved tensors are compressed instead,
+    these are the bytes that a step saves for backward and those that it holds, and ``num_values`` is the
+    number of samples per batch. Both sizes are 0 if nothing counted them. ``encode_s`` and ``decode_s`` are
+    zero.
 
     Attributes:
-        training: its seed and length, and its curve.
+        training: seed, length and loss curve of the training run.
     """
 
     training: TrainingFacts
 
     def times(self) -> dict[str, Percentiles]:
-        """Return nothing: what a training is measured for is its quality."""
+        """Return no times, because a training run is measured for its quality."""
         return {}
 
     def traits(self) -> dict[str, str]:
-        """Return what a page can choose rows by."""
+        """Return the attributes by which a page can select rows."""
         return {**super().traits(), "seed": str(self.training.seed)}
 
 
 class OperationRow(ResultRow, frozen=True, kw_only=True, tag="operation"):
     """One fused operation, called in a loop.
 
-    ``codec`` names the operation. ``num_values`` are those that it quantizes, or that all senders sent,
-    and ``original_nbytes`` what they take as float32; ``encoded_nbytes`` has the scales and codes that it
-    reads or writes. ``encode_s`` and ``decode_s`` are both the time of a call as a loop of calls sees it,
-    with the host's share. ``num_launches`` and ``workspace_nbytes`` have one entry, ``"call"``.
+    ``codec`` names the operation. ``num_values`` counts the values that it quantizes, or that all senders
+    sent; ``original_nbytes`` is their size as float32. ``encoded_nbytes`` is the size of the scales and codes
+    that it reads or writes. ``encode_s`` and ``decode_s`` are both the time per call in a loop of calls,
+    including the host's share. ``num_launches`` and ``workspace_nbytes`` have one entry, ``"call"``.
 
     Attributes:
-        operation: what it moves, and its time as a CUDA graph.
+        operation: bytes that it moves, and its time as a CUDA graph.
     """
 
     operation: OperationCost
 
     @property
     def timed_by(self) -> ClockKind | None:
-        """See ``ResultRow.timed_by``; operations were always timed in a loop on CUDA."""
+        """See ``ResultRow.timed_by``; on CUDA, operations without a clock were timed in a loop."""
         return self.clock or ("loop" if self.device == "cuda" else None)
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by name."""
+        """Return the times by name."""
         graph_s = self.operation.graph_s
         return {"call": self.encode_s} | ({} if graph_s is None else {"graph": graph_s})
 
     def moved_gbps(self, seconds: Percentiles) -> float:
-        """Return what a call reads and writes, per second."""
+        """Return the bytes that a call reads and writes, in 1e9 bytes per second."""
         return self.operation.moved_nbytes / max(seconds.p50, 1e-12) / 1e9
 
     @property
     def ceiling_share(self) -> float | None:
-        """Bytes moved per second, as a share of what a copy moves: the device's, or memcpy on the CPU."""
+        """Memory throughput as a share of a copy's: the device's copy, or memcpy on the CPU."""
         return self._share(self.encode_s)
 
     @property
     def graph_ceiling_share(self) -> float | None:
-        """As ``ceiling_share``, of the CUDA graph."""
+        """Like ``ceiling_share``, for the CUDA graph."""
         graph_s = self.operation.graph_s
         return None if graph_s is None else self._share(graph_s)
 
@@ -425,38 +425,38 @@ class OperationRow(ResultRow, frozen=True, kw_only=True, tag="operation"):
         return None if ceiling is None else self.moved_gbps(seconds) / ceiling
 
     def to_config(self) -> dict[str, Any]:
-        """Return the JSON form, with the shares."""
+        """Return the JSON form, including the shares of the ceiling."""
         derived = {name: getattr(self, name) for name in _DERIVED_OF_OPERATIONS}
         return {**super().to_config(), **derived}
 
 
 class ActivationRow(ResultRow, frozen=True, kw_only=True, tag="activations"):
-    """A training step that holds what backward needs in one way, which ``codec`` names.
+    """A training step that holds what backward needs in the form that ``codec`` names.
 
-    ``input`` is the model, and ``num_values`` the samples of its batch. ``original_nbytes`` is what the
-    forward pass saves for backward and ``encoded_nbytes`` what is held of it; where tensors cannot be seen
-    one by one, these are the memory that the exact step and this one hold after forward. ``memory`` has
-    what the process or the device held after forward, and at the peak of the step, beyond parameters and
-    gradients; the score of ``quality`` is the gradient similarity index, its mean over all weights.
-    ``encode_s`` and ``decode_s`` are zero: coding is part of the step.
+    ``input`` is the model, and ``num_values`` the number of samples in its batch. ``original_nbytes`` is
+    what the forward pass saves for backward, and ``encoded_nbytes`` what is held in its place. If the
+    tensors cannot be observed one by one, these are the memory that the exact step and this one hold after
+    forward. ``memory`` is what the process or the device holds after forward and at the step's peak, beyond
+    parameters and gradients. The score of ``quality`` is the gradient similarity index, averaged over all
+    weights. ``encode_s`` and ``decode_s`` are zero, because coding is part of the step.
 
     Attributes:
-        activations: the step.
+        activations: facts about the step.
     """
 
     activations: ActivationFacts
 
     def times(self) -> dict[str, Percentiles]:
-        """Return what was timed, by name."""
+        """Return the times by name."""
         return {"step": self.activations.step_s}
 
     def traits(self) -> dict[str, str]:
-        """Return what a page can choose rows by."""
+        """Return the attributes by which a page can select rows."""
         return {**super().traits(), "batch": str(self.activations.batch)}
 
 
 def _with_kind(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a row that was written before rows had kinds: it has all blocks, and one is filled."""
+    """Add the kind to a row of the format without kinds, which has every block but fills one at most."""
     blocks = {name: values.pop(name, None) for name in ("exchange", "lookups")}
     filled = {name: block for name, block in blocks.items() if block is not None}
     return {"kind": next(iter(filled), "codec"), **values, **filled}

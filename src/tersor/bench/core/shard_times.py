@@ -17,10 +17,11 @@ class ShardPart(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights or gradients of one step.
 
     Attributes:
-        seconds: of their exchanges, coding included, which all ranks begin together; the slowest rank's.
-        link_nbytes: that all nodes sent on their links, as the interfaces count, headers included; median
-            of all rounds. None where there are no links.
-        node_nbytes: that ranks sent within their nodes, or on loopback where there are no links; as
+        seconds: seconds of their exchanges, including coding, on the slowest rank; all ranks start
+            together.
+        link_nbytes: bytes that all nodes sent on their links, including headers, as the interfaces
+            count; the median of all rounds. None if there are no links.
+        node_nbytes: bytes that ranks sent within their nodes, or on loopback if there are no links, as
             the loopback interfaces count.
     """
 
@@ -35,16 +36,16 @@ class ShardTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     Attributes:
         wrapper: one of ``WRAPPERS``.
         network: ``"namespaces"`` for throttled links, ``"loopback"`` for none.
-        link: bandwidth of each node's link in each direction, such as ``"1gbit"``; None where
-            nothing throttles it.
+        link: bandwidth of each node's link in each direction, such as ``"1gbit"``; None if it is
+            not throttled.
         num_ranks: ranks that take part.
-        ranks_per_node: ranks that share a node and its link; they talk over its loopback.
+        ranks_per_node: ranks that share a node and its link; they communicate over its loopback.
         batch: sequences of all ranks.
-        tokens: of all ranks in a step.
-        step_s: seconds of a whole step, in which exchanges overlap with what the wrapper lets them.
-        exchange_s: seconds of all exchanges of a step, of weights and gradients.
-        weights: None where they are not exchanged.
-        gradients: of a step.
+        tokens: tokens of all ranks in a step.
+        step_s: seconds of a whole step, including any overlap of exchanges that the wrapper provides.
+        exchange_s: seconds of all exchanges of weights and gradients in a step.
+        weights: the exchange of weights; None if they are not exchanged.
+        gradients: the exchange of gradients.
     """
 
     wrapper: str
@@ -60,19 +61,19 @@ class ShardTimes(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     gradients: ShardPart
 
     def __post_init__(self) -> None:
-        """Refuse what nothing can be divided by."""
+        """Reject an unknown wrapper, and times too small to divide by."""
         require("wrapper", self.wrapper in WRAPPERS, " or ".join(WRAPPERS))
         for times in (self.exchange_s, self.step_s):
             require("a time", min(times.p20, times.p50, times.p80) >= _LEAST_S, "above 0 seconds")
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all ranks, by the median step."""
+        """Tokens per second of all ranks together, by the median step time."""
         return self.tokens / self.step_s.p50
 
     @property
     def place(self) -> str:
-        """The network in words; two rows can be compared where it is the same."""
+        """The network in words; rows are comparable if it is the same."""
         return (
             f"{self.num_ranks} ranks, {self.ranks_per_node} per node, {self.link or self.network}"
         )

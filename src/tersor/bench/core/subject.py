@@ -1,4 +1,4 @@
-"""An input at one bound, and what is known about it before any candidate runs."""
+"""An input at one bound, with the facts about it that do not depend on a candidate."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _MAX_COPIES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One place in memory where the input lies: what a call reads, and where it decodes to.
+    """One copy of the input in memory, and the output buffers to decode it into.
 
     Attributes:
-        slices: float32, coded one by one.
-        outs: memory of the same shapes to decode into, shared by all candidates.
-        codes: the quantized slices, flat; empty where there is no bound.
+        slices: float32 tensors, encoded one by one.
+        outs: output buffers of the same shapes, shared by all candidates.
+        codes: the quantized slices, flat; empty if there is no bound.
     """
 
     slices: Sequence[torch.Tensor]
@@ -34,11 +34,11 @@ class Copy:
     codes: Sequence[torch.Tensor]
 
     def clone(self) -> Copy:
-        """Return the same values elsewhere."""
+        """Return a copy of all tensors."""
         return Copy(*([x.clone() for x in xs] for xs in (self.slices, self.outs, self.codes)))
 
     def joined(self, other: Copy) -> Copy:
-        """Return one list of both, without copying a value."""
+        """Return the concatenated lists of both, without copying any values."""
         return Copy(
             [*self.slices, *other.slices],
             [*self.outs, *other.outs],
@@ -48,16 +48,16 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What all candidates of one group are measured on.
+    """The data that all candidates of one group are measured on.
 
     Attributes:
-        name: of the input.
-        copies: the same values at several places, so that what is timed in turn is larger than the
-            device's cache; one on the CPU.
-        relative_bound: None for candidates that take no bound.
-        error_bounds: the absolute bound of every slice; 0 where there is no bound.
+        name: name of the input.
+        copies: copies of the same values, used in turn so that together they exceed the device's
+            cache; only one on the CPU.
+        relative_bound: the relative bound; None for candidates that take no bound.
+        error_bounds: the absolute bound of every slice; 0 if there is no bound.
         entropy_bits: order-0 entropy of the codes in bits per value, every slice with its own
-            histogram; None where there is no bound.
+            histogram; None if there is no bound.
         distinct_rows: mean share of distinct rows per slice; None for a single large tensor.
     """
 
@@ -70,7 +70,7 @@ class Subject:
 
     @classmethod
     def of(cls, made: BenchInput, relative_bound: float | None) -> Subject:
-        """Resolve the bound for every slice and quantize it, on the device of the input."""
+        """Resolve the bound for every slice and quantize the slices, on the input's device."""
         error_bounds = [0.0] * len(made.slices)
         codes: list[torch.Tensor] = []
         if relative_bound is not None:
@@ -107,7 +107,7 @@ class Subject:
 
 
 def copies_needed(nbytes: int, cache_nbytes: int) -> int:
-    """Return how many copies of an input fill the cache three times over; at most 8.
+    """Return the number of copies of an input that fill the cache three times over, at most 8.
 
     Example:
         >>> [copies_needed(mib * 2**20, 60 * 10**6) for mib in (64, 1024)], copies_needed(1, 0)
@@ -117,7 +117,7 @@ def copies_needed(nbytes: int, cache_nbytes: int) -> int:
 
 
 def cache_nbytes(device: torch.device) -> int:
-    """Return the size of the device's cache; 0 on the CPU, where inputs lie in memory once."""
+    """Return the size of the device's L2 cache; 0 on the CPU, where a single copy is used."""
     if device.type != "cuda":
         return 0
     return int(torch.cuda.get_device_properties(device).L2_cache_size)

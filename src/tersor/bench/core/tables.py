@@ -1,4 +1,4 @@
-"""What tables of every site have in common, in a terminal and on a page."""
+"""Shared helpers for the tables of all sites, in a terminal and on a page."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ GOAL_COLUMNS: Final = ("goal", "target", "measured", "", "decided by")
 
 
 def chosen(rows: Iterable[ResultRow], options: Mapping[str, str]) -> list[ResultRow]:
-    """Return the rows whose traits are among those that a page lists.
+    """Return the rows whose traits match the options of a page.
+
+    Args:
+        rows: rows to choose from.
+        options: comma-separated accepted values by trait.
 
     Raises:
-        SpecError: rows have no such trait.
+        SpecError: an option is not a trait by which rows can be selected.
     """
     unknown = next((name for name in options if name not in _FILTERS), None)
     if unknown is not None:
@@ -35,7 +39,7 @@ def chosen(rows: Iterable[ResultRow], options: Mapping[str, str]) -> list[Result
 
 
 def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table as a page has it."""
+    """Return a Markdown table."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
@@ -51,11 +55,11 @@ def terminal_table(
     """Return a table for a terminal.
 
     Args:
-        title: stands above it.
-        columns: their names.
-        lines: one cell per column.
-        words: the columns that hold words, which are aligned left; numbers are aligned right.
-        section: a line is drawn where one of these cells changes.
+        title: title above the table.
+        columns: column names.
+        lines: the rows, one cell per column.
+        words: columns of words, which are left-aligned; the others are right-aligned.
+        section: cells whose change starts a new section, separated by a line.
     """
     table, left = Table(title=title), set(words)
     for name in columns:
@@ -70,26 +74,26 @@ def terminal_table(
 
 
 def figure_names(rows: Iterable[ResultRow]) -> list[str]:
-    """Return the figures of quality and memory that some row has, in the order of ``TITLES``."""
+    """Return the figures of quality and memory that any row has, in the order of ``TITLES``."""
     found = {name for row in rows for name in row.figures()}
     return [name for name in TITLES if name in found]
 
 
 def figure_cells(row: ResultRow, names: Iterable[str]) -> Cells:
-    """Return what stands below the titles of figures; nothing for those that a row does not have."""
+    """Return a row's cells for the named figures; empty for figures that it does not have."""
     figures = row.figures()
     return [shown(name, figures[name]) if name in figures else "" for name in names]
 
 
 def goal_cells(goal: Goal, verdicts: Mapping[bool | None, str], digits: int = 4) -> Cells:
-    """Return what stands under ``GOAL_COLUMNS``, with the words for a goal that is met or missed."""
+    """Return a goal's cells for ``GOAL_COLUMNS``; ``verdicts`` maps ``Goal.met`` to words."""
     measured = "" if goal.measured is None else f"{goal.measured:.{digits}g}"
     target = f"at most {goal.target:g}" if goal.at_most else f"{goal.target:g}"
     return [goal.name, target, measured, verdicts[goal.met], goal.detail]
 
 
 def goals_table(goals: Iterable[Goal]) -> Table:
-    """Show every goal with what was measured and whether that meets it."""
+    """Return a table of all goals with the measured values and whether they meet the target."""
     verdicts = {True: "[green]met[/green]", False: "[red]missed[/red]", None: "not measured"}
     lines = (goal_cells(goal, verdicts, digits=3) for goal in goals)
     return terminal_table("Goals", GOAL_COLUMNS, lines, words=("goal", "", "decided by"))

@@ -1,4 +1,4 @@
-"""The one way benchmarks measure time: warm-up, interleaved rounds, percentiles."""
+"""Time measurement for all benchmarks: warm-up, interleaved rounds, percentiles."""
 
 from __future__ import annotations
 
@@ -18,8 +18,11 @@ from tersor.errors import SpecError
 Task = Callable[[], object]
 Seconds = Annotated[float, Meta(ge=0)]
 ClockKind = Literal["host", "loop", "lead"]
-"""How a time was taken: by the host until a call returned, by the host around calls in a row until the
-device was idle, or by events on a device that was busy while the host queued the call."""
+"""How a time was measured.
+
+``"host"``: by the host until the call returned. ``"loop"``: by the host around consecutive calls until the
+device was idle. ``"lead"``: by events on a device that was busy while the host queued the call.
+"""
 
 
 class Percentiles(Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +40,7 @@ class Percentiles(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Clock(Protocol):
-    """Takes the time of one call."""
+    """Times one call."""
 
     kind: ClassVar[ClockKind]
 
@@ -46,7 +49,10 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """The host's own clock, for work that is done when the call returns; freeing its result is not counted."""
+    """The host's clock, for work that is complete when the call returns.
+
+    Freeing the result is not timed.
+    """
 
     kind: ClassVar[ClockKind] = "host"
 
@@ -60,29 +66,31 @@ class HostClock:
 
 
 _LONG_LEAD_READS: Final = 160
-"""Keeps an H200 busy for 9 ms before a call on many tensors: queueing them takes the host 1 to 3 ms, and a
-training step, in which the host runs ahead, would not see them."""
+"""Reads that keep an H200 busy for 9 ms before a call on many tensors.
+
+The host takes 1 to 3 ms to queue such a call. A training step hides this time, because there the host runs
+ahead of the device.
+"""
 
 
 _LOOP_S: Final = 0.01
-"""A loop's own 25 us are 0.25 % of this, and ten rounds of 46 candidates take 15 s."""
+"""Duration of a loop: its overhead of 25 us is 0.25 %, and ten rounds of 46 candidates take 15 s."""
 
 
 class LeadClock:
-    """Events on the current stream, with the L2 cache emptied first; freeing a result is not counted.
+    """Events on the current stream, with the L2 cache flushed first; freeing a result is not timed.
 
-    Before the first event the device reads memory several times as large as its L2 cache, over and
-    over (7.7 GB on an H200, 1.8 ms at its copy speed): what the task needs is then not in the
-    cache, and the host can queue ahead for as long. So the host's time to launch counts only where
-    the device waits for it, as in a training step, and all of it counts after a point where the
-    host waits for the device.
+    Before the first event, the device repeatedly reads memory several times as large as its L2 cache
+    (7.7 GB on an H200, 1.8 ms at its copy speed). This evicts the task's data from the cache and lets
+    the host queue ahead for as long. The host's launch time then counts only where the device waits for
+    the host, as in a training step. After a point where the host waits for the device, all of it counts.
     """
 
     kind: ClassVar[ClockKind] = "lead"
     _LEAD_CACHES: Final = 4
 
     def __init__(self, device: torch.device, lead_reads: int = 32) -> None:
-        """Allocate what is read before each call, ``lead_reads`` times."""
+        """Allocate the memory that is read ``lead_reads`` times before each call."""
         self._lead_reads = lead_reads
         cache_nbytes = torch.cuda.get_device_properties(device).L2_cache_size
         num_values = max(1, self._LEAD_CACHES * cache_nbytes // 4)
@@ -103,11 +111,11 @@ class LeadClock:
 
 
 class LoopClock:
-    """Wall time of calls in a row, as a user's loop sees them: the host's share is in it.
+    """Wall time of consecutive calls as a user's loop sees them, including the host's share.
 
-    The device is waited for before the first call and after the last one. A call takes as long as the
-    slower of host and device; starting and waiting, about 25 us, is shared by all calls. Each drops the
-    result of its call, as a loop does.
+    The device is synchronised before the first call and after the last one. A call takes as long as the
+    slower of host and device. Starting and synchronising take about 25 us, spread over all calls. Each
+    call's result is dropped, as in a loop.
     """
 
     kind: ClassVar[ClockKind] = "loop"
@@ -115,12 +123,12 @@ class LoopClock:
     def __init__(
         self, device: torch.device, num_calls: int = 128, most_s: float = math.inf
     ) -> None:
-        """Take the mean of ``num_calls`` calls each time, or of as many as last ``most_s``, at least one."""
+        """Average over ``num_calls`` calls, or fewer if they would exceed ``most_s``; at least one."""
         self._device, self.num_calls, self._most_s = device, num_calls, most_s
         self._counts: dict[Task, int] = {}
 
     def seconds(self, task: Task) -> float:
-        """See ``Clock.seconds``; a task that is new is called once more, to see how long it takes."""
+        """See ``Clock.seconds``; with a finite ``most_s``, a new task gets an extra call to size loops."""
         if task not in self._counts:
             self._counts[task] = self._count(task)
         return self._mean_s(task, self._counts[task])
@@ -141,21 +149,21 @@ class LoopClock:
 
 
 def clock_of(device: torch.device, *, has_many_tensors: bool = False) -> Clock:
-    """Return the clock for single calls on tensors of ``device``; on CUDA it gives the host a lead."""
+    """Return the clock for single calls on tensors of ``device``; a ``LeadClock`` on CUDA."""
     if device.type != "cuda":
         return HostClock()
     return LeadClock(device, _LONG_LEAD_READS) if has_many_tensors else LeadClock(device)
 
 
 class Clocks(NamedTuple):
-    """What takes the times of a row: its own, and on a device those with a lead for the host."""
+    """The clocks of a row: one for its own times and, on CUDA, one that lets the host queue ahead."""
 
     own: Clock
     lead: Clock | None = None
 
 
 def clocks_of(device: torch.device, *, has_many_tensors: bool = False) -> Clocks:
-    """Return the clocks for what is called in a loop; a loop lasts 10 ms, or one call."""
+    """Return the clocks for calls in a loop; a loop lasts up to 10 ms, or one call if that is longer."""
     clock = clock_of(device, has_many_tensors=has_many_tensors)
     if device.type != "cuda":
         return Clocks(clock)
@@ -184,18 +192,18 @@ def measure_interleaved(
 ) -> dict[str, Percentiles]:
     """Time several tasks in turn, round after round.
 
-    A machine that slows down for some seconds then slows all tasks alike, so quotients of the
-    results mean something even where the absolute times do not.
+    If the machine slows down for some seconds, it slows all tasks alike. Quotients of the results are
+    therefore meaningful even if the absolute times are not.
 
     Args:
-        tasks: called in this order in every round.
-        device: where the tasks compute.
+        tasks: tasks by name, called in this order in every round.
+        device: device on which the tasks compute.
         warmup: rounds that are run but not counted.
         rounds: rounds that are counted, at least 1.
-        clock: what takes the times; by default the device's own.
+        clock: the clock; by default ``clock_of(device)``.
 
     Returns:
-        Seconds per call, under the names of the tasks.
+        Seconds per call by task name.
     """
     if rounds < 1 or warmup < 0:
         raise SpecError(f"rounds must be at least 1 and warmup at least 0, not {rounds}, {warmup}")
@@ -225,9 +233,9 @@ def measure(
 
 @contextmanager
 def own_stream(device: torch.device) -> Iterator[None]:
-    """Work on a stream that is not the default one.
+    """Run the block on a stream that is not the default one.
 
-    A library that is given the default stream's number, 0, may take it for no stream at all.
+    Some libraries take the default stream's handle, 0, to mean that no stream was given.
     """
     if device.type != "cuda":
         yield

@@ -1,4 +1,4 @@
-"""What a result row says of a whole training."""
+"""Facts in a result row about a whole training run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tersor.bench.core.timing import Seconds
 
 
 class TrainingFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One training: how long, on how many ranks, and how its loss fell.
+    """One training run: its length, its ranks and its loss curve.
 
     Attributes:
-        data: name of what was trained on.
-        seed: of weights and batches; trainings with the same one can be compared in pairs.
-        steps: of the training.
+        data: name of the training data.
+        seed: seed of weights and batches; runs with the same seed can be compared in pairs.
+        steps: training steps.
         batch: samples of all ranks per step.
-        num_ranks: that train together.
-        ranks_per_node: of these.
-        curve: (step, validation loss), in the order of steps; the last one is the result.
-        step_s: median seconds of a step, with all that the ranks exchange.
-        num_jobs: trainings that ran at the same time, and shared the machine.
-        saved: what the last step saved for backward; None where saved tensors are not compressed.
+        num_ranks: ranks that train together.
+        ranks_per_node: ranks per node among them.
+        curve: (step, validation loss) points in order of steps; the last one is the result.
+        step_s: median seconds of a step, including the exchanges between ranks.
+        num_jobs: training runs that shared the machine at the same time.
+        saved: what the last step saved for backward; None if saved tensors are not compressed.
     """
 
     data: str
@@ -39,11 +39,11 @@ class TrainingFacts(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     saved: SavedBytes | None = None
 
     def __post_init__(self) -> None:
-        """Refuse curves that cannot be drawn."""
+        """Reject a curve that is empty or has a loss that is not finite."""
         require("curve", bool(self.curve), "at least one point")
         require("curve", all(math.isfinite(loss) for _, loss in self.curve), "finite losses")
 
     @property
     def place(self) -> str:
-        """Ranks and steps in words: trainings can be compared where they are the same."""
+        """Ranks and steps in words; training runs are comparable if they are the same."""
         return f"{self.num_ranks} ranks, {self.ranks_per_node} per node, {self.steps} steps of {self.batch}"

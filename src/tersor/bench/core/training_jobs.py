@@ -1,4 +1,4 @@
-"""Several trainings at the same time, each in processes of its own."""
+"""Run several training jobs concurrently, each in its own processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TypeVar
 
 ResultT = TypeVar("ResultT")
 Setting = tuple[str, int]
-"""The name of a setting, and a seed."""
+"""The name of a setting and a seed."""
 Progress = Callable[[int, int, str], None]
 
 
@@ -22,18 +22,18 @@ def train_all(
     progress: Progress,
     on_result: Callable[[Setting, ResultT], None],
 ) -> None:
-    """Train every setting.
+    """Train every setting, several at a time.
 
     Args:
-        wanted: what to train.
-        train: is called with name, seed, and what it tells its own progress.
-        jobs: trainings that run at the same time.
-        steps: of each.
-        progress: called with (steps done, all steps, a word).
-        on_result: called with each setting and what its training gave, when it is done.
+        wanted: the settings to train.
+        train: called with name, seed and a callback for its own progress.
+        jobs: training runs at the same time.
+        steps: steps of each run.
+        progress: called with (steps done, total steps, a word) over all runs.
+        on_result: called with each setting and its result, as soon as it is done.
 
     Raises:
-        Exception: what a training raised; those that run with it end first.
+        Exception: an exception of a training run, after the runs in progress have ended.
     """
     counts, lock = [0] * len(wanted), Lock()
 

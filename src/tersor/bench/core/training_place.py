@@ -1,4 +1,4 @@
-"""Trainings that differ in setting and seed alone, compared seed by seed."""
+"""Compare training runs that differ only in setting and seed, seed by seed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tersor.bench.core.rows import ResultRow, TrainingRow, latest
 from tersor.workloads.training.judgement import Interval
 
 EXACT: Final = "exact"
-"""The setting that the others are compared with."""
+"""The setting with which the others are compared."""
 _SETTINGS: Final = ("scheme", "activations", "seed")
-"""Options by which trainings that are compared may differ."""
+"""Options in which comparable training runs may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingPlace:
-    """Trainings that differ in setting and seed alone.
+    """Training runs that differ only in setting and seed.
 
     Attributes:
-        model: that is trained.
+        model: name of the trained model.
         place: ranks and steps, in words.
-        rows: by setting, then by seed.
+        rows: rows by setting, then by seed.
     """
 
     model: str
@@ -33,7 +33,7 @@ class TrainingPlace:
 
     @property
     def length(self) -> tuple[int, int]:
-        """Ranks and steps of all trainings."""
+        """The number of ranks and of steps, equal in all runs."""
         first = next(iter(next(iter(self.rows.values())).values())).training
         return first.num_ranks, first.steps
 
@@ -42,33 +42,33 @@ class TrainingPlace:
         return [_loss(row) for row in self.rows[setting].values()]
 
     def seeds(self, setting: str) -> list[int]:
-        """Return the seeds that the setting and ``exact`` were both trained with."""
+        """Return the seeds with which both the setting and ``exact`` were trained."""
         exact = self.rows.get(EXACT, {})
         return [seed for seed in self.rows.get(setting, {}) if seed in exact]
 
     def change(self, setting: str) -> Interval | None:
-        """Return the mean change of the loss against ``exact`` in percent, over ``seeds``.
+        """Return the mean change of the final loss relative to ``exact`` in percent, over ``seeds``.
 
-        The interval of one seed alone is infinite.
+        With a single seed, the interval is infinite. Without common seeds, the result is None.
         """
         exact, own = self.rows.get(EXACT, {}), self.rows.get(setting, {})
         pairs = [(_loss(own[seed]), _loss(exact[seed])) for seed in self.seeds(setting)]
         return Interval.of([100 * (x / y - 1) for x, y in pairs]) if pairs else None
 
     def accuracies(self, setting: str) -> list[float]:
-        """Return the final accuracy of each seed that has one, as a share."""
+        """Return the final accuracy of each seed that has one, as a fraction."""
         found = (_accuracy(row) for row in self.rows[setting].values())
         return [accuracy for accuracy in found if accuracy is not None]
 
     def accuracy_change(self, setting: str) -> Interval | None:
-        """Return the mean change of the accuracy against ``exact`` in points, over ``seeds``; see ``change``."""
+        """Return the mean change of accuracy from ``exact`` in percentage points; see ``change``."""
         exact, own = self.rows.get(EXACT, {}), self.rows.get(setting, {})
         pairs = [(_accuracy(own[seed]), _accuracy(exact[seed])) for seed in self.seeds(setting)]
         points = [100 * (x - y) for x, y in pairs if x is not None and y is not None]
         return Interval.of(points) if points else None
 
     def curve(self, setting: str, seeds: Sequence[int] | None = None) -> list[tuple[float, float]]:
-        """Return the mean loss of the seeds, of all if None, at each step that all of them have."""
+        """Return the mean loss over ``seeds`` (None means all) at each step that all of them have."""
         own = self.rows[setting]
         chosen = [row for seed, row in own.items() if seeds is None or seed in seeds]
         points: dict[int, list[float]] = {}
@@ -78,7 +78,7 @@ class TrainingPlace:
         return [(step, fmean(x)) for step, x in sorted(points.items()) if len(x) == len(chosen)]
 
     def change_curve(self, setting: str) -> list[tuple[float, float]]:
-        """Return the change of the mean loss against ``exact`` in percent, over ``seeds``."""
+        """Return the change of the mean loss relative to ``exact`` in percent at each common step."""
         seeds = self.seeds(setting)
         exact = dict(self.curve(EXACT, seeds)) if seeds else {}
         points = self.curve(setting, seeds)
@@ -95,7 +95,7 @@ def _accuracy(row: TrainingRow) -> float | None:
 
 
 def training_places(rows: Iterable[ResultRow], suite: str) -> Iterator[TrainingPlace]:
-    """Yield what can be compared with each other, of the trainings of a suite."""
+    """Group the training rows of a suite into comparable sets."""
     places: dict[str, dict[str, dict[int, TrainingRow]]] = {}
     for row in latest(rows):
         if isinstance(row, TrainingRow) and row.suite == suite:
@@ -107,7 +107,7 @@ def training_places(rows: Iterable[ResultRow], suite: str) -> Iterator[TrainingP
 
 
 def _shared(row: TrainingRow) -> str:
-    """Return all that a training was told but its setting and seed."""
+    """Return a key of all options and facts of a training run except its setting and seed."""
     told: Mapping[str, object] = row.spec.get("training", {})
     options = {name: x for name, x in told.items() if name not in _SETTINGS}
     facts = (row.input, row.device, row.training.data, row.training.place)

@@ -1,4 +1,4 @@
-"""One candidate on one subject: checked first, then ready to be timed."""
+"""One candidate on one subject, which is checked before it is timed."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tersor.raw_bytes import as_bytes
 from tersor.types import bound_share
 
 SAMPLE_EVERY: Final = 7
-"""Slow peers are timed on every 7th slice: 7 and the 26 embedding tables have no common factor, so
-the sample meets tables of all sizes."""
+"""Slow peers are timed on every 7th slice. 7 and the 26 embedding tables have no common factor, so the
+sample covers tables of all sizes."""
 
 
 @dataclass(frozen=True, slots=True)
 class BufferCopy:
-    """One copy of what a candidate is given, and what it made of it.
+    """One copy of a candidate's input and its encoded result.
 
     Attributes:
         xs: the slices, or their codes.
-        outs: where they are decoded to.
-        encoded: all slices, encoded.
+        outs: the output buffers of decoding.
+        encoded: the encoded result of all slices.
     """
 
     xs: Sequence[torch.Tensor]
@@ -56,13 +56,16 @@ class Trial:
     """A candidate that was run once over the whole subject.
 
     Attributes:
+        candidate: the candidate.
+        threads: threads that it may use.
         places: the copies of the subject, used in turn.
-        worst_error: of the slice that comes closest to breaking its bound, or the largest of all
-            where no bound was given.
-        error_bound: the absolute bound of that slice.
-        error_share: largest error over its slice's bound, promised or not; infinite where a slice
-            has no bound and an error.
-        workspace_nbytes: device memory that the first encode and the first decode took.
+        error_bounds: the absolute bound of every slice.
+        worst_error: error of the slice that comes closest to breaking its bound, or the largest error
+            if the candidate promises no bound.
+        error_bound: the absolute bound of that slice; None if the candidate promises none.
+        error_share: the largest error divided by its slice's bound, promised or not; infinite if a
+            slice without a bound has an error.
+        workspace_nbytes: device memory taken by the first encode and the first decode.
     """
 
     candidate: Candidate
@@ -76,20 +79,20 @@ class Trial:
 
     @property
     def broken(self) -> bool:
-        """Whether an error above the bound was found, or any error of a copy."""
+        """Whether an error exceeds the bound, or a plain copy has any error."""
         if self.error_bound is None:
             return self.candidate.exact and self.worst_error > 0
         return bound_share(self.worst_error, self.error_bound) > 1
 
     @property
     def is_refused(self) -> bool:
-        """Whether it broke a promise that we answer for: of ours, of what got our codes, or of a copy."""
+        """Whether our codec, a peer that got our codes, or a plain copy broke its promise."""
         candidate = self.candidate
         return self.broken and (not candidate.peer or candidate.on_codes or candidate.exact)
 
     @property
     def failure(self) -> str | None:
-        """Why no speed may be reported, in words; a peer's broken bound is shown in its row."""
+        """Why no speed may be reported, in words; a peer's broken bound only appears in its row."""
         if self.is_refused:
             promised = 0.0 if self.error_bound is None else self.error_bound
             return f"refused: error {self.worst_error:.9g} where {promised:.9g} was promised"
@@ -99,7 +102,7 @@ class Trial:
 
     @property
     def encoded_nbytes(self) -> int:
-        """Bytes of all encoded slices."""
+        """The size of all encoded slices."""
         return self.candidate.total_nbytes(self.places[0].encoded)
 
     @property
@@ -108,7 +111,7 @@ class Trial:
 
     @property
     def sampled_fraction(self) -> float:
-        """Share of the bytes that the tasks work on."""
+        """The share of the bytes that the timed tasks process."""
         xs = self.places[0].xs
         return sum(x.nbytes for x in xs[:: self._stride]) / max(1, sum(x.nbytes for x in xs))
 
@@ -125,7 +128,7 @@ class Trial:
             return self.candidate.decode_all(encoded, place.outs[:: self._stride])
 
     def _in_threads(self) -> AbstractContextManager[None]:
-        """Use as many threads as the row says; a device has none to set, and setting them takes 3 us."""
+        """Set the number of CPU threads; skipped on a device, where the setting would cost 3 us."""
         return nullcontext() if self.places[0].xs[0].is_cuda else with_threads(self.threads)
 
     def copy(self, place: BufferCopy) -> None:
@@ -138,7 +141,7 @@ class Trial:
                 out.copy_(x)
 
     def row_values(self, subject: Subject, times: TrialTimes) -> dict[str, Any]:
-        """Return what a result row says of this trial, beside its identity and its note."""
+        """Return the fields of this trial's result row, except its identity and its note."""
         on_codes = self.candidate.on_codes
         return {
             "original_nbytes": subject.nbytes,
@@ -147,7 +150,7 @@ class Trial:
             "error_bound": None if on_codes else self.error_bound,
             "encode_s": times.encode_s,
             "decode_s": times.decode_s,
-            # a copy of the codes moves a quarter of the bytes: not comparable with other rows
+            # a copy of the codes moves a quarter of the bytes, so other rows' copies do not compare
             "memcpy_s": None if on_codes else times.memcpy_s,
             "copy_s": times.copy_s,
             "clock": times.clock,
@@ -166,9 +169,9 @@ class Trial:
         return structs.replace(times.lead, memcpy_s=None) if times.lead and on_codes else times.lead
 
     def tasks(self) -> dict[str, Task]:
-        """Return a copy, an encode and a decode; each takes the next of the places every time.
+        """Return a copy, an encode and a decode task, each of which cycles through the places.
 
-        They start at different places, so that none finds in the cache what the last one left.
+        They start at different places, so no task finds data in the cache that the previous one left.
         """
         calls = enumerate((self.copy, self.encode, self.decode))
         return {call.__name__: partial(next, self._in_turn(call, first)) for first, call in calls}
@@ -202,13 +205,13 @@ def run_trial(candidate: Candidate, subject: Subject, threads: int) -> Trial:
 def _run_place(
     candidate: Candidate, copy: Copy, error_bounds: Sequence[float], threads: int
 ) -> tuple[BufferCopy, Sequence[torch.Tensor], dict[str, int]]:
-    """Encode and decode one copy; return what came out and the device memory that it took."""
+    """Encode and decode one copy; return it, the decoded slices and the device memory taken."""
     xs, outs = copy.slices, copy.outs
     if candidate.on_codes:
         xs = [candidate.prepare(one) for one in copy.codes]
         outs = [torch.zeros_like(x) for x in xs]
     else:
-        # the memory holds what the last candidate decoded: one that writes nothing must not pass
+        # the buffers still hold the previous candidate's output; one that writes nothing must not pass
         for out in outs:
             out.fill_(torch.nan)
     device = xs[0].device
@@ -228,7 +231,7 @@ class TrialTimes:
     """Seconds per pass over the timed slices, and of the device's copy in the same rounds.
 
     Attributes:
-        clock: what took all of them but those with a lead for the host.
+        clock: the kind of clock of all times except ``lead``.
     """
 
     clock: ClockKind
@@ -250,15 +253,15 @@ def time_trials(
 ) -> list[TrialTimes]:
     """Time all trials in turn, each right after a copy of the same slices.
 
-    Where there is a clock that gives the host a lead, all is timed once more with it, after that.
+    If there is a lead clock, everything except the ceiling is then timed again with it.
 
     Args:
-        trials: checked already.
-        device: where they ran.
+        trials: trials that passed their checks.
+        device: device on which they ran.
         rounds: timed rounds.
-        warmup: rounds before those.
-        ceiling: a copy that shows how fast the device's memory is, timed once per round.
-        clocks: what takes the times; by default those of the device.
+        warmup: untimed rounds before those.
+        ceiling: a copy that measures the speed of the device's memory, timed once per round.
+        clocks: the clocks; by default ``clocks_of(device)``.
     """
     own, lead = clocks_of(device) if clocks is None else clocks
     tasks: dict[str, Task] = {}
@@ -280,7 +283,7 @@ def time_trials(
 
 
 def _times_of(times: Mapping[str, Percentiles], index: int) -> dict[str, Any]:
-    """Return the times of one trial, by the names of fields."""
+    """Return the times of one trial by field name."""
     return {
         "encode_s": times[f"{index} encode"],
         "decode_s": times[f"{index} decode"],
@@ -289,9 +292,9 @@ def _times_of(times: Mapping[str, Percentiles], index: int) -> dict[str, Any]:
 
 
 def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str, int] | None]:
-    """Return the kernels that one encode and one decode of each start.
+    """Count the kernels that one encode and one decode of each trial launch.
 
-    None where the profiler saw nothing: it loses what some libraries do.
+    The count is None if the profiler reported none; it misses the kernels of some libraries.
     """
     tasks: dict[str, Task] = {}
     for index, trial in enumerate(trials):
@@ -307,7 +310,7 @@ def launches_of(trials: Sequence[Trial], device: torch.device) -> list[dict[str,
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """Let torch and our kernels use ``count`` threads inside the block."""
+    """Set torch and our kernels to use ``count`` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,1 +1,1 @@
-"""Embeddings: exchanges between ranks, look-ups, accuracy and predicted times, and their goals."""
+"""Embedding benchmarks: exchanges between ranks, look-ups, accuracy, predicted times, and goals."""

@@ -1,4 +1,4 @@
-"""The ``accuracy`` suite: pairs of trainings that differ in nothing but compression."""
+"""The ``accuracy`` suite: pairs of training runs that differ only in compression."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def run_accuracy(
     num_evals: int = 8,
     progress: Progress | None = None,
 ) -> Iterator[Pair[DlrmOutcome]]:
-    """Train every seed twice on real ranks of this machine; yield each pair when it is done.
+    """Train every seed twice on real ranks of this machine, and yield each pair when it is done.
 
     Args:
-        config: of the compressed run; its bounds' classes are found anew for each seed.
-        sources: gives the click log of a seed.
-        seeds: of weights, and of logs that have one.
+        config: config of the compressed run; the bounds' classes are determined for each seed.
+        sources: returns the click log of a seed.
+        seeds: seeds of the weights, and of click logs that take one.
         ranks: processes that train together.
         num_evals: points of the curves.
-        progress: is told the step among all steps of a pair, and a word.
+        progress: called with the step, the total steps of a pair, and a word.
     """
 
     def settings(seed: int) -> Mapping[str, MakeRun]:
@@ -58,7 +58,7 @@ def run_accuracy(
 
 
 def pair_row(pair: Pair[DlrmOutcome]) -> dict[str, Any]:
-    """Return a pair as one JSON line, with what it takes to repeat it."""
+    """Return the JSON-ready row of a pair, including what is needed to reproduce it."""
     return {
         "suite": "accuracy",
         "seed": pair.seed,

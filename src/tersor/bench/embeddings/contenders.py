@@ -1,4 +1,4 @@
-"""The ways to exchange look-ups and gradients that are compared."""
+"""The contenders: codecs for exchanging look-ups and gradients."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from tersor.sites.embeddings import ClassBounds
 from tersor.workloads.network.exchange_case import Contender
 
 CONTENDERS: Final = ("float32", "half", "int8", "4-bit", "rows", "rows+int8", "auto")
-"""Rows and gradients as they are; both in half precision; both in 8 and in 4 bits with a scale per row;
-rows within the default bounds, gradients in half precision (what ``Exchange`` does unless told
-otherwise) or in 8 bits; and the codec of each table chosen by measurement, gradients in 8 bits."""
+"""The names of the contenders.
+
+``float32`` leaves rows and gradients uncompressed, and ``half`` sends both in half precision. ``int8`` and
+``4-bit`` send both in 8 or 4 bits with a scale per row. ``rows`` keeps rows within the default bounds and
+sends gradients in half precision (the default of ``Exchange``) or, with ``+int8``, in 8 bits. ``auto``
+chooses each table's codec by measurement and sends gradients in 8 bits.
+"""
 BASELINE: Final = planning.BASELINE
 BOUNDED: Final = ("rows", "rows+int8", "auto")
-"""Those that promise an error for rows."""
+"""The contenders that promise an error bound for rows."""
 NOTES: Final[Mapping[str, str]] = {
     "int8": "group8 with a row as group: a float32 scale per row and 255 symmetric levels; row-wise "
     "INT8 elsewhere has a minimum per row too, 4 bytes more",
@@ -27,10 +31,10 @@ NOTES: Final[Mapping[str, str]] = {
 
 
 def make_contender(name: str, dim: int) -> Contender:
-    """Return a contender for rows of ``dim`` values.
+    """Return the contender with a name, for rows of ``dim`` values.
 
     Raises:
-        SpecError: there is none of that name.
+        SpecError: no contender has that name.
     """
     int8, int4 = (registry.create(codec, group=dim).to_config() for codec in ("group8", "group4"))
     pairs: dict[str, tuple[Any, Any]] = {
@@ -48,7 +52,7 @@ def make_contender(name: str, dim: int) -> Contender:
 
 
 def described(contender: Contender, direction: str) -> tuple[str, dict[str, Any]]:
-    """Return version and options of what a contender does in one direction, for its row."""
+    """Return the codec version and options of a contender in one direction, for its row."""
     spec = contender.forward if direction == "forward" else contender.backward
     config: Any = {"id": "raw" if spec == "none" else spec} if isinstance(spec, str) else spec
     options = {name: value for name, value in config.items() if name not in ("id", "version")}

@@ -1,4 +1,4 @@
-"""Rows of exchanges between ranks, both directions of a contender together: tables and goals."""
+"""Tables and goals of exchanges between ranks, with both directions of a contender together."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EXCHANGE_COLUMNS: Final = (
     "link", "batch", "exchange", "ratio", "forward ms", "x float32", "ratio", "backward ms",
     "x float32", "step ms", "x float32",
 )  # fmt: skip
-"""What a table shows; ``docs/embeddings.md`` says what the columns mean."""
+"""The table columns; ``docs/embeddings.md`` explains them."""
 _ASKED = ("1gbit", 4, 1)
-"""Link, ranks, and ranks of a node."""
+"""The link, ranks and ranks per node to which the goals apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangePair:
-    """Both directions of one contender, and those of the baseline beside it if it was measured."""
+    """The two directions of one contender, and those of the baseline if it was measured."""
 
     forward: ExchangeRow
     backward: ExchangeRow
@@ -33,11 +33,11 @@ class ExchangePair:
 
     @property
     def times(self) -> ExchangeTimes:
-        """Those of the forward direction; link, batch and whole steps are of both."""
+        """The times of the forward row; its link, batch and step times hold for both directions."""
         return self.forward.exchange
 
     def speedups(self) -> tuple[float, float, float] | None:
-        """Return how many times faster than the baseline: forward, backward, whole step."""
+        """Return the speedups over the baseline: forward, backward, whole step."""
         other = self.baseline
         if other is None:
             return None
@@ -49,7 +49,7 @@ class ExchangePair:
 
 
 def exchange_pairs(rows: Iterable[ResultRow]) -> Iterator[ExchangePair]:
-    """Yield the contenders in their order; of two equal measurements the later one counts."""
+    """Pair the directions of each contender, in row order; of repeated rows, the last one counts."""
     places: dict[tuple[str, str, int], dict[str, dict[str, ExchangeRow]]] = {}
     for row in rows:
         if isinstance(row, ExchangeRow):
@@ -64,12 +64,12 @@ def exchange_pairs(rows: Iterable[ResultRow]) -> Iterator[ExchangePair]:
 
 
 def exchange_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
-    """Return what stands under ``EXCHANGE_COLUMNS``, a line per contender, link and batch."""
+    """Return the cells of ``EXCHANGE_COLUMNS``, one line per contender, link and batch."""
     return [_cells(pair) for pair in exchange_pairs(rows)]
 
 
 def exchanges_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the exchanges that a page asks for."""
+    """Return the Markdown table of the exchanges that a page selects."""
     return markdown_table(EXCHANGE_COLUMNS, exchange_cells(chosen(rows, options)))
 
 
@@ -93,7 +93,7 @@ def _cells(pair: ExchangePair) -> list[str]:
 
 
 def _milliseconds(row: ExchangeRow) -> str:
-    """Return the whole, and in brackets encode, sizes, payload and decode."""
+    """Format the total milliseconds and, in brackets, those of encode, sizes, payload and decode."""
     times = row.exchange
     phases = (row.encode_s, times.sizes_s, times.payload_s, row.decode_s)
     parts = " + ".join(f"{seconds.p50 * 1e3:.1f}" for seconds in phases)
@@ -101,14 +101,14 @@ def _milliseconds(row: ExchangeRow) -> str:
 
 
 def exchange_table(rows: Iterable[ResultRow]) -> Table:
-    """Show ratio and time of every contender in both directions, and of whole steps."""
+    """Return a table of every contender's ratios and times in both directions and step times."""
     title = "Exchanges between ranks; in brackets encode + sizes + payload + decode"
     words, lines = ("link", "exchange"), exchange_cells(rows)
     return terminal_table(title, EXCHANGE_COLUMNS, lines, words=words, section=slice(2))
 
 
 def exchange_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge what is asked of exchanges on 4 links of 1 Gbit/s, per batch; the best of ours decides."""
+    """Judge the goals of exchanges on 4 links of 1 Gbit/s, per batch; our best contender decides."""
     found: dict[int, list[tuple[ExchangePair, tuple[float, float, float]]]] = {}
     for pair in exchange_pairs(rows):
         times, gains = pair.times, pair.speedups()

@@ -1,4 +1,4 @@
-"""Embeddings, as other parts of ``bench`` see them."""
+"""The embeddings site's entry for the rest of ``bench``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tersor.bench.site import SiteBench
 
 
 def _tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
-    """Return that of exchanges; those of look-ups depend on links, which the command line knows."""
+    """Return the exchange table; look-up tables need a link, so the command line makes them."""
     return [exchange_table(rows)] if any(isinstance(row, ExchangeRow) for row in rows) else []
 
 

@@ -1,8 +1,8 @@
 """The ``embeddings`` suite: exchanges between real ranks on throttled links, and steps with them.
 
-Every rank is a process, where possible in a network namespace of its own. No time is reported before
-the decoded rows were compared with the exact ones. All contenders run in turn, round after round, and
-the slowest rank of a round is its time.
+Every rank is a process, if possible in its own network namespace. No time is reported before the decoded
+rows were compared with the exact ones. All contenders run in turn, round after round, and the time of a
+round is that of its slowest rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SET_UP_TIMEOUT_S: Final = 600.0
 _CASE_TIMEOUT_S: Final = 600.0
 _ROUNDS_MAX_S: Final = 120.0
 _UNTHROTTLED: Final = Bandwidth(10**10)
-"""What codecs are chosen for on loopback."""
+"""The bandwidth for which codecs are chosen on loopback."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,17 +54,16 @@ class EmbeddingsConfig:
 
     Attributes:
         num_ranks: processes that exchange.
-        ranks_per_node: how many of them share a node and its link.
-        bandwidths: of each node's link.
-        batches: samples of all ranks per step.
+        ranks_per_node: ranks that share a node and its link.
+        bandwidths: bandwidths of each node's link, measured one after the other.
+        batches: samples of all ranks per step, measured one after the other.
         contenders: names from ``CONTENDERS``; the baseline is always measured.
-        preset: sizes of the model.
-        dim: values per row; None for the preset's own.
-        max_rows: most rows per table of the made-up log.
-        warm_steps: training steps before anything is measured, so that look-ups are those of a
-            model in training.
+        preset: name of the model's sizes.
+        dim: values per row; None for the preset's value.
+        max_rows: the most rows per table of the synthetic click log.
+        warm_steps: training steps before measuring, so that look-ups come from a model in training.
         rounds: timed rounds.
-        seed: of the log and the model.
+        seed: seed of the log and the model.
     """
 
     num_ranks: int = 4
@@ -80,7 +79,7 @@ class EmbeddingsConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan."""
+        """Reject an empty or impossible plan, and add the baseline if it is missing."""
         if self.preset not in PRESETS:
             raise SpecError(f"the preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
         if not 2 <= self.num_ranks <= NUM_TABLES:
@@ -110,12 +109,12 @@ class EmbeddingsConfig:
 
     @property
     def model(self) -> str:
-        """The model in words."""
+        """The name of the model in rows."""
         own = f"dlrm-{self.preset}"
         return own if self.dim is None else f"{own}-dim{self.dim}"
 
     def smoke(self) -> EmbeddingsConfig:
-        """Return a plan that shows in seconds that everything runs: two nodes, one tiny case."""
+        """Return a plan that shows in seconds that all runs: two nodes, one tiny case."""
         per_node = min(2, self.ranks_per_node)
         return replace(
             self, num_ranks=2 * per_node, ranks_per_node=per_node, bandwidths=self.bandwidths[:1], batches=(64,), preset="small",
@@ -123,7 +122,7 @@ class EmbeddingsConfig:
         )  # fmt: skip
 
     def settings(self) -> dict[str, Any]:
-        """Return what ranks are told once."""
+        """Return the settings that every rank receives once."""
         options = {"max_rows": self.max_rows, "seed": self.seed}
         return {
             "preset": self.preset, "dim": self.width, "data": "synthetic", "data_options": options, "seed": self.seed,
@@ -139,17 +138,17 @@ def run_embeddings(
     on_note: Callable[[str], None] = ignore,
     on_case: Callable[[int, int, str], None] = ignore,
 ) -> SuiteOutcome:
-    """Measure everything in ``config``; where links cannot be throttled, once on loopback.
+    """Measure everything in ``config``; if links cannot be throttled, measure once on loopback.
 
     Args:
         config: the plan.
-        done: keys of rows that exist already; a case of which all exist is not measured again.
+        done: keys of rows that exist already; a case is skipped if all its rows do.
         on_row: called with each finished row; write it to disk here.
-        on_note: called with one sentence for each thing a reader must know.
+        on_note: called with one sentence for each fact a reader must know.
         on_case: called with (finished cases, all cases, label) before each case starts.
 
     Raises:
-        ExchangeError: a rank failed; no process is left.
+        ExchangeError: a rank failed; all processes have been ended.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
     with open_best_network(config.num_ranks, config.ranks_per_node, outcome.note) as network:
@@ -180,7 +179,7 @@ class _Suite:
     def __init__(self, config: EmbeddingsConfig, network: str) -> None:
         self.config, self.network = config, network
         self.contenders = [make_contender(name, config.width) for name in config.contenders]
-        # loopback is one place: there are no nodes
+        # loopback has no nodes
         self.ranks_per_node = config.ranks_per_node if network != Loopback.kind else 1
         links = config.bandwidths if network != Loopback.kind else (None,)
         self.places = [(link, batch) for link in links for batch in config.batches]
@@ -216,7 +215,7 @@ class _Suite:
         answers: Sequence[Mapping[str, Any]],
         outcome: SuiteOutcome,
     ) -> Iterator[ExchangeRow]:
-        """Yield two rows per contender that kept its promise."""
+        """Yield two rows for each contender that neither broke its bound nor lost values."""
         for contender in self.contenders:
             ranks = [answer[contender.name] for answer in answers]
             error, bound = max((one["worst"] for one in ranks), key=lambda pair: bound_share(*pair))
@@ -260,7 +259,7 @@ class _Suite:
         ranks: Sequence[Mapping[str, Any]],
         direction: str,
     ) -> dict[str, Any]:
-        """Return the times of the slowest rank of every round; its phases go with it."""
+        """Return the times and phases of the slowest rank of every round."""
         wholes = zip(*(one[direction]["seconds"] for one in ranks), strict=True)
         slowest = [max(range(len(whole)), key=whole.__getitem__) for whole in wholes]
 

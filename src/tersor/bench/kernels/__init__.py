@@ -1,7 +1,7 @@
-"""Codecs and peers on arrays: the ``kernels``, ``memory``, ``programs`` and ``groups`` suites, and their goals."""
+"""Benchmarks of codecs and peers on arrays: the ``kernels``, ``memory``, ``programs`` and ``groups`` suites."""
 
 from typing import Final
 
 SUITES: Final = ("kernels", "memory", "log", "groups")
-"""What ``ResultRow.suite`` says in their rows; ``log`` in those of other projects' programs, ``groups`` in those
-of fused operations."""
+"""Values of ``ResultRow.suite`` in their rows; ``log`` marks logs of other projects' programs, and ``groups``
+marks fused operations."""

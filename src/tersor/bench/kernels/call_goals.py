@@ -1,6 +1,6 @@
-"""The goals of a user's calls on CUDA: what a loop of them sees, and the memory that they take.
+"""The goals for a user's calls on CUDA: their time in a loop, and the memory that they take.
 
-Times are those of ``clock`` ``"loop"`` alone: a time with a lead for the host meets no goal here.
+Only times of the ``"loop"`` clock count; a time of calls that the host queued ahead meets no goal here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TENSOR_SPEEDS: Final = {
     "delta-compress": (700.0, 1000.0),
     "delta3-compress": (700.0, 1000.0),
 }
-"""Encode and decode, in GB/s of float32."""
+"""Required encoding and decoding speeds in GB/s of float32."""
 _WIDE_INPUTS: Final = ("tensor", "tensor-field")
 _NARROW_INPUTS: Final = ("tensor-bf16", "tensor-f16")
 _NARROW_CODECS: Final = ("flat-compress", "ans-compress", "delta-compress")
@@ -30,7 +30,7 @@ _LOOKUP_MICROS: Final = {
     ("rows-batch", "lookups-256"): (90.0, 50.0),
     ("ans-batch", "lookups-256"): (70.0, 40.0),
 }
-"""Encode and decode, in microseconds."""
+"""Longest accepted encoding and decoding times in microseconds."""
 _MOST_BEYOND_PAYLOAD: Final = 0.15
 _MOST_OF_LIST: Final = 1.1
 _LIST_CODECS: Final = (
@@ -66,7 +66,7 @@ def _tensor_goals(book: RowLookup) -> list[Goal]:
 
 
 def _narrow_goals(book: RowLookup) -> list[Goal]:
-    """Judge values per second, which are times turned round: the tensors have as many values."""
+    """Judge values per second by quotients of times, because the tensors have equally many values."""
     goals = []
     for codec in _NARROW_CODECS:
         wides = {(r.num_values, r.git_commit): r for r in _on(book, codec, ("tensor",))}
@@ -97,7 +97,7 @@ def _lookup_goals(book: RowLookup) -> list[Goal]:
 
 
 def _memory_goals(book: RowLookup) -> list[Goal]:
-    """Judge what encoding takes of the device's memory, in multiples of the input."""
+    """Judge the device memory that encoding takes, in multiples of the input."""
     goals = []
     for codec in _TENSOR_SPEEDS:
         taken = [
@@ -123,6 +123,6 @@ def _encoding_nbytes(row: ResultRow) -> int | None:
 
 
 def _on(book: RowLookup, codec: str, inputs: Sequence[str]) -> list[ResultRow]:
-    """Return our rows of one codec on single tensors, at the bound that the goals are for."""
+    """Return our rows of one codec on ``inputs``, at the bound to which the goals apply."""
     rows = book.ours(codec)
     return [r for r in rows if r.input in inputs and r.relative_bound == TENSOR_BOUND]

@@ -1,4 +1,4 @@
-"""What the ``kernels`` suite measures: devices, inputs, sizes, bounds, codecs and peers."""
+"""The plan of the ``kernels`` suite: device, inputs, sizes, bounds, codecs and peers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _OWN_CODECS: Final = {
     "lookups-2048": ("flat-batch", "ans-batch", "rows-batch"),
     "lookups-256": ("flat-batch", "ans-batch", "rows-batch"),
 }
-"""What inputs that are there for the calls of a user are measured with; all others, with ``DEVICE_CODECS``."""
+"""The codecs of inputs that represent a user's calls; all other inputs use ``DEVICE_CODECS``."""
 _MIN_DEVICE_ROUNDS: Final = 10
 
 
@@ -57,13 +57,13 @@ class KernelsConfig:
         inputs: names from ``tersor.bench.core.inputs.INPUTS``, or on CUDA from ``DEVICE_INPUTS``.
         bounds: relative bounds; empty for each input's own.
         codecs: ids of registered codecs, or names from ``tersor.bench.kernels.variants.VARIANTS``; None
-            for those of each input of CUDA.
+            for each CUDA input's default codecs.
         operations: names from ``tersor.bench.kernels.operations.plan.OPERATIONS``.
         peers: names from ``tersor.bench.peers.peers_of(device)``.
         threads: thread counts for our codecs; peers use one.
-        sizes: bytes of each input, powers of two; the look-ups on CUDA have a size of their own.
+        sizes: sizes of the inputs in bytes, powers of two; some CUDA inputs have a fixed size.
         rounds: timed rounds per group.
-        warmup: rounds before those.
+        warmup: untimed rounds before those.
     """
 
     device: str = "cpu"
@@ -78,7 +78,7 @@ class KernelsConfig:
     warmup: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan."""
+        """Reject an empty or impossible plan."""
         if self.device not in ("cpu", "cuda"):
             raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
         has_any = self.codecs is None or self.codecs or self.peers or self.operations
@@ -91,12 +91,12 @@ class KernelsConfig:
 
     @classmethod
     def for_device(cls, device: str, **asked: Any) -> KernelsConfig:
-        """Return the full plan for a device, with what was asked for in place of its defaults.
+        """Return the full plan for a device, with ``asked`` overriding its defaults.
 
-        The ``codecs`` asked for may be names of operations, or ``groups`` for all of them.
+        ``codecs`` in ``asked`` may also name operations, or ``groups`` for all operations.
 
         Raises:
-            SpecError: the plan is impossible, or lacks the input of an operation that was asked for.
+            SpecError: the plan is impossible, or lacks the input of a requested operation.
         """
         asked = _with_operations(asked)
         if device != "cuda":
@@ -109,15 +109,15 @@ class KernelsConfig:
             "rounds": _MIN_DEVICE_ROUNDS,
             "warmup": 3,
         }
-        # one thread: what the host does for a device is not split
+        # one thread, because the host's work for a device is not parallel
         return cls(device=device, **{**defaults, **asked, "threads": (1,)})
 
     def smoke(self) -> KernelsConfig:
-        """Return the same plan on 1 MiB inputs and with one round: it proves that all runs."""
+        """Return the plan reduced to 1 MiB inputs and one round, to check that everything runs."""
         return replace(self, sizes=(SMOKE_NBYTES,), rounds=1, warmup=1)
 
     def groups(self) -> list[Group]:
-        """Return what is measured together.
+        """Return the groups of candidates that are measured together.
 
         Raises:
             SpecError: an input does not exist on the device.
@@ -133,12 +133,12 @@ class KernelsConfig:
         return groups
 
     def codecs_of(self, name: str) -> tuple[str, ...]:
-        """Return what an input is measured with."""
+        """Return the codecs to measure on an input."""
         return _OWN_CODECS.get(name, DEVICE_CODECS) if self.codecs is None else self.codecs
 
 
 def _with_operations(asked: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with operations apart from codecs; by default all, if their input is measured."""
+    """Separate operations from codecs; the default is all operations if their input is measured."""
     is_measured = INPUT in asked.get("inputs", (INPUT,))
     if "codecs" not in asked:
         return {"operations": tuple(OPERATIONS) if is_measured else (), **asked}
@@ -150,7 +150,7 @@ def _with_operations(asked: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """An input at one size and bound; None stands for candidates without a bound."""
+    """An input at one size and bound; a bound of None selects candidates without one."""
 
     input: str
     nbytes: int
@@ -158,13 +158,13 @@ class Group:
 
     @property
     def label(self) -> str:
-        """What a reader is shown while the group runs."""
+        """The progress label of the group."""
         size = f"{self.input}, {self.nbytes / 2**20:.0f} MiB"
         bound = self.relative_bound
         return size if bound is None else f"{size}, relative bound {bound:g}"
 
     def make(self, device: torch.device) -> BenchInput:
-        """Make the input on the device."""
+        """Generate the input on the device."""
         if device.type == "cuda":
             return make_device_input(self.input, self.nbytes, device)
         return make_input(self.input, self.nbytes)

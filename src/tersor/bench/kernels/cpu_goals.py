@@ -1,7 +1,7 @@
-"""The speed, size and memory goals of the codec core, judged from result rows.
+"""The speed, size and memory goals of the codec core on the CPU.
 
-On the CPU every goal is a quotient of two measurements of the same run, so it can be met or missed
-on any machine. Where several inputs or bounds qualify, the worst of them decides.
+Every goal is a quotient of two measurements of the same run, so it applies to any machine. If several
+inputs or bounds qualify, the worst of them decides.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _F32_BITS: Final = 32
 
 
 def evaluate_cpu_goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge the goals of the CPU core."""
+    """Judge the goals of the codec core on the CPU."""
     book = RowLookup([row for row in rows if row.suite == "kernels"])
     return [
         _memcpy_goal(book, "encode", 0.40),
@@ -41,7 +41,7 @@ def _memcpy_goal(book: RowLookup, direction: str, target: float) -> Goal:
 def _peer_goal(
     book: RowLookup, name: str, target: float, rows: list[ResultRow], peer: str, what: str
 ) -> Goal:
-    """Judge a property of rows by how many times as large it is as that of a peer."""
+    """Judge the attribute ``what`` of the rows as a multiple of the peer's."""
     pairs = [(row, book.counterpart(row, peer, peer=True)) for row in rows]
     values = [(getattr(row, what) / getattr(other, what), row) for row, other in pairs if other]
     return worst(name, target, values)
@@ -68,7 +68,7 @@ def _entropy_goal(book: RowLookup, codec: str) -> Goal:
 
 
 def _thread_goals(book: RowLookup) -> list[Goal]:
-    """Compare the time of all inputs together: encode plus decode, one thread against two."""
+    """Compare encode plus decode time, summed over all inputs, between one thread and two."""
     goals = []
     for codec in dict.fromkeys(row.codec for row in book.rows if row.threads == 2 and not row.peer):
         twos = book.ours(codec, threads=2)
@@ -85,11 +85,11 @@ def _thread_goals(book: RowLookup) -> list[Goal]:
 
 
 def _memory_goal(rows: list[ResultRow]) -> Goal:
-    """Ask for 4 GiB of array per GiB of extra memory at most: a quotient, like all others."""
+    """Judge the file size divided by the extra memory, so that this goal is a quotient too."""
     values = [
         (row.original_nbytes / max(1, row.peak_extra_nbytes), row)
         for row in rows
-        # a small file is mostly the buffers that a file of any size needs
+        # for a small file, the memory is mostly buffers that any file needs
         if row.peak_extra_nbytes is not None and row.original_nbytes >= FULL_FILE_NBYTES
     ]
     return worst("4 GiB file within 1 GiB of extra memory (size over memory)", 4.0, values)

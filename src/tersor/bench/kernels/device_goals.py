@@ -1,12 +1,14 @@
-"""The goals of the codec core on CUDA, judged from result rows.
+"""The goals of the codec core on CUDA.
 
-Speeds are GB/s of raw float32 on one H200, on the look-ups at a relative bound of 0.03 where nothing
-else is said: the input and bound that the peers' figures were taken at. Each is judged through the
-calls that wait for sizes, those that do not (``-device``), and captured in a CUDA graph (``-graph``).
-They are goals of kernels: judged by times with a lead for the host, which rows of all versions have.
+Speeds are GB/s of raw float32 on one H200. Unless stated otherwise, they are measured on the look-ups at a
+relative bound of 0.03, the input and bound at which the peers were measured. Each goal is judged for calls
+that wait for sizes, for calls that do not (``-device``), and for calls captured in a CUDA graph
+(``-graph``). These are goals for kernels, so they use times of calls that the host queued ahead, which rows
+of all versions have.
 
-Small chunks are judged by what a launch and a copy take, eager or as a graph: three times that time
-over the codec's, which is to be at least 1, with a lead too. What a user's loop sees has goals of its own.
+Small chunks are compared with the time of a launch and a copy, eager or as a graph: three times that time
+divided by the codec's must be at least 1. These times are of calls queued ahead, too. ``call_goals`` has
+the goals for a user's loop.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ _SPEEDS: Final = {
     "rows-ans": (600.0, 1500.0),
     **dict.fromkeys(("rows-device", "rows-graph"), (1200.0, 2300.0)),
 }
-"""Encode and decode of a codec or variant, those that wait for sizes first; None where nothing is asked for."""
+"""Required encoding and decoding speeds of codecs and variants in GB/s; None means no goal."""
 _ROWS_RATIOS: Final = ((0.01, 40.0), (0.03, 60.0))
 _MIN_SHARE: Final = 0.85
 _SMALL: Final = ("flat", "ans", "rows", "half", "group8", "group4")
@@ -43,7 +45,7 @@ _MOST_TIMES: Final = 3.0
 
 
 def evaluate_device_goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge the goals on CUDA."""
+    """Judge all goals on CUDA, including those of calls and of fused operations."""
     book = RowLookup([row for row in rows if row.suite == "kernels"])
     goals = []
     for codec, targets in _SPEEDS.items():
@@ -73,7 +75,7 @@ def _at(book: RowLookup, codec: str, bound: float) -> list[ResultRow]:
 
 
 def _group_goals(book: RowLookup) -> list[Goal]:
-    """Judge inputs as large as the copy they are compared with; below, launches would count."""
+    """Judge inputs at least as large as the reference copy; for smaller ones, launches would count."""
     large = [r for r in book.ours("group4-hadamard") if r.original_nbytes >= COPY_NBYTES]
     timed = [(r, lead, r.ceiling_gbps) for r, lead in _with_lead(large)]
     encode = [(r.moved_gbps(lead.encode_s) / most, r) for r, lead, most in timed if most]
@@ -86,7 +88,7 @@ def _group_goals(book: RowLookup) -> list[Goal]:
 
 
 def _chunk_goals(book: RowLookup) -> list[Goal]:
-    """Judge lists of small tensors by one launch and one copy, made in the same way."""
+    """Judge lists of small tensors relative to one launch and one copy, run in the same mode."""
     goals = []
     for way, peer in (("device", "launch-copy"), ("graph", "launch-copy-graph")):
         floors = {

@@ -1,10 +1,10 @@
-"""The tensors that benchmarks on an accelerator run on, made there from fixed seeds.
+"""The tensors that benchmarks on an accelerator run on, generated there from fixed seeds.
 
-They follow the same laws as those of ``tersor.bench.core.inputs``, at the sizes that fill an
-accelerator, and with its own random numbers. All functions work on the CPU too.
+They follow the same distributions as those of ``tersor.bench.core.inputs``, at sizes that fill an
+accelerator, and use its random number generator. All functions work on the CPU too.
 
-``tensor`` and what begins with it is one tensor, as a user compresses it, and ``lookups-N`` the look-ups of
-a batch of N.
+Inputs whose names begin with ``tensor`` are a single tensor, as a user compresses it. ``lookups-N`` are the
+look-ups of a batch of N.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _OWN_NBYTES: Final = {
     "chunks": CHUNKS_NBYTES,
     "embeddings": EMBEDDINGS_NBYTES,
 }
-"""Of inputs that have one size; all others have those that are asked for."""
+"""Sizes of the inputs that have a fixed size; all others have the requested sizes."""
 TENSOR_BOUND: Final = 1e-3
 _LISTS_BOUND: Final = 0.03
 
 
 def sizes_of(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the sizes at which an input is measured: its own, or else all of ``sizes``.
+    """Return the sizes at which an input is measured: its fixed size, or else all of ``sizes``.
 
-    Its own is reduced if ``sizes`` are all smaller.
+    A fixed size is reduced to the largest of ``sizes`` if that is smaller.
 
     Raises:
         SpecError: no input has that name.
@@ -72,21 +72,21 @@ def sizes_of(name: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def device_bounds_of(name: str) -> tuple[float, ...]:
-    """Return the relative bounds worth measuring on one of ``DEVICE_INPUTS``."""
+    """Return the default relative bounds for one of ``DEVICE_INPUTS``."""
     if name.startswith("tensor"):
         return (TENSOR_BOUND,)
     return (_LISTS_BOUND,) if name == "chunks" or name.startswith("lookups") else bounds_of(name)
 
 
 def make_device_input(name: str, nbytes: int, device: torch.device) -> BenchInput:
-    """Make one of ``DEVICE_INPUTS`` with about ``nbytes`` bytes on ``device``."""
+    """Generate one of ``DEVICE_INPUTS`` with about ``nbytes`` bytes on ``device``."""
     return BenchInput(name, _MAKERS[name](nbytes, device))
 
 
 def _embeddings(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Make the rows that one batch looks up in the 26 Criteo-Kaggle tables, a slice per table.
+    """Generate the rows that one batch looks up in the 26 Criteo-Kaggle tables, a slice per table.
 
-    At full size a batch has 65536 samples, so that about 13 % of the rows of a slice are distinct.
+    At full size, a batch has 65536 samples, and about 13 % of the rows of a slice are distinct.
     """
     generator = torch.Generator(device).manual_seed(1)
     batch = max(1, nbytes // (len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4))
@@ -104,9 +104,9 @@ def _embeddings(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _chunks(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
-    """Make the same, cut into what goes to each of the ranks: at most 64 rows.
+    """Generate the same rows, split into chunks of at most 64 rows for each rank.
 
-    At full size there are eight ranks and a batch of 64 for each of them.
+    At full size, there are eight ranks with a batch of 64 each.
     """
     return tuple(chunk for rows in _embeddings(nbytes, device) for chunk in rows.split(_CHUNK_ROWS))
 
@@ -129,7 +129,7 @@ def _field(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
 
 
 def _narrow(dtype: torch.dtype) -> _Maker:
-    """Return what makes ``gradients`` in a dtype of two bytes."""
+    """Return a function that generates ``gradients`` in a two-byte dtype."""
 
     def make(nbytes: int, device: torch.device) -> tuple[torch.Tensor, ...]:
         return tuple(x.to(dtype) for x in _gradients(2 * nbytes, device))

@@ -1,4 +1,4 @@
-"""The ``memory`` suite: what compressing and decompressing a large file holds in memory."""
+"""The ``memory`` suite: the memory that compressing and decompressing a large file takes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class MemoryConfig:
 
     Attributes:
         codec: id of a registered codec that takes a bound.
-        relative_bound: for the whole file.
+        relative_bound: relative bound for the whole file.
         nbytes: size of the float32 file.
-        directory: where to put about 2.5 times that, for the time of the run; None for the
-            system's temporary directory.
-        threads: that each process may use; None for as many as torch uses here.
+        directory: directory for temporary files of about 2.5 times that size; None for the system's
+            temporary directory.
+        threads: threads that each process may use; None for as many as torch uses in this process.
     """
 
     codec: str = "flat"
@@ -47,7 +47,7 @@ class MemoryConfig:
     threads: int | None = None
 
     def identity(self) -> dict[str, Any]:
-        """Return what makes two rows the same measurement."""
+        """Return the identifying fields of the row."""
         codec = registry.create(self.codec, bound=Bound.relative(self.relative_bound))
         spec = {k: v for k, v in codec.to_config().items() if k not in ("id", "version")}
         return row_identity(
@@ -58,11 +58,11 @@ class MemoryConfig:
 
 
 def run_memory(config: MemoryConfig, *, done: frozenset[str] = frozenset()) -> ResultRow | None:
-    """Take one file through the container and back, each way in a process of its own.
+    """Compress a file to a container and decompress it, each in a separate process.
 
     Args:
         config: what to measure.
-        done: keys of rows that exist already (``RowFile.keys``); None is returned for one of them.
+        done: keys of rows that exist already (``RowFile.keys``); the result is None for one of them.
 
     Raises:
         SpecError: this is not Linux, or the codec does not exist.
@@ -103,7 +103,7 @@ def run_memory(config: MemoryConfig, *, done: frozenset[str] = frozenset()) -> R
 
 
 def _write_input(path: Path, nbytes: int) -> None:
-    """Write noise over a slow wave; the noise repeats, but no codec looks back that far."""
+    """Write noise on a slow wave; the noise repeats at a distance beyond any codec's window."""
     noise = np.random.default_rng(6).standard_normal(_BLOCK_VALUES, dtype=np.float32)
     with path.open("wb") as file:
         for index in range(ceil_div(nbytes, noise.nbytes)):

@@ -1,8 +1,8 @@
-"""One half of a file's way through the container, in a process of its own.
+"""Compress a file to a container, or decompress it, in a separate process.
 
 ``python -m tersor.bench.kernels.memory_child compress|decompress SOURCE TARGET CODEC RELATIVE_BOUND
 THREADS`` streams one float32 file and writes one JSON object to standard output: the seconds taken, the
-memory held beyond what the process had after its imports and a first small run, and its threads.
+peak memory beyond what the process held after its imports and a small warm-up run, and its threads.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from tersor.types import Bound, TensorInfo
 
 _NAME = "array"
 _WARM_UP_VALUES = 1 << 19
-"""2 MiB: enough for several threads, which have kernels of their own."""
+"""2 MiB, which is enough to run the multi-threaded kernels, too."""
 
 
 def _chunks(path: Path, info: TensorInfo) -> Iterator[torch.Tensor]:
-    """Read the file chunk by chunk, by ordinary reads: mapped pages would count as memory held."""
+    """Read the file chunk by chunk; it is not memory-mapped, because mapped pages count as resident."""
     with path.open("rb") as file:
         for chunk in ChunkPlan(info.shape, FILE_CHUNK_VALUES):
             values = torch.empty(chunk.stop - chunk.start, dtype=info.dtype)
@@ -59,7 +59,7 @@ def _decompress(source: Path, target: Path) -> None:
 
 
 def _warm_up(directory: Path, codec_id: str, bound: Bound) -> None:
-    """Compile kernels and fill pools, so that only what grows with the array is counted."""
+    """Compile kernels and fill pools, so that only memory that depends on the array is counted."""
     plain, packed = directory / "warm-up.f32", directory / "warm-up.tsr"
     torch.randn(_WARM_UP_VALUES, generator=torch.Generator().manual_seed(0)).numpy().tofile(plain)
     _compress(plain, packed, codec_id, bound)
@@ -69,7 +69,7 @@ def _warm_up(directory: Path, codec_id: str, bound: Bound) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Run one direction and report; returns the exit code."""
+    """Run one direction, print the report, and return the exit code."""
     direction, source, target, codec_id, relative_bound, threads = arguments
     torch.set_num_threads(int(threads))
     bound = Bound.relative(float(relative_bound))

@@ -1,6 +1,6 @@
 """The ``programs`` suite: other projects' benchmark programs on the inputs of the ``kernels`` suite.
 
-Its rows carry that suite's name, so that they stand beside ours in one file.
+Its rows use the suite name ``kernels``, so that they appear next to ours in one file.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class ProgramsConfig:
     """What to measure.
 
     Attributes:
-        device: ``"cpu"`` or ``"cuda"``: which programs and inputs.
+        device: ``"cpu"`` or ``"cuda"``; it determines the programs and inputs.
         programs: names from ``tersor.bench.peers.executables.EXECUTABLES``; empty for all.
         inputs: names of inputs; empty for all of the device.
-        bounds: relative bounds; empty for each input's own.
-        sizes: bytes of each input; empty for the device's own.
+        bounds: relative bounds; empty for each input's default.
+        sizes: sizes of the inputs in bytes; empty for the device's default.
         rounds: runs of each program.
-        timeout_s: most seconds that one run may take.
+        timeout_s: time limit of one run in seconds.
     """
 
     device: str = "cpu"
@@ -50,21 +50,21 @@ class ProgramsConfig:
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse an impossible plan."""
+        """Reject an impossible plan."""
         if self.device not in ("cpu", "cuda"):
             raise SpecError(f"device must be cpu or cuda, not {self.device!r}")
         if self.rounds < 1 or not self.timeout_s > 0:
             raise SpecError("a program runs at least once and for longer than 0 s")
 
     def smoke(self) -> ProgramsConfig:
-        """Return the same plan on 1 MiB inputs and with one round."""
+        """Return the plan reduced to 1 MiB inputs and one round."""
         return replace(self, sizes=(SMOKE_NBYTES,), rounds=1)
 
     def names(self) -> tuple[str, ...]:
         """Return the programs to run.
 
         Raises:
-            SpecError: one computes on another device.
+            SpecError: a requested program is not one of this device.
         """
         here = executables_of(self.device)
         for name in self.programs:
@@ -73,7 +73,7 @@ class ProgramsConfig:
         return self.programs or here
 
     def groups(self) -> list[Group]:
-        """Return inputs and bounds, without those that have no bound."""
+        """Return the groups of the ``kernels`` suite that have a bound."""
         names = ("inputs", "bounds", "sizes")
         asked = {name: getattr(self, name) for name in names if getattr(self, name)}
         groups = KernelsConfig.for_device(self.device, **asked).groups()
@@ -82,10 +82,10 @@ class ProgramsConfig:
 
 @dataclass(slots=True)
 class ProgramsOutcome(SuiteOutcome):
-    """What a run of programs gave.
+    """The result of running programs.
 
     Attributes:
-        num_on_path: programs asked for that are there, in working order or not.
+        num_on_path: requested programs that are on PATH, whether they work or not.
         num_known: rows that existed already and were not measured again.
     """
 
@@ -94,7 +94,7 @@ class ProgramsOutcome(SuiteOutcome):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no row of what was asked for: all is missing, or all failed."""
+        """Whether there are no rows, old or new, because every program is missing or failed."""
         return not self.rows and not self.num_known
 
 
@@ -106,13 +106,13 @@ def run_programs(
     on_note: Callable[[str], None] = ignore,
     on_group: Callable[[int, int, str], None] = ignore,
 ) -> ProgramsOutcome:
-    """Run every program that is on PATH on every input; one that fails on one is left out there.
+    """Run every program that is on PATH on every input, and note the combinations that fail.
 
     Args:
         config: the plan.
-        done: keys of rows that exist already.
+        done: keys of rows that exist already and are not measured again.
         on_row: called with each finished row.
-        on_note: called with one sentence for each thing left out.
+        on_note: called with one sentence for each omission.
         on_group: called with (finished groups, all groups, label) before each group starts.
     """
     num_on_path = sum(map(is_on_path, config.names()))

@@ -1,4 +1,4 @@
-"""The part of a report about codecs: which is smallest, which is fastest, and on which link."""
+"""The report section about codecs: the smallest, the fastest, and the best per link."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tersor.bench.report.section import Section
 
 
 def rows_by_place(rows: Iterable[ResultRow]) -> dict[ComparisonKey, list[ResultRow]]:
-    """Return rows of codecs by what can be compared, in their order."""
+    """Group codec rows into comparable sets, preserving their order."""
     found: dict[ComparisonKey, list[ResultRow]] = {}
     for row in rows:
         found.setdefault(ComparisonKey.of(row), []).append(row)
@@ -30,18 +30,18 @@ def rows_by_place(rows: Iterable[ResultRow]) -> dict[ComparisonKey, list[ResultR
 
 
 def _label(place: ComparisonKey, rows: Iterable[ResultRow]) -> str:
-    """Return the place in words, and how speeds were timed there if the device has two ways."""
+    """Describe the place and, on a device with two clocks, how its speeds were timed."""
     kinds = {row.timed_by for row in rows}
     ways = {"loop": "in a loop of calls", "lead": "with a lead for the host"}
     return ", ".join([place.label, *(words for kind, words in ways.items() if kind in kinds)])
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:
-    """Return what the first place of a result file shows, in one sentence."""
+    """Summarise the main place of a result file in one sentence."""
     place, own = next(iter(_main_places(rows).items()))
     shown, label = comparable(own), _label(place, own)
     bound = bounds_of(shown)[0]
-    # nothing is left of programs that started from codes
+    # a place may contain only programs that start from codes, which are not comparable
     found = measured(shown, bound, main_threads(shown)) if shown else []
     held = [one for one in found if not one.broken and one.ratio > 1]
     count = f"{len(rows):,} row" + "s" * (len(rows) > 1)
@@ -60,7 +60,7 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
 
 
 def _main_places(rows: Sequence[ResultRow]) -> dict[ComparisonKey, list[ResultRow]]:
-    """Return the places with more than one row before the others."""
+    """Return the places, those with more than one row first."""
     places = rows_by_place(rows)
     return dict(sorted(places.items(), key=lambda pair: len(pair[1]) == 1))
 
@@ -70,7 +70,7 @@ def _named(one: Measured) -> str:
 
 
 def codecs_section(run: Run, links: Links) -> Section | None:
-    """Return a part per place: its figures, the codecs that suit each link, and all its rows."""
+    """Return the section with the figures, the best codecs per link, and the rows of every place."""
     rows = run.rows if isinstance(run, RowsRun) else []
     rows = [row for row in rows if row.suite in SUITES and not isinstance(row, OperationRow)]
     if not rows:
@@ -88,7 +88,7 @@ def codecs_section(run: Run, links: Links) -> Section | None:
 
 
 def _add_best(section: Section, label: str, rows: Sequence[ResultRow], links: Links) -> None:
-    """Add which codec is fastest on which link, and why."""
+    """Add the codec chooser and the table of the predicted fastest codec per link."""
     bounds, threads = bounds_of(rows), main_threads(rows)
     at = label if bounds[0] is None else f"{label}, relative bound {bounds[0]:g}"
     add_chooser(section, at, measured(rows, bounds[0], threads), links)
@@ -106,7 +106,7 @@ def _add_best(section: Section, label: str, rows: Sequence[ResultRow], links: Li
 
 
 def _fastest_cells(one: Measured, gain: float) -> list[str]:
-    """Return what is fastest on a link: the best codec, or float32 where that would be slower."""
+    """Return the cells of the fastest choice on a link: the best codec, or float32 if that is faster."""
     if gain <= 1:
         return [f"float32 as it is ({_named(one)} would reach {gain:.2f})", "1.00", "1.0", "", ""]
     speeds = (number_cell(gbps, 3) for gbps in (one.encode_gbps, one.decode_gbps))

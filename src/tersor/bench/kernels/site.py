@@ -1,4 +1,4 @@
-"""Codecs and peers on arrays, as other parts of ``bench`` see them."""
+"""The kernels site's entry for the rest of ``bench``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tersor.bench.site import SiteBench
 
 
 def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge the goals of the devices that rows are from, or those of the CPU if there are no rows."""
+    """Judge the goals of the devices that have rows, or those of the CPU if there are no rows."""
     on_device = [row for row in rows if row.device == "cuda"]
     on_cpu = [row for row in rows if row.device != "cuda"]
     goals = evaluate_device_goals(on_device) if on_device else []

@@ -2,8 +2,8 @@
 
 No speed is reported before the round trip was checked in this process. All candidates of one input
 and bound run in turn, each right after a memcpy of the same bytes, so that quotients hold on a
-machine whose speed drifts. On CUDA a large copy is timed in the same rounds, and all is timed twice: called in
-a loop, which gives a row its own times, and with a lead for the host. Fused operations come last.
+machine whose speed drifts. On CUDA, a large copy is timed in the same rounds, and all calls are timed twice:
+in a loop, for a row's own times, and queued ahead by the host. Fused operations come last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tersor.errors import BackendUnavailableError
 from tersor.types import Bound
 
 _MANY_TENSORS: Final = 64
-"""More than these take the host longer to queue than the usual lead of the clock."""
+"""The host takes longer to queue more tensors than this than the clock's default lead lasts."""
 
 
 def run_kernels(
@@ -47,11 +47,11 @@ def run_kernels(
         config: the plan.
         done: keys of rows that exist already (``RowFile.keys``) and are not measured again.
         on_row: called with each finished row; write it to disk here.
-        on_note: called with one sentence for each thing left out or refused.
+        on_note: called with one sentence for each candidate left out or refused.
         on_group: called with (finished groups, all groups, label) before each group starts.
 
     Returns:
-        The rows measured now, the notes, and the refusals: codecs of ours that broke a bound.
+        The new rows, the notes, and the refusals: our codecs that broke a bound.
 
     Raises:
         SpecError: an input or peer in ``config`` does not exist.
@@ -59,7 +59,7 @@ def run_kernels(
     """
     groups = config.groups()
     for name in dict.fromkeys(n for group in groups for n in config.codecs_of(group.input)):
-        takes_bound(name)  # refuses what does not exist before a word is said
+        takes_bound(name)  # reject unknown codecs before anything is measured
     outcome = SuiteOutcome(done, on_row, on_note)
     device = torch.device(config.device)
     fused = [Group(INPUT, nbytes, None) for nbytes in config.sizes if config.operations]
@@ -85,7 +85,7 @@ class _Suite:
     """The state of one run."""
 
     def __init__(self, config: KernelsConfig, outcome: SuiteOutcome) -> None:
-        """Load the peers, and make the device's copy a row; there is none on the CPU."""
+        """Load the peers, and add the row of the device's copy, except on the CPU."""
         self.config, self.outcome = config, outcome
         self.device = torch.device(config.device)
         self.peers, absent = load_peers(config.peers, config.device)

@@ -1,4 +1,4 @@
-"""Result rows of codecs and peers as tables, for a terminal and for pages."""
+"""Tables of codec and peer rows, for a terminal and for pages."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ DEVICE_COLUMNS: Final = (
     "input", "codec", "bound", "ratio", "encode GB/s", "decode GB/s", "with lead GB/s", "of ceiling",
     "launches", "peak MiB", "peak x input",
 )  # fmt: skip
-"""What the table of an accelerator shows, without columns that are empty in all rows;
-``docs/performance.md`` says what each means."""
+"""The columns of an accelerator's table, which omits those that are empty in all rows;
+``docs/performance.md`` explains them."""
 
 
 def kernels_table(rows: Iterable[ResultRow]) -> Table:
-    """Show ratio and speed of every row, and the quotients against memcpy and SZ3.
+    """Return a table of every row's ratio and speed, and its speed relative to memcpy and SZ3.
 
-    Speeds are GB/s of raw float32; ``~`` marks speeds timed on a sample of the slices, ``!`` a peer
-    that broke the bound it was given.
+    Speeds are GB/s of raw float32. ``~`` marks speeds timed on a sample of the slices, and ``!`` marks a
+    peer that broke its bound.
     """
     rows = list(rows)
     book = RowLookup(rows)
@@ -40,10 +40,10 @@ def kernels_table(rows: Iterable[ResultRow]) -> Table:
 
 
 def device_table(rows: Iterable[ResultRow]) -> Table:
-    """Show ratio, speed and footprint of every row measured on an accelerator.
+    """Return a table of ratio, speed and footprint of every row measured on an accelerator.
 
-    Speeds are GB/s of raw values, those of a loop of calls first; the share is that of the copy ceiling,
-    by bytes read and written. Pairs are of encoding and decoding.
+    Speeds are GB/s of raw values; those of a loop of calls come first. The share is relative to the copy
+    ceiling, by bytes read and written. Pairs are for encoding and decoding.
     """
     rows = list(rows)
     title = "Codecs and peers on CUDA, end to end from and to floats: in a loop, and with a lead"
@@ -52,7 +52,7 @@ def device_table(rows: Iterable[ResultRow]) -> Table:
 
 
 def _shown_columns(rows: Iterable[ResultRow]) -> dict[int, str]:
-    """Return the columns of an accelerator's table that some row fills, by their places."""
+    """Return the columns of an accelerator's table that any row fills, by their index."""
     lines = [device_cells(row) for row in rows]
     return {k: name for k, name in enumerate(DEVICE_COLUMNS) if any(line[k] for line in lines)}
 
@@ -69,7 +69,7 @@ def _table(
     rows: list[ResultRow],
     cells: Callable[[ResultRow], Cells],
 ) -> Table:
-    """Show rows in sections of one input and bound; the first ``num_left`` columns hold words."""
+    """Return a table with a section per input and bound; ``num_left`` columns are left-aligned."""
     names = figure_names(rows)
     table = Table(title=title)
     for k, name in enumerate((*columns, *(TITLES[name] for name in names))):
@@ -82,14 +82,14 @@ def _table(
 
 
 def device_cells(row: ResultRow) -> Cells:
-    """Return what stands under ``DEVICE_COLUMNS`` for one row.
+    """Return the cells of ``DEVICE_COLUMNS`` for one row.
 
-    Of a row whose own times have a lead for the host, speeds stand in the column of those alone.
+    If a row's own times are by the lead clock, its speeds appear only in the column for those.
     """
     is_own, lead = row.timed_by != "lead", row.lead_times
     broken = "!" if row.bound_held is False else ""
     ceiling = row.ceiling_gbps
-    # rows without memcpy start from codes: they move fewer bytes than their GB/s count
+    # rows without memcpy start from codes, so they move fewer bytes than their GB/s suggest
     has_share = ceiling is not None and row.memcpy_gbps is not None
     shares = [row.moved_gbps(s) / (ceiling or 1) for s in (row.encode_s, row.decode_s)]
     return [
@@ -118,7 +118,7 @@ def _kernels_cells(row: ResultRow, book: RowLookup) -> Cells:
     sampled = "~" if row.sampled_fraction < 1 else ""
     broken = "!" if row.bound_held is False else ""
     memcpy = row.memcpy_gbps
-    # rows without memcpy start from codes, not from float32: no quotient with those that do
+    # rows without memcpy start from codes, so they do not compare with rows that start from float32
     sz3 = None if memcpy is None else book.counterpart(row, "sz3", peer=True)
     return [
         row.input,
@@ -135,7 +135,7 @@ def _kernels_cells(row: ResultRow, book: RowLookup) -> Cells:
 
 
 def kernels_tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
-    """Return a table for each device that codecs and peers were measured on, and one of operations."""
+    """Return one table for each device with codec rows, and one of fused operations if there are any."""
     tables: list[RenderableType] = []
     for table, is_device in ((kernels_table, False), (device_table, True)):
         measured = [r for r in rows if r.suite == "kernels" and (r.device == "cuda") == is_device]
@@ -147,7 +147,7 @@ def kernels_tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
 
 
 def rows_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the rows of codecs and peers that a page asks for."""
+    """Return the Markdown table of the codec and peer rows that a page selects."""
     rows = [row for row in chosen(rows, options) if not isinstance(row, OperationRow)]
     names, columns = figure_names(rows), _shown_columns(rows)
     return markdown_table(

@@ -1,4 +1,4 @@
-"""Our codecs as they are measured on a device: by their id, or set in a way that has a name."""
+"""Our codecs as candidates: by their id, or as named variants with options and a calling mode."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ABSOLUTE: Final = "-absolute"
 
 
 class Compressed(CodecCandidate):
-    """A codec of ours by its name, as ``tersor.compress`` and ``decompress`` call it, tensor by tensor."""
+    """One of our codecs, called tensor by tensor through ``tersor.compress`` and ``decompress``."""
 
     note = "tersor.compress and tersor.decompress"
 
@@ -53,7 +53,7 @@ class Compressed(CodecCandidate):
 
 
 class CheckedBatch(DeviceBatch):
-    """A list as ``tersor.encode_batch`` and ``decode_batch`` code it: decoding waits, and checks."""
+    """A list coded by ``tersor.encode_batch`` and ``decode_batch``; decoding waits for its status."""
 
     note = "tersor.encode_batch and tersor.decode_batch"
 
@@ -63,7 +63,7 @@ class CheckedBatch(DeviceBatch):
 
 
 class GraphBatch(DeviceBatch):
-    """A list on the device, captured once in CUDA graphs and replayed: what a captured training step does."""
+    """A list on the device, replayed from CUDA graphs as a captured training step does."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """See ``CodecCandidate``."""
@@ -104,23 +104,23 @@ VARIANTS: Final[Mapping[str, tuple[type[CodecCandidate], str, Mapping[str, Any]]
         for given in (("", _ABSOLUTE) if codec in ("flat", "ans") else ("",))
     },
 }
-"""How each is called, and its codec with options beside the bound."""
+"""The candidate class of each variant, its codec, and the codec's options other than the bound."""
 
 
 def takes_bound(name: str) -> bool:
-    """True if a codec or variant takes a bound.
+    """Return True if a codec or variant takes a bound.
 
     Raises:
-        UnknownCodecError: nothing has that name.
+        UnknownCodecError: no codec or variant has that name.
     """
     return registry.get(VARIANTS[name][1] if name in VARIANTS else name).takes_bound()
 
 
 def make_candidate(name: str, relative_bound: float | None) -> Candidate:
-    """Build a codec or variant; ``relative_bound`` is None where it takes no bound.
+    """Build the candidate of a codec or variant; ``relative_bound`` is None if it takes no bound.
 
     Raises:
-        BackendUnavailableError: its kernels cannot be imported.
+        BackendUnavailableError: the codec's kernels cannot be imported.
     """
     kind, codec_id, options = VARIANTS.get(name, (CodecCandidate, name, {}))
     if relative_bound is not None:

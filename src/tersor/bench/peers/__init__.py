@@ -1,4 +1,4 @@
-"""Other projects' codecs, one small adapter each. All are optional."""
+"""Adapters for other projects' codecs, all of which are optional."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PEERS: Final[Mapping[str, str]] = {
     "fbgemm8": f"{_HERE}.fbgemm:Fbgemm:8",
     "fbgemm4": f"{_HERE}.fbgemm:Fbgemm:4",
 }
-"""Peers on the CPU, as ``"module:class"`` and perhaps what the class is given."""
+"""Peers on the CPU, as ``"module:class"``, followed by any arguments of the class."""
 
 _NVCOMP: Final = ("LZ4", "Snappy", "GDeflate", "Deflate", "Zstd", "ANS", "Bitcomp", "Cascaded")
 DEVICE_PEERS: Final[Mapping[str, str]] = {
@@ -37,12 +37,12 @@ DEVICE_PEERS: Final[Mapping[str, str]] = {
 }
 """Peers on CUDA, in the same form."""
 COPIES: Final = frozenset({"memcpy", "copy", "launch-copy", "launch-copy-graph"})
-"""Peers that only copy: speeds to compare with, and no way to make anything smaller."""
+"""Peers that only copy, as a reference for speeds; they do not compress."""
 _PACKAGES: Final = {
     "nvcomp": "nvidia-nvcomp-cu13 or -cu12",
     "fbgemm": "fbgemm-gpu-cpu, in an environment of its own as make test-torchrec does",
 }
-"""What to install for peers whose names begin so; the others come with an extra."""
+"""What to install for peers by the prefix of their name; the others come with an extra."""
 
 
 def peers_of(device: str) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def load_peer(name: str, device: str = "cpu") -> Candidate:
 
     Raises:
         SpecError: no peer on that device has that name.
-        BackendUnavailableError: it cannot be imported; the message does not say its name.
+        BackendUnavailableError: it cannot be imported; the message does not contain its name.
     """
     known = peers_of(device)
     if name not in known:
@@ -72,7 +72,7 @@ def load_peer(name: str, device: str = "cpu") -> Candidate:
 
 
 def load_peers(names: Sequence[str], device: str) -> tuple[list[Candidate], list[str]]:
-    """Build all peers that can be; return them, and one sentence per reason that some cannot.
+    """Build all available peers; return them with one sentence per reason why others are missing.
 
     Raises:
         SpecError: no peer on that device has one of the names.

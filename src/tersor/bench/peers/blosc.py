@@ -21,7 +21,7 @@ class Blosc2(CodesPeer):
         return {"filter": "bitshuffle", "codec": "zstd", "level": 1}
 
     def compress(self, values: np.ndarray) -> bytes:
-        """Compress; the size of the codes stands in the chunk header."""
+        """Compress; the chunk header contains the size of the codes."""
         return bytes(
             blosc2.compress2(
                 values,

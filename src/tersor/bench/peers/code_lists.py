@@ -1,4 +1,4 @@
-"""Quantized lists of tensors on a device, as peers without a quantizer of their own get them."""
+"""Quantized lists of tensors on a device, for peers that have no quantizer of their own."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _STEP_NBYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class QuantizedList:
-    """Codes of several tensors in one buffer.
+    """The codes of several tensors in one buffer.
 
     Attributes:
-        codes: int8 or int16; empty where a payload stands for them.
+        codes: int8 or int16 codes; empty if a payload replaces them.
         num_codes: length of the buffer.
-        starts: first code of each tensor.
+        starts: index of the first code of each tensor.
         numels: number of codes of each tensor.
-        grids: the tensors' steps, on the device.
+        grids: the tensors' quantization steps, on the device.
     """
 
     codes: torch.Tensor
@@ -35,7 +35,7 @@ class QuantizedList:
 
     @property
     def side_nbytes(self) -> int:
-        """Bytes a file needs beside the codes: a step per tensor."""
+        """Bytes that a file needs in addition to the codes: one step per tensor."""
         return _STEP_NBYTES * len(self.numels)
 
     def parts(self) -> list[torch.Tensor]:
@@ -44,27 +44,27 @@ class QuantizedList:
         return [self.codes[start : start + numel] for start, numel in pairs]
 
     def without_codes(self) -> QuantizedList:
-        """Drop the codes and keep what goes beside a compressed payload."""
+        """Return a copy without the codes, with what has to accompany a compressed payload."""
         return replace(self, codes=self.codes[:0].clone())
 
     def with_room(self) -> QuantizedList:
-        """Return a list whose codes are still to be written."""
+        """Return a copy with an uninitialised buffer for the codes."""
         return replace(self, codes=self.codes.new_empty(self.num_codes))
 
     def dequantize(self, outs: Sequence[torch.Tensor]) -> None:
-        """Decode the codes into ``outs``, without waiting."""
+        """Decode the codes into ``outs`` without synchronising with the device."""
         _kernels().dequantize_list(self.codes, self.grids, outs)
 
 
 class ListQuantizer:
-    """Quantizes lists; what it learns from the first of several equal lists is kept.
+    """Quantizes lists, and caches what it learns from the first list with the same bounds.
 
-    That is the width of the codes, which a codec would know from the bound, and that every value
-    has a code: the inputs of the benchmarks have no value that does not.
+    It caches the width of the codes, which a codec would know from the bound. It also assumes that every
+    value of later lists has a code, because the benchmarks repeat the same inputs.
     """
 
     def __init__(self) -> None:
-        """Start without knowing any list."""
+        """Start with an empty cache."""
         self._dtypes: dict[tuple[float, ...], torch.dtype] = {}
 
     def quantize(
@@ -73,16 +73,16 @@ class ListQuantizer:
         error_bounds: Sequence[float],
         dtype: torch.dtype | None = None,
     ) -> QuantizedList:
-        """Quantize all tensors, without waiting from the second call on.
+        """Quantize all tensors; later calls with the same bounds do not synchronise with the device.
 
         Args:
-            xs: floats of one dtype.
-            error_bounds: of each.
-            dtype: of the codes; by default the narrowest that holds all of them.
+            xs: floating-point tensors of one dtype.
+            error_bounds: absolute bound of each tensor.
+            dtype: dtype of the codes; by default the narrowest that holds all of them.
 
         Raises:
-            BackendUnavailableError: Triton is missing, or a value has no int16 code.
-            SpecError: a code does not fit the dtype asked for.
+            BackendUnavailableError: Triton is missing, or a value has no code that keeps the bound.
+            SpecError: a code does not fit ``dtype``.
         """
         bounds, numels = tuple(error_bounds), tuple(x.numel() for x in xs)
         is_known = bounds in self._dtypes

@@ -1,7 +1,7 @@
-"""Other projects' benchmark programs, where they are on PATH: run on a file, their output parsed.
+"""Run other projects' benchmark programs from PATH on a file, and parse their output.
 
-What they time is by their own clock. Lossless ones get quantized codes and check themselves what they
-decode; ``sz3`` gets floats, and its result is checked here.
+Times are by the programs' own clocks. Lossless programs get quantized codes and check their decoded output
+themselves. ``sz3`` gets floats, and its result is checked here.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _NVCOMP: Final = ("lz4", "snappy", "gdeflate", "deflate", "zstd", "ans", "bitcom
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a program made of a subject.
+    """A program's results on a subject.
 
     Attributes:
-        encoded_nbytes: bytes of all slices.
-        encode_s: seconds for all slices, over the rounds.
-        decode_s: seconds to decode them.
+        encoded_nbytes: encoded bytes of all slices.
+        encode_s: seconds to encode all slices, over the rounds.
+        decode_s: seconds to decode all slices, over the rounds.
         worst_error: as in a result row; None for codes.
         error_bound: as in a result row.
-        memcpy_s: as in a result row: of a program that starts from floats.
+        memcpy_s: as in a result row; None unless the program starts from floats.
     """
 
     encoded_nbytes: int
@@ -58,14 +58,15 @@ class Measured:
 
 
 class Executable(ABC):
-    """A program that compresses, decompresses and says how long each took.
+    """A program that compresses, decompresses and reports how long each took.
 
     Attributes:
-        name: in tables and rows.
-        log_format: which parser reads its output.
-        device: where it computes.
-        version: as it says itself, or what identifies its file.
-        note: what a reader must know to compare its rows.
+        name: name in tables and rows.
+        path: path of the executable.
+        log_format: name of the parser for its output.
+        device: device on which it computes.
+        version: the version that it reports, or a hash of its file.
+        note: caveats for readers who compare its rows.
     """
 
     log_format: ClassVar[str]
@@ -76,7 +77,7 @@ class Executable(ABC):
         """Find ``program`` on PATH.
 
         Raises:
-            BackendUnavailableError: it is not there.
+            BackendUnavailableError: the program is not on PATH.
         """
         found = shutil.which(program)
         if found is None:
@@ -86,11 +87,11 @@ class Executable(ABC):
         self.version = self._version()
 
     def _version(self) -> str:
-        """Return what identifies the program: few say their version, so this is of its file."""
+        """Return a hash of the program's file, because few programs report their version."""
         return f"sha256:{hashlib.sha256(Path(self.path).read_bytes()).hexdigest()[:12]}"
 
     def options(self) -> dict[str, Any]:
-        """Return the JSON-ready options that shape the result, without the bound."""
+        """Return the JSON-ready options that affect the result, except the bound."""
         return {}
 
     @abstractmethod
@@ -98,16 +99,16 @@ class Executable(ABC):
         """Run the program on a subject, ``rounds`` times.
 
         Args:
-            subject: with a bound; on the device where the program computes.
+            subject: a subject with a bound, on the device on which the program computes.
             rounds: runs whose times count.
-            timeout_s: most seconds that one run may take.
+            timeout_s: time limit of one run in seconds.
 
         Raises:
-            BackendUnavailableError: it failed, took too long, or said what cannot be.
+            BackendUnavailableError: the program failed, timed out, or printed implausible output.
         """
 
     def run(self, arguments: Sequence[str], folder: Path, timeout_s: float) -> ProgramRun:
-        """Run it once and return what it says; raises as ``measure``."""
+        """Run the program once and parse its output; raises like ``measure``."""
         text = _output_of([self.path, *arguments], folder, timeout_s)
         log_format, where = FORMATS[self.log_format], f"the output of {Path(self.path).name}"
         parsed = scan(text, log_format, where)
@@ -123,7 +124,7 @@ class Executable(ABC):
 
 
 def _output_of(command: Sequence[str], folder: Path, timeout_s: float) -> str:
-    """Return what a command writes, errors too; its whole process group ends with it."""
+    """Return a command's stdout and stderr; its whole process group is killed when it ends."""
     name = Path(command[0]).name
     with tempfile.TemporaryFile() as output:
         try:
@@ -140,7 +141,7 @@ def _output_of(command: Sequence[str], folder: Path, timeout_s: float) -> str:
                 f"{name} was stopped after {timeout_s:g} s without an end"
             ) from error
         finally:
-            # a script's children too, even where it has ended: they would go on, and hold the accelerator
+            # also kill the children of a script that has ended, which could go on using the accelerator
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -178,7 +179,7 @@ class CodesProgram(Executable):
         )
 
     def prepare(self, codes: np.ndarray) -> np.ndarray:
-        """Return the codes as the program takes them; not timed."""
+        """Convert the codes to the program's input format; not timed."""
         return codes
 
     @abstractmethod
@@ -187,7 +188,7 @@ class CodesProgram(Executable):
 
 
 def _joined(codes: Sequence[torch.Tensor]) -> np.ndarray:
-    """Return all codes in one array, of the widest of their dtypes."""
+    """Concatenate all codes into one array of the widest of their dtypes."""
     if not codes:
         raise SpecError("a program that takes codes needs an input with a bound")
     wide = torch.int16 if any(one.dtype == torch.int16 for one in codes) else torch.int8
@@ -211,7 +212,7 @@ class NvcompProgram(CodesProgram):
 
 
 class GpulzProgram(CodesProgram):
-    """``gpulz``, with the symbol and window it was compiled for."""
+    """``gpulz``, with the symbol size and window for which it was compiled."""
 
     log_format = "gpulz"
 
@@ -222,7 +223,7 @@ class GpulzProgram(CodesProgram):
 
 
 class CuszHuffmanProgram(CodesProgram):
-    """cuSZ's ``bin_hf`` of 2024, which takes the length of the codebook and a type."""
+    """cuSZ's ``bin_hf`` of 2024, which takes the length of the codebook and a data type."""
 
     log_format = "cusz"
 
@@ -235,13 +236,13 @@ class CuszHuffmanProgram(CodesProgram):
 
     def arguments(self, path: Path, codes: np.ndarray) -> list[str]:
         """See ``CodesProgram.arguments``."""
-        # 256 for bytes, as the program itself insists; else the next power of two
+        # the program requires 256 for bytes; otherwise use the next power of two
         length = 256 if codes.itemsize == 1 else 1 << int(codes.max()).bit_length()
         return [str(path), str(codes.size), "1", "1", str(length), f"u{codes.itemsize}"]
 
 
 class Sz3Program(Executable):
-    """The command ``sz3`` with an absolute bound, run on every slice alone."""
+    """The command ``sz3`` with an absolute bound, run on every slice separately."""
 
     log_format = "sz3"
     device = "cpu"
@@ -258,7 +259,7 @@ class Sz3Program(Executable):
         with tempfile.TemporaryDirectory(prefix="tersor-") as name:
             folder = Path(name)
             seconds, nbytes, errors = [], 0, []
-            # the first copy into new memory would count its page faults
+            # copy once before timing, because the first copy into new memory causes page faults
             for copy in subject.copies:
                 _copy_seconds(copy)
             for turn in range(rounds):
@@ -277,7 +278,7 @@ class Sz3Program(Executable):
         return Measured(nbytes, times[0], times[1], worst, bound, memcpy_s=times[2])
 
     def _result(self, x: torch.Tensor, folder: Path) -> tuple[int, float]:
-        """Return the bytes of one encoded slice and the worst error of what was decoded."""
+        """Return the size of one encoded slice and the worst error of the decoded slice."""
         name = Path(self.path).name
         encoded, decoded = folder / "encoded", folder / "decoded"
         if not (encoded.is_file() and decoded.is_file()):
@@ -294,7 +295,7 @@ class Sz3Program(Executable):
 
 
 def _copy_seconds(copy: Copy) -> float:
-    """Return the seconds to copy all slices with one thread, as a row's ``memcpy_s`` counts."""
+    """Return the seconds to copy all slices with one thread, as for a row's ``memcpy_s``."""
 
     def task() -> None:
         for x, out in zip(copy.slices, copy.outs, strict=True):
@@ -304,16 +305,16 @@ def _copy_seconds(copy: Copy) -> float:
 
 
 def _sz3_arguments(x: torch.Tensor, error_bound: float, folder: Path) -> list[str]:
-    """Write one slice to a file; return the command line that compresses and decompresses it.
+    """Write one slice to a file, and return the arguments that compress and decompress it.
 
-    What an earlier run left is removed, so that it cannot pass for the result of this one.
+    Files of an earlier run are removed, so that they cannot be mistaken for the results of this one.
     """
     for name in ("encoded", "decoded"):
         (folder / name).unlink(missing_ok=True)
     values = x.cpu().contiguous()
     values.numpy().tofile(folder / "values")
     shape = values.shape if 1 <= values.dim() <= _MAX_DIMS else (values.numel(),)
-    # sz3 wants the fastest axis first
+    # sz3 expects the fastest-varying axis first
     sizes = [str(size) for size in reversed(shape)]
     return [
         "-f", "-i", str(folder / "values"), "-z", str(folder / "encoded"),
@@ -327,7 +328,7 @@ EXECUTABLES: Final[Mapping[str, tuple[type[Executable], str]]] = {
     "gpulz": (GpulzProgram, "gpulz"),
     "cusz-hf": (CuszHuffmanProgram, "bin_hf"),
 }
-"""What each is called in rows, its adapter, and its name on PATH."""
+"""The adapter of each program and its name on PATH, by its name in rows."""
 
 
 def executables_of(device: str) -> tuple[str, ...]:
@@ -336,15 +337,15 @@ def executables_of(device: str) -> tuple[str, ...]:
 
 
 def is_on_path(name: str) -> bool:
-    """True if a program of ``EXECUTABLES`` is on PATH, in working order or not."""
+    """Return True if a program of ``EXECUTABLES`` is on PATH, whether it works or not."""
     return shutil.which(EXECUTABLES[name][1]) is not None
 
 
 def find_executables(names: Sequence[str]) -> tuple[list[Executable], list[str]]:
-    """Return the programs that are on PATH, and one sentence for all that are not.
+    """Return the programs that are on PATH and load, and sentences on those that are left out.
 
     Raises:
-        SpecError: one of the names is unknown.
+        SpecError: a name is unknown.
     """
     found, absent, others = [], [], []
     for name in names:

@@ -1,4 +1,4 @@
-"""FBGEMM's row-wise quantization: a fixed rate, and no bound on the error."""
+"""FBGEMM's row-wise quantization, which has a fixed rate and no error bound."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _ROW: Final = 128
 
 
 class Fbgemm(SlicePeer):
-    """Codes of 8 or 4 bits with a scale and an offset per row, as TorchRec's quantized tables have.
+    """Codes of 8 or 4 bits with a scale and an offset per row, as in TorchRec's quantized tables.
 
-    The last axis is a row where it is at most 1024 long, as for look-ups; other tensors are cut into
+    The last axis is a row if it has at most 1024 values, as look-ups do. Other tensors are split into
     rows of 128.
     """
 
@@ -27,8 +27,12 @@ class Fbgemm(SlicePeer):
     note = "fixed rate, no bound"
 
     def __init__(self, bits: str) -> None:
-        """Take ``"8"`` or ``"4"``; raises ``ImportError`` where FBGEMM does not load."""
-        # importing it registers the operators
+        """Set the code width to ``"8"`` or ``"4"`` bits.
+
+        Raises:
+            ImportError: FBGEMM cannot be loaded.
+        """
+        # the import registers the operators
         importlib.import_module("fbgemm_gpu")
         self.bits = int(bits)
         self.name = f"fbgemm{bits}"
@@ -36,7 +40,7 @@ class Fbgemm(SlicePeer):
         self.version = next((version for version in found if version), "unknown")
 
     def options(self) -> dict[str, Any]:
-        """Return the width, and the type of a row's scale and offset."""
+        """Return the code width, and the dtype of a row's scale and offset."""
         return {"bits": self.bits, "scale": "float32" if self.bits == 8 else "float16"}
 
     def encode(self, x: torch.Tensor, error_bound: float) -> torch.Tensor:
@@ -64,7 +68,7 @@ class Fbgemm(SlicePeer):
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    """View a tensor as rows; one that no row length divides is a single row."""
+    """View a tensor as rows, see ``Fbgemm``; if 128 does not divide its length, as a single row."""
     if x.dim() > 1 and x.shape[-1] <= _MAX_ROW:
         return x.reshape(-1, x.shape[-1])
     return x.reshape(-1, _ROW) if x.numel() % _ROW == 0 else x.reshape(1, -1)

@@ -1,4 +1,4 @@
-"""SZ3 and zfp, called as our codecs of these names call them, but without verifying the bound."""
+"""SZ3 and zfp, called as our codecs of the same names do, but without verifying the bound."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tersor.types import Bound
 _UNUSED: Final = Bound.absolute(0.0)
 _LIBRARIES: Final[Mapping[str, tuple[Callable[..., ForeignCodec], str, str, dict[str, str]]]] = {
     "sz3": (Sz3, "pysz", "absolute bound given", {"algorithm": "interp-lorenzo"}),
-    # its best choice by far on looked-up rows and noise
+    # by far its best option for looked-up rows and noise
     "sz3-nopred": (Sz3, "pysz", "absolute bound given", {"algorithm": "nopred"}),
     "zfp": (Zfp, "zfpy", "tolerance given", {}),
 }
-"""By a peer's name: its codec of ours, its distribution, its note, and options.
+"""Our codec, the distribution, the note, and the options of each peer, by its name.
 
 SZ3 is called with its default algorithm and without prediction, zfp in fixed-accuracy mode.
 """
@@ -29,12 +29,12 @@ _Encoded = tuple[Any, tuple[int, ...]]
 
 
 class ForeignPeer(SlicePeer):
-    """A library with an absolute bound, one thread."""
+    """A library with an absolute bound, using one thread."""
 
     slow = True
 
     def __init__(self, name: str) -> None:
-        """Take a name of ``_LIBRARIES``; refuse to be made where the library is not installed."""
+        """Load the library for a name in ``_LIBRARIES``; fails if it is not installed."""
         kind, self.distribution, self.note, self._options = _LIBRARIES[name]
         super().__init__()
         self.name = name
@@ -42,11 +42,11 @@ class ForeignPeer(SlicePeer):
         self._codec.library()
 
     def options(self) -> dict[str, Any]:
-        """Return the algorithm, where there are several."""
+        """Return the algorithm if the library has several."""
         return dict(self._options)
 
     def encode(self, x: torch.Tensor, error_bound: float) -> _Encoded:
-        """Compress; keep the shape that the library was given."""
+        """Compress, and return the stream with the shape that the library was given."""
         axes = self._codec.axes(tuple(x.shape))
         return self._codec.to_stream(x.numpy().reshape(axes), error_bound), axes
 

@@ -1,4 +1,4 @@
-"""One launch and one copy: the least time in which a list of small tensors could be sent on."""
+"""One kernel launch and one copy, the least time in which a list of small tensors can be handled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tersor.bench.peers.peer import Peer
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """All values of a list one after the other, in three places; the last is also seen as the list."""
+    """Three buffers with the concatenated values of a list, and views of the last one as the list."""
 
     source: torch.Tensor
     copied: torch.Tensor
@@ -23,7 +23,7 @@ class Joined:
 
     @classmethod
     def of(cls, xs: Sequence[torch.Tensor]) -> Joined:
-        """Join contiguous tensors."""
+        """Concatenate contiguous tensors."""
         source = torch.cat([x.reshape(-1) for x in xs])
         decoded = source.clone()
         parts = decoded.split([x.numel() for x in xs])
@@ -32,7 +32,7 @@ class Joined:
 
 
 class LaunchCopy(Peer):
-    """A kernel that adds to one number, then one ``copy_`` of all slices, joined beforehand."""
+    """A kernel that increments one number, then one ``copy_`` of all slices, joined beforehand."""
 
     name = "launch-copy"
     distribution = "torch"
@@ -41,9 +41,9 @@ class LaunchCopy(Peer):
     note = "one launch of a kernel on one value, and one copy of all bytes"
 
     def __init__(self) -> None:
-        """Start without memory; the first call on a list takes it."""
+        """Start without buffers; the first call on a list allocates them."""
         super().__init__()
-        # by their first tensor, and only as long as it lives: memory is given to other lists later
+        # keyed by the first tensor and dropped with it, because other lists may reuse its memory
         self._lists = WeakIdKeyDictionary()
         self._numbers: dict[torch.device, torch.Tensor] = {}
 
@@ -55,7 +55,7 @@ class LaunchCopy(Peer):
         target.copy_(source)
 
     def encode_all(self, xs: Sequence[torch.Tensor], error_bounds: Sequence[float]) -> Joined:
-        """Launch and copy; that a list is new is found outside of timed rounds."""
+        """Launch and copy; new lists are joined first, which happens outside of timed rounds."""
         del error_bounds
         joined: Joined | None = self._lists.get(xs[0])
         if joined is None:
@@ -64,7 +64,7 @@ class LaunchCopy(Peer):
         return joined
 
     def decode_all(self, encoded: Joined, outs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Launch and copy; return views of the copy, which were made before: they would count."""
+        """Launch and copy; return views of the copy, made earlier so that they are not timed."""
         del outs
         self._launch_and_copy(encoded.copied, encoded.decoded)
         return encoded.views
@@ -75,7 +75,7 @@ class LaunchCopy(Peer):
 
 
 class LaunchCopyGraph(LaunchCopy):
-    """The same, captured in a CUDA graph and replayed."""
+    """``LaunchCopy``, captured in a CUDA graph and replayed."""
 
     name = "launch-copy-graph"
     note = f"{LaunchCopy.note}; replayed as a CUDA graph"

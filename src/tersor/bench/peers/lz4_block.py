@@ -17,7 +17,7 @@ class Lz4(CodesPeer):
     distribution = "lz4"
 
     def compress(self, values: np.ndarray) -> bytes:
-        """Compress; the size of the codes stands in front."""
+        """Compress; the payload begins with the size of the codes."""
         return bytes(lz4.block.compress(values))
 
     def decompress(self, payload: bytes, num_values: int, dtype: np.dtype[Any]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Copying the values: the speed no codec that reads and writes memory can be far above."""
+"""Plain copies, whose speed no codec that reads and writes memory can far exceed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tersor.bench.peers.peer import Peer
 
 
 class Memcpy(Peer):
-    """``numpy.copyto`` into memory that is already there."""
+    """``numpy.copyto`` into existing memory."""
 
     name = "memcpy"
     distribution = "numpy"
@@ -19,7 +19,7 @@ class Memcpy(Peer):
     exact = True
 
     def __init__(self) -> None:
-        """Start without buffers; the first call makes them."""
+        """Start without buffers; the first call allocates them."""
         super().__init__()
         self._buffers: list[torch.Tensor] = []
 
@@ -52,7 +52,7 @@ class Memcpy(Peer):
 
 
 class DeviceCopy(Memcpy):
-    """``torch.Tensor.copy_`` on the device, into memory that is already there."""
+    """``torch.Tensor.copy_`` on the device, into existing memory."""
 
     name = "copy"
     distribution = "torch"

@@ -1,6 +1,6 @@
 """MX4: the microscaling format of the Open Compute Project with 4-bit floats.
 
-Size and error are those of the format. Its speed is that of plain torch: a kernel is faster.
+Size and error are those of the format. Its speed is that of plain torch; a kernel would be faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tersor.bench.core.candidate import SliceCandidate
 
 _BLOCK: Final = 32
 _LEVELS: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What e2m1 can hold, by its three lower bits."""
+"""The magnitudes that e2m1 can represent, indexed by its three lower bits."""
 _MIDDLES: Final = tuple((a + b) / 2 for a, b in pairwise(_LEVELS))
 _MAX_EXPONENT: Final = 2
 """Exponent of the largest e2m1 value, 6 = 1.5 * 2**2."""
@@ -22,10 +22,10 @@ _BIAS: Final = 127
 
 
 class Mx4(SliceCandidate):
-    """Blocks of 32 e2m1 values that share a power of two (e8m0): 17 bytes for 128.
+    """Blocks of 32 e2m1 values that share a power of two (e8m0): 17 bytes instead of 128.
 
-    The power is that of the block's largest magnitude, less 2; magnitudes are rounded to the nearest
-    level, ties to the one with an even code, and those above the largest become the largest.
+    The shared exponent is that of the block's largest magnitude, minus 2. Magnitudes are rounded to the
+    nearest level, with ties to the level with an even code, and saturate at the largest level.
     """
 
     name = "mx4"
@@ -34,11 +34,11 @@ class Mx4(SliceCandidate):
     note = "the format in plain torch: size and error are its own, speed is not"
 
     def options(self) -> dict[str, Any]:
-        """Return block and formats."""
+        """Return the block size and the formats."""
         return {"block": _BLOCK, "scale": "e8m0", "values": "e2m1"}
 
     def encode(self, x: torch.Tensor, error_bound: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one scale per block, and two values per byte."""
+        """Return one scale per block, and the values packed two per byte."""
         del error_bound
         flat = x.reshape(-1)
         padded = torch.nn.functional.pad(flat, (0, -flat.numel() % _BLOCK)).view(-1, _BLOCK)

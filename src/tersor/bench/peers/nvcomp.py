@@ -1,8 +1,8 @@
 """nvCOMP's lossless coders on codes quantized by us, through NVIDIA's Python package.
 
-All slices go through one call, with the configuration made before, so that nvCOMP neither parses
-headers nor waits for the device. It works on torch's current stream and, where it lets us, in
-torch's memory, so that its allocations cost what ours do and are counted as ours are.
+All slices go through one call with a configuration prepared in advance, so that nvCOMP neither parses
+headers nor waits for the device. It works on torch's current stream. If possible, it uses torch's
+allocator, so that its allocations cost the same and are counted in the same way as ours.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tersor.errors import BackendUnavailableError
 _DISTRIBUTIONS: Final = ("nvidia-nvcomp-cu13", "nvidia-nvcomp-cu12")
 _TYPES: Final = {torch.int8: "|i1", torch.int16: "<i2"}
 _TYPED: Final = ("LZ4", "Bitcomp", "Cascaded")
-"""Algorithms that look at more than bytes, and are told what the codes are."""
+"""Algorithms that use the data type, which is passed to them."""
 
 
 def _library() -> Any:
-    """Import nvCOMP, here and not above, so that this module can be looked at without it."""
+    """Import nvCOMP lazily, so that this module can be imported without it."""
     nvcomp = import_module("nvidia.nvcomp")
     if not hasattr(nvcomp, "BatchArray"):
         raise ImportError(f"nvCOMP {nvcomp.__version__} is older than 6.0")
@@ -35,7 +35,7 @@ def _library() -> Any:
 
 
 class _Memory:
-    """Device memory of torch's, as nvCOMP asks for it."""
+    """Device memory from torch, in the form that nvCOMP's allocator interface expects."""
 
     def __init__(self, nbytes: int) -> None:
         self._bytes = torch.empty(max(1, nbytes), dtype=torch.uint8, device="cuda")
@@ -49,7 +49,7 @@ def _allocate(nbytes: int, stream: object) -> _Memory:
 
 @cache
 def _is_in_torch_memory() -> bool:
-    """Make nvCOMP allocate through torch; say whether that works with the nvCOMP installed."""
+    """Make nvCOMP allocate through torch; return whether the installed version supports that."""
     if not torch.cuda.is_available():
         raise BackendUnavailableError("nvCOMP needs a CUDA device")
     nvcomp = _library()
@@ -70,7 +70,7 @@ def _stream() -> int:
 
 @contextmanager
 def _as_unavailable(algorithm: str) -> Iterator[None]:
-    """Turn what nvCOMP raises into a sentence, so that the others are still measured."""
+    """Convert nvCOMP's errors to ``BackendUnavailableError``, so that others are still measured."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -97,24 +97,24 @@ class _Coder:
         return self._configs[sizes]
 
     def encode(self, parts: Sequence[torch.Tensor]) -> Any:
-        """Encode contiguous codes, each part into a stream of its own."""
+        """Encode contiguous codes, each part into a separate compressed stream."""
         arrays = self._nvcomp.as_arrays(list(parts), cuda_stream=self._stream)
         return self._codec.encode(arrays, compression_config=self._config(parts)[0])
 
     def decode(self, batch: Any, parts: Sequence[torch.Tensor]) -> None:
-        """Decode into memory of the same sizes."""
+        """Decode into ``parts``, which have the sizes of the encoded parts."""
         arrays = self._nvcomp.as_arrays(list(parts), cuda_stream=self._stream)
         self._codec.decode(batch, out=arrays, decompression_config=self._config(parts)[1])
 
 
 class NvcompCodes(Candidate):
-    """One algorithm on codes alone, to be compared with entropy coders without a quantizer."""
+    """One algorithm on codes alone, for comparison with entropy coders without a quantizer."""
 
     on_codes = True
     note = "codes to bytes and back, without quantizing"
 
     def __init__(self, algorithm: str) -> None:
-        """Take nvCOMP's name of the algorithm; its coder is made by the first call."""
+        """Select an algorithm by nvCOMP's name; the first call creates its coder."""
         self.algorithm = algorithm
         self.name = f"nvcomp-{algorithm.lower()}-codes"
         own_version = str(_library().__version__)
@@ -137,32 +137,32 @@ class NvcompCodes(Candidate):
         """Encode the codes of all slices.
 
         Raises:
-            BackendUnavailableError: nvCOMP cannot.
+            BackendUnavailableError: nvCOMP failed.
         """
         del error_bounds
         with _as_unavailable(self.algorithm):
             return self._coder(xs[0].dtype).encode(xs)
 
     def decode_all(self, encoded: Any, outs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Decode into ``outs``; raises as ``encode_all``."""
+        """Decode into ``outs``; raises like ``encode_all``."""
         with _as_unavailable(self.algorithm):
             self._coder(outs[0].dtype).decode(encoded, outs)
         return outs
 
     def total_nbytes(self, encoded: Any) -> int:
-        """Return the size of all streams."""
+        """Return the size of all compressed streams."""
         return sum(int(nbytes) for nbytes in encoded.buffer_sizes)
 
 
 class Nvcomp(NvcompCodes):
-    """One algorithm, from and to float32: our range and quantizer, then nvCOMP."""
+    """One algorithm from and to float32: our quantizer, then nvCOMP."""
 
     on_codes = False
     quantized_by_us = True
     note = "quantized by tersor"
 
     def __init__(self, algorithm: str) -> None:
-        """Take nvCOMP's name of the algorithm."""
+        """Select an algorithm by nvCOMP's name."""
         super().__init__(algorithm)
         self.name = f"nvcomp-{algorithm.lower()}"
         self._quantizer = ListQuantizer()
@@ -178,7 +178,7 @@ class Nvcomp(NvcompCodes):
     def decode_all(
         self, encoded: tuple[Any, QuantizedList], outs: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor]:
-        """Decode the codes into memory of their own, and those into ``outs``."""
+        """Decode the codes into new memory, and dequantize them into ``outs``."""
         batch, side = encoded
         quantized = side.with_room()
         super().decode_all(batch, quantized.parts())
@@ -186,6 +186,6 @@ class Nvcomp(NvcompCodes):
         return outs
 
     def total_nbytes(self, encoded: tuple[Any, QuantizedList]) -> int:
-        """Return the size of all streams and of the steps."""
+        """Return the size of all compressed streams and of the quantization steps."""
         batch, side = encoded
         return super().total_nbytes(batch) + side.side_nbytes

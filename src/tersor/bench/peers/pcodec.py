@@ -10,11 +10,11 @@ from pcodec import ChunkConfig, standalone
 from tersor.bench.peers.peer import CodesPeer
 
 _LEVEL: Final = 8
-"""Its own default."""
+"""pcodec's default."""
 
 
 class Pcodec(CodesPeer):
-    """pcodec's standalone format at its default level, with 8-bit types, which are off by default."""
+    """pcodec's standalone format at its default level; 8-bit types, off by default, are enabled."""
 
     name = "pcodec"
     distribution = "pcodec"
@@ -25,7 +25,7 @@ class Pcodec(CodesPeer):
         return {"level": _LEVEL}
 
     def compress(self, values: np.ndarray) -> bytes:
-        """Compress; the number of codes stands in the file."""
+        """Compress; the payload contains the number of codes."""
         config = ChunkConfig(compression_level=_LEVEL, enable_8_bit=True)
         return bytes(standalone.simple_compress(values, config))
 

@@ -1,4 +1,4 @@
-"""The part that all peers share."""
+"""Base classes of peers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Peer(Candidate):
 
 
 class SlicePeer(Peer, SliceCandidate):
-    """A peer that takes one slice after the other."""
+    """A peer that encodes slices one by one."""
 
 
 class CodesPeer(SlicePeer):
-    """A lossless byte compressor, measured from float32: our range and quantizer, then its own."""
+    """A lossless compressor of codes, measured from float32: our quantizer, then the compressor."""
 
     note = "quantized by tersor"
     quantized_by_us = True
@@ -40,7 +40,7 @@ class CodesPeer(SlicePeer):
 
     @abstractmethod
     def decompress(self, payload: bytes, num_values: int, dtype: np.dtype[Any]) -> np.ndarray:
-        """Return the flat codes."""
+        """Decompress to flat codes."""
 
     def encode(self, x: torch.Tensor, error_bound: float) -> tuple[bytes, Codes, torch.dtype]:
         """Quantize and compress."""

@@ -17,7 +17,7 @@ class Zstd(CodesPeer):
     distribution = "zstandard"
 
     def __init__(self) -> None:
-        """Make the contexts, which are reused for all slices."""
+        """Create the contexts, which are reused for all slices."""
         super().__init__()
         self._compressor = zstandard.ZstdCompressor(level=1)
         self._decompressor = zstandard.ZstdDecompressor()
@@ -27,7 +27,7 @@ class Zstd(CodesPeer):
         return {"level": 1}
 
     def compress(self, values: np.ndarray) -> bytes:
-        """Compress; the size of the codes stands in the frame header."""
+        """Compress; the frame header contains the size of the codes."""
         return self._compressor.compress(values.view(np.uint8).data)
 
     def decompress(self, payload: bytes, num_values: int, dtype: np.dtype[Any]) -> np.ndarray:

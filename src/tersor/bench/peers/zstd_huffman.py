@@ -13,12 +13,12 @@ import zstandard
 
 from tersor.bench.peers.peer import SlicePeer
 
-# Numbers of ZSTD_cParameter. The last is ZSTD_c_literalCompressionMode, which the Python package
-# does not pass on; it makes Huffman coding compulsory where a skipping search would switch it off.
+# Values of ZSTD_cParameter. The last is ZSTD_c_literalCompressionMode, which the Python package does not
+# expose. It forces Huffman coding, which the skipping search for matches would otherwise disable.
 _PARAMETERS: Final = {
     "compression_level": (100, 1),
     "min_match": (105, 7),
-    # for the fast strategy this is how far the search for matches skips: a whole block
+    # for the fast strategy, this is the stride of the match search; it is set to a whole block
     "target_length": (106, 2**17),
     "strategy": (107, 1),
     "literal_compression": (1002, 1),
@@ -45,9 +45,9 @@ def _load_library() -> ctypes.CDLL:
 
 
 class ZstdHuffman(SlicePeer):
-    """Zstandard kept from searching matches, so that every code is a Huffman-coded literal.
+    """Zstandard with match search suppressed, so that every code is a Huffman-coded literal.
 
-    The system's libzstd encodes, the Python package's own copy decodes.
+    The system's libzstd encodes; the copy in the Python package decodes.
     """
 
     name = "zstd-huffman"
@@ -56,7 +56,7 @@ class ZstdHuffman(SlicePeer):
     note = "codes to bytes and back, without quantizing"
 
     def __init__(self) -> None:
-        """Load the library and make the contexts, which are reused for all slices."""
+        """Load the library and create the contexts, which are reused for all slices."""
         super().__init__()
         self._library = _load_library()
         self._context = self._library.ZSTD_createCCtx()
@@ -84,7 +84,7 @@ class ZstdHuffman(SlicePeer):
         return frame[:frame_nbytes].tobytes()
 
     def decode(self, encoded: bytes, out: torch.Tensor) -> torch.Tensor:
-        """Decompress straight into ``out``."""
+        """Decompress directly into ``out``."""
         with self._decompressor.stream_reader(encoded) as reader:
             reader.readinto(out.view(torch.uint8).numpy())
         return out

@@ -1,1 +1,1 @@
-"""Plans from result rows, whatever site they are of: checks, tables, figures and blocks of pages."""
+"""Plans from the result rows of any site: checks, tables, figures and page blocks."""

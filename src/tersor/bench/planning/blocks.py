@@ -1,4 +1,4 @@
-"""Plans and checks as blocks of a page."""
+"""Page blocks of plans and checks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tersor.errors import SpecError
 from tersor.planning import StepModel, advise, parse_ranks, parse_sweep, turns
 
 _CHOICES: Final = {"model": "input"}
-"""What a page, as the command line, calls an argument of ``Planner.fit`` otherwise."""
+"""Arguments of ``Planner.fit`` that have another name on a page and on the command line."""
 
 
 def check_block(planner: Planner, rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    """Return how well rows are predicted; ``hold_out`` says from what."""
+    """Return a summary of how well rows are predicted; the option ``hold_out`` is passed on."""
     _refuse_others(options, ("hold_out",))
     found = planner.check(rows, **options)
     return _block(
@@ -29,7 +29,7 @@ def check_block(planner: Planner, rows: Sequence[ResultRow], options: Mapping[st
 
 
 def plan_block(planner: Planner, rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the plan for ``ranks=N,...``; other options are those of ``tersor plan``."""
+    """Return the plan for ``ranks=N,...``; the other options are those of ``tersor plan``."""
     _refuse_others(options, _known(planner))
     model, ranks = _planned(planner, rows, options)
     cells = [line for number in ranks for line in plan_cells(planner, model, number)]
@@ -38,7 +38,7 @@ def plan_block(planner: Planner, rows: Sequence[ResultRow], options: Mapping[str
 
 
 def sweep_block(planner: Planner, rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the best by bandwidth, and where it changes; as ``plan_block``, with ``sweep``."""
+    """Return the best choice by bandwidth and where it changes; like ``plan_block``, with ``sweep``."""
     _refuse_others(options, ("sweep", *_known(planner)))
     model, ranks = _planned(planner, rows, options)
     sweep = parse_sweep(options.get("sweep", "1gbit..400gbit"))
@@ -53,7 +53,7 @@ def _known(planner: Planner) -> tuple[str, ...]:
 
 
 def _block(columns: Sequence[str], cells: list[list[str]], sentences: Sequence[str]) -> str:
-    """Return a table with sentences below it."""
+    """Return a Markdown table with sentences below it."""
     table = markdown_table(columns, cells)
     return "\n".join([table, "", *(f"- {sentence}" for sentence in sentences)])
 
@@ -86,7 +86,7 @@ def _planned(
 
 
 def _value(text: str) -> Any:
-    """Return a number where it is one, else the text."""
+    """Parse a JSON value such as a number, or return the text unchanged."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:

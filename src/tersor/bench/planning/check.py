@@ -1,4 +1,4 @@
-"""What a model is worth: every measured time predicted from rows of other links, or other batches."""
+"""Check a model by predicting every measured time from rows of other links, or other batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tersor.bench.core.tables import terminal_table
 from tersor.errors import SpecError
 
 TOLERANCE: Final = 0.20
-"""The largest error that counts as a hit: predicted over measured, less 1."""
+"""The largest relative error that counts as a hit."""
 _WITHIN: Final = f"within {100 * TOLERANCE:g} %"
 LEAST_HITS: Final = 12
 _STEP: Final = "step"
@@ -30,17 +30,17 @@ F = TypeVar("F")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Point:
-    """One measured time and what was predicted for it from rows of other links, or other batches.
+    """A measured time and its prediction from rows of other links, or of other batches.
 
     Attributes:
         codec: name of the way to exchange.
-        what: ``"step"``, or which exchange.
+        what: ``"step"``, or the name of the exchange.
         link: bandwidth of each node's link.
-        num_ranks: that took part.
+        num_ranks: ranks that took part.
         batch: samples, or sequences, of all ranks.
-        measured_s: median of the rounds.
-        predicted_s: by a model that was fitted without this link, or this batch.
-        hold_out: which of the two.
+        measured_s: median seconds of the rounds.
+        predicted_s: seconds predicted by a model that was fitted without this link, or this batch.
+        hold_out: whether the link or the batch was held out.
     """
 
     codec: str
@@ -54,7 +54,7 @@ class Point:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less 1."""
+        """The relative error: predicted / measured - 1."""
         return self.predicted_s / self.measured_s - 1
 
     @property
@@ -69,24 +69,24 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """All points, and in words what was fitted without each held-out link or batch."""
+    """All points, and a description of the fit without each held-out link or batch."""
 
     points: tuple[Point, ...]
     fitted: Mapping[str, str]
 
     @property
     def num_hits(self) -> int:
-        """How many points are within the tolerance."""
+        """The number of points within the tolerance."""
         return sum(point.is_hit for point in self.points)
 
     @property
     def passed(self) -> bool:
-        """Whether enough points are within the tolerance, and most of all."""
+        """Whether enough points, and more than half of all, are within the tolerance."""
         return self.num_hits >= LEAST_HITS and 2 * self.num_hits > len(self.points)
 
     @property
     def sentence(self) -> str:
-        """What a reader must know, in one sentence."""
+        """A summary in one sentence."""
         kinds = []
         for name, is_step in (("exchanges", False), ("steps", True)):
             own = [point for point in self.points if (point.what == _STEP) is is_step]
@@ -100,7 +100,7 @@ class Check:
         )
 
     def constants(self) -> list[str]:
-        """Return what was fitted for each held-out link or batch."""
+        """Describe the fit for each held-out link or batch."""
         return [f"without {held}: {words}" for held, words in self.fitted.items()]
 
 
@@ -114,15 +114,15 @@ def held_out(
     *,
     made_by: str,
 ) -> Check:
-    """Predict the rows of every value of what is held out from all others.
+    """Hold out each value of a property in turn, and predict its rows from all others.
 
     Args:
-        rows: what was measured.
-        hold_out: its name.
-        held_of: its value in a row.
+        rows: the measured rows.
+        hold_out: name of the property.
+        held_of: returns the property of a row.
         fit: fits rows.
         points: predicts rows with a fit.
-        words: says what was fitted.
+        words: describes a fit.
         made_by: the command that makes such rows.
 
     Raises:
@@ -143,13 +143,13 @@ def held_out(
 
 
 def refuse_unpredicted(name: str, known: Iterable[str], hold_out: str) -> None:
-    """Raise ``SpecError`` for a way that only the held-out rows have."""
+    """Raise ``SpecError`` if only the held-out rows have this way to exchange."""
     if name not in known:
         raise SpecError(f"{name} was measured with one {hold_out} only; nothing predicts it")
 
 
 def check_cells(points: Iterable[Point]) -> list[list[str]]:
-    """Return what stands under ``CHECK_COLUMNS``, a line per point."""
+    """Return the cells of ``CHECK_COLUMNS``, one line per point."""
     return [
         [
             point.link, f"{point.batch:,}", point.codec, point.what,
@@ -161,7 +161,7 @@ def check_cells(points: Iterable[Point]) -> list[list[str]]:
 
 
 def summary_cells(points: Sequence[Point]) -> list[list[str]]:
-    """Return what stands under ``SUMMARY_COLUMNS``, a line per link and batch."""
+    """Return the cells of ``SUMMARY_COLUMNS``, one line per link and batch."""
     places: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         places.setdefault((point.link, point.batch), []).append(point)
@@ -177,7 +177,7 @@ def summary_cells(points: Sequence[Point]) -> list[list[str]]:
 
 
 def check_table(found: Check) -> Table:
-    """Show every point with its error."""
+    """Return a table of all points with their errors."""
     title, lines = f"Measured and predicted times; ! is not {_WITHIN}", check_cells(found.points)
     return terminal_table(
         title, CHECK_COLUMNS, lines, words=("link", "codec", "what"), section=slice(2)

@@ -1,4 +1,4 @@
-"""Reading the training step that a plan is made for, as a user describes it beside a cluster."""
+"""Helpers that parse a user's description of the training step to plan for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tersor.errors import SpecError
 from tersor.planning.cluster import DEFAULTS
 
 SHARED_KEYS: Final = (*DEFAULTS, "overlap", "efficiency", "compute_ms")
-"""What may be said of the step of any site."""
+"""Keys that apply to every site."""
 
 
 def refuse_unknown(values: Mapping[str, Any], keys: Sequence[str]) -> None:
@@ -23,7 +23,11 @@ def refuse_unknown(values: Mapping[str, Any], keys: Sequence[str]) -> None:
 def read_number(
     values: Mapping[str, Any], key: str, least: float, most: float = math.inf
 ) -> float | None:
-    """Return a number from ``least`` to ``most``, None where nothing is said; else ``SpecError``."""
+    """Return a number from ``least`` to ``most``, or None if the key is missing.
+
+    Raises:
+        SpecError: the value is anything else.
+    """
     value = values.get(key)
     if value is None:
         return None
@@ -34,13 +38,13 @@ def read_number(
 
 
 def read_milliseconds(values: Mapping[str, Any], key: str) -> float | None:
-    """Return seconds from a number of milliseconds; as ``read_number``."""
+    """Convert a number of milliseconds to seconds; see ``read_number``."""
     found = read_number(values, key, 0)
     return None if found is None else found / 1e3
 
 
 def read_efficiency(values: Mapping[str, Any]) -> float | None:
-    """Return the share of a link that is reached, above 0; as ``read_number``."""
+    """Return the share of a link's bandwidth that is reached, above 0; see ``read_number``."""
     found = read_number(values, "efficiency", 0, 1)
     if found == 0:
         raise SpecError("the efficiency of links must be above 0")

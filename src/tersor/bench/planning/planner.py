@@ -1,4 +1,4 @@
-"""What one site tells the command line and pages about planning from its rows."""
+"""The interface through which the command line and pages plan from one site's rows."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from tersor.planning import Prediction, StepModel
 
 
 class Fit(Protocol):
-    """What rows say, ready to be joined with a description of a cluster."""
+    """Costs fitted to rows, to be combined with a description of a cluster."""
 
     @property
     def source(self) -> str:
-        """One sentence on what was fitted to what."""
+        """A sentence on what was fitted to which rows."""
         ...
 
     def model(self, described: Mapping[str, Any]) -> StepModel:
-        """Return the model of a cluster; a description takes precedence over what was fitted.
+        """Return the model of a cluster; described values take precedence over fitted ones.
 
         Args:
-            described: the values of a file or of options, with ``keys`` of the planner.
+            described: values of a file or of options, with ``keys`` of the planner.
 
         Raises:
-            SpecError: a key or a value that cannot be meant.
+            SpecError: a key is unknown, or a value is invalid.
         """
         ...
 
     def notes(self, model: Any, ranks: Sequence[int]) -> list[str]:
-        """Return what a reader must know of a plan, a sentence each."""
+        """Return caveats about a plan, one sentence each."""
         ...
 
 
@@ -40,17 +40,17 @@ class Planner:
     """How steps of one site are planned.
 
     Attributes:
-        name: of the site.
-        plans: whether rows are of a kind that it plans from.
-        keys: what a description may say; options of ``tersor plan`` have the same names.
-        choices: keyword arguments of ``fit`` that choose among rows; likewise.
-        others: further options that are for its rows alone.
+        name: name of the site.
+        plans: returns whether it can plan from a row.
+        keys: keys of a description; options of ``tersor plan`` have the same names.
+        choices: keyword arguments of ``fit`` that select rows, which are options likewise.
+        others: further options that apply only to its rows.
         fit: fits rows.
-        check: predicts rows from the rest, by what is held out.
-        columns: what a table shows of a prediction beside times and gains of the whole step.
-        cells: what stands under them.
-        values: the same of a JSON line, with numbers.
-        remark: a few words beside a prediction, or none.
+        check: predicts held-out rows from the others.
+        columns: table columns of a prediction, in addition to times and gains of the whole step.
+        cells: returns the cells of these columns.
+        values: returns the corresponding numbers for a JSON line.
+        remark: returns a short remark on a prediction, which may be empty.
     """
 
     name: str
@@ -67,5 +67,5 @@ class Planner:
 
     @property
     def options(self) -> frozenset[str]:
-        """All that means something for its rows, and may mean nothing for others."""
+        """All options that apply to its rows; they may not apply to rows of other sites."""
         return frozenset((*self.keys, *self.choices, *self.others))

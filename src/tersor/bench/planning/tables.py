@@ -1,4 +1,4 @@
-"""A plan as tables, as figures and as JSON lines."""
+"""Render a plan as tables, figures and JSON lines."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tersor.planning import (
 )
 
 _FEW: Final = 6
-"""Lines that a figure can show in colours of their own."""
+"""The most lines in a figure that all get their own colour."""
 SWEEP_COLUMNS: Final = ("bandwidth", "ranks", "best", "step ms", "float32 ms", "x float32", "why")
 
 
 def plan_columns(planner: Planner) -> tuple[str, ...]:
-    """Return what a table shows; ``docs/plan.md`` says what the columns mean."""
+    """Return the table columns, which ``docs/plan.md`` explains."""
     gains = ("x float32", "step ms", "x float32", "pays up to", "")
     return ("ranks", "exchange", *planner.columns, *gains)
 
@@ -34,7 +34,7 @@ def plan_columns(planner: Planner) -> tuple[str, ...]:
 def plan_row(
     planner: Planner, model: StepModel, found: Prediction, advice: Advice
 ) -> dict[str, Any]:
-    """Return one prediction as a JSON line: seconds, bits per second and bytes."""
+    """Return one prediction as a JSON-ready line, in seconds, bits per second and bytes."""
     base, is_best = advice.baseline, found.name == advice.best.name
     return {
         "kind": "plan",
@@ -63,7 +63,7 @@ def _break_even(model: StepModel, found: Prediction) -> float | None:
 
 
 def break_even_words(bits_per_s: float | None) -> str:
-    """Return a break-even bandwidth for people.
+    """Describe a break-even bandwidth in words.
 
     Example:
         >>> break_even_words(None), break_even_words(0.0), break_even_words(2.5e10)
@@ -75,7 +75,7 @@ def break_even_words(bits_per_s: float | None) -> str:
 
 
 def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Table:
-    """Show every way to exchange at every number of ranks; ~ marks a ratio that is a guess."""
+    """Return a table of every way to exchange at every rank count; ~ marks extrapolated ratios."""
     link = bandwidth_words(model.cluster.inter_bits_per_s)
     found = [one for number in ranks for one in model.predictions(number)]
     guessed = "; ~ ratio beyond the measured slices" if any(x.is_beyond for x in found) else ""
@@ -86,7 +86,7 @@ def plan_table(planner: Planner, model: StepModel, ranks: Sequence[int]) -> Tabl
 
 
 def plan_cells(planner: Planner, model: StepModel, num_ranks: int) -> list[list[str]]:
-    """Return what stands under ``plan_columns``, a line per way to exchange."""
+    """Return the cells of ``plan_columns``, one line per way to exchange."""
     advice = advise(model, num_ranks)
     return [_cells(planner, model, found, advice) for found in model.predictions(num_ranks)]
 
@@ -107,7 +107,7 @@ def _cells(planner: Planner, model: StepModel, found: Prediction, advice: Advice
 
 
 def milliseconds(seconds: float) -> str:
-    """Return milliseconds without their unit.
+    """Format a time in milliseconds, without the unit.
 
     Example:
         >>> milliseconds(1.5), milliseconds(0.0012345)
@@ -117,13 +117,13 @@ def milliseconds(seconds: float) -> str:
 
 
 def sweep_table(advised: Iterable[Advice]) -> Table:
-    """Show the best way to exchange at every bandwidth."""
+    """Return a table of the best way to exchange at every bandwidth."""
     title, lines = "The best exchange by bandwidth", map(sweep_cells, advised)
     return terminal_table(title, SWEEP_COLUMNS, lines, words=("best", "why"), section=slice(1, 2))
 
 
 def sweep_cells(advice: Advice) -> list[str]:
-    """Return what stands under ``SWEEP_COLUMNS``."""
+    """Return the cells of ``SWEEP_COLUMNS``."""
     return [
         bandwidth_words(advice.bits_per_s),
         f"{advice.best.num_ranks:,}",
@@ -136,7 +136,7 @@ def sweep_cells(advice: Advice) -> list[str]:
 
 
 def short_reason(advice: Advice) -> str:
-    """Return what is gained and what it costs beside the baseline."""
+    """Describe the gain and the cost relative to the baseline in a few words."""
     best, base = advice.best, advice.baseline
     if best.name == base.name:
         other = advice.next_best
@@ -161,20 +161,20 @@ def _signed(seconds: float) -> str:
 
 
 def bandwidth_figure(model: StepModel, num_ranks: int, sweep: Sequence[float]) -> str:
-    """Return an SVG of the speed-up of a step by bandwidth."""
+    """Return an SVG chart of step speed-ups by bandwidth."""
     places = {bits / 1e9: (model.at_bandwidth(bits, num_ranks), num_ranks) for bits in sweep}
     return _chart(f"Predicted steps on {num_ranks:,} ranks", "Gbit/s", places)
 
 
 def ranks_figure(model: StepModel, ranks: Sequence[int]) -> str:
-    """Return an SVG of the speed-up of a step by the number of ranks."""
+    """Return an SVG chart of step speed-ups by the number of ranks."""
     bandwidth = bandwidth_words(model.cluster.inter_bits_per_s)
     places = {float(number): (model, number) for number in ranks}
     return _chart(f"Predicted steps at {bandwidth} between nodes", "ranks", places)
 
 
 def _chart(title: str, x_label: str, places: Mapping[float, tuple[StepModel, int]]) -> str:
-    """Draw speed-ups over x; what is best nowhere is grey, unless all are few."""
+    """Draw speed-ups over x; with many lines, those that are best nowhere are grey."""
     series: dict[str, list[tuple[float, float]]] = {}
     best = set()
     baseline = next(iter(places.values()))[0].baseline

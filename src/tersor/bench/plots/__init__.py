@@ -1,9 +1,9 @@
-"""Charts drawn by matplotlib as SVG text, in which words stay words.
+"""Charts drawn by matplotlib as SVG, in which text remains text.
 
-A chart is a whole file with the colours of paper, and the same data give the same bytes. The style
-sheet of a page replaces them on a dark screen (``style.SCREEN_COLOURS``). Points that an axis cannot
-show, not finite or on a logarithmic axis not above 0, are left out. A chart without anything to draw
-is the empty text.
+A chart is a complete file, and the same data produce the same bytes. Its colours are for paper; on a dark
+screen, the style sheet of a page replaces them (``style.SCREEN_COLOURS``). Points that an axis cannot show
+are omitted: those that are not finite, or not above 0 on a logarithmic axis. A chart without anything to
+draw is the empty string.
 """
 
 from tersor.bench.plots.bars import Bar, bar_chart

@@ -1,4 +1,4 @@
-"""Horizontal bars: one value per name, with room for long names and many of them."""
+"""Horizontal bar charts, with one value per name and room for many long names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MAX_NAME: Final = 22
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A name, its value from 0 on, and its kind, which the legend explains."""
+    """A name, its nonnegative value, and its kind, which the legend explains."""
 
     name: str
     value: float
@@ -25,7 +25,7 @@ class Bar:
 
 @house_style()
 def bar_chart(title: str, x_label: str, bars: Sequence[Bar]) -> str:
-    """Return a chart with a bar per name, in their order; what is negative or not finite is left out."""
+    """Return a chart with one bar per name, in order; negative and non-finite values are omitted."""
     bars = [bar for bar in bars if can_show(bar.value, is_log=False) and bar.value >= 0]
     if not bars:
         return ""

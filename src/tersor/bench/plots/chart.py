@@ -1,4 +1,4 @@
-"""One area with two axes, a title and a legend above it, and the SVG file they become."""
+"""A chart with two axes, a title and a legend, and its conversion to an SVG file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARGIN: Final = 10
 _TITLE_PX: Final = 14
 _LINE_PX: Final = 17
 _HANDLE_PX: Final = 40
-"""Width of the sample before a name of the legend, and of the space behind it."""
+"""Width of the sample before a name in the legend plus the space after the name."""
 _KEY_PX: Final = 12
 _KEY_LINE_PX: Final = 15
 _NO_METADATA: Final[dict[str, Any]] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
@@ -31,15 +31,15 @@ _NO_METADATA: Final[dict[str, Any]] = dict.fromkeys(("Creator", "Date", "Format"
 class Chart:
     """A chart that is being drawn.
 
-    Places are pixels from the upper left corner of the area between the axes, which is known once
-    ``settle`` has been called.
+    Positions are in pixels from the upper left corner of the plot area, whose size is known after
+    ``settle``.
 
     Attributes:
-        axes: what matplotlib draws on; its limits follow from what is drawn.
-        legend: what explains each name.
-        key: lines below the axis.
-        width: of the area.
-        height: of the area.
+        axes: matplotlib's axes; their limits follow from what is drawn.
+        legend: the artist that represents each name in the legend.
+        key: lines of text below the axis.
+        width: width of the plot area in pixels.
+        height: height of the plot area in pixels.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Chart:
     def settle(
         self, *, names: Sequence[str] = (), height: float = 250, right: float = _MARGIN
     ) -> None:
-        """Fix the area: all that decides its limits is drawn.
+        """Fix the plot area, after everything that affects its limits has been drawn.
 
         Args:
-            names: of the places 0, 1, 2, ... on the axis at the left, if they are no numbers.
-            height: of the area.
-            right: room beside it.
+            names: labels of the positions 0, 1, 2, ... on the left axis, if it has no numbers.
+            height: height of the plot area.
+            right: margin to the right of it.
         """
         set_ticks(self.axes.xaxis)
         labels = [_line(name) for name in names] or set_ticks(self.axes.yaxis)
@@ -84,23 +84,23 @@ class Chart:
         self.axes.yaxis.set_label_coords((20 - self._left) / self.width, 0.5)
 
     def place(self, x: float, y: float) -> tuple[float, float]:
-        """Return where a point lies."""
+        """Return the position of a data point."""
         across, up = (self.axes.transScale + self.axes.transLimits).transform((x, y))
         return float(across) * self.width, (1 - float(up)) * self.height
 
     def write(self, x: float, y: float, words: str, **options: Any) -> Artist:
-        """Write words at a place."""
+        """Write words at a position."""
         place = (x / self.width, 1 - y / self.height)
         return self.axes.text(*place, _line(words), transform=self.axes.transAxes, **options)
 
     def note(self, artist: Artist, title: str = "", **attributes: str) -> None:
-        """Give what an artist draws a tooltip, and attributes that matplotlib cannot write."""
+        """Attach a tooltip to an artist, and SVG attributes that matplotlib cannot write."""
         name = f"note{len(self._notes)}"
         artist.set_gid(name)
         self._notes[name] = {"title": _line(title), **attributes}
 
     def render(self) -> str:
-        """Return the chart as a whole SVG file."""
+        """Return the chart as a complete SVG file."""
         wide = WIDTH - 2 * _MARGIN
         left = _MARGIN - self._left
         titles = textwrap.wrap(self._title, int(wide / (_TITLE_PX * 0.66)))
@@ -130,7 +130,7 @@ class Chart:
         self.axes.set_position(place)
         buffer = io.BytesIO()
         with warnings.catch_warnings():
-            # a viewer has fonts that matplotlib has not
+            # a viewer may have fonts that matplotlib lacks
             warnings.filterwarnings("ignore", message="Glyph .* missing from font")
             self._figure.savefig(buffer, format="svg", metadata=_NO_METADATA)
         return tidied(buffer.getvalue(), self._title, self._notes)
@@ -145,7 +145,7 @@ def _widest(labels: Sequence[str]) -> float:
 
 
 def _num_columns(names: Sequence[str]) -> int:
-    """Return how many columns of a legend fit side by side."""
+    """Return the number of legend columns that fit side by side."""
     for columns in range(len(names), 1, -1):
         # matplotlib fills one column after the other
         parts = np.array_split(np.array([text_width(name) for name in names]), columns)

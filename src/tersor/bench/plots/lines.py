@@ -1,4 +1,4 @@
-"""Lines: a value that changes along an axis, for several series."""
+"""Line charts of one or more series."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def line_chart(
     half_widths: Mapping[str, Sequence[float]] | None = None,
     level: tuple[float, str] | None = None,
 ) -> str:
-    """Return a chart with a line per series; series without drawable points are left out.
+    """Return a chart with one line per series; series without drawable points are omitted.
 
     Args:
-        title: stands above.
-        x_label: of the axis below.
+        title: title above the chart.
+        x_label: label of the x axis.
         series: points by name.
-        y_label: of the axis at the left.
-        log_x: whether x is shown by its logarithm.
-        log_y: whether y is.
+        y_label: label of the y axis.
+        log_x: whether the x axis is logarithmic.
+        log_y: whether the y axis is logarithmic.
         dashed: names of the series drawn with dashes.
-        faint: names of the series drawn thin and grey, and left out of the legend.
-        half_widths: for a series, how far each of its points is uncertain up and down.
-        level: a height to compare with, and what it is called.
+        faint: names of the series drawn thin and grey, and omitted from the legend.
+        half_widths: half the height of each point's error bar, by series.
+        level: the y value of a horizontal reference line, and its name.
     """
     spreads = half_widths or {}
     kept = {name: _drawable(name, points, spreads, log_x, log_y) for name, points in series.items()}
@@ -50,7 +50,7 @@ def line_chart(
     if level is not None:
         grey = Look(GREY, is_dashed=True).line
         level_line = chart.axes.axhline(level[0], **{**grey, "linewidth": 1.5})
-    # all lines or none: a line cut short would look like another kind
+    # markers on all lines or on none, because a short line with markers would look like another kind
     has_markers = max(len(points) for points in kept.values()) <= _MAX_MARKED
     for name, points in kept.items():
         xs, ys, _ = zip(*points, strict=True)
@@ -72,7 +72,7 @@ def line_chart(
 def _drawable(
     name: str, points: Points, spreads: Mapping[str, Sequence[float]], log_x: bool, log_y: bool
 ) -> list[tuple[float, float, float]]:
-    """Return the points that both axes can show, each with its half-width."""
+    """Return the points that both axes can show, each with its half width."""
     widths = spreads.get(name, [0.0] * len(points))
     return [
         (x, y, e if can_show(e, is_log=False) else 0.0)

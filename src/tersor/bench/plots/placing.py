@@ -1,7 +1,7 @@
-"""Where the names of points go, so that none covers another name or a point.
+"""Place the names of points so that no name covers another name or a point.
 
-A name stands right beside its point. Where there is no room for it, a number stands there, which takes
-less, and a key says whose it is; points that cover each other share one.
+A name is placed right next to its point. If there is no room for it, a number that takes less space is
+placed instead, and a key explains the number. Points that cover each other share one number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SIDES: Final = (
 
 
 class Box(NamedTuple):
-    """A rectangle; y goes down."""
+    """A rectangle in coordinates whose y axis points down."""
 
     left: float
     top: float
@@ -32,21 +32,21 @@ class Box(NamedTuple):
     bottom: float
 
     def nearest(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place in the rectangle that is nearest to a point."""
+        """Return the point in the rectangle that is nearest to a given point."""
         return min(max(x, self.left), self.right), min(max(y, self.top), self.bottom)
 
     def meets(self, other: Box) -> bool:
-        """Whether two rectangles share a place."""
+        """Return whether two rectangles overlap."""
         is_beside = self.right <= other.left or other.right <= self.left
         return not (is_beside or self.bottom <= other.top or other.bottom <= self.top)
 
     def within(self, other: Box) -> bool:
-        """Whether this rectangle lies inside the other."""
+        """Return whether this rectangle lies inside the other."""
         return other.nearest(*self[:2]) == self[:2] and other.nearest(*self[2:]) == self[2:]
 
 
 class Placed(NamedTuple):
-    """A name, or the number that stands for it, and where it is; ``is_far`` asks for a line to its point."""
+    """A name or its number with its position; ``is_far`` means that a line to its point is needed."""
 
     words: str
     box: Box
@@ -56,7 +56,7 @@ class Placed(NamedTuple):
 def place_names(
     names: Sequence[str], places: Sequence[tuple[float, float]], area: Box
 ) -> list[Placed | None]:
-    """Return a place for each name, the first ones first; None where the area has no room at all.
+    """Place the names in order of priority; a name is None if the area has no room for it at all.
 
     Example:
         >>> spots = [(9, 50), (9, 50)]
@@ -74,7 +74,7 @@ def place_names(
             numbered += [] if placed is None else [(spot, placed)]
     if not numbered:
         return found
-    # the nearest number stands for a point that is covered, or whose own found no room
+    # points that are covered, or whose own number found no room, share the nearest number
     return [
         one or min(numbered, key=lambda pair: dist(pair[0], spot))[1]
         for spot, one in zip(places, found, strict=True)
@@ -84,11 +84,11 @@ def place_names(
 def _placed(
     words: str, spot: tuple[float, float], area: Box, taken: list[Box], reaches: Sequence[float]
 ) -> Placed | None:
-    """Return the nearest place for words, which is then taken."""
+    """Return the nearest free position for words and mark it as taken; None if there is none."""
     (x, y), width = spot, text_width(words, LABEL_PX)
     for reach in reaches:
         for across, down in _SIDES:
-            # a diagonal leaves less room between the name and its point than a side does
+            # diagonal offsets are shorter, so that the distance to the point stays about the same
             near = reach if across == 0 or down == 0 else reach * 0.7
             left = x + across * near + {1: 0.0, 0: -width / 2, -1: -width}[across]
             top = y + down * near + {1: 0.0, 0: -_HEIGHT / 2, -1: -_HEIGHT}[down]

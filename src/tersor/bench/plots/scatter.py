@@ -1,4 +1,4 @@
-"""Points with names, and lines among them."""
+"""Scatter charts of named points, with optional lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tersor.bench.plots.ticks import can_show
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Something measured twice: where it lies, its name, and its kind, which the legend explains."""
+    """A named data point; the legend explains its kind."""
 
     name: str
     x: float
@@ -35,9 +35,10 @@ def scatter_chart(
     log_x: bool = False,
     log_y: bool = False,
 ) -> str:
-    """Return a chart of named points, and of lines such as a front; the first points are named first.
+    """Return a chart of named points and of lines such as a Pareto front.
 
-    A name that finds no room beside its point stands below, under a number that stands at the point.
+    Earlier points have priority for their names. A name without room next to its point is listed below
+    the chart with a number, and the point is labelled with that number.
     """
 
     def fits(x: float, y: float) -> bool:
@@ -67,7 +68,7 @@ def scatter_chart(
 
 
 def _name_points(chart: Chart, points: Sequence[Point], looks: Mapping[str, Look]) -> None:
-    """Write names beside their points, or numbers that the key below explains."""
+    """Write names next to their points, or numbers that the key below explains."""
     places = [chart.place(point.x, point.y) for point in points]
     area = Box(2, -6, chart.width, chart.height)
     named = place_names([point.name for point in points], places, area)
@@ -84,7 +85,7 @@ def _name_points(chart: Chart, points: Sequence[Point], looks: Mapping[str, Look
     for placed in marks:
         box = placed.box
         words = chart.write(box.left, box.bottom - 2.5, placed.words, fontsize=LABEL_PX)
-        # an outline in the colour of the paper, where a line passes behind the name
+        # an outline in the paper's colour keeps the name legible where a line passes behind it
         chart.note(words, **{"paint-order": "stroke", "stroke": PAPER, "stroke-width": "3"})
     chart.key = [
         f"{one.words} {', '.join(own)}" for one, own in marks.items() if own != [one.words]

@@ -1,4 +1,4 @@
-"""How charts look: sizes, fonts and colours for matplotlib, and how series are told apart."""
+"""The style of charts: sizes, fonts and colours for matplotlib, and the looks of series."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import Any, Final
 COLOURS: Final = (
     "#0060b0", "#c2410c", "#14804a", "#8b3fb3", "#8a6100", "#00787f", "#b3206c", "#5a5a5a",
 )  # fmt: skip
-"""Each has at least 4.5 : 1 of contrast on white."""
+"""Each has a contrast of at least 4.5 : 1 on white."""
 INK, MUTED, GRID, FAINT, PAPER = "#222222", "#555555", "#dddddd", "#bbbbbb", "#ffffff"
 SCREEN_COLOURS: Final = {
     INK: "#e6e9ee", MUTED: "#a3adb8", GRID: "#363c45", FAINT: "#5b636e", PAPER: "#14171c",
     "#0060b0": "#6cb2ff", "#c2410c": "#ff9460", "#14804a": "#5fd08e", "#8b3fb3": "#cf9bf0",
     "#8a6100": "#e3bb4a", "#00787f": "#4fd2dc", "#b3206c": "#ff86bd", "#5a5a5a": "#b8bec6",
 }  # fmt: skip
-"""What takes the place of each colour on a dark screen."""
+"""The replacement of each colour on a dark screen."""
 GREY: Final = COLOURS.index("#5a5a5a")
 
 WIDTH: Final = 480
-"""A column of a page or of a paper, in pixels; on a phone of 390 the text is still 9 pixels high."""
+"""Width of a page's or paper's column in pixels; on a 390-pixel phone, text is still 9 pixels high."""
 FONT_PX: Final = 13
 _TEXT_WIDTH: Final = 0.6
-"""Mean width of a character over the font's size, for the wider of the fonts taken for sans-serif."""
+"""Mean character width relative to the font size, for the wider of the common sans-serif fonts."""
 
 _MARKERS: Final = ("o", "s", "^", "D", "x", "v", "+")
 _DASHES: Final = ("-", (0, (3.5, 1.5)), (0, (1, 1.5)))
 _DASHED: Final = (0, (2.5, 2))
-# at 72 dots per inch a point is a pixel
+# at 72 dots per inch, a point is a pixel
 _RC_PARAMS: Final[dict[str, Any]] = {
     "axes.axisbelow": True, "axes.grid": True,
     "axes.labelcolor": INK, "axes.labelsize": FONT_PX, "figure.dpi": 72,
@@ -46,7 +46,7 @@ _RC_PARAMS: Final[dict[str, Any]] = {
 
 @contextmanager
 def house_style() -> Iterator[None]:
-    """Draw with this style inside the block, whatever the user's matplotlib is set to."""
+    """Use this style inside the block, regardless of the user's matplotlib settings."""
     from matplotlib import style
 
     with style.context(["default", _RC_PARAMS]):
@@ -55,12 +55,12 @@ def house_style() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One of many ways to draw a series, never by colour alone; the first 56 numbers differ.
+    """The look of a series, never distinguished by colour alone; the first 56 numbers differ.
 
     Attributes:
-        number: chooses colour and marker.
-        is_dashed: whether its line has dashes.
-        is_hollow: whether its markers are outlines.
+        number: selects the colour and the marker.
+        is_dashed: whether the line is dashed.
+        is_hollow: whether the markers are outlines.
     """
 
     number: int
@@ -74,15 +74,15 @@ class Look:
 
     @property
     def line(self) -> dict[str, Any]:
-        """What matplotlib is told about a line."""
+        """Matplotlib's options for the line."""
         dash = _DASHED if self.is_dashed else _DASHES[self.number // len(COLOURS) % len(_DASHES)]
         return {"color": self.colour, "linestyle": dash}
 
     @property
     def marker(self) -> dict[str, Any]:
-        """What matplotlib is told about markers."""
+        """Matplotlib's options for the markers."""
         marker = _MARKERS[self.number % len(_MARKERS)]
-        # areas look larger than outlines of the same radius
+        # adjust sizes so that all markers appear equally large
         size = {"s": 6.2, "D": 5.6, "^": 8, "v": 8}.get(marker, 7)
         fill = "none" if self.is_hollow else self.colour
         return {
@@ -94,5 +94,5 @@ class Look:
 
 
 def text_width(text: str, size: float = FONT_PX) -> float:
-    """Return about how many pixels wide a text is drawn."""
+    """Estimate the width of a text in pixels."""
     return len(text) * size * _TEXT_WIDTH

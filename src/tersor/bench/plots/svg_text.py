@@ -1,6 +1,6 @@
-"""matplotlib's SVG made fit for a page: small, with tooltips and a label, and nothing that clashes.
+"""Adapt matplotlib's SVG to a page: make it small, add tooltips and a label, drop clashing ids.
 
-Colours become attributes, which a style sheet can replace; nothing replaces a ``style="..."``.
+Colours become attributes, because a style sheet can override those but not a ``style="..."``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ROOT: Final = {
     "role": "img", "font-family": "Helvetica, Arial, sans-serif", "font-size": f"{FONT_PX}px",
     "fill": "none", "stroke-linejoin": "round",
 }  # fmt: skip
-# what the root says for all, what nobody needs, and areas to clip at, which nothing leaves
+# attributes that the root sets for all, unneeded ones, and clip paths, which nothing extends beyond
 _DROPPED_TAGS: Final = ("clipPath", "metadata", "style")
 _DROPPED_NAMES: Final = (
     "clip-path",
@@ -33,7 +33,7 @@ _DECIMALS: Final = re.compile(r"-?\d+\.\d+")
 
 
 def printable(text: str) -> str:
-    r"""Return text that HTML and XML can hold; what neither can becomes a mark.
+    r"""Replace characters that HTML and XML cannot contain by the replacement character.
 
     Example:
         >>> printable("a\x00b")
@@ -43,12 +43,12 @@ def printable(text: str) -> str:
 
 
 def tidied(data: bytes, label: str, notes: Mapping[str, Mapping[str, str]]) -> str:
-    """Return matplotlib's file as an SVG element that is a file of its own.
+    """Convert matplotlib's file to an SVG element that is also a complete file.
 
     Args:
-        data: what matplotlib wrote.
-        label: what those hear who cannot see it.
-        notes: attributes for groups, by their ids; a ``title`` becomes a tooltip.
+        data: matplotlib's output.
+        label: text for screen readers.
+        notes: attributes for groups, by id; a ``title`` becomes a tooltip.
     """
     root = ET.fromstring(data)  # noqa: S314, matplotlib wrote it a moment ago
     box = root.attrib["viewBox"]
@@ -67,7 +67,7 @@ def _tidy(element: ET.Element, notes: Mapping[str, Mapping[str, str]]) -> None:
         name = child.get("id", "")
         _tidy(child, notes)
         if element.tag == "defs":
-            # style sheets reach what is used, not what it is a copy of
+            # style sheets apply to the ``use`` element, not to its definition
             child.attrib.pop("stroke", None)
             child.attrib["id"] = name
         if child.tag == "g" and name not in notes and not child.attrib:
@@ -81,7 +81,7 @@ def _tidy(element: ET.Element, notes: Mapping[str, Mapping[str, str]]) -> None:
 
 
 def _attributes(element: ET.Element) -> dict[str, str]:
-    """Return what an element must be told, its style too."""
+    """Return the attributes that an element needs, including those from its style."""
     pairs = (pair.partition(":") for pair in element.get("style", "").split(";") if pair.strip())
     values = {name.strip(): value.strip() for name, _, value in pairs}
     if element.tag == "use":
@@ -95,5 +95,5 @@ def _attributes(element: ET.Element) -> dict[str, str]:
 
 
 def _shortened(value: str) -> str:
-    """Return a value with two decimals at most: a hundredth of a pixel."""
+    """Round the numbers in a value to two decimals, a hundredth of a pixel."""
     return " ".join(_DECIMALS.sub(lambda found: f"{round(float(found[0]), 2):g}", value).split())

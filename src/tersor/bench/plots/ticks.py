@@ -1,4 +1,4 @@
-"""Which numbers an axis can show, and which of them are written along it."""
+"""Decide which numbers an axis can show, and which are its tick labels."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _MOST: Final = 1e300
 
 
 def can_show(value: float, *, is_log: bool) -> bool:
-    """Whether an axis could show a number; the room around it must have one, too."""
+    """Return whether an axis can show a number; the limit leaves room for the axis's margins."""
     return abs(value) < _MOST and (value > 1 / _MOST or not is_log)
 
 
 def set_ticks(axis: Axis) -> list[str]:
-    """Write a few round numbers along an axis; return them."""
+    """Set a few round numbers as ticks of an axis, and return their labels."""
     from matplotlib.ticker import LogLocator, MaxNLocator
 
     low, high = sorted(axis.get_view_interval())
@@ -34,7 +34,7 @@ def set_ticks(axis: Axis) -> list[str]:
 
 
 def number_label(value: float) -> str:
-    """Return a number as an axis shows it.
+    """Format a number for an axis.
 
     Example:
         >>> [number_label(value) for value in (0, 0.03, 0.00001, 12345.0, 2.5)]

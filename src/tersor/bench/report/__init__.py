@@ -1,6 +1,6 @@
-"""One page about any number of runs: what they come to, figures, tables, and what made them.
+"""Build one page about any number of runs: summaries, figures, tables, and their provenance.
 
-Which sections a run gets is up to the sites: ``tersor.bench.sites`` lists what they provide.
+The sites provide the sections of a run; ``tersor.bench.sites`` lists them.
 """
 
 from tersor.bench.report.building import build_report

@@ -1,4 +1,4 @@
-"""A page put together from runs and from the sections that sites provide."""
+"""Build a page from runs and from the sections that sites provide."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tersor.bench.report.runs import AccuracyRun, PlanRun, RowsRun, Run, Trainin
 from tersor.bench.report.section import Section
 
 SectionMaker = Callable[[Run, Links], Section | None]
-"""Returns what a site shows about a run, or None where the run is not its own."""
+"""Returns a site's section about a run, or None if the run has nothing of the site."""
 
 
 def build_report(
@@ -25,11 +25,11 @@ def build_report(
     """Return the page about all runs, with one chapter for each.
 
     Args:
-        runs: what it is about.
-        makers: of the sections that a run may have, in their order.
-        title: stands at its top.
-        command: what makes this very page.
-        links: bandwidths in Gbit/s that speed-ups are predicted for.
+        runs: the runs.
+        makers: functions that make the sections of a run, in page order.
+        title: title of the page.
+        command: the command that makes this page.
+        links: bandwidths in Gbit/s for which speed-ups are predicted.
     """
     page = Page(title)
     for run in runs:
@@ -45,7 +45,7 @@ def build_report(
 
 
 def summary(runs: Sequence[Run]) -> str:
-    """Return in one sentence how much was measured, and on what."""
+    """Summarise in one sentence how much was measured, and on which machines."""
     num_rows = sum(len(run.rows) for run in runs if isinstance(run, RowsRun))
     num_pairs = sum(len(run.pairs) for run in runs if isinstance(run, AccuracyRun))
     num_predictions = sum(len(run.lines) for run in runs if isinstance(run, PlanRun))

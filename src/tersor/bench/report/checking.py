@@ -1,4 +1,4 @@
-"""Lines of result files, looked at closely enough that showing them cannot fail."""
+"""Validate lines of result files so thoroughly that rendering them cannot fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_S: Final = 2.0**63
 
 
 def check_line(line: Any) -> Mapping[str, Any]:
-    """Return a line of a training's log; raises ``SpecError`` if it is none."""
+    """Validate a line of a training log and return it; raises ``SpecError`` if it is invalid."""
     if not isinstance(line, Mapping) or not isinstance(line.get("kind"), str):
         raise SpecError("it must be an object with a 'kind'")
     require("step", is_count(line.get("step")), "a count")
@@ -28,7 +28,7 @@ def check_line(line: Any) -> Mapping[str, Any]:
 
 
 def check_prediction(line: Any) -> Mapping[str, Any]:
-    """Return a predicted and measured time; raises ``SpecError`` if it is none."""
+    """Validate a predicted and measured time and return it; raises ``SpecError`` if it is invalid."""
     if not isinstance(line, Mapping) or line.get("kind") != "plan-check":
         raise SpecError("it must be an object of kind 'plan-check'")
     for name in ("codec", "what", "link"):
@@ -40,7 +40,7 @@ def check_prediction(line: Any) -> Mapping[str, Any]:
 
 
 def check_pair(line: Any) -> Mapping[str, Any]:
-    """Return a pair of trainings; raises ``SpecError`` if it is none."""
+    """Validate a pair of training runs and return it; raises ``SpecError`` if it is invalid."""
     if not isinstance(line, Mapping) or line.get("suite") != "accuracy":
         raise SpecError("it must be an object of suite 'accuracy'")
     require("source", isinstance(line.get("source"), str), "a text")
@@ -72,7 +72,7 @@ def _is_point(point: Any) -> bool:
 
 
 def check_result(result: Any) -> Mapping[str, Any]:
-    """Return the result of a quickstart; raises ``SpecError`` if it is none."""
+    """Validate the result of a quickstart and return it; raises ``SpecError`` if it is invalid."""
     if not isinstance(result, Mapping) or not isinstance(result.get("runs"), Mapping):
         raise SpecError("it must be an object with 'runs'")
     runs: Mapping[str, Any] = result["runs"]
@@ -99,7 +99,7 @@ def check_result(result: Any) -> Mapping[str, Any]:
 
 
 def _check_links(links: Any) -> None:
-    """Check predictions for links; results of earlier versions, and of one rank, have none."""
+    """Validate predictions for links, which results of earlier versions and of one rank lack."""
     if links is None:
         return
     steps = links.get("steps") if isinstance(links, Mapping) else None

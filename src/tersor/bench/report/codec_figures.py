@@ -1,4 +1,4 @@
-"""Figures of codecs and peers at one place: front, rate and distortion, links, roofline, tables."""
+"""Figures of comparable codecs and peers: Pareto front, rate-distortion, links, roofline, tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LEAST_GAIN: Final = 0.3
 
 
 def codec_figures(run: str, label: str, rows: Sequence[ResultRow]) -> list[Figure]:
-    """Return every figure that the comparable rows of one place allow."""
+    """Return all figures for which the comparable rows of one place suffice."""
     threads = main_threads(rows)
     many = "" if threads == 1 else f", {threads} threads"
     figures: list[Figure] = []
@@ -41,7 +41,7 @@ def _without_copies(found: Sequence[Measured]) -> list[Measured]:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other one beats in both numbers, from small x to large.
+    """Return the points that no other point beats in both coordinates, in order of x.
 
     Example:
         >>> pareto_front([(1, 9), (2, 5), (3, 6), (4, 1), (2, 2)])
@@ -62,10 +62,10 @@ def front_figure(
     direction: str, name: Sequence[str], at: str, bounded: Sequence[Measured],
     free: Sequence[Measured], *, folded: bool,
 ) -> Figure:  # fmt: skip
-    """Show size against speed, and which codecs no other one beats in both."""
+    """Return a figure of ratio against speed, with the Pareto front of the bounded codecs."""
     places = {one: (_speed(one, direction), one.ratio) for one in (*bounded, *free)}
     front = pareto_front([places[one] for one in bounded if not one.broken])
-    # those on the front get their names first, then ours
+    # points on the front have priority for their names, then ours
     order = sorted(bounded, key=lambda one: (places[one] not in front, one.peer))
     points = [Point(one.name, *places[one], one.kind) for one in (*order, *free)]
     svg = scatter_chart(
@@ -84,12 +84,12 @@ def front_figure(
 def links_figure(
     name: Sequence[str], at: str, found: Sequence[Measured], *, folded: bool
 ) -> Figure:
-    """Show the speed-up over the bandwidth; only codecs that are best somewhere have a colour."""
+    """Return a figure of speed-up over bandwidth; only codecs that are best somewhere have colour."""
     links = [0.1 * 10 ** (4.5 * k / _NUM_STEPS) for k in range(_NUM_STEPS + 1)]
     whole = [one for one in found if not one.broken]
     gains = {one.described: [(link, one.speedup(link)) for link in links] for one in whole}
     best = {max(gains, key=lambda label: gains[label][k][1]) for k in range(len(links)) if gains}
-    # the ways in which a codec is too slow do not matter
+    # it does not matter by how much a codec is too slow
     series = {label: [p for p in line if p[1] >= _LEAST_GAIN] for label, line in gains.items()}
     faint = [label for label in series if label not in best]
     svg = line_chart(
@@ -105,7 +105,7 @@ def links_figure(
 
 
 def _roofline(direction: str, name: Sequence[str], at: str, found: Sequence[Measured]) -> Figure:
-    """Show speeds under what memory allows: a copy's bytes over floats and encoded bytes."""
+    """Return a figure of speeds below the limit that a copy's memory throughput sets."""
     held = [one for one in found if one.ceiling_gbps is not None]
     ceilings = sorted(one.ceiling_gbps or 0.0 for one in held)
     ceiling = ceilings[len(ceilings) // 2]
@@ -135,7 +135,7 @@ def _distortion(
     peers = set()
     for bound in bounds:
         for one in measured(rows, bound, threads):
-            # a broken bound at one point is no other codec
+            # a codec that broke its bound at one point is still the same codec
             label = one.label.replace("!", "")
             peers |= {label} if one.peer else set()
             if one.error is not None:
@@ -153,7 +153,7 @@ def _distortion(
 def _tables(
     name: Sequence[str], label: str, rows: Sequence[ResultRow], threads: int
 ) -> Figure | None:
-    """Show the best ratio of every table, where the rows are of tables."""
+    """Return a figure of the best ratio per table, or None if the rows are not of several tables."""
     bound = bounds_of(rows)[0]
     best: dict[str, ResultRow] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""A figure of a page, and the file it can be taken away as."""
+"""A figure of a page, which can also be saved as a file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Figure:
     """A chart of ``bench.plots``.
 
     Attributes:
-        name: of its file, without ``.svg``; see ``slug``.
-        svg: the element, as it is; a chart without anything to draw is empty.
+        name: name of its file without ``.svg``; see ``slug``.
+        svg: the SVG element; empty if there is nothing to draw.
         caption: what it shows and how to read it.
-        is_folded: whether a reader sees it only after asking for more.
+        is_folded: whether it is collapsed until a reader opens it.
     """
 
     name: str
@@ -24,7 +24,7 @@ class Figure:
 
 
 def slug(*words: str) -> str:
-    """Return words as the name of a file or of a place in a page.
+    """Convert words to the name of a file or of an anchor in a page.
 
     Example:
         >>> slug("2026-11 kernels", "ratio & speed", "0.03")

@@ -1,4 +1,4 @@
-"""Which codec is fastest on which link, of those that were measured at one place."""
+"""Find the fastest codec per link, among those measured at one place."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tersor.bench.report.measured import Measured
 from tersor.bench.report.section import MeasuredEncoder, Section
 
 Links = Sequence[float]
-"""Bandwidths in Gbit/s, the one that a reader cares about most first."""
+"""Bandwidths in Gbit/s, the most relevant one first."""
 COMMON_LINKS: Final[Links] = (1.0, 10.0, 25.0, 100.0, 200.0, 400.0, 1600.0)
-"""What networks of today have."""
+"""Common network bandwidths."""
 
 
 def gbit_words(gbit_s: float) -> str:
-    """Return a bandwidth as reports write it."""
+    """Format a bandwidth for a report."""
     return f"{gbit_s:g} Gbit/s"
 
 
 def best_codecs(found: Sequence[Measured], links: Links) -> list[tuple[float, Measured, float]]:
-    """Return for each link its Gbit/s, the codec that makes it fastest, and the speed-up."""
+    """Return the bandwidth, the fastest codec and its speed-up for each link."""
     whole = _eligible(found)
     if not whole:
         return []
@@ -31,7 +31,7 @@ def best_codecs(found: Sequence[Measured], links: Links) -> list[tuple[float, Me
 def add_chooser(
     section: Section, about: str, found: Sequence[Measured], links: Links, *, note: str = ""
 ) -> None:
-    """Let readers move the bandwidth, from the first link on, where there is more than one codec."""
+    """Add a bandwidth control, initially at the first link, if there is more than one codec."""
     ways = [
         MeasuredEncoder(one.described, one.ratio, one.encode_gbps, one.decode_gbps)
         for one in _eligible(found)

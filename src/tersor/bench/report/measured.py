@@ -1,4 +1,4 @@
-"""Result rows that can be compared, as what figures show: size and speed of each codec."""
+"""Comparable result rows, reduced to the size and speed of each codec for figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COPIES: Final = COPIES | {CEILING}
 
 @dataclass(frozen=True, slots=True)
 class ComparisonKey:
-    """Rows of one place can be compared: the same input of the same size on the same device."""
+    """A place, whose rows are comparable: the same input of the same size on the same device."""
 
     is_file: bool
     input: str
@@ -27,7 +27,7 @@ class ComparisonKey:
 
     @classmethod
     def of(cls, row: ResultRow) -> ComparisonKey:
-        """Return the place of a row; tables of one input have different sizes and one place."""
+        """Return the place of a row; all tables of an input share one place despite their sizes."""
         nbytes = 0 if row.group is not None else row.original_nbytes
         return cls(row.suite == "memory", row.input, row.device, nbytes, row.repeat)
 
@@ -41,19 +41,21 @@ class ComparisonKey:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One codec at one place, bound and number of threads; several tables count by their volume.
+    """One codec at one place, bound and thread count; several tables are combined by volume.
 
     Attributes:
-        codec: its name.
-        peer: whether it is another project's.
-        ratio: original over encoded bytes.
-        encode_gbps: 10**9 bytes of originals per second.
-        decode_gbps: the same, for decoding.
-        bits_per_value: encoded bits over values.
+        codec: name of the codec.
+        peer: whether it belongs to another project.
+        ratio: original bytes divided by encoded bytes.
+        encode_gbps: encoding speed in 10**9 original bytes per second.
+        decode_gbps: decoding speed in 10**9 original bytes per second.
+        bits_per_value: encoded bits per value.
         promises: whether it was given a bound.
-        error: the worst error as a share of what the bound is relative to; None where unknown.
-        broken: whether the bound was not held.
-        ceiling_gbps: bytes per second that a plain copy reads and writes, if it was measured.
+        error: the worst error as a share of the quantity to which the bound is relative; None if
+            unknown.
+        broken: whether it broke the bound.
+        ceiling_gbps: bytes that a plain copy reads and writes, in 10**9 bytes per second; None if it
+            was not measured.
     """
 
     codec: str
@@ -69,33 +71,33 @@ class Measured:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it is a plain copy, which others are measured against."""
+        """Whether it is a plain copy, which serves as a reference."""
         return self.codec in _COPIES
 
     @property
     def name(self) -> str:
-        """The codec; a mark says that it broke its bound."""
+        """The codec's name, with a mark if it broke its bound."""
         return f"{self.codec}!" if self.broken else self.codec
 
     @property
     def label(self) -> str:
-        """The name, which ours and a peer's codec may share, and whose it is."""
+        """The name, marked if it is a peer's, because peers may share our names."""
         return f"{self.name} (peer)" if self.peer else self.name
 
     @property
     def described(self) -> str:
-        """The label, and whether it promises a size and no error."""
+        """The label, with a remark if it promises no bound."""
         return self.label if self.promises else f"{self.label} (no bound)"
 
     @property
     def kind(self) -> str:
-        """What a legend calls it."""
+        """Its group in a legend."""
         if not self.promises:
             return "without a bound"
         return "peer" if self.peer else "tersor"
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
-        """Return how many times faster it makes sending over a link, encoding and decoding counted."""
+        """Return the predicted speed-up of sending over a link, including encoding and decoding."""
         return predicted_speedup(
             ratio=self.ratio,
             encode_gbps=self.encode_gbps,
@@ -105,10 +107,11 @@ class Measured:
 
 
 def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:
-    """Return the rows that begin with floats; those of codes alone have no memcpy where others do.
+    """Return the rows that are comparable end to end from floats.
 
-    Logs of other programs never have one. Of the same measurement made twice, be it by another build,
-    the later one stays, and of tables those of a codec that has no row for all of them together.
+    Rows that start from codes are omitted: they have no memcpy although other rows do, except for logs
+    of other programs, which never have one. Of repeated measurements, even by different builds, the last
+    one counts. Rows of single tables are omitted if the codec has a row for all tables together.
     """
     rows = [row for row in latest(rows) if "code_nbytes" not in row.spec]
     if any(row.memcpy_s is not None for row in rows):
@@ -118,15 +121,15 @@ def comparable(rows: Sequence[ResultRow]) -> list[ResultRow]:
 
 
 def main_threads(rows: Iterable[ResultRow]) -> int:
-    """Return the number of threads with the most rows, the smaller one of two."""
+    """Return the thread count with the most rows; ties go to the smaller count."""
     counts = Counter(row.threads for row in rows)
     return min(counts, key=lambda threads: (-counts[threads], threads))
 
 
 def bounds_of(rows: Iterable[ResultRow]) -> list[float | None]:
-    """Return the relative bounds that occur, the one in the middle first, then in order.
+    """Return the relative bounds of the rows: the middle one first, then the others in order.
 
-    Where none does, None stands for rows without a bound.
+    If no row has a bound, the result is ``[None]``, which selects rows without one.
     """
     found = sorted({row.relative_bound for row in rows if row.relative_bound is not None})
     middle = found[len(found) // 2] if found else None
@@ -134,7 +137,7 @@ def bounds_of(rows: Iterable[ResultRow]) -> list[float | None]:
 
 
 def measured(rows: Sequence[ResultRow], bound: float | None, threads: int) -> list[Measured]:
-    """Return the codecs at a bound, or without one, in their order; what has no speed is left out."""
+    """Return the codecs at a bound (None means without one) in row order; those without speed are omitted."""
     found: dict[tuple[str, bool], list[ResultRow]] = {}
     for row in rows:
         if row.relative_bound == bound and row.threads == threads:
@@ -167,7 +170,7 @@ def _merged(rows: Sequence[ResultRow]) -> Measured | None:
 
 
 def _relative_error(row: ResultRow) -> float | None:
-    """Return the worst error over the range of its slice: the share of the bound times the bound."""
+    """Return the worst error relative to the range of its slice, derived from the relative bound."""
     bound = row.relative_bound
     if bound is None or row.worst_error is None or not row.error_bound:
         return None
@@ -175,7 +178,7 @@ def _relative_error(row: ResultRow) -> float | None:
 
 
 def _ceiling(row: ResultRow) -> float | None:
-    """Return what a copy moves: on a device its own, else memcpy's, which is of one thread."""
+    """Return a copy's throughput: the device's, or memcpy's for rows of one thread on the CPU."""
     if row.ceiling_gbps is not None:
         return row.ceiling_gbps if row.memcpy_gbps is not None else None
     return 2 * row.memcpy_gbps if row.memcpy_gbps is not None and row.threads == 1 else None

@@ -1,4 +1,4 @@
-"""Where results come from: the machine, the versions and the commit."""
+"""The provenance of results: machine, versions, commit and commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MACHINE: Final = {
 
 
 def environment(run: Run) -> dict[str, str]:
-    """Return what a run was measured on; facts that differ between its rows stand side by side."""
+    """Return the environment of a run; if its rows differ in a fact, all values are listed."""
     origins = [_origin(one) for one in _parts(run)]
     facts = {}
     for key, name in _MACHINE.items():
@@ -33,20 +33,20 @@ def environment(run: Run) -> dict[str, str]:
 
 
 def machines(run: Run) -> list[str]:
-    """Return the accelerators, or else the processors, that a run was measured on."""
+    """Return the accelerators, or else the processors, on which a run was measured."""
     found = [machine.get("gpu", machine.get("cpu")) for machine, _, _ in map(_origin, _parts(run))]
     return list(dict.fromkeys(str(name) for name in found if name))
 
 
 def commands(run: Run) -> list[str]:
-    """Return what was typed to make a run, as far as its rows say."""
+    """Return the command lines that made a run, as far as its rows record them."""
     parts = _parts(run)
     typed = (p.command if isinstance(p, ResultRow) else p.get("command") for p in parts)
     return list(dict.fromkeys(str(command) for command in typed if command))
 
 
 def _parts(run: Run) -> Sequence[Any]:
-    """Return what says where a run comes from: its rows, its pairs, or lines of its logs."""
+    """Return the parts of a run that record its provenance: rows, pairs, a result or log lines."""
     if isinstance(run, RowsRun):
         return run.rows
     if isinstance(run, AccuracyRun):

@@ -1,4 +1,4 @@
-"""One page that needs nothing else: sections with sortable tables, and figures to take away."""
+"""A self-contained page: sections with sortable tables and figures that can be saved."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 GENERATOR: Final = '<meta name="generator" content="tersor">'
-"""Stands in every page, so that a command can tell its own from a file it must not overwrite."""
+"""A tag in every page, by which commands recognise pages of ours, which they may overwrite."""
 
 
 class Chapter(NamedTuple):
-    """A section under a heading, and the place that contents lead to; neither for an only one."""
+    """A section with its heading and its anchor in the page; both are empty if it has no name."""
 
     name: str
     place: str
@@ -32,8 +32,8 @@ class Page:
     """A page that grows from top to bottom; the templates escape all text.
 
     Attributes:
-        title: stands at its top.
-        lead: says what the page comes to.
+        title: title of the page.
+        lead: summary at the top.
         chapters: the sections so far.
         figures: the figures so far, by the name of their file.
     """
@@ -44,7 +44,7 @@ class Page:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def add(self, section: Section, name: str = "") -> Self:
-        """Add a section; contents list it if it has a name and a sentence."""
+        """Add a section; the table of contents lists it if it has a name and a sentence."""
         places = {chapter.place for chapter in self.chapters}
         place = _unused(slug(name), places) if name else ""
         self.chapters.append(Chapter(name, place, section))
@@ -60,7 +60,7 @@ class Page:
         return self.figures[name]
 
     def render(self) -> str:
-        """Return the whole page."""
+        """Return the page as HTML."""
         return _environment().get_template("page.html").render(page=self)
 
 

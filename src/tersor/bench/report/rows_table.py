@@ -1,4 +1,4 @@
-"""Result rows as a table: every figure that any of them has."""
+"""A table of result rows with every figure that any of them has."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAD_FIRST: Final = ("codec", "by", "ratio")
 
 
 def rows_cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
-    """Return head and cells of a table; columns that say nothing are left out."""
+    """Return the column names and cells of a table; columns without information are omitted."""
     columns = {name: [cell(row) for row in rows] for name, cell in _COLUMNS.items()}
     kept = {name: cells for name, cells in columns.items() if any(cells) or name in _HEAD_FIRST}
     for name, usual in (("threads", "1"), ("repeated", "1"), ("sampled", "1")):
@@ -23,7 +23,7 @@ def rows_cells(rows: Sequence[ResultRow]) -> tuple[list[str], list[list[str]]]:
 
 
 def number_cell(value: float | None, digits: int = 4) -> str:
-    """Return a number in few digits; empty where there is none."""
+    """Format a number with few digits; empty if it is None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if 1e3 <= abs(value) < 1e9 else f"{value:.{digits}g}"

@@ -1,7 +1,7 @@
-"""What a report is made of: result files, accuracy files, and folders of training runs.
+"""Read the runs of a report: result files, accuracy files, and folders of training runs.
 
-What a file is shows in its first line, not in its name. Everything is checked before it is shown: a
-file that holds something else raises one sentence, with the line that is wrong.
+The kind of a file is determined by its first line, not by its name. Everything is validated before it is
+rendered; an invalid file raises an error that names the offending line.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RowsRun:
 
 @dataclass(frozen=True, slots=True)
 class AccuracyRun:
-    """Pairs of trainings, as ``tersor bench accuracy`` writes them."""
+    """Pairs of training runs, as ``tersor bench accuracy`` writes them."""
 
     name: str
     path: str
@@ -42,7 +42,7 @@ class AccuracyRun:
 
 @dataclass(frozen=True, slots=True)
 class TrainingRun:
-    """Logs of trainings by name; ``result`` is what ``tersor quickstart`` found, if it wrote them."""
+    """Training logs by name; ``result`` is the result of ``tersor quickstart`` if it wrote them."""
 
     name: str
     path: str
@@ -68,14 +68,14 @@ _KINDS: Final[Mapping[str, tuple[Callable[..., Run], str, Callable[[Any], Any]]]
 
 
 def read_runs(paths: Iterable[str]) -> list[Run]:
-    """Read result files and run folders; a folder of result files stands for each of them.
+    """Read result files and run folders; a folder of result files yields one run per file.
 
-    Those that would share a name are called by their paths.
+    Runs whose names would clash are named by their paths.
 
     Raises:
-        SpecError: a file or folder holds no run.
-        CorruptDataError: a line is not what the first one promises.
-        OSError: something cannot be read.
+        SpecError: a file or folder contains no run.
+        CorruptDataError: a line is not of the kind that the first line determines.
+        OSError: a file cannot be read.
     """
     runs = [run for path in paths for run in _read(path)]
     names = Counter(run.name for run in runs)
@@ -93,7 +93,7 @@ def _read(path: str) -> Iterator[Run]:
         yield TrainingRun(place.resolve().name, path, {"training": _log(place / LOG)})
     else:
         files = {file: _lines(file) for file in sorted(place.glob("*.jsonl"))}
-        # plans and the like may lie beside results
+        # the folder may also contain plans and other files
         found = {file: lines for file, lines in files.items() if _kind(lines) is not None}
         if not found:
             raise SpecError(
@@ -104,7 +104,7 @@ def _read(path: str) -> Iterator[Run]:
 
 
 def _kind(lines: list[Any]) -> str | None:
-    """Return what a file holds, by its first line; None where reports know nothing of it."""
+    """Return the kind of a file by its first line, or None if reports do not support it."""
     first = lines[0] if lines else {"schema": None}
     if not isinstance(first, Mapping):
         return None
@@ -133,7 +133,7 @@ def _run_of(lines: list[Any], file: Path, path: str) -> Run:
 
 
 def read_quickstart(folder: Path, path: str) -> TrainingRun:
-    """Read what ``tersor quickstart`` wrote to a folder."""
+    """Read the output folder of ``tersor quickstart``."""
     file = folder / RESULT
     try:
         result = check_result(json.loads(text_of(file)))
@@ -158,7 +158,7 @@ def _checked(lines: list[Any], path: str, kind: str, check: Callable[[Any], Any]
 
 
 def _lines(file: Path) -> list[Any]:
-    """Return the parsed lines; a last one cut short by an interrupt is left out."""
+    """Return the parsed lines; a last line truncated by an interrupt is skipped."""
     found = []
     for number, line in enumerate(text_of(file).splitlines(keepends=True), start=1):
         try:

@@ -1,4 +1,4 @@
-"""A part of a report: blocks from top to bottom, which templates turn into HTML."""
+"""A section of a report: a list of blocks that templates convert to HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER: Final = re.compile(r"[~+-]?[\d.,]+(e[+-]?\d+)?[%!]?( \(.*\))?")
 
 
 class MeasuredEncoder(NamedTuple):
-    """An encoder as it was measured: original over encoded bytes, and 10**9 original bytes per second."""
+    """The measured ratio of an encoder, and its speeds in 10**9 original bytes per second."""
 
     name: str
     ratio: float
@@ -23,7 +23,7 @@ class MeasuredEncoder(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The name of a macro in ``templates/blocks.html``, and what it is called with."""
+    """The name of a macro in ``templates/blocks.html`` and its arguments."""
 
     kind: str
     values: Mapping[str, Any]
@@ -31,9 +31,9 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class Section:
-    """What some results come to in a sentence, and what shows it.
+    """A summary sentence about results, and the blocks that present them.
 
-    A site provides functions that return a section for results that are its own, or else None.
+    A site provides functions that return a section for its own results, and None for others.
     """
 
     sentence: str = ""
@@ -44,7 +44,7 @@ class Section:
         return self
 
     def heading(self, text: str) -> Self:
-        """Begin a part of the section."""
+        """Add a heading."""
         return self._add("heading", text=text)
 
     def text(self, text: str) -> Self:
@@ -52,38 +52,38 @@ class Section:
         return self._add("text", text=text)
 
     def code(self, text: str) -> Self:
-        """Add lines to be typed."""
+        """Add a code block, such as a command line."""
         return self._add("code", text=text)
 
     def facts(self, facts: Mapping[str, str]) -> Self:
-        """Add names and what they stand for."""
+        """Add a list of names and values."""
         return self._add("facts", facts=facts)
 
     def show(self, *figures: Figure) -> Self:
-        """Add figures side by side; folded ones below, where a reader can open them.
+        """Add figures side by side; folded ones go below, where a reader can open them.
 
-        Charts without anything to draw are left out.
+        Charts without anything to draw are omitted.
         """
         own = [figure for figure in figures if figure.svg]
         return self._add("figures", figures=own) if own else self
 
     def table(self, name: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Self:
-        """Add a table; a script lets readers sort it by a column, whose numbers share a unit."""
+        """Add a table that readers can sort by column; the numbers of a column must share a unit."""
         kinds = ["" if _are_numbers(row[k] for row in rows) else "words" for k in range(len(head))]
         return self._add("table", name=name, head=head, rows=rows, kinds=kinds)
 
     def links(
         self, about: str, ways: Sequence[MeasuredEncoder], gbit_s: float, note: str = ""
     ) -> Self:
-        """Let readers choose a link, from the one given on, and see which way to send is fastest.
+        """Add a control that shows the fastest encoder for a bandwidth, initially ``gbit_s``.
 
-        It is filled by ``links.js``, ends with the note, and stays hidden where no script runs.
+        ``links.js`` fills it; without scripts it stays hidden. The note is shown at its end.
         """
-        # three significant digits more than are shown; a page has many of them
+        # three more significant digits than are shown; more would bloat a page with many values
         values = [[way.name, *(float(f"{number:.6g}") for number in way[1:])] for way in ways]
         return self._add("links", about=about, ways=json.dumps(values), gbit_s=gbit_s, note=note)
 
 
 def _are_numbers(cells: Iterable[str]) -> bool:
-    """Whether a column stands at the right, as numbers do; words stand at the left."""
+    """Return whether all nonempty cells of a column are numbers, which are right-aligned."""
     return all(_NUMBER.fullmatch(cell) for cell in cells if cell)

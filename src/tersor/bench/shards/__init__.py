@@ -1,1 +1,1 @@
-"""Weights and gradients between ranks of sharded and replicated trainings."""
+"""Benchmarks of exchanging weights and gradients between ranks in sharded and replicated training."""

@@ -1,4 +1,4 @@
-"""The ``accuracy-gpt`` suite: the same training of a GPT with every scheme, seed by seed."""
+"""The ``accuracy-gpt`` suite: train the same GPT with every scheme, seed by seed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tersor.workloads.training.judgement import Outcome
 
 SUITE: Final = "accuracy-gpt"
 _HARMFUL: Final = "direct"
-"""Trained to show that it harms; it may diverge."""
+"""A scheme that is trained to show its harm, and that may therefore diverge."""
 _SMOKE: Final = GptShape(layers=1, width=32, heads=2, context=16, vocabulary=256)
 DEFAULT_SCHEMES: Final = (EXACT, "direct", "qwd", "ulq", "tlq", "tlq-hs", "both")
 
@@ -40,16 +40,16 @@ class AccuracyConfig:
     """What to train.
 
     Attributes:
-        training: what all trainings share. Its scheme and seed are replaced; more than one of its ``ranks``
-            share one process.
+        training: the config that all runs share. Its scheme and seed are replaced. If its ``ranks``
+            are more than one, they share a process.
         model: name of the model.
-        schemes: of ``SCHEMES``; ``exact``, which the others are compared with, is always trained.
-        seeds: each scheme is trained with every one.
-        processes: that train together, through gloo; 1 where ``training`` has ranks in one process.
-        device: of the trainings.
-        jobs: trainings that run at the same time.
+        schemes: names from ``SCHEMES``; ``exact``, the reference, is always trained.
+        seeds: every scheme is trained with each of them.
+        processes: processes that train together through gloo; 1 if the ranks share a process.
+        device: device to train on.
+        jobs: training runs at the same time.
         num_evals: points of each curve.
-        eval_samples: sequences of the validation text that a loss is the mean of; all if None.
+        eval_samples: validation sequences over which a loss is averaged; all if None.
     """
 
     training: GptConfig
@@ -63,7 +63,7 @@ class AccuracyConfig:
     eval_samples: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
+        """Reject a plan that cannot be trained, and put ``exact`` first."""
         for name in self.schemes:
             if name not in SCHEMES:
                 raise SpecError(f"schemes are {', '.join(SCHEMES)}, not {name!r}")
@@ -83,16 +83,16 @@ class AccuracyConfig:
 
     @property
     def num_ranks(self) -> int:
-        """How many train together."""
+        """The number of ranks that train together."""
         return max(self.processes, self.training.ranks)
 
     @property
     def ranks_in_words(self) -> str:
-        """How many train together, and through what."""
+        """The number of ranks and how they communicate, in words."""
         return f"{self.num_ranks} {'gloo' if self.processes > 1 else 'memory'} ranks"
 
     def smoke(self) -> AccuracyConfig:
-        """Return a plan that shows in seconds that everything runs: a tiny model, two ranks, one seed."""
+        """Return a plan that shows in seconds that all runs: a tiny model, two ranks, one seed."""
         is_gloo = self.processes > 1
         training = replace(
             self.training,
@@ -106,7 +106,7 @@ class AccuracyConfig:
         )  # fmt: skip
 
     def config(self, scheme: str, seed: int) -> GptConfig:
-        """Return what one training is told."""
+        """Return the config of one training run."""
         return replace(self.training, scheme=scheme, seed=seed)
 
 
@@ -123,14 +123,14 @@ def run_accuracy(
 
     Args:
         config: the plan.
-        source: of all trainings.
-        done: keys of rows that exist already, whose trainings are not repeated.
-        on_row: called with the row of each training when it is done; write it to disk here.
-        on_note: called with one sentence for each thing a reader must know.
-        progress: called with (steps done, all steps, a word).
+        source: the text of all runs.
+        done: keys of rows that exist already, which are not trained again.
+        on_row: called with the row of each training run as soon as it is done; write it to disk here.
+        on_note: called with one sentence for each fact a reader must know.
+        progress: called with (steps done, total steps, a word).
 
     Raises:
-        ExchangeError: a training failed; those that run with it end first.
+        ExchangeError: a training run failed, and the runs in progress have ended.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
     suite = _Suite(config, source)
@@ -158,7 +158,7 @@ class _Suite:
         self.config, self.source = config, source
 
     def trainings(self) -> Iterator[tuple[str, int]]:
-        """Yield scheme and seed of each training: a seed is compared as soon as possible."""
+        """Yield scheme and seed of each run, seed by seed so that comparisons complete early."""
         for seed in self.config.seeds:
             for scheme in self.config.schemes:
                 yield scheme, seed
@@ -168,7 +168,7 @@ class _Suite:
         given, chosen = self.config.config(scheme, seed), SCHEMES[scheme]
         parts = {"weights": chosen.weights, "gradients": chosen.gradients}
         spec = {name: None if part is None else asdict(part) for name, part in parts.items()}
-        # rows of before activations could be compressed say nothing of them
+        # omit options that are None, because rows of earlier versions lack the one for activations
         training = {name: x for name, x in given.to_config().items() if x is not None}
         return row_identity(
             suite=SUITE, codec=scheme, version=__version__,
@@ -180,7 +180,7 @@ class _Suite:
     def row(
         self, scheme: str, seed: int, progress: Callable[[int, int, str], None]
     ) -> TrainingRow | str:
-        """Train once; return a row, or a sentence about a training that diverged."""
+        """Train once; return its row, or a sentence if the run diverged."""
         config, given = self.config, self.config.config(scheme, seed)
         found: Outcome = train_settings(
             {scheme: partial(GptRun, given, self.source, config.device)},
@@ -219,7 +219,7 @@ class _Suite:
 
 
 def _received(lines: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Return what the first rank would have received, and what it did."""
+    """Return the bytes that the first rank would have received uncompressed, and those it did."""
     totals = [line[what] for line in lines for what in ("weights", "gradients") if what in line]
     levels = [level for total in totals for level in total["levels"].values()]
     original, encoded = (

@@ -1,4 +1,4 @@
-"""The ways to exchange weights and gradients that are compared."""
+"""The compared ways to exchange weights and gradients."""
 
 from __future__ import annotations
 
@@ -37,10 +37,14 @@ _WAYS: Final = (
     Way(name="ddp-4-bit", wrapper="ddp", hook="tersor", gradients=Gradients()),
 )  # fmt: skip
 WAYS: Final[Mapping[str, Way]] = {way.name: way for way in _WAYS}
-"""FSDP2 in float32 and bfloat16, with two hops that send gradients as they are, and ours in 8 and 4 bits, with
-a whole reference of the weights or one per node, and of a model that computes in bfloat16; DDP in float32, with torch's hooks, and with ours."""
+"""The ways by name.
+
+FSDP2 in float32, in bfloat16, and with two hops that send exact gradients. Our exchanges under FSDP2 in 8 and
+4 bits, with a whole reference of the weights or one per node, and for a model that computes in bfloat16. DDP
+in float32, with torch's hooks, and with ours.
+"""
 BASELINES: Final = {"fsdp": "fsdp-fp32", "ddp": "ddp-fp32"}
-"""What others are compared with, by the wrapper of the model."""
+"""The way with which others are compared, by the wrapper of the model."""
 OURS: Final = ("fsdp-8-bit", "fsdp-4-bit", "fsdp-4-bit-node", "fsdp-4-bit-bf16", "ddp-4-bit")
 GLOO_NOTE: Final = (
     "gloo's reduce-scatter costs as much as an all-reduce: with 2 nodes of 2 ranks, 6 shards leave each "
@@ -56,10 +60,10 @@ NOTES: Final[Mapping[str, str]] = {
 
 
 def make_way(name: str) -> Way:
-    """Return the way of a name.
+    """Return the way with a name.
 
     Raises:
-        SpecError: there is none.
+        SpecError: no way has that name.
     """
     if name not in WAYS:
         raise SpecError(f"ways to exchange are {', '.join(WAYS)}, not {name!r}")
@@ -67,7 +71,7 @@ def make_way(name: str) -> Way:
 
 
 def described(way: Way) -> tuple[str, dict[str, Any]]:
-    """Return version and options of a way, for its row."""
+    """Return the version and options of a way, for its row."""
     parts = {"weights": way.weights, "gradients": way.gradients}
     options = {name: asdict(part) for name, part in parts.items() if part is not None}
     is_ours = way.name in OURS

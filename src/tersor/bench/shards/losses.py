@@ -1,4 +1,4 @@
-"""Rows of trainings by scheme: tables, goals, and what pages show of them."""
+"""Tables, goals and page blocks of training runs by scheme."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from tersor.bench.core.training_place import EXACT, TrainingPlace, training_plac
 from tersor.bench.shards.accuracy import SUITE
 
 LOSS_COLUMNS: Final = ("model", "scheme", "seeds", "loss", "change %", "95 % ±", "ratio")
-"""``docs/shards.md`` says what they mean."""
+"""The table columns; ``docs/shards.md`` explains them."""
 _MOST_CHANGE: Final = 0.3
 _LEAST_HARM: Final = 3.0
 _LEAST_SEEDS: Final = 3
 _ASKED: Final = (("gpt-2M", 4, 300), ("gpt-125M", 8, 1500))
-"""Models, ranks and steps that goals are asked of."""
+"""The models, ranks and steps to which the goals apply."""
 
 
 def loss_places(rows: Iterable[ResultRow]) -> Iterator[TrainingPlace]:
-    """Yield what can be compared with each other."""
+    """Group the training rows of this suite into comparable sets."""
     return training_places(rows, SUITE)
 
 
 def loss_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
-    """Return what stands under ``LOSS_COLUMNS``, a line per scheme and place."""
+    """Return the cells of ``LOSS_COLUMNS``, one line per scheme and place."""
     return [_cells(place, scheme) for place in loss_places(rows) for scheme in place.rows]
 
 
@@ -49,12 +49,12 @@ def _cells(place: TrainingPlace, scheme: str) -> list[str]:
 
 
 def losses_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the trainings that a page asks for."""
+    """Return the Markdown table of the training runs that a page selects."""
     return markdown_table(LOSS_COLUMNS, loss_cells(chosen(rows, options)))
 
 
 def loss_table(rows: Iterable[ResultRow]) -> Table:
-    """Show how every scheme changed the loss."""
+    """Return a table of how every scheme changed the loss."""
     return terminal_table(
         "Validation loss by scheme, compared seed by seed with exact exchanges",
         LOSS_COLUMNS, loss_cells(rows), words=("model", "scheme"), section=slice(1),
@@ -62,7 +62,7 @@ def loss_table(rows: Iterable[ResultRow]) -> Table:
 
 
 def loss_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge the full scheme, and what it is to be better than."""
+    """Judge that ``both`` preserves the loss, and that ``direct`` harms it."""
     places = list(loss_places(rows))
     return [goal for asked in _ASKED for goal in _goals(places, *asked)]
 
@@ -75,7 +75,7 @@ def _goals(
         ("both", -1.0, -_MOST_CHANGE, f"both: loss at most {_MOST_CHANGE:g} % above exact"),
         ("direct", 1.0, _LEAST_HARM, f"direct: loss at least {_LEAST_HARM:g} % above exact"),
     ):
-        # a single seed shows nothing: trainings that differ in rounding alone differ by as much
+        # a single seed proves nothing, because runs that differ only in rounding differ by as much
         found = [
             (sign * change.mean, f"{place.place}, {len(place.seeds(scheme))} seeds")
             for place in named

@@ -1,4 +1,4 @@
-"""The part of a report about weights and gradients between ranks."""
+"""The report sections about exchanging weights and gradients between ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tersor.bench.shards.tables import SHARD_COLUMNS, shard_cells, shard_places
 
 
 def shards_section(run: Run, _links: Links) -> Section | None:
-    """Return tokens per second of every way on every network, and all times and bits."""
+    """Return the section with tokens per second of every way and network, and all times and bits."""
     found = run.rows if isinstance(run, RowsRun) else []
     rows = [row for row in found if isinstance(row, ShardRow)]
     if not rows:
@@ -61,7 +61,7 @@ def _figures(run: str, rows: Sequence[ShardRow]) -> list[Figure]:
 
 
 def losses_section(run: Run, _links: Links) -> Section | None:
-    """Return the curves of every scheme, how they leave exact ones, and the loss at the end."""
+    """Return the section with loss curves, their change from exact ones, and final losses."""
     rows = run.rows if isinstance(run, RowsRun) else []
     places = list(loss_places(rows))
     if not places:

@@ -1,4 +1,4 @@
-"""Shards, as other parts of ``bench`` see them."""
+"""The shards site's entry for the rest of ``bench``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _tables(rows: Sequence[ResultRow]) -> list[RenderableType]:
 
 
 def _goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge the goals of the suites that rows are from."""
+    """Judge the goals of the suites that the rows belong to."""
     judged = {"shards": shard_goals, ACCURACY: loss_goals}
     suites = {row.suite for row in rows}
     return [goal for suite, judge in judged.items() if suite in suites for goal in judge(rows)]

@@ -1,9 +1,9 @@
 """The ``shards`` suite: steps of a GPT whose ranks exchange weights and gradients over throttled links.
 
-Every rank is a process; where possible nodes are network namespaces, and several ranks share one and its
-link. All ways to exchange begin with the same weights and take the same steps: no time is reported of one
-whose losses leave those of float32. They run in turn, round after round; the slowest rank of a round is its
-time, and bytes are those that the interfaces of the nodes counted.
+Every rank is a process. If possible, nodes are network namespaces whose ranks share a link. All ways to
+exchange start from the same weights and take the same steps. Times are only reported for ways whose loss
+agrees with that of float32. The ways run in turn, round after round, and the time of a round is that of its
+slowest rank. Bytes are those that the nodes' network interfaces counted.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROUNDS_MAX_S: Final = 300.0
 _UNTHROTTLED: Final = Bandwidth(10**10)
 _SMOKE: Final = GptShape(2, 64, 2, 32, 256)
 _MOST_LOSS: Final = 0.05
-"""Of a loss, relative to that of float32 after the same steps."""
+"""Largest accepted deviation of a loss, relative to that of float32 after the same steps."""
 _LOOPBACK: Final = "lo"
 
 
@@ -47,14 +47,14 @@ class ShardsConfig:
 
     Attributes:
         num_ranks: processes that train together.
-        ranks_per_node: how many of them share a node and its link.
-        bandwidths: of each node's link.
-        batch: sequences of all ranks per step; 0 for one of each rank.
-        ways: names from ``WAYS``; float32 of the same wrapper is always measured.
-        preset: sizes of the model.
+        ranks_per_node: ranks that share a node and its link.
+        bandwidths: bandwidths of each node's link, measured one after the other.
+        batch: sequences of all ranks per step; 0 for one per rank.
+        ways: names from ``WAYS``; float32 with the same wrapper is always measured.
+        preset: name of the model's sizes.
         rounds: timed rounds.
-        seed: of text and model.
-        is_smoke: whether a tiny model takes the place of the preset.
+        seed: seed of the text and the model.
+        is_smoke: whether a tiny model replaces the preset.
     """
 
     num_ranks: int = 4
@@ -68,7 +68,7 @@ class ShardsConfig:
     is_smoke: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan."""
+        """Reject an empty or impossible plan, add missing baselines, and resolve the batch."""
         if self.preset not in PRESETS:
             raise SpecError(f"the preset must be one of {', '.join(PRESETS)}, not {self.preset!r}")
         if not 2 <= self.num_ranks <= MAX_RANKS:
@@ -92,16 +92,16 @@ class ShardsConfig:
 
     @property
     def shape(self) -> GptShape:
-        """Of the model; the text has bytes."""
+        """The shape of the model, whose tokens are bytes."""
         return _SMOKE if self.is_smoke else replace(PRESETS[self.preset].shape, vocabulary=256)
 
     @property
     def model(self) -> str:
-        """The model in words."""
+        """The name of the model in rows."""
         return "gpt-smoke" if self.is_smoke else f"gpt-{self.preset}"
 
     def smoke(self) -> ShardsConfig:
-        """Return a plan that shows in seconds that everything runs: a tiny model, one round."""
+        """Return a plan that shows in seconds that all runs: a tiny model, one link, one round."""
         return replace(self, is_smoke=True, bandwidths=self.bandwidths[:1], rounds=1)
 
 
@@ -113,17 +113,17 @@ def run_shards(
     on_note: Callable[[str], None] = ignore,
     on_case: Callable[[int, int, str], None] = ignore,
 ) -> SuiteOutcome:
-    """Measure everything in ``config``; where links cannot be throttled, once on loopback.
+    """Measure everything in ``config``; if links cannot be throttled, measure once on loopback.
 
     Args:
         config: the plan.
-        done: keys of rows that exist already; a link of which all exist is not measured again.
+        done: keys of rows that exist already; a link is skipped if all its rows do.
         on_row: called with each finished row; write it to disk here.
-        on_note: called with one sentence for each thing a reader must know.
+        on_note: called with one sentence for each fact a reader must know.
         on_case: called with (finished links, all links, label) before each link.
 
     Raises:
-        ExchangeError: a rank failed; no process is left.
+        ExchangeError: a rank failed; all processes have been ended.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
     with open_best_network(config.num_ranks, config.ranks_per_node, outcome.note) as network:
@@ -134,9 +134,9 @@ def run_shards(
             return outcome
         for index, link in enumerate(wanted):
             on_case(index, len(wanted), f"making {len(suite.ways)} trainings")
-            # ranks of its own: connections keep the segments of the link that they were made on
+            # new ranks per link, because connections keep the segment size of the link they began on
             with RankProcesses(measuring, network, config.num_ranks) as ranks:
-                # first steps are not measured, and need not wait for a slow link
+                # the first steps are not measured, so they need not wait for a slow link
                 network.throttle(_UNTHROTTLED, connecting_for=link)
                 ranks.set_up(suite.settings(), _SET_UP_TIMEOUT_S)
                 on_case(index, len(wanted), str(link or network.kind))
@@ -158,7 +158,7 @@ class _Suite:
         self.ways = tuple(make_way(name) for name in config.ways)
 
     def settings(self) -> dict[str, Any]:
-        """Return what ranks are told once."""
+        """Return the settings that every rank receives once."""
         config = self.config
         return {
             "shape": config.shape, "batch": config.batch, "seed": config.seed,
@@ -183,7 +183,7 @@ class _Suite:
     def rows(
         self, link: Bandwidth | None, answers: Sequence[Mapping[str, Any]], outcome: SuiteOutcome
     ) -> Iterator[ShardRow]:
-        """Yield a row per way that trains as float32 does."""
+        """Yield a row for each way whose loss agrees with float32's."""
         losses = {way.name: _loss([one[way.name] for one in answers]) for way in self.ways}
         for way in self.ways:
             exact, loss = losses[BASELINES[way.wrapper]], losses[way.name]
@@ -245,7 +245,7 @@ class _Suite:
 
     def _part(self, name: str, ranks: Sequence[Mapping[str, Any]]) -> ShardPart:
         has_links = self.network != Loopback.kind
-        # a rank of each node: all of them read the same counters
+        # one rank per node, because all ranks of a node read the same counters
         firsts = ranks[:: self.config.ranks_per_node] if has_links else ranks[:1]
         seconds = [[x["seconds"][name] for x in rank["exchanges"]] for rank in ranks]
 
@@ -266,6 +266,6 @@ def _slowest(ranks: Sequence[Sequence[float]]) -> list[float]:
 
 
 def _loss(ranks: Sequence[Mapping[str, Any]]) -> float:
-    """Return the mean loss of all ranks in the last of their first steps."""
+    """Return the mean loss of all ranks in the last of their first steps; infinite if not finite."""
     found = sum(rank["losses"][-1] for rank in ranks) / len(ranks)
     return found if math.isfinite(found) else math.inf

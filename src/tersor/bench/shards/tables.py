@@ -1,4 +1,4 @@
-"""Rows of trainings that exchange weights and gradients: tables and goals."""
+"""Tables and goals of exchanging weights and gradients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHARD_COLUMNS: Final = (
     "link", "exchange", "bits/weight", "bits/gradient", "exchange ms", "x fp32", "step ms",
     "tokens/s", "x fp32", "loss",
 )  # fmt: skip
-"""What a table shows; ``docs/benchmark-shards.md`` says what the columns mean."""
+"""The table columns; ``docs/benchmark-shards.md`` explains them."""
 _ASKED: Final = (
     ("1gbit", "exchange", "fsdp-fp32", 6.0),
     ("1gbit", "exchange", "fsdp-bf16", 3.0),
@@ -27,28 +27,30 @@ _ASKED: Final = (
     ("100mbit", "tokens/s", "fsdp-fp32", 6.0),
     ("100mbit", "tokens/s", "fsdp-bf16", 3.5),
 )
-"""Link, what is timed, whom it is compared with, and how many times faster ours is to be."""
+"""The link, what is timed, the way it is compared with, and the required speedup of ours."""
 _JUDGED: Final = ("fsdp-4-bit", "fsdp-4-bit-node", "fsdp-4-bit-bf16")
 _ASKED_PLACE: Final = ("gpt-10M", 4, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardPlace:
-    """All ways of one model on one network, by their names.
+    """The rows of all ways to exchange for one model, network and batch.
 
     Attributes:
-        rows: of two equal measurements the later one.
+        rows: rows by the name of the way; of repeated measurements, the last one.
     """
 
     rows: Mapping[str, ShardRow]
 
     def gain(self, row: ShardRow, what: str, other: str | None = None) -> float | None:
-        """Return how many times faster a row's step or exchange is than another's.
+        """Return the speedup of a row's step or exchange over another way's.
+
+        The result is None if the other way was not measured.
 
         Args:
-            row: of this place.
+            row: a row of this place.
             what: ``"exchange"``, or anything else for a whole step.
-            other: a name; None for float32 under the same wrapper.
+            other: name of the other way; None for float32 with the same wrapper.
         """
         theirs = self.rows.get(other or BASELINES[row.shards.wrapper])
         if theirs is None:
@@ -59,7 +61,7 @@ class ShardPlace:
 
 
 def shard_places(rows: Iterable[ResultRow]) -> Iterator[ShardPlace]:
-    """Yield what can be compared with each other."""
+    """Group the rows into comparable sets."""
     places: dict[tuple[str, str, int], dict[str, ShardRow]] = {}
     for row in rows:
         if isinstance(row, ShardRow):
@@ -70,7 +72,7 @@ def shard_places(rows: Iterable[ResultRow]) -> Iterator[ShardPlace]:
 
 
 def shard_cells(rows: Iterable[ResultRow]) -> list[list[str]]:
-    """Return what stands under ``SHARD_COLUMNS``, a line per way and network."""
+    """Return the cells of ``SHARD_COLUMNS``, one line per way and network."""
     return [_cells(place, row) for place in shard_places(rows) for row in place.rows.values()]
 
 
@@ -94,12 +96,12 @@ def _cells(place: ShardPlace, row: ShardRow) -> list[str]:
 
 
 def shards_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the trainings that a page asks for."""
+    """Return the Markdown table of the rows that a page selects."""
     return markdown_table(SHARD_COLUMNS, shard_cells(chosen(rows, options)))
 
 
 def shard_table(rows: Iterable[ResultRow]) -> Table:
-    """Show bits, times and tokens of every way."""
+    """Return a table of the bits, times and tokens of every way."""
     rows = list(rows)
     shown = [row for row in rows if isinstance(row, ShardRow)]
     models = sorted({f"{row.input}, {row.shards.num_ranks} ranks" for row in shown})
@@ -112,7 +114,7 @@ def shard_table(rows: Iterable[ResultRow]) -> Table:
 
 
 def shard_goals(rows: Iterable[ResultRow]) -> list[Goal]:
-    """Judge what is asked of 2 nodes of 2 ranks and 10M weights; the best of ours decides."""
+    """Judge the goals for 2 nodes of 2 ranks and 10M weights; our best way decides."""
     places = list(shard_places(rows))
     return [_goal(places, *asked) for asked in _ASKED]
 

@@ -1,1 +1,1 @@
-"""Looked-up rows as benchmark inputs, per table and slice: what is measured on them and how it adds up."""
+"""Look-up benchmarks: encoders measured on looked-up rows per table and slice, and their totals."""

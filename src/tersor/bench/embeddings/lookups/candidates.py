@@ -1,4 +1,4 @@
-"""Our encoders as they are measured on look-ups: each slice with a bound of its own."""
+"""Our encoders for look-ups, in which each slice has its own bound."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tersor.types import Bound
 
 BOUNDED: Final = ("flat", "delta", "huffman", "ans", "lz4", "zstd", "rows", "rows-ans")
 FIXED: Final = ("half", "bf16", "fp8", "group8", "group4", "mx4")
-"""Encoders that promise a size and no error; ``group8`` is what others call int8 row-wise."""
+"""Encoders with a fixed rate and no error bound; ``group8`` is row-wise int8 quantization."""
 LOOKUP_CODECS: Final = (*BOUNDED, *FIXED)
 DEVICE_LOOKUP_CODECS: Final = (
     "flat", "flat-device", "delta", "huffman", "ans", "ans-device", "rows", "rows-ans",
@@ -30,9 +30,11 @@ _ON_DEVICE: Final = "-device"
 
 
 def check_encoders(names: Iterable[str]) -> None:
-    """Raise ``UnknownCodecError`` for a name that is neither ours nor a registered codec's.
+    """Check the names of encoders.
 
-    Nor may it be ``auto``, which chooses a codec and writes no bytes of its own.
+    Raises:
+        UnknownCodecError: a name is neither one of our encoders nor a registered codec, or it is a
+            selector such as ``auto``, which only chooses among codecs.
     """
     every = dict.fromkeys((*LOOKUP_CODECS, *DEVICE_LOOKUP_CODECS))
     for name in names:
@@ -45,11 +47,11 @@ def check_encoders(names: Iterable[str]) -> None:
 def make_lookup_candidate(
     name: str, relative_bounds: Sequence[float], widths: Sequence[int]
 ) -> Candidate:
-    """Build one of our encoders, or MX4, for slices with these bounds and rows of these widths.
+    """Build one of our encoders, or MX4, for slices with the given bounds and row widths.
 
     Raises:
-        UnknownCodecError: nothing has that name.
-        BackendUnavailableError: its kernels cannot be imported.
+        UnknownCodecError: no codec has that name.
+        BackendUnavailableError: the codec's kernels cannot be imported.
     """
     if name == Mx4.name:
         return Mx4()

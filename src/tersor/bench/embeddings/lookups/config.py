@@ -1,4 +1,4 @@
-"""What to measure on look-ups."""
+"""The plan of the ``lookups`` suite."""
 
 from __future__ import annotations
 
@@ -28,20 +28,23 @@ class LookupsConfig:
         device: ``"cpu"`` or ``"cuda"``.
         cut: how look-ups become slices.
         tight: tables with the tight bound.
-        loose: tables with the loose one; with neither, classes are found from the first look-up.
-        by_hand: whether tables in neither list are base tables although both lists are empty.
-        bounds: of the classes.
+        loose: tables with the loose bound. If both lists are empty, classes are determined from the
+            first look-up.
+        by_hand: whether all tables are base tables if both lists are empty.
+        bounds: bounds of the classes.
         decay: how bounds tighten over the iterations of the dumps.
-        code_dtype: of codes for encoders that only take those: ``"int8"``, ``"int16"``, ``"auto"``.
+        code_dtype: dtype of the codes for encoders that only take codes: ``"int8"``, ``"int16"`` or
+            ``"auto"``.
         codecs: names from ``LOOKUP_CODECS`` or ids of registered codecs.
         peers: names from ``tersor.bench.peers.peers_of(device)``.
         rounds: timed rounds per table.
-        warmup: rounds before those.
-        first_iteration: look-ups before it are left out, though classes are found from the very first.
-        max_tables: tables measured at most; all if None.
-        max_iterations: look-ups per table at most, the first ones; all if None.
-        steps: whether all tables of one step are measured in one call too, as an exchange on a GPU
-            encodes them: a table alone is too little work for one.
+        warmup: untimed rounds before those.
+        first_iteration: first measured iteration; classes are still determined from the first look-up
+            of the dump.
+        max_tables: the most tables to measure; all if None.
+        max_iterations: the most look-ups to measure per table, from the first one on; all if None.
+        steps: whether to measure all tables of one step in one call too, as an exchange on a GPU
+            encodes them. A single table is too little work for a GPU.
     """
 
     device: str = "cpu"
@@ -62,7 +65,7 @@ class LookupsConfig:
     steps: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an empty or impossible plan, and what is no encoder of look-ups."""
+        """Reject an empty or impossible plan and unknown encoders."""
         if self.device not in ("cpu", "cuda"):
             raise SpecError(f"device must be 'cpu' or 'cuda', not {self.device!r}")
         if self.code_dtype not in CODE_DTYPES:
@@ -75,9 +78,9 @@ class LookupsConfig:
 
     @classmethod
     def for_device(cls, device: str, **asked: Any) -> LookupsConfig:
-        """Return the full plan for a device, with what was asked for in place of its defaults."""
+        """Return the full plan for a device, with ``asked`` overriding its defaults."""
         codecs = DEVICE_LOOKUP_CODECS if device == "cuda" else LOOKUP_CODECS
-        # no copies, and no codes alone on a device: they tell nothing about an exchange
+        # plain copies and peers on codes alone say nothing about an exchange
         peers = tuple(
             name for name in peers_of(device) if not name.endswith("-codes") and name not in COPIES
         )
@@ -86,7 +89,7 @@ class LookupsConfig:
 
     @property
     def setting(self) -> str:
-        """What of batch, bounds, classes and iterations is not the default, in words."""
+        """The non-default batch, bounds, decay, classes and first iteration in words."""
         words = []
         if self.cut.batch is not None:
             words.append(f"batches of {self.cut.batch}")
@@ -107,5 +110,5 @@ class LookupsConfig:
         return ", ".join(words)
 
     def smoke(self) -> LookupsConfig:
-        """Return the same plan on one look-up of three tables and with one round."""
+        """Return the plan reduced to one round on one look-up of three tables."""
         return replace(self, rounds=1, max_tables=3, max_iterations=1)

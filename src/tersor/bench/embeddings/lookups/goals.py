@@ -1,4 +1,4 @@
-"""The goals for look-ups, judged from result rows: ratio over all tables, and gain per table."""
+"""The goals for look-ups: ratio over all tables, and gain per table."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tersor.bench.embeddings.lookups.sums import OURS, DumpResults, counted, pla
 from tersor.sites.embeddings import ClassBounds
 
 _MOSTLY_REPEATED: Final = 0.5
-"""Share of repeated rows that the second, narrower goal asks for. It is our choice, made with results at
-hand; the first goal counts every table that repeats a row."""
+"""Share of repeated rows from which a table counts for the second, narrower goal. We chose it after seeing
+results; the first goal counts every table that repeats a row."""
 _GOAL_RATIO, _GOAL_GAIN = 15.0, 1.8
 
 
 def lookup_goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge what is asked of look-ups at the default bounds; repeated data are not judged."""
+    """Judge the goals of look-ups at the default bounds; dumps with repeated rows are not judged."""
     goals = []
     found = places(rows)
     inputs = [place.input for place in found]
     for place in found:
         if place.repeat == 1 and _has_default_bounds(place.tables):
-            # one dump may be measured in several ways
+            # one dump may be measured with several cuts, settings or devices
             name = place.input if inputs.count(place.input) == 1 else place.words
             goals += [_ratio_goal(place, name), *_gain_goals(place, name)]
     return goals or [Goal("forward ratio 15 over all tables", _GOAL_RATIO, None, "no such rows")]
@@ -51,7 +51,7 @@ def _ratio_goal(place: DumpResults, of: str) -> Goal:
 
 
 def _gain_goals(place: DumpResults, of: str) -> list[Goal]:
-    """Judge every table that repeats a row, and then those alone that repeat most of theirs."""
+    """Judge all tables that repeat any row, and then only those that repeat at least half of them."""
     gains: dict[int, tuple[float, float]] = {}
     for table, rows in place.tables.items():
         gain = place.gain(table)

@@ -1,4 +1,4 @@
-"""Looked-up rows of embedding tables, and how an exchange cuts them into slices."""
+"""Looked-up rows of embedding tables, and their division into the slices of an exchange."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tersor.raw_bytes import as_bytes
 SYNTHETIC: Final = "synthetic"
 _SYNTHETIC_BATCH: Final = 2048
 _MOST_NAMED: Final = 6
-"""Numbers in a sentence; more are cut off."""
+"""The most table numbers in a sentence; further ones are omitted."""
 
 
 def named_tables(tables: Iterable[int]) -> str:
-    """Return numbers of tables for a sentence that stays short.
+    """Return table numbers in words, shortened for a sentence.
 
     Example:
         >>> named_tables([3]), named_tables([4, 2]), named_tables(range(26))
@@ -38,10 +38,10 @@ def named_tables(tables: Iterable[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LookUp:
-    """What one table gave for one global batch.
+    """The rows that one global batch looked up in one table.
 
     Attributes:
-        iteration: of training, counted from 0.
+        iteration: iteration of the training, counted from 0.
         rows: float32 [batch, width], on the CPU.
     """
 
@@ -50,11 +50,11 @@ class LookUp:
 
 
 class LookUps(ABC):
-    """Dumped or made-up look-ups of several tables; one table at a time is in memory.
+    """Dumped or synthetic look-ups of several tables, which are read one table at a time.
 
     Attributes:
-        name: shown in tables and written to rows.
-        num_rows: how large each table is, where that is known.
+        name: name in tables and rows.
+        num_rows: rows of each table whose size is known.
     """
 
     name: str
@@ -67,15 +67,15 @@ class LookUps(ABC):
 
     @abstractmethod
     def read(self, table: int) -> list[LookUp]:
-        """Return the look-ups of one table in the order of their iterations; at least one.
+        """Return the look-ups of one table, at least one, in order of iteration.
 
         Raises:
-            SpecError: they are not float32 rows of one width, or not finite.
+            SpecError: the look-ups are not finite float32 rows of equal width.
             CorruptDataError: a file is damaged.
         """
 
     def digest(self) -> str:
-        """Return eight hex digits that differ where the data differ; reads everything once."""
+        """Return an eight-digit hex hash of the data; this reads everything once."""
         found = xxhash.xxh3_64()
         for table in self.tables:
             for one in self.read(table):
@@ -87,7 +87,7 @@ class LookUps(ABC):
 class SyntheticLookUps(LookUps):
     """Look-ups in 26 tables with the cardinalities of Criteo Kaggle and Zipf-distributed ids.
 
-    Weights are those of a model before training.
+    The weights are those of an untrained model.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SyntheticLookUps(LookUps):
         batch: int = _SYNTHETIC_BATCH,
         num_tables: int = len(CRITEO_KAGGLE_ROWS),
     ) -> None:
-        """Make them in memory; a smaller batch is the beginning of one of 2048 samples."""
+        """Generate the look-ups in memory; a smaller batch is a prefix of one of 2048 samples."""
         if dim < 1:
             raise SpecError(f"rows have at least one value, not {dim}")
         every = len(CRITEO_KAGGLE_ROWS)
@@ -127,10 +127,10 @@ class SyntheticLookUps(LookUps):
 
 
 def checked_look_ups(table: int, found: Sequence[LookUp]) -> list[LookUp]:
-    """Return look-ups of one table in order of iteration, if they can be measured.
+    """Validate the look-ups of one table and return them in order of iteration.
 
     Raises:
-        SpecError: widths differ, an iteration stands twice, or values are missing or not finite.
+        SpecError: widths differ, an iteration is repeated, or a look-up is empty or not finite.
     """
     ordered = sorted(found, key=lambda one: one.iteration)
     iterations = [one.iteration for one in ordered]
@@ -162,9 +162,9 @@ class Cut:
     """How a look-up becomes slices.
 
     Attributes:
-        num_ranks: destinations; each gets its share of every batch.
-        batch: samples of all ranks per step; None for as many as a dump has rows.
-        repeat: how often the rows are repeated first, which flatters encoders that find copies.
+        num_ranks: destinations; each receives its share of every batch.
+        batch: samples of all ranks per step; None for all rows of a look-up.
+        repeat: how often the rows are repeated first, which flatters encoders that find duplicates.
     """
 
     num_ranks: int = 4
@@ -172,7 +172,7 @@ class Cut:
     repeat: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be cut."""
+        """Reject counts below 1, and a batch with less than one row per rank."""
         if self.num_ranks < 1 or self.repeat < 1:
             raise SpecError(f"--ranks and --repeat begin at 1, not {self.num_ranks}, {self.repeat}")
         if self.batch is not None and self.batch < self.num_ranks:
@@ -181,20 +181,20 @@ class Cut:
             )
 
     def first_batch(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return what one step looks up: the rows of all ranks' first batch."""
+        """Return the rows of the first batch of all ranks, which one step looks up."""
         return rows.repeat(self.repeat, 1)[: self.batch]
 
     def num_left_out(self, num_rows: int) -> int:
-        """Return how many rows of a look-up, once they are repeated, make no whole batch."""
+        """Return how many rows of a look-up, after repetition, do not fill a whole batch."""
         return 0 if self.batch is None else num_rows * self.repeat % self.batch
 
     def slices(self, rows: torch.Tensor) -> Iterator[torch.Tensor]:
         """Yield contiguous slices, batch by batch, destination by destination.
 
-        Rows that make no whole batch at the end are left out.
+        Trailing rows that do not fill a whole batch are omitted.
 
         Raises:
-            SpecError: the look-up is smaller than a batch, or than one row per rank.
+            SpecError: the look-up is smaller than a batch, or has less than one row per rank.
         """
         rows = rows.repeat(self.repeat, 1)
         batch = len(rows) if self.batch is None else self.batch

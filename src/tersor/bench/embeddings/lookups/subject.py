@@ -1,4 +1,4 @@
-"""Look-ups of a table or of a step, cut and quantized: what all encoders are measured on."""
+"""The look-ups of a table or of a step, sliced and quantized, on which encoders are measured."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _CONSTANT_SHARE: Final = 2.0**-7
 
 @dataclass(frozen=True, slots=True)
 class LookupSubject:
-    """What is known of look-ups before any encoder runs.
+    """Look-ups, with the facts about them that do not depend on an encoder.
 
     Attributes:
-        table: its number; None for all tables of one step.
+        table: number of the table; None for all tables of one step.
         subject: the slices and their codes.
-        relative_bounds: of each slice.
-        num_iterations: look-ups of a table that were cut.
-        num_distinct: distinct rows of each slice, added up.
-        num_distinct_codes: the same after quantizing.
+        relative_bounds: the relative bound of each slice.
+        num_iterations: look-ups of the table that were sliced.
+        num_distinct: distinct rows, counted per slice and summed.
+        num_distinct_codes: distinct rows after quantizing, counted likewise.
     """
 
     table: int | None
@@ -57,9 +57,9 @@ class LookupSubject:
         return sum(x.numel() for x in self.subject.slices)
 
     def bound_config(self, policy: AdaptiveBounds) -> dict[str, Any]:
-        """Return the table's final bound, and the decay where it plays a part.
+        """Return the table's final bound for the spec of a row, and the decay if any slice needs it.
 
-        All tables of a step have a list of bounds, one for each slice.
+        For all tables of a step, the result is a list of bounds, one per slice.
         """
         if self.table is None:
             return {"bounds": [Bound.relative(one).to_config() for one in self.relative_bounds]}
@@ -78,10 +78,10 @@ def table_subject(
     code_dtype: torch.dtype | None,
     device: torch.device,
 ) -> LookupSubject:
-    """Cut one table's look-ups, bound every slice and quantize it, on a device.
+    """Slice one table's look-ups, and bound and quantize every slice on a device.
 
     Raises:
-        SpecError: a look-up makes no batch, or a code does not fit the dtype asked for.
+        SpecError: a look-up is smaller than a batch, or a code does not fit ``code_dtype``.
     """
     slices, bounds = [], []
     for one in look_ups:
@@ -112,14 +112,14 @@ def table_subject(
 
 
 def step_subject(tables: Iterable[LookupSubject]) -> LookupSubject:
-    """Put the slices of one step's tables into one list, as an exchange on a GPU encodes them."""
+    """Join the slices of one step's tables into one list, as an exchange on a GPU encodes them."""
     first = Copy([], [], [])
     error_bounds: list[float] = []
     relative_bounds: list[float] = []
     num_distinct = num_distinct_codes = 0
     code_nbits = 0.0
     for one in tables:
-        # only the first copy is kept: those of a table alone fill the cache, the step's are made below
+        # take only the first copy: a table's copies are as many as fill the cache for it alone
         first = first.joined(one.subject.copies[0])
         error_bounds += one.subject.error_bounds
         relative_bounds += one.relative_bounds
@@ -138,7 +138,7 @@ def step_subject(tables: Iterable[LookupSubject]) -> LookupSubject:
 
 
 def _copies(first: Copy) -> list[Copy]:
-    """Return as many copies as fill the cache of the device."""
+    """Return as many copies as ``copies_needed`` for the device's cache."""
     nbytes = sum(x.nbytes for x in first.slices)
     num_copies = copies_needed(nbytes, cache_nbytes(first.slices[0].device))
     return [first, *(first.clone() for _ in range(num_copies - 1))]
@@ -147,8 +147,8 @@ def _copies(first: Copy) -> list[Copy]:
 def _error_bound(x: torch.Tensor, relative_bound: float) -> float:
     """Return the absolute bound of a slice.
 
-    A slice of equal values has a range of 0, which only ours take as a bound. Peers are then given a
-    128th of the value, and any bound for zeros.
+    A slice of equal values has a range of 0, and only our encoders accept 0 as a bound. Peers get a 128th
+    of the value instead, or 1 if the values are zero.
     """
     low, high = finite_range(x).tolist()
     bound = Bound.relative(relative_bound).resolve(low, high)

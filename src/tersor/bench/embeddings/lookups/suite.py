@@ -1,8 +1,8 @@
-"""The ``lookups`` suite: every encoder on dumped look-ups, table by table and step by step.
+"""The ``lookups`` suite: every encoder on dumped look-ups, for each table and for whole steps.
 
 Look-ups are cut into the slices that an exchange sends, each with the bound of its table and
-iteration. No speed is reported before the round trip was checked in this process, and all encoders of
-one table, or of one step, run in turn.
+iteration. No speed is reported before the round trip was checked in this process. All encoders of one
+table, or of one step, run in turn.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tersor.sites.embeddings.classes import Classification
 
 SUITE: Final = "lookups"
 _STEP_ROUNDS: Final = 3
-"""Rounds of a whole step for each of a table: there is one step, and it decides."""
+"""Rounds of the whole step per round of a table; there is only one step, and its times decide."""
 
 
 def run_lookups(
@@ -45,20 +45,20 @@ def run_lookups(
 
     Args:
         config: the plan.
-        look_ups: dumped or made up.
+        look_ups: dumped or synthetic look-ups.
         done: keys of rows that exist already (``RowFile.keys``) and are not measured again.
         on_row: called with each finished row; write it to disk here.
-        on_note: called with one sentence for each thing left out or refused.
+        on_note: called with one sentence for each encoder left out or refused.
         on_table: called with (finished tables, all tables, label) before each table starts.
 
     Raises:
-        SpecError: dumps cannot be measured as asked, or codes do not fit their dtype.
+        SpecError: the dumps do not suit the plan, or codes do not fit their dtype.
     """
     outcome = SuiteOutcome(done, on_row, on_note)
     tables = list(look_ups.tables)[: config.max_tables]
     with own_stream(torch.device(config.device)):
         suite = _Suite(config, look_ups, outcome)
-        # every table is looked at before the first is measured, so that nothing is found too late
+        # check every table before measuring the first, so that problems show up early
         on_table(0, len(tables), "reading the dumps")
         suite.look(tables)
         for index, table in enumerate(tables):
@@ -85,7 +85,7 @@ class _Suite:
             self.outcome.note(sentence)
 
     def look(self, tables: list[int]) -> None:
-        """Find the classes of the tables, and refuse what cannot be measured."""
+        """Determine the classes of the tables, and reject dumps that cannot be measured."""
         config = self.config
         self.policy = AdaptiveBounds(
             config.tight, config.loose, bounds=config.bounds, decay=config.decay
@@ -109,7 +109,7 @@ class _Suite:
             )
 
     def _check_named(self) -> None:
-        """Refuse classes of tables that the dumps do not have: a wrong number would go unseen."""
+        """Reject classes of tables that the dumps lack; a wrong number would go unnoticed."""
         there = set(self.look_ups.tables)
         named = self.policy.tight | self.policy.loose
         others = {table for table in named if isinstance(table, int)} - there
@@ -120,7 +120,7 @@ class _Suite:
             )
 
     def _classes(self, tables: list[int]) -> list[Classification]:
-        """Class the tables by the rows of their first look-up, as a training does."""
+        """Classify the tables by the rows of their first look-up, as training does."""
         known = self.look_ups.num_rows
         unknown = [table for table in tables if table not in known]
         if unknown:
@@ -137,11 +137,11 @@ class _Suite:
         return found
 
     def table(self, table: int) -> LookupSubject:
-        """Return all look-ups of a table."""
+        """Return the subject of all wanted look-ups of a table."""
         return self._subject(table, self._wanted(table), self.config.cut)
 
     def step(self, tables: list[int]) -> LookupSubject:
-        """Return all tables in the first batch of the last look-up: what one step exchanges."""
+        """Return the first batch of each table's last look-up, which is what one step exchanges."""
         cut = self.config.cut
 
         def last(table: int) -> LookupSubject:
@@ -207,7 +207,7 @@ class _Suite:
 
     def _group(self, made: LookupSubject) -> str:
         num_ranks, num_rows = self.config.cut.num_ranks, len(made.subject.slices[0])
-        # "1 ranks" is what rows of one rank have always had, and rows are compared by these words
+        # existing rows of one rank say "1 ranks", and rows are compared by these words
         words = f"{made.subject.name}, {num_ranks} ranks, slices of {num_rows} rows"
         return ", ".join(filter(None, (words, self.config.setting)))
 

@@ -1,4 +1,4 @@
-"""Rows about look-ups put together: per encoder, per table, and the best of each."""
+"""Totals of look-up rows per encoder, and the best encoder per table."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tersor.policy import predicted_speedup
 
 PLAIN_LZ: Final = ("lz4", "nvcomp-lz4")
 PLAIN_HUFFMAN: Final = ("huffman", "zstd-huffman")
-"""LZ and Huffman coding of quantized codes, ours and others', without looking for equal rows."""
+"""LZ and Huffman coding of quantized codes, ours and others', without row deduplication."""
 OURS: Final = ("rows", "rows-ans", "rows-device")
 
 
 def label(row: ResultRow) -> str:
-    """Return the name of an encoder; ours and a peer may share one."""
+    """Return the name of an encoder, marked if it is a peer, because peers may share our names."""
     return f"{row.codec} (peer)" if row.peer else row.codec
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun.
+    """Return a count with its noun in singular or plural.
 
     Example:
         >>> counted(1, "table"), counted(26, "table")
@@ -36,16 +36,16 @@ class Sum:
     """Bytes and seconds of one encoder, or of a choice of encoders, over several tables.
 
     Attributes:
-        num_tables: how many.
-        original_nbytes: of float32.
-        encoded_nbytes: what they became.
-        encode_s: median seconds, of all slices.
-        decode_s: the same for decoding.
-        error_share: the largest worst error over its bound.
+        num_tables: number of tables.
+        original_nbytes: bytes as float32.
+        encoded_nbytes: encoded bytes.
+        encode_s: median seconds to encode all slices, summed over the tables.
+        decode_s: median seconds to decode all slices, summed over the tables.
+        error_share: the largest ratio of worst error to bound.
         is_end_to_end: whether encoding starts from float32, not from codes.
-        has_speed: whether its times are known and mean anything: those of MX4 are plain torch's, not a
-            kernel's.
-        is_sampled: whether a time is from a sample of the slices, and counted for all of them.
+        has_speed: whether its times are known and meaningful. MX4's are not, because they are those of
+            plain torch instead of a kernel.
+        is_sampled: whether any time is extrapolated from a sample of the slices.
         has_broken: whether a promised bound was broken.
     """
 
@@ -61,9 +61,9 @@ class Sum:
     has_broken: bool = False
 
     def add(self, row: LookupRow, timed: LookupRow | None) -> None:
-        """Count one table, at the speed of ``timed``: the same row, or one of all tables together.
+        """Add one table, at the speed of ``timed``.
 
-        None says that its speed is not known.
+        ``timed`` is the same row, the row of all tables together, or None if the speed is unknown.
         """
         self.num_tables += 1
         self.original_nbytes += row.original_nbytes
@@ -80,21 +80,21 @@ class Sum:
 
     @property
     def ratio(self) -> float:
-        """All original bytes over all encoded ones: a volume ratio, no mean of ratios."""
+        """All original bytes divided by all encoded bytes: a volume ratio, not a mean of ratios."""
         return self.original_nbytes / max(1, self.encoded_nbytes)
 
     @property
     def encode_gbps(self) -> float:
-        """Original bytes per second, in 1e9 bytes."""
+        """Encoding speed in 1e9 original bytes per second."""
         return self.original_nbytes / max(self.encode_s, 1e-12) / 1e9
 
     @property
     def decode_gbps(self) -> float:
-        """Original bytes per second, in 1e9 bytes."""
+        """Decoding speed in 1e9 original bytes per second."""
         return self.original_nbytes / max(self.decode_s, 1e-12) / 1e9
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
-        """Return the predicted speed-up of sending, over float32 as it is."""
+        """Return the predicted speed-up of sending, relative to uncompressed float32."""
         return predicted_speedup(
             ratio=self.ratio,
             encode_gbps=self.encode_gbps,
@@ -104,18 +104,18 @@ class Sum:
 
     @property
     def pays_up_to_gbit_s(self) -> float:
-        """Bandwidth in Gbit/s above which float32 as it is would be sent faster; 0 where it always is."""
+        """Bandwidth in Gbit/s above which uncompressed float32 is faster; 0 if it always is."""
         seconds_per_gb = 1 / self.encode_gbps + 1 / self.decode_gbps
         return 8 * max(0.0, 1 - 1 / self.ratio) / seconds_per_gb
 
     @property
     def is_predictable(self) -> bool:
-        """Whether a speed-up can be told from its times: from float32, and at a speed of its own."""
+        """Whether a speed-up can be predicted: encoding starts from float32 and its speed is known."""
         return self.is_end_to_end and self.has_speed
 
     @property
     def is_usable(self) -> bool:
-        """Whether an exchange could use it: its speed-up is known, and it keeps every bound."""
+        """Whether an exchange could use it: its speed-up is predictable and all errors are in bounds."""
         return self.is_predictable and self.error_share <= 1
 
 
@@ -125,10 +125,10 @@ class DumpResults:
 
     Attributes:
         input: name of the dump.
-        device: where it was measured.
+        device: device of the measurements.
         num_ranks: destinations.
         repeat: how often rows were repeated.
-        setting: what was asked for in words, where it is not the default.
+        setting: the non-default settings in words.
         tables: rows by table and then by the name of the encoder.
         steps: rows of all tables of a step in one call, by the name of the encoder.
     """
@@ -152,19 +152,19 @@ class DumpResults:
 
     @property
     def num_tables(self) -> int:
-        """Tables of the dump, as far as rows tell: of an interrupted run not all were measured."""
+        """Tables of the dump, according to the rows; an interrupted run has measured only some."""
         told = (row.lookups.num_tables for rows in self.tables.values() for row in rows.values())
         return max(len(self.tables), *told)
 
     @property
     def tables_words(self) -> str:
-        """How many tables were measured, and of how many, where some are missing."""
+        """The number of measured tables in words, and of all tables if some are missing."""
         some = f"{len(self.tables)} of " if len(self.tables) < self.num_tables else ""
         return f"{some}{counted(self.num_tables, 'table')}"
 
     @property
     def encoders(self) -> list[str]:
-        """Names of the encoders, in the order they were measured."""
+        """Names of the encoders, in the order of the rows."""
         return list(dict.fromkeys(name for rows in self.tables.values() for name in rows))
 
     def sum_of(self, rows: Iterable[LookupRow]) -> Sum:
@@ -175,15 +175,15 @@ class DumpResults:
         return total
 
     def _timed(self, row: LookupRow) -> LookupRow | None:
-        """Return the row whose speed is that of a table's row, if there is one.
+        """Return the row whose speed applies to a table's row, if there is one.
 
-        Where whole steps were measured in one call, that is the step of the same encoder: a table
-        alone is mostly launches on a GPU, and is not compared with what is not.
+        If whole steps were measured in one call, that is the step of the same encoder, because a single
+        table on a GPU is mostly launch overhead. Encoders without a step then have no speed.
         """
         return self.steps.get(label(row)) if self.steps else row
 
     def overall(self, encoder: str) -> Sum:
-        """Add up one encoder over the tables it was measured on."""
+        """Add up one encoder over the tables on which it was measured."""
         return self.sum_of(rows[encoder] for rows in self.tables.values() if encoder in rows)
 
     def best(
@@ -191,7 +191,7 @@ class DumpResults:
     ) -> LookupRow | None:
         """Return the row with the largest predicted speed-up on a table.
 
-        None where float32 as it is would be faster than any.
+        The result is None if uncompressed float32 would be the fastest.
         """
         usable = [
             (self.sum_of([row]).speedup(bandwidth_gbit_s), row)
@@ -202,7 +202,7 @@ class DumpResults:
         return row if speedup > 1 else None
 
     def chosen(self, bandwidth_gbit_s: float) -> Sum:
-        """Add up the best of ours per table; a table without one is sent as it is, in no time."""
+        """Add up our best encoder per table; tables without one are sent as float32 at no coding cost."""
         total = Sum()
         for table, rows in self.tables.items():
             row = self.best(table, bandwidth_gbit_s, ours_only=True)
@@ -216,9 +216,9 @@ class DumpResults:
         return total
 
     def ratios(self, table: int) -> tuple[float | None, float | None, float | None]:
-        """Return the ratios of our rows codec, plain LZ and plain Huffman, each the best of its kind.
+        """Return the best ratios of our rows codec, of plain LZ and of plain Huffman.
 
-        None for a kind that was not measured.
+        A kind that was not measured is None.
         """
 
         def best(is_kind: Callable[[ResultRow], bool]) -> float | None:
@@ -232,18 +232,18 @@ class DumpResults:
         )
 
     def gain(self, table: int) -> float | None:
-        """Return how many times the better of plain LZ and plain Huffman our rows codec reaches.
+        """Return our rows codec's ratio divided by the better of plain LZ's and plain Huffman's.
 
-        None where one of the three was not measured.
+        The result is None if one of the three was not measured.
         """
         ours, lz, huffman = self.ratios(table)
         return None if ours is None or lz is None or huffman is None else ours / max(lz, huffman)
 
 
 def places(rows: Iterable[ResultRow]) -> list[DumpResults]:
-    """Sort rows about look-ups; of two equal measurements the later one counts, others are left out.
+    """Group look-up rows by dump, cut, setting and device; of repeated measurements, the last counts.
 
-    So are steps of which no table was measured.
+    Other rows are omitted, and so are groups in which no table was measured.
     """
     found: dict[tuple[str, str, int, int, str], DumpResults] = {}
     for row in rows:

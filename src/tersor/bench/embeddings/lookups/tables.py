@@ -1,4 +1,4 @@
-"""Rows about look-ups as tables, for a terminal, a page and JSON."""
+"""Render look-up rows as tables for a terminal or a page, and as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tersor.bench.embeddings.lookups.sums import DumpResults, Sum, label, places
 from tersor.workloads.network import Bandwidth
 
 Bandwidths = Mapping[str, float]
-"""Links by name, with 10**9 bits per second."""
+"""Bandwidths in Gbit/s by the name of their link."""
 
 ENCODER_COLUMNS: Final = (
     "encoder", "tables", "ratio", "encode GB/s", "decode GB/s", "error / bound", "pays up to",
@@ -22,7 +22,7 @@ TABLE_COLUMNS: Final = (
     "table", "bound", "rows", "distinct", "repeat", "entropy", "rows x", "LZ x", "Huff x", "gain",
 )  # fmt: skip
 BEST_COLUMNS: Final = ("ratio", "enc GB/s", "dec GB/s")
-"""What the tables show; ``docs/benchmark-embeddings.md`` says what each column means."""
+"""The table columns; ``docs/benchmark-embeddings.md`` explains them."""
 
 
 def _speedup(total: Sum, bandwidth_gbit_s: float) -> str:
@@ -34,7 +34,7 @@ def _three_digits(value: float) -> str:
 
 
 def _speeds(total: Sum) -> list[str]:
-    """Return the speeds of encoding and decoding; ``~`` marks those timed on a sample of the slices."""
+    """Format the encoding and decoding speeds; ``~`` marks times from a sample of the slices."""
     sampled = "~" if total.is_sampled else ""
     return [f"{sampled}{gbps:.2f}" for gbps in (total.encode_gbps, total.decode_gbps)]
 
@@ -45,7 +45,7 @@ def _sum_cells(name: str, total: Sum) -> list[str]:
         name,
         str(total.num_tables),
         f"{total.ratio:.2f}",
-        # nothing is encoded where float32 as it is would be best everywhere
+        # nothing is encoded if uncompressed float32 is the best choice for every table
         *(_speeds(total) if total.encode_s and total.has_speed else ("", "")),
         f"{total.error_share:.3f}{broken}" if total.is_end_to_end else "on codes",
         f"{_three_digits(total.pays_up_to_gbit_s)} Gbit/s"
@@ -55,12 +55,12 @@ def _sum_cells(name: str, total: Sum) -> list[str]:
 
 
 def encoder_columns(bandwidths: Bandwidths) -> list[str]:
-    """Return the head of the table of encoders."""
+    """Return the column names of the table of encoders."""
     return [*ENCODER_COLUMNS, *(f"x at {name}" for name in bandwidths), "best on"]
 
 
 def encoder_cells(place: DumpResults, bandwidths: Bandwidths) -> list[list[str]]:
-    """Return a line per encoder over all tables, then the best of ours per table at each link."""
+    """Return one line per encoder over all tables, then one per link for our best per table."""
     first = next(iter(bandwidths.values()))
     winners = [place.best(table, first) for table in place.tables]
     names = [label(row) for row in winners if row is not None]
@@ -78,12 +78,15 @@ def encoder_cells(place: DumpResults, bandwidths: Bandwidths) -> list[list[str]]
 
 
 def table_columns(bandwidths: Bandwidths) -> list[str]:
-    """Return the head of the table of tables; ratio and speeds are of the best at the first link."""
+    """Return the column names of the table of tables.
+
+    The columns for ratio and speeds describe the best encoder at the first link.
+    """
     return [*TABLE_COLUMNS, *(f"best at {name}" for name in bandwidths), *BEST_COLUMNS]
 
 
 def table_cells(place: DumpResults, bandwidths: Bandwidths) -> list[list[str]]:
-    """Return a line per table."""
+    """Return one line per table."""
     return [
         [*_fact_cells(place, table), *_best_cells(place, table, bandwidths)]
         for table in place.tables
@@ -108,7 +111,7 @@ def _fact_cells(place: DumpResults, table: int) -> list[str]:
 
 
 def _bound_cell(table_class: str, rows: Iterable[ResultRow]) -> str:
-    """Return a table's class and final bound, and whether its look-ups had looser ones before."""
+    """Describe a table's class and final bound, and whether the bound decayed from looser ones."""
     bounded = next((row for row in rows if row.relative_bound is not None), None)
     if bounded is None:
         return table_class
@@ -134,7 +137,7 @@ def _best_cells(place: DumpResults, table: int, bandwidths: Bandwidths) -> list[
 def lookup_tables(
     rows: Iterable[ResultRow], bandwidths: Bandwidths, *, details: bool = False
 ) -> list[Table]:
-    """Show every dump: its tables, its encoders, and if asked every encoder on every table."""
+    """Return the tables of every dump: its tables, its encoders and, optionally, all pairs of both."""
     encoders, tables = encoder_columns(bandwidths), table_columns(bandwidths)
     shown = []
     for place in places(rows):
@@ -174,7 +177,7 @@ def _shown(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -
 
 
 def lookup_summary(rows: Iterable[ResultRow], bandwidths: Bandwidths) -> list[dict[str, Any]]:
-    """Return the same for programs: per dump the encoders over all tables, and the best per table."""
+    """Return JSON-ready totals of every encoder per dump, and the best encoder per table and link."""
     return [
         {
             "input": place.input,
@@ -217,12 +220,12 @@ def _numbers(total: Sum, bandwidths: Bandwidths) -> dict[str, Any]:
 
 
 def encoders_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the encoders on the dumps that a page asks for; ``link`` is what gains are predicted for."""
+    """Return the encoder tables of the dumps that a page selects; gains are predicted for ``link``."""
     return _block(rows, options, encoder_columns, encoder_cells)
 
 
 def tables_block(rows: Iterable[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the tables of the dumps that a page asks for; options as for ``encoders_block``."""
+    """Return the per-table results of the dumps that a page selects; see ``encoders_block``."""
     return _block(rows, options, table_columns, table_cells)
 
 

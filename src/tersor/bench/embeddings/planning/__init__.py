@@ -1,1 +1,1 @@
-"""From result rows to a model of exchanges, and what the model is worth."""
+"""Fit a planning model of exchanges to result rows, and check its predictions."""

@@ -1,4 +1,4 @@
-"""Every measured exchange of look-ups and every step, predicted from the others."""
+"""Check the model by predicting every measured exchange and step from the other rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HOLD_OUT: Final = ("link", "batch")
 def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
     """Predict the rows of every link (or batch) from those of the others.
 
-    Of rows that answer the same question the last one counts.
+    If rows answer the same question, the last one counts.
 
     Raises:
         SpecError: there is only one link (or batch), or no exchange at all.
@@ -55,7 +55,7 @@ def _points(rows: Sequence[ExchangeRow], fit: Fit, hold_out: str) -> list[Point]
 
 
 def _model(fit: Fit, times: ExchangeTimes) -> Model:
-    """Return the model of the measured network: latency is part of the fitted fixed costs."""
+    """Return the model of the measured network; the fitted fixed costs already include latency."""
     said = {
         "ranks_per_node": times.ranks_per_node, "inter": times.link, "batch": times.batch,
         "latency": "0us", "intra_latency": "0us",

@@ -1,8 +1,8 @@
-"""What coding costs, fitted to rows of codecs alone: of look-ups, or of the suite ``kernels``.
+"""Fit coding costs to rows of codecs alone: those of look-ups, or of the ``kernels`` suite.
 
-Sending is then only what the description of a cluster says. The baseline is not encoded at all.
-Gradients are sent with one codec, ``backward``, for all: its ratio must not depend on the data, or what is
-predicted for gradients is that of look-ups.
+The costs of sending then come only from the description of a cluster. The baseline is not encoded at
+all. All gradients are sent with one codec, ``backward``. Its ratio must not depend on the data; otherwise
+gradients are predicted with the ratio of look-ups.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ from tersor.planning import BASELINE, UNCODED, CodecCosts
 
 _KERNELS_INPUT: Final = embeddings.__name__
 _KERNELS_SAMPLE_NBYTES: Final = len(CRITEO_KAGGLE_ROWS) * EMBEDDING_DIM * 4
-"""On a GPU that input is one batch, a slice per table."""
+"""Bytes of one sample in the kernels input, which on a GPU is one batch with one slice per table."""
 _BATCH: Final = re.compile(r"batches of \d+(, )?")
 
 
 def fit_kernels(
     rows: Iterable[ResultRow], *, bound: float | None = None, backward: str = BASELINE
 ) -> Fit:
-    """Fit rows of the suite ``kernels`` on its input of look-ups.
+    """Fit the rows of the ``kernels`` suite on its input of look-ups.
 
-    Of several thread counts the largest is taken.
+    If there are several thread counts, the largest is used.
 
     Args:
-        rows: of one device.
-        bound: relative bound of the rows to take; codecs without a bound are always taken.
-        backward: the codec that gradients are sent with.
+        rows: rows of one device.
+        bound: relative bound of the rows to use; codecs without a bound are always used.
+        backward: the codec for gradients.
 
     Raises:
-        SpecError: no such rows.
+        SpecError: there are no such rows, they have several bounds or devices, or ``backward`` is not
+            among them.
     """
     found = [row for row in rows if row.suite == "kernels" and row.input == _KERNELS_INPUT]
-    # rows without memcpy start from codes: quantizing would be free
+    # rows without memcpy start from codes, so quantizing would be free
     found = [r for r in found if r.memcpy_s is not None and r.codec not in COPIES]
-    # an exchange reads sizes, which a replayed graph cannot wait for
+    # an exchange waits for sizes, which a replayed graph cannot do
     found = [r for r in found if not r.codec.endswith("-graph")]
     bounds = sorted({row.relative_bound for row in found if row.relative_bound is not None})
     listed = ", ".join(f"{b:g}" for b in bounds)
@@ -87,7 +88,7 @@ def fit_kernels(
 
 
 def keep_bounds(rows: Iterable[ResultRow]) -> bool | None:
-    """True if values came back exactly or within promised bounds; None where none was promised."""
+    """Return whether decoded values are exact or within promised bounds; None if none is promised."""
     found = {True if row.worst_error == 0 else row.bound_held for row in rows}
     return next(held for held in (False, None, True) if held in found)
 
@@ -95,7 +96,11 @@ def keep_bounds(rows: Iterable[ResultRow]) -> bool | None:
 def _profiles(
     ways: Mapping[str, CodecCosts], keeps: Mapping[str, bool | None], backward: str
 ) -> dict[str, Profile]:
-    """Return a profile per encoder, beside the baseline; raises ``SpecError`` without ``backward``."""
+    """Return the profiles of the baseline and every encoder.
+
+    Raises:
+        SpecError: ``backward`` is not among them.
+    """
     every = {BASELINE: UNCODED, **ways}
     if backward not in every:
         raise SpecError(f"no row says how gradients fare with {backward!r}; use {', '.join(every)}")
@@ -107,7 +112,7 @@ def _profiles(
 
 
 def _has_fixed_size(name: str) -> bool:
-    """True if gradients that an encoder sends have sizes that every rank knows."""
+    """Return whether an encoder's sizes are fixed, so that every rank knows those of gradients."""
     codec_id = re.sub(r"-(device|graph|hadamard)$", "", name)
     return codec_id in registry.codec_ids() and registry.get(codec_id).size_kind == "fixed"
 
@@ -131,18 +136,18 @@ def _coding(rows: Sequence[ResultRow]) -> CodecCosts:
 def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting: str = "") -> Fit:
     """Fit rows of dumped look-ups: bytes and seconds of all tables together.
 
-    Several batches of one dump tell the ratio at several sizes of a slice, and what a call costs at
-    least: that of a rank's own slices, or where whole steps were measured in one call, of that call.
-    Encoders that were not measured on every table, or whose speed is unknown, are left out.
+    Several batches of one dump determine the ratio at several slice sizes, and the fixed cost of a
+    call. A call encodes a rank's own slices, or a whole step if steps were measured in one call.
+    Encoders that were not measured on every table, or whose speed is unknown, are omitted.
 
     Args:
-        rows: of one dump on one device; they may differ in ``--batch``.
-        backward: the codec that gradients are sent with.
-        setting: a part of the words that name the look-ups to take, of those measured in several ways.
+        rows: rows of one dump on one device; they may differ in ``--batch``.
+        backward: the codec for gradients.
+        setting: part of the description of the look-ups to use, if there are several settings.
 
     Raises:
-        SpecError: rows of several dumps, devices or settings, or of none, or of tables that were not
-            looked up equally often.
+        SpecError: the rows have no look-ups or those of several dumps, devices or settings, no encoder
+            covers every table, the tables were not looked up equally often, or ``backward`` is missing.
     """
     found = [place for place in places(rows) if setting in place.words]
     kinds = {(p.input, p.device, p.num_ranks, p.repeat, _BATCH.sub("", p.setting)) for p in found}
@@ -187,7 +192,7 @@ def fit_lookups(rows: Iterable[ResultRow], *, backward: str = BASELINE, setting:
 
 
 def _check_even(place: DumpResults) -> None:
-    """Refuse tables with other numbers of rows or slices than the first has."""
+    """Reject tables that differ in their numbers of rows or slices."""
     every = [_facts(place, table) for table in place.tables]
     if len({(facts.num_rows, facts.num_slices) for facts in every}) > 1:
         raise SpecError(
@@ -196,7 +201,7 @@ def _check_even(place: DumpResults) -> None:
 
 
 def _warnings(found: Sequence[DumpResults], every: Sequence[str], names: Sequence[str]) -> str:
-    """Say what a reader must know of these look-ups."""
+    """Return caveats about these look-ups, joined to follow the source sentence."""
     words, repeat = [""], found[0].repeat
     if repeat > 1:
         words.append(f"rows REPEATED {repeat} times, which flatters copies")
@@ -220,10 +225,10 @@ def _lookup_coding(found: Sequence[DumpResults], name: str) -> CodecCosts:
 
 
 def _parts(place: DumpResults, name: str) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return bytes and seconds of encoding, and of decoding, what a rank does in one exchange.
+    """Return the bytes and seconds of an exchange, for encoding and for decoding.
 
-    Tables are measured one after the other, slices of all ranks, of which a rank has its share;
-    a whole step in one call stays one call.
+    If tables were measured one by one, these are one rank's share: one slice of every table. If steps
+    were measured in one call, they are those of a whole step.
     """
     total, facts = place.overall(name), _facts(place, next(iter(place.tables)))
     num_parts = facts.num_slices / facts.num_ranks if place.steps else facts.num_slices

@@ -1,4 +1,4 @@
-"""The training step of look-ups that a plan is made for, as a user describes it beside a cluster."""
+"""A user's description of the embedding training step to plan for, in addition to the cluster."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tersor.planning.cluster import read_count
 
 _COUNTS: Final = ("batch", "batch_per_rank", "sample_nbytes")
 KEYS: Final = (*SHARED_KEYS, *_COUNTS, "allreduce_mbytes")
-"""What a file may say; the options of ``tersor plan`` have the same names."""
+"""The keys of a file; the options of ``tersor plan`` have the same names."""
 _DEFAULT_BATCH: Final = 65536
-"""MLPerf's batch for DLRM, which 4,096 ranks can still share."""
+"""MLPerf's batch for DLRM, which is large enough for 4,096 ranks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A training step, as far as it was described; None is left to what was measured.
+    """A description of a training step; values that are None are taken from measurements.
 
     Attributes:
-        batch: samples of all ranks per step; None for 65,536, unless ``batch_per_rank`` says it.
-        batch_per_rank: samples of each rank per step; None where ``batch`` says it.
+        batch: samples of all ranks per step; None for 65,536, unless ``batch_per_rank`` is given.
+        batch_per_rank: samples of each rank per step; None if ``batch`` determines it.
         sample_nbytes: bytes of the rows that one sample looks up in all tables.
-        compute_s: of each rank per step, without exchanges, at any number of ranks.
-        allreduce_nbytes: of the dense gradients.
-        overlap: share of the time that payloads travel during which ranks compute.
+        compute_s: seconds of each rank's computing per step without exchanges, for any rank count.
+        allreduce_nbytes: bytes of the dense gradients.
+        overlap: share of the payload's time that ranks spend computing.
         efficiency: share of a link's bandwidth that an all-to-all reaches.
     """
 
@@ -46,16 +46,18 @@ class Workload:
     efficiency: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse two answers to one question."""
+        """Reject a batch that is given both in total and per rank."""
         if self.batch is not None and self.batch_per_rank is not None:
             raise SpecError("give the batch of all ranks or that per rank, not both")
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Read the values of a file, of options, or of both together; ``Cluster.parse`` reads others.
+        """Parse values from a file, from options, or from both merged.
+
+        Keys of ``Cluster.parse`` may be present and are ignored.
 
         Raises:
-            SpecError: a key that neither knows, or a value that cannot be meant.
+            SpecError: a key is unknown, or a value is invalid.
         """
         refuse_unknown(values, KEYS)
         mbytes = read_number(values, "allreduce_mbytes", 0)
@@ -68,10 +70,10 @@ class Workload:
         )
 
     def rows_per_slice(self, num_ranks: int) -> float:
-        """Return the samples of one rank, which are the rows it gets of each table.
+        """Return the samples per rank, which is also the number of rows it receives of each table.
 
         Raises:
-            SpecError: there is less than one.
+            SpecError: there is less than one sample per rank.
         """
         if self.batch_per_rank is not None:
             return self.batch_per_rank

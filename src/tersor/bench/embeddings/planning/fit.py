@@ -1,7 +1,7 @@
-"""The costs of codecs and of a machine, fitted to result rows.
+"""Fit the costs of codecs and of a machine to result rows.
 
-Rows of exchanges between ranks (suite ``embeddings``) tell everything; for those of codecs alone see
-``coding``.
+Rows of exchanges between ranks (suite ``embeddings``) determine all costs; ``coding`` fits rows of codecs
+alone.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tersor.planning.curves import link_fit, nonnegative_fit
 
 
 def plannable(rows: Iterable[ResultRow]) -> list[ExchangeRow]:
-    """Return the rows of exchanges on throttled links whose codec does not depend on the link."""
+    """Return the exchange rows on throttled links, except ``auto``, whose codecs depend on the link."""
     return [
         row
         for row in rows
@@ -47,21 +47,21 @@ def fit_rows(
     backward: str = BASELINE,
     setting: str = "",
 ) -> Fit:
-    """Fit rows of exchanges where there are any, else those of look-ups, else of the suite ``kernels``.
+    """Fit the exchange rows if there are any, else the look-up rows, else those of ``kernels``.
 
-    Of rows that answer the same question the last one counts; the source then says so.
+    If rows answer the same question, the last one counts, and the fit's source says so.
 
     Args:
-        rows: of result files.
-        codecs: names to keep, beside the baseline; None for all.
-        model: whose exchanges or look-ups are taken, of several.
+        rows: rows of result files.
+        codecs: names to include in addition to the baseline; None for all.
+        model: the input whose exchanges or look-ups to use, if there are several.
         bound: see ``fit_kernels``.
         backward: see ``coding``.
         setting: see ``fit_lookups``.
 
     Raises:
-        SpecError: the rows do not tell enough, hold no such name, or are not those that an argument
-            is for.
+        SpecError: the rows do not suffice, lack a requested name, or are of a kind to which an argument
+            does not apply.
     """
     given = list(rows)
     rows = latest(given)
@@ -98,7 +98,7 @@ def fit_rows(
 
 
 def _not_counted(rows: Sequence[ResultRow], num_given: int) -> list[str]:
-    """Say which rows a plan is not made from: those of other kinds, and those measured again."""
+    """Describe the rows that a plan ignores: those of other kinds, and repeated measurements."""
     kinds = {"exchanges": ExchangeRow, "look-ups": LookupRow, "codecs": ResultRow}
     counts = {word: sum(type(row) is kind for row in rows) for word, kind in kinds.items()}
     _, *others = (f"{count} rows of {word}" for word, count in counts.items() if count)
@@ -112,7 +112,7 @@ def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
     """Fit all costs to rows of exchanges on throttled links.
 
     Raises:
-        SpecError: there are none, of several models, or not of both directions.
+        SpecError: there are no such rows, they are of several models, or a direction is missing.
     """
     exchanges = plannable(rows)
     if not exchanges:
@@ -143,14 +143,14 @@ def fit_exchanges(rows: Iterable[ResultRow]) -> Fit:
 
 
 def _own_nbytes(row: ExchangeRow) -> float:
-    """Return the original bytes of one rank."""
+    """Return the original bytes per rank."""
     return row.original_nbytes / row.exchange.num_ranks
 
 
 def _sending(row: ExchangeRow) -> tuple[float, float]:
-    """Return the encoded bytes that one rank sends to others, and the seconds of its node's link."""
+    """Return the encoded bytes that a rank sends to others, and the seconds on its node's link."""
     times = row.exchange
-    # loopback is not throttled: what ranks of a node send each other costs the host alone
+    # loopback is not throttled, so traffic within a node only costs host time
     cluster = Cluster(
         ranks_per_node=times.ranks_per_node,
         inter_bits_per_s=_bits_per_s(row),
@@ -191,7 +191,7 @@ def _fit_transport(rows: Sequence[ExchangeRow]) -> Transport:
     [slowdown], costs = link_fit([link_s], [ones, sent, unready], payloads)
     payload_s, host_s_per_byte, unready_s = costs
     return Transport(
-        # 0 where there was no exchange of sizes
+        # 0 in rows without an exchange of sizes
         sizes_s=median([s for row in rows if (s := row.exchange.sizes_s.p50) > 0] or [0.0]),
         payload_s=payload_s,
         unready_s=unready_s,
@@ -214,7 +214,7 @@ def _fit_rest(rows: Sequence[ExchangeRow], direction: str) -> Line:
 
 
 def _fit_steps(rows: Sequence[ExchangeRow]) -> tuple[Line, float]:
-    """Return computing by samples of a rank, and the bytes of the all-reduce of a ring."""
+    """Fit computing by samples per rank, and the bytes of the ring all-reduce, to step times."""
     exchanges: dict[tuple[str, str, int], list[ExchangeRow]] = {}
     for row in rows:
         times = row.exchange

@@ -1,8 +1,8 @@
-"""Steps that exchange look-ups and gradients, as transfers: two all-to-alls and a dense all-reduce.
+"""Model steps that exchange look-ups and gradients: two all-to-alls and a dense all-reduce.
 
-With R ranks a rank encodes, and decodes, ``sample_nbytes * batch / R`` bytes in each direction, and
-``batch / R`` rows of a table go to one of them: the slice that a ratio depends on. Every rank has as many
-tables as bytes say; that tables are uneven is part of the efficiency that was measured.
+With R ranks, a rank encodes and decodes ``sample_nbytes * batch / R`` bytes in each direction. It sends
+``batch / R`` rows of a table to each rank, which is the slice size on which ratios depend. The model
+distributes bytes evenly over ranks; uneven tables are part of the measured efficiency.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from tersor.planning import (
 
 _FAR: Final = 4.0
 DENSE = "dense gradients"
-"""The transfer that no way of exchanging look-ups changes."""
+"""Name of the transfer that is the same for all profiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One way to exchange.
+    """The costs of one way to exchange.
 
     Attributes:
-        name: of it.
-        forward: looked-up rows.
-        backward: gradients.
-        keeps_bound: whether rows come back exactly or within the bound that was promised; None where
-            none is promised.
+        name: name of the way.
+        forward: costs for looked-up rows.
+        backward: costs for gradients.
+        keeps_bound: whether decoded rows are exact or within the promised bound; None if none is
+            promised.
     """
 
     name: str
@@ -49,15 +49,15 @@ class Profile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model(StepModel):
-    """Everything a prediction needs.
+    """Everything that a prediction needs.
 
     Attributes:
-        profiles: the ways to exchange by name, the baseline among them.
-        transport: of the machine that was measured.
-        workload: that is planned for.
+        profiles: the ways to exchange by name, including the baseline.
+        transport: costs of the measured machine.
+        workload: the training step to plan for.
         sample_nbytes: bytes of the rows that one sample looks up.
         compute: seconds of a rank's computing by its samples.
-        allreduce_nbytes: of the dense gradients.
+        allreduce_nbytes: bytes of the dense gradients.
     """
 
     profiles: Mapping[str, Profile]
@@ -68,7 +68,7 @@ class Model(StepModel):
     allreduce_nbytes: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a model without a baseline."""
+        """Reject a model without a baseline."""
         if self.baseline not in self.profiles:
             raise SpecError(f"rows of {self.baseline} are needed: everything is compared with it")
 
@@ -79,14 +79,14 @@ class Model(StepModel):
 
     @property
     def efficiency(self) -> float:
-        """Share of a link that an all-to-all reaches: as described, or else as measured."""
+        """Share of a link that an all-to-all reaches: the workload's if given, else the measured."""
         return self.workload.efficiency or self.transport.efficiency
 
     def step(self, name: str, num_ranks: int) -> Step:
         """See ``StepModel.step``.
 
         Raises:
-            SpecError: more ranks than the batch has samples.
+            SpecError: there are more ranks than samples in the batch.
         """
         profile, rows = self.profiles[name], self.workload.rows_per_slice(num_ranks)
         exchanges = (
@@ -110,22 +110,23 @@ class Model(StepModel):
 
 
 def _sizes(nbytes: Iterable[float]) -> list[str]:
-    """Return sizes in MB, equal ones once."""
+    """Format sizes in MB without duplicates."""
     return list(dict.fromkeys(f"{one / 1e6:.3g} MB" for one in nbytes))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """What rows say, ready to be joined with a description of a cluster.
+    """Costs fitted to rows, to be combined with a description of a cluster.
 
     Attributes:
-        profiles: of every way to exchange.
+        profiles: costs of every way to exchange, by name.
         sample_nbytes: bytes of the rows that one sample looks up.
-        source: one sentence on what was fitted to what.
-        measured_nbytes: fewest and most original bytes of a rank that were coded in one exchange.
-        transport: of the machine.
-        compute: seconds of a rank's computing by its samples; None where no steps were measured.
-        allreduce_nbytes: of the dense gradients as they weigh on a link; None as well.
+        source: a sentence on what was fitted to which rows.
+        measured_nbytes: the fewest and the most original bytes that a rank coded in one exchange.
+        transport: costs of the machine.
+        compute: seconds of a rank's computing by its samples; None if no steps were measured.
+        allreduce_nbytes: effective bytes of the dense gradients on a link; None if no steps were
+            measured.
     """
 
     profiles: dict[str, Profile]
@@ -138,7 +139,7 @@ class Fit:
 
     @property
     def measured_rows(self) -> tuple[float, float]:
-        """Rows per slice, fewest and most, between which ratios are no guesses."""
+        """The fewest and the most rows per slice between which ratios are not extrapolated."""
         points = [
             rows
             for one in self.profiles.values()
@@ -149,7 +150,7 @@ class Fit:
         return min(points, default=0.0), max(points, default=0.0)
 
     def notes(self, model: Model, ranks: Sequence[int]) -> list[str]:
-        """Return what a reader must know of a plan: what is a guess, and what is missing."""
+        """Return caveats about a plan: which values are extrapolated, and which are missing."""
         guessed = None
         if any(found.is_beyond for number in ranks for found in model.predictions(number)):
             sizes = " to ".join(dict.fromkeys(f"{rows:,.0f}" for rows in self.measured_rows))
@@ -158,7 +159,7 @@ class Fit:
         return [words for words in found if words is not None]
 
     def beyond(self, model: Model, ranks: Sequence[int]) -> str | None:
-        """Say that coding times are guesses far from what was measured; None where they are not."""
+        """Return a warning if coding times are extrapolated far beyond the measurements, else None."""
         low, high = self.measured_nbytes
         planned = [model.workload.rows_per_slice(n) * model.sample_nbytes for n in ranks]
         if low / _FAR <= min(planned) and max(planned) <= high * _FAR:
@@ -167,7 +168,7 @@ class Fit:
         return f"coding times are guesses: a rank codes {said[0]} here, and {said[1]} were measured"
 
     def missing(self, workload: Workload) -> str | None:
-        """Say which parts of a step neither the rows nor a description tell; None where all are told."""
+        """Return which parts of a step neither the rows nor the workload provide; None if none."""
         said = {
             "computing (--compute-ms)": (self.compute, workload.compute_s),
             "the all-reduce (--allreduce-mbytes)": (
@@ -180,13 +181,13 @@ class Fit:
         )
 
     def model(self, described: Mapping[str, Any]) -> Model:
-        """Return the model of a cluster; a description takes precedence over what was fitted.
+        """Return the model of a cluster; described values take precedence over fitted ones.
 
         Args:
-            described: the values of a file or of options, with keys of ``description.KEYS``.
+            described: values of a file or of options, with keys from ``description.KEYS``.
 
         Raises:
-            SpecError: a key or a value that cannot be meant.
+            SpecError: a key is unknown, or a value is invalid.
         """
         workload = Workload.parse(described)
         compute = Line() if self.compute is None else self.compute

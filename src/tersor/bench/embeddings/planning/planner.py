@@ -1,4 +1,4 @@
-"""Plans of steps that exchange look-ups and gradients: what tables and JSON lines say of them."""
+"""The planner of steps that exchange look-ups and gradients, with its table cells and JSON values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tersor.planning import Phases, Prediction
 
 
 def _plans(row: ResultRow) -> bool:
-    """True of exchanges, look-ups and codecs alone."""
+    """Return True for rows of exchanges, of look-ups, and of codecs alone."""
     return not isinstance(row, ShardRow | TrainingRow | OperationRow)
 
 

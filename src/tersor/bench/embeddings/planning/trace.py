@@ -1,4 +1,4 @@
-"""How long ranks compute, from the log of a training."""
+"""Extract how long ranks compute from the log of a training run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import msgspec
 from tersor.errors import SpecError
 
 _Span = tuple[int, int, float]
-"""Steps after the first number, up to the second, and the mean seconds of one of them."""
+"""The steps after the first number up to and including the second, and their mean seconds."""
 
 
 class _Run(msgspec.Struct):
-    """A run begins, or goes on from a checkpoint: later steps of a killed run are taken again."""
+    """A run starts or resumes from a checkpoint; later steps of a killed run are repeated."""
 
     step: int
 
@@ -32,7 +32,7 @@ class _Direction(msgspec.Struct):
 
 
 class _Exchange(msgspec.Struct):
-    """What all exchanges up to a step add up to."""
+    """The totals of all exchanges up to a step."""
 
     step: int
     num_exchanges: int
@@ -41,23 +41,23 @@ class _Exchange(msgspec.Struct):
 
 
 _KINDS: Final = {"run": _Run, "train": _Train, "exchange": _Exchange}
-"""Lines that tell of steps and exchanges; others may stand between them."""
+"""The kinds of lines about steps and exchanges; all other lines are ignored."""
 
 
 def computing_s(path: str | os.PathLike[str], lines: Iterable[Any] | None = None) -> float:
     """Return the mean seconds of a step without its exchanges, from the log of a run.
 
-    A run may have been resumed: steps that were taken again count as they were last. The all-reduce
-    of dense gradients is part of it. Compiling kernels is not: neither the steps nor the exchanges of
-    a log have it in their times.
+    If the run was resumed, repeated steps count only once, with their last times. The result includes
+    the all-reduce of dense gradients. It excludes the compilation of kernels, which a log does not
+    include in the times of steps or exchanges.
 
     Args:
-        path: of ``log.jsonl``, or what an error calls the log.
-        lines: of the log, in order, as values; None reads them from ``path``.
+        path: path of ``log.jsonl``, or the name of the log in errors.
+        lines: the parsed lines of the log, in order; None to read them from ``path``.
 
     Raises:
-        SpecError: the log holds no whole training, from its first step to its last, or steps that
-            do not grow, or that are shorter than their exchanges.
+        SpecError: the log does not cover a whole training run from its first step to its last, its
+            steps do not increase, or they are shorter than their exchanges.
     """
     if lines is None:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
@@ -91,7 +91,7 @@ def computing_s(path: str | os.PathLike[str], lines: Iterable[Any] | None = None
 
 
 def samples_per_rank(path: str | os.PathLike[str]) -> float | None:
-    """Return the samples of each rank in a step of a training; None where its log does not say."""
+    """Return the samples per rank and step of a training run, or None if its log does not say."""
     with Path(path).open(encoding="utf-8") as file:
         try:
             first = json.loads(file.readline())
@@ -114,10 +114,10 @@ def _told(
 
 
 def _check_whole(path: str | os.PathLike[str], spans: list[_Span], end: _Exchange) -> None:
-    """Refuse a log whose step times or exchanges are not of all steps up to its end."""
+    """Reject a log whose step times or exchanges do not cover all steps up to its end."""
     covered = 0
     for first, last, _ in [*spans, (end.step, end.step, 0.0)]:
-        # a line of steps after a checkpoint must not stand for those before it
+        # a line about the steps after a checkpoint must not count for those before it
         if first > covered:
             steps = f"step {first}" if first == covered + 1 else f"steps {covered + 1} to {first}"
             raise SpecError(

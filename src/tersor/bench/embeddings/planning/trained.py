@@ -1,4 +1,4 @@
-"""Steps on links that were not there, predicted from a training with and without compression."""
+"""Predict steps on other links from training runs with and without compression."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tersor.planning import BASELINE, Cluster, CodecCosts, Line, RatioCurve, Tra
 from tersor.workloads.dlrm.comparison import DlrmOutcome
 
 GBIT_S: Final = (1.0, 10.0, 100.0)
-"""What readers ask about first."""
+"""The bandwidths that most readers care about."""
 LINKS_HEAD: Final = ("link Gbit/s", "uncompressed ms", "adaptive ms", "times as fast")
 HOW: Final = (
     "Predicted from this run: a step computes, encodes and decodes as long as measured here, and sends "
@@ -23,16 +23,16 @@ HOW: Final = (
 def predicted_links(
     plain: DlrmOutcome, small: DlrmOutcome, *, batch: int, num_ranks: int
 ) -> dict[str, Any]:
-    """Return what a step of both trainings would take on links of ``GBIT_S``, as JSON.
+    """Predict the step times of both runs on links of ``GBIT_S``, JSON-ready.
 
     Args:
-        plain: the training without compression; computing is taken from it for both.
-        small: the same with compression.
+        plain: the run without compression; its computing time is used for both.
+        small: the same run with compression.
         batch: samples of all ranks per step.
-        num_ranks: ranks of both.
+        num_ranks: number of ranks in both runs.
 
     Raises:
-        SpecError: one rank alone has no link.
+        SpecError: there is only one rank, which uses no link.
     """
     model = _model(plain, small, batch, num_ranks)
     steps = []
@@ -82,7 +82,7 @@ def _one_way(outcome: DlrmOutcome, direction: str, rows: float) -> CodecCosts:
 
 
 def links_cells(links: Mapping[str, Any]) -> list[list[str]]:
-    """Return what stands under ``LINKS_HEAD``."""
+    """Return the cells of ``LINKS_HEAD``, one line per link."""
     return [
         [
             f"{step['gbit_s']:g}", f"{1e3 * step['uncompressed_s']:.1f}",
@@ -93,7 +93,7 @@ def links_cells(links: Mapping[str, Any]) -> list[list[str]]:
 
 
 def links_sentence(links: Mapping[str, Any]) -> str:
-    """Return how much faster or slower a step would be, in two short sentences."""
+    """Describe in two short sentences how much faster or slower a step would be."""
     steps, pays = links["steps"], links["pays_up_to_gbit_s"]
     named = " / ".join(f"{step['gbit_s']:g}" for step in steps)
     gains = " / ".join(f"{step['speedup']:.2f}" for step in steps)

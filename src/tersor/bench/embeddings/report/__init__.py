@@ -1,1 +1,1 @@
-"""What reports show about embeddings: exchanges, look-ups, trainings and predictions."""
+"""The report sections about embeddings: exchanges, look-ups, training runs and predictions."""

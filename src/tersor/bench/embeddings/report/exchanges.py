@@ -1,4 +1,4 @@
-"""The part of a report about exchanges between ranks."""
+"""The report section about exchanges between ranks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WHAT: Final = {
 
 
 def speedups(rows: Iterable[ResultRow]) -> Gains:
-    """Return, by what is timed, input, ranks and batch, each contender's (Gbit/s, times float32)."""
+    """Return each contender's (Gbit/s, speedup over float32) by what is timed, input, ranks, batch."""
     found: Gains = {}
     for pair in exchange_pairs(rows):
         times, gains = pair.times, pair.speedups()
@@ -48,7 +48,7 @@ def speedups(rows: Iterable[ResultRow]) -> Gains:
 
 
 def _sentence(rows: Sequence[ResultRow]) -> str:
-    """Return the largest gain of a whole step, in one sentence."""
+    """Describe the largest speedup of a whole step in one sentence."""
     best = [
         (gain, codec, link, place)
         for place, lines in speedups(rows).items()
@@ -68,7 +68,7 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
 
 
 def exchanges_section(run: Run, _links: Links) -> Section | None:
-    """Return figures of the gain over the bandwidth, and the times of every contender."""
+    """Return the section with speedups over bandwidth and the times of every contender."""
     found = run.rows if isinstance(run, RowsRun) else []
     rows = [row for row in found if isinstance(row, ExchangeRow)]
     if not rows:
@@ -104,7 +104,7 @@ def _figures(run: str, gains: Gains) -> list[Figure]:
 
 
 def _chart(title: str, lines: Mapping[str, list[tuple[float, float]]]) -> str:
-    """Draw gains over the bandwidth; those of a single link as bars."""
+    """Draw speedups over bandwidth, or as bars if there is only one link."""
     gained = f"times faster than {BASELINE}"
     links = {link for points in lines.values() for link, _ in points}
     if len(links) > 1:
@@ -118,13 +118,13 @@ def _chart(title: str, lines: Mapping[str, list[tuple[float, float]]]) -> str:
 
 
 def _with_number(cells: Sequence[str]) -> list[str]:
-    """Return a line with its link as a number of Gbit/s, by which a reader can sort."""
+    """Return a line with its link as a number of Gbit/s, so that readers can sort by it."""
     gbit_s = _gbit_s(cells[0])
     return [cells[0] if gbit_s is None else f"{gbit_s:g}", *cells[1:]]
 
 
 def _gbit_s(link: str) -> float | None:
-    """Return the bandwidth of a link in Gbit/s; None where nothing throttles it."""
+    """Return the bandwidth of a link in Gbit/s, or None if it is not throttled."""
     try:
         return Bandwidth.parse(link).gbit_s
     except SpecError:

@@ -1,4 +1,4 @@
-"""The part of a report about dumped look-ups: every encoder over all tables, and the best per table."""
+"""The report section about look-ups: every encoder over all tables, and the best per table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tersor.bench.report.section import Section
 
 
 def lookup_sentence(rows: Sequence[ResultRow]) -> str:
-    """Return the best ratio over all tables of the first dump, in one sentence."""
+    """Describe the best ratio over all tables of the first dump in one sentence."""
     found = places(rows)
     if not found:
         return f"No tables of look-ups, but rows of whole steps: {len(rows):,}."
@@ -41,7 +41,7 @@ def lookup_sentence(rows: Sequence[ResultRow]) -> str:
 def _measured(place: DumpResults, *, usable: bool = False) -> list[Measured]:
     """Return the encoders that start from floats and were measured on every table.
 
-    Those that an exchange could use stayed within every bound, whether they promise that or not.
+    With ``usable``, only those whose errors stayed within every bound, promised or not.
     """
     found = []
     for name in place.encoders:
@@ -67,7 +67,7 @@ def _measured(place: DumpResults, *, usable: bool = False) -> list[Measured]:
 
 
 def lookups_section(run: Run, links: Links) -> Section | None:
-    """Return a part per dump: its figures, its encoders and its tables."""
+    """Return the section with the figures, encoders and tables of every dump."""
     rows = run.rows if isinstance(run, RowsRun) else []
     rows = [row for row in rows if isinstance(row, LookupRow)]
     if not rows:
@@ -88,7 +88,7 @@ def lookups_section(run: Run, links: Links) -> Section | None:
 
 
 def _chooser_note(place: DumpResults, usable: Sequence[Measured]) -> str:
-    """Say what the chooser leaves out, and what it cannot choose."""
+    """Describe which encoders the chooser omits, and that it cannot choose per table."""
     names = {one.label for one in usable}
     beyond = [n for n in place.encoders if n not in names and place.overall(n).is_predictable]
     left = (

@@ -1,4 +1,4 @@
-"""The part of a report about predictions of ``tersor plan``, beside what was measured."""
+"""The report section that compares predictions of ``tersor plan`` with measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tersor.bench.report.section import Section
 
 
 def _sentence(run: PlanRun) -> str:
-    """Return how many predictions are near what was measured."""
+    """Describe in one sentence how many predictions are close to the measurements."""
     errors = [line["predicted_s"] / line["measured_s"] - 1 for line in run.lines]
     hits = sum(abs(error) <= TOLERANCE for error in errors)
     worst = max(errors, key=abs)
@@ -22,7 +22,7 @@ def _sentence(run: PlanRun) -> str:
 
 
 def predictions_section(run: Run, _links: Links) -> Section | None:
-    """Return predicted against measured times, and all of them as a table."""
+    """Return the section with a figure and a table of predicted and measured times."""
     if not isinstance(run, PlanRun):
         return None
     points = [

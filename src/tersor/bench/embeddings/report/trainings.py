@@ -1,4 +1,4 @@
-"""The parts of a report about trainings: pairs of them, and the logs of single ones."""
+"""The report sections about training: pairs of runs, and the logs of single runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUMMARY_HEAD: Final = (
 
 
 def _accuracy_sentence(run: AccuracyRun) -> str:
-    """Return how the AUC changed, with its interval."""
+    """Describe the change of the AUC and its confidence interval in one sentence."""
     from tersor.workloads.training.judgement import Interval
 
     pairs = run.pairs
@@ -49,7 +49,7 @@ def _metric(pair: Mapping[str, Any], run: str, name: str) -> float:
 
 
 def accuracy_section(run: Run, _links: Links) -> Section | None:
-    """Return curves, their differences, ratios per table, and every pair."""
+    """Return the section with the curves, their differences, ratios per table, and every pair."""
     if not isinstance(run, AccuracyRun):
         return None
     source = _source(run)
@@ -79,7 +79,7 @@ def accuracy_section(run: Run, _links: Links) -> Section | None:
 
 
 def _source(run: AccuracyRun) -> str:
-    # a made-up log names its seed, which differs from pair to pair
+    # the name of a synthetic log contains its seed, which differs from pair to pair
     return str(run.pairs[0]["source"]).partition(", seed")[0]
 
 
@@ -95,7 +95,7 @@ def _pair_cells(pair: Mapping[str, Any]) -> list[str]:
 def _by_step(
     pairs: Sequence[Mapping[str, Any]], name: str, column: int
 ) -> dict[float, list[float]]:
-    """Return the values of all pairs by step; one that some pair lacks would make a mean jump."""
+    """Return the values by step, for steps that all pairs have; a missing value would skew a mean."""
     found: dict[float, list[float]] = {}
     for pair in pairs:
         for point in pair[name]["curve"]:
@@ -104,7 +104,7 @@ def _by_step(
 
 
 def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, list[float]]:
-    """Return the mean change at each step, and the half-width of its interval."""
+    """Return the mean change at each step and the half width of its confidence interval."""
     from tersor.workloads.training.judgement import Interval
 
     plain, small = (_by_step(pairs, name, column) for name in (_PLAIN, _SMALL))
@@ -118,7 +118,7 @@ def _changes(pairs: Sequence[Mapping[str, Any]], column: int) -> tuple[Points, l
 
 
 def _volumes(tables: Iterable[Mapping[str, Sequence[int]]]) -> dict[str, float]:
-    """Return the ratio of every table, by the bytes of all runs together."""
+    """Return the ratio of every table, computed from the bytes of all runs together."""
     totals: dict[str, list[int]] = {}
     for one in tables:
         for table, (original, encoded) in one.items():
@@ -135,7 +135,7 @@ def _table_bars(run: str, source: str, ratios: Mapping[str, float]) -> Figure:
 
 
 def _training_sentence(run: TrainingRun) -> str:
-    """Return what a quickstart, or one training, came to."""
+    """Summarise the result of a quickstart or of one training run."""
     runs = run.result.get("runs", {})
     if len(runs) == 2:
         plain, small = runs.values()
@@ -156,7 +156,7 @@ def _training_sentence(run: TrainingRun) -> str:
 
 
 def _ratio_words(line: Mapping[str, Any]) -> str:
-    """Return the forward ratio, and of which steps where a checkpoint did not know all."""
+    """Describe the forward ratio, and the steps it covers if a checkpoint did not know all of them."""
     steps = line["step"]
     counted = line.get("num_exchanges", steps)
     if not is_count(counted) or not counted:
@@ -166,7 +166,7 @@ def _ratio_words(line: Mapping[str, Any]) -> str:
 
 
 def _standing(log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the lines of a log without those of steps that a resumed run took again."""
+    """Return the lines of a log without the outdated ones of steps that a resumed run repeated."""
     standing: list[Mapping[str, Any]] = []
     for line in log:
         if line["kind"] == "run":
@@ -176,7 +176,7 @@ def _standing(log: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def training_section(run: Run, _links: Links) -> Section | None:
-    """Return the runs side by side, their curves, and the tables of the model."""
+    """Return the section with the runs side by side, their curves, and the model's tables."""
     if not isinstance(run, TrainingRun):
         return None
     section = Section(_training_sentence(run))
@@ -210,7 +210,7 @@ def training_section(run: Run, _links: Links) -> Section | None:
 
 
 def _curve(log: Iterable[Mapping[str, Any]], kind: str, value: str) -> Points:
-    # by step: a run that was killed at its end is evaluated again when it is resumed
+    # keyed by step, because a run that was killed at its end is evaluated again when it resumes
     points = {
         line["step"]: line[value]
         for line in _standing(log)
@@ -234,7 +234,7 @@ def _summary(runs: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _model_tables(run: TrainingRun) -> Figure | None:
-    """Return bars of every table's ratio, from the result or else from the log's last line."""
+    """Return bars of every table's ratio, from the result or else from the last line of a log."""
     tables = run.result.get("tables", [])
     if tables:
         bars = [

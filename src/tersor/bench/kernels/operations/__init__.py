@@ -1,6 +1,6 @@
-"""Operations on groups that are fused in one pass over memory, as shards call them: the ``groups`` suite."""
+"""The ``groups`` suite: operations on groups of values, fused in one pass over memory for shards."""
 
 from typing import Final
 
 SUITE: Final = "groups"
-"""What ``ResultRow.suite`` says in their rows, and the name that stands for all of them."""
+"""The value of ``ResultRow.suite`` in their rows, and the name that selects all operations."""

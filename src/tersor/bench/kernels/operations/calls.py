@@ -1,4 +1,4 @@
-"""Operations bound to tensors: ready to be called, and checked against the reference first."""
+"""Operations bound to tensors, which can be called and compared with the reference backend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _POISON: Final = 0xFF
 
 @dataclass(slots=True)
 class Place:
-    """One place in memory where the values lie; operations on it share what they only read.
+    """One copy of the values in memory; operations on it share the tensors that they only read.
 
     Attributes:
-        values: float32, flat.
-        copied: memory of the same size, which a copy of the values is written to.
+        values: float32 values, flat.
+        copied: a tensor of the same size, the target of the reference copy.
     """
 
     values: torch.Tensor
@@ -32,11 +32,11 @@ class Place:
     _pairs: dict[str, tuple[torch.Tensor, torch.Tensor]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Allocate the target of the copy."""
+        """Allocate the target of the reference copy."""
         self.copied = torch.zeros_like(self.values)
 
     def pair(self, dtype: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return values and a base for them in one dtype."""
+        """Return the values and a base for them in the given dtype."""
         if dtype not in self._pairs:
             kind: torch.dtype = getattr(torch, dtype)
             self._pairs[dtype] = self.values.to(kind), self.values.roll(1).to(kind)
@@ -49,8 +49,8 @@ class Call:
 
     Attributes:
         task: the operation.
-        output: what it writes, contiguous.
-        start: what ``output`` must hold before, where the operation adds to it.
+        output: the contiguous tensor that it writes.
+        start: initial contents of ``output`` if the operation adds to it, else None.
         moved_nbytes: bytes read and written.
         coded_nbytes: bytes of scales and codes, read or written.
     """
@@ -66,13 +66,13 @@ class Call:
         self.task()
 
     def cost(self, num_calls: int, graph_s: Percentiles | None) -> OperationCost:
-        """Return what a row says of it, with its time as a graph."""
+        """Return the cost for a row, with the time as a CUDA graph."""
         return OperationCost(moved_nbytes=self.moved_nbytes, num_calls=num_calls, graph_s=graph_s)
 
     def is_right(self, run: Task) -> bool:
-        """Whether ``run``, this call in any form, writes what the reference writes, byte for byte.
+        """Return whether ``run``, which is this call in any form, writes the reference's bytes.
 
-        It is run once before: the first time, a form that is captured runs more than once.
+        ``run`` is called once before the comparison, because capturing a graph runs the call repeatedly.
         """
         run()
         self._reset()
@@ -84,7 +84,7 @@ class Call:
         return torch.equal(found.view(torch.uint8), self.output.view(torch.uint8))
 
     def _reset(self) -> None:
-        # one that writes nothing must not pass for what the last run wrote
+        # an operation that writes nothing must not pass with the previous run's output
         if self.start is None:
             self.output.view(torch.uint8).fill_(_POISON)
         else:
@@ -92,7 +92,7 @@ class Call:
 
 
 def bind(operation: Operation, place: Place) -> Call:
-    """Return the operation on the values of a place."""
+    """Bind an operation to the values of a place."""
     return _BINDERS[operation.kind](operation, place)
 
 
@@ -104,7 +104,7 @@ def _call(
     values: Sequence[torch.Tensor],
     start: torch.Tensor | None = None,
 ) -> Call:
-    """Bind a task that moves each of ``coded`` and ``values`` once."""
+    """Return the call of a task that reads or writes each of ``coded`` and ``values`` once."""
     coded_nbytes = sum(one.buffer.nbytes for one in coded)
     moved_nbytes = coded_nbytes + sum(one.nbytes for one in values)
     return Call(task, output, start, moved_nbytes, coded_nbytes)
@@ -153,7 +153,7 @@ def _sum(operation: Operation, place: Place) -> Call:
 
 
 def _sent(x: torch.Tensor, nbits: int, operation: Operation) -> Coded:
-    """Return what 8 senders sent: each an eighth of the values."""
+    """Return the encoded values of 8 senders, an eighth of the values each."""
     rows = x.view(1, NUM_SENDERS, -1)
     coded = Coded.empty((NUM_SENDERS, 1, rows.shape[-1]), nbits, operation.group, x.device)
     coded.write(rows, None, hadamard=operation.hadamard)

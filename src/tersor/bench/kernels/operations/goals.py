@@ -1,7 +1,7 @@
 """The goals of fused operations, judged by the time of a call in a loop.
 
-On the CPU a share is that of memcpy in float32 values per second, with one thread; on CUDA that of
-the device's copy in bytes moved per second, from 64 MiB of float32 on.
+On the CPU, shares are relative to memcpy in float32 values per second, with one thread. On CUDA, they are
+relative to the device's copy in bytes moved per second, for at least 64 MiB of float32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tersor.bench.kernels.operations.tables import operation_rows
 _CPU_SHARE: Final = 0.30
 _LEAST_NBYTES: Final = 64 * 2**20
 _HADAMARD_SPEED: Final = 0.97
-"""Of quantizing without it: it is to cost less than 3 %."""
+"""Required share of the speed of quantizing without Hadamard, which may cost up to 3 %."""
 _FUSED: Final = {
     "differences": [name for name, one in OPERATIONS.items() if one.kind == "difference"],
     "additions": [name for name, one in OPERATIONS.items() if one.kind == "add"],
@@ -25,7 +25,7 @@ _FUSED: Final = {
     "sums": [name for name, one in OPERATIONS.items() if one.kind == "sum"],
     "requantized sums": [name for name, one in OPERATIONS.items() if one.kind == "requantize"],
 }
-"""All that is more than quantizing alone, in families that are judged together."""
+"""All operations that do more than quantize, in families that are judged together."""
 _DEVICE_SHARES: Final = (
     (
         "stochastic differences",
@@ -55,7 +55,7 @@ def cpu_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
 
 
 def device_operation_goals(rows: Sequence[ResultRow]) -> list[Goal]:
-    """Judge shares of the copy ceiling on CUDA, and what Hadamard costs."""
+    """Judge shares of the copy ceiling on CUDA, and the cost of the Hadamard transform."""
     book = RowLookup([r for r in operation_rows(rows) if r.original_nbytes >= _LEAST_NBYTES])
     goals = []
     for family, target, names in _DEVICE_SHARES:

@@ -1,4 +1,4 @@
-"""The fused operations that are measured, by name."""
+"""The measured fused operations, by name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from tersor.bench.kernels.operations import SUITE
 
 INPUT: Final = "gradients"
-"""The input that they are measured on."""
+"""The input on which they are measured."""
 NUM_SENDERS: Final = 8
 NUM_NODES: Final = 2
 SEED: Final = 7
@@ -24,15 +24,15 @@ class Operation:
     """One operation, in the form in which the ranks of FSDP use it.
 
     Attributes:
-        kind: ``difference`` quantizes one row less its base; ``add`` decodes the rows of 8 peers and
-            adds them to what is there; ``quantize`` writes rows of 2 nodes of 4 ranks into a buffer per
+        kind: ``difference`` quantizes one row minus its base; ``add`` decodes the rows of 8 peers and
+            adds them to existing values; ``quantize`` writes rows of 2 nodes of 4 ranks into a buffer per
             rank; ``requantize`` quantizes the sum over 8 senders; ``sum`` decodes that sum to float32.
-        nbits: of the codes that it writes, or reads where it writes values.
+        nbits: bits of the codes that it writes, or that it reads if it writes values.
         group: values per scale.
-        dtype: of values and bases.
-        stochastic: how it rounds.
-        hadamard: whether it transforms too.
-        sent_nbits: of the codes that a requantization reads.
+        dtype: dtype of values and bases.
+        stochastic: whether it rounds stochastically.
+        hadamard: whether it applies a Hadamard transform.
+        sent_nbits: bits of the codes that a requantization reads.
     """
 
     kind: Kind
@@ -45,7 +45,7 @@ class Operation:
 
     @property
     def seed(self) -> int | None:
-        """What it rounds by."""
+        """The seed of stochastic rounding; None without it."""
         return SEED if self.stochastic else None
 
     def to_config(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = dict(_operations())
 
 
 def split_names(names: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of codecs and those of operations; ``groups`` stands for all of the latter.
+    """Split names into those of codecs and of operations; ``groups`` stands for all operations.
 
     Example:
         >>> split_names(["flat", "add4"])

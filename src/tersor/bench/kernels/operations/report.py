@@ -1,4 +1,4 @@
-"""The part of a report about fused operations."""
+"""The report section about fused operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CAPTION: Final = "Median times of calls in a loop, with the host's share; bytes
 
 
 def operations_section(run: Run, _links: Links) -> Section | None:
-    """Return the share of a copy's speed of every operation, and all its times."""
+    """Return the section with every operation's share of a copy's speed, and all times."""
     rows = operation_rows(run.rows) if isinstance(run, RowsRun) else []
     if not rows:
         return None

@@ -1,9 +1,9 @@
 """The ``groups`` suite: fused operations in the form in which shards call them.
 
 No time is reported before the bytes were compared with those of the reference in this process. All
-operations of one size run in turn, each right after a memcpy of the float32 values; on CUDA a large copy
-is timed in the same rounds. There every operation is timed twice: called in a loop, with the host's
-share, which is the row's time, and replayed as a CUDA graph.
+operations of one size run in turn, each right after a memcpy of the float32 values. On CUDA, a large copy
+is timed in the same rounds, and every operation is timed twice. The row's time is that of a loop of calls,
+including the host's share; the other is the replay of a CUDA graph.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class OperationsRun:
 
     Attributes:
         names: keys of ``OPERATIONS``.
-        device: what rows say; tensors are where the input is.
+        device: device recorded in the rows; tensors are on the input's device.
         threads: thread counts on the CPU.
         rounds: timed rounds.
-        warmup: rounds before those.
-        ceiling: a copy that shows how fast the device's memory is; None on the CPU.
+        warmup: untimed rounds before those.
+        ceiling: a copy that measures the speed of the device's memory; None on the CPU.
     """
 
     names: Sequence[str]
@@ -62,7 +62,7 @@ class OperationsRun:
     ceiling: Task | None
 
     def measure(self, made: BenchInput, outcome: SuiteOutcome) -> None:
-        """Check and time all operations that have no row yet on one input, and add their rows."""
+        """Check and time all operations on one input that have no row yet, and add their rows."""
         wanted = [
             (name, identity)
             for name in self.names
@@ -109,12 +109,12 @@ class OperationsRun:
     def _loops(
         self, trials: Sequence[_Trial], places: Sequence[Place], clock: Clock
     ) -> list[tuple[Percentiles, Percentiles, Percentiles | None]]:
-        """Time calls as a loop sees them, with a copy before each: seconds of call, memcpy and ceiling."""
+        """Time calls in a loop, each after a copy; return seconds of call, memcpy and ceiling."""
         tasks: dict[str, Task] = {} if self.ceiling is None else {"ceiling": self.ceiling}
         copies = [partial(_copy, place) for place in places]
         for trial in trials:
             tasks[f"{trial.key} copy"] = _in_turn(copies, 0)
-            # it starts at another place, so that it does not find in the cache what the copy left
+            # start at another place, so that the call does not find the copy's data in the cache
             tasks[trial.key] = trial.in_threads(_in_turn(trial.calls, 1))
         times = self._times(tasks, clock)
         return [(times[t.key], times[f"{t.key} copy"], times.get("ceiling")) for t in trials]
@@ -122,7 +122,7 @@ class OperationsRun:
     def _graphs(
         self, trials: Sequence[_Trial], device: torch.device
     ) -> Sequence[Percentiles | None]:
-        """Time calls as CUDA graphs, with the host ahead of the device; None on the CPU."""
+        """Time calls as CUDA graphs that the host queues ahead; each is None on the CPU."""
         if device.type != "cuda":
             return [None] * len(trials)
         tasks = {trial.key: _in_turn(trial.replays, 0) for trial in trials}
@@ -136,7 +136,7 @@ class OperationsRun:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An operation that gave the reference's bytes at every place."""
+    """An operation that produced the reference's bytes at every place."""
 
     identity: dict[str, Any]
     calls: Sequence[Call]
@@ -148,7 +148,7 @@ class _Trial:
         return f"{self.identity['codec']} {self.identity['threads']}"
 
     def in_threads(self, task: Task) -> Task:
-        """Return a task that uses as many threads as the row says; on CUDA there is none to set."""
+        """Wrap a task to use the row's number of threads; on CUDA, return it unchanged."""
         if self.calls[0].output.is_cuda:
             return task
 
@@ -159,7 +159,7 @@ class _Trial:
         return run
 
     def row_values(self, clock: Clock, graph_s: Percentiles | None) -> dict[str, Any]:
-        """Return what a row says beside the times of the loop."""
+        """Return the fields of the row except the times of the loop."""
         call, device = self.calls[0], self.calls[0].output.device
         num_calls = clock.num_calls if isinstance(clock, LoopClock) else 1
         looped = f"mean wall time of {num_calls} calls in a row, with the host's share"
@@ -181,7 +181,7 @@ class _Trial:
 def _checked(
     name: str, identity: dict[str, Any], places: Sequence[Place], outcome: SuiteOutcome
 ) -> _Trial | None:
-    """Compare an operation with the reference at every place, called and replayed."""
+    """Compare an operation with the reference at every place, both called and replayed."""
     size = f"{places[0].values.nbytes / 2**20:.0f} MiB"
     try:
         with with_threads(identity["threads"]):
@@ -208,7 +208,7 @@ def _checked(
 
 
 def _in_turn(tasks: Sequence[Callable[[], object]], first: int) -> Task:
-    """Return a task that runs the next of several each time, beginning with that at index ``first``."""
+    """Return a task that runs the next of several tasks each time, starting at index ``first``."""
     order: Iterator[Callable[[], object]] = islice(cycle(tasks), first % len(tasks), None)
 
     def run() -> None:

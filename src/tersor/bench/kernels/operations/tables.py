@@ -1,4 +1,4 @@
-"""Rows of fused operations as tables, for a terminal and for pages."""
+"""Tables of fused operations, for a terminal and for pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS: Final = (
     "device", "MiB", "operation", "threads", "call us", "fp32 GB/s", "x memcpy", "of copy",
     "graph us", "graph of copy", "launches",
 )  # fmt: skip
-"""What a table shows; ``docs/benchmarks.md`` says what the columns mean."""
+"""The table columns; ``docs/benchmarks.md`` explains them."""
 
 
 def operation_rows(rows: Iterable[ResultRow]) -> list[OperationRow]:
@@ -23,7 +23,7 @@ def operation_rows(rows: Iterable[ResultRow]) -> list[OperationRow]:
 
 
 def operation_cells(row: OperationRow) -> Cells:
-    """Return what stands under ``COLUMNS`` for one row."""
+    """Return the cells of ``COLUMNS`` for one row."""
     memcpy, graph_s = row.memcpy_gbps, row.operation.graph_s
     launches = None if row.num_launches is None else row.num_launches.get("call")
     return [
@@ -50,13 +50,13 @@ def _share(share: float | None) -> str:
 
 
 def operation_table(rows: Iterable[ResultRow]) -> Table:
-    """Show every operation: time of a call in a loop, speed and share first, its CUDA graph after that."""
+    """Return a table of all operations: time, speed and share in a loop, then as a CUDA graph."""
     lines = (operation_cells(row) for row in operation_rows(rows))
     title = "Fused operations on groups, as shards call them"
     return terminal_table(title, COLUMNS, lines, words=("device", "operation"), section=slice(0, 2))
 
 
 def operations_block(rows: Sequence[ResultRow], options: Mapping[str, str]) -> str:
-    """Return the operations that a page asks for."""
+    """Return the Markdown table of the operations that a page selects."""
     found = operation_rows(chosen(rows, options))
     return markdown_table(COLUMNS, (operation_cells(row) for row in found))

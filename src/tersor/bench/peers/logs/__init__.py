@@ -1,4 +1,4 @@
-"""Output of other projects' programs, one parser each: for logs users have and for runs of ours."""
+"""Parsers for the output of other projects' programs, from users' logs and from our own runs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ FORMATS: Final[Mapping[str, LogFormat]] = {
 
 
 def parse_log(text: str, name: str, where: str) -> ParsedLog:
-    """Read all runs that a program's output holds.
+    """Parse all runs in a program's output.
 
     Args:
         text: the log.
-        name: of the format, one of ``FORMATS``.
+        name: name of the format, one of ``FORMATS``.
         where: name of the log for messages.
 
     Raises:
         SpecError: there is no such format.
-        CorruptDataError: nothing in the text is from that program.
+        CorruptDataError: no line of the text is from that program.
     """
     if name not in FORMATS:
         raise SpecError(f"log formats are {', '.join(FORMATS)}, not {name!r}")
@@ -40,7 +40,7 @@ def parse_log(text: str, name: str, where: str) -> ParsedLog:
 
 
 def nothing_found(log_format: LogFormat, where: str) -> str:
-    """Return the words for a text of which no line is from that program; the way out is not in them."""
+    """Return the message that no line of a text is from that program, without a remedy."""
     example = next(figure.example for figure in log_format.figures if figure.required)
     return (
         f"no line of {where}, from line 1 on, is from {log_format.title}, as {example!r} would be"

@@ -1,7 +1,7 @@
-"""Output of cuSZ's ``bin_hf`` and of ``bin_phf``, its name since 2024.
+"""Parser for cuSZ's ``bin_hf``, which has been called ``bin_phf`` since 2024.
 
-The printed throughputs are not used: ``bin_hf`` counts four bytes per code whatever their type, and
-``bin_phf`` counts the compressed bytes when it decodes. The times beside them are.
+The printed times are used, but not the throughputs: ``bin_hf`` counts four bytes per code whatever their
+type, and ``bin_phf`` counts the compressed bytes when it decodes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _build(record: Record) -> ProgramRun:
         line=record.line,
         device="cuda",
         codec="cusz-hf",
-        # the file comes first and has no option
+        # the file is the first argument
         input=next((one.rpartition("/")[2] for one in record.command.arguments), None),
         given_nbytes=given,
         encoded_nbytes=encoded,
@@ -55,7 +55,7 @@ def _build(record: Record) -> ProgramRun:
 
 
 def _given(record: Record, encoded: int, ratio: float) -> tuple[int, int | None]:
-    """Return the bytes of all codes and, where the output tells, of one code."""
+    """Return the bytes of all codes and of one code, the latter None if the output does not say."""
     if "given" in record.values:
         return record.whole("given"), record.whole("type") if "type" in record.values else None
     if "given_codes" not in record.values:
@@ -64,7 +64,7 @@ def _given(record: Record, encoded: int, ratio: float) -> tuple[int, int | None]
             "'Huffman in  len: 1024'"
         )
     codes = record.whole("given_codes")
-    # the ratio is printed with two digits after the point: enough to tell 1, 2 and 4 bytes apart
+    # the ratio has two decimals, which are enough to distinguish 1, 2 and 4 bytes
     value_nbytes = min((1, 2, 4), key=lambda n: abs(n * codes / encoded - ratio))
     if abs(value_nbytes * codes / encoded - ratio) > 0.006 + 1e-6 * ratio:
         raise CorruptDataError(

@@ -1,4 +1,4 @@
-"""Output of ``gpulz``: a ratio and two throughputs, without any size."""
+"""Parser for ``gpulz``, which prints a ratio and two throughputs, and not always the sizes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from tersor.bench.peers.logs.scan import Figure, LogFormat, ProgramRun, Record
 
 _GBPS_PER_UNIT: Final = 2**20 / 1e6
-"""What is printed as GB/s are MiB per millisecond."""
+"""The values printed as GB/s are MiB per millisecond."""
 
 _FIGURES: Final = (
     Figure("given", r"^the original size: (\S+)", "the original size: 4096", False),
@@ -17,7 +17,7 @@ _FIGURES: Final = (
         "encode", r"^compression e2e throughput: (\S+) GB/s",
         "compression e2e throughput: 20.9908 GB/s",
     ),
-    # the branch that Python calls prints "compression" for both
+    # the version that is called from Python prints "compression" for both directions
     Figure(
         "decode", r"^(?:de)?compression e2e throughput: (\S+) GB/s",
         "decompression e2e throughput: 34.4679 GB/s",

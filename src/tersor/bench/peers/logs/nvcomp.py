@@ -1,6 +1,6 @@
-"""Output of nvCOMP's ``benchmark_*_chunked`` and ``benchmark_hlif``, as text, CSV or TSV.
+"""Parser for nvCOMP's ``benchmark_*_chunked`` and ``benchmark_hlif``, as text, CSV or TSV.
 
-Throughputs count 1e9 uncompressed bytes per second and are means over the iterations.
+Throughputs are in 1e9 uncompressed bytes per second, and are means over the iterations.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FAILURES: Final = (
     r"|^WARNING: Not enough memory"
 )
 
-# columns by the start of their name in lower case; NVIDIA spelled the first of them "Ucompressed"
+# columns by the lower-case prefix of their name; NVIDIA misspelled the first one as "Ucompressed"
 _COLUMNS: Final = {
     "ucompressed size in bytes": "uncompressed (B): {}",
     "uncompressed size in bytes": "uncompressed (B): {}",
@@ -45,7 +45,7 @@ _COLUMNS: Final = {
 
 
 def _rewrite(lines: Sequence[Line]) -> list[Line]:
-    """Turn every pair of a header and its values into the lines of the text layout."""
+    """Convert table headers and their values to lines of the text layout."""
     rewritten: list[Line] = []
     columns: list[str] | None = None
     for number, text in lines:

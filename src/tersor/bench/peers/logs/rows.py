@@ -1,4 +1,4 @@
-"""Result rows from the runs that a log holds."""
+"""Convert the runs in a log to result rows."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ _F32_NBYTES: Final = 4
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogFacts:
-    """What a user knows about a log that the log itself does not say.
+    """Facts about a log that the log does not contain and a user supplies.
 
     Attributes:
         where: name of the log.
-        codec: name for the rows where the output does not tell the algorithm.
-        input_nbytes: size of what the program was given, where the output does not tell it.
-        value_nbytes: 1 or 2 if the program was given codes of that size, each of them standing for a
-            float32; ratio and speed then count the float32. None for the values themselves.
-        machine: what it ran on, in words.
-        version: of the program.
+        codec: codec name for the rows if the output does not name the algorithm.
+        input_nbytes: size of the program's input if the output does not say it.
+        value_nbytes: bytes per value of the program's input. 1 or 2 means codes, each of which
+            represents a float32; ratio and speed then count the float32. None means that the log says
+            it, or else 4.
+        machine: a description of the machine.
+        version: version of the program.
     """
 
     where: str
@@ -37,7 +38,7 @@ class LogFacts:
     version: str = "unknown"
 
     def __post_init__(self) -> None:
-        """Refuse sizes that cannot be."""
+        """Reject invalid sizes."""
         if self.value_nbytes not in (None, 1, 2, 4, 8):
             raise SpecError(f"a value has 1, 2, 4 or 8 bytes, not {self.value_nbytes}")
         if self.input_nbytes is not None and self.input_nbytes < 1:
@@ -45,10 +46,11 @@ class LogFacts:
 
 
 def rows_from_runs(runs: Sequence[ProgramRun], facts: LogFacts) -> Iterator[ResultRow]:
-    """Yield one row per input and setting; runs that repeat one give its percentiles.
+    """Yield one row per input and setting; repeated runs determine its percentiles.
 
     Raises:
-        SpecError: a size is unknown, is no whole number of values, or contradicts the log.
+        SpecError: a size or codec is unknown, a size is not a whole number of values, or it
+            contradicts the log.
     """
     groups: dict[str, list[tuple[ProgramRun, int, int]]] = {}
     for run in runs:

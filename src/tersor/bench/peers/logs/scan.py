@@ -1,6 +1,6 @@
-"""Finds the runs of one program in a log: commands, figures, failures, and what is missing.
+"""Find the runs of one program in a log: commands, figures, failures, and missing figures.
 
-A log may hold the program's bare output, or many runs each after the command that made it, as
+A log may contain only the program's output, or many runs that are each preceded by their command, as
 ``Executing: PROGRAM ARGUMENTS``, ``+ PROGRAM ARGUMENTS`` or ``$ PROGRAM ARGUMENTS``.
 """
 
@@ -26,24 +26,24 @@ _CRASH: Final = re.compile(r"^terminate called|Segmentation fault|core dumped|^T
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProgramRun:
-    """What a program said about one input, in its own figures.
+    """The figures that a program printed about one input; None means that the log does not say.
 
     Attributes:
-        line: of the log, where the run begins.
-        device: where the program computes.
-        codec: name for rows; None where the output does not say which algorithm it was.
-        input: name of the file it was given, where the log says so.
-        given_nbytes: bytes the program was given, where the log says so.
-        encoded_nbytes: bytes it made of them, where the log says so.
-        ratio: bytes given over bytes made.
-        value_nbytes: bytes of one value in what it was given, where the log says so.
-        encode_s: seconds to compress, if that is what is printed.
-        decode_s: seconds to decompress.
-        encode_gbps: 1e9 bytes given per second, if that is what is printed.
-        decode_gbps: the same for decompressing.
+        line: number of the log line at which the run begins.
+        device: device on which the program computes.
+        ratio: input bytes divided by encoded bytes.
+        codec: name for rows.
+        input: name of the input file.
+        given_nbytes: bytes of the input.
+        encoded_nbytes: bytes of the compressed output.
+        value_nbytes: bytes of one value of the input.
+        encode_s: seconds to compress; None if the speed is printed instead.
+        decode_s: seconds to decompress; None if the speed is printed instead.
+        encode_gbps: compression speed in 1e9 input bytes per second.
+        decode_gbps: decompression speed in 1e9 input bytes per second.
         repeat: how often the program repeated its input.
-        spec: options, JSON-ready.
-        note: what a reader must know to compare the run.
+        spec: JSON-ready options.
+        note: caveats for readers who compare the run.
     """
 
     line: int
@@ -63,7 +63,7 @@ class ProgramRun:
     note: str = ""
 
     def encoded_size(self, given_nbytes: int) -> int:
-        """Return the bytes made; from the printed ratio where the size itself is not printed."""
+        """Return the encoded size, derived from the ratio if the size is not printed."""
         if self.encoded_nbytes is not None:
             return self.encoded_nbytes
         return max(1, round(given_nbytes / self.ratio))
@@ -73,7 +73,7 @@ class ProgramRun:
         return _seconds(self.encode_s, self.encode_gbps, given_nbytes)
 
     def decode_seconds(self, given_nbytes: int) -> float:
-        """Return the seconds to decompress what was made of ``given_nbytes``."""
+        """Return the seconds to decompress to ``given_nbytes``."""
         return _seconds(self.decode_s, self.decode_gbps, given_nbytes)
 
 
@@ -87,12 +87,12 @@ def _seconds(seconds: float | None, gbps: float | None, nbytes: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of output that holds a value.
+    """A kind of output line that contains a value.
 
     Attributes:
-        name: under which the value is kept.
-        pattern: matches the line; its only group is the value.
-        example: such a line, for messages.
+        name: key of the value in a record.
+        pattern: regular expression for the line; its only group is the value.
+        example: an example line for messages.
         required: whether a run without it is incomplete.
     """
 
@@ -104,13 +104,13 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line found in a log; empty where a log shows none."""
+    """A command line found in a log; empty if the log shows none."""
 
     program: str = ""
     arguments: Sequence[str] = ()
 
     def values_of(self, *options: str) -> list[str]:
-        """Return the arguments that follow one of the options, up to the next option."""
+        """Return the arguments after any of the options, up to the next option."""
         values: list[str] = []
         taking = False
         for argument in self.arguments:
@@ -122,14 +122,14 @@ class Command:
         return values
 
     def file_of(self, *options: str) -> str | None:
-        """Return the name, without its folder, of the file that follows one of the options."""
+        """Return the base name of the file after one of the options, or None."""
         values = self.values_of(*options)
         return PurePath(values[0]).name if values else None
 
 
 @dataclass(slots=True)
 class Record:
-    """What is known of one run after the lines read so far."""
+    """The state of one run after the lines read so far."""
 
     where: str
     line: int
@@ -142,7 +142,7 @@ class Record:
         """Return a figure that must be finite and above 0.
 
         Raises:
-            CorruptDataError: it is not.
+            CorruptDataError: the figure is not such a number.
         """
         text = self.values[name]
         try:
@@ -159,7 +159,7 @@ class Record:
         """Return a figure that must be a whole number above 0.
 
         Raises:
-            CorruptDataError: it is not.
+            CorruptDataError: the figure is anything else.
         """
         value = self.number(name)
         if not value.is_integer():
@@ -180,18 +180,18 @@ def _as_they_are(lines: Sequence[Line]) -> Sequence[Line]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogFormat:
-    """The output of one program.
+    """The output format of one program.
 
     Attributes:
-        name: what a user calls the format.
+        name: the user's name for the format.
         title: the program in words.
-        program: matches the name of the executable.
-        figures: the lines with values; of two that match one line, the first without a value gets
+        program: regular expression for the name of the executable.
+        figures: the lines with values. If several match a line, the first one without a value gets
             it.
-        failures: matches lines in which the program says that it failed.
-        build: makes a run of a complete record.
-        rewrite: turns another layout of the same figures into lines that the figures match.
-        continues: says whether a command goes on with the run before it.
+        failures: regular expression for lines in which the program reports a failure.
+        build: builds a run from a complete record.
+        rewrite: converts other layouts of the same figures to lines that the figures match.
+        continues: returns whether a command continues the run before it.
     """
 
     name: str
@@ -204,7 +204,7 @@ class LogFormat:
     continues: Callable[[Command], bool] = _never
 
     def command(self, text: str) -> Command | None:
-        """Return the command that a line shows, if it starts the program."""
+        """Return the command in a line if it starts the program, else None."""
         found = _COMMAND.match(text)
         if found is None or not re.fullmatch(self.program, PurePath(found[1]).name):
             return None
@@ -217,24 +217,24 @@ class LogFormat:
 
 @dataclass(frozen=True, slots=True)
 class ParsedLog:
-    """The complete runs of a log, and one sentence for each that is not."""
+    """The complete runs of a log, and one sentence for each run that failed or is incomplete."""
 
     runs: Sequence[ProgramRun]
     complaints: Sequence[str]
 
 
 def lines_of(text: str) -> list[Line]:
-    """Return the lines with their numbers, without the colours of a terminal.
+    """Return the numbered lines without terminal colours.
 
-    A last line without an end is left out: its figure may have lost digits.
+    A last line without a newline is omitted, because its figure may be truncated.
     """
-    # not splitlines, which also splits where no editor counts a line
+    # not splitlines, which also splits at characters that editors do not count as line ends
     lines = _COLOUR.sub("", text).split("\n")[:-1]
     return [(n, line.rstrip("\r")) for n, line in enumerate(lines, start=1)]
 
 
 def scan(text: str, log_format: LogFormat, where: str) -> ParsedLog:
-    """Read all runs of a log; ``where`` names it in messages."""
+    """Parse all runs of a log; ``where`` names it in messages."""
     runs, complaints = [], []
     for record in _records(log_format.rewrite(lines_of(text)), log_format, where):
         complaint = _complaint(record, log_format)
@@ -269,7 +269,7 @@ def _records(lines: Sequence[Line], log_format: LogFormat, where: str) -> Iterat
             continue
         figure = next((f for f in matching if record is None or f.name not in record.values), None)
         if record is None or figure is None:
-            # a value that is there already belongs to the next run
+            # a value that the record already has belongs to the next run
             if record is not None:
                 yield record
             record, figure = Record(where, number), matching[0]

@@ -1,7 +1,7 @@
-"""Output of the command ``sz3``: ratio and time of each direction, without any size.
+"""Parser for the command ``sz3``, which prints the ratio and the time of each direction, but no size.
 
-Sizes follow from the dimensions on the command line. The largest error, printed with ``-a``, has two
-digits only: too few to judge a bound, so it becomes a note.
+Sizes follow from the dimensions on the command line. The largest error, printed with ``-a``, has only two
+digits. That is too few to judge a bound, so it becomes a note.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _value_nbytes(command: Command) -> int:
 
 
 def _given_nbytes(command: Command, value_nbytes: int) -> int | None:
-    """Return the size that the dimensions give; None where the command names none."""
+    """Return the size that follows from the command's dimensions, or None if it has none."""
     for count in range(1, 5):
         sizes = command.values_of(f"-{count}")
         if len(sizes) == count and all(size.isdigit() for size in sizes):
@@ -67,12 +67,12 @@ def _spec(command: Command) -> dict[str, Any]:
         bound = float(text)
     except ValueError:
         return {}
-    # a bound of 0 asks for no loss, which is no bound to compare with others
+    # a bound of 0 means lossless compression, which does not compare with other bounds
     return {"bound": {kind: bound}} if kind is not None and 0 < bound < math.inf else {}
 
 
 def _decompresses(command: Command) -> bool:
-    """True if a command only decompresses: the run before it compressed."""
+    """Return True if a command only decompresses what the run before it compressed."""
     arguments = set(command.arguments)
     return "-i" not in arguments or not arguments & {"-M", "-c"}
 

@@ -1,9 +1,9 @@
 "use strict";
-// Lets readers save every figure as the file that it is. Without this script the figures have no link.
+// Adds a link to every figure that saves it as an SVG file. Without this script the links stay hidden.
 (() => {
   const writer = new XMLSerializer();
 
-  // a copy of every figure in the page would make that twice as large
+  // filled on demand, because embedded copies would double the page
   function fill(link) {
     const figure = link.closest("figure").querySelector("svg");
     link.href = `data:image/svg+xml,${encodeURIComponent(writer.serializeToString(figure))}`;

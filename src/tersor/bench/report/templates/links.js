@@ -1,5 +1,5 @@
 "use strict";
-// Lets readers move the bandwidth of a link: which encoder is fastest there, and where its time goes.
+// Adds a bandwidth slider that shows the fastest encoder and a breakdown of its time.
 (() => {
   const numShown = 8;
   const parts = ["encode", "send", "decode"];
@@ -17,7 +17,7 @@
     return String(Number(value.toPrecision(value < 1 ? count - 1 : count)));
   }
 
-  // times are shares of what sending float32 takes; what coding adds to them grows with the bandwidth
+  // times are relative to sending float32; the share of coding grows with the bandwidth
   function timed([name, ratio, encode, decode], gbit) {
     const gbytes = gbit / 8;
     const times = [gbytes / encode, 1 / ratio, gbytes / decode];
@@ -27,7 +27,7 @@
 
   const float32 = { name: "float32", times: [0, 1, 0], slope: 0, whole: 1 };
 
-  // the first of those that code less which is as fast on a faster link, and the Gbit/s of that link
+  // the next encoder with less coding to become the fastest, as [Gbit/s, name]
   function followerOf(best, ways) {
     const meets = ways
       .filter((way) => way.slope < best.slope)

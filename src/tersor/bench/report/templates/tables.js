@@ -1,5 +1,5 @@
 "use strict";
-// Lets readers sort every table by a column. Without this script the tables stand as they were written.
+// Makes every table sortable by column. Without this script the tables keep their order.
 (() => {
   const number = /^[~<>+-]?\s*(\d[\d,]*(\.\d+)?|\.\d+)(e[+-]?\d+)?/i;
   const words = new Intl.Collator("en", { numeric: true });
@@ -13,7 +13,7 @@
     return found === null ? NaN : Number(found[0].replace(/[~<>,\s]/g, ""));
   }
 
-  // a column holds numbers if each cell with text in it begins with one
+  // a column is numeric if each nonempty cell begins with a number
   function isNumeric(rows, column) {
     const texts = rows.map((row) => textOf(row, column)).filter((text) => text !== "");
     return texts.length > 0 && texts.every((text) => number.test(text));
@@ -26,7 +26,7 @@
     const direction = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
     const keyed = rows.map((row) => [textOf(row, column), row]);
     keyed.sort(([a], [b]) => {
-      // empty cells stay below, whichever way
+      // empty cells stay last in both directions
       if (a === "" || b === "") return (a === "") - (b === "");
       return direction * (numeric ? valueOf(a) - valueOf(b) : words.compare(a, b));
     });

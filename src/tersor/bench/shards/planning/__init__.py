@@ -1,1 +1,1 @@
-"""Predicted steps of sharded and replicated trainings, from rows of ``tersor bench shards``."""
+"""Predict steps of sharded and replicated training from rows of ``tersor bench shards``."""

@@ -1,4 +1,4 @@
-"""Every measured exchange of weights and gradients and every step, predicted from other links."""
+"""Check the model by predicting every measured exchange and step from the rows of other links."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tersor.errors import SpecError
 def check(rows: Iterable[ResultRow], hold_out: str = "link") -> Check:
     """Predict the rows of every link from those of the others.
 
-    Of rows that answer the same question the last one counts.
+    If rows answer the same question, the last one counts.
 
     Raises:
-        SpecError: there is only one link, or no step on one at all; or something else is held out.
+        SpecError: there is only one link, or no step on one at all, or ``hold_out`` is not ``"link"``.
     """
     if hold_out != "link":
         raise SpecError(f"of rows of shards a link is held out, not {hold_out!r}")

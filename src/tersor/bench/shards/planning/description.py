@@ -1,4 +1,4 @@
-"""The training step that a plan is made for, as a user describes it beside a cluster."""
+"""A user's description of the sharded training step to plan for, in addition to the cluster."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tersor.errors import SpecError
 from tersor.workloads.models.gpt import GptShape
 
 KEYS: Final = (*SHARED_KEYS, "parameters", "backend", "coding_gbps")
-"""What a file may say; the options of ``tersor plan`` have the same names."""
+"""The keys of a file; the options of ``tersor plan`` have the same names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workload:
-    """A training step, as far as it was described; None is left to what was measured.
+    """A description of a training step; values that are None are taken from measurements.
 
     Attributes:
-        shape: of the model.
-        backend: whose collectives are used. Of gloo's, costs are those of the rows; nccl's have none but
-            latency and bandwidth, and send a reduce-scatter once round the ring.
-        compute_s: of each rank per step, without exchanges.
-        coding_s_per_byte: of each original byte that a rank encodes or decodes.
-        overlap: share of the time that payloads travel during which ranks compute.
+        shape: shape of the model.
+        backend: the library of collectives. gloo's collectives have the costs of the rows. nccl's cost
+            only latency and bandwidth, and a reduce-scatter is sent around the ring once.
+        compute_s: seconds of each rank's computing per step, without exchanges.
+        coding_s_per_byte: seconds per original byte that a rank encodes or decodes.
+        overlap: share of the payload's time that ranks spend computing.
         efficiency: share of a link's bandwidth that collectives reach.
     """
 
@@ -45,10 +45,12 @@ class Workload:
 
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Read the values of a file, of options, or of both together; ``Cluster.parse`` reads others.
+        """Parse values from a file, from options, or from both merged.
+
+        Keys of ``Cluster.parse`` may be present and are ignored.
 
         Raises:
-            SpecError: a key that neither knows, or a value that cannot be meant.
+            SpecError: a key is unknown, or a value is invalid.
         """
         refuse_unknown(values, KEYS)
         parameters, backend = values.get("parameters"), values.get("backend", "gloo")

@@ -1,4 +1,4 @@
-"""The costs of ways to exchange and of a machine, fitted to rows of the suite ``shards``."""
+"""Fit the costs of ways to exchange and of a machine to rows of the ``shards`` suite."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tersor.workloads.models.gpt import GptShape
 
 _PARTS: Final[tuple[Part, ...]] = ("weights", "gradients")
 _NEEDED: Final = frozenset({"wrapper", "dtype", "hook"})
-"""What the spec of a row must have for its collectives to be known."""
+"""Keys that a row's spec must have to determine its collectives."""
 _FAR_KINDS: Final[tuple[Kind, ...]] = ("ring", "pairwise")
 _LEAST_S: Final = 1e-9
-"""Of what is left of an exchange without coding: errors are relative to it."""
+"""Lower limit of an exchange's time without coding, because errors are relative to that time."""
 
 
 def plannable(rows: Iterable[ResultRow]) -> list[ShardRow]:
@@ -40,18 +40,18 @@ def fit_rows(
     model: str | None = None,
     wrapper: str | None = None,
 ) -> Fit:
-    """Fit all rows, and keep the ways of one wrapper.
+    """Fit all rows, and return the ways of one wrapper.
 
-    Of rows that answer the same question the last one counts.
+    If rows answer the same question, the last one counts.
 
     Args:
-        rows: of result files.
-        codecs: names of ways to keep, beside the baseline; None for all.
-        model: whose steps are taken, of several.
-        wrapper: ``"fsdp"`` or ``"ddp"``; None for the first of them that there are rows of.
+        rows: rows of result files.
+        codecs: names of ways to include in addition to the baseline; None for all.
+        model: the model whose steps to use, if there are several.
+        wrapper: ``"fsdp"`` or ``"ddp"``; None for the first of them that has rows.
 
     Raises:
-        SpecError: the rows do not tell enough, or hold no such name.
+        SpecError: the rows do not suffice, or lack a requested name.
     """
     given = list(rows)
     found = plannable(latest(given))
@@ -77,10 +77,11 @@ def fit_rows(
 
 
 def fit_shards(rows: Iterable[ResultRow]) -> Fit:
-    """Fit all costs to rows of steps on throttled links, of both wrappers.
+    """Fit all costs to rows of steps on throttled links, for both wrappers.
 
     Raises:
-        SpecError: there are none, or of several models or batches.
+        SpecError: there are no such rows, or they are of several models or batches per rank, or a row
+            does not say how it exchanges.
     """
     found = plannable(rows)
     if not found:
@@ -113,7 +114,7 @@ def fit_shards(rows: Iterable[ResultRow]) -> Fit:
 
 
 def _refuse_mixed(rows: Sequence[ShardRow]) -> None:
-    """Raise ``SpecError`` for rows that no one step explains."""
+    """Raise ``SpecError`` for rows that a single step cannot explain."""
     if len({row.input for row in rows}) > 1:
         names = ", ".join(sorted({row.input for row in rows}))
         raise SpecError(f"these rows are of several models ({names}); choose one with --input")
@@ -129,10 +130,10 @@ def _refuse_mixed(rows: Sequence[ShardRow]) -> None:
 
 
 def measured_model(fit: Fit, row: ShardRow) -> Model:
-    """Return the model of the network that a row was measured on.
+    """Return the model of the network on which a row was measured.
 
-    Latency is part of the fitted costs of a collective, and loopback is not throttled: what ranks of a node
-    send each other costs the host alone.
+    Latency is part of the fitted costs of a collective. Loopback is not throttled, so traffic within a node
+    only costs host time.
     """
     return Model(
         measured=fit.ways,
@@ -153,7 +154,7 @@ def _cluster(row: ShardRow) -> Cluster:
 
 
 def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
-    """Return what rows tell of each way alone: bytes beyond the payload, and coding."""
+    """Return the ways with what their own rows determine: bytes beyond the payload, and coding."""
     ways = {}
     for name in dict.fromkeys(row.codec for row in rows):
         own = [row for row in rows if row.codec == name]
@@ -172,7 +173,7 @@ def _ways(rows: Sequence[ShardRow], shape: GptShape) -> dict[str, Way]:
 
 
 def _coded_nbytes(row: ShardRow, found: Iterable[Flow]) -> float:
-    """Return the original bytes that a rank encodes and decodes with these flows."""
+    """Return the original bytes that a rank encodes and decodes in these flows."""
     nbytes = 0.0
     for flow in found:
         if flow.is_ours:
@@ -185,7 +186,7 @@ def _coded_nbytes(row: ShardRow, found: Iterable[Flow]) -> float:
 def _counted(
     rows: Sequence[ShardRow], made: Sequence[Sequence[Flow]]
 ) -> dict[tuple[Part, bool], float]:
-    """Return how many times the bytes of the payload interfaces counted, median of the rows."""
+    """Return the median ratio of the bytes that interfaces counted to those of the payload."""
     found: dict[tuple[Part, bool], list[float]] = {}
     for row, own in zip(rows, made, strict=True):
         cluster, ranks = _cluster(row), row.shards.num_ranks
@@ -205,7 +206,7 @@ def _counted(
 
 
 def _sent_nbytes(flow: Flow, cluster: Cluster, num_ranks: int) -> float:
-    """Return the payload that all nodes send out, or within them where nothing leaves."""
+    """Return the payload that leaves all nodes, or that is sent within them if none leaves."""
     one = Transfer(
         name=flow.name, collective=flow.collective, scope=flow.scope, count=flow.count,
         nbytes=flow.num_values / flow.count * flow.value_nbytes,
@@ -218,14 +219,14 @@ def _sent_nbytes(flow: Flow, cluster: Cluster, num_ranks: int) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Sent:
-    """Weights or gradients of one row: what was sent, and how long that took.
+    """The traffic of weights or gradients in one row, and how long it took.
 
     Attributes:
-        way: of the row.
-        num_passes: of all collectives.
-        links_s: seconds of a node's link at full bandwidth, by the kind of collective.
-        near_nbytes: that a rank sends in collectives within nodes.
-        payload_s: seconds of exchanges but for coding.
+        way: the row's way to exchange.
+        num_passes: passes of all collectives.
+        links_s: seconds on a node's link at full bandwidth, by the kind of collective.
+        near_nbytes: bytes that a rank sends in collectives within nodes.
+        payload_s: seconds of the exchanges without coding.
     """
 
     way: Way
@@ -236,15 +237,15 @@ class _Sent:
 
     @property
     def is_timed_apart(self) -> bool:
-        """Whether coding is not a part of what was timed as an exchange."""
+        """Whether coding was timed separately from sending."""
         return bool(self.way.spec["hook"] != "powersgd")
 
 
 def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
-    """Return what a row sent, weights and gradients apart.
+    """Return the traffic of weights and of gradients in a row.
 
-    The slowest rank of each need not be the slowest of both: seconds are scaled to those of the whole
-    exchange. Seconds of coding are shared by the bytes that are coded.
+    The slowest rank may differ between the two, so their seconds are scaled to add up to those of the whole
+    exchange. The seconds of coding are split in proportion to the coded bytes.
     """
     cluster, ranks = _cluster(row), row.shards.num_ranks
     measured = {p: x.seconds.p50 for p in _PARTS if (x := getattr(row.shards, p)) is not None}
@@ -281,7 +282,7 @@ def _sent(row: ShardRow, way: Way, shape: GptShape) -> list[_Sent]:
 
 
 def _fit_transports(seen: Sequence[_Sent]) -> dict[Kind, Transport]:
-    """Return costs of collectives: rings and all-to-alls reach shares of a link of their own."""
+    """Fit the costs of collectives; rings and all-to-alls each have their own efficiency."""
     own = [one for one in seen if one.is_timed_apart]
     if not own:
         raise SpecError(
@@ -295,14 +296,14 @@ def _fit_transports(seen: Sequence[_Sent]) -> dict[Kind, Transport]:
         kind: Transport(payload_s=payload_s, efficiency=1.0 / slowdown)
         for kind, slowdown in zip(_FAR_KINDS, slowdowns, strict=True)
     }
-    # loopback is not throttled: a byte within a node costs the host
+    # loopback is not throttled, so a byte within a node costs host time
     return {**far, "near": Transport(payload_s=payload_s, host_s_per_byte=near_s_per_byte)}
 
 
 def _with_hidden_coding(
     way: Way, transports: Mapping[Kind, Transport], seen: Iterable[_Sent]
 ) -> Way:
-    """Return the way with what its exchanges took beyond sending, where coding is a part of them."""
+    """Return the way with its hidden coding time: what its exchanges took beyond sending."""
     left = [
         one.payload_s
         - one.num_passes * transports["ring"].payload_s
@@ -314,10 +315,10 @@ def _with_hidden_coding(
 
 
 def _with_steps(rows: Sequence[ShardRow], ways: Mapping[str, Way]) -> dict[str, Way]:
-    """Return the ways of one wrapper with computing, and the share of sending that it hides.
+    """Return the ways of one wrapper with their computing time and the share of sending it hides.
 
-    Ways that compute in the same dtype compute equally long. Rows of one link cannot tell what is hidden,
-    which is then nothing.
+    Ways with the same dtype have the same computing time. Rows of a single link do not determine the hidden
+    share, which is then 0.
     """
     if not rows:
         return {}

@@ -1,8 +1,8 @@
-"""Which collectives each way to exchange takes part in, and what it sends with them.
+"""The collectives of each way to exchange, and what they send.
 
-A step under FSDP gathers the weights of every block twice and those of the rest once, and scatters all
-gradients, each module apart; under DDP it adds up all gradients, bucket by bucket. What ours does instead
-follows from its options, which a row has in its ``spec``.
+A step under FSDP gathers the weights of every block twice and all others once, and reduce-scatters all
+gradients, module by module. Under DDP, a step all-reduces all gradients, bucket by bucket. What our exchanges
+do instead follows from their options in the ``spec`` of a row.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ Part = Literal["weights", "gradients"]
 Backend = Literal["gloo", "nccl"]
 BACKENDS: Final = ("gloo", "nccl")
 VALUE_NBYTES: Final = 4
-"""Of a weight or gradient that is not encoded."""
+"""Bytes of a weight or gradient that is not encoded."""
 _BUCKET_NBYTES, _FIRST_BUCKET_NBYTES = 25 * 2**20, 2**20
-"""Of DistributedDataParallel, unless it is told otherwise."""
+"""Default bucket sizes of DistributedDataParallel."""
 _LOW_RANK_CALLS: Final = 3
-"""Of PowerSGD for a bucket: tensors that it does not compress, and both factors of the others."""
+"""PowerSGD's collectives per bucket: uncompressed tensors, and both factors of the others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flow:
-    """Equal collectives, one for each module or bucket.
+    """A set of equal collectives, one for each module or bucket.
 
     Attributes:
-        part: what they move.
-        collective: what ranks do.
-        num_values: of all of them together, as ``Transfer.nbytes`` counts.
-        count: how many there are in a step.
-        value_nbytes: encoded bytes of a value, with scales and padding.
+        part: whether they move weights or gradients.
+        collective: the collective operation.
+        num_values: values of all collectives together, counted like ``Transfer.nbytes``.
+        count: collectives per step.
+        value_nbytes: encoded bytes per value, including scales and padding.
         scope: which ranks take part.
-        is_ours: whether tersor sends them, which then times what is done between collectives.
+        is_ours: whether tersor sends them; the work between collectives is then timed as coding.
     """
 
     part: Part
@@ -55,30 +55,30 @@ class Flow:
 
     @property
     def name(self) -> str:
-        """Unique in a step."""
+        """A name that is unique within the step."""
         where = "" if self.scope is Scope.ALL else f" {self.scope.value}"
         return f"{self.part}, {self.collective.value}{where}"
 
     @property
     def is_far(self) -> bool:
-        """Whether something may leave a node."""
+        """Whether traffic may leave a node."""
         return self.scope is not Scope.WITHIN_NODES
 
 
 def flows(
     spec: Mapping[str, Any], shape: GptShape, cluster: Cluster, num_ranks: int, backend: Backend
 ) -> list[Flow]:
-    """Return what one way does in a step, in its order.
+    """Return the flows of one way to exchange in a step, in order.
 
     Args:
-        spec: of its rows.
-        shape: of the model.
-        cluster: on which ranks are.
-        num_ranks: all of them.
-        backend: whose collectives the ways of torch use: gloo makes a reduce-scatter of an all-reduce.
+        spec: spec of its rows.
+        shape: shape of the model.
+        cluster: the cluster.
+        num_ranks: number of ranks.
+        backend: the library of torch's collectives; gloo implements a reduce-scatter as an all-reduce.
 
     Raises:
-        SpecError: nodes are not full, and the way has hops.
+        SpecError: the way has two hops, and the nodes are not full.
     """
     place = _Place(shape, num_ranks, cluster.local_ranks(num_ranks), backend)
     found = _fsdp(spec, place) if spec["wrapper"] == "fsdp" else _ddp(spec, place)
@@ -94,7 +94,7 @@ class _Place:
 
     @property
     def has_nodes(self) -> bool:
-        """Whether there are several nodes of several ranks, and so two hops."""
+        """Whether there are several nodes with several ranks each, and thus two hops."""
         is_two_level = 1 < self.local_ranks < self.num_ranks
         if is_two_level and self.num_ranks % self.local_ranks:
             raise SpecError(
@@ -104,7 +104,7 @@ class _Place:
         return is_two_level
 
     def value_nbytes(self, options: Mapping[str, Any], nbits: int, count: int) -> float:
-        """Return the encoded bytes of a value in one of ``count`` collectives of all values."""
+        """Return the encoded bytes per value if all values are split over ``count`` collectives."""
         if nbits not in CODED_BITS:
             return nbits / 8
         size = ceil_div(ceil_div(self.shape.num_parameters, count), self.num_ranks)
@@ -129,11 +129,11 @@ def _fsdp(spec: Mapping[str, Any], place: _Place) -> Iterator[Flow]:
 def _gathered(
     options: Mapping[str, Any] | None, place: _Place, plain_nbytes: float
 ) -> Iterator[Flow]:
-    """Yield the gathers of weights; None leaves them to FSDP."""
+    """Yield the gathers of weights; options of None mean FSDP's own."""
     shape, num_values = place.shape, place.shape.num_parameters
     plain = Flow(
         part="weights", collective=Collective.ALL_GATHER,
-        # the root is not freed between forward and backward
+        # the root module is not freed between forward and backward
         num_values=2 * num_values - root_weights(shape), count=2 * shape.layers + 1,
         value_nbytes=plain_nbytes,
     )  # fmt: skip
@@ -155,7 +155,7 @@ def _gathered(
 
 
 def _scattered(options: Mapping[str, Any], place: _Place, count: int) -> Iterator[Flow]:
-    """Yield the hops of gradients to the ranks that add them up."""
+    """Yield the hops of gradients to the ranks that sum them."""
     near_nbytes, far_nbytes = (
         place.value_nbytes(options, options[name], count) for name in ("node_nbits", "nbits")
     )
@@ -198,7 +198,7 @@ def _ddp(spec: Mapping[str, Any], place: _Place) -> Iterator[Flow]:
 
 
 def _low_rank_values(shape: GptShape) -> int:
-    """Return what PowerSGD sends at rank 1: vectors as they are, of a matrix a value per row and column."""
+    """Return the values that PowerSGD sends at rank 1: whole vectors, and a matrix's rows + columns."""
     width = shape.width
     vectors, matrices = 13 * width, (3 + 1 + 1 + 1 + 4 + 1 + 1 + 4) * width
     root = 2 * width + (shape.vocabulary + width) + (shape.context + width)

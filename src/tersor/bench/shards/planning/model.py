@@ -1,4 +1,4 @@
-"""Steps of sharded and replicated trainings as transfers, with what rows say of their costs."""
+"""Model steps of sharded and replicated training as transfers, with costs fitted to rows."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tersor.planning import (
 from tersor.workloads.models.gpt import GptShape
 
 Kind = Literal["ring", "pairwise", "near"]
-"""Collectives with costs of their own: over links between nodes by who sends to whom, and within nodes."""
+"""Kinds of collectives with separate costs: by pattern if they cross nodes, or within nodes."""
 FULL_SPEED: Final[Mapping[Kind, Transport]] = {
     "ring": Transport(), "pairwise": Transport(), "near": Transport(),
 }  # fmt: skip
-"""Of collectives that cost nothing but latency and bandwidth."""
+"""Transports of collectives that cost only latency and bandwidth."""
 _FAR: Final = 4.0
 _HEADERS: Final = (0.95, 1.5)
-"""Bytes on a link over those of the payload that TCP can explain, also where messages are small."""
+"""Range of link bytes divided by payload bytes that TCP can explain, even for small messages."""
 
 
 def kind_of(transfer: Transfer) -> Kind:
-    """Return the kind that a transfer has its costs from."""
+    """Return the kind that determines a transfer's costs."""
     if transfer.scope is Scope.WITHIN_NODES:
         return "near"
     return "ring" if transfer.used_pattern is Pattern.RING else "pairwise"
@@ -44,18 +44,19 @@ def kind_of(transfer: Transfer) -> Kind:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Way:
-    """One way to exchange, as rows know it.
+    """One way to exchange, as determined by its rows.
 
     Attributes:
-        name: of it.
-        spec: of its rows; says which collectives it has.
-        counted: bytes that interfaces counted over those that the way must send, by what was moved and
-            whether it left a node; 1 where nothing was counted.
-        coding_s_per_byte: of each original byte that ours encodes or decodes; what others do with theirs
-            is not timed apart.
-        hidden_coding_s: of a step of the measured model, of a way whose coding is part of its exchange.
-        compute_s: of a rank in a step of the measured model.
-        overlap: share of its payloads' time that computing hid.
+        name: name of the way.
+        spec: spec of its rows, which determines its collectives.
+        counted: bytes that interfaces counted divided by those that the way must send, by what was
+            moved and whether it left a node. A missing entry means 1.
+        coding_s_per_byte: seconds per original byte that our exchanges encode or decode; other
+            projects' coding is not timed separately.
+        hidden_coding_s: seconds of coding in a step of the measured model, if coding is part of the
+            timed exchange.
+        compute_s: seconds of a rank's computing in a step of the measured model.
+        overlap: share of the payloads' time that computing hid.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Way:
 
     @property
     def is_exact(self) -> bool:
-        """Whether weights and gradients travel as they are."""
+        """Whether weights and gradients are sent exactly, in float32."""
         spec = self.spec
         nbits = [(spec.get("weights") or {}).get("nbits", 32)]
         if spec.get("gradients") is not None:
@@ -78,14 +79,14 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Model(StepModel):
-    """Everything a prediction needs.
+    """Everything that a prediction needs.
 
     Attributes:
-        measured: the ways by name, the baseline among them.
-        transports: of collectives, by their kind.
-        workload: that is planned for.
-        shape: of its model.
-        growth: its weights over those of the model that was measured.
+        measured: the ways by name, including the baseline.
+        transports: costs of collectives by kind.
+        workload: the training step to plan for.
+        shape: shape of the planned model.
+        growth: weights of the planned model divided by those of the measured one.
     """
 
     measured: Mapping[str, Way]
@@ -95,17 +96,17 @@ class Model(StepModel):
     growth: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse a model without a baseline."""
+        """Reject a model without a baseline."""
         if self.baseline not in self.measured:
             raise SpecError(f"rows of {self.baseline} are needed: everything is compared with it")
 
     @property
     def ways(self) -> Mapping[str, bool | None]:
-        """See ``StepModel.ways``: those that send float32 are exact, others promise nothing."""
+        """See ``StepModel.ways``; ways that send float32 are exact, and others promise no bound."""
         return {name: True if way.is_exact else None for name, way in self.measured.items()}
 
     def step(self, name: str, num_ranks: int) -> Step:
-        """See ``StepModel.step``; a rank computes the same tokens at any number of ranks."""
+        """See ``StepModel.step``; the tokens per rank do not depend on the number of ranks."""
         way, workload = self.measured[name], self.workload
         found = flows(way.spec, self.shape, self.cluster, num_ranks, workload.backend)
         compute_s = workload.compute_s
@@ -120,7 +121,7 @@ class Model(StepModel):
         return sum(one.leaving_nbytes(self.cluster, num_ranks) for one in transfers)
 
     def _transfer(self, way: Way, flow: Flow, num_flows: int) -> Transfer:
-        # what interfaces count beyond the payload is TCP's
+        # the bytes that interfaces count beyond the payload are TCP overhead
         counted = way.counted if self.workload.backend == "gloo" else {}
         value_nbytes = flow.value_nbytes * counted.get((flow.part, flow.is_far), 1.0)
         overlap = way.overlap if self.workload.overlap is None else self.workload.overlap
@@ -139,7 +140,7 @@ class Model(StepModel):
         return replace(plain, nbytes=each * VALUE_NBYTES, costs=costs, transport=transport)
 
     def coding_s_per_byte(self, way: Way) -> float:
-        """Return what ours takes per original byte: as described, or else as measured."""
+        """Return our coding time per original byte: as described if given, else as measured."""
         said = self.workload.coding_s_per_byte
         return way.coding_s_per_byte if said is None else said
 
@@ -147,20 +148,20 @@ class Model(StepModel):
         said = self.workload.coding_s_per_byte
         if said is None or not way.hidden_coding_s:
             return way.hidden_coding_s * self.growth
-        # a pass over all gradients for each factor
+        # one pass over all gradients for each of the two factors
         return 2 * said * VALUE_NBYTES * self.shape.num_parameters
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fit:
-    """What rows say, ready to be joined with a description of a cluster.
+    """Costs fitted to rows, to be combined with a description of a cluster.
 
     Attributes:
-        ways: of one wrapper or of both, by name.
-        baseline: name of the way that all are compared with.
-        transports: of the machine and its gloo, by kind of collective.
-        shape: of the model that was measured.
-        source: one sentence on what was fitted to what.
+        ways: the ways of one wrapper or of both, by name.
+        baseline: name of the way with which all others are compared.
+        transports: costs of the machine and its gloo, by kind of collective.
+        shape: shape of the measured model.
+        source: a sentence on what was fitted to which rows.
     """
 
     ways: Mapping[str, Way]
@@ -170,13 +171,13 @@ class Fit:
     source: str
 
     def model(self, described: Mapping[str, Any]) -> Model:
-        """Return the model of a cluster; a description takes precedence over what was fitted.
+        """Return the model of a cluster; described values take precedence over fitted ones.
 
         Args:
-            described: the values of a file or of options, with keys of ``description.KEYS``.
+            described: values of a file or of options, with keys from ``description.KEYS``.
 
         Raises:
-            SpecError: a key or a value that cannot be meant.
+            SpecError: a key is unknown, or a value is invalid.
         """
         workload = Workload.parse(described)
         shape = workload.shape or self.shape
@@ -195,7 +196,7 @@ class Fit:
         )
 
     def notes(self, model: Model, ranks: Sequence[int]) -> list[str]:
-        """Return what a reader must know of a plan: what is taken from the measured machine."""
+        """Return caveats about a plan, such as which values come from the measured machine."""
         del ranks
         workload, found = model.workload, []
         taken = {"computing (--compute-ms)": workload.compute_s}
@@ -222,7 +223,7 @@ class Fit:
         return [*found, *self._unexplained()]
 
     def _unexplained(self) -> list[str]:
-        """Return what links carried that is neither payload nor headers."""
+        """Return a sentence for each way whose link traffic payload and headers do not explain."""
         low, high = _HEADERS
         return [
             f"{name}: links carried {times:.2g} times the {part} that this way should send"

@@ -1,4 +1,4 @@
-"""Plans of sharded and replicated trainings: what tables and JSON lines say of them."""
+"""The planner of sharded and replicated training, with its table cells and JSON values."""
 
 from __future__ import annotations
 

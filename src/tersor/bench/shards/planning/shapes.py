@@ -1,4 +1,4 @@
-"""The model that a plan is made for, by its name or its number of weights."""
+"""The shape of the model to plan for, from its name or its number of weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _LEAST, _MOST = 1e5, 1e13
 
 
 def parse_shape(text: str) -> GptShape:
-    """Return the shape of a preset, or one with about so many weights.
+    """Return the shape of a preset, or one with about a given number of weights.
 
-    The latter is as deep, with as many tokens, as the preset whose number of weights is nearest, and as wide
-    as it takes.
+    The latter has the depth, vocabulary and context of the preset that is nearest in size, and the width
+    that gives the number of weights.
 
     Raises:
-        SpecError: it is neither.
+        SpecError: the text is neither a preset nor a supported number of weights.
 
     Example:
         >>> parse_shape("1.3B").layers, parse_shape("3B").layers
@@ -40,15 +40,16 @@ def parse_shape(text: str) -> GptShape:
 
 
 def measured_shape(row: ShardRow) -> GptShape:
-    """Return the shape of the model of a row, whose tokens are bytes.
+    """Return the shape of a row's model.
 
-    One that is no preset is taken to be as deep as the preset nearest in size.
+    A preset has a vocabulary of 256, because its tokens are bytes. Any other model is assumed to have the
+    depth, context and vocabulary of the preset nearest in size.
     """
     return _preset_of(row) or _nearest(row.num_values)
 
 
 def guess_of_shape(row: ShardRow) -> str | None:
-    """Say what ``measured_shape`` took for granted; None if it is a preset's."""
+    """Return a sentence on what ``measured_shape`` assumed, or None if the shape is a preset's."""
     if _preset_of(row) is not None:
         return None
     num_blocks = measured_shape(row).layers
@@ -67,8 +68,8 @@ def _preset_of(row: ShardRow) -> GptShape | None:
 
 
 def root_weights(shape: GptShape) -> int:
-    """Return the weights that are in no block: embeddings, and the last norm."""
-    # what twice as many blocks do not add to
+    """Return the number of weights outside the blocks: embeddings and the last norm."""
+    # the part of the weights that does not double with the number of blocks
     return 2 * shape.num_parameters - replace(shape, layers=2 * shape.layers).num_parameters
 
 
