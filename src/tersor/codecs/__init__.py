@@ -1,4 +1,4 @@
-"""Codecs: named, versioned pipelines. Importing this registers the built-in ones."""
+"""Codecs: named, versioned pipelines. Importing this package registers the built-in ones."""
 
 from tersor.codecs import (
     auto,

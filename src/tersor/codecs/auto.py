@@ -1,4 +1,4 @@
-"""``auto``: try the codecs on a sample of the tensor and take the best."""
+"""``auto``: try several codecs on a sample of the tensor and use the best."""
 
 from __future__ import annotations
 
@@ -31,26 +31,27 @@ _SAMPLE_VALUES: Final = 1 << 18
 """Values tried per codec: 1 MiB of float32, a few milliseconds for all candidates."""
 
 _GPU_BANDWIDTH_GBIT_S: Final = 400.0
-"""What bytes on a GPU are taken to cross where no bandwidth is named: its network, or the bus to its host.
-The smallest result alone would often take ``huffman``, which encodes 5 to 40 times slower there than ``flat``
+"""The assumed bandwidth of a GPU's network or host bus, if none is given.
+Choosing by size alone would often select ``huffman``, which encodes 5 to 40 times slower there than ``flat``
 (results/2026-11-kernels-h200.jsonl)."""
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Auto(Codec):
-    """Choose a codec per tensor; what is written is the chosen codec's own bytes.
+    """Choose a codec per tensor. The payload is that of the chosen codec.
 
-    With ``bandwidth_gbit_s`` (gigabit per second of the link the bytes will cross) the shortest time
-    to encode, transfer and decode wins, by the costs of the device (``tersor.codecs.costs``): a fixed
-    time per call and a speed, so that ``raw`` wins for small tensors. Without it the smallest result
-    wins on a CPU, and on a GPU, where sizes and times both count, the shortest time over 400 Gbit/s
-    among the codecs that make the tensor smaller. What none makes smaller is stored by ``raw``.
-    ``Packed.reason`` says which decided, and whose costs.
+    With ``bandwidth_gbit_s``, the bandwidth of the link in Gbit/s, the codec with the shortest total time to encode,
+    transfer and decode wins. Times come from the costs of the device (``tersor.codecs.costs``): a fixed time per call
+    and a speed, so that ``raw`` wins for small tensors.
 
-    On a GPU ``pack`` lets a choice stand for up to 64 tensors of one shape, dtype and device, as long as the
-    ratio stays within a tenth of the first one's: trying all candidates takes longer than encoding 256 MiB
-    (docs/performance.md). Files and CPU tensors are chosen for one by one.
+    Without it, the smallest result wins on a CPU. On a GPU, where size and time both matter, the shortest time over
+    400 Gbit/s wins, among the codecs that make the tensor smaller. If none does, ``raw`` stores it. ``Packed.reason``
+    names the criterion and the costs used.
+
+    On a GPU, ``pack`` reuses a choice for up to 64 tensors of one shape, dtype and device, as long as the ratio stays
+    within a tenth of the first one's, because trying all candidates takes longer than encoding 256 MiB
+    (docs/performance.md). For files and CPU tensors, it chooses anew for every tensor.
     """
 
     codec_id: ClassVar[str] = "auto"
@@ -61,7 +62,7 @@ class Auto(Codec):
     bandwidth_gbit_s: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         check_is_bound(self.bound)
         speed = self.bandwidth_gbit_s
         is_number = isinstance(speed, Real) and not isinstance(speed, bool)
@@ -69,7 +70,7 @@ class Auto(Codec):
             raise SpecError(f"bandwidth_gbit_s must be a number above 0 and finite, not {speed!r}")
 
     def candidates(self, x: torch.Tensor) -> list[Codec]:
-        """Return the codecs worth trying on ``x``."""
+        """Return the codecs to try on ``x``."""
         return self._tried(tuple(x.shape), x.device)
 
     def _tried(self, shape: tuple[int, ...], device: torch.device) -> list[Codec]:
@@ -88,16 +89,16 @@ class Auto(Codec):
         return [*found, Raw()]
 
     def tried_on(self, device: torch.device) -> tuple[str, ...]:
-        """Return the ids of all codecs that are tried on ``device``."""
+        """Return the ids of all codecs that ``auto`` may try on ``device``."""
         return tuple(dict.fromkeys(codec.codec_id for codec in self._tried((2, 2), device)))
 
     def choose(self, x: torch.Tensor, error_bound: float) -> tuple[Codec, str]:
-        """Return the best candidate for ``x`` and a sentence that says why."""
+        """Return the best candidate for ``x``, and the reason as a sentence."""
         sample = _sample(x)
         fractions = _fractions(self.candidates(x), sample, error_bound)
         eligible = list(fractions)
         if self.bandwidth_gbit_s is None:
-            # nobody named a link: what saves no byte is no choice
+            # without a given link, a codec that saves no bytes is not eligible
             eligible = [codec for codec in fractions if fractions[codec] < 1]
         bandwidth = self._link(x.device)
         if bandwidth is None or not eligible:
@@ -122,7 +123,7 @@ class Auto(Codec):
         return codec, reason
 
     def _link(self, device: torch.device) -> float | None:
-        """Return the bandwidth to choose by in Gbit/s; None to choose by size."""
+        """Return the bandwidth to choose by, in Gbit/s, or None to choose by size."""
         if self.bandwidth_gbit_s is None and backend_for(device) == "gpu":
             return _GPU_BANDWIDTH_GBIT_S
         return self.bandwidth_gbit_s
@@ -132,7 +133,7 @@ class Auto(Codec):
         return Flat(bound=self.bound).resolve_bound(x)
 
     def pack(self, x: torch.Tensor, *, chunk_values: int = MAX_CHUNK_VALUES) -> Packed:
-        """Encode with the chosen codec, which the result names; the bound asked for is promised."""
+        """Encode with the chosen codec, which ``Packed.codec`` names; ``Packed.error_bound`` is the requested bound."""
         self.check_supported(TensorInfo.of(x).dtype)
         x = materialised(x)
         form = (self, x.shape, x.dtype, x.device)
@@ -150,40 +151,43 @@ class Auto(Codec):
             if not choice.stands(packed.ratio):
                 CHOICES.drop(form)
         if packed.nbytes > x.nbytes:
-            # the sample promised more than the rest kept
+            # the sample compressed better than the whole tensor
             del packed
             packed = Raw().pack(x, chunk_values=chunk_values)
             reason = f"raw, because {codec.codec_id} made more bytes of it; {reason}"
-        # raw promises no error, but the bound was asked for
+        # raw has no error bound of its own; report the requested one
         promised = packed.error_bound
         error_bound = self.resolve_bound(x) if promised is None else promised
         return replace(packed, error_bound=error_bound, reason=reason)
 
     def unpack(self, packed: Packed, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Decode with the codec that was chosen."""
+        """Decode with the chosen codec."""
         return packed.codec.unpack(packed, out)
 
     def encode(
         self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
     ) -> EncodedList:
-        """Refuse: payloads are written by the chosen codec, never by ``auto`` itself."""
+        """Raise ``SpecError``: only the chosen codec writes payloads."""
         del xs, bounds
         raise SpecError("codec 'auto' chooses per tensor: call pack, or choose first")
 
     def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> None:
-        """Refuse: no payload is ever written by ``auto`` itself."""
+        """Raise ``SpecError``: ``auto`` writes no payloads of its own."""
         del encoded, outs
         raise SpecError("codec 'auto' writes no payload of its own; use the codec it chose")
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Every candidate falls back to exact storage, so they share one maximum."""
+        """Return the size of exact storage, the fallback of every candidate and therefore their common maximum."""
         return Flat(bound=self.bound).max_nbytes(shape, dtype)
 
 
 def _fractions(
     codecs: Sequence[Codec], sample: torch.Tensor, error_bound: float
 ) -> dict[Codec, float]:
-    """Return the encoded size of the sample over its own, by codec; waits for a GPU once for all of them."""
+    """Return the encoded size of the sample over its original size, by codec.
+
+    Waits for a GPU once for all codecs, or once per codec where working memory is limited.
+    """
     bounds = [Bound.absolute(error_bound)]
     lists = (codec.encode([sample], bounds if codec.takes_bound() else None) for codec in codecs)
     if is_sparing():
@@ -195,15 +199,15 @@ def _fractions(
 
 
 def _sending_s(fraction: float, nbytes: int, bandwidth_gbit_s: float) -> float:
-    # an empty tensor, of which only headers are sent, counts as one byte
+    # an empty tensor, which sends only headers, counts as one byte
     return 8 * fraction * max(1, nbytes) / (bandwidth_gbit_s * 1e9)
 
 
 def _sample(x: torch.Tensor) -> torch.Tensor:
-    """Return up to 2**18 values that keep the tensor's local structure.
+    """Return a sample of up to 2**18 values that preserves the tensor's local structure.
 
-    Whole leading slices are taken from the middle where they are small enough, so that rows stay
-    rows and neighbours stay neighbours.
+    The sample consists of whole leading slices from the middle of the tensor, or of rows or single values if the
+    slices are too large. Rows and neighbouring values therefore stay together.
     """
     if x.numel() <= _SAMPLE_VALUES:
         return x
@@ -215,9 +219,9 @@ def _sample(x: torch.Tensor) -> torch.Tensor:
 
 
 def chosen(codec: Codec, x: torch.Tensor, error_bound: float | None) -> tuple[Codec, str]:
-    """Return the codec that will write ``x`` and why: ``codec`` itself unless it is ``auto``.
+    """Return the codec that will write ``x``, and the reason: ``codec`` itself unless it is ``auto``.
 
-    ``raw`` may be chosen, for which a file records no error bound.
+    The choice may be ``raw``, for which a file records no error bound.
     """
     if isinstance(codec, Auto) and error_bound is not None:
         return codec.choose(x, error_bound)

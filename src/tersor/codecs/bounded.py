@@ -1,4 +1,4 @@
-"""What all error-bounded codecs share: the bound, and the way out to exact storage."""
+"""The base of all error-bounded codecs: their bound, and the size of their exact fallback."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tersor.types import Bound
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundedCodec(Codec):
-    """A codec whose every finite value decodes to within ``bound``; the rest come back exactly."""
+    """A codec that decodes every finite value to within ``bound``, and NaN and infinities exactly."""
 
     guarantee: ClassVar[str] = "every finite value within the bound, NaN and infinities kept"
 
     bound: Bound
 
     def __post_init__(self) -> None:
-        """Refuse anything but a ``Bound``."""
+        """Reject anything but a ``Bound``."""
         check_is_bound(self.bound)
 
     def resolve_bound(self, x: torch.Tensor) -> float:
-        """Return the absolute error bound for ``x``; 0 if it is relative and no value is finite."""
+        """Return the absolute error bound for ``x``; 0 if the bound is relative and no value is finite."""
         if self.bound.kind == "absolute":
             return self.bound.value
         return self.bound.resolve(*finite_range(x).tolist())
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Header plus the tensor's own size: nothing is ever stored larger than exactly."""
+        """Return the size of exact storage, the fallback for larger encodings: a header and the tensor's bytes."""
         return exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)
 
 
 def check_is_bound(bound: object) -> None:
-    """Raise ``SpecError`` for anything but a ``Bound``."""
+    """Raise ``SpecError`` unless ``bound`` is a ``Bound``."""
     if not isinstance(bound, Bound):
         raise SpecError(
             "bound must be Bound.absolute(e) or Bound.relative(r), for example "

@@ -1,4 +1,4 @@
-"""``half``, ``bf16`` and ``fp8``: narrower floats, a fixed size and no error bound."""
+"""``half``, ``bf16`` and ``fp8``: casts to narrower floats, with a fixed size and no error bound."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _FP8: Final = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CastCodec(FixedCodec):
-    """Store the values in a 16-bit float dtype, or in their own; payload: the cast values."""
+    """Store values in a 16-bit float dtype, or unchanged. The payload is the cast values, without a header."""
 
     encode_op: ClassVar[Op] = encode_casts
     decode_op: ClassVar[Op] = decode_casts
     target: ClassVar[torch.dtype | None]
-    """The dtype; None for that of the tensor."""
+    """The dtype to cast to; None leaves values in the tensor's dtype."""
 
     def pipeline(self) -> CastPipeline:
-        """Round to the narrower dtype."""
+        """Return a pipeline that only casts."""
         return Pipeline(None, FloatFormat(self.target), 0, None)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Two bytes per value."""
+        """Return two bytes per value."""
         del dtype
         return 2 * math.prod(shape)
 
@@ -74,7 +74,7 @@ class Bf16(CastCodec):
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fp8(FixedCodec):
-    """8-bit floats with one float32 scale per group. Payload: scales, then values.
+    """8-bit floats with one float32 scale per group. The payload is the scales, then the values.
 
     ``format`` is ``e4m3`` (4 significant bits) or ``e5m2`` (3, wider range). NaN becomes
     NaN without its sign; infinity becomes NaN (e4m3) or stays infinite (e5m2).
@@ -91,17 +91,17 @@ class Fp8(FixedCodec):
     group: int = 256
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         if str(self.format) not in _FP8:
             raise SpecError(f"format must be 'e4m3' or 'e5m2', not {self.format!r}")
         if type(self.group) is not int or not 1 <= self.group <= 2**20:
             raise SpecError(f"group must be from 1 to 1048576, not {self.group}")
 
     def pipeline(self) -> ScaledCastPipeline:
-        """Scale each group, and round to the narrower dtype."""
+        """Return a pipeline that scales each group and casts it."""
         return Pipeline(None, ScaledFormat(_FP8[self.format], self.group), 0, None)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """One byte per value and four per group."""
+        """Return one byte per value plus four per group."""
         del dtype
         return payload_nbytes(math.prod(shape), self.group)

@@ -1,4 +1,4 @@
-"""Choices of ``auto`` that stand for later tensors of the same form."""
+"""Choices of ``auto`` that are reused for later tensors of the same shape, dtype and device."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from tersor.codecs.codec import Codec
 from tersor.codecs.recent_forms import RecentForms
 
 MAX_CALLS: Final = 64
-"""Calls that a choice stands for: trying all candidates takes as long as several calls on 256 MiB, a small part
-of 64."""
+"""Calls that share one choice. Trying all candidates takes as long as several calls on 256 MiB, which is a small
+part of 64 calls."""
 _MAX_DRIFT: Final = 0.1
-"""Of the ratio: beyond it the data is no longer what the choice was made for."""
+"""Largest relative change of the compression ratio; beyond it, the data no longer resembles the tensor that the
+choice was made for."""
 
 
 @dataclass(slots=True)
 class Choice:
-    """A codec that was chosen, and how it has done since.
+    """A codec that ``auto`` chose, with what is needed to decide whether to choose again.
 
     Attributes:
         codec: the chosen codec.
-        reason: why, in a sentence.
-        ratio: that it reached on the tensor it was chosen for.
-        num_calls: that it was taken for, the first one included.
+        reason: a sentence that says why it was chosen.
+        ratio: the compression ratio that it reached on the tensor it was chosen for.
+        num_calls: number of calls that used it, including the first.
     """
 
     codec: Codec
@@ -32,15 +33,15 @@ class Choice:
     num_calls: int = 1
 
     def repeated_reason(self) -> str:
-        """Return why the codec is taken once more."""
+        """Return the reason for reusing the codec, as a sentence."""
         calls = "call" if self.num_calls == 1 else "calls"
         return f"chosen {self.num_calls} {calls} before for this shape: {self.reason}"
 
     def stands(self, ratio: float) -> bool:
-        """True if the choice holds for one more call, after one that reached ``ratio``."""
+        """True if the next call may reuse the choice, given the ratio that the last one reached."""
         is_alike = abs(ratio - self.ratio) <= _MAX_DRIFT * self.ratio
         return is_alike and self.num_calls < MAX_CALLS
 
 
 CHOICES: Final[RecentForms[Choice]] = RecentForms(max_forms=1024)
-"""By the spec of ``auto``, shape, dtype and device."""
+"""Keyed by the spec of ``auto``, the shape, the dtype and the device."""

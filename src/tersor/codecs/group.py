@@ -1,4 +1,4 @@
-"""``group8`` and ``group4``: a fixed number of bits per value, no error bound."""
+"""``group8`` and ``group4``: a fixed number of bits per value, without an error bound."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from tersor.kernels.transform.reference import ORDER
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupCodec(FixedCodec):
-    """One float32 scale per group, then the packed codes. Payload: scales, then data, no header.
+    """One float32 scale and a block of packed codes per group.
 
-    ``seed`` None rounds to nearest; a number rounds stochastically, repeatable from the seed and
-    the position in the chunk: give every step and tensor its own seed. float64 beyond float32's
-    range counts as not finite.
+    The payload is all scales, then all codes, without a header.
 
-    The error of a finite value is at most half a level, or one level with ``seed``; a level is the
-    group's largest finite magnitude over 127 (``group8``) or 7 (``group4``). float32 arithmetic adds
-    at most 2**-20 of that magnitude: scale, scaled value and decoded value are rounded five times, by
-    2**-24 each, and a scale near float32's largest by a few units more. In float16 and bfloat16 all
-    this at most doubles, to one level, or two with ``seed``: the original is itself a value of the
-    dtype, so rounding to the nearest such value moves the decoded one by no more than it was off.
-    A group whose largest magnitude is below 2**-118 decodes to zeros.
+    With ``seed=None``, values are rounded to nearest. With a number, they are rounded stochastically; the result is
+    reproducible from the seed and the position in the chunk. Give every step and tensor its own seed. float64 values
+    beyond float32's range are treated as non-finite.
 
-    With ``hadamard`` the level is that of the transformed group, whose magnitudes are up to 32 times
-    as large; the inverse averages 32 errors, so none of them grows, and the ten additions each value
-    goes through make the 2**-20 a 2**-18. A value that this error carries beyond the dtype's largest
-    comes back infinite.
+    The error of a finite value is at most half a level, or one level with ``seed``. A level is the group's largest
+    finite magnitude over 127 (``group8``) or 7 (``group4``). float32 arithmetic adds at most 2**-20 of that magnitude:
+    scale, scaled value and decoded value are rounded five times, by 2**-24 each, and a scale near float32's maximum by
+    a few units more. In float16 and bfloat16 the total at most doubles, to one level, or two with ``seed``: the
+    original is itself a value of the dtype, so rounding the decoded value to the nearest value of the dtype moves it
+    by no more than its error. A group whose largest magnitude is below 2**-118 decodes to zeros.
+
+    With ``hadamard``, the level is that of the transformed group, whose magnitudes are up to 32 times as large. The
+    inverse averages 32 errors, so no error grows, and each value goes through ten additions, which raises the 2**-20 to
+    2**-18. A value that this error pushes beyond the dtype's maximum decodes to infinity.
     """
 
     nbits: ClassVar[int]
@@ -59,7 +59,7 @@ class GroupCodec(FixedCodec):
     hadamard: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         check_seed(self.seed)
         if type(self.group) is not int or not 2 <= self.group <= 2**20 or self.group % 2:
             raise SpecError(f"group must be an even number from 2 to 1048576, not {self.group}")
@@ -69,7 +69,7 @@ class GroupCodec(FixedCodec):
             raise SpecError(f"with hadamard, group must be a multiple of 32, not {self.group}")
 
     def pipeline(self) -> GroupPipeline:
-        """Transform perhaps, quantize."""
+        """Return a pipeline that quantizes, after the Hadamard transform if it is enabled."""
         transform: Literal["hadamard"] | None = "hadamard" if self.hadamard else None
         return Pipeline(transform, GroupLevels(self.nbits, self.group), 0, None)
 
@@ -86,14 +86,14 @@ class GroupCodec(FixedCodec):
         seed: int | None = None,
         out: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Encode ``x - base`` without materialising it; return its payload.
+        """Encode ``x - base`` without materialising it, and return the payload.
 
-        The difference is rounded to the dtype of both, as torch rounds it.
+        The difference is rounded to the dtype of ``x``, as torch rounds it.
 
         Args:
-            x: what to encode.
-            base: what the decoder adds; shape, dtype and device as ``x``.
-            seed: rounds stochastically, in place of the codec's own.
+            x: the minuend.
+            base: the subtrahend, which the decoder adds back; same shape, dtype and device as ``x``.
+            seed: seed of stochastic rounding, which takes precedence over the codec's own.
             out: memory for the payload, as in ``encode``.
 
         Raises:
@@ -116,13 +116,13 @@ class GroupCodec(FixedCodec):
         return payload
 
     def decode_add(self, payload: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-        """Add what a payload decodes to to ``base``, in place, and return it.
+        """Add the values of a payload to ``base`` in place, and return ``base``.
 
-        The float32 values are added in float32, or in float64 if ``base`` is, and the sum is rounded
-        once to the dtype of ``base``, as ``base.add_(values)`` does it.
+        The decoded float32 values are added in float32, or in float64 if ``base`` is float64. The sum is rounded once
+        to the dtype of ``base``, as in ``base.add_(values)``.
 
         Raises:
-            SpecError: ``base`` is not contiguous, or requires a gradient.
+            SpecError: ``base`` is not contiguous or requires a gradient.
             CorruptDataError: the payload is not what this codec writes.
         """
         self.check_supported(base.dtype)
@@ -135,13 +135,13 @@ class GroupCodec(FixedCodec):
         return base
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Exactly the payload's size."""
+        """Return the exact size of the payload."""
         del dtype
         return payload_nbytes(math.prod(shape), self.nbits, self.group)
 
 
 def check_seed(seed: object) -> None:
-    """Raise ``SpecError`` unless this is a seed, or None."""
+    """Raise ``SpecError`` unless ``seed`` is None or an unsigned 64-bit integer."""
     if seed is not None and (type(seed) is not int or not 0 <= seed < 2**64):
         raise SpecError(f"seed must be a whole number from 0 to 2**64 - 1, not {seed}")
 

@@ -1,4 +1,4 @@
-"""``lossless``: every value exactly, in the smallest of a few forms. For masks, indices and sparse features."""
+"""``lossless``: bit-exact storage in the smallest of a few forms, for masks, indices and sparse features."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ from tersor.types import DTYPE_NAMES, Bound
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Lossless(PipelineCodec):
-    """One bit per value of tensors with two values, few bits per value of whole numbers in a small range.
+    """Bit-exact storage of tensors that hold little information.
 
-    A tensor of few values other than zero becomes a bitmap and these values. What fits none of the forms is stored as it is.
-    Any dtype; every bit comes back, that of NaN and -0.0 too. The host chooses the form, so a GPU is waited for.
+    A tensor with two distinct values takes one bit per value. Integers in a small range take few bits per value. A
+    sparse tensor becomes a bitmap and its non-zero values. Any other tensor is stored unchanged. Every dtype is
+    supported, and every bit is preserved, including those of NaN and -0.0. The host chooses the form, so encoding
+    waits for a GPU.
     """
 
     codec_id: ClassVar[str] = "lossless"
@@ -33,21 +35,21 @@ class Lossless(PipelineCodec):
     decode_op: ClassVar[Op] = decode_exact
 
     def pipeline(self) -> ExactPipeline:
-        """Choose a form."""
+        """Return a pipeline that chooses the smallest form."""
         return Pipeline(None, Words(), 0, None)
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Any dtype that a file can name."""
+        """True for every dtype that the file format can name."""
         return dtype in DTYPE_NAMES
 
     def encode(
         self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
     ) -> EncodedList:
-        """See ``Codec.encode``; there is no bound."""
+        """See ``Codec.encode``; there is no error bound."""
         del bounds
         encoded: EncodedList = self.encode_op(xs, self.pipeline())
         return encoded
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Header plus the tensor's own size."""
+        """Return the size of a header and the tensor's bytes."""
         return exact_max_nbytes(torch.Size(shape).numel() * dtype.itemsize)

@@ -1,4 +1,4 @@
-"""``mask4`` and ``mask2``: few bits per value with exact zeros and signs, a fixed size. For activations."""
+"""``mask4`` and ``mask2``: fixed-size codes that preserve zeros and signs, for activations."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tersor.kernels.runtime.op import Op
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MaskCodec(FixedCodec):
-    """Levels from zero to the largest magnitude of a group of 256 values, 2 bytes for the scale of each.
+    """Quantize each group of 256 values between zero and its largest magnitude; each scale takes 2 bytes.
 
-    A zero stays zero, nothing else becomes zero, and every sign stays, as in ``rms`` with ``zeros``, in a size that
-    follows from the shape: for collectives and ``torch.compile``. -0.0 becomes 0.0.
+    Zeros stay zero, no other value becomes zero, and signs are preserved, as in ``rms`` with ``zeros``. The size
+    follows from the shape alone, as collectives and ``torch.compile`` require. -0.0 becomes 0.0.
 
-    The error of a value is at most one level, which is the group's largest magnitude over
-    ``2**nbits - 1``, or over ``2**(nbits - 1) - 1`` in a group with negative values; at most 2**-7
-    more, as it is rounded up to a bfloat16, and at least 2**-120. float32 arithmetic adds at most 2**-20 of
-    the value, and in float16 and bfloat16 the error at most doubles. Magnitudes from 2**123 on count as that.
-    A group with a value that is not finite decodes to NaN.
+    The error of a value is at most one level. A level is the group's largest magnitude over ``2**nbits - 1``, or over
+    ``2**(nbits - 1) - 1`` in a group with negative values. It is rounded up to a bfloat16, which makes it larger by at
+    most a factor of 1 + 2**-7, and it is at least 2**-120. float32 arithmetic adds at most 2**-20 of the value, and in
+    float16 and bfloat16 the error at most doubles. Magnitudes above 2**123 are clamped to it. A group with a
+    NaN or an infinity decodes to NaN.
     """
 
     nbits: ClassVar[int]
@@ -39,11 +39,11 @@ class MaskCodec(FixedCodec):
     )
 
     def pipeline(self) -> MaskPipeline:
-        """Scale and quantize."""
+        """Return a pipeline that scales and quantizes."""
         return Pipeline(None, MaskLevels(self.nbits), 0, None)
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Exactly the payload's size."""
+        """Return the exact size of the payload."""
         del dtype
         return payload_nbytes(torch.Size(shape).numel(), self.nbits)
 

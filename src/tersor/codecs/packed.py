@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """A tensor as its codec's bytes, with everything needed to decode them.
+    """An encoded tensor, with everything needed to decode it.
 
     Attributes:
         info: shape and dtype of the original.
         codec: the codec that wrote the payloads, with its full spec.
         payloads: one uint8 tensor per chunk of ``ChunkPlan(info.shape, chunk_values)``.
-        chunk_values: most values per chunk.
-        error_bound: the promised absolute error; None for codecs that promise a size, or every bit.
-        reason: why this codec was chosen, when ``auto`` chose it.
+        chunk_values: maximum number of values per chunk.
+        error_bound: the guaranteed absolute error; None for codecs with a fixed size or a bit-exact guarantee.
+        reason: why ``auto`` chose this codec; empty if it did not choose.
     """
 
     info: TensorInfo
@@ -35,7 +35,7 @@ class Packed:
 
     @property
     def nbytes(self) -> int:
-        """Encoded size in bytes, headers of the payloads included."""
+        """Encoded size in bytes, including the headers of the payloads."""
         return sum(payload.numel() for payload in self.payloads)
 
     @property
@@ -45,5 +45,5 @@ class Packed:
 
     @property
     def device(self) -> torch.device:
-        """Where the payloads live."""
+        """The device of the payloads."""
         return self.payloads[0].device

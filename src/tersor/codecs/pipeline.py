@@ -1,4 +1,4 @@
-"""Codecs that name their parts and the batch operations that run them."""
+"""Codecs that are declared as a pipeline of parts and the batch operations that run it."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tersor.types import Bound
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PipelineCodec(Codec):
-    """A codec that names its parts: one pair of batch operations runs them on every backend."""
+    """A codec declared by its parts, which one pair of batch operations runs on every backend."""
 
     encode_op: ClassVar[Op]
     decode_op: ClassVar[Op]
 
     @abstractmethod
     def pipeline(self) -> Pipeline[Any, Any]:
-        """Return transform, quantizer, predictor and encoder."""
+        """Return the transform, quantizer, predictor and encoder of the codec."""
 
     def batch_key(self) -> Hashable:
-        """See ``Codec.batch_key``: codecs that differ in their bound alone share a call."""
+        """See ``Codec.batch_key``; codecs that differ only in their bound share a call."""
         return type(self), *(getattr(self, name) for name in self.option_names())
 
     def decode(self, encoded: EncodedList, outs: Sequence[torch.Tensor]) -> Undecoded | None:
@@ -42,13 +42,13 @@ class PipelineCodec(Codec):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BoundedPipeline(PipelineCodec, BoundedCodec):
-    """A pipeline that keeps a bound."""
+    """A pipeline codec with an error bound."""
 
     def encode(
         self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
     ) -> EncodedList:
         """See ``Codec.encode``."""
-        # who gives no bounds may ask what error the codec's own came to, as ``pack`` does
+        # ``pack`` resolves the codec's own bound from the ranges, so encoding must return them
         is_own = bounds is None
         bounds = [self.bound] * len(xs) if bounds is None else bounds
         encoded: EncodedList = self.encode_op(xs, bounds, self.pipeline(), with_ranges=is_own)
@@ -57,7 +57,7 @@ class BoundedPipeline(PipelineCodec, BoundedCodec):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FixedCodec(PipelineCodec):
-    """A codec whose payloads have a size that follows from the shape."""
+    """A codec whose payload size follows from the shape."""
 
     size_kind: ClassVar[Literal["fixed", "bounded"]] = "fixed"
 
@@ -69,17 +69,18 @@ class FixedCodec(PipelineCodec):
         seed: int | None = None,
         out: torch.Tensor | None = None,
     ) -> EncodedList:
-        """See ``Codec.encode``; there is no bound.
+        """See ``Codec.encode``; there is no error bound.
 
         Args:
-            xs: what to encode.
-            bounds: nothing.
-            seed: rounds stochastically, for a codec that ``takes_seed``, in place of its own.
-            out: uint8 memory to write to, at an address that is a multiple of 8: payload ``k`` takes
-                ``max_nbytes`` of it, rounded up to a multiple of 8.
+            xs: the tensors to encode.
+            bounds: ignored.
+            seed: seed of stochastic rounding, which takes precedence over the codec's own. Only for codecs with
+                ``takes_seed``.
+            out: uint8 memory for the payloads, aligned to 8 bytes. Each payload takes its ``max_nbytes``, rounded up
+                to a multiple of 8.
 
         Raises:
-            SpecError: ``out`` does not fit, or a seed means nothing to the codec.
+            SpecError: ``out`` does not fit, or the codec takes no seed.
         """
         del bounds
         encoded: EncodedList = self.encode_op(
@@ -88,7 +89,11 @@ class FixedCodec(PipelineCodec):
         return encoded
 
     def seeding(self, seed: int | None) -> dict[str, int | None]:
-        """Return the seed as the batch operation takes it, if it takes one."""
+        """Return the keyword arguments that pass the seed to the batch operation.
+
+        Raises:
+            SpecError: a seed is given to a codec that takes none.
+        """
         if seed is not None:
             raise SpecError(
                 f"codec {self.codec_id!r} does not round stochastically; leave seed out"
@@ -96,7 +101,11 @@ class FixedCodec(PipelineCodec):
         return {}
 
     def memory(self, xs: Sequence[torch.Tensor], out: torch.Tensor | None) -> torch.Tensor | None:
-        """Return ``out`` if it can hold the payloads of ``xs``; else raise ``SpecError``."""
+        """Return ``out`` after checking that it can hold the payloads of ``xs``.
+
+        Raises:
+            SpecError: it cannot.
+        """
         if out is None:
             return None
         sizes = [self.max_nbytes(tuple(x.shape), x.dtype) for x in xs]

@@ -1,8 +1,7 @@
-"""Codecs of other packages: finding them, and saying in one sentence why one cannot be used.
+"""Discovery of codecs in other packages, with a one-sentence reason for each that cannot be used.
 
-A package offers codecs with ``[project.entry-points."tersor.codecs"]``, one ``name =
-"module:Class"`` per codec, whose ``codec_id`` is that name. Nothing here imports one before it is
-asked for.
+A package offers codecs through ``[project.entry-points."tersor.codecs"]``, with one ``name = "module:Class"`` per
+codec, where ``name`` is its ``codec_id``. A codec is imported only when it is requested.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ GROUP: Final = "tersor.codecs"
 
 
 class Attempt:
-    """A block of another package's code; afterwards ``error`` is what it raised, if anything.
+    """A context manager for third-party code that stores in ``error`` the exception the block raised, if any.
 
-    Such code may raise whatever it likes, and must not take the caller with it; only an interrupt by
-    the user passes.
+    Such code may raise anything, including ``SystemExit``, without affecting the caller. A keyboard interrupt still
+    propagates.
     """
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
 
     def __enter__(self) -> Self:
-        """Begin the block."""
+        """Enter the block."""
         return self
 
     def __exit__(
@@ -38,20 +37,20 @@ class Attempt:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> bool:
-        """Keep the error."""
+        """Store and suppress the error."""
         if isinstance(error, Exception | SystemExit):
             self.error = error
         return self.error is not None
 
     @property
     def words(self) -> str:
-        """The error in one line: its type and what it says."""
+        """The type and message of the error, in one line."""
         said = " ".join(str(self.error).split())
         return f"{type(self.error).__name__}{f': {said}' if said else ''}"
 
 
 def offers(codec_id: str | None = None) -> list[EntryPoint]:
-    """Return what installed packages offer under an id, or all they offer, by id and package."""
+    """Return the codec entry points of installed packages, of one id or of all, sorted by id and package."""
     found = (
         entry_points(group=GROUP) if codec_id is None else entry_points(group=GROUP, name=codec_id)
     )
@@ -59,21 +58,21 @@ def offers(codec_id: str | None = None) -> list[EntryPoint]:
 
 
 def package_of(point: EntryPoint) -> str:
-    """Return the name of the distribution that an entry point belongs to."""
+    """Return the name of the distribution that provides an entry point."""
     return "unknown" if point.dist is None else str(point.dist.name)
 
 
 def place_of(codec: type[Codec]) -> str:
-    """Return where a codec class is defined, written as in an entry point."""
+    """Return where a codec class is defined, in the ``module:Class`` form of an entry point."""
     return f"{codec.__module__}:{codec.__qualname__}"
 
 
 def names(point: EntryPoint, codec: type[Codec]) -> bool:
-    """True if an entry point names that class, also from a module that only imports it.
+    """True if an entry point refers to that class, directly or through a module that re-exports it.
 
-    This imports no module: one that is not imported yet is taken to define what it names.
+    This never imports a module. A module that is not imported yet is assumed to define the class that it names.
     """
-    # what is written in an entry point may have no module at all
+    # a malformed entry point may name no module at all
     with Attempt():
         if place_of(codec) == f"{point.module}:{point.attr}":
             return True
@@ -82,7 +81,7 @@ def names(point: EntryPoint, codec: type[Codec]) -> bool:
 
 
 def unusable(point: EntryPoint, why: str) -> str:
-    """Return the sentence that tells a user which package's codec is left out, and why."""
+    """Return a sentence for the user that says which codec is ignored, from which package, and why."""
     package = package_of(point)
     return (
         f"codec {point.name!r} of package {package!r} cannot be used: {why}; "
@@ -91,7 +90,7 @@ def unusable(point: EntryPoint, why: str) -> str:
 
 
 def load(point: EntryPoint) -> tuple[Any, str]:
-    """Import what an entry point names; return it, and what is wrong with it as a codec if anything."""
+    """Import the object of an entry point; return it and the reason it is no valid codec, empty if it is one."""
     with Attempt() as attempt:
         offered = point.load()
     if attempt.error is not None:
@@ -103,7 +102,7 @@ def load(point: EntryPoint) -> tuple[Any, str]:
 
 
 def fault_of(codec: object) -> str:
-    """Say what a class lacks to be a codec; empty if nothing.
+    """Return the reason why an object is not a valid codec class; empty if it is one.
 
     Example:
         >>> fault_of(3)

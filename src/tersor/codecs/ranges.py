@@ -1,4 +1,4 @@
-"""``group2``: two bits per value between the smallest and the largest of each group, as ActNN does it."""
+"""``group2``: two bits per value between the minimum and maximum of each group, as in ActNN."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tersor.kernels.runtime.op import Op
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Group2(FixedCodec):
-    """Four levels from the smallest to the largest value of a group, both in bfloat16.
+    """Four levels from the minimum to the maximum of each group, both stored as bfloat16.
 
-    ``seed`` None rounds to nearest; a number rounds stochastically, repeatable from the seed and
-    the position in the chunk, as in ``group4``: give every step and tensor its own seed.
+    With ``seed=None``, values are rounded to nearest. With a number, they are rounded stochastically; the result is
+    reproducible from the seed and the position in the chunk, as in ``group4``. Give every step and tensor its own seed.
 
-    The error of a value is at most half a level, or one level with ``seed``. A level is a third of the
-    range of the group, which is its largest less its smallest value, and at most 2**-7 of it and 2**-7 of the
-    smallest value more, as both are rounded outwards. float32 arithmetic adds 2**-20 of the largest
-    magnitude; in float16 and bfloat16 the error at most doubles. Ranges below 2**-100 count as 0, and
-    magnitudes above 2**126 as 2**126. A group with a value that is not finite decodes to NaN.
+    The error of a value is at most half a level, or one level with ``seed``. A level is a third of the range of the
+    group, its maximum minus its minimum. Both ends are rounded outwards, which widens the range by at most 2**-7 of
+    itself plus 2**-7 of the minimum's magnitude. float32 arithmetic adds 2**-20 of the largest magnitude; in float16 and bfloat16
+    the error at most doubles. Ranges below 2**-100 are treated as 0, and magnitudes above 2**126 as 2**126. A group
+    with a NaN or an infinity decodes to NaN.
     """
 
     codec_id: ClassVar[str] = "group2"
@@ -45,13 +45,13 @@ class Group2(FixedCodec):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         check_seed(self.seed)
         if type(self.group) is not int or not 4 <= self.group <= 2**20 or self.group % 4:
             raise SpecError(f"group must be a multiple of 4 from 4 to 1048576, not {self.group}")
 
     def pipeline(self) -> RangePipeline:
-        """Quantize."""
+        """Return a pipeline that only quantizes."""
         return Pipeline(None, RangeLevels(self.group), 0, None)
 
     def seeding(self, seed: int | None) -> dict[str, int | None]:
@@ -60,6 +60,6 @@ class Group2(FixedCodec):
         return {"seed": self.seed if seed is None else seed}
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Exactly the payload's size."""
+        """Return the exact size of the payload."""
         del dtype
         return payload_nbytes(torch.Size(shape).numel(), self.group)

@@ -23,9 +23,9 @@ class Raw(CastCodec):
     target: ClassVar[torch.dtype | None] = None
 
     def supports(self, dtype: torch.dtype) -> bool:
-        """Any dtype that a file can name."""
+        """True for every dtype that the file format can name."""
         return dtype in DTYPE_NAMES
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Exactly the tensor's own size."""
+        """Return the tensor's own size, which the payload always has."""
         return math.prod(shape) * dtype.itemsize

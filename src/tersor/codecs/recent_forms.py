@@ -1,4 +1,4 @@
-"""What is remembered of calls by their form: codec, shape, dtype, device."""
+"""A bounded cache of per-call state, keyed by the form of a call: codec, shape, dtype and device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class RecentForms(Generic[_T]):
-    """One value per form; the form that was not asked for the longest is forgotten if there are too many.
+    """A thread-safe least-recently-used cache with one value per form.
 
     Example:
         >>> recent = RecentForms(max_forms=2)
@@ -22,17 +22,17 @@ class RecentForms(Generic[_T]):
     """
 
     def __init__(self, max_forms: int) -> None:
-        """Start without forms."""
+        """Create an empty cache that holds at most ``max_forms`` entries."""
         self._max_forms = max_forms
         self._lock = Lock()
         self._found: OrderedDict[Hashable, _T] = OrderedDict()
 
     def __len__(self) -> int:
-        """Return the number of forms."""
+        """Return the number of cached forms."""
         return len(self._found)
 
     def get(self, form: Hashable) -> _T | None:
-        """Return the value of a form; None if there is none."""
+        """Return the value of a form and mark it as recently used; None if it is not cached."""
         with self._lock:
             if form not in self._found:
                 return None
@@ -40,7 +40,7 @@ class RecentForms(Generic[_T]):
             return self._found[form]
 
     def put(self, form: Hashable, value: _T) -> None:
-        """Remember a value in place of an earlier one."""
+        """Set the value of a form; evict the least recently used form if the cache is full."""
         with self._lock:
             self._found[form] = value
             self._found.move_to_end(form)
@@ -48,11 +48,11 @@ class RecentForms(Generic[_T]):
                 self._found.popitem(last=False)
 
     def drop(self, form: Hashable) -> None:
-        """Forget a form, if it is there."""
+        """Remove a form if it is cached."""
         with self._lock:
             self._found.pop(form, None)
 
     def clear(self) -> None:
-        """Forget all forms."""
+        """Remove all forms."""
         with self._lock:
             self._found.clear()

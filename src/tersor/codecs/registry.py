@@ -1,4 +1,4 @@
-"""Codecs by name. Built-in codecs register by decorator, those of other packages by entry point."""
+"""Lookup of codecs by id. Built-in codecs register by decorator, those of other packages by entry point."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _CodecType = TypeVar("_CodecType", bound=type[Codec])
 
 
 def register(codec: _CodecType) -> _CodecType:
-    """Class decorator: make the codec known under its ``codec_id``.
+    """Class decorator: register the codec under its ``codec_id``.
 
     Raises:
-        SpecError: the id is taken by another class, or the class lacks what a codec must have.
+        SpecError: another class has the id, or the class is not a valid codec.
     """
     fault = plugins.fault_of(codec)
     if fault:
@@ -39,12 +39,12 @@ def register(codec: _CodecType) -> _CodecType:
 
 
 def codec_ids() -> list[str]:
-    """Return the ids of all codecs that can be asked for, sorted; those of plug-ins are not tried."""
+    """Return the sorted ids of all codecs, including plug-ins, which are not imported."""
     return sorted(_codecs.keys() | {point.name for point in plugins.offers()})
 
 
 def usable_codecs() -> tuple[list[type[Codec]], list[str]]:
-    """Import every plug-in; return the codecs by id, and a sentence for each that cannot be used."""
+    """Import all plug-ins; return the codecs sorted by id, and a sentence for each plug-in that cannot be used."""
     problems = [_adopt(point) for point in plugins.offers()]
     return [_codecs[codec_id] for codec_id in sorted(_codecs)], [p for p in problems if p]
 
@@ -52,14 +52,14 @@ def usable_codecs() -> tuple[list[type[Codec]], list[str]]:
 def get(codec_id: str) -> type[Codec]:
     """Return the codec class registered under ``codec_id``.
 
-    A plug-in is imported when it is first asked for. One whose id is taken by another codec is
-    left out, which the logger ``tersor`` warns of once.
+    A plug-in is imported when it is first requested. A plug-in whose id another codec has is ignored, with one
+    warning on the logger ``tersor``.
 
     Raises:
-        UnknownCodecError: there is none, whatever ``codec_id`` is, or the plug-in that offers it
-            cannot be used; the sentence says why.
+        UnknownCodecError: no codec has this id, which may be of any type, or the plug-in that offers it cannot be
+            used; the message says why.
     """
-    # a list or a dict cannot even be looked up
+    # unhashable values such as lists cannot be looked up
     if not isinstance(codec_id, str):
         raise _unknown(codec_id)
     if codec_id in _codecs:
@@ -78,7 +78,7 @@ def _unknown(codec_id: object) -> UnknownCodecError:
 
 
 def _adopt(point: EntryPoint) -> str:
-    """Register the codec of a plug-in, unless it is; return why it cannot be used, if so."""
+    """Register the codec of a plug-in if necessary; return why it cannot be used, or an empty string."""
     taken = _taken(point)
     if taken or point.name in _codecs:
         return taken
@@ -90,7 +90,7 @@ def _adopt(point: EntryPoint) -> str:
 
 
 def _taken(point: EntryPoint) -> str:
-    """Say that another class has the id of a plug-in; empty if none has."""
+    """Return a sentence if another class has the id of a plug-in; empty if none has."""
     known = _codecs.get(point.name)
     if known is None or plugins.names(point, known):
         return ""
@@ -99,7 +99,7 @@ def _taken(point: EntryPoint) -> str:
 
 @cache
 def _warn_of_taken_ids() -> None:
-    """Look once per process: going through the installed packages takes about 10 ms."""
+    """Warn of plug-ins whose ids are taken, once per process: scanning the installed packages takes about 10 ms."""
     for point in plugins.offers():
         problem = _taken(point)
         if problem:
@@ -108,19 +108,19 @@ def _warn_of_taken_ids() -> None:
 
 @cache
 def _warn(problem: str) -> None:
-    """Warn of a problem, once."""
+    """Log a problem once per process."""
     _log.warning(problem)
 
 
 def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
     """Build a codec from its id and options.
 
-    ``device``, a ``torch.device`` or its name, is where the tensors are: an option that is not named
-    is then the one that is fast there (``rows`` takes ``entropy="ans"`` on CUDA).
+    ``device`` is a ``torch.device`` or its name. With it, options that are not given default to the fastest choice
+    for that device: ``rows`` uses ``entropy="ans"`` on CUDA.
 
     Raises:
         UnknownCodecError: no codec of that id is installed.
-        SpecError: an option is missing, unknown or impossible.
+        SpecError: an option is missing, unknown or invalid.
 
     Example:
         >>> from tersor import Bound
@@ -136,7 +136,7 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
         return codec(**spec)
     except TersorError:
         raise
-    # what a codec's own checks raise when a value has not even the type that they compare with
+    # raised by a codec's own checks when they compare a value of an unexpected type
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"codec {codec_id!r} cannot take such a value of {' or '.join(spec)} ({error}); "
@@ -145,7 +145,7 @@ def create(codec_id: str, *, device: Any = None, **spec: Any) -> Codec:
 
 
 def _check_complete(codec: type[Codec], spec: Mapping[str, Any]) -> None:
-    """Raise ``SpecError`` where an option without a default is not given."""
+    """Raise ``SpecError`` if an option without a default is missing."""
     for option in fields(codec):
         has_default = option.default is not MISSING or option.default_factory is not MISSING
         if has_default or not option.init or option.name in spec:
@@ -159,7 +159,7 @@ def _check_complete(codec: type[Codec], spec: Mapping[str, Any]) -> None:
 
 
 def check_is_codec(codec: object) -> None:
-    """Raise ``SpecError`` unless ``codec`` is a codec object, which a name is not."""
+    """Raise ``SpecError`` unless ``codec`` is a codec object; an id is not enough."""
     if not isinstance(codec, Codec):
         given = repr(codec) if isinstance(codec, str) else type(codec).__name__
         raise SpecError(f"expected a codec, as tersor.create('raw') makes one, not {given}")
@@ -170,7 +170,8 @@ def from_config(config: Any) -> Codec:
 
     Raises:
         UnknownCodecError: no codec of that id is installed.
-        UnsupportedVersionError: written by a newer version of the codec.
+        UnsupportedVersionError: a newer version of the codec wrote the config.
+        SpecError: the config is malformed.
     """
     if not isinstance(config, Mapping) or not isinstance(config.get("id"), str):
         raise SpecError("a codec config must be an object with a string 'id'")

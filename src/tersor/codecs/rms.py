@@ -1,4 +1,4 @@
-"""``rms``: codes in steps of the root mean square of each group, entropy-coded. For activations."""
+"""``rms``: entropy-coded steps of the root mean square of each group, for activations."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from tersor.types import Bound
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rms(PipelineCodec):
-    """Groups of 256 values over their root mean square, in whole steps, rANS-coded.
+    """Quantize groups of 256 values in steps of their root mean square (RMS), and rANS-code the result.
 
-    ``step`` is in root mean squares, from 16/127 (0.126) to 8. With ``zeros`` True a zero stays zero,
-    nothing else becomes zero, and every sign stays: the mask that the backward pass of ReLU reads from
-    its output is exact. The root mean square is then that of the values that are not zero, and a code
-    decodes to the mean of the values that have it. With False values are rounded to the nearest step.
-    ``"auto"`` is True for a tensor of whose values, 16,384 of them looked at, more than 5 % are zeros.
+    ``step`` is in units of the RMS, from 16/127 (0.126) to 8.
 
-    The error of a value is at most ``step`` times the scale of its group, half of that without
-    ``zeros``; the scale is the root mean square, rounded up by less than 2 %, and at least 2**-120.
-    float32 arithmetic adds at most 2**-20 of the value, and in float16 and bfloat16 the error at most
-    doubles. Values that are not finite, that reach 2**123, or that are not zero in float64 but in
-    float32, come back exactly. -0.0 becomes 0.0.
+    With ``zeros=True``, zeros stay zero, no other value becomes zero, and signs are preserved, so the mask that the
+    backward pass of ReLU reads from its output is exact. The RMS is then taken over the non-zero values, and each code
+    decodes to the mean of the values that share it. With ``zeros=False``, values are rounded to the nearest step.
+    ``"auto"`` means True if more than 5 % of a sample of 16,384 values are zeros.
+
+    The error of a value is at most ``step`` times the scale of its group, or half of that without ``zeros``. The scale
+    is the RMS rounded up by less than 2 %, and at least 2**-120. float32 arithmetic adds at most 2**-20 of the value,
+    and in float16 and bfloat16 the error at most doubles. NaN, infinities, magnitudes of 2**123 and more, and non-zero
+    float64 values that underflow to zero in float32 are restored exactly. -0.0 becomes 0.0.
     """
 
     codec_id: ClassVar[str] = "rms"
@@ -50,7 +50,7 @@ class Rms(PipelineCodec):
     zeros: bool | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         given: object = self.step
         is_number = isinstance(given, int | float) and not isinstance(given, bool)
         if not is_number or not LEAST_STEP <= self.step <= MOST_STEP:
@@ -62,18 +62,18 @@ class Rms(PipelineCodec):
             raise SpecError(f"zeros must be true, false or 'auto', not {self.zeros!r}")
 
     def pipeline(self) -> RmsPipeline:
-        """Scale and quantize, entropy-code."""
+        """Return a pipeline that scales, quantizes and entropy-codes."""
         zeros = self.zeros if isinstance(self.zeros, bool) else None
         return Pipeline(None, RmsLevels(self.step, zeros), 0, "ans")
 
     def encode(
         self, xs: Sequence[torch.Tensor], bounds: Sequence[Bound] | None = None
     ) -> EncodedList:
-        """See ``Codec.encode``; there is no bound."""
+        """See ``Codec.encode``; there is no error bound."""
         del bounds
         encoded: EncodedList = self.encode_op(xs, self.pipeline())
         return encoded
 
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
-        """Header plus the tensor's own size: nothing is ever stored larger than exactly."""
+        """Return the size of exact storage, the fallback for larger encodings: a header and the tensor's bytes."""
         return exact_nbytes(torch.Size(shape).numel() * dtype.itemsize)

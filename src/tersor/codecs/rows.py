@@ -1,4 +1,4 @@
-"""``rows``: each distinct row once, entropy-coded. The codec for looked-up embeddings."""
+"""``rows``: each distinct row stored once, entropy-coded. The codec for embedding look-ups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tersor.kernels.runtime.op import Op
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows(BoundedPipeline):
-    """Quantize the distinct rows, merge those with equal codes, entropy-code what is left.
+    """Quantize the distinct rows, merge rows with equal codes, and entropy-code the rest.
 
-    Rows run along the last axis. ``entropy`` is ``huffman`` (smaller for small tensors, fast on a
-    CPU) or ``ans`` (fast on a GPU, and there the default of a codec made by its name).
+    Rows run along the last axis. ``entropy`` is ``huffman`` (smaller for small tensors, fast on a CPU) or ``ans``
+    (fast on a GPU, and the default there for a codec created by id with a device).
     """
 
     codec_id: ClassVar[str] = "rows"
@@ -32,15 +32,15 @@ class Rows(BoundedPipeline):
 
     @classmethod
     def options_on(cls, device: torch.device) -> dict[str, Any]:
-        """Take rANS on CUDA, where it was measured 40 times as fast as Huffman."""
+        """Return rANS on CUDA, where it was measured to be 40 times as fast as Huffman."""
         return {"entropy": "ans"} if device.type == "cuda" else {}
 
     def __post_init__(self) -> None:
-        """Refuse unknown coders."""
+        """Reject unknown entropy coders."""
         BoundedPipeline.__post_init__(self)
         if self.entropy not in ("huffman", "ans"):
             raise SpecError(f"entropy must be 'huffman' or 'ans', not {self.entropy!r}")
 
     def pipeline(self) -> RowPipeline:
-        """Drop repeated rows, quantize, encode rows and index."""
+        """Return a pipeline that deduplicates and quantizes rows, and encodes them with their index."""
         return Pipeline("distinct-rows", Bounded(), 0, self.entropy)

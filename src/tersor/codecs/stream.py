@@ -1,7 +1,7 @@
-"""The codecs of one stream of codes: quantize, predict perhaps, encode.
+"""Codecs that encode a tensor as one stream of codes: quantize, optionally predict, encode.
 
-``flat`` and ``delta`` pack at fixed lengths, the fastest way to a bounded error; ``huffman`` and
-``ans`` code the entropy; ``lz4`` and ``zstd`` look for repetitions.
+``flat`` and ``delta`` pack fixed-length codes, the fastest way to a bounded error. ``huffman`` and ``ans`` are
+entropy coders. ``lz4`` and ``zstd`` compress repetitions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tersor.kernels.runtime.op import Op
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StreamCodec(BoundedPipeline):
-    """Quantize, predict perhaps, encode: one stream of codes in the tensor's own order.
+    """A codec that writes one stream of codes in the tensor's own order.
 
-    ``lorenzo`` is the number of trailing axes that predict: 0 none, 1 the flattened tensor, 2 or
-    3 the last axes (as many as the tensor has).
+    ``lorenzo`` selects the prediction: 0 for none, 1 along the flattened tensor, and 2 or 3 over that many trailing
+    axes, or over all axes of a tensor with fewer.
     """
 
     encode_op: ClassVar[Op] = encode_streams
@@ -36,8 +36,8 @@ class StreamCodec(BoundedPipeline):
     lorenzo: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
-        # not super(): dataclass slots make a new class, which the zero-argument form misses
+        """Reject invalid options."""
+        # not super(): a dataclass with slots is a new class, which the zero-argument form does not find
         BoundedPipeline.__post_init__(self)
         if type(self.lorenzo) is not int or self.lorenzo not in (0, 1, 2, 3):
             raise SpecError(f"lorenzo must be 0, 1, 2 or 3, not {self.lorenzo}")
@@ -48,12 +48,13 @@ class StreamCodec(BoundedPipeline):
         """Return the encoder of the codes."""
 
     def pipeline(self) -> StreamPipeline:
-        """Quantize, predict, encode."""
+        """Return a pipeline that quantizes, predicts and encodes."""
         return Pipeline(None, Bounded(), self.lorenzo, self.encoder())
 
     def workspace_nbytes(self, num_values: int) -> int:
         """See ``Codec.workspace_nbytes``."""
-        # fused kernels that know all forms measure tiles of 1024 values, and write them again
+        # the fused packing kernels handle every form of payload and store no codes: they measure tiles of 1024 values,
+        # and quantize them again to write them
         if self.encoder().form == "bitpack":
             return 2 * num_values
         return BoundedPipeline.workspace_nbytes(self, num_values)
@@ -62,9 +63,9 @@ class StreamCodec(BoundedPipeline):
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Flat(StreamCodec):
-    """Quantize and pack blocks of 32 or 64 codes at the width their largest code needs.
+    """Quantize, then pack blocks of 32 or 64 codes, each at the width of its largest code.
 
-    ``base`` stores each block relative to its smallest code: for smooth data far from zero.
+    ``base`` stores each block relative to its smallest code, which suits smooth data far from zero.
     """
 
     codec_id: ClassVar[str] = "flat"
@@ -73,14 +74,14 @@ class Flat(StreamCodec):
     base: bool = False
 
     def encoder(self) -> BitpackEncoder:
-        """Fixed-length packing."""
+        """Return the fixed-length packer."""
         return BitpackEncoder(block=self.block, base=self.base)
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delta(StreamCodec):
-    """``flat`` after Lorenzo prediction: for smooth data."""
+    """``flat`` after Lorenzo prediction, for smooth data."""
 
     codec_id: ClassVar[str] = "delta"
 
@@ -88,29 +89,29 @@ class Delta(StreamCodec):
     block: int = 32
 
     def encoder(self) -> BitpackEncoder:
-        """Fixed-length packing."""
+        """Return the fixed-length packer."""
         return BitpackEncoder(block=self.block)
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Huffman(StreamCodec):
-    """Quantize and Huffman-code: small, and fast to decode on a CPU."""
+    """Quantize and Huffman-code: high compression, and fast decoding on a CPU."""
 
     codec_id: ClassVar[str] = "huffman"
 
     def encoder(self) -> HuffmanEncoder:
-        """Huffman coding."""
+        """Return the Huffman coder."""
         return HuffmanEncoder()
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ans(StreamCodec):
-    """Quantize and rANS-code: within 1 % of the entropy, made for GPUs.
+    """Quantize and rANS-code to within 1 % of the entropy; designed for GPUs.
 
-    ``frequencies`` is an optional static table, known to both sides and not stored: one entry per
-    code, centred on code 0, and the last for the escape; see ``AnsEncoder``.
+    ``frequencies`` is an optional static table, which encoder and decoder share and payloads do not store. It has one
+    entry per code, centred on code 0, and a last one for the escape; see ``AnsEncoder``.
     """
 
     codec_id: ClassVar[str] = "ans"
@@ -118,13 +119,13 @@ class Ans(StreamCodec):
     frequencies: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        """Take lists as JSON gives them."""
+        """Convert the list that JSON yields to a tuple."""
         if isinstance(self.frequencies, list):
             object.__setattr__(self, "frequencies", tuple(self.frequencies))
         StreamCodec.__post_init__(self)
 
     def encoder(self) -> AnsEncoder:
-        """RANS coding."""
+        """Return the rANS coder."""
         return AnsEncoder(frequencies=self.frequencies)
 
 
@@ -138,7 +139,7 @@ class Lz4(StreamCodec):
     acceleration: int = 1
 
     def encoder(self) -> Lz4Encoder:
-        """Lz4 frames."""
+        """Return the lz4 compressor."""
         return Lz4Encoder(acceleration=self.acceleration)
 
 
@@ -152,5 +153,5 @@ class Zstd(StreamCodec):
     level: int = 1
 
     def encoder(self) -> ZstdEncoder:
-        """Zstd frames."""
+        """Return the zstd compressor."""
         return ZstdEncoder(level=self.level)

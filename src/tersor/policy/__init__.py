@@ -1,5 +1,6 @@
 """Schedules, controllers and codec selection shared by several sites."""
 
+from tersor.policy.balance import balanced_factors
 from tersor.policy.choice import Choice, Trial, choose, estimate, predicted_speedup
 from tersor.policy.decay import Decay
 from tersor.policy.level import BudgetController, LevelRange, ScoreController
@@ -13,6 +14,7 @@ __all__ = [
     "ScoreController",
     "Similarity",
     "Trial",
+    "balanced_factors",
     "choose",
     "estimate",
     "gradient_similarity",

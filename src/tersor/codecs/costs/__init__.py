@@ -1,4 +1,4 @@
-"""What codecs cost on a device, which ``auto`` and exchanges choose by."""
+"""The time that codecs take on a device, by which ``auto`` and exchanges choose."""
 
 from tersor.codecs.costs.cache import CostCache
 from tersor.codecs.costs.lookup import costs_on, renewed_costs_on

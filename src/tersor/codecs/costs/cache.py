@@ -1,4 +1,4 @@
-"""Measured costs on disk: one readable file per GPU and version, in the user's cache folder."""
+"""Disk cache of measured costs: one JSON file per GPU model and version, in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("tersor")
 
 
 def _versions() -> dict[str, str]:
-    """Return the versions that costs depend on, by package."""
+    """Return the versions of the packages that costs depend on, by name."""
     try:
         triton = metadata.version("triton")
     except metadata.PackageNotFoundError:
@@ -33,7 +33,7 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CostCache:
-    """Costs by the name of a GPU. Reading and writing never fail: what goes wrong is logged."""
+    """Costs on disk, by GPU name. Reading and writing never raise; problems are logged."""
 
     folder: Path
 
@@ -41,22 +41,22 @@ class CostCache:
     def of_user(cls) -> Self:
         """Return the cache in ``$XDG_CACHE_HOME/tersor``, or ``~/.cache/tersor``."""
         base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        # the XDG specification has relative paths ignored
+        # the XDG specification says to ignore relative paths
         if not base.is_absolute():
             try:
                 base = Path.home() / ".cache"
             except RuntimeError:
-                # a user without a home: nothing can be written there
+                # no home directory: use a path that nothing can be written to
                 base = Path(os.devnull)
         return cls(base / "tersor")
 
     def path(self, device: str) -> Path:
-        """Return the file of a GPU, with the versions of tersor, torch and Triton in its name."""
+        """Return the path of a GPU's file, whose name contains the versions of tersor, torch and Triton."""
         versions = "-".join(f"{name}{version}" for name, version in _versions().items())
         return self.folder / f"costs-{re.sub(r'[^A-Za-z0-9.+]+', '_', f'{device}-{versions}')}.json"
 
     def load(self, device: str) -> Costs | None:
-        """Return the costs of a GPU; None if there are none, or none that can be used."""
+        """Return the cached costs of a GPU; None if there are none or the file is unusable."""
         path = self.path(device)
         try:
             return _parsed(json.loads(path.read_bytes()), device)
@@ -69,9 +69,9 @@ class CostCache:
             return None
 
     def store(self, costs: Costs) -> bool:
-        """Write the costs, whole or not at all; return whether that worked.
+        """Write the costs atomically; return whether that succeeded.
 
-        Of processes that write at the same time the last one's file remains.
+        If several processes write at the same time, the last one wins.
         """
         path = self.path(costs.device)
         values = {"device": costs.device, "versions": _versions(), "codecs": costs.to_config()}
@@ -86,7 +86,10 @@ class CostCache:
 
 
 def _parsed(values: Any, device: str) -> Costs:
-    """Return the costs that a file holds; raises what the wrong type or a missing key raises."""
+    """Return the costs in a parsed file.
+
+    Malformed content raises ``SpecError``, or the error of a wrong type or missing key.
+    """
     if values["device"] != device or values["versions"] != _versions():
         raise SpecError("they are of another GPU or version")
     costs = {name: CodecCost(**values["codecs"][name]) for name in MEASURED}

@@ -1,4 +1,4 @@
-"""Which costs hold on a device: cached, shipped, or measured now."""
+"""Lookup of the costs of a device: cached, shipped, or measured on first use."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _one_at_a_time = Lock()
 def costs_on(device: torch.device) -> Costs:
     """Return the costs of codecs on a device.
 
-    Of a GPU: those that were measured on this machine, if any, else those shipped for it, else it is
-    measured once, which is logged, and the result cached on disk. Those of an H200 are assumed where
-    measuring fails, and for the moment where it must not be tried: while a CUDA graph is captured,
-    and in a forked child.
+    For a GPU, these are the costs measured earlier on this machine, or else those shipped for its model. If there are
+    neither, the GPU is measured once, which is logged, and the result is cached on disk. The costs of an H200 are
+    assumed if measuring fails. They are also assumed, for the one call, where measuring is impossible: while a CUDA
+    graph is captured, and in a forked child.
     """
     if backend_for(device) != "gpu":
         return CPU
@@ -48,10 +48,10 @@ def costs_on(device: torch.device) -> Costs:
 
 
 def renewed_costs_on(device: torch.device) -> Costs:
-    """Measure a GPU now, and cache what is found in place of what was there.
+    """Measure the costs of a GPU, and replace the cached ones.
 
     Raises:
-        SpecError: the device is no GPU.
+        SpecError: the device is not a GPU.
     """
     if device.type != "cuda":
         raise SpecError("only costs of a GPU are measured; those of a CPU are shipped")
@@ -64,15 +64,15 @@ def renewed_costs_on(device: torch.device) -> Costs:
 
 
 def _measured_once(device: torch.device, name: str) -> Costs:
-    """Return the measured costs of a GPU; those of another one if that fails."""
+    """Measure the costs of a GPU once per process; return those of an H200 if that fails."""
     with _one_at_a_time:
         if name in _known:
-            # another thread was first
+            # another thread measured meanwhile
             return _known[name]
         _log.info("measuring how fast codecs are on %s, once for this machine", name)
         try:
             return renewed_costs_on(device)
-        # too little memory, most likely: a choice by other costs is better than none
+        # most likely too little memory: choosing by another GPU's costs is better than failing
         except (RuntimeError, MemoryError, OSError, TersorError) as error:
             _log.warning(
                 "codecs could not be measured on %s (%s); 'auto' goes by the costs of %s",

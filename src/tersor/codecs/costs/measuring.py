@@ -1,4 +1,4 @@
-"""Costs of codecs measured on a GPU: two sizes, wall time, the host's share included."""
+"""Measurement of codec costs on a GPU: wall time at two sizes, including host time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tersor.types import Bound
 
 Task = Callable[[], object]
 Clock = Callable[[Task, torch.device, int], float]
-"""Returns the seconds of a task on a device, the median of so many rounds."""
+"""Returns the median time of a task on a device in seconds, over the given number of rounds."""
 _BOUND: Final = Bound.relative(0.03)
 _TIGHT_BOUND: Final = Bound.relative(0.001)
-"""About 500 codes, more than the fused kernel of ``ans`` knows."""
+"""Yields about 500 codes, more than the fused kernel of ``ans`` supports."""
 MEASURED: Final[dict[str, Codec]] = {
     "flat": Flat(bound=_BOUND),
     "ans": Ans(bound=_BOUND),
@@ -31,20 +31,20 @@ MEASURED: Final[dict[str, Codec]] = {
     "rows": Rows(bound=_BOUND, entropy="ans"),
     "raw": Raw(),
 }
-"""What is measured, by the name of its cost."""
+"""The codecs to measure, by the name of their cost."""
 _ROW_WIDTH: Final = 64
 _NUM_REPEATS: Final = 8
-"""How often each row occurs for ``rows``; about as often as in the look-ups of the shipped rows."""
+"""How often each row occurs in the data for ``rows``, about as often as in the look-ups behind the shipped costs."""
 _SMALL_NBYTES: Final = 1 << 16
 _LARGE_NBYTES: Final = 1 << 28
-"""At 64 MiB `flat` takes 228 us on an H200, of which 183 are the fixed time (``shipped``)."""
+"""64 MiB would be too small: ``flat`` takes 228 us for it on an H200, of which 183 are the fixed time (``shipped``)."""
 _NUM_ROUNDS: Final = 5
 _FREE_SHARE: Final = 32
-"""The large tensor takes at most this part of the free memory: encoding needs several times its size."""
+"""The large tensor takes at most 1/32 of the free memory, because encoding needs several times its size."""
 
 
 def median_seconds(task: Task, device: torch.device, num_rounds: int = 3) -> float:
-    """Return the median wall time of ``task``, the wait for the device included, after one that does not count."""
+    """Return the median wall time of ``task`` in seconds, device synchronisation included, after one warm-up run."""
 
     def once() -> float:
         begin = time.perf_counter()
@@ -63,17 +63,16 @@ def measure_costs(
     sizes: tuple[int, int] | None = None,
     clock: Clock = median_seconds,
 ) -> Costs:
-    """Encode and decode tensors of two sizes with each codec, and return what that costs.
+    """Time encoding and decoding with each codec at two tensor sizes, and return the costs.
 
-    It takes a fraction of a second once the kernels are compiled. Nothing of the caller's random
-    state is used.
+    This takes a fraction of a second once the kernels are compiled. It does not touch the caller's random state.
 
     Args:
-        device: where to measure.
-        name: of the device.
-        sizes: bytes of the small and the large tensor; by default 64 KiB, and 256 MiB or less
-            where little memory is free.
-        clock: takes the time of a task.
+        device: the device to measure.
+        name: name of the device.
+        sizes: bytes of the small and the large tensor; by default 64 KiB, and 256 MiB or less if little memory is
+            free.
+        clock: times a task.
     """
     small, large = sizes or (_SMALL_NBYTES, _large_nbytes(device))
     times = [_times(device, nbytes, clock) for nbytes in (small, large)]
@@ -90,7 +89,7 @@ def _large_nbytes(device: torch.device) -> int:
 
 
 def _times(device: torch.device, nbytes: int, clock: Clock) -> dict[str, tuple[float, float]]:
-    """Return the seconds to encode and to decode about ``nbytes`` of float32, by codec."""
+    """Return the times to encode and to decode about ``nbytes`` of float32 in seconds, by codec."""
     generator = torch.Generator(device).manual_seed(0)
     num_rows = max(_NUM_REPEATS, nbytes // (4 * _ROW_WIDTH))
     shape = (num_rows, _ROW_WIDTH)
@@ -112,8 +111,8 @@ def _times(device: torch.device, nbytes: int, clock: Clock) -> dict[str, tuple[f
 def _line(sizes: tuple[int, int], times: Sequence[float]) -> tuple[float, float]:
     """Return the fixed time in us and the speed in GB/s of a line through two measurements.
 
-    Where the large tensor took no longer than the small one, the host decides both, and the speed is
-    at least that of the whole call.
+    If the large tensor took no longer than the small one, host time dominates both, and the speed is at least that of
+    the whole call.
     """
     (small, large), (small_s, large_s) = sizes, times
     if large_s <= small_s:

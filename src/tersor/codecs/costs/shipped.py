@@ -1,21 +1,20 @@
-"""Costs that come with the package.
+"""Costs that ship with the package.
 
-Those of the H200 follow from results/2026-11-kernels-h200.jsonl, and a test computes them again.
-Gradients, activations and fields are single tensors of 64 MiB and 1 GiB. The medians of their times
-at both sizes, over all bounds, give a line: its slope is the speed, and what it has left at no bytes
-is the fixed time. Exceptions:
+Those of the H200 are derived from results/2026-11-kernels-h200.jsonl, and a test recomputes them. Gradients,
+activations and fields are single tensors of 64 MiB and 1 GiB. A line through the medians of their times at both sizes,
+over all bounds, gives the costs: its slope is the speed, and its value at zero bytes is the fixed time. Exceptions:
 
-- ``ans-wide`` is from the fields within a relative bound of 0.001, the only rows with more than 256
-  codes, which those of ``ans`` and ``rows`` leave out.
-- ``rows`` is chosen where rows repeat: its fixed times are those of the line, and its speeds those
-  of the look-ups (436 MB) less these times.
-- ``raw`` is taken as a copy, which has rows; the codec itself has none.
+- ``ans-wide`` comes from the fields within a relative bound of 0.001, the only result rows with more than 256 codes.
+  The costs of ``ans`` and ``rows`` exclude those rows.
+- ``rows`` is chosen where rows repeat. Its fixed times are those of the line. Its speeds are those of the look-ups
+  (436 MB) after subtracting the fixed times.
+- ``raw`` uses the results of a copy, because the codec itself has none.
 
-The rows of ``flat``, ``delta`` and ``ans-wide`` are older than their present kernels, which are faster: ``auto``
-takes wide ``ans`` more seldom than it should.
+The results of ``flat``, ``delta`` and ``ans-wide`` predate their current kernels, which are faster, so ``auto`` chooses
+wide ``ans`` less often than it should.
 
-The clock of these rows lets the host run ahead of the GPU: of the host's own time they contain what
-the GPU waits for. ``measuring`` counts all of it.
+These results were timed with the host running ahead of the GPU: they include only the host time that the GPU waits for.
+``measuring`` includes all host time.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ CPU: Final = Costs(
         "raw": CodecCost.of((0, 10), (0, 10)),
     },
 )
-"""Speeds rounded down from results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters
-here. A call costs next to nothing there."""
+"""Speeds rounded down from results/2026-11-kernels-cpu.jsonl; only their order of magnitude matters. The fixed time of
+a call is negligible on a CPU."""
 
 SHIPPED: Final = {costs.device: costs for costs in (H200,)}
-"""Costs of GPUs, by the name that torch gives the device."""
+"""Costs of GPUs, by the name that torch reports for the device."""

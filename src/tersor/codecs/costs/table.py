@@ -1,4 +1,4 @@
-"""What encoding and decoding cost on a device: a fixed time per call, and a speed."""
+"""The cost model of encoding and decoding on a device: a fixed time per call, and a speed."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tersor.kernels.quantize import Grid
 
 Source = Literal["shipped", "measured", "assumed"]
 WIDE_ANS: Final = "ans-wide"
-"""The cost of ``ans`` with more than 256 codes, which other GPU kernels encode, for small tensors in a second pass."""
+"""The cost of ``ans`` with more than 256 codes, which other GPU kernels encode; for small tensors, in a second pass."""
 _NUM_FUSED_CODES: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CodecCost:
-    """The time of one call on ``nbytes`` bytes: ``fixed_us`` plus ``nbytes`` at ``gb_s``.
+    """The cost of one codec: a call on ``nbytes`` takes ``fixed_us`` plus ``nbytes / gb_s``.
 
     Attributes:
-        encode_fixed_us: of a call that encodes, in microseconds, whatever the size of the tensor.
-        encode_gb_s: 10**9 bytes of the original tensor per second.
-        decode_fixed_us: of a call that decodes.
-        decode_gb_s: likewise.
+        encode_fixed_us: microseconds per call to encode, independent of the tensor's size.
+        encode_gb_s: encoding speed, in 10**9 bytes of the original tensor per second.
+        decode_fixed_us: microseconds per call to decode, independent of the tensor's size.
+        decode_gb_s: decoding speed, in 10**9 bytes of the original tensor per second.
     """
 
     encode_fixed_us: float
@@ -35,12 +35,12 @@ class CodecCost:
     decode_gb_s: float
 
     def __post_init__(self) -> None:
-        """Refuse what is no time or no speed."""
+        """Reject values that are not finite, negative times, and speeds that are not positive."""
         for field in fields(self):
             value = getattr(self, field.name)
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
             is_speed = field.name.endswith("gb_s")
-            # a whole number that no float can hold is not finite
+            # an int too large for a float counts as infinite
             if not is_number or not 0 <= value <= sys.float_info.max or (is_speed and value == 0):
                 raise SpecError(
                     f"{field.name} of a cost must be a finite time or speed, not {value!r}"
@@ -48,7 +48,7 @@ class CodecCost:
 
     @classmethod
     def of(cls, encode: tuple[float, float], decode: tuple[float, float]) -> Self:
-        """Return a cost from two pairs of a fixed time in us and a speed in GB/s."""
+        """Return a cost from two pairs of fixed time in us and speed in GB/s."""
         return cls(
             encode_fixed_us=encode[0],
             encode_gb_s=encode[1],
@@ -57,15 +57,15 @@ class CodecCost:
         )
 
     def encoding_s(self, nbytes: int, num_sharing: int = 1) -> float:
-        """Return the seconds to encode ``nbytes``, in a call that ``num_sharing`` tensors share."""
+        """Return the time to encode ``nbytes`` in seconds, in a call whose fixed time ``num_sharing`` tensors share."""
         return self.encode_fixed_us * 1e-6 / num_sharing + nbytes / (self.encode_gb_s * 1e9)
 
     def decoding_s(self, nbytes: int, num_sharing: int = 1) -> float:
-        """Return the seconds to decode to ``nbytes``; see ``encoding_s``."""
+        """Return the time to decode to ``nbytes`` in seconds; see ``encoding_s``."""
         return self.decode_fixed_us * 1e-6 / num_sharing + nbytes / (self.decode_gb_s * 1e9)
 
     def coding_s(self, nbytes: int) -> float:
-        """Return the seconds to encode and decode ``nbytes``, in a call each."""
+        """Return the time to encode and decode ``nbytes`` in seconds, in one call each."""
         return self.encoding_s(nbytes) + self.decoding_s(nbytes)
 
 
@@ -74,10 +74,10 @@ class Costs:
     """The costs of codecs on one device.
 
     Attributes:
-        device: its name.
-        source: ``shipped`` with the package; ``measured`` on this GPU; or ``assumed``, those of
-            another GPU, where this one was not measured.
-        codecs: by codec id, and ``ans-wide``.
+        device: name of the device.
+        source: ``shipped`` with the package, ``measured`` on this GPU, or ``assumed`` from another GPU because this
+            one was not measured.
+        codecs: costs by codec id, and of ``ans-wide``.
     """
 
     device: str
@@ -85,14 +85,14 @@ class Costs:
     codecs: Mapping[str, CodecCost]
 
     def of(self, codec_id: str, sample: torch.Tensor, error_bound: float | None) -> CodecCost:
-        """Return the cost of a codec on tensors like ``sample``, within an absolute error bound."""
+        """Return the cost of a codec on tensors like ``sample`` within an absolute error bound."""
         if codec_id == "ans" and WIDE_ANS in self.codecs and _has_many_codes(sample, error_bound):
             return self.codecs[WIDE_ANS]
         return self.codecs[codec_id]
 
     @property
     def origin(self) -> str:
-        """Whose costs these are, in words."""
+        """A phrase that says where the costs come from."""
         if self.source == "measured":
             return f"costs measured on this GPU ({self.device})"
         if self.source == "assumed":
@@ -100,7 +100,7 @@ class Costs:
         return f"costs of {self.device} (shipped)"
 
     def to_config(self) -> dict[str, Any]:
-        """Return the costs in the form that JSON can hold."""
+        """Return the costs of the codecs as JSON-ready values."""
         return {name: asdict(cost) for name, cost in self.codecs.items()}
 
 

@@ -1,4 +1,4 @@
-"""Compressors of other projects as codecs that keep our promise. Importing this registers them."""
+"""Third-party compressors as codecs with a verified error bound. Importing this package registers them."""
 
 from tersor.codecs.foreign import sz3, zfp
 

@@ -1,4 +1,4 @@
-"""What codecs of other projects share: finite input, a verified bound, and a checksum.
+"""The base of codecs that wrap third-party libraries: finite input, a verified bound and a checksum.
 
 The body of a payload:
 
@@ -9,9 +9,9 @@ offset size field
     16      stream    as the library wrote it; padded to 8 bytes
 ```
 
-The libraries' decoders may read or write out of bounds when their bytes are damaged, and then kill the
-process. The checksum keeps every accident from them. It does not keep out an attacker, who can compute
-it: decode payloads of people you do not trust in a process of their own.
+The libraries' decoders may read or write out of bounds on damaged input and crash the process. The checksum protects
+them from accidental damage. It does not protect against an attacker, who can compute it: decode untrusted payloads in
+a separate process.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ from tersor.types import Bound
 
 _STREAM: Final = struct.Struct("<QQ")
 _REFUSALS: Final = (ArithmeticError, LookupError, RuntimeError, ValueError)
-"""What the libraries raise for values that they cannot code and for bytes that they cannot decode."""
+"""Errors that the libraries raise for values they cannot encode and bytes they cannot decode."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ForeignCodec(BoundedCodec):
-    """A library that compresses float32 and float64 arrays within an absolute error.
+    """A codec that wraps a library for compressing float32 and float64 arrays within an absolute error.
 
-    Values that do not come back within the bound, NaN and infinities are stored exactly; a tensor that
-    the library cannot code is stored exactly as a whole. float16 and bfloat16 are coded as float32. The
-    library runs on the CPU, whatever the device of the tensor.
+    Values that the library does not decode to within the bound, NaN and infinities are stored exactly. A tensor that
+    the library cannot encode is stored exactly as a whole. float16 and bfloat16 are encoded as float32. The library
+    runs on the CPU, regardless of the tensor's device.
     """
 
     package: ClassVar[str]
-    """The module to import, which is also the distribution to install."""
+    """Name of the module to import, and of the distribution to install."""
 
     @abstractmethod
     def to_stream(self, values: np.ndarray, error_bound: float) -> Any:
-        """Return the stream of finite values as bytes; their shape is one that ``axes`` returned."""
+        """Encode an array of finite values, of a shape that ``axes`` returned; return the stream as bytes."""
 
     @abstractmethod
     def from_stream(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
-        """Return the values of a stream as a new array; raise ``ValueError`` if it is of another shape."""
+        """Decode a stream into a new array; raise ``ValueError`` if the stream has another shape."""
 
     def axes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape that the library is given: without axes of size 1, the first ones merged.
+        """Return the shape to pass to the library: without axes of size 1, and with leading axes merged.
 
-        As few are merged as ``takes_axes`` asks for.
+        Only as many axes are merged as ``takes_axes`` requires.
         """
         sizes = [size for size in shape if size != 1] or [1]
         while not self.takes_axes(sizes):
@@ -77,7 +77,7 @@ class ForeignCodec(BoundedCodec):
         return tuple(sizes)
 
     def takes_axes(self, sizes: Sequence[int]) -> bool:
-        """True if the library takes an array of that shape."""
+        """True if the library accepts an array of that shape."""
         return len(sizes) <= 4
 
     @classmethod
@@ -85,7 +85,7 @@ class ForeignCodec(BoundedCodec):
         """Import the library.
 
         Raises:
-            BackendUnavailableError: it is not installed.
+            BackendUnavailableError: the library is not installed.
         """
         try:
             return import_module(cls.package)
@@ -112,11 +112,11 @@ class ForeignCodec(BoundedCodec):
             decode_payload(payload, out, self._decode_body)
 
     def _body(self, x: torch.Tensor, error_bound: float) -> Body | None:
-        """Return the stream and the outliers; None if the library cannot code the tensor."""
+        """Return the stream and the outliers; None if the library cannot encode the tensor."""
         grid = Grid.for_bound(error_bound, x.dtype)
         if grid is None:
             return None
-        # before the errors of the library are caught, of which its absence is none
+        # outside the try below, so that a missing library is reported instead of causing exact storage
         self.library()
         values = x.detach().cpu()
         computed_in = torch.promote_types(x.dtype, torch.float32)
@@ -141,7 +141,7 @@ class ForeignCodec(BoundedCodec):
         return _STREAM.size + padded(stream.size)
 
     def _decoded(self, stream: np.ndarray, like: torch.Tensor) -> torch.Tensor:
-        """Return the values of a stream, flat and rounded to the dtype of ``like``."""
+        """Decode a stream of the shape of ``like``; return its values flat, in the dtype of ``like``."""
         dtype = np.dtype(limits_of(like.dtype).compute)
         try:
             decoded = self.from_stream(stream, dtype, self.axes(tuple(like.shape)))
@@ -152,7 +152,7 @@ class ForeignCodec(BoundedCodec):
 
 
 def _filled(values: np.ndarray) -> np.ndarray:
-    """Replace NaN and infinities, which break the libraries, by the finite value before them or 0."""
+    """Replace NaN and infinities, which break the libraries, with the preceding finite value or 0."""
     finite = np.isfinite(values)
     if finite.all():
         return values
@@ -161,7 +161,7 @@ def _filled(values: np.ndarray) -> np.ndarray:
 
 
 def _sealed_stream(stream: np.ndarray) -> torch.Tensor:
-    """Return room for the header of the payload, then the body."""
+    """Return a payload with space for its header, followed by the body of the stream."""
     start = HEADER.size + _STREAM.size
     data = np.zeros(start + padded(stream.size), dtype=np.uint8)
     _STREAM.pack_into(data.data, HEADER.size, stream.size, checksum_of(stream.data))
@@ -170,7 +170,7 @@ def _sealed_stream(stream: np.ndarray) -> torch.Tensor:
 
 
 def _checked_stream(opened: Opened) -> np.ndarray:
-    """Return a copy of the stream in a body, which the library may read as it likes."""
+    """Verify the size and checksum of the stream in a body, and return a copy of it."""
     body = opened.body.cpu()
     nbytes, checksum = read_struct(_STREAM, body, slice(0))
     if _STREAM.size + padded(nbytes) != body.numel():

@@ -20,14 +20,16 @@ ALGORITHMS: Final[Mapping[str, str]] = {
     "nopred": "NOPRED",
     "lossless": "LOSSLESS",
 }
-"""What SZ3 predicts values by, as pysz calls it: interpolation or, where a sample says that it is
-better, Lorenzo; interpolation; blocks of Lorenzo or linear regression; nothing; or no loss at all."""
+"""SZ3's prediction algorithms, by option, with their names in pysz.
+
+In order: interpolation, or Lorenzo where a sample shows that it is better; interpolation; blocks of Lorenzo or linear
+regression; no prediction; lossless."""
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sz3(ForeignCodec):
-    """SZ3 with one of its algorithms."""
+    """SZ3 with one of its prediction algorithms."""
 
     codec_id: ClassVar[str] = "sz3"
     package: ClassVar[str] = "pysz"
@@ -35,7 +37,7 @@ class Sz3(ForeignCodec):
     algorithm: str = "interp-lorenzo"
 
     def __post_init__(self) -> None:
-        """Refuse an algorithm that SZ3 does not have."""
+        """Reject an algorithm that SZ3 does not have."""
         BoundedCodec.__post_init__(self)
         if self.algorithm not in ALGORITHMS:
             raise SpecError(
@@ -52,5 +54,5 @@ class Sz3(ForeignCodec):
         return pysz.sz.compress(values, config)[0]
 
     def from_stream(self, stream: np.ndarray, dtype: np.dtype[Any], axes: tuple[int, ...]) -> Any:
-        """See ``ForeignCodec.from_stream``; pysz itself compares the number of values first."""
+        """See ``ForeignCodec.from_stream``; pysz itself verifies the number of values first."""
         return self.library().sz.decompress(stream, dtype, axes)[0]

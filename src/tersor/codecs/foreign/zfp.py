@@ -1,4 +1,4 @@
-"""``zfp``: blocks of 4 values per axis, transformed and cut to a tolerance, through zfpy."""
+"""``zfp``: the transform coder zfp, which works on blocks of 4 values per axis, through zfpy."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tersor.codecs.foreign.codec import ForeignCodec
 from tersor.codecs.registry import register
 
 _SHAPE_NBITS: Final = 48
-"""Bits for the shape in zfp's header, an equal part for each axis."""
+"""Bits for the shape in zfp's header, divided equally among the axes."""
 
 
 @register
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Zfp(ForeignCodec):
-    """zfp in its mode of fixed accuracy."""
+    """zfp in its fixed-accuracy mode."""
 
     codec_id: ClassVar[str] = "zfp"
     package: ClassVar[str] = "zfpy"
@@ -36,7 +36,7 @@ class Zfp(ForeignCodec):
         zfpy = self.library()
         header = zfpy.header(stream)
         sizes = tuple(header[name] for name in ("nw", "nz", "ny", "nx") if header[name])
-        # before zfpy allocates what the header says
+        # check the header before zfpy allocates the size that it claims
         if sizes != axes or np.dtype(header["type"]) != dtype:
             raise ValueError("its header says another shape or dtype")
         return zfpy.decompress_numpy(stream)

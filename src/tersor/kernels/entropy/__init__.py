@@ -1,1 +1,1 @@
-"""Lossless coding of codes as symbols: alphabets, Huffman, rANS."""
+"""Lossless entropy coding of quantization codes: alphabets, Huffman, rANS."""

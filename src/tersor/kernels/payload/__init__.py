@@ -1,6 +1,6 @@
-"""The payload of an error-bounded codec: how it was coded, the coded body, and the outliers.
+"""The payload of an error-bounded codec: a header, the coded body, and the outliers.
 
-Order of reading: ``layout.py``, then ``compose.py``; ``frame.py`` for many payloads in one buffer.
+Read ``layout.py`` first, then ``compose.py``; ``frame.py`` is for many payloads in one buffer.
 """
 
 from tersor.kernels.runtime.op import Op

@@ -1,4 +1,4 @@
-"""Payloads of error-bounded codecs, put together and taken apart. Layout: ``layout.py``."""
+"""Assembling and parsing the payloads of error-bounded codecs. Layout: ``layout.py``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tersor.raw_bytes import (
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A payload taken apart; sizes are checked, the body is not."""
+    """The parts of a payload, whose sizes have been checked; the body has not."""
 
     mode: int
     step: float
@@ -42,7 +42,7 @@ class Opened:
 
 
 def seal(mode: int, body: Body) -> torch.Tensor:
-    """Put a payload together; the data begins with room for the header."""
+    """Assemble a payload; ``body.data`` must start with space for the header, which is written in place."""
     body_nbytes = body.data.numel() - HEADER.size
     fields = (mode, body.positions.numel(), body.step, body_nbytes)
     if body.data.device.type == "cpu":
@@ -57,7 +57,7 @@ def seal(mode: int, body: Body) -> torch.Tensor:
 
 
 def seal_exact(x: torch.Tensor) -> torch.Tensor:
-    """Store the values as they are."""
+    """Return a payload that stores the values exactly."""
     none = torch.empty(0, dtype=torch.int64, device=x.device)
     data = torch.zeros(exact_nbytes(x.nbytes), dtype=torch.uint8, device=x.device)
     data[HEADER.size : HEADER.size + x.nbytes] = as_bytes(x)
@@ -68,9 +68,9 @@ def seal_smallest(x: torch.Tensor, body: Body | None, limits: Range | None = Non
     """Return the payload of ``x``: coded if that is smaller than exact; else constant or exact.
 
     Args:
-        x: what was encoded.
+        x: the tensor that was encoded.
         body: its coded form; None if no grid can keep the bound.
-        limits: its range, where the caller knows it.
+        limits: its finite range, if the caller knows it.
     """
     if body is not None and body.nbytes < exact_nbytes(x.nbytes):
         return seal(CODED, body)
@@ -78,7 +78,7 @@ def seal_smallest(x: torch.Tensor, body: Body | None, limits: Range | None = Non
 
 
 def _seal_constant(x: torch.Tensor, limits: Range | None) -> torch.Tensor:
-    """Store one value and the non-finite ones if all finite values are equal; else store exactly."""
+    """Return a constant payload if all finite values are equal and it is smaller, else an exact one."""
     low, high = finite_range(x).tolist() if limits is None else limits
     if low != high:
         return seal_exact(x)
@@ -95,7 +95,7 @@ def _nothing(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
 
 
 def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:
-    """Take a payload for a tensor like ``out`` apart.
+    """Split a payload for a tensor of the size and dtype of ``out`` into its parts.
 
     Raises:
         CorruptDataError: sizes, mode or outlier positions are impossible.
@@ -112,7 +112,7 @@ def open_payload(payload: torch.Tensor, out: torch.Tensor) -> Opened:
         raise CorruptDataError(f"a payload has the impossible mode {mode} or step {step}")
     body = payload[HEADER.size : positions_start]
     if num_outliers == 0:
-        # the common case, kept short: small payloads are many
+        # a short path for the common case, because there are many small payloads
         nothing = _nothing(torch.int64, out.device), _nothing(out.dtype, out.device)
         return Opened(mode, step, body, *nothing)
     positions = payload[positions_start : positions_start + 4 * num_outliers]
@@ -130,8 +130,8 @@ def decode_payload(
 
     Args:
         payload: uint8, at an address that is a multiple of 8.
-        out: what to write.
-        decode_body: decodes a coded body, outliers included, and returns the bytes it read.
+        out: receives the values.
+        decode_body: decodes a coded body, including outliers, and returns the number of bytes it read.
 
     Raises:
         CorruptDataError: the payload is malformed.
@@ -153,7 +153,7 @@ def decode_payload(
 
 
 def _fill(opened: Opened, out: torch.Tensor) -> None:
-    """Write the constant everywhere but at the outliers."""
+    """Write the constant and the outliers of a constant payload."""
     in_range = abs(opened.step) <= torch.finfo(out.dtype).max
     if opened.body.numel() or not in_range:
         raise CorruptDataError("a constant payload has a body or an impossible value")
@@ -164,6 +164,6 @@ def _fill(opened: Opened, out: torch.Tensor) -> None:
 
 
 def put_outliers(opened: Opened, out: torch.Tensor) -> None:
-    """Write the exactly stored values over the decoded ones."""
+    """Overwrite decoded values with the exactly stored ones."""
     if opened.positions.numel():
         out.view(-1)[opened.positions] = opened.values

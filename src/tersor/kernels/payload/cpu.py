@@ -1,4 +1,4 @@
-"""Headers of plain payloads in numba; ``compose.py`` says what they are."""
+"""Headers of plain payloads, coded and without outliers, in numba; ``layout.py`` defines them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HEADER_NBYTES = HEADER.size
 @njit(nogil=True, cache=True)
 def put_header(step: float, body_nbytes: int, payload: Any) -> None:
     """Write the header of a plain payload."""
-    # the mode fills the first byte; no outliers, and the reserved bytes, are zeros
+    # the mode is the first byte; the reserved bytes and the number of outliers are zeros
     payload[:8].view(np.int64)[0] = CODED
     payload[8:16].view(np.float64)[0] = step
     payload[16:HEADER_NBYTES].view(np.int64)[0] = body_nbytes
@@ -23,7 +23,7 @@ def put_header(step: float, body_nbytes: int, payload: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def plain_step(payload: Any, bound_args: Any, like: Any) -> float:
-    """Return the step of a plain payload of an array ``like``; 0 if it is not one."""
+    """Return the step of a plain payload of values like ``like``; 0 if it is not plain or not valid."""
     if payload.size < HEADER_NBYTES or payload[:8].view(np.int64)[0] != CODED:
         return 0.0
     step = payload[8:16].view(np.float64)[0]

@@ -1,8 +1,8 @@
 """The wire frame: all payloads for one peer in one contiguous uint8 buffer.
 
-Sizes travel ahead of the buffer (one small collective), or are known, so a frame has no header:
-payload ``i`` starts at ``frame_offsets(sizes)[i]``. Every payload starts at a multiple of 8 bytes, with zeros in
-between, so that a decoder may view parts of it as wider numbers in place.
+Sizes are sent ahead of the buffer (in one small collective), or are known, so a frame has no header:
+payload ``i`` starts at ``frame_offsets(sizes)[i]``. Every payload starts at a multiple of 8 bytes, after zero
+padding, so that a decoder can view parts of it as wider types in place.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ FRAME_ALIGNMENT: Final = 8
 
 
 def frame_offsets(sizes: Sequence[int] | torch.Tensor) -> torch.Tensor:
-    """Return where each payload starts, and as last entry the size of the whole frame in bytes.
+    """Return the offset of each payload in bytes, and as the last entry the size of the whole frame.
 
     Args:
-        sizes: bytes per payload; a tensor must be int64 of one dimension.
+        sizes: bytes per payload; a tensor must be one-dimensional int64.
 
     Returns:
-        int64 of length ``len(sizes) + 1``, on the device of ``sizes`` and without waiting for it.
+        int64 of length ``len(sizes) + 1``, on the device of ``sizes``, computed without waiting for it.
 
     Example:
         >>> frame_offsets([3, 0, 8]).tolist()
@@ -48,8 +48,8 @@ def pack_frame(payloads: Sequence[torch.Tensor]) -> torch.Tensor:
         payloads: one-dimensional uint8 tensors on one device.
 
     Returns:
-        uint8 of length ``frame_offsets([p.numel() for p in payloads])[-1]``; no payloads make an
-        empty buffer on the CPU.
+        uint8 of length ``frame_offsets([p.numel() for p in payloads])[-1]``; without payloads, an empty
+        buffer on the CPU.
     """
     if not payloads:
         return torch.empty(0, dtype=torch.uint8, device="cpu")
@@ -65,9 +65,9 @@ def pack_frame(payloads: Sequence[torch.Tensor]) -> torch.Tensor:
 def frame_views(
     sizes: Sequence[int], device: torch.device, out: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Return a frame for payloads of known sizes, with zeros between them, and views to write them to.
+    """Return a frame for payloads of known sizes, and a view for each; the padding is already zeroed.
 
-    ``out`` is memory for it, large enough; new by default.
+    ``out`` is the memory to use, which must be large enough; by default it is newly allocated.
     """
     ends = list(accumulate((padded(size) for size in sizes), initial=0))
     frame = empty((ends[-1],), torch.uint8, device) if out is None else out[: ends[-1]]
@@ -80,10 +80,10 @@ def frame_views(
 
 
 def checked_memory(out: torch.Tensor, sizes: Sequence[int], device: torch.device) -> torch.Tensor:
-    """Return memory that a caller gave for a frame of payloads of these sizes.
+    """Return ``out`` after checking that it can hold a frame of payloads of these sizes.
 
     Raises:
-        SpecError: it is not contiguous uint8 on ``device``, too small, or not aligned.
+        SpecError: it is not one-dimensional contiguous uint8 on ``device``, too small, or misaligned.
     """
     nbytes = sum(map(padded, sizes))
     if (
@@ -108,17 +108,17 @@ def checked_memory(out: torch.Tensor, sizes: Sequence[int], device: torch.device
 def frame_places(
     sizes: torch.Tensor, least_nbytes: Sequence[int], room_nbytes: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return where the payloads of a frame lie; on a GPU without waiting.
+    """Locate the payloads of a frame and check their sizes; on a GPU without waiting.
 
     Args:
-        sizes: int64; not trusted.
-        least_nbytes: the smallest possible size of each.
-        room_nbytes: bytes of the frame.
+        sizes: int64, size of each payload; not trusted.
+        least_nbytes: smallest possible size of each payload.
+        room_nbytes: size of the frame.
 
     Returns:
-        offsets: int64, where each starts.
-        checked: int64, the sizes; all 0 if one is impossible, or if the frame cannot hold them.
-        status: int32 [1 + len(sizes)], first 0 if the sizes are possible, then zeros.
+        offsets: int64, offset of each payload.
+        checked: int64, the sizes; all 0 if one of them is impossible or the frame cannot hold them.
+        status: int32 [1 + len(sizes)]; the first entry is 0 if the sizes are possible, the others are 0.
     """
     numbers = sizes.tolist()
     pairs = zip(numbers, least_nbytes, strict=True)
@@ -136,17 +136,17 @@ def join_frame(
     places: Sequence[int],
     rooms: Sequence[int],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Put the payloads of several frames into one of worst-case size; on a GPU without waiting.
+    """Merge the payloads of several frames into one buffer of worst-case size; on a GPU without waiting.
 
     Args:
         buffers: the frames, each at an address that is a multiple of 8.
-        sizes: int64 per frame, bytes of each payload, on its device.
-        places: where each payload goes, all those of the first frame first.
-        rooms: the most bytes that each payload of the new frame can have, each a multiple of 8.
+        sizes: per frame, the size of each payload, int64 on the device of the frame.
+        places: index in the new frame of each payload, starting with all those of the first frame.
+        rooms: largest possible size of each payload of the new frame, a multiple of 8.
 
     Returns:
-        frame: uint8; what follows the last payload is not written.
-        sizes: int64, bytes of each payload.
+        frame: uint8; bytes after the last payload are undefined.
+        sizes: int64, size of each payload.
     """
     found: dict[int, torch.Tensor] = {}
     left = iter(places)
@@ -178,7 +178,7 @@ def split_frame(buffer: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tenso
     """
     if buffer.dtype != torch.uint8 or buffer.dim() != 1:
         raise CorruptDataError("a frame must be a one-dimensional uint8 tensor")
-    # a size above the buffer's is refused before the sum, which then cannot overflow
+    # sizes larger than the buffer are rejected first, so that the sum cannot overflow
     if any(type(size) is not int or not 0 <= size <= buffer.numel() for size in sizes):
         raise CorruptDataError(f"a payload size in {list(sizes)[:8]} lies outside of the frame")
     offsets = frame_offsets(sizes).tolist()

@@ -1,4 +1,4 @@
-"""Where the parts of a bounded payload lie.
+"""The layout of an error-bounded payload.
 
 ```
 offset size field
@@ -26,10 +26,10 @@ EXACT, CODED, CONSTANT = 0, 1, 2
 HEADER: Final = struct.Struct("<B3xIdQ")
 
 MAX_VALUES_PER_BYTE_LOG2: Final = 16
-"""A payload has at least one byte per 2**16 values (it is padded with zeros otherwise), so that
-a reader can refuse an absurd shape before it allocates the output."""
+"""A payload has at least one byte per 2**16 values, and is padded with zeros if necessary. A reader can
+thus reject an absurd shape before it allocates the output."""
 
 
 def exact_nbytes(nbytes: int) -> int:
-    """Size of a payload that stores ``nbytes`` of values exactly: the most a payload takes."""
+    """Return the size of a payload that stores ``nbytes`` of values exactly, the largest possible one."""
     return HEADER.size + padded(nbytes)

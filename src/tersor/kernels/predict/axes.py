@@ -1,4 +1,4 @@
-"""Lorenzo predictor over the last one, two or three axes."""
+"""Lorenzo prediction along the last one, two or three axes of a tensor."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from tersor.kernels.predict import lorenzo_residual, lorenzo_restore
 
 
 def is_flat(num_axes: int, dims: int) -> bool:
-    """True if each value of a tensor is predicted from the one before it in memory."""
+    """True if each value of a tensor is predicted from its predecessor in memory."""
     return min(dims, num_axes) <= 1
 
 
 def predicting_shape(shape: tuple[int, ...], dims: int) -> tuple[int, int, int]:
-    """Return the last three sizes of a tensor with values, 1 where it has no such axis.
+    """Return the last three sizes of a tensor, with 1 for axes it does not have.
 
-    A tensor that is flat is one line. One without values is a single one, as its sizes may not fit 32 bits.
+    A tensor that ``is_flat`` counts as one line. An empty tensor counts as a single value, because its
+    sizes may not fit 32 bits.
     """
     if 0 in shape:
         return 1, 1, 1
@@ -28,7 +29,7 @@ def predicting_shape(shape: tuple[int, ...], dims: int) -> tuple[int, int, int]:
 
 
 def _shaped(codes: torch.Tensor, shape: tuple[int, ...], dims: int) -> tuple[torch.Tensor, int]:
-    """View flat codes so that ``dims`` axes predict; one axis means the flattened tensor."""
+    """Return codes in the shape in which they are predicted, and the number of axes that predict."""
     if is_flat(len(shape), dims):
         return codes.view(-1), 1
     return codes.view(shape), min(dims, len(shape))

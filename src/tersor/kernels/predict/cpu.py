@@ -60,7 +60,7 @@ def _add_kernel(line: Any, addend: Any) -> None:
 
 
 def _difference_line(line: Any) -> None:
-    """Take differences of one long line, cut into one part per thread."""
+    """Replace one long line by its differences, in one part per thread."""
     parts = threads.split(line.size, 4)
     starts = np.array([start for start, _ in parts[1:]], dtype=np.int64)
     # before any thread overwrites them
@@ -70,7 +70,7 @@ def _difference_line(line: Any) -> None:
 
 
 def _sum_line(line: Any) -> None:
-    """Sum up one long line: every part from zero, then what came before each part is added."""
+    """Replace one long line by its prefix sums: every part from zero, then plus the sum of earlier parts."""
     parts = threads.split(line.size, 4)
     threads.run(_sum_last_kernel, [(line[s:e].reshape(1, -1), 0, 1) for s, e in parts])
     if len(parts) > 1:

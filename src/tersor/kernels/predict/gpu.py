@@ -1,4 +1,4 @@
-"""Lorenzo prediction in Triton: all axes at once, of codes in memory or of values that are quantized here."""
+"""Lorenzo prediction in Triton, along all axes at once: of codes in memory, or fused with quantization."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_COLUMNS: Final = 1024
 
 @triton.jit
 def _line(codes_ptr, rows, columns, inside, width):
-    """Return the differences along rows where ``inside``, and 0 elsewhere."""
+    """Return the differences of codes along rows where ``inside``, and 0 elsewhere."""
     at = rows[:, None] * width + columns[None, :]
     code = tl.load(codes_ptr + at, mask=inside, other=0)
     before = tl.load(codes_ptr + at - 1, mask=inside & (columns > 0)[None, :], other=0)
@@ -39,7 +39,7 @@ def _residual_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """One program predicts [ROWS, COLUMNS] codes; rows are counted through all leading axes."""
+    """One program predicts [ROWS, COLUMNS] codes; rows are numbered across all leading axes."""
     tile = tl.program_id(0).to(tl.int64)
     rows = (tile // num_column_tiles) * ROWS + tl.arange(0, ROWS)
     columns = (tile % num_column_tiles) * COLUMNS + tl.arange(0, COLUMNS)
@@ -58,8 +58,8 @@ def _residual_kernel(
 
 @triton.jit
 def _code(address, position, usable, limit, grid, TYPE: tl.constexpr):
-    """Return the codes of the values at ``position`` where ``usable``, else 0, and whether each holds."""
-    # what lies at the limit is not loaded
+    """Return codes of values and whether each keeps the bound; 0 and true where not ``usable``."""
+    # the position ``limit`` is masked out
     place = tl.where(usable, position, limit)
     values = load_values(address, place, limit, 0.0, TYPE, False, False)
     codes, holds = quantize_values(values, grid[0], grid[1], grid[2], TYPE)
@@ -68,7 +68,7 @@ def _code(address, position, usable, limit, grid, TYPE: tl.constexpr):
 
 @triton.jit
 def _differences(address, position, usable, offset, has_left, limit, grid, TYPE: tl.constexpr):
-    """Return the codes ``offset`` values back, minus those before them; 0 where not ``usable``."""
+    """Return the codes ``offset`` values back minus their predecessors; 0 where not ``usable``."""
     code, _ = _code(address, position - offset, usable, limit, grid, TYPE)
     left, _ = _code(address, position - offset - 1, usable & has_left, limit, grid, TYPE)
     return code - left
@@ -76,13 +76,13 @@ def _differences(address, position, usable, offset, has_left, limit, grid, TYPE:
 
 @cached_on_stream
 def shape_table(shapes: tuple[tuple[int, ...], ...], device: torch.device) -> torch.Tensor:
-    """Return int32 [num_tensors, 3]: the sizes of the last axes, the last one first."""
+    """Return int32 [num_tensors, 3]: the sizes of the last three axes, innermost first."""
     return to_device_async([shape[::-1] for shape in shapes], torch.int32, device)
 
 
 @triton.jit
 def load_shape(shapes, k):
-    """Return the sizes of the last axes of tensor ``k``, the last one first, from ``shape_table``."""
+    """Return the sizes of the last three axes of tensor ``k``, innermost first, from ``shape_table``."""
     return tl.load(shapes + 3 * k), tl.load(shapes + 3 * k + 1), tl.load(shapes + 3 * k + 2)
 
 
@@ -90,20 +90,20 @@ def load_shape(shapes, k):
 def residual_codes(address, position, limit, shape, grid, TYPE: tl.constexpr, DIMS: tl.constexpr):
     """Quantize values and predict their codes from lower neighbours.
 
-    The values that predict are quantized again, which takes less than to store all codes.
+    The neighbours are quantized again, which is cheaper than storing all codes.
 
     Args:
-        address: of the tensor's first value.
-        position: int32, of the values in the tensor.
-        limit: int32, values of the tensor.
-        shape: sizes of its last, last but one and last but two axes; 1 where it has no such axis.
+        address: address of the tensor's first value.
+        position: int32, positions of the values in the tensor.
+        limit: int32, number of values in the tensor.
+        shape: sizes of the last three axes, innermost first; 1 for an axis it does not have.
         grid: step, inverse and checked bound.
-        TYPE: of the values.
-        DIMS: 2 or 3, how many of these axes predict, of which all but the last may have one value; 0 if codes
-            are not predicted, and are their own residuals.
+        TYPE: dtype of the values.
+        DIMS: how many of these axes predict, 2 or 3; all but the innermost may have size 1. With 0 codes
+            are not predicted and serve as residuals.
 
     Returns:
-        The int32 residuals and codes, 0 from ``limit`` on, and whether each value has a code.
+        The int32 residuals and codes, both 0 from ``limit`` on, and whether each value has a code.
     """
     width, height, depth = shape
     inside = position < limit

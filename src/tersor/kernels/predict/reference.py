@@ -1,7 +1,7 @@
-"""Lorenzo prediction, plain torch.
+"""Lorenzo prediction in plain torch.
 
-Predicting in ``dims`` dimensions is one difference along each of the last ``dims`` axes, and
-restoring is one running sum along each: both are scans that a GPU does in parallel.
+Prediction in ``dims`` dimensions takes differences along each of the last ``dims`` axes, and restoring
+takes prefix sums along each. A GPU does both in parallel.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ def lorenzo_residual(codes: torch.Tensor, dims: int) -> torch.Tensor:
     """Return ``codes`` minus their prediction from lower neighbours, int32 with wraparound.
 
     Args:
-        codes: int32, at least ``dims`` axes; may be overwritten.
-        dims: 1 to 3, how many trailing axes predict; leading axes are independent.
+        codes: int32 with at least ``dims`` axes; may be overwritten.
+        dims: number of trailing axes that predict, 1 to 3; leading axes are independent.
 
     Example:
         >>> lorenzo_residual(torch.tensor([[1, 2], [4, 6]], dtype=torch.int32), 2).tolist()

@@ -1,6 +1,6 @@
-"""From values to integer codes on a uniform grid and back, with the values that cannot use it.
+"""Quantization to integer codes on a uniform grid, with outliers for values that do not fit it.
 
-Order of reading: ``grid.py``, ``reference.py``, then a backend.
+Read ``grid.py`` first, then ``reference.py``, then a backend.
 """
 
 from tersor.kernels.quantize.grid import Grid

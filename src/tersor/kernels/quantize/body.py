@@ -1,4 +1,4 @@
-"""What encoding a quantized tensor gives, before it is a payload."""
+"""The result of encoding a quantized tensor, before it becomes a payload."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tersor.raw_bytes import padded
 class Body(NamedTuple):
     """Step of the grid, coded bytes, and the outliers by position (int64) and value.
 
-    ``data`` begins with as many bytes of room as its maker was asked for: with room for a header, a
-    large body need not be copied to get one.
+    ``data`` starts with as many reserved bytes as its producer was asked for. A header can be written
+    there without copying a large body.
     """
 
     step: float
@@ -23,7 +23,7 @@ class Body(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of room, coded bytes and outliers, each part padded to a multiple of 8."""
+        """Size of ``data``, reserved bytes included, and of the outliers, padded to multiples of 8."""
         num_outliers = self.positions.numel()
         if num_outliers == 0:
             return self.data.numel()

@@ -1,4 +1,4 @@
-"""The quantization grid: what turns an error bound into integer codes and back.
+"""The quantization grid: the step that follows from an error bound, and its limits.
 
 All numbers are exact in the compute dtype (float32, or float64 for float64 data), so every
 backend does the same arithmetic. Derivation: docs/decisions/0003-quantization-grid.md.
@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 TILE: Final = 1024
-"""Values handled at once: codes of a tile stay in the first-level cache."""
+"""Values processed at once, so that the codes of a tile stay in the first-level cache."""
 
 SHRINK: Final = 1.0 - 2.0**-12
-"""The step of float32 and float64 is this much below twice the bound. Data that lies on a grid (images as k/255) would
-otherwise sit on ties, where rounding breaks the bound for a quarter of all values; the price is
+"""For float32 and float64 the step is twice the bound times this. Data that lies on a grid (images as k/255) would
+otherwise sit on ties, where rounding breaks the bound for a quarter of all values; the cost is
 0.0004 bit per value."""
 
 Range = tuple[float, float]
@@ -26,10 +26,10 @@ Range = tuple[float, float]
 
 
 class Limits(NamedTuple):
-    """What a compute dtype allows.
+    """The limits of a compute dtype.
 
-    A larger bound is cut to ``largest_bound``, a smaller step than ``smallest_step`` has no
-    reciprocal, and codes stay within ``radius``.
+    Larger bounds are reduced to ``largest_bound``, smaller steps than ``smallest_step`` are rejected
+    because of their reciprocal, and the magnitude of codes is at most ``radius``.
     """
 
     compute: type[np.float32 | np.float64]
@@ -43,20 +43,21 @@ F64_LIMITS: Final = Limits(np.float64, 2.0**1021, 2.0**-1020, 2**30)
 
 
 def limits_of(dtype: torch.dtype) -> Limits:
-    """Return the limits of the dtype that ``dtype`` is computed in."""
+    """Return the limits of the compute dtype of ``dtype``."""
     return F64_LIMITS if dtype == torch.float64 else F32_LIMITS
 
 
 class NarrowDtype(NamedTuple):
-    """A dtype that decoded values are rounded to after they were computed in float32.
+    """A dtype to which decoded values are rounded after being computed in float32.
 
     Attributes:
         precision: significant bits of a value.
         finest: the smallest value above 0 is ``2**finest``.
-        step_nbits: significant bits of a step where the range of the values is not known. One, a
-            power of two, makes no outliers. Two make steps up to 1.5 times as wide, and outliers
-            beyond ``2**(precision - 1)`` bounds: 1024 in float16, where codes take two thirds of its
-            bits, but 128 in bfloat16, where they were 4.5 % of normal values at 0.01 sigma.
+        step_nbits: significant bits of a step when the range of the values is unknown. One bit (a
+            power of two) makes no outliers. Two bits allow steps up to 1.5 times as wide, but make
+            outliers of values beyond ``2**(precision - 1)`` bounds: 1024 bounds in float16, where
+            such codes take two thirds of the bits, but 128 in bfloat16, where 4.5 % of normally
+            distributed values were outliers at a bound of 0.01 sigma.
     """
 
     precision: int
@@ -77,9 +78,9 @@ class Grid:
     Attributes:
         step: distance between levels.
         inverse: ``1 / step``, rounded.
-        bound: the error every decoded value is checked against; never above the promise.
-        radius: largest code; beyond it a value is an outlier. float32 codes stay below 2**22,
-            where adding and subtracting 1.5 * 2**23 rounds to the nearest integer, ties to even.
+        bound: the largest error a decoded value may have; never above the bound promised.
+        radius: largest magnitude of a code; values beyond it are outliers. float32 codes stay below
+            2**22, where adding and subtracting 1.5 * 2**23 rounds to the nearest integer, ties to even.
     """
 
     step: float
@@ -94,14 +95,14 @@ class Grid:
         """Return the widest grid that keeps ``error_bound``, or None if none can.
 
         None means that the values must be stored exactly: the bound is zero, or so small that
-        ``1 / step`` overflows. In float16 and bfloat16 a grid is the widest whose levels the dtype
-        holds, so that rounding to it moves none of them.
+        ``1 / step`` overflows. For float16 and bfloat16 it is the widest grid whose levels the dtype
+        represents exactly, so that rounding to the dtype moves none of them.
 
         Args:
-            error_bound: an absolute one.
-            dtype: of the values.
-            value_range: of the values that a relative bound was resolved by; None for an absolute
-                bound, even where the range is known, as not every backend looks for it.
+            error_bound: absolute bound.
+            dtype: dtype of the values.
+            value_range: range by which a relative bound was resolved. It must be None for an absolute
+                bound, even where the range is known, because not every backend computes it.
         """
         limits = limits_of(dtype)
         bound = _at_most(min(error_bound, limits.largest_bound), limits.compute)
@@ -123,16 +124,16 @@ def is_step(step: float, dtype: torch.dtype) -> bool:
 
 
 def _exact_step(widest: float, dtype: NarrowDtype, value_range: Range | None) -> float:
-    """Return ``widest``, cut to as few significant bits as products with codes need to be exact.
+    """Return ``widest``, truncated to so few significant bits that its products with codes are exact.
 
-    A step of ``nbits`` is a multiple of ``unit = 2**(exponent - nbits)``, and so are its products;
-    the dtype holds those up to ``2**precision * unit``. Beyond, its own values are multiples of
-    ``2 * unit``: a step of one bit, which is the unit, divides them.
+    A step of ``nbits`` bits is a multiple of ``unit = 2**(exponent - nbits)``, and so are its products
+    with codes. The dtype represents those up to ``2**precision * unit``. Beyond that, the values of the
+    dtype are multiples of ``2 * unit``, which a one-bit step divides because it equals the unit.
     """
     fraction, exponent = math.frexp(widest)
     nbits = dtype.step_nbits
     if value_range is not None:
-        # the level of a value lies at most half a step beyond it
+        # a value is rounded to a level at most half a step further out
         reach = max(-value_range[0], value_range[1]) + 0.5 * widest
         nbits = dtype.precision + exponent - math.frexp(reach)[1]
     nbits = max(1, min(nbits, dtype.precision, exponent - dtype.finest))

@@ -1,4 +1,4 @@
-"""Ranges and bounded quantization, plain torch."""
+"""Ranges and bounded quantization in plain torch."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ def finite_range(x: torch.Tensor) -> torch.Tensor:
     finite = x[torch.isfinite(x)]
     if finite.numel() == 0:
         return torch.tensor([torch.inf, -torch.inf], dtype=torch.float64, device=x.device)
-    # + 0.0 makes a signed zero positive, so that every backend gives the same bits
+    # + 0.0 turns -0.0 into 0.0, so that every backend gives the same bits
     return torch.stack([finite.min(), finite.max()]).to(torch.float64) + 0.0
 
 
 def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the codes of all values and the positions of those that need exact storage.
+    """Return the codes of all values and the positions of the outliers, which need exact storage.
 
     A value is an outlier if it is not finite, its code lies beyond the radius, or its decoded
-    value, rounded to ``x.dtype``, misses the bound. Its code is 0.
+    value, rounded to ``x.dtype``, misses the bound. The code of an outlier is 0.
 
     Args:
         x: float32, float64, float16 or bfloat16, any shape.
         grid: step and bound to use.
 
     Returns:
-        codes: int32, flat; ``positions``: int64, ascending.
+        The codes, int32 and flat, and the positions, int64 and ascending.
 
     Example:
         >>> grid = Grid.for_bound(0.5, torch.float32)

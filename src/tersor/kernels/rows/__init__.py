@@ -1,1 +1,1 @@
-"""De-duplicated rows: distinct rows entropy-coded, and an index that puts them back."""
+"""De-duplicated rows: entropy-coded distinct rows, and an index that restores all rows from them."""

@@ -1,4 +1,4 @@
-"""Rows as a composition of smaller operations; these choose their own backend."""
+"""De-duplicated rows as a composition of smaller operations, each of which chooses its own backend."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def encode_mapped(mapped: Symbols, coder: Coder) -> torch.Tensor:
 
 
 def decode_mapped(data: torch.Tensor, num_codes: int, coder: Coder) -> tuple[Symbols, int]:
-    """Return the symbols of an entropy-coded body and the bytes read."""
+    """Return the symbols of an entropy-coded body and the number of bytes read."""
     mapped, coded, start = body.split(data, num_codes)
     decode = huffman_decode if coder == "huffman" else rans_decode
     symbols, nbytes = decode(coded, num_codes, mapped.alphabet)
@@ -56,21 +56,20 @@ def _distinct(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def encode_rows(
     x: torch.Tensor, bound: Bound, coder: Coder = "huffman", lead: int = 0
 ) -> tuple[Body | None, Range]:
-    """Encode a matrix row by row, repeated rows once. Layout: ``rows/layout.py``.
+    """Encode the distinct rows of a matrix, and an index of all rows. Layout: ``rows/layout.py``.
 
-    Rows are equal if all their bits are; where no value is an outlier or escapes the alphabet,
-    rows with equal codes count as equal too.
+    Rows are equal if all their bits are. If no value is an outlier or escapes the alphabet, rows with
+    equal codes count as equal too.
 
     Args:
         x: float [num_rows, width], both at least 1.
         bound: absolute, or relative to the range of ``x``.
         coder: entropy coder of rows and index.
-        lead: bytes of room, of any content, before the body.
+        lead: number of bytes to reserve before the body; their content is arbitrary.
 
     Returns:
-        body: its outliers are placed by their position in the distinct rows; None if no grid can
-            keep the bound.
-        limits: the range of ``x``; low > high if no value is finite.
+        The body, or None if no grid can keep the bound; positions of its outliers refer to the distinct
+        rows. Then the range of ``x``, with low > high if no value is finite.
     """
     index, first = _distinct(x)
     distinct = x if first.numel() == x.shape[0] else x[first]
@@ -127,7 +126,7 @@ def read_head(data: torch.Tensor, num_rows: int) -> tuple[int, int]:
     """Return the number of distinct rows and the mode of the index.
 
     Raises:
-        CorruptDataError: a matrix of ``num_rows`` rows has no such index.
+        CorruptDataError: the header is impossible for a matrix of ``num_rows`` rows.
     """
     num_distinct, mode, low = read_struct(HEADER, data, slice(6, 8))
     expected_low = low_nbits(ref_nbits(num_distinct)) if mode == CODED else 0
@@ -147,7 +146,7 @@ def decode_rows(
     """Decode into the contiguous matrix ``out`` and return the number of body bytes read.
 
     Raises:
-        CorruptDataError: the body is not what ``encode_rows`` writes.
+        CorruptDataError: the body is not one that ``encode_rows`` could have written.
     """
     num_rows, width = out.shape
     num_distinct, mode = read_head(data, num_rows)
@@ -169,7 +168,7 @@ def decode_rows(
 def _decode_index(
     data: torch.Tensor, mode: int, num_rows: int, num_distinct: int, coder: Coder
 ) -> tuple[torch.Tensor, int]:
-    """Return the int64 number of each row and the bytes read."""
+    """Return the int64 number of each row's distinct row, and the number of bytes read."""
     num_refs = num_rows - num_distinct
     if mode == PACKED:
         high = 1 - unpack_fields(data, num_rows, 1)
@@ -179,10 +178,10 @@ def _decode_index(
         high, nbits = mapped.symbols, low_nbits(ref_nbits(num_distinct))
         if mapped.low != 0 or mapped.escape_positions.numel():
             raise CorruptDataError("a row index uses codes that no writer uses")
-    # 0 is a new row, else one more than the high bits of a number whose low bits follow in order; no
-    # selection by a mask, whose size a device would have to tell
+    # 0 means a new row, else 1 plus the high bits of a number whose low bits follow in order; nothing
+    # is selected by a mask, because the size of the result would have to come from the device
     is_new = high == 0
-    # before numbers of eight bytes are made: a damaged index would fill the memory with them
+    # checked before int64 numbers are made, with which a damaged index could exhaust the memory
     if int(torch.count_nonzero(is_new)) != num_distinct:
         raise CorruptDataError("a row index marks the wrong number of new rows")
     new_ends = is_new.cumsum(0)

@@ -1,10 +1,10 @@
-"""Where the parts of a body of rows lie.
+"""The layout of a body of de-duplicated rows.
 
 ```
 offset size field
      0    4 num_distinct
      4    1 index_mode    0 packed, 1 coded
-     5    1 low_nbits     mode 1: bits of a reference that are stored apart; mode 0: zero
+     5    1 low_nbits     mode 1: bits of a reference that are stored uncoded; mode 0: zero
      6    2 zero
      8      index         mode 0: fields of 1 bit per row, 1 where the row is new; then, for the
                           other rows in order, fields of bit_length(num_distinct - 1) bits: the
@@ -16,8 +16,8 @@ offset size field
 ```
 
 Fields are contiguous, lowest bit first, padded to 8 bytes. New rows are numbered in the order in
-which they appear, so their numbers need not be stored. Outlier positions count in the distinct
-rows, not in the tensor.
+which they appear, so their numbers need not be stored. Outlier positions refer to the distinct
+rows, not to the tensor.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from typing import Final
 HEADER: Final = struct.Struct("<IBBxx")
 PACKED, CODED = 0, 1
 SYMBOL_NBITS: Final = 11
-"""Bits of a reference that an entropy coder gets to see."""
+"""Largest number of bits of a reference that are entropy-coded."""
 TABLE_NBITS: Final = 32
-"""References must have more bits than this per symbol for coding to be tried."""
+"""Coding is tried only if all references together have more bits than this per symbol of the alphabet."""
 
 
 def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
@@ -42,8 +42,8 @@ def row_shape(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def ref_nbits(num_distinct: int) -> int:
-    """Bits that name one of ``num_distinct`` rows."""
-    # not bit_length(): the CPU kernels compile these functions, and numba does not know it
+    """Return the number of bits that identify one of ``num_distinct`` rows."""
+    # not bit_length(): the CPU kernels compile these functions, and numba does not support it
     nbits, last = 0, max(0, num_distinct - 1)
     while last >> nbits:
         nbits += 1
@@ -51,26 +51,26 @@ def ref_nbits(num_distinct: int) -> int:
 
 
 def low_nbits(nbits: int) -> int:
-    """Bits of a reference kept out of the entropy coder, so that its alphabet stays small."""
+    """Return how many low bits of a reference are not entropy-coded, so that the alphabet stays small."""
     return max(0, nbits - SYMBOL_NBITS)
 
 
 def index_alphabet(num_distinct: int, low: int) -> int:
-    """Symbols of a coded index: "new", and one per value of the coded bits."""
+    """Return the number of symbols of a coded index: "new", and one per value of the coded bits."""
     return 2 + (max(0, num_distinct - 1) >> low)
 
 
 def worth_coding(num_refs: int, nbits: int, alphabet: int) -> bool:
-    """True if entropy coding may beat packing: references must outweigh the code's table.
+    """True if entropy coding may beat packing, for which references must outweigh the code's table.
 
-    A table takes half a byte per symbol; below eight times that, coding never won by more than
-    1 % on looked-up embeddings and cost a fifth of the encoding time.
+    A table takes half a byte per symbol. Below eight times that, coding never saved more than 1 % on
+    looked-up embeddings, and it took a fifth of the encoding time.
     """
     return num_refs * nbits > TABLE_NBITS * alphabet
 
 
 def most_coded_symbols(num_rows: int) -> int:
-    """Return the largest alphabet with which coding the index of so many rows is tried; 0 if it never is.
+    """Return the largest alphabet with which coding an index of ``num_rows`` is tried; 0 if it never is.
 
     Example:
         >>> most_coded_symbols(64), most_coded_symbols(256)
@@ -84,7 +84,7 @@ def most_coded_symbols(num_rows: int) -> int:
             alphabet = index_alphabet(num_distinct, low)
             return not worth_coding(num_rows - num_distinct, nbits, alphabet)
 
-        # among those of as many bits, more distinct rows have fewer references and larger tables
+        # for a given number of bits, more distinct rows mean fewer references and a larger table
         candidates = range((1 << (nbits - 1)) + 1, (1 << nbits) + 1)
         num_tried = bisect_left(candidates, True, key=is_left)
         if num_tried:

@@ -1,1 +1,1 @@
-"""What every kernel needs and no codec: dispatch, threads, scratch memory, tables on the device, streams."""
+"""Infrastructure shared by all kernels: dispatch, threads, scratch memory, tables on the device, streams."""

@@ -1,7 +1,7 @@
-"""Saying when a kernel is compiled for this machine: a pause of seconds that happens once.
+"""Announce that a kernel is being compiled for this machine: a pause of seconds that happens once.
 
-``cpu/compile_events.py`` listens to numba, ``gpu/compile_events.py`` to Triton; both report here. To load a
-compiled kernel from the cache on disk is not to compile it.
+``cpu/compile_events.py`` listens to numba, ``gpu/compile_events.py`` to Triton; both report here. Loading
+a compiled kernel from the cache on disk does not count as compiling.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Callback = Callable[[bool], None]
 
 
 class _Compilations:
-    """The compilations that run now, in all threads; those that overlap count as one."""
+    """The compilations in progress in all threads; overlapping ones count as one."""
 
     def __init__(self) -> None:
         self.callbacks: list[_Callback] = []
@@ -40,14 +40,14 @@ class _Compilations:
             called = self._called = list(self.callbacks)
             is_logged = not called and not self._is_logged
             self._is_logged |= is_logged
-        # without the lock: a callback, or a handler of the log, may itself compile something
+        # without the lock: a callback or a log handler may itself compile something
         try:
             for callback in called:
                 callback(True)
             if is_logged:
                 logging.getLogger("tersor").warning(COMPILING)
         except BaseException:
-            # a compilation that does not begin is never ended
+            # nobody calls end() for a compilation whose begin() raised
             self.end()
             raise
 
@@ -57,14 +57,14 @@ class _Compilations:
             if self._num_running > 0:
                 return
             self.spent_s += time.perf_counter() - self._begin_s
-            # not those of blocks that were opened meanwhile: they know of no begin
+            # not callbacks registered meanwhile, which were never called with True
             called = [callback for callback in self._called if callback in self.callbacks]
             self._called = []
         for callback in called:
             callback(False)
 
     def forget(self) -> None:
-        """Forget the compilations of other threads, which a forked child does not have."""
+        """Forget all running compilations: a forked child does not have the threads they run in."""
         self._lock = Lock()
         self._num_running = 0
         self._called = []
@@ -76,26 +76,26 @@ if hasattr(os, "register_at_fork"):
 
 
 def compilation_begins() -> None:
-    """Count the seconds until ``compilation_ends``, and announce them; for those who listen to a compiler.
+    """Start counting seconds until ``compilation_ends``, and announce the compilation.
 
-    The callbacks of ``on_compile`` are called. Where there are none, the first compilation of the process
-    is a warning of the logger ``tersor``: Python prints one that no handler takes, so a user sees why the
-    call pauses.
+    Modules that listen to a compiler call this. It calls the callbacks of ``on_compile``. If there are none,
+    the first compilation of the process logs a warning to the logger ``tersor``: Python prints warnings that
+    no handler takes, so a user sees why the call pauses.
     """
     _compilations.begin()
 
 
 def compilation_ends() -> None:
-    """End what ``compilation_begins`` began, also if it failed."""
+    """End the compilation that ``compilation_begins`` started, whether or not it succeeded."""
     _compilations.end()
 
 
 @contextmanager
 def on_compile(callback: Callable[[bool], None]) -> Iterator[None]:
-    """Call ``callback(True)`` when compiling begins inside the block, ``callback(False)`` after.
+    """Call ``callback(True)`` when compiling begins inside the block, ``callback(False)`` when it ends.
 
-    Calls come from the thread that compiles; overlapping compilations count as one, those of numba and
-    Triton together.
+    The compiling thread makes the calls. Overlapping compilations count as one, whether of numba or of
+    Triton.
     """
     _compilations.callbacks.append(callback)
     try:
@@ -105,10 +105,9 @@ def on_compile(callback: Callable[[bool], None]) -> Iterator[None]:
 
 
 def compile_seconds() -> float:
-    """Return the seconds that this process has spent compiling kernels.
+    """Return the seconds that this process has spent compiling kernels; overlapping compilations count once.
 
-    Whoever times a call takes the growth of this off it: what is compiled once says nothing of the
-    next call. Compilations that overlap count once.
+    To time a call, subtract what this has grown by: a one-off compilation says nothing about the next call.
     """
     return _compilations.spent_s
 

@@ -1,7 +1,7 @@
-"""Lists of CPU tensors cut into runs, each of which one kernel call handles.
+"""Cut lists of CPU tensors into runs, each of which is handled by one kernel call.
 
-Between two calls from Python a thread waits for the interpreter, and so does every other thread;
-for tensors of 512 KiB that took half of the encoding time and made two threads as slow as one.
+Between two kernel calls a thread waits for the interpreter lock, as does every other thread. With
+one call per tensor of 512 KiB that took half of the encoding time, and two threads were as slow as one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import torch
 from tersor.kernels.runtime.scratch import scratch
 
 _RUN_NBYTES: Final = 1 << 23
-"""What the payloads of a run take stays in the second-level cache until it is copied out."""
+"""Small enough that the payloads of a run stay in the second-level cache until they are copied out."""
 
 
 EMPTY: Final[Mapping[torch.dtype, Any]] = {
     torch.float32: np.empty(0, dtype=np.float32),
     torch.float64: np.empty(0, dtype=np.float64),
 }
-"""What tells a kernel the dtype of the values at an address."""
+"""Arrays that tell a kernel the dtype of the values at an address."""
 
 
 def split_by_nbytes(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> Iterator[list[int]]:
-    """Cut places in a list of tensors into runs of one dtype and about 8 MiB."""
+    """Cut indices into a list of tensors into runs of one dtype and at most 8 MiB (or a single tensor)."""
     run: list[int] = []
     nbytes = 0
     for k in places:
@@ -42,7 +42,7 @@ def split_by_nbytes(tensors: Sequence[torch.Tensor], places: Iterable[int]) -> I
 def runs_of_equal(
     tensors: Sequence[torch.Tensor], options: Sequence[Hashable], places: Iterable[int]
 ) -> Iterator[list[int]]:
-    """Cut places as ``split_by_nbytes`` does, so that all of a run have equal options."""
+    """Cut indices as ``split_by_nbytes`` does, with equal options throughout each run."""
     groups: dict[Hashable, list[int]] = {}
     for k in places:
         groups.setdefault(options[k], []).append(k)
@@ -51,7 +51,7 @@ def runs_of_equal(
 
 
 def addresses_of(tensors: Sequence[torch.Tensor]) -> Any:
-    """Return where each tensor's values start, uint64; the tensors must outlive its use."""
+    """Return the address of each tensor's first value as uint64; the tensors must outlive its use."""
     return np.array([x.data_ptr() for x in tensors], dtype=np.uint64)
 
 
@@ -60,8 +60,8 @@ def run_into_scratch(
 ) -> list[torch.Tensor]:
     """Call ``kernel(*arguments, target, sizes)`` and return the parts it wrote back to back.
 
-    Parts are views of one new buffer. ``target`` has ``max_nbytes`` bytes; ``sizes``, int64, says
-    how long each part is.
+    The kernel writes into ``target``, which has ``max_nbytes`` bytes, and stores the length of each
+    part in ``sizes`` (int64). The returned parts are views of one new buffer.
     """
     target, sizes = scratch(max_nbytes), np.zeros(num_parts, dtype=np.int64)
     kernel(*arguments, target, sizes)

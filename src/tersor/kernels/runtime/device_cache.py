@@ -1,4 +1,4 @@
-"""Small tables kept on a device between calls, so that a training loop uploads each of them once."""
+"""A cache of small tables on a device, so that a training loop uploads each of them once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class _Substitution(local):
-    """What ``substituted`` gave this thread."""
+    """The substitution that is active in this thread, if any."""
 
     tables: Mapping[tuple[Any, ...], Any] | None = None
     held: list[Any] | None = None
@@ -29,14 +29,14 @@ _substitution: Final = _Substitution()
 
 @contextmanager
 def substituted(tables: Mapping[tuple[Any, ...], Any]) -> Iterator[list[Any]]:
-    """Let functions that are ``cached_on_stream`` return other tables inside the block, in this thread.
+    """Make functions wrapped by ``cached_on_stream`` return these tables in this thread, inside the block.
 
     Args:
-        tables: by function and arguments, as in ``{(on_device, numbers, device): table}``.
+        tables: keyed by function and arguments, as in ``{(on_device, numbers, device): table}``.
 
     Yields:
-        A list of the tables that a CUDA graph captured in the block reads: whoever replays the graph must
-        hold them.
+        A list of the cached tables that a CUDA graph captured in the block reads. They must stay alive
+        as long as the graph may be replayed.
     """
     _substitution.tables, _substitution.held = tables, []
     try:
@@ -46,35 +46,36 @@ def substituted(tables: Mapping[tuple[Any, ...], Any]) -> Iterator[list[Any]]:
 
 
 def check_substituted(function: Callable[..., Any], *key: Any) -> None:
-    """Refuse a table that varies between replays inside ``substituted``, unless it is one of its tables.
+    """Inside ``substituted``, refuse a table that varies between replays but is not substituted.
 
     Raises:
-        SpecError: a replay would read the table as it is now.
+        SpecError: a replay would read the current contents of the table again.
     """
     if _substitution.tables is not None and (function, *key) not in _substitution.tables:
         raise SpecError("a call that reads addresses of some of its tensors cannot be replayed")
 
 
 def stream_of(device: torch.device) -> int:
-    """Return the address of the current stream of a tensor's device, without making an object of it."""
-    # a user may say "cuda" and mean the current one
+    """Return the handle of the current stream of a tensor's device, without creating a stream object."""
+    # "cuda" without an index means the current device
     return raw_stream(
         torch.cuda.current_device() if device == torch.device("cuda") else device.index
     )
 
 
 def raw_stream(device_index: int) -> int:
-    """Return the address of the current stream of a CUDA device."""
+    """Return the handle of the current stream of a CUDA device."""
     found: int = torch._C._cuda_getCurrentRawStream(device_index)  # noqa: SLF001 - as Triton asks
     return found
 
 
 def cached_on_stream(make: Callable[..., _T]) -> Callable[..., _T]:
-    """Keep what ``make(*key)`` returns for its last arguments; the last of them is the device.
+    """Cache what ``make(*key)`` returns for recent arguments; the last argument is the device.
 
-    On CUDA a table belongs to the stream it was made on: another stream makes its own, since it
-    would not wait for the upload. A graph that is being captured takes the table of the warm-up,
-    which is then kept for good, because every replay reads it; inside ``substituted`` by whoever replays it.
+    On CUDA a table belongs to the stream it was made on. Another stream makes its own, since it
+    would not wait for the upload. During graph capture the function returns the table made by the
+    warm-up. That table is then never evicted, because every replay reads it; inside ``substituted``
+    the owner of the graph holds it instead.
 
     The returned function raises ``SpecError`` if a graph is captured without a warm-up.
     """
@@ -132,5 +133,5 @@ def to_device_async(
 
 @cached_on_stream
 def on_device(numbers: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Return numbers as int64 on the device, kept between calls."""
+    """Return numbers as an int64 tensor on the device, cached between calls."""
     return to_device_async(numbers, torch.int64, device)

@@ -1,7 +1,7 @@
-"""Choosing the implementation of a kernel: by the tensor's device, or as the user forces it.
+"""Choose the implementation of a kernel by the tensor's device, or as the user forces it.
 
-Every operation has a ``reference`` (plain torch, defines the answer) and faster twins that give
-the same bits. Nothing falls back silently: a missing package raises ``BackendUnavailableError``.
+Every operation has a ``reference`` (plain torch, defines the answer) and faster equivalents that
+give the same bits. Nothing falls back silently: a missing package raises ``BackendUnavailableError``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def backend_for(device: torch.device) -> str:
 
 
 COMPOSED: Final = "composed"
-"""The target that is built from other operations, which choose their backend themselves."""
+"""The target built from other operations, each of which chooses its own backend."""
 
 
 _CPU: Final = torch.device("cpu")
@@ -72,7 +72,7 @@ class Op:
 
     @classmethod
     def of(cls, folder: str, name: str, **modules: str) -> Op:
-        """Return the operation that modules of ``folder`` implement, one per backend.
+        """Return the operation implemented by modules of the package ``folder``, one per backend.
 
         Example:
             >>> Op.of("tersor.kernels.pack.blocks", "pack", gpu="gpu.pack").targets
@@ -81,9 +81,10 @@ class Op:
         return cls(name, {backend: f"{folder}.{modules[backend]}:{name}" for backend in modules})
 
     def implementation(self, backend: str) -> Callable[..., Any]:
-        """Import and return one implementation; raises ``BackendUnavailableError``.
+        """Import and return one implementation, which runs on ``backend`` whatever the tensors' device.
 
-        It runs on that backend whatever the device of the tensors.
+        Raises:
+            BackendUnavailableError: there is none, or its package cannot be imported.
         """
         is_own = backend in self.targets or COMPOSED not in self.targets
         return partial(_run_on, _known(backend), self._load(backend if is_own else COMPOSED))
@@ -111,7 +112,7 @@ class Op:
         return loaded  # type: ignore[no-any-return]
 
     def __call__(self, x: torch.Tensor | Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        """Run the operation on ``x``'s device; an empty list counts as on the CPU."""
+        """Run the operation on ``x``'s device; an empty list is treated as being on the CPU."""
         first = x if isinstance(x, torch.Tensor) else next(iter(x), None)
         backend = backend_for(_CPU if first is None else first.device)
         is_own = backend in self.targets or COMPOSED not in self.targets

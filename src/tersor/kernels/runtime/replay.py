@@ -1,9 +1,10 @@
-"""Calls on lists of tensors replayed as CUDA graphs, so that the host launches once, not a dozen times.
+"""Replay calls on lists of tensors as CUDA graphs: the host launches once instead of a dozen times.
 
 A dozen launches take the host longer than an H200 needs for tens of megabytes: 460 us for ``ans`` on 26
-look-ups of 256 x 64, of which the device works 33. The third call of a form is captured; later ones
-copy what varies between them (tables of addresses and bounds) to where the graph reads it, and replay the
-graph; whoever does that copies what it wrote, or reads it, before the next one does.
+look-ups of 256 x 64, of which the device is busy for 33 us. The third call of a form (its shapes, dtypes
+and kinds of bounds) is captured. Later calls copy what varies between them, tables of addresses and
+bounds, to where the graph reads it, and replay the graph. The caller must copy or read the results before
+the next replay overwrites them.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from tersor.kernels.runtime.device_cache import raw_stream, stream_of, substitut
 from tersor.kernels.runtime.sparing import is_sparing
 
 _CALLS_BEFORE: Final = 2
-"""Calls of a form that are made as they are: most forms do not come a third time."""
+"""Calls of a form that run without being captured: most forms do not occur a third time."""
 _MAX_FORMS: Final = 256
 MOST_RESULT_NBYTES: Final = 32 * 2**20
-"""Of what a call returns. Copying more takes a device longer than launching takes a host."""
+"""Largest result of a replayed call. Copying more takes a device longer than launching takes a host."""
 _DEFAULT_MAX_NBYTES: Final = 512 * 2**20
 _MAX_DROPS: Final = 8
-"""Times that graphs are dropped because they are too many; then no more are captured: they do not fit."""
+"""How often graphs may be dropped for exceeding a limit; then they evidently do not fit, and capturing stops."""
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 Table = tuple[Any, ...]
-"""A function that is ``cached_on_stream``, and its arguments."""
+"""A function wrapped by ``cached_on_stream``, followed by its arguments."""
 
 
 class Form:
-    """How often calls of a form were made, whether they can be captured, and the graph once they are.
+    """Calls of one form on one stream: how many were made, whether they can be captured, and their graph.
 
     Attributes:
-        device: that all of them are made on.
-        stream: likewise, its address.
+        device: the device of all these calls.
+        stream: handle of the stream of all these calls.
     """
 
     __slots__ = ("device", "is_capturable", "num_calls", "replay", "stream")
@@ -58,10 +59,11 @@ class Call(Generic[_T]):
     """One call that may be replayed.
 
     Attributes:
-        form: of ``Replays.form_of``.
-        device: of the call.
+        form: the form that ``Replays.form_of`` returned.
+        device: the device it runs on.
         varying: tables that the call reads and that differ between calls of its form.
-        tensors: of what it returns: the memory that a replay writes to; None if it cannot be copied.
+        tensors: maps the result of the call to the tensors that a replay writes; None if the result
+            cannot be copied.
     """
 
     form: Form
@@ -70,7 +72,7 @@ class Call(Generic[_T]):
     tensors: Callable[[_T], Sequence[torch.Tensor] | None]
 
     def sources(self) -> list[torch.Tensor]:
-        """Return the tables that vary, as they are cached: a graph of the user's own finds them there."""
+        """Return the varying tables from the cache, where a graph captured by the user also finds them."""
         return [function(*key) for function, *key in self.varying]
 
 
@@ -79,12 +81,12 @@ class Replay(Generic[_T]):
     """A captured call of one form, on one stream.
 
     Attributes:
-        tables: that the graph reads in place of ``Call.varying``.
-        result: what the call returned, in memory that every replay writes anew.
-        written: that memory, tensor by tensor.
-        stream: that all replays run on.
-        copies: what copies ``written``, once its caller has made it.
-        lock: held from a launch until the host has read what the graph wrote to its memory.
+        tables: what the graph reads in place of ``Call.varying``.
+        result: what the call returned, in memory that every replay overwrites.
+        written: the tensors of that memory.
+        stream: the stream that all replays run on.
+        copies: what copies ``written``; set by the caller.
+        lock: held from a launch until the host has read what the graph wrote to host memory.
     """
 
     tables: Sequence[torch.Tensor]
@@ -98,7 +100,7 @@ class Replay(Generic[_T]):
     lock: Lock = field(default_factory=Lock, repr=False)
 
     def launch(self, varying: Sequence[Table]) -> None:
-        """Replay on the current stream; ``varying`` is that of the call."""
+        """Replay on the current stream, with the varying tables of this call."""
         for k, (function, *key) in enumerate(varying):
             if varying[k] != self._varying[k]:
                 self.tables[k].copy_(function(*key))
@@ -107,10 +109,10 @@ class Replay(Generic[_T]):
 
 
 class Replays:
-    """Graphs by form, device and stream; those of all streams share a limit of memory.
+    """Graphs by form, device and stream; all of them share one memory limit.
 
     Attributes:
-        lock: held while graphs are made, launched or dropped.
+        lock: held while graphs are captured, launched or dropped.
     """
 
     def __init__(self) -> None:
@@ -124,29 +126,29 @@ class Replays:
 
     @property
     def nbytes(self) -> int:
-        """Device memory that graphs hold, of all devices together."""
+        """Device memory that graphs hold, summed over all devices."""
         return self._nbytes
 
     @property
     def num_graphs(self) -> int:
-        """Graphs that there are."""
+        """The number of captured graphs."""
         return sum(form.replay is not None for form in self._forms.values())
 
     def configure(self, is_enabled: bool, max_nbytes: int | None) -> None:
-        """Turn replays on or off; drops all graphs and their memory."""
+        """Turn replays on or off; drops all graphs and frees their memory."""
         with self.lock:
             self._is_enabled = is_enabled
             self._max_nbytes = _DEFAULT_MAX_NBYTES if max_nbytes is None else max_nbytes
             self.reset()
 
     def reset(self) -> None:
-        """Forget all forms; drops all graphs and their memory."""
+        """Forget all forms; drops all graphs and frees their memory."""
         with self.lock:
             self._drop()
             self._drops_left = _MAX_DROPS
 
     def form_of(self, form: Hashable, device: torch.device) -> Form | None:
-        """Return what is known of a form on the current stream; None if it is not to be replayed."""
+        """Return the state of a form on the current stream; None if calls are not to be replayed."""
         if not self._is_enabled or device.type != "cuda":
             return None
         if torch.cuda.is_current_stream_capturing():
@@ -165,14 +167,14 @@ class Replays:
     def launch(
         self, form: Form, varying: Sequence[Table], then: Callable[[Replay[Any]], _R]
     ) -> _R | None:
-        """Replay the graph of a form and return what ``then`` makes of it, before anybody replays another.
+        """Replay the graph of a form and return ``then(replay)``, before any other graph is replayed.
 
-        Graphs of a stream share working memory, so that the next one may write to the result of this one:
-        ``then`` must launch what copies it. It must not wait.
+        Graphs of a stream share working memory, so the next one may overwrite the result of this one:
+        ``then`` must enqueue its copy. It must not wait.
 
         Returns:
-            None, and nothing is launched, if there is no graph, or the current device and stream are not those
-            of the form, or are being captured.
+            None, with nothing launched, if there is no graph, if the current device and stream are not those
+            of the form, or if the stream is being captured.
         """
         if form.replay is None or not _is_current(form):
             return None
@@ -184,12 +186,14 @@ class Replays:
             return then(replay)
 
     def note(self, call: Call[_T], run: Callable[[], _T], is_copied: bool = True) -> None:
-        """Count a call that was made; if it was the third one of its form, make it once more and capture it.
+        """Count a call that was made; from the third of its form on, capture it if that is possible.
+
+        Capturing makes the call again.
 
         Args:
-            call: what was made.
-            run: makes it. It uploads nothing itself.
-            is_copied: False if it is known that what it returns cannot be copied.
+            call: the call that was made.
+            run: makes the call. It must not upload anything other than cached tables.
+            is_copied: False if the result is known to be one that cannot be copied.
         """
         form = call.form
         form.num_calls += 1
@@ -197,11 +201,11 @@ class Replays:
         if is_new or not is_copied or not form.is_capturable or self._drops_left == 0:
             return
         try:
-            # tables of an inference could not be filled in a training
+            # tables made in inference mode could not be written to outside of it
             with torch.inference_mode(False), self.lock:
                 self._capture(call, run)
         except (RuntimeError, SpecError) as error:
-            # what cannot be captured is called as before
+            # what cannot be captured keeps launching its kernels one by one
             form.is_capturable = False
             self._captures.pop((call.device, stream_of(call.device)), None)
             logging.getLogger("tersor").debug("a call is not replayed as a CUDA graph: %s", error)
@@ -210,7 +214,7 @@ class Replays:
         tables = [source.clone() for source in call.sources()]
         other = dict(zip(call.varying, tables, strict=True))
         with substituted(other):
-            # compiles what the forms of these tables may need, which a capture must not
+            # the substituted tables may need other specialisations: compile them before the capture
             written = call.tensors(run())
         if written is None or sum(x.nbytes for x in written) > MOST_RESULT_NBYTES:
             call.form.is_capturable = False
@@ -229,16 +233,16 @@ class Replays:
         call.form.replay = Replay(tables, result, written, current, graph, held, list(call.varying))
         self._nbytes += max(0, torch.cuda.memory_reserved(call.device) - before_nbytes)
         if self._nbytes > self._max_nbytes:
-            # this one too goes with its form
+            # the new graph is dropped as well, together with its form
             call.form.replay = None
             del graph, result, written
             self._drop()
             self._drops_left -= 1
 
     def _capture_of(self, device: torch.device) -> tuple[Any, torch.cuda.Stream]:
-        """Return the memory pool and the capturing stream of the current stream.
+        """Return the memory pool and the capture stream that belong to the current stream.
 
-        Graphs of one stream run one after the other, so that they share working memory.
+        Graphs of one stream run one after the other, so they can share working memory.
         """
         key = (device, stream_of(device))
         if key not in self._captures:
@@ -246,7 +250,7 @@ class Replays:
         return self._captures[key]
 
     def _forget_oldest(self) -> None:
-        """Forget a form if there are too many: the oldest without a graph, which costs nothing."""
+        """If there are too many forms, forget the oldest without a graph; if all have one, drop all."""
         if len(self._forms) <= _MAX_FORMS:
             return
         for key, form in self._forms.items():
@@ -257,7 +261,7 @@ class Replays:
         self._drops_left -= 1
 
     def _drop(self) -> None:
-        """Drop all graphs, once they have run, and give their memory back."""
+        """Wait for the devices, then drop all graphs and free their memory."""
         devices = {device for device, _ in self._captures}
         for device in devices:
             torch.cuda.synchronize(device)
@@ -271,7 +275,7 @@ class Replays:
 
 
 def _is_current(form: Form) -> bool:
-    """True if what is launched now runs on the device and stream of a form, outside of a capture."""
+    """True if the current device and stream are those of the form, and the stream is not being captured."""
     index = torch.cuda.current_device()
     return (
         index == form.device.index
@@ -284,18 +288,18 @@ REPLAYS: Final = Replays()
 
 
 def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
-    """Let calls on CUDA tensors be replayed as CUDA graphs, as they are at first, or not.
+    """Enable or disable the replay of calls on CUDA tensors as CUDA graphs; it is enabled by default.
 
-    A call of `compress`, `encode_batch`, their decoders or an exchange on tensors of the same shapes, dtype and
-    kinds of bounds as two calls before it on its stream is captured, and replayed from then on: the host
-    launches once, not a dozen times. Inside a capture of your own nothing is replayed.
+    The third call of `compress`, `encode_batch`, their decoders or an exchange with the same shapes, dtypes and
+    kinds of bounds on a stream is captured, and later ones replay it: the host launches once instead of a dozen
+    times. Nothing is replayed inside a capture of your own.
 
-    Drops all graphs and gives the memory they hold back; waits for them to end.
+    Setting it waits for all graphs to finish, drops them and frees their memory.
 
     Args:
         enabled: False makes every call launch its kernels one by one.
-        max_nbytes: device memory that graphs may hold, 512 MiB by default. Graphs are dropped when they hold
-            more, and not captured any more where that happens again and again.
+        max_nbytes: device memory that graphs may hold, 512 MiB by default. All graphs are dropped when they
+            exceed it; where that keeps happening, capturing stops.
 
     Raises:
         SpecError: ``max_nbytes`` is negative.
@@ -306,5 +310,5 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
 
 
 def graph_replay_nbytes() -> int:
-    """Return the device memory that graphs of replayed calls hold, in bytes; working memory included."""
+    """Return the device memory that graphs of replayed calls hold, in bytes, including working memory."""
     return REPLAYS.nbytes

@@ -1,7 +1,7 @@
-"""Working memory that a thread keeps between kernel calls.
+"""Per-thread working memory that is reused between kernel calls.
 
-Touching fresh pages costs about 0.3 us each, which would be a fifth of the time of packing 64 MiB
-and keeps two threads from being faster than one (they wait for each other in the kernel).
+Touching a fresh page costs about 0.3 us. That would be a fifth of the time of packing 64 MiB, and
+would keep two threads from being faster than one (they contend in the operating system's kernel).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 _MAX_KEPT_NBYTES: Final = 1 << 28
-"""Larger buffers go back to the system at once. They are sized for the worst case, so far less
-than this is ever resident: only pages that were written count."""
+"""Larger buffers are freed after use. Buffers are sized for the worst case, so far less than this
+is ever resident: only pages that were written count."""
 
 
 class _Kept(threading.local):
@@ -24,7 +24,7 @@ _kept = _Kept()
 
 
 def scratch(nbytes: int) -> Any:
-    """Return a uint8 array of ``nbytes`` with arbitrary content, valid until the next call."""
+    """Return an uninitialised uint8 array of ``nbytes``, valid until this thread's next call."""
     if nbytes > _MAX_KEPT_NBYTES:
         return np.empty(nbytes, dtype=np.uint8)
     if _kept.buffer.size < nbytes:

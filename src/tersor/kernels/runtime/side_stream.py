@@ -1,4 +1,4 @@
-"""Two chains of kernels side by side, between two points of the current stream."""
+"""Run two chains of kernels concurrently, between two points of the current stream."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import torch
 
 @lru_cache(maxsize=64)
 def _side_of(device_index: int, current: int) -> torch.cuda.Stream:
-    """Return the stream beside the one with the handle ``current``.
+    """Return the side stream of the one with the handle ``current``.
 
-    One of the 32 that torch keeps per priority: of high priority, because others seldom take those.
+    It is one of the 32 streams that torch pools per priority. It has high priority because other code
+    seldom takes those.
     """
     return torch.cuda.Stream(device_index, priority=-1)
 
@@ -26,12 +27,14 @@ def _is_capturing(stream: torch.cuda.Stream) -> bool:
 
 @contextmanager
 def fork_join(device: torch.device) -> Iterator[AbstractContextManager[Any]]:
-    """Let kernels launched in the yielded context run beside those launched in the block around it.
+    """Run kernels launched in the yielded context concurrently with those in the enclosing block.
 
-    All of them come after what the current stream had to do before the block, and before what it has
-    to do after it; a CUDA graph gets two branches. Memory that the yielded context uses must be
-    allocated before the block and held to its end, unless nothing else uses it. Kernels on the CPU run one after the other, and so
-    do those of a stream whose side is in the graph that another one captures.
+    All of them run after the work enqueued on the current stream before the block, and before the work
+    enqueued after it; a CUDA graph gets two branches. Memory that the yielded context uses must be
+    allocated before the block and held to its end, unless nothing else uses it.
+
+    There is no concurrency on the CPU, nor if the side stream is taking part in a capture while the
+    current stream is not.
     """
     if device.type != "cuda":
         yield nullcontext()

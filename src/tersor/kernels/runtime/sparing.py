@@ -1,4 +1,4 @@
-"""Whether memory is short: nothing is then reserved for later calls, or for what may be needed."""
+"""A switch for when memory is short: nothing is then reserved for later calls or for possible needs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _is_sparing: ContextVar[bool] = ContextVar("tersor_is_sparing", default=False)
 
 @contextmanager
 def sparing_memory() -> Iterator[None]:
-    """Inside the block no graph is captured, and no memory is taken beyond what a call is known to need."""
+    """Inside the block, capture no graphs and allocate no more memory than a call is known to need."""
     token = _is_sparing.set(True)
     try:
         yield

@@ -1,6 +1,6 @@
-"""Splitting CPU work over threads, as many as torch is set to use.
+"""Split CPU work over as many threads as torch is set to use.
 
-Kernels release the GIL, so plain threads suffice; the pool starts on first use, never on import.
+Kernels release the GIL, so plain threads suffice. The pool starts on first use, never on import.
 Work started inside a part stays on that part's thread.
 """
 
@@ -28,7 +28,7 @@ _lock = Lock()
 _inside: ContextVar[bool] = ContextVar("tersor_inside_part", default=False)
 _is_forked = False
 _kernel_threads: ContextVar[int | None] = ContextVar("tersor_kernel_threads", default=None)
-"""How many threads kernels may use while torch is kept to one."""
+"""How many threads kernels may use while torch itself is limited to one."""
 
 
 def _pool(num_threads: int) -> ThreadPoolExecutor:
@@ -41,7 +41,7 @@ def _pool(num_threads: int) -> ThreadPoolExecutor:
 
 
 def _start_afresh() -> None:
-    """Know that this is a forked child, which has none of its parent's threads."""
+    """Reset the state of a forked child, which has none of its parent's threads."""
     global _lock, _is_forked  # noqa: PLW0603 (the parent's lock may be held)
     _lock = Lock()
     _is_forked = True
@@ -58,11 +58,11 @@ def is_forked() -> bool:
 
 
 def fork_safe(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Let ``function`` do without torch's own threads where it runs in a forked child.
+    """Keep ``function`` from using torch's own threads in a forked child.
 
     They did not survive the fork, and GNU OpenMP, which most builds of torch use, would wait for them
-    for ever. Kernels keep their threads, and torch's number is what it was when the call returns.
-    Wrapping twice is wrapping once.
+    forever. Kernels still use their own threads, and torch's thread count is restored on return.
+    Wrapping is idempotent.
     """
     if getattr(function, "_is_fork_safe", False):
         return function
@@ -81,7 +81,7 @@ def fork_safe(function: Callable[_P, _R]) -> Callable[_P, _R]:
 @contextmanager
 def _one_torch_thread() -> Iterator[None]:
     count = torch.get_num_threads()
-    # only the thread that a child starts with remembers threads of the parent
+    # only the initial thread of a child inherited an OpenMP team from the parent
     if count == 1 or current_thread() is not main_thread():
         yield
         return
@@ -95,7 +95,7 @@ def _one_torch_thread() -> Iterator[None]:
 
 
 def num_parts(num_items: int, total_nbytes: int) -> int:
-    """Return how many threads are worth starting; 1 inside a part that already has its thread."""
+    """Return how many threads are worth using; 1 inside a part, which already has its own thread."""
     if _inside.get():
         return 1
     num_threads = _kernel_threads.get() or torch.get_num_threads()
@@ -103,13 +103,13 @@ def num_parts(num_items: int, total_nbytes: int) -> int:
 
 
 def split(num_items: int, item_nbytes: int) -> list[tuple[int, int]]:
-    """Cut ``range(num_items)`` into one contiguous part per thread worth starting."""
+    """Cut ``range(num_items)`` into one contiguous part per thread worth using."""
     count = num_parts(num_items, num_items * item_nbytes)
     return list(pairwise(num_items * part // count for part in range(count + 1)))
 
 
 def run(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Call ``function(*part)`` for every part, in threads if there are several; keep the order."""
+    """Call ``function(*part)`` for every part, in threads if there are several; return results in order."""
     if len(parts) == 1:
         return [function(*parts[0])]
 
@@ -117,19 +117,19 @@ def run(function: Callable[..., Any], parts: Sequence[tuple[Any, ...]]) -> list[
         _inside.set(True)
         return function(*part)
 
-    # the calling thread takes a share too, so n parts need n - 1 threads; each part gets a copy
-    # of the context, in which the forced backend travels
+    # the calling thread runs one part itself, so n parts need n - 1 threads; each part gets a copy
+    # of the context, which carries the forced backend
     pool = _pool(len(parts) - 1)
     futures: list[Future[Any]] = []
-    # an interpreter that shuts down starts no threads any more: parts that got none stay here
+    # an interpreter that is shutting down starts no threads: this thread runs the parts left over
     with suppress(RuntimeError):
         for part in parts[1:]:
-            # one by one: those that were submitted before an error are kept
+            # appended one by one, so that futures submitted before an error are not lost
             futures.append(pool.submit(copy_context().run, call, part))  # noqa: PERF401
     try:
         first = copy_context().run(call, parts[0])
         others = [copy_context().run(call, part) for part in parts[1 + len(futures) :]]
     finally:
-        # also after an error: a part that still runs would write into memory that is used again
+        # also after an error: a part still running would write into memory that is reused
         wait(futures)
     return [first, *(future.result() for future in futures), *others]

@@ -1,7 +1,7 @@
 """Working memory of one call, allocated in one piece and cut into tensors.
 
-An allocation costs a host about 4 us, and a call on a list of tensors needs dozens of buffers; one of
-these views costs less than 1 us.
+An allocation costs the host about 4 us, and a call on a list of tensors needs dozens of buffers. A view
+into one allocation costs less than 1 us.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 import torch
 
 _ALIGNMENT: Final = 256
-"""Every tensor starts at a multiple of so many bytes."""
+"""Every tensor starts at a multiple of this many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where tensors lie in one memory; those of a dtype lie together.
+    """The layout of several tensors in one allocation, grouped by dtype.
 
     Attributes:
-        nbytes: of the memory.
-        parts: per dtype its first byte and the byte behind its last, the lengths of the pieces it
-            is cut into, and the name of each piece; empty for padding.
+        nbytes: size of the allocation.
+        parts: per dtype, its first byte, the end of its bytes, the lengths of the pieces it is cut
+            into, and the name of each piece, which is empty for padding.
     """
 
     nbytes: int
@@ -31,7 +31,7 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, tuple[torch.dtype, int]]) -> Layout:
-        """Lay out tensors of these names, dtypes and numbers of values."""
+        """Lay out tensors given by name as dtype and number of values."""
         parts, start = [], 0
         for dtype in dict.fromkeys(dtype for dtype, _ in tensors.values()):
             lengths: list[int] = []
@@ -46,10 +46,10 @@ class Layout:
         return cls(start, tuple(parts))
 
     def carve(self, device: torch.device) -> dict[str, torch.Tensor]:
-        """Allocate the memory; return the tensors by name, with arbitrary contents.
+        """Allocate the memory; return the tensors by name, uninitialised.
 
-        Each of them keeps all of the memory. One kernel module may return them to another, as the
-        coder of streams does, but what the codec's call on a list returns must not be one of them.
+        Each tensor keeps the whole allocation alive. One kernel module may return them to another, as
+        the stream coder does, but a codec's call on a list must not return one of them.
         """
         memory = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
         found: dict[str, torch.Tensor] = {}

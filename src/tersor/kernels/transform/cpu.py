@@ -19,10 +19,10 @@ _ROW: Final = ir.VectorType(ir.FloatType(), ORDER)
 
 @intrinsic
 def _transform_row(typing_context: Any, source: Any, factor: Any, target: Any) -> Any:
-    """Transform the 32 float32 at the address ``source`` and store them, times ``factor``.
+    """Transform the 32 float32 values at address ``source``, times ``factor``, into ``target``.
 
-    Written in vectors: loops over a row's pairs do not vectorise, and a transposed tile of rows,
-    which does, took 2.5 times as long (4.0 against 10 GB/s).
+    It is written in LLVM vectors: loops over the pairs of a row do not vectorise, and a transposed
+    tile of rows, which does, took 2.5 times as long (4.0 against 10 GB/s).
     """
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,9 +1,9 @@
 """Hadamard transform in Triton; the device functions are shared with the fused group kernels.
 
-A tile is read as rows of 32 values and taken apart into four tensors of [8, rows]: value 0, 1, 2
-and 3 of every four. The last axis being the rows, the compiler gives each thread whole rows for the
-levels of stride 4, 8 and 16; strides 1 and 2 lie inside one wide load. So no level exchanges values
-between threads: they pass through shared memory once, and memory access stays coalesced.
+A tile is read as rows of 32 values and split into four tensors of [8, rows]: values 0, 1, 2 and 3 of
+every four. Because rows are the last axis, the compiler gives each thread whole rows for the levels of
+stride 4, 8 and 16; strides 1 and 2 lie inside one wide load. No level therefore exchanges values
+between threads: values pass through shared memory once, and memory access stays coalesced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ROWS: Final = 64
 
 @triton.jit
 def widened(raw, x_ptr):
-    """Return what was read from ``x_ptr`` as float32; int16 holds the bits of bfloat16."""
+    """Convert ``raw``, loaded from ``x_ptr``, to float32; int16 holds the bits of bfloat16."""
     if x_ptr.dtype.element_ty == tl.int16:
         values = (raw.to(tl.int32) << 16).to(tl.float32, bitcast=True)
     else:
@@ -33,9 +33,9 @@ def widened(raw, x_ptr):
 
 @triton.jit
 def narrowed(values, out_ptr, PLAIN: tl.constexpr):
-    """Round float32 values, among which no NaN is if ``PLAIN``, to what ``out_ptr`` holds.
+    """Round float32 values to the dtype of ``out_ptr``; ``PLAIN`` promises that none is NaN.
 
-    float32 stays as it is. In other dtypes a NaN has the quiet bit alone, as torch's cast makes it.
+    float32 is left unchanged. In other dtypes a NaN has only the quiet bit set, as in torch's casts.
     """
     result = values
     if out_ptr.dtype.element_ty == tl.int16:
@@ -54,10 +54,10 @@ def narrowed(values, out_ptr, PLAIN: tl.constexpr):
 
 @triton.jit
 def load_values(x_ptr, base_ptr, offsets, mask, other):
-    """Return values as float32, and ``other`` where ``mask`` is false; both may be None.
+    """Load values as float32, with ``other`` where ``mask`` is false; both may be None.
 
-    Less those of a base, if there is one: the difference is rounded to what ``x_ptr`` holds first,
-    as torch does.
+    If ``base_ptr`` is not None, its values are subtracted, and the difference is first rounded to the
+    dtype of ``x_ptr``, as in torch.
     """
     values = tl.load(x_ptr + offsets, mask=mask, other=other)
     if base_ptr is None:
@@ -68,7 +68,7 @@ def load_values(x_ptr, base_ptr, offsets, mask, other):
             values = (values - base).to(tl.float32)
         else:
             values = widened(values, x_ptr) - widened(base, x_ptr)
-            # a conversion by the device makes a NaN of a NaN, and which one does not matter here
+            # the device's conversion maps NaN to some NaN; its payload does not matter here
             by_device: tl.constexpr = x_ptr.dtype.element_ty != tl.int16
             values = widened(narrowed(values, x_ptr, by_device), x_ptr)
     return values
@@ -78,7 +78,8 @@ def load_values(x_ptr, base_ptr, offsets, mask, other):
 def store_values(out_ptr, values, mask, PLAIN: tl.constexpr, ADD: tl.constexpr):
     """Store float32 values; see ``narrowed`` for ``PLAIN``.
 
-    With ``ADD`` they are added to what is there, in float32 or else in float64, and rounded once.
+    With ``ADD`` they are added to the values in memory, in float32 (float64 for float64), and the sum
+    is rounded once.
     """
     if ADD:
         base = tl.load(out_ptr, mask=mask)
@@ -87,7 +88,7 @@ def store_values(out_ptr, values, mask, PLAIN: tl.constexpr, ADD: tl.constexpr):
             stored = tl.where(tl.abs(stored) <= float("inf"), stored, float("nan"))
         else:
             total = widened(base, out_ptr) + values
-            # the NaN of an addition differs between devices
+            # the bits of a NaN that an addition makes differ between devices
             total = tl.where(tl.abs(total) <= float("inf"), total, float("nan"))
             stored = narrowed(total, out_ptr, False)
     else:
@@ -115,7 +116,7 @@ def join_rows(quads):
 
 @triton.jit
 def _level(quads, STRIDE: tl.constexpr):
-    """Do the butterfly level between quads ``STRIDE`` apart in [8, ROWS]."""
+    """Apply the butterfly level between quads ``STRIDE`` apart in [8, ROWS]."""
     pairs = tl.reshape(quads, [4 // STRIDE, 2, STRIDE, quads.shape[1]])
     first, second = tl.split(tl.permute(pairs, [0, 2, 3, 1]))
     joined = tl.join(first + second, first - second)
@@ -129,7 +130,7 @@ def _levels(quads):
 
 @triton.jit
 def transform(quads):
-    """Transform rows in the form of ``split_rows``: strides 1, 2, then 4, 8 and 16."""
+    """Transform rows that ``split_rows`` split: strides 1 and 2, then 4, 8 and 16."""
     v0, v1, v2, v3 = quads
     w0, w1, w2, w3 = v0 + v1, v0 - v1, v2 + v3, v2 - v3
     v0, v1, v2, v3 = w0 + w2, w1 + w3, w0 - w2, w1 - w3
@@ -167,7 +168,7 @@ def _hadamard_kernel(
     """One program transforms ``ROWS`` rows of 32 values."""
     first = tl.program_id(0).to(tl.int64) * (ROWS * 32)
     offsets = first + (tl.arange(0, ROWS)[:, None] * 32 + tl.arange(0, 32)[None, :])
-    # only the last tile pays for a mask, which keeps loads and stores from being wide
+    # only the last tile is masked, because a mask prevents wide loads and stores
     if first + ROWS * 32 <= tl.minimum(num_read, num_written):
         _transform_rows(x_ptr, base_ptr, out_ptr, offsets, None, None, FACTOR, ADD)
     else:
@@ -176,9 +177,9 @@ def _hadamard_kernel(
 
 
 def carrier(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` as kernels take it: on a CPU, where they are interpreted, bfloat16 as int16.
+    """Return ``x`` as kernels take it: bfloat16 on the CPU, where they are interpreted, becomes int16.
 
-    Triton's interpreter cuts bfloat16 off instead of rounding it.
+    Triton's interpreter truncates to bfloat16 instead of rounding.
     """
     on_cpu = x.device.type == "cpu"
     return x.view(torch.int16) if on_cpu and x.dtype == torch.bfloat16 else x
@@ -192,17 +193,17 @@ def transform_into(
     base: torch.Tensor | None = None,
     add: bool = False,
 ) -> None:
-    """Transform the contiguous ``x``, less ``base``, into the contiguous ``out``.
+    """Transform the contiguous ``x``, minus ``base``, into the contiguous ``out``.
 
-    Both of any float dtype. What ``x`` lacks to whole rows counts as zero, and what exceeds ``out``
-    is not stored.
+    Both may have any float dtype. ``x`` is padded with zeros to whole rows, and results beyond the
+    end of ``out`` are not stored.
 
     Args:
-        x: what to transform.
-        out: where to.
+        x: values to transform.
+        out: receives the result.
         inverse: undo the transform.
-        base: of the dtype and size of ``x``.
-        add: add to what ``out`` holds.
+        base: subtracted from ``x``; has its dtype and size.
+        add: add the result to the contents of ``out``.
     """
     num_tiles = ceil_div(out.numel(), ORDER * _ROWS)
     if num_tiles == 0:

@@ -1,4 +1,4 @@
-"""Hadamard transform, plain torch."""
+"""Hadamard transform in plain torch."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ ORDER: Final = 32
 def hadamard(x: torch.Tensor, inverse: bool = False) -> torch.Tensor:
     """Multiply every 32 consecutive values by the Sylvester matrix of order 32.
 
-    Five butterfly levels of strides 1, 2, 4, 8, 16, additions only, so the result is the same on
-    every backend. The matrix is its own inverse up to the factor 1/32, which the inverse applies.
+    There are five butterfly levels, of strides 1, 2, 4, 8 and 16. They only add and subtract, so the
+    result is the same on every backend. The matrix is its own inverse up to the factor 1/32, which
+    the inverse applies.
 
     Args:
-        x: float32, flat, a multiple of 32 long.
+        x: float32, flat; its length is a multiple of 32.
         inverse: undo the transform.
 
     Example:

@@ -16,6 +16,15 @@ from torch import nn
 from tersor.codecs import Codec
 from tersor.errors import SpecError
 from tersor.policy import BudgetController, ScoreController, Similarity, gradient_similarity
+from tersor.sites.activations.balance import (
+    Balance,
+    Balanced,
+    Gradients,
+    Parts,
+    Survey,
+    check_parts,
+    surveyed_balance,
+)
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.probe import gradients_of
 from tersor.sites.activations.quality import Quality
@@ -104,6 +113,8 @@ class Compression:
         self._is_learned = True
         self._estimate: NoiseEstimate | None = None
         self._probed: NoiseEstimate | None = None
+        self._balance: Balance | None = None
+        self._survey: Survey | None = None
 
     def _regions(self) -> list[Region | None]:
         """Return the contexts that this thread has open; None for one that does nothing."""
@@ -127,7 +138,7 @@ class Compression:
             return self
         self._was_entered = True
         ledger, estimate = Ledger(self._live), self._probed
-        if estimate is None:
+        if estimate is None and self._survey is None:
             ledger, estimate = self._begin_step(), self._estimate
         region = Region(
             self._quality,
@@ -135,10 +146,16 @@ class Compression:
             window_nbytes=self._window_nbytes,
             min_nbytes=_MIN_NBYTES,
             observer=estimate,
+            balanced=self._balanced(),
         )
         region.__enter__()
         regions.append(region)
         return self
+
+    def _balanced(self) -> Balanced | None:
+        if self._survey is not None:
+            return self._survey.begin_pass()
+        return None if self._balance is None else Balanced(self._balance)
 
     @untraced
     def __exit__(self, *error: object) -> None:
@@ -234,21 +251,13 @@ class Compression:
         Raises:
             SpecError: the loss has no gradient for any weight, or ``forward_and_loss`` does not enter the context.
         """
-        if self._regions():
-            raise SpecError("call probe outside of the context; forward_and_loss enters it itself")
-        self._probed, self._is_paused = None, True
+        exact = self._exact_gradients(model, forward_and_loss)
+        self._probed = NoiseEstimate()
         try:
-            exact = gradients_of(model, forward_and_loss)
-            self._probed, self._is_paused, self._was_entered = NoiseEstimate(), False, False
-            lossy = gradients_of(model, forward_and_loss)
+            lossy = self._lossy_gradients(model, forward_and_loss)
             predicted = self._probed.similarity()
         finally:
-            self._probed, self._is_paused = None, False
-        if not self._was_entered:
-            raise SpecError(
-                "forward_and_loss ran without this context, so that there is nothing to compare; let it enter the "
-                "context around its forward pass"
-            )
+            self._probed = None
         common = [name for name in exact if name in lossy]
         found = gradient_similarity([exact[k] for k in common], [lossy[k] for k in common])
         if predicted is not None and predicted.score < 1:
@@ -257,6 +266,78 @@ class Compression:
             seen = (1 - found.score) / (1 - predicted.score)
             self._calibration = min(most, max(least, seen))
         self._learn(found, is_predicted=False)
+        return found
+
+    def balance(
+        self,
+        model: nn.Module,
+        forward_and_loss: Callable[[], torch.Tensor],
+        *,
+        parts: Parts = "kind",
+    ) -> dict[str, float]:
+        """Give each part of the network the level at which one more bit per value gains it as much as any other.
+
+        Compares the gradients of one batch without compression with those of passes in which a single part is lossy,
+        and sets factors of the common step or bound (``balanced_factors``). Errors of different parts add up, so the score
+        stays what it is at the same level, and less memory is held. Call it when the network has learned something, and again
+        now and then; it leaves no trace, as ``probe`` does.
+
+        Args:
+            model: as in ``probe``.
+            forward_and_loss: as in ``probe``.
+            parts: ``"kind"`` for one factor per function that saves, such as ``batch_norm``, which takes a pass for each
+                and two more; ``"tensor"`` for one per saved tensor, which gains more, for networks that save the same tensors
+                in the same order in each pass.
+
+        Returns:
+            The factors, by part.
+
+        Raises:
+            SpecError: there is no common level, as with a ``bound``, which is promised for every value; or as in ``probe``.
+        """
+        check_parts(parts)
+        if self._quality.level is None:
+            raise SpecError(
+                f"codec {self._quality.codec_id!r} has no level to balance here; use a step, target_score or budget_bytes, and "
+                "no bound"
+            )
+        exact = self._exact_gradients(model, forward_and_loss)
+
+        def lossy(survey: Survey) -> Gradients:
+            self._survey = survey
+            return self._lossy_gradients(model, forward_and_loss)
+
+        try:
+            self._balance = surveyed_balance(parts, exact, lossy)
+        finally:
+            self._survey = None
+        return dict(self._balance.factors)
+
+    def _exact_gradients(
+        self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
+    ) -> Gradients:
+        """Return the gradients of one batch with this context switched off."""
+        if self._regions():
+            raise SpecError(
+                "call probe and balance outside of the context; forward_and_loss enters it itself"
+            )
+        self._is_paused = True
+        try:
+            return gradients_of(model, forward_and_loss)
+        finally:
+            self._is_paused = False
+
+    def _lossy_gradients(
+        self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
+    ) -> Gradients:
+        """Return those with it."""
+        self._was_entered = False
+        found = gradients_of(model, forward_and_loss)
+        if not self._was_entered:
+            raise SpecError(
+                "forward_and_loss ran without this context, so that there is nothing to compare; let it enter the "
+                "context around its forward pass"
+            )
         return found
 
     def report(self) -> ActivationReport:
@@ -275,6 +356,7 @@ class Compression:
             live_nbytes=self._live.nbytes,
             similarity=self._similarity,
             is_predicted=self._is_predicted,
+            factors={} if self._balance is None else dict(self._balance.factors),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -290,6 +372,7 @@ class Compression:
             "calibration": self._calibration,
             "similarity": None if self._similarity is None else list(self._similarity),
             "is_predicted": self._is_predicted,
+            "balance": None if self._balance is None else self._balance.to_config(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -312,11 +395,14 @@ class Compression:
             similarity = state["similarity"]
             found = None if similarity is None else Similarity(*map(float, similarity))
             is_predicted = bool(state["is_predicted"])
-        except (KeyError, TypeError, ValueError) as error:
+            # states of tersor before balances have none
+            balance = state.get("balance")
+            balance = None if balance is None else Balance.from_config(balance)
+        except (AttributeError, KeyError, SpecError, TypeError, ValueError) as error:
             raise SpecError("this is no state of a compression; state_dict() makes one") from error
         self._num_steps, self._calibration = num_steps, calibration
         self._quality.level, self._similarity, self._is_predicted = level, found, is_predicted
-        self._estimate, self._is_learned = None, True
+        self._estimate, self._is_learned, self._balance = None, True, balance
 
 
 def _checked_level(level: float) -> float:

@@ -54,7 +54,7 @@ class Quality:
         self._is_steered = target_score is not None or budget_bytes is not None
         self._prototype = _prototype(codec, step, bound)
         self._option = self._leveled_option(named)
-        levels = _STEPS if self._option == "step" else _BOUNDS
+        self._levels = levels = _STEPS if self._option == "step" else _BOUNDS
         self.level: float | None = None
         if self._option is not None:
             own: float = getattr(self._prototype, "step", levels.start)
@@ -91,6 +91,12 @@ class Quality:
     def codec_id(self) -> str:
         """Id of the codec."""
         return self._prototype.codec_id
+
+    def usable(self, factor: float) -> float:
+        """Return a factor of a balance, or a smaller one: none makes a level coarser than controllers may."""
+        if self.level is None or factor <= 1.0:
+            return factor
+        return min(factor, max(1.0, self._levels.coarsest / self.level))
 
     def codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
         """Return the codec at the level, or at a multiple of it.

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from tersor.codecs import Codec
 from tersor.sites.activations.attention import recomputed_attention
+from tersor.sites.activations.balance import Balanced
 from tersor.sites.activations.calls import DROPOUTS, WEIGHTED, Call
 from tersor.sites.activations.decoding import Decoder
 from tersor.sites.activations.entry import (
@@ -77,9 +78,20 @@ class Region:
         window_nbytes: int,
         min_nbytes: int,
         observer: Observer | None = None,
+        balanced: Balanced | None = None,
     ) -> None:
-        """Prepare hooks; ``observer`` asks for the errors of what is encoded."""
+        """Prepare hooks.
+
+        Args:
+            quality: gives the codec.
+            ledger: counts what is saved.
+            window_nbytes: see ``Window``.
+            min_nbytes: smaller tensors are kept as they are.
+            observer: asks for the errors of what is encoded.
+            balanced: gives parts of the network a level of their own.
+        """
         self._quality, self._ledger, self._observer = quality, ledger, observer
+        self._balanced = balanced
         self._min_nbytes = min_nbytes
         self._entries, self._outputs = Entries(), Outputs()
         self._decoder = Decoder(window_nbytes)
@@ -261,7 +273,9 @@ class Region:
         """Encode a tensor, or decide at the end of the pass if it is a constant that others may hold."""
         if not origin:
             # zeros of features are as telling as those behind a ReLU
-            return self._keep(t, "exact: input", waits=True, codec=self._codec(has_zeros=True))
+            is_survey = self._balanced is not None and self._balanced.is_survey
+            codec = None if is_survey else self._codec(has_zeros=True)
+            return self._keep(t, "exact: input", waits=True, codec=codec)
         look = look_at(t)
         entry = self._known(look.key, "exact", t) or self._known(look.key, "lossy", t)
         if entry is None:
@@ -294,15 +308,27 @@ class Region:
         return entry
 
     def _encoded(self, t: torch.Tensor, look: Look, has_zeros: bool) -> Entry:
+        factor = 1.0 if self._balanced is None else self._factor(self._balanced, t)
+        if factor is None:
+            return Entry(t, Whole(look.values), "exact: survey", self._ledger)
         entry = Entry(t, Whole(look.values), "waiting", self._ledger, self._decoder.values_of)
-        self._encode(entry, look.values, self._codec(has_zeros=has_zeros))
+        self._encode(entry, look.values, self._codec(has_zeros=has_zeros, factor=factor))
         return entry
 
-    def _codec(self, *, has_zeros: bool = False) -> Codec:
+    def _factor(self, balanced: Balanced, t: torch.Tensor) -> float | None:
+        """Return the factor of the level at which ``t`` is encoded; None if it must stay exact."""
+        if self.rules and isinstance(self.rules[-1], Codec):
+            # which has no level
+            return None if balanced.is_survey else 1.0
+        found = balanced.factor("" if self._call is None else self._call.name, t.numel())
+        return None if found is None else self._quality.usable(found)
+
+    def _codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
         rule = self.rules[-1] if self.rules else 1.0
         if isinstance(rule, Codec):
             return rule
-        return self._quality.codec(has_zeros=has_zeros, factor=1.0 if rule is None else rule)
+        own = factor if rule is None else factor * rule
+        return self._quality.codec(has_zeros=has_zeros, factor=own)
 
     def _encode(self, entry: Entry, values: torch.Tensor, codec: Codec) -> None:
         self._ledger.num_coded_values += values.numel()

@@ -116,6 +116,7 @@ class ActivationReport:
         live_nbytes: held at this moment.
         similarity: of gradients, last measured or predicted; None before.
         is_predicted: True if the similarity comes from the closed form, not from a probe.
+        factors: of the level, by part of the network; empty before ``balance``.
     """
 
     num_steps: int
@@ -127,6 +128,7 @@ class ActivationReport:
     live_nbytes: int = 0
     similarity: Similarity | None = None
     is_predicted: bool = False
+    factors: dict[str, float] = field(default_factory=dict)
 
     @property
     def original_nbytes(self) -> int:
@@ -177,6 +179,7 @@ class ActivationReport:
             },
             "similarity": None if self.similarity is None else self.similarity._asdict(),
             "is_predicted": self.is_predicted,
+            "factors": dict(self.factors),
         }
 
     def __str__(self) -> str:
@@ -197,6 +200,9 @@ class ActivationReport:
 
     def _title(self) -> str:
         level = "" if self.level is None else f" at {self.level:.4g}"
+        if self.factors:
+            least, most = min(self.factors.values()), max(self.factors.values())
+            level += f" times {least:.2f} to {most:.2f}"
         title = f"{self.num_steps} steps, codec {self.codec}{level}"
         if self.similarity is not None:
             how = "predicted" if self.is_predicted else "measured"

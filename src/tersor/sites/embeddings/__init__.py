@@ -1,4 +1,4 @@
-"""Looked-up embedding rows between ranks: the compressed all-to-all of recommendation models."""
+"""The compressed all-to-all of embedding look-ups in recommendation models."""
 
 from tersor.comm import Volume
 from tersor.policy import Decay

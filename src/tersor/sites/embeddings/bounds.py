@@ -1,4 +1,4 @@
-"""The bound of every table at every iteration: table-wise classes times iteration-wise decay."""
+"""The bound of each table at each iteration: the bound of its class times a decay factor."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tersor.types import Bound
 
 @dataclass(frozen=True, slots=True)
 class AdaptiveBounds:
-    """Relative bounds per table and iteration.
+    """Bounds that depend on the table and the iteration.
 
     Attributes:
-        tight: the tables with the tight bound, by number or name.
-        loose: those with the loose one; all others have the base bound.
+        tight: tables with the tight bound, by number or name.
+        loose: tables with the loose bound, by number or name. All other tables have the base bound.
         bounds: the final bound of each class.
-        decay: how much looser bounds are early on.
-        tables: final bounds of single tables, whatever their class; a number is a relative bound.
+        decay: how much looser bounds are in early iterations.
+        tables: final bounds of individual tables, which take precedence over their class; a number is a relative bound.
 
     Example:
         >>> policy = AdaptiveBounds(tight=frozenset({2}), decay=Decay("linear", 2.0, 100))
@@ -40,7 +40,7 @@ class AdaptiveBounds:
     tables: Mapping[int | str, Bound] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Take any collection of tables; refuse other types, and a table in two classes."""
+        """Normalise collections of tables; reject other types, and tables in two classes."""
         if not isinstance(self.bounds, ClassBounds):
             raise SpecError(
                 f"bounds must be ClassBounds(tight, base, loose), not {self.bounds!r}; a single "
@@ -69,21 +69,21 @@ class AdaptiveBounds:
         decay: Decay | None = None,
         group: dist.ProcessGroup | None = None,
     ) -> AdaptiveBounds:
-        """Find the classes from one batch of look-ups per table; see ``classes.classify``.
+        """Determine the classes from one batch of look-ups per table; see ``classes.classify``.
 
-        Where ``torch.distributed`` is initialised this is a collective call: each rank gives the tables
-        that it owns, and all ranks get the classes of all tables. A table that several ranks give is
-        tight if one of them finds it so.
+        If ``torch.distributed`` is initialised, this is a collective call: each rank passes the tables that it owns,
+        and all ranks receive the classes of all tables. A table that several ranks pass is tight if any of them finds
+        it tight.
 
         Args:
-            samples: looked-up rows by table number or name, or of all tables in order.
-            num_rows: rows of each of these tables, if they are known.
-            bounds: of the classes.
-            decay: of the bounds.
-            group: the ranks that take part, all if None.
+            samples: looked-up rows, by table number or name, or of all tables in order.
+            num_rows: number of rows of each of these tables; None if unknown.
+            bounds: bounds of the classes.
+            decay: decay of the bounds.
+            group: the process group; None for all ranks.
 
         Raises:
-            SpecError: a sample is empty or without its number of rows, on this rank or another.
+            SpecError: on this rank or another, a sample is empty, or samples and row counts do not match.
         """
         bounds = ClassBounds() if bounds is None else bounds
         with failure_announced(group):
@@ -101,7 +101,7 @@ class AdaptiveBounds:
         bounds: ClassBounds | None = None,
         decay: Decay | None = None,
     ) -> AdaptiveBounds:
-        """Take classes that were found before."""
+        """Create a policy from classes that were determined before."""
         named = {found.stats.table: found.table_class for found in classes}
         return cls(
             tight=frozenset(table for table, name in named.items() if name == "tight"),
@@ -111,13 +111,13 @@ class AdaptiveBounds:
         )
 
     def numbered(self, names: Sequence[str]) -> AdaptiveBounds:
-        """Return the same bounds with every table named by its number.
+        """Return the same policy with every table identified by its number.
 
         Args:
-            names: of all tables, in order.
+            names: names of all tables, in order.
 
         Raises:
-            SpecError: there is no such table, or one is given twice.
+            SpecError: a table does not exist, or has two bounds.
         """
         numbers = {name: number for number, name in enumerate(names)}
 
@@ -141,7 +141,7 @@ class AdaptiveBounds:
         return replace(self, tight=tight, loose=loose, tables=tables)
 
     def terms(self) -> object:
-        """Return what ranks must agree on; equal bounds have equal forms, whatever their order."""
+        """Return what ranks must agree on, in a form that is equal for equal policies, whatever their order."""
         parts = {
             "tight": sorted(self.tight, key=str),
             "loose": sorted(self.loose, key=str),
@@ -160,7 +160,7 @@ class AdaptiveBounds:
         return "loose" if table in self.loose else "base"
 
     def bound(self, table: int | str, iteration: int) -> Bound:
-        """Return the bound for a table's look-ups at an iteration, counted from 0."""
+        """Return the bound of a table's look-ups at an iteration, counted from 0."""
         final = self.tables.get(table, Bound.relative(self.bounds.of(self.table_class(table))))
         return Bound(final.kind, final.value * self.decay.factor(iteration))
 
@@ -176,9 +176,10 @@ def _check_tables_are_known(samples: object, num_rows: object) -> None:
 def _of_all_ranks(
     own: list[Classification], group: dist.ProcessGroup | None, has_sizes: bool
 ) -> list[Classification]:
-    """Return what every rank found, the tightest last, which then counts; a collective call.
+    """Return the classifications of all ranks. This is a collective call.
 
-    ``has_sizes`` says that the numbers of rows are those of the tables: ranks must agree on them.
+    Tight classifications come last, so that they win where ranks disagree. If ``has_sizes``, row counts are those of
+    the tables themselves, and ranks must agree on them.
     """
     every = gathered(own, group)
     for rank, found in enumerate(every):
@@ -197,7 +198,7 @@ def _of_all_ranks(
 
 
 def _is_table(table: object) -> bool:
-    """True for a name, or a number from 0."""
+    """True for a string or a non-negative integer."""
     return isinstance(table, str) or (type(table) is int and table >= 0)
 
 
@@ -213,10 +214,10 @@ def _tables(name: str, tables: Any) -> frozenset[int | str]:
 
 
 def _bounds_by_table(bounds: Any) -> dict[int | str, Bound]:
-    """Return the bounds of single tables, numbers as relative bounds.
+    """Return the bounds by table, with numbers converted to relative bounds.
 
     Raises:
-        SpecError: a table or a bound is none.
+        SpecError: a table or a bound is invalid.
     """
     if not isinstance(bounds, Mapping):
         raise SpecError(f"bounds by table are a dictionary, as in {{'user': 0.01}}, not {bounds!r}")

@@ -1,4 +1,4 @@
-"""Embedding tables sorted into classes of error bounds, by hand or from a sample of look-ups."""
+"""Classes of embedding tables with different error bounds, assigned manually or from a sample of look-ups."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ TableClass = Literal["tight", "base", "loose"]
 CLASSES: Final = get_args(TableClass)
 
 MIN_TIGHT_ROWS: Final = 10_000
-"""A table this large is tight: its rare rows stay near zero while its hot rows set the range, so that
-bins relative to the range swallow them. The smallest tight table of the published lists has 93,145, but
-tables cut to 20,000 rows lost 0.0006 of AUC in the base class and nothing measurable in this one."""
+"""Tables with at least this many rows are tight. Their rare rows stay near zero while their hot rows determine the
+range, so bins relative to the range cannot resolve the rare rows. The smallest tight table of the published lists has
+93,145 rows, but tables cut to 20,000 rows lost 0.0006 of AUC in the base class and nothing measurable in this one."""
 MAX_SMALL_ROWS: Final = 200
-"""A table this small is tight as well: every sample needs one of its rows, and each is sent once, so that
-a tight bound costs 2 % of all bytes. The loose bound cost 0.0004 of AUC here. No table is loose by itself."""
+"""Tables with at most this many rows are tight as well. Every sample uses one of their rows, and each distinct row is
+sent only once, so a tight bound costs 2 % of all bytes. The loose bound cost 0.0004 of AUC here. ``classify`` never
+makes a table loose."""
 MIN_KEPT_ROWS: Final = 0.9
-"""Share of distinct rows that must stay distinct at the base bound, or the table is tight."""
+"""A table is tight if less than this share of its distinct rows stays distinct at the base bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,9 @@ class ClassBounds:
     """The final relative bound of each class.
 
     Attributes:
-        tight: for tables where rows are easily confused.
-        base: for all others.
-        loose: for tables that bear more.
+        tight: for tables whose rows are easily confused.
+        base: for all other tables.
+        loose: for tables that tolerate larger errors.
     """
 
     tight: float = 0.01
@@ -45,7 +46,7 @@ class ClassBounds:
     loose: float = 0.05
 
     def __post_init__(self) -> None:
-        """Refuse bounds that are no bounds or out of order."""
+        """Reject invalid bounds, and bounds that are out of order."""
         for name in CLASSES:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
@@ -64,14 +65,14 @@ class ClassBounds:
 
 @dataclass(frozen=True, slots=True)
 class TableStats:
-    """What decides the class of a table.
+    """The properties of a table that determine its class.
 
     Attributes:
-        table: its number or name.
-        num_rows: rows of the table; where that is not known, distinct rows of the sample.
-        num_distinct: distinct rows of the sample.
-        kept: per class, the share of distinct rows that are still distinct when quantized with its
-            bound ("homogenization": 1 is none).
+        table: number or name of the table.
+        num_rows: number of rows of the table; if unknown, the number of distinct rows in the sample.
+        num_distinct: number of distinct rows in the sample.
+        kept: for each class, the share of distinct rows that stay distinct when quantized with its bound; 1 means no
+            homogenization.
     """
 
     table: int | str
@@ -82,12 +83,12 @@ class TableStats:
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """A table's class, and why.
+    """The class of a table, with the reason.
 
     Attributes:
-        stats: what is known of the table.
-        table_class: the class it got.
-        reason: in words, for a person.
+        stats: the properties of the table.
+        table_class: the assigned class.
+        reason: a human-readable reason.
     """
 
     stats: TableStats
@@ -114,7 +115,7 @@ def _distinct_codes(rows: torch.Tensor, bound: float) -> int:
 def table_stats(
     table: int | str, sample: torch.Tensor, bounds: ClassBounds, num_rows: int | None = None
 ) -> TableStats:
-    """Measure one table's looked-up rows, [..., width].
+    """Compute the statistics of one table from a sample of looked-up rows, [..., width].
 
     Raises:
         SpecError: the sample is empty.
@@ -147,19 +148,19 @@ def classify(
     num_rows: Sequence[int] | Mapping[int | str, int] | None = None,
     bounds: ClassBounds | None = None,
 ) -> list[Classification]:
-    """Sort tables into classes from one batch of look-ups each.
+    """Assign tables to classes, given a batch of look-ups for each.
 
-    Large and small tables are tight (``MIN_TIGHT_ROWS``, ``MAX_SMALL_ROWS``), and so is one whose rows
-    the base bound would make equal (``MIN_KEPT_ROWS``); all others are base.
+    Large tables (``MIN_TIGHT_ROWS``) and small tables (``MAX_SMALL_ROWS``) are tight, and so are tables with rows that
+    the base bound would merge (``MIN_KEPT_ROWS``). All other tables are base.
 
     Args:
-        samples: looked-up rows, [..., width], of all tables, or of some by number or name.
-        num_rows: rows of each of these tables; if None, those of the sample are all that is known.
-        bounds: of the classes.
+        samples: looked-up rows, [..., width], of all tables in order, or of some tables by number or name.
+        num_rows: number of rows of each of these tables; None if unknown.
+        bounds: bounds of the classes.
 
     Raises:
-        SpecError: the two are of different tables, a sample is empty, or ``bounds`` are of another
-            type.
+        SpecError: ``samples`` and ``num_rows`` are for different tables, a sample is empty, or ``bounds`` has the
+            wrong type.
 
     Example:
         >>> rows = torch.randn(3, 16)[torch.arange(64) % 3]

@@ -1,4 +1,4 @@
-"""The compressed all-to-all: tables in, samples out, and gradients the way back."""
+"""The compressed all-to-all of embedding rows, and of their gradients in the opposite direction."""
 
 from __future__ import annotations
 
@@ -31,47 +31,47 @@ _EXACT_CHANNELS: Final = ("uncompressed forward", "uncompressed backward")
 
 
 class Exchange:
-    """Sends looked-up rows to the ranks of their samples, compressed, and gradients back.
+    """A compressed all-to-all that sends looked-up rows to the ranks of their samples, and gradients back.
 
-    Every rank looks up its own tables for the whole batch, [global batch, width] each, samples ordered
-    by rank; ``start`` returns at once, and ``Pending.wait`` gives all tables for this rank's own
-    samples. The gradient of the rows passes straight through quantization.
+    Every rank looks up its own tables for the whole batch, [global batch, width] each, with samples ordered by rank.
+    ``start`` returns immediately, and ``Pending.wait`` returns the rows of all tables for this rank's own samples.
+    Gradients pass straight through the quantization of rows (straight-through estimator).
 
-    All ranks must make the exchange, and use it, in the same order and with the same arguments. An
-    error of any kind ends it on every rank; they then make a new one. As a context manager it is
-    closed at the end of the block, and an error inside the block ends it on every rank at once.
+    All ranks must create and use the exchange in the same order, with the same arguments. Any error ends it on every
+    rank, after which they have to create a new one. As a context manager, it is closed at the end of the block, and an
+    error inside the block ends it on every rank at once.
 
-    Making it is a collective call. It compiles the kernels that the exchange will use, where that was not
-    done on this machine before.
+    Creating an exchange is a collective call. It compiles the kernels that the exchange needs, unless this machine has
+    compiled them before.
 
     Args:
         owners: the rank that owns each table.
-        widths: values per row, of all tables or of each.
-        names: of the tables, for bounds by name; their numbers if None.
-        bounds: error bounds of the forward direction: a policy, one bound for all tables, a
-            relative bound as a number, or a dictionary of bounds by table number or name, with
-            ``"default"`` for those it leaves out; the default classes without decay if None.
-        codec: of the forward direction: an id, a codec, or ``"auto"`` to choose per table by
-            predicted time: speeds measured on a CPU, costs of the device on a GPU. ``bounds`` take precedence over the bound of a codec, which needs them.
-        backward: of the gradients: ``"none"`` sends them as they are; ``"half"``, ``"group8"``,
-            or any other id or codec; one that keeps a bound must bring it.
-        gradient_division: divide the gradients of the rows by the number of ranks, as TorchRec
-            does. Right where the loss of each rank is the mean over its own samples and dense
-            gradients are averaged, as ``DistributedDataParallel`` does; turn it off where the
-            losses of all ranks add up to the loss of the batch.
-        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``; 10 if None.
-        group: the ranks that take part, all if None. Without ``torch.distributed`` there is one
-            rank: rows are encoded and decoded, and go nowhere.
-        device: where the tensors are.
-        dtype: of rows and gradients.
+        widths: values per row, for all tables or for each.
+        names: table names, for bounds by name; None for the table numbers.
+        bounds: error bounds of the forward direction. Either a policy; one bound for all tables, where a number is a
+            relative bound; a dictionary of bounds by table number or name, with ``"default"`` for all other tables; or
+            None for the default classes without decay.
+        codec: codec of the forward direction: an id, a codec, or ``"auto"`` to choose per table by predicted time, from
+            speeds measured on a CPU or from the costs of a GPU. ``bounds`` take precedence over a codec's own bound,
+            and are required if it has one.
+        backward: codec of the gradients: ``"none"`` to send them uncompressed, ``"half"``, ``"group8"``, or any other
+            id or codec. A codec with a bound must be given as an object.
+        gradient_division: divide the gradients of the rows by the number of ranks, as TorchRec does. Use it if the
+            loss of each rank is the mean over its own samples and dense gradients are averaged, as in
+            ``DistributedDataParallel``. Turn it off if the losses of all ranks add up to the loss of the batch.
+        bandwidth_gbit_s: bandwidth of the network for ``"auto"``, in 10**9 bits per second; None for 10.
+        group: the process group; None for all ranks. Without ``torch.distributed`` there is a single rank, whose rows
+            are encoded and decoded but not sent.
+        device: device of the tensors.
+        dtype: dtype of rows and gradients.
         bandwidth_gbps: deprecated: the bandwidth in 10**9 bytes per second.
 
     Raises:
-        SpecError: the arguments contradict each other, or those of another rank.
+        SpecError: the arguments are invalid, or differ between ranks.
         ExchangeError: a rank could not connect.
 
     Attributes:
-        iteration: compressed exchanges so far, which bounds decay with.
+        iteration: number of compressed exchanges so far, by which bounds decay.
         stats: what this rank has sent in them.
     """
 
@@ -91,7 +91,7 @@ class Exchange:
         dtype: torch.dtype = torch.float32,
         bandwidth_gbps: float | None = None,
     ) -> None:
-        """Agree with the other ranks on what will be sent; a collective call."""
+        """Check that all ranks pass the same arguments, and connect them. This is a collective call."""
         self.is_distributed = is_distributed()
         self.rank = dist.get_rank(group) if self.is_distributed else 0
         self.world_size = dist.get_world_size(group) if self.is_distributed else 1
@@ -128,7 +128,7 @@ class Exchange:
             self.wire = AllToAll(group, formats, dtype, self.device, channels)
 
     def _terms(self) -> dict[str, object]:
-        """Return the arguments that all ranks must give alike, by name."""
+        """Return the arguments that must be equal on all ranks, by name."""
         return {
             "owners": self.layout.owners,
             "widths": self.layout.widths,
@@ -140,7 +140,7 @@ class Exchange:
         }
 
     def close(self) -> None:
-        """Leave the group of the exchange; it cannot be used any more."""
+        """Leave the group of the exchange, which cannot be used afterwards."""
         self._is_closed = True
         if self.wire is not None:
             self.wire.group.close()
@@ -160,28 +160,28 @@ class Exchange:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training needs, in the form that JSON can hold.
+        """Return the state needed to resume training, as JSON-ready values.
 
-        That is the iteration, the decay, and the codecs that ``"auto"`` chose, with the speeds it
-        chose by; of this rank's tables alone, so every rank saves its own.
+        It consists of the iteration, the decay, and the choices of ``"auto"`` with the speeds behind them. It covers
+        only the tables of this rank, so every rank must save its own.
         """
         return self.plan.state_dict(self.iteration)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken, with bounds and codecs that it had then.
+        """Restore the iteration, bounds and codecs of a saved state.
 
         Raises:
-            SpecError: the state is of an exchange with another ``codec=``, or is none.
+            SpecError: ``state`` is malformed, or belongs to an exchange with another ``codec``.
         """
         self.iteration = self.plan.load_state_dict(state, self.tables)
 
     def reset_stats(self) -> ExchangeStats:
-        """Return the statistics so far and start anew."""
+        """Return the statistics so far and reset them."""
         stats, self.stats = self.stats, ExchangeStats(names=self.layout.names)
         return stats
 
     def stats_of_all_ranks(self) -> ExchangeStats:
-        """Return the statistics of all ranks as one; a collective call. See ``ExchangeStats.merged``."""
+        """Return the merged statistics of all ranks. This is a collective call; see ``ExchangeStats.merged``."""
         own = self.stats.to_dict()
         every = gathered(own, self._parent) if self.is_distributed else [own]
         found = ExchangeStats.merged([ExchangeStats.from_dict(one) for one in every])
@@ -190,10 +190,10 @@ class Exchange:
 
     @contextmanager
     def uncompressed(self) -> Iterator[None]:
-        """Send rows and gradients as they are inside the block, as in ``with exchange.uncompressed():``.
+        """Send rows and gradients uncompressed inside the block, as in ``with exchange.uncompressed():``.
 
-        For evaluation: such exchanges are not counted, neither as iterations, which bounds decay with,
-        nor in ``stats``. All ranks must enter it alike.
+        This is for evaluation: such exchanges count neither as iterations, by which bounds decay, nor in ``stats``. All
+        ranks must enter the block together.
         """
         before, self._compresses = self._compresses, False
         try:
@@ -203,7 +203,7 @@ class Exchange:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Let no peer wait for this rank if it fails, and autocast change nothing that is sent."""
+        """Abort the exchange on all peers if the block raises, and disable autocast, which would change what is sent."""
         if self._is_closed:
             raise ExchangeError("this exchange failed or was closed before; make a new one")
         leaving = nullcontext() if self.wire is None else self.wire.group.abort_on_error()
@@ -211,16 +211,16 @@ class Exchange:
             yield
 
     def start(self, rows: Sequence[torch.Tensor], batches: Sequence[int] | None = None) -> Pending:
-        """Encode this rank's tables and start to send them.
+        """Encode this rank's tables and start sending them.
 
         Args:
-            rows: of each of this rank's tables, [global batch, width].
-            batches: samples of each rank; if None, the global batch is split evenly.
+            rows: looked-up rows of each of this rank's tables, [global batch, width].
+            batches: number of samples of each rank; None splits the global batch evenly.
 
         Raises:
             SpecError: shapes, dtype or device do not fit.
             ExchangeError: a peer failed.
-            CorruptDataError: a peer announced what cannot be.
+            CorruptDataError: a peer announced impossible sizes.
         """
         with self.guarded():
             self._check_rows(rows)
@@ -234,19 +234,19 @@ class Exchange:
     def start_sequences(
         self, rows: Sequence[torch.Tensor], counts: Sequence[Sequence[int]]
     ) -> Pending:
-        """Encode rows that are not pooled, as many per sample as it has ids, and start to send them.
+        """Encode unpooled rows, one per id of a sample, and start sending them.
 
-        ``Pending.wait`` then gives each table's rows for this rank's samples, as many as its owner
-        sent; how they belong to samples is known from the ids, which travel before the look-up.
+        ``Pending.wait`` then returns each table's rows for this rank's samples, as many as its owner sent. The caller
+        can assign them to samples by the ids, which were exchanged before the look-up.
 
         Args:
-            rows: of each of this rank's tables, [ids of the global batch, width], ordered by rank.
-            counts: per own table, how many of its rows go to each rank.
+            rows: looked-up rows of each of this rank's tables, [ids of the global batch, width], ordered by rank.
+            counts: for each own table, the number of its rows for each rank.
 
         Raises:
             SpecError: shapes, dtype or device do not fit.
             ExchangeError: a peer failed.
-            CorruptDataError: a peer announced what cannot be.
+            CorruptDataError: a peer announced impossible sizes.
         """
         with self.guarded():
             self._check_rows(rows)
@@ -270,7 +270,7 @@ class Exchange:
         num_rows: int | None,
     ) -> Pending:
         iteration, sending = self.iteration, self._sending(rows)
-        # of its own: backward needs them, when the caller's may hold the next batch
+        # copied for backward: by then, the caller may have reused its lists for the next batch
         own = [[int(count) for count in split] for split in splits]
         slot = ExchangeRound(self, own, num_rows, (self._num_started, iteration), sending)
         self._num_started += 1
@@ -279,7 +279,7 @@ class Exchange:
         return Pending(slot, start(slot, anchor, *rows))
 
     def _sending(self, rows: Sequence[torch.Tensor]) -> Sending:
-        """Return how the exchange that begins now is encoded and counted."""
+        """Choose codecs and statistics for the exchange that is about to start, and count it."""
         if not self._compresses:
             exact = [self._exact] * len(rows)
             return Sending(exact, self._exact, _EXACT_CHANNELS, ExchangeStats())
@@ -306,26 +306,26 @@ class Exchange:
     def __call__(
         self, rows: Sequence[torch.Tensor], batches: Sequence[int] | None = None
     ) -> list[torch.Tensor]:
-        """Send and wait at once; see ``start`` and ``Pending.wait``."""
+        """Send and wait; see ``start`` and ``Pending.wait``."""
         return self.start(rows, batches).wait()
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Rows on their way."""
+    """A forward exchange in flight."""
 
     _slot: ExchangeRound
     _token: torch.Tensor
     _rows: list[torch.Tensor] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def wait(self) -> list[torch.Tensor]:
-        """Return the rows of all tables for this rank's samples, [local batch, width] each.
+        """Wait for the rows of all tables for this rank's samples, [local batch, width] each.
 
-        The same tensors every time: they came once, and their gradients go back once.
+        Repeated calls return the same tensors, because gradients are sent back only once.
 
         Raises:
             ExchangeError: a peer failed.
-            CorruptDataError: a peer sent bytes that are no payload.
+            CorruptDataError: a peer sent malformed payloads.
         """
         if not self._rows:
             wait: Any = Wait.apply

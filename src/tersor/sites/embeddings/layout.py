@@ -1,4 +1,4 @@
-"""Which rank owns which table, and which rank has how many samples."""
+"""The assignment of tables and samples to ranks."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tersor.errors import SpecError
 
 @dataclass(frozen=True, slots=True)
 class TableLayout:
-    """Who owns which table.
+    """The owner, row width and name of each table.
 
     Attributes:
-        owners: the rank of each table.
-        widths: values per row of each table.
-        names: of the tables.
+        owners: the rank that owns each table.
+        widths: number of values per row of each table.
+        names: name of each table.
     """
 
     owners: tuple[int, ...]
@@ -23,11 +23,11 @@ class TableLayout:
     names: tuple[str, ...]
 
     def of(self, rank: int) -> list[int]:
-        """Return the tables of a rank, in order."""
+        """Return the numbers of the tables that a rank owns, in order."""
         return [table for table, owner in enumerate(self.owners) if owner == rank]
 
     def check(self, world_size: int) -> None:
-        """Raise ``SpecError`` unless so many ranks can have these tables."""
+        """Raise ``SpecError`` unless the layout is consistent and valid for ``world_size`` ranks."""
         if len(self.owners) != len(self.widths):
             raise SpecError(
                 f"{len(self.owners)} tables need as many widths, not {len(self.widths)}"
@@ -43,7 +43,7 @@ class TableLayout:
 
 
 def check_batches(batches: Sequence[int], num_rows: Iterable[int], world_size: int) -> None:
-    """Raise ``SpecError`` unless tables with so many looked-up rows can be split into such batches."""
+    """Raise ``SpecError`` unless ``batches`` has one batch size per rank, adding up to each table's ``num_rows``."""
     if len(batches) != world_size or any(count != sum(batches) for count in num_rows):
         raise SpecError(
             f"batches of {batches} samples do not make up the looked-up rows; give one number per "
@@ -54,10 +54,10 @@ def check_batches(batches: Sequence[int], num_rows: Iterable[int], world_size: i
 
 
 def even_batches(total: int | None, world_size: int) -> list[int]:
-    """Split a global batch evenly.
+    """Split a global batch of ``total`` samples evenly among the ranks.
 
     Raises:
-        SpecError: that cannot be done; None is a batch whose size is not known.
+        SpecError: ``total`` is not divisible by ``world_size``, or is None because this rank does not know it.
     """
     if total is None:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Which codec and bound a table's chunks get, forward and backward."""
+"""The choice of codec and bound for each table, forward and backward."""
 
 from __future__ import annotations
 
@@ -26,30 +26,30 @@ from tersor.types import Bound
 BoundsArgument: TypeAlias = (
     AdaptiveBounds | Mapping[int | str, Bound | float] | Bound | float | None
 )
-"""What ``bounds=`` of an exchange takes; see ``as_policy``."""
+"""The type of the argument ``bounds`` of an exchange; see ``as_policy``."""
 _DEFAULT: Final = "default"
 _FINAL: Final = sys.maxsize
 """An iteration at which every decay has ended."""
 _ANY_BOUND: Final = Bound.relative(0.03)
 DEFAULT_GBIT_S: Final = 10.0
-"""Bandwidth that codecs are chosen for unless another is given."""
+"""Default bandwidth by which codecs are chosen."""
 _SAMPLE_ROWS: Final = 4096
-"""Rows per table that codecs are tried on."""
+"""Number of rows per table in the sample that codecs are tried on."""
 CANDIDATES: Final = ("rows", "flat", "huffman", "raw")
-"""Codecs that ``codec="auto"`` chooses from on a CPU, all within the bound; ``rows`` and ``huffman``
-give way to their rANS forms on CUDA."""
+"""Codecs that ``codec="auto"`` chooses from on a CPU, all within the bound. On CUDA, the rANS variants of ``rows`` and
+``huffman`` replace them."""
 _ON_CUDA: Final = {"huffman": "ans"}
-"""Codecs whose place others take on CUDA; options of a codec are its own matter there."""
+"""Codecs to replace on CUDA. Device-dependent options are up to the codec itself (``Codec.options_on``)."""
 
 
 def make_codec(spec: str | Codec, device: torch.device) -> Codec:
-    """Return a codec by its id, in the form that is fast on a device; a codec stays as it is.
+    """Return the codec with an id, in the variant that is fast on a device. A codec object is returned unchanged.
 
-    Bounded codecs get a bound that means nothing: the policy of the rows replaces it.
+    Bounded codecs get a placeholder bound, which the bound policy replaces.
 
     Raises:
         UnknownCodecError: no codec has that id.
-        SpecError: the codec only chooses another one.
+        SpecError: the codec only selects another one.
     """
     if isinstance(spec, Codec):
         codec = spec
@@ -63,13 +63,13 @@ def make_codec(spec: str | Codec, device: torch.device) -> Codec:
 
 
 def make_backward(spec: str | Codec, device: torch.device) -> Codec:
-    """Return the codec of gradients by its id, or as it is.
+    """Return the codec of gradients, given as an id or a codec object.
 
     Raises:
         UnknownCodecError: no codec has that id.
-        SpecError: the codec only chooses another one, or nobody says within which bound.
+        SpecError: the codec only selects another one, or it needs a bound and is given as an id.
     """
-    # what only chooses another codec is refused below
+    # make_codec rejects selectors
     if isinstance(spec, str) and get(spec).takes_bound() and not get(spec).is_selector:
         raise SpecError(
             f"backward={spec!r} does not say within which error; give a codec with a bound, as in "
@@ -79,7 +79,7 @@ def make_backward(spec: str | Codec, device: torch.device) -> Codec:
 
 
 def _check_bound_is_used(codec: str | Codec, bounds: BoundsArgument) -> None:
-    """Raise ``SpecError`` for a codec whose own bound the default ones would silently replace."""
+    """Raise ``SpecError`` if the default bounds would silently replace a codec's own bound."""
     if bounds is None and isinstance(codec, BoundedCodec):
         own = codec.bound
         raise SpecError(
@@ -90,16 +90,15 @@ def _check_bound_is_used(codec: str | Codec, bounds: BoundsArgument) -> None:
 
 
 def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds:
-    """Return what gives each table its bound, with all tables named by number.
+    """Return the bound policy for an argument ``bounds``, with all tables identified by number.
 
     Args:
-        bounds: a policy; one bound for all tables, a relative one as a number; bounds by table, each
-            named by number or name, with ``"default"`` for all others; or None for the default
-            classes without decay.
-        names: of all tables, in order.
+        bounds: a policy; one bound for all tables, where a number is a relative bound; a mapping of bounds by table
+            number or name, with ``"default"`` for all other tables; or None for the default classes without decay.
+        names: names of all tables, in order.
 
     Raises:
-        SpecError: there is no such table, or one without a bound.
+        SpecError: a bound is invalid, a table does not exist, or a table has no bound.
     """
     if isinstance(bounds, Mapping):
         return AdaptiveBounds(tables=_bounds_of_all(bounds, names), decay=Decay.off())
@@ -120,7 +119,7 @@ def as_policy(bounds: BoundsArgument, names: Sequence[str]) -> AdaptiveBounds:
 
 
 def _bounds_of_all(bounds: Mapping[int | str, Any], names: Sequence[str]) -> dict[int | str, Bound]:
-    """Return the bound of every table by its number."""
+    """Return the bound of every table, by number."""
     if _DEFAULT in names:
         raise SpecError(f"no table may be named {_DEFAULT!r}, which means all others in bounds=")
     given = dict(AdaptiveBounds(tables=bounds).tables)
@@ -138,21 +137,21 @@ def _bounds_of_all(bounds: Mapping[int | str, Any], names: Sequence[str]) -> dic
 
 
 def _warn_of_wide_bounds(policy: AdaptiveBounds, names: Sequence[str]) -> None:
-    """Warn where a bound lets every value of a table be off by its whole range."""
+    """Warn of the first table whose final relative bound allows errors as large as its whole range."""
     for number, name in enumerate(names):
         bound = policy.bound(number, _FINAL)
         if bound.kind == "relative" and bound.value >= 1:
             warnings.warn(
                 f"a relative bound of {bound.value:g} lets every value of table {name} be off by its "
                 f"whole range; 1 % of the range is 0.01",
-                # past this function and make_plan, to who calls the function of the user
+                # skip this function, make_plan and its caller: report the user's own line
                 stacklevel=4,
             )
             return
 
 
 def _shown(codec: Codec) -> dict[str, Any]:
-    """Return a codec's spec without its bound, which is that of the table and iteration."""
+    """Return a codec's spec without its bound, which depends on the table and the iteration."""
     return {name: value for name, value in codec.to_config().items() if name != "bound"}
 
 
@@ -165,12 +164,12 @@ def make_plan(
     bandwidth_gbit_s: float | None,
     bandwidth_gbps: float | None,
 ) -> CodecPlan:
-    """Return the plan of the tables with these names; arguments as an ``Exchange`` takes them.
+    """Return the plan for the named tables. The arguments are those of ``Exchange``.
 
-    To be called by the function that the user calls: warnings name its caller.
+    Only functions that the user calls directly may call this: warnings refer to the caller's caller.
 
     Raises:
-        SpecError: the arguments contradict each other.
+        SpecError: the arguments are invalid or contradict each other.
     """
     candidates = CANDIDATES if codec == "auto" else (codec,)
     made = tuple(make_codec(candidate, device) for candidate in candidates)
@@ -199,20 +198,20 @@ def _warn_of_gigabytes(gbit_s: float, stacklevel: int) -> None:
 
 @dataclass(slots=True)
 class CodecPlan:
-    """The codec of every table, chosen once or by measurement while training.
+    """The codec of every table, fixed or chosen by measurement during training.
 
     Attributes:
-        candidates: codecs to choose from; one means no choice.
-        bounds: per table and iteration; codecs without a bound do not need them.
-        bandwidth_gbit_s: of the network, 10**9 bits per second, that speed-ups are predicted for.
-        costs: of the GPU that encodes; None to measure speeds on each table, as on a CPU.
-        every: iterations between two looks at a table; at each, one table is measured.
+        candidates: codecs to choose from; with a single one, there is no choice.
+        bounds: bounds per table and iteration, which codecs without a bound ignore.
+        bandwidth_gbit_s: bandwidth of the network in 10**9 bits per second, for which speed-ups are predicted.
+        costs: costs of the GPU that encodes; None to measure speeds on each table, as on a CPU.
+        every: approximate number of iterations between two measurements of the same table.
         choices: the last choice per table.
     """
 
     candidates: tuple[Codec, ...]
     bounds: AdaptiveBounds
-    # by name: the third argument used to count gigabytes
+    # keyword-only, because bandwidth_gbit_s and the deprecated bandwidth_gbps have different units
     _: KW_ONLY
     bandwidth_gbit_s: float = DEFAULT_GBIT_S
     costs: Costs | None = None
@@ -220,7 +219,7 @@ class CodecPlan:
     choices: dict[int, Choice] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse a plan without codecs, or one that cannot choose between them."""
+        """Reject a plan without codecs, or with an invalid interval or bandwidth."""
         if not self.candidates:
             raise SpecError("an exchange needs at least one codec")
         if self.every < 1:
@@ -237,7 +236,7 @@ class CodecPlan:
         return self.bandwidth_gbit_s / 8
 
     def terms(self) -> dict[str, object]:
-        """Return the arguments that ranks must agree on; equal ones have equal forms."""
+        """Return the arguments that ranks must agree on, in a form that is equal for equal arguments."""
         return {
             "codec": [_shown(codec) for codec in self.candidates],
             "bounds": self.bounds.terms(),
@@ -246,7 +245,7 @@ class CodecPlan:
         }
 
     def codec(self, table: int, iteration: int) -> Codec:
-        """Return the codec of a table with its bound at an iteration."""
+        """Return the codec of a table, with the bound for an iteration."""
         found = self.choices.get(table)
         return self._bounded(self.candidates[found.best_index if found else 0], table, iteration)
 
@@ -258,12 +257,11 @@ class CodecPlan:
     def remeasure_if_due(
         self, tables: Sequence[int], rows: Sequence[torch.Tensor], iteration: int
     ) -> None:
-        """Try the codecs on the tables whose turn it is.
+        """Try the codecs on the tables that are due for measurement.
 
-        All tables in the first iteration, speeds and ratios; then the ratios of one at a time, so
-        that each is seen every ``every`` iterations or so and a look costs next to nothing. Speeds
-        are not measured again: a run that is resumed with ``load_state_dict`` then chooses as it
-        would have without the interruption.
+        The first iteration measures speeds and ratios of all tables. Later iterations measure the ratios of one table
+        at a time, so that each is measured about once every ``every`` iterations at negligible cost. Speeds are not
+        measured again, so that a run resumed with ``load_state_dict`` makes the same choices as an uninterrupted one.
         """
         if len(self.candidates) < 2 or not tables:
             return
@@ -289,9 +287,9 @@ class CodecPlan:
     def _first_choice(
         self, sample: torch.Tensor, codecs: Sequence[Codec], nbytes: int, num_tables: int
     ) -> Choice:
-        """Choose for a table of ``nbytes`` bytes per exchange, one of ``num_tables`` of this rank.
+        """Choose a codec for a table of ``nbytes`` bytes per exchange, one of ``num_tables`` on this rank.
 
-        A GPU encodes all tables of one codec in one call, whose fixed cost they share.
+        A GPU encodes all tables of one codec in a single call, so they share its fixed cost.
         """
         if self.costs is None:
             return choose(sample, codecs, self.bandwidth_gbit_s)
@@ -299,7 +297,7 @@ class CodecPlan:
         return choose(sample, codecs, self.bandwidth_gbit_s, trial)
 
     def state_dict(self, iteration: int) -> dict[str, Any]:
-        """Return the iteration, the decay and the choices, in the form that JSON can hold."""
+        """Return the iteration, the decay and the choices as JSON-ready values."""
         return {
             "iteration": iteration,
             "decay": asdict(self.bounds.decay),
@@ -308,19 +306,19 @@ class CodecPlan:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], tables: Collection[int]) -> int:
-        """Go on with a saved decay and the saved choices of ``tables``, those of this rank.
+        """Restore the decay and the choices of a saved state, and return its iteration.
 
-        Returns the saved iteration.
+        ``tables`` are the tables of this rank.
 
         Raises:
-            SpecError: the state is of a plan with other codecs or tables, or is none; nothing is
-                changed.
+            SpecError: ``state`` is malformed, or belongs to a plan with other codecs or tables. The plan is then
+                unchanged.
         """
         try:
             iteration = state["iteration"]
             codecs, decay = list(state["codecs"]), state["decay"]
             choices = {int(table): config for table, config in state["choices"].items()}
-            # a state that was saved with one bound for all tables may have no decay
+            # a state saved with one bound for all tables may have no decay
             bounds = self.bounds
             if decay is not None:
                 bounds = replace(bounds, decay=Decay(**decay))

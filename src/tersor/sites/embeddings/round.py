@@ -1,7 +1,7 @@
-"""One exchange in both directions, and the two nodes it has in the graph of autograd.
+"""One exchange in both directions, and its two nodes in the autograd graph.
 
-Communication overlaps with what the caller does between ``Start`` and ``Wait``, forward, and with what
-autograd does between ``Wait`` and ``Start``, backward.
+In forward, communication overlaps with the caller's work between ``Start`` and ``Wait``. In backward, it overlaps with
+autograd's work between ``Wait`` and ``Start``.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How one exchange sends its rows and gradients, and where that is counted.
+    """The codecs, channels and statistics of one exchange.
 
     Attributes:
-        codecs: of each own table.
-        backward: of all gradients.
-        channels: names of both directions, for ranks that are out of step.
-        stats: what counts it.
+        codecs: the codec of each table that this rank owns.
+        backward: the codec of all gradients.
+        channels: names of both directions, which reveal ranks that are out of step.
+        stats: the statistics to update.
     """
 
     codecs: list[Codec]
@@ -43,27 +43,27 @@ class Sending:
 
 
 class Unsent(NamedTuple):
-    """What a rank without peers encoded and decoded, in place of a ``Transfer``."""
+    """The counterpart of ``Transfer`` without peers: chunks that were encoded and decoded locally."""
 
     chunks: list[torch.Tensor]
     sent: list[Volume]
 
     def wait(self) -> list[list[torch.Tensor]]:
-        """Return the chunks as those of the only source."""
+        """Return the chunks, as a list with a single source."""
         return [self.chunks]
 
 
 @dataclass(eq=False)
 class ExchangeRound:
-    """One exchange in both directions, held by the two nodes of the graph.
+    """The state of one exchange in both directions, shared by its two autograd nodes.
 
     Attributes:
-        exchange: whose tables are sent.
-        splits: per own table, the rows that go to each rank.
-        num_rows: of every table for this rank; None where only the owners know.
-        place: number of this exchange and its iteration, the same on all ranks.
-        sending: how rows and gradients are encoded.
-        transfer: what is on its way.
+        exchange: the exchange that owns the tables.
+        splits: for each own table, the number of rows for each rank.
+        num_rows: number of rows of every table for this rank; None if only the owners know.
+        place: sequence number of this exchange and its iteration, the same on all ranks.
+        sending: the codecs, channels and statistics.
+        transfer: the transfer in flight; None if there is none.
     """
 
     exchange: Exchange
@@ -74,7 +74,7 @@ class ExchangeRound:
     transfer: Transfer | Unsent | None = None
 
     def start_forward(self, rows: Sequence[torch.Tensor]) -> None:
-        """Encode rows and start to send them."""
+        """Encode the rows and start sending them."""
         exchange, codecs, stats = self.exchange, self.sending.codecs, self.sending.stats
         layout, peers = exchange.layout, range(exchange.world_size)
         if exchange.wire is None:
@@ -99,7 +99,7 @@ class ExchangeRound:
         return [found[table] for table in range(len(layout.owners))]
 
     def _arrived(self) -> list[list[torch.Tensor]]:
-        """Wait, and forget what came: rows know this round, and knowing them would keep both."""
+        """Wait for the transfer in flight and drop it: rows reference this round, so holding them would create a cycle."""
         transfer, self.transfer = self.transfer, None
         return [] if transfer is None else transfer.wait()
 
@@ -117,7 +117,7 @@ class ExchangeRound:
     def _round_trip(
         self, xs: Sequence[torch.Tensor], codecs: Sequence[Codec], watch: Stopwatch
     ) -> Unsent:
-        """Encode and decode without sending."""
+        """Encode and decode locally, without sending."""
         xs, device = [x.detach() for x in xs], self.exchange.device
         with watch.phase("encode", device):
             batch = encode_batch(xs, codecs).completed()
@@ -127,7 +127,7 @@ class ExchangeRound:
         return Unsent(decoded, [Volume(x.nbytes, n) for x, n in zip(xs, sizes, strict=True)])
 
     def start_backward(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Encode gradients and start to send them."""
+        """Encode the gradients and start sending them."""
         exchange, codec, stats = self.exchange, self.sending.backward, self.sending.stats
         layout, peers = exchange.layout, range(exchange.world_size)
         if exchange.wire is None:
@@ -136,7 +136,7 @@ class ExchangeRound:
         else:
             outgoing = [[gradients[table] for table in layout.of(rank)] for rank in peers]
             widths = [[layout.widths[table] for table in exchange.tables] for _ in peers]
-            # as many as went out: the forward exchange has made sure of that
+            # as many rows as this rank sent: the forward exchange has verified that
             rows = [[split[rank] for split in self.splits] for rank in peers]
             self.transfer = exchange.wire.start(
                 outgoing,
@@ -157,44 +157,44 @@ class ExchangeRound:
             return chunks[0]
         whole = [torch.cat(parts) for parts in zip(*chunks, strict=True)]
         if self.exchange.gradient_division:
-            # after decoding: half precision would lose gradients that are divided before
+            # divide after decoding: before it, small gradients could underflow in half precision
             for gradient in whole:
                 gradient.div_(self.exchange.world_size)
         return whole
 
 
 class Start(torch.autograd.Function):
-    """Starts the forward exchange; ends the backward one."""
+    """The autograd node that starts the forward exchange and completes the backward one."""
 
     @staticmethod
     def forward(
         ctx: Any, slot: ExchangeRound, anchor: torch.Tensor, *rows: torch.Tensor
     ) -> torch.Tensor:
-        """Return a token that ``Wait`` takes; ``anchor`` makes a rank without tables part of backward."""
+        """Start sending, and return the token for ``Wait``; ``anchor`` includes ranks without tables in backward."""
         ctx.slot = slot
         slot.start_forward(rows)
         return torch.zeros_like(anchor)
 
     @staticmethod
     def backward(ctx: Any, *token: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of the rows."""
+        """Wait for the gradients of the rows and return them."""
         with ctx.slot.exchange.guarded():
             return None, token[0], *ctx.slot.wait_backward()
 
 
 class Wait(torch.autograd.Function):
-    """Ends the forward exchange; starts the backward one."""
+    """The autograd node that completes the forward exchange and starts the backward one."""
 
     @staticmethod
     def forward(ctx: Any, slot: ExchangeRound, token: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return the rows of all tables."""
+        """Wait for the rows of all tables and return them."""
         ctx.slot = slot
         ctx.save_for_backward(token)
         return tuple(slot.wait_forward())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[None, torch.Tensor]:
-        """Start to send the gradients of the rows."""
+        """Start sending the gradients of the rows."""
         with ctx.slot.exchange.guarded():
             ctx.slot.start_backward([g.contiguous() for g in gradients])
         return None, torch.zeros_like(ctx.saved_tensors[0])

@@ -1,4 +1,4 @@
-"""What an exchange moved and how long its parts took."""
+"""Statistics of an exchange: bytes sent, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ DIRECTIONS: Final = ("forward", "backward")
 
 @dataclass(slots=True)
 class ExchangeStats:
-    """What a rank, or all of them, have sent since the statistics were last reset.
+    """Bytes that one rank, or all ranks, have sent since the statistics were last reset, and the times.
 
-    As text it is a table: bytes of all exchanges before and after, what a rank keeps for itself included,
-    their ratio, and milliseconds per exchange.
+    ``str`` formats a table of the bytes of all exchanges before and after encoding, their ratio, and milliseconds per
+    exchange. Bytes include the rows that a rank sends to itself.
 
     Attributes:
-        num_exchanges: forward exchanges.
+        num_exchanges: number of forward exchanges.
         tables: forward bytes of each table that this rank owns, by table number.
         backward: bytes of all gradients.
-        forward_times: seconds of the phases of forward exchanges.
-        backward_times: of backward ones.
-        names: of the tables, by number, for the text; their numbers if empty.
+        forward_times: seconds in each phase of the forward exchanges.
+        backward_times: seconds in each phase of the backward exchanges.
+        names: table names for ``str``, by number; the numbers are shown if it is empty.
     """
 
     num_exchanges: int = 0
@@ -37,14 +37,14 @@ class ExchangeStats:
 
     @property
     def forward(self) -> Volume:
-        """Forward bytes of all tables."""
+        """Total forward bytes of all tables."""
         total = Volume()
         for volume in self.tables.values():
             total.add(volume)
         return total
 
     def count_forward(self, tables: Iterable[int], sent: Iterable[Volume]) -> None:
-        """Count what went out forward, given the table of each."""
+        """Add the volumes of a forward exchange, given the table of each."""
         for table, volume in zip(tables, sent, strict=True):
             self.tables.setdefault(table, Volume()).add(volume)
 
@@ -72,10 +72,10 @@ class ExchangeStats:
 
     @classmethod
     def merged(cls, every: Sequence[ExchangeStats]) -> ExchangeStats:
-        """Return the statistics of several ranks as one.
+        """Merge the statistics of several ranks.
 
-        Bytes are added up. Of seconds, each phase has those of the slowest rank, and so has the number
-        of exchanges, which ranks make together.
+        Bytes are summed. The time of each phase is that of the slowest rank. The number of exchanges is the maximum,
+        because ranks take part in every exchange together.
         """
         found = cls(num_exchanges=max((one.num_exchanges for one in every), default=0))
         for one in every:
@@ -88,9 +88,9 @@ class ExchangeStats:
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form.
 
-        ``num_exchanges``; ``forward`` and ``backward``, each with ``original_nbytes``,
-        ``encoded_nbytes``, ``ratio`` and the ``seconds`` of ``encode``, ``sizes``, ``payload`` and
-        ``decode``; and ``tables``, by number as text, each ``[original bytes, encoded bytes]``.
+        The keys are ``num_exchanges``, ``forward``, ``backward`` and ``tables``. ``forward`` and ``backward`` each
+        contain ``original_nbytes``, ``encoded_nbytes``, ``ratio``, and the ``seconds`` of ``encode``, ``sizes``,
+        ``payload`` and ``decode``. ``tables`` maps table numbers as strings to ``[original bytes, encoded bytes]``.
         """
         return {
             "num_exchanges": self.num_exchanges,
@@ -101,10 +101,10 @@ class ExchangeStats:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ExchangeStats:
-        """Return statistics that go on from their JSON form.
+        """Restore statistics from their JSON form.
 
         Raises:
-            SpecError: it is no such form.
+            SpecError: ``values`` is not in that form.
         """
         try:
             forward, backward = values["forward"], values["backward"]
@@ -129,7 +129,7 @@ def _count(value: Any) -> int:
 
 
 def _line(name: str, volume: Volume, milliseconds: Sequence[float] = ()) -> list[str]:
-    """Return one row of the table that statistics are as text."""
+    """Return the cells of one row of the text table."""
     shown = (volume.original_nbytes / 2**20, volume.encoded_nbytes / 2**20, volume.ratio)
     blank = [""] * (len(PHASES) - len(milliseconds))
     return [name, *(f"{value:,.2f}" for value in (*shown, *milliseconds)), *blank]

@@ -1,7 +1,7 @@
-"""Weights and gradients of sharded data parallelism in about 4 bits each.
+"""Compressed communication for sharded data parallelism: weights and gradients in about 4 bits per value.
 
-``compress(model)`` after ``fully_shard(model)``; ``ddp_hook`` for DistributedDataParallel;
-``quantized_all_gather`` and ``quantized_reduce_scatter`` for loops of one's own.
+Use ``compress(model)`` after ``fully_shard(model)``, ``ddp_hook`` with DistributedDataParallel, and
+``quantized_all_gather`` and ``quantized_reduce_scatter`` in custom training loops.
 """
 
 from tersor.sites.shards.collectives import quantized_all_gather, quantized_reduce_scatter

@@ -1,4 +1,4 @@
-"""All-gather and reduce-scatter in few bits, for loops of one's own."""
+"""Quantized all-gather and reduce-scatter, for custom training loops."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def quantized_all_gather(
     group_size: int = 2048,
     seed: int | None = None,
 ) -> None:
-    """Write what all ranks have in ``x`` into ``out``, in their order; a collective call.
+    """Gather ``x`` of all ranks into ``out``, in rank order. This is a collective call.
 
-    Every rank gets the same values, also of its own part. The first call of a process group connects
-    its ranks; ranks compare in every call whether all of them give the same sizes and options.
+    Every rank receives the same values, including for its own part. The first call in a process group connects its
+    ranks. In every call, ranks check that their sizes and options agree.
 
     Args:
-        out: contiguous; as many values as all ranks have.
+        out: contiguous, with as many values as all ranks have in ``x`` together.
         x: contiguous, of the dtype of ``out``: float32, float16 or bfloat16.
-        group: whose ranks take part; None for all.
-        nbits: 4 or 8 per value.
+        group: the process group; None for all ranks.
+        nbits: bits per value, 4 or 8.
         group_size: values per scale.
-        seed: of stochastic rounding, mixed with the rank; give another in each step. None rounds to the
-            nearest. Ranks may differ in it.
+        seed: seed of stochastic rounding, mixed with the rank; use a different one in each step. None rounds to
+            nearest. Ranks may pass different seeds.
 
     Raises:
-        SpecError: tensors or options that cannot be gathered, or ranks that differ.
+        SpecError: tensors or options are invalid, or differ between ranks.
         ExchangeError: a peer failed.
     """
     call = "quantized_all_gather"
@@ -89,22 +89,22 @@ def quantized_reduce_scatter(
     gradients: Gradients = _DEFAULT,
     ranks_per_node: int = 1,
 ) -> None:
-    """Write this rank's part of the sum, or mean, of ``x`` over all ranks into ``out``; a collective call.
+    """Sum or average ``x`` over all ranks, and write this rank's part into ``out``. This is a collective call.
 
-    The first call of a process group connects its ranks; ranks compare in every call whether all of them
-    give the same sizes and options. Each call rounds with seeds of its own, which follow from
-    ``gradients.seed``.
+    The first call in a process group connects its ranks. In every call, ranks check that their sizes and options agree.
+    Each call rounds with its own seeds, derived from ``gradients.seed``.
 
     Args:
-        out: contiguous; the number of values of one part.
-        x: contiguous; a part of equal size for each rank, in their order: float32, float16 or bfloat16.
-        op: ``ReduceOp.SUM`` or ``ReduceOp.AVG``; sums are made in float32.
-        group: whose ranks take part; None for all.
-        gradients: how many bits travel. ``error_feedback`` is refused: nothing is remembered.
-        ranks_per_node: how many consecutive ranks share a node, whose ranks add up first.
+        out: contiguous, with the size of one part.
+        x: contiguous, one part of equal size per rank, in rank order: float32, float16 or bfloat16.
+        op: ``ReduceOp.SUM`` or ``ReduceOp.AVG``; sums are computed in float32.
+        group: the process group; None for all ranks.
+        gradients: bits per value and further options. ``error_feedback`` must be 0, because no state is kept between
+            calls.
+        ranks_per_node: number of consecutive ranks per node; the ranks of a node are summed first.
 
     Raises:
-        SpecError: tensors or options that cannot be reduced, or ranks that differ.
+        SpecError: tensors or options are invalid, or differ between ranks.
         ExchangeError: a peer failed.
     """
     call = "quantized_reduce_scatter"
@@ -134,7 +134,7 @@ def quantized_reduce_scatter(
 
 
 def _check_reduction(op: Any, gradients: object) -> None:
-    """Raise ``SpecError`` unless values can be reduced so without being remembered."""
+    """Raise ``SpecError`` unless the reduction is supported and needs no state between calls."""
     if not isinstance(gradients, Gradients):
         raise SpecError(f"gradients must be Gradients(...), not {gradients!r}")
     if op not in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
@@ -149,12 +149,12 @@ def _check_reduction(op: Any, gradients: object) -> None:
 
 
 def _form(x: torch.Tensor) -> tuple[int, torch.dtype, str]:
-    """Return what ranks must have in common of a tensor: each has a device of its own number."""
+    """Return the properties of a tensor that ranks must agree on; device indices may differ."""
     return x.numel(), x.dtype, x.device.type
 
 
 def _check_tensors(out: torch.Tensor, x: torch.Tensor) -> None:
-    """Raise ``SpecError`` unless both tensors can take part."""
+    """Raise ``SpecError`` unless both tensors can take part in the collective."""
     for name, tensor in (("out", out), ("x", x)):
         if tensor.dtype not in _FLOATS:
             dtype = str(tensor.dtype).removeprefix("torch.")

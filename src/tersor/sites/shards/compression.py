@@ -1,4 +1,4 @@
-"""A model whose weights and gradients travel compressed, plugged into the sockets of FSDP2."""
+"""Compression of a model's weights and gradients through the custom collectives of FSDP2."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ from tersor.sites.shards.watch import WeightWatch
 from tersor.sites.shards.weights import Change, WeightGather
 
 ATTRIBUTE: Final = "_tersor_shards"
-"""Of a compressed model: its ``ShardCompression``."""
+"""Attribute of a compressed model that holds its ``ShardCompression``."""
 
 
 class ShardCompression:
-    """What ``compress`` put on a model: statistics, and a state for checkpoints.
+    """The compression that ``compress`` attached to a model: its statistics, and its state for checkpoints.
 
     Attributes:
-        model: the compressed one.
-        weights: how weights travel; None leaves them to FSDP.
-        gradients: how gradients travel; likewise.
-        stats: of this rank.
-        error_every: steps between two measurements of errors; 0 measures none.
+        model: the compressed model.
+        weights: compression of weights; None leaves them to FSDP.
+        gradients: compression of gradients; None leaves them to FSDP.
+        stats: statistics of this rank.
+        error_every: number of steps between two error measurements; 0 disables them.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ShardCompression:
         units: Sequence[tuple[FSDPModule, Any]],
         error_every: int,
     ) -> None:
-        """Plug both into every module that FSDP shards, given with its group of parameters."""
+        """Install the collectives on every sharded module; ``units`` pairs each module with its parameter group."""
         self.model, self.weights, self.gradients = model, weights, gradients
         self.stats = ShardStats()
         self.error_every = error_every
@@ -95,11 +95,11 @@ class ShardCompression:
 
     @property
     def ranks_per_node(self) -> int:
-        """How many consecutive ranks share a node: what ``"auto"`` found."""
+        """Number of consecutive ranks per node, as given or detected."""
         return self._levels.place.ranks_per_node
 
     def all_gather(self, unit: int, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Gather the weights of one module; called by FSDP."""
+        """Gather the weights of one module. FSDP calls this."""
         gather, traffic = self._gathers[unit], self.stats.weights
         self._is_step_counted = False
         is_new = gather.is_new
@@ -113,7 +113,7 @@ class ShardCompression:
         self._watch.gathered(unit)
 
     def reduce_scatter(self, unit: int, x: torch.Tensor, out: torch.Tensor, op: Any) -> None:
-        """Reduce the gradients of one module; called by FSDP."""
+        """Reduce the gradients of one module. FSDP calls this."""
         if op not in (dist.ReduceOp.AVG, dist.ReduceOp.SUM):
             raise SpecError(
                 f"gradients can be summed or averaged, not reduced with {op}; call "
@@ -132,16 +132,16 @@ class ShardCompression:
     def memory_for(
         self, unit: int, size: int, dtype: torch.dtype, device: torch.device
     ) -> torch.Tensor:
-        """Return memory for the weights of one module; called by FSDP."""
+        """Return memory for the gathered weights of one module. FSDP calls this."""
         return self._gathers[unit].memory_for(size, dtype, device)
 
     def _measures(self) -> bool:
         return self.error_every > 0 and self.stats.num_steps % self.error_every == 0
 
     def _change_of(self, unit: int) -> Change:
-        """Return what all ranks do with a module: they agree once per pass over the model.
+        """Return the change of a module's weights that all ranks agreed on, once per forward pass over the model.
 
-        Nothing is asked in backward, which computes with what forward gathered.
+        Ranks do not compare in backward, which uses the weights that forward gathered.
         """
         if _is_in_backward():
             return Change.NONE
@@ -164,7 +164,7 @@ class ShardCompression:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         params = (p for group in optimizer.param_groups for p in group["params"])
-        # now: a step may drop gradients
+        # record this before the step, which may drop gradients
         self._stepped = {id(p) for p in params if p.grad is not None}
         self._watch.before_step()
 
@@ -173,7 +173,7 @@ class ShardCompression:
             self._begin_step()
 
     def _begin_step(self) -> None:
-        """Count a step, unless it is that of one more optimizer after the same backward."""
+        """Count a step, unless another optimizer has already stepped after the same backward."""
         self._asked.clear()
         self.stats.num_steps += not self._is_step_counted
         self._is_step_counted = True
@@ -187,14 +187,14 @@ class ShardCompression:
                 )
 
     def mark_step(self) -> None:
-        """Take what changed the weights for a step: for loops without an optimizer of torch."""
+        """Treat all changes of the weights since the last gather as an optimizer step, for loops without a torch optimizer."""
         self._watch.mark_step()
         self._begin_step()
 
     def mark_edit(self) -> None:
-        """Let ranks agree anew before the next gather; all of them call it.
+        """Make ranks agree again before the next gather. All ranks must call this.
 
-        Needed only after weights were changed in the middle of a pass over the model, such as by a hook.
+        It is needed only after weights were changed in the middle of a pass over the model, for example by a hook.
         """
         self._asked.clear()
 
@@ -203,7 +203,7 @@ class ShardCompression:
         return {**gathers, **{f"scatters.{k}": x for k, x in self._scatters.items()}}
 
     def state_dict(self) -> State:
-        """Return this rank's state: a training that loads it goes on as if it had not stopped."""
+        """Return this rank's state, from which training can resume exactly."""
         changes = torch.tensor([int(change) for change in self._watch.changes()])
         return with_origin(self._origin(), {"changes": changes, **joined(self._parts())})
 
@@ -215,10 +215,10 @@ class ShardCompression:
         )
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a state of this rank; call it after the model's own state is loaded.
+        """Resume from a state of this rank. Load the model's own state first.
 
         Raises:
-            SpecError: the state is of another rank, of other modules or of other options.
+            SpecError: the state belongs to another rank, or to other modules or options.
         """
         own = without_origin(self._origin(), state)
         changes = own.pop("changes")
@@ -227,7 +227,7 @@ class ShardCompression:
         self._asked.clear()
 
     def restore(self) -> None:
-        """Give the model back to FSDP's own gathers and scatters."""
+        """Remove the compression: the model uses FSDP's own collectives again."""
         self._stack.close()
         self._levels.close()
         delattr(self.model, ATTRIBUTE)
@@ -272,7 +272,7 @@ class _Scatter(ReduceScatter):
 
 
 def _weak(method: Callable[..., None]) -> Callable[..., None]:
-    """Return a hook that calls a method as long as its object is there, and does not keep it there."""
+    """Return a hook that holds a method's object by weak reference, and does nothing once the object is gone."""
     reference = weakref.WeakMethod(method)
 
     def hook(*args: Any) -> None:
@@ -288,6 +288,6 @@ def _is_in_backward() -> bool:
 
 
 def name_of(model: nn.Module, module: object) -> str:
-    """Return the name of a module in messages."""
+    """Return the name of a module for error messages."""
     names = [name for name, one in model.named_modules() if one is module and name]
     return names[0] if names else "the root module"

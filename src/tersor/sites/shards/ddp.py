@@ -1,6 +1,6 @@
-"""Gradients of DistributedDataParallel in few bits, by a communication hook.
+"""Compression of DistributedDataParallel's gradients through a communication hook.
 
-This module does not postpone annotations: DDP compares those of a hook with its own classes.
+This module does not postpone annotations, because DDP compares the annotations of a hook with its own classes.
 """
 
 from typing import Any, Final
@@ -28,15 +28,15 @@ from tersor.sites.shards.stats import ShardStats
 _DEFAULT: Final = Gradients()
 _STATE_VERSION: Final = 2
 _LAST_HOP: Final = 2
-"""Tells its seeds from those of the hops before it."""
+"""Distinguishes the seeds of the last hop from those of earlier hops."""
 
 
 class DdpState:
-    """What ``ddp_hook`` keeps between buckets: options, connections, seeds and statistics.
+    """The state of ``ddp_hook`` between buckets: options, connections, seeds and statistics.
 
     Attributes:
-        gradients: how they travel.
-        stats: of this rank; all of it is about gradients.
+        gradients: compression of gradients.
+        stats: statistics of this rank, which cover gradients only.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class DdpState:
         gradients: Gradients = _DEFAULT,
         ranks_per_node: RanksPerNode = "auto",
     ) -> None:
-        """Agree with all ranks; a collective call.
+        """Check that all ranks pass the same arguments. This is a collective call.
 
         Args:
-            process_group: that of the model; None for all ranks.
-            gradients: how they travel to the rank that adds them up. The mean travels back in
-                ``gradients.nbits``, and what its rounding loses is not remembered.
-            ranks_per_node: how many consecutive ranks share a node; ``"auto"`` asks torchrun, or else
-                compares the names of the hosts.
+            process_group: the process group of the model; None for all ranks.
+            gradients: compression of gradients on the way to the rank that sums them. The mean is sent back in
+                ``gradients.nbits``; error feedback does not cover its rounding error.
+            ranks_per_node: number of consecutive ranks per node. ``"auto"`` detects it from torchrun's ``GROUP_RANK``
+                and the host names.
 
         Raises:
-            SpecError: ranks give different arguments, or nodes do not hold equally many.
-            ExchangeError: a rank is gone.
+            SpecError: ranks pass different arguments, or nodes have different numbers of ranks.
+            ExchangeError: a rank has failed or left.
         """
         check_distributed()
         arguments = {"gradients": gradients, "ranks_per_node": ranks_per_node}
@@ -72,7 +72,7 @@ class DdpState:
         self._saved: dict[int, dict[str, Any]] = {}
 
     def mean(self, index: int, gradients: torch.Tensor, *, is_last: bool) -> None:
-        """Replace a flat bucket of gradients by the mean over all ranks; a collective call.
+        """Replace a flat bucket of gradients with the mean over all ranks. This is a collective call.
 
         Raises:
             ExchangeError: a peer failed, or this state was closed.
@@ -83,7 +83,7 @@ class DdpState:
             self._levels = RankLevels(self._group, self._ranks_per_node, gradients.device)
         known = self._means.get(index)
         if known is None or known.numel != gradients.numel():
-            # DDP cuts other buckets after the first backward: what was lost of the old ones is given up
+            # DDP rebuilds its buckets after the first backward, which discards the errors of the old ones
             known = BucketMean(self.gradients, self._levels.place, index, gradients.numel())
             self._means[index] = known
             if self._saved.get(index, {}).get("numel") == known.numel:
@@ -97,7 +97,7 @@ class DdpState:
             self.stats.num_steps += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Return this rank's state: a training that loads it goes on with the next seeds."""
+        """Return this rank's state, from which training resumes with the next seeds and the rounding errors so far."""
         means = self._means.items()
         saved = {k: {"numel": one.numel, **one.scatter.state_dict()} for k, one in means}
         version = {"version": _STATE_VERSION, "origin": self._origin()}
@@ -108,10 +108,10 @@ class DdpState:
         return f"rank {rank} of {world_size}, with gradients={self.gradients}"
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a state of this rank.
+        """Resume from a state of this rank.
 
         Raises:
-            SpecError: it is not one, or one of another rank or of other options.
+            SpecError: ``state`` is not a state of this class, or belongs to another rank or other options.
         """
         if state.get("version") != _STATE_VERSION:
             raise SpecError("this is no state of shards.DdpState; give one of its state_dict()")
@@ -120,27 +120,27 @@ class DdpState:
         self._means.clear()
 
     def close(self) -> None:
-        """Leave the other ranks; what follows fails."""
+        """Disconnect from the other ranks; every later call of ``mean`` fails."""
         self._is_closed = True
         if self._levels is not None:
             self._levels.close()
 
 
 class BucketMean:
-    """The mean over ranks of one bucket: each rank makes a part of it, and sends it to all."""
+    """The all-reduce of one bucket: each rank computes one part of the mean and sends it to all ranks."""
 
     def __init__(self, options: Gradients, place: Place, index: int, numel: int) -> None:
-        """Take the number of the bucket and of its values, the same on all ranks."""
+        """Prepare for a bucket of ``numel`` values; ``index`` and ``numel`` are the same on all ranks."""
         self.options, self.place, self.numel = options, place, numel
         self.index = index
         self.scatter = GradientScatter(options, place, index)
 
     def all_reduce(self, x: torch.Tensor) -> Exchange[None]:
-        """Replace flat ``x`` by its mean, with the same bits on every rank."""
+        """Replace flat ``x`` with its mean over ranks, bit-identical on all of them."""
         place, options = self.place, self.options
         size = ceil_div(self.numel, place.world_size)
         seed = seed_of(options.seed, self.scatter.step, place.rank, self.index)
-        # zeros fill the last part: they are smaller than any value beside them
+        # the last part is padded with zeros, which never raise the scale of a group
         rows = x.new_zeros(place.world_size, size)
         rows.view(-1)[: self.numel] = x
         own = torch.empty(size, device=x.device)
@@ -148,7 +148,7 @@ class BucketMean:
         own.div_(place.world_size)
         hop = new_hop((1, 1, size), options.nbits, options.group, x.dtype, x.device)
         hop.write(own.view(1, 1, size), seed_of(seed, _LAST_HOP), hadamard=options.hadamard)
-        # also this rank's own part, as the others have it
+        # this includes the rank's own part, decoded as the other ranks decode it
         for part, ranks in (yield from gather_rows(hop, place, rows[0].nbytes)):
             part.read_rows(rows[ranks], hadamard=options.hadamard)
         x.copy_(rows.view(-1)[: self.numel])
@@ -158,7 +158,7 @@ def ddp_hook(
     state: DdpState,
     bucket: dist.GradBucket,  # type: ignore[name-defined]
 ) -> torch.futures.Future[torch.Tensor]:
-    """Average the gradients of a bucket in few bits: give it to ``register_comm_hook``.
+    """Average the gradients of a bucket with compression; pass this to ``register_comm_hook``.
 
     Example::
 

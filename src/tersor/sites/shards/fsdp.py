@@ -1,4 +1,4 @@
-"""``compress`` and ``restore`` of a model under FSDP2, and what they refuse."""
+"""``compress`` and ``restore`` for models under FSDP2, with checks for unsupported configurations."""
 
 from __future__ import annotations
 
@@ -29,24 +29,23 @@ def compress(
     *,
     error_every: int = 0,
 ) -> ShardCompression:
-    """Compress what a sharded model exchanges from now on; a collective call.
+    """Compress the weights and gradients that a sharded model exchanges. This is a collective call.
 
-    Call it after ``fully_shard`` has been applied to the model and its modules, before or after the
-    first step. The model stays FSDP's: optimizers, clipping, checkpoints and accumulation work as before.
+    Call it after ``fully_shard`` has been applied to the model and its modules, before or after the first step. FSDP
+    still manages the model: optimizers, clipping, checkpoints and accumulation work unchanged.
 
     Args:
-        model: under FSDP2, on a mesh of one dimension.
-        weights: how they travel; None leaves them to FSDP.
-        gradients: how they travel; likewise.
-        ranks_per_node: how many consecutive ranks share a node; ``"auto"`` asks torchrun, or else
-            compares the names of the hosts.
-        error_every: steps between two measurements of errors; 0 measures none. A measurement waits for
-            the device.
+        model: a model under FSDP2, on a one-dimensional mesh.
+        weights: compression of weights; None leaves them to FSDP.
+        gradients: compression of gradients; None leaves them to FSDP.
+        ranks_per_node: number of consecutive ranks per node. ``"auto"`` detects it from torchrun's ``GROUP_RANK`` and
+            the host names.
+        error_every: number of steps between two error measurements; 0 disables them. A measurement waits for the
+            device.
 
     Raises:
-        SpecError: FSDP would exchange something that cannot be compressed, or ranks give different
-            arguments.
-        ExchangeError: a rank is gone.
+        SpecError: the FSDP configuration is not supported, or ranks pass different arguments.
+        ExchangeError: a rank has failed or left.
     """
     check_distributed()
     group = _first_process_group(model)
@@ -82,7 +81,7 @@ def _check_types(model: object, weights: object, gradients: object, error_every:
 
 
 def _tell_of_unsharded(model: nn.Module, units: list[tuple[FSDPModule, Any]]) -> None:
-    """Warn of parameters that no sharded module has: nothing of them will be compressed."""
+    """Warn about parameters outside all sharded modules, which are not compressed."""
     known = {id(one.sharded_param) for _, group in units for one in group.fsdp_params}
     others = [name for name, p in model.named_parameters() if id(p) not in known]
     if others:
@@ -105,14 +104,14 @@ def _warm_up(
 
 
 def _described(group: Any) -> list[tuple[Any, ...]]:
-    """Return what ranks must have in common of a group's parameters."""
+    """Return the properties of a group's parameters that ranks must agree on."""
     policy = group.mp_policy
     dtypes = policy.param_dtype, policy.reduce_dtype
     return [(tuple(one._orig_size), one.sharded_param.dtype, *dtypes) for one in group.fsdp_params]  # noqa: SLF001
 
 
 def restore(model: nn.Module) -> None:
-    """Give a model back to FSDP's own collectives; a collective call.
+    """Remove the compression of a model, which then uses FSDP's own collectives. This is a collective call.
 
     Raises:
         SpecError: the model is not compressed.
@@ -124,10 +123,10 @@ def restore(model: nn.Module) -> None:
 
 
 def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDPModule, Any]]:
-    """Return every module that FSDP shards, with its group of parameters.
+    """Return every module that FSDP shards, with its parameter group.
 
     Raises:
-        SpecError: there is none, or one that cannot be compressed.
+        SpecError: no module is sharded, or one cannot be compressed.
     """
     if getattr(model, ATTRIBUTE, None) is not None:
         raise SpecError("this model is compressed already; call shards.restore(model) first")
@@ -155,7 +154,7 @@ def _checked_units(model: nn.Module, weights: Weights | None) -> list[tuple[FSDP
 
 
 def _first_process_group(model: object) -> dist.ProcessGroup | None:
-    """Return whom ranks ask for their arguments: those of the first sharded module, or all."""
+    """Return the process group in which ranks compare arguments: that of the first sharded module, or None for all."""
     for module in model.modules() if isinstance(model, nn.Module) else ():
         for group in parameter_groups(module) if isinstance(module, FSDPModule) else ():
             found: dist.ProcessGroup = group._all_gather_process_group  # noqa: SLF001
@@ -164,7 +163,7 @@ def _first_process_group(model: object) -> dist.ProcessGroup | None:
 
 
 def parameter_groups(module: FSDPModule) -> list[Any]:
-    """Return FSDP's groups of parameters of one module: torch 2.13 has a list, 2.11 one or none."""
+    """Return FSDP's parameter groups of a module: torch 2.13 has a list, torch 2.11 at most one."""
     state: Any = module._get_fsdp_state()  # noqa: SLF001 - nothing public has them
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is not None:

@@ -1,4 +1,4 @@
-"""All-gather of one row per rank: across nodes once, then shared within each node."""
+"""All-gather of one row per rank: once across nodes, then within each node."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tersor.sites.shards.hop import Hop
 def gather_rows(
     sent: Hop, place: Place, row_nbytes: int, *, in_node: bool = True
 ) -> Exchange[list[tuple[Hop, slice]]]:
-    """Send this rank's row to all ranks; return what they sent, each part with the ranks it is of.
+    """Send this rank's row to all ranks; return the received parts, each with the slice of ranks that sent it.
 
-    On two levels rows cross to every other node once, and are shared within it: with 2 nodes of 2 ranks a
-    ring over all ranks would send 3 rows out of each node, where 2 do.
+    With several nodes of several ranks, each row crosses to every other node once and is then shared within it. With 2
+    nodes of 2 ranks, a ring over all ranks would send 3 rows out of each node, where 2 are enough.
 
     Args:
-        sent: the one row of this rank.
-        place: of this rank.
-        row_nbytes: of a row that is not encoded.
-        in_node: share rows within the node. False: return only those of the ranks that have this rank's
-            place in their nodes; slices then count nodes.
+        sent: the single row of this rank.
+        place: the place of this rank.
+        row_nbytes: uncompressed size of a row.
+        in_node: share rows within the node. If False, return only the rows of ranks with this rank's position in their
+            nodes; slices then index nodes.
     """
     num_nodes, num_local = place.num_nodes, place.ranks_per_node
     whole_nbytes = place.world_size * row_nbytes

@@ -1,4 +1,4 @@
-"""Reduce-scatter of gradients: ranks of a node add up first, then nodes, in few bits."""
+"""Quantized reduce-scatter of gradients: first within each node, then across nodes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _ERROR_NBITS: Final = 8
 
 
 class GradientScatter:
-    """The reduce-scatters of one rank for one module: whose seed is next, and what rounding lost."""
+    """The reduce-scatters of one module on one rank, with its step number and its rounding errors."""
 
     def __init__(self, options: Gradients, place: Place, module: int = 0) -> None:
-        """Take the number of the module, the same on all ranks: each rounds with seeds of its own."""
+        """Prepare for the module with the given number, from which its seeds are derived; the same on all ranks."""
         self.options, self.place, self.module = options, place, module
         self.step = 0
         self.errors: dict[str, torch.Tensor] | None = None
-        """Filled with the relative error of what each level sends, while it is not None."""
+        """Receives the relative error of what this rank sends, by level, unless it is None."""
         self._lost = LostValues(options)
 
     def reduce_scatter(self, x: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
-        """Write the sum over all ranks of row ``rank`` of their ``x`` into ``out``.
+        """Sum row ``rank`` of ``x`` over all ranks into ``out``, where ``rank`` is this rank.
 
         Args:
             x: contiguous, any float dtype, [world_size, size] or flat.
-            out: contiguous, of ``size`` values.
+            out: contiguous, with ``size`` values.
         """
         place, options, size = self.place, self.options, out.numel()
         own = seed_of(options.seed, self.step, place.rank, self.module)
@@ -58,7 +58,7 @@ class GradientScatter:
         return new_hop(shape, nbits, self.options.group, x.dtype, x.device)
 
     def _sent(self, rows: torch.Tensor, level: Level, received: Hop, seed: int) -> Exchange[None]:
-        """Send each peer its rows of [num_rows, num_peers, size]."""
+        """Send each peer its part of ``rows``, [num_rows, num_peers, size]."""
         hop = received.with_peers(received.shape[0])
         self._lost.write(hop, rows, seed, level, hadamard=self.options.hadamard)
         if self.errors is not None and isinstance(hop, Coded):
@@ -68,9 +68,9 @@ class GradientScatter:
         yield Collective("all_to_all", level, received.buffer, hop.buffer, rows.nbytes)
 
     def _sent_sum(self, within: Hop, received: Hop, seed: int, nbytes: int) -> Exchange[None]:
-        """Send each node its row of the sum over what the ranks of this one sent.
+        """Sum what the ranks of this node sent, and send each node its row of the sum.
 
-        ``nbytes`` is what ``received`` would take if it were not encoded.
+        ``nbytes`` is the uncompressed size of ``received``.
         """
         hop, hadamard = received.with_peers(received.shape[0]), self.options.hadamard
         if not (isinstance(hop, Coded) and isinstance(within, Coded)):
@@ -79,7 +79,7 @@ class GradientScatter:
             self._lost.write(hop, total[None], seed, "across", hadamard=hadamard)
         elif self.options.error_feedback:
             total = group_dequantize(within.data, within.scales, within.nbits, within.group)
-            # still transformed, and so is what gets lost
+            # the sum and its rounding error stay Hadamard-transformed
             rows = total.view(1, len(hop.buffer), -1)
             self._lost.write(hop, rows, seed, "across", hadamard=False)
         else:
@@ -92,11 +92,11 @@ class GradientScatter:
         yield Collective("all_to_all", "across", received.buffer, hop.buffer, nbytes)
 
     def state_dict(self) -> State:
-        """Return what a training needs to go on as if it had not stopped."""
+        """Return the state needed to resume training exactly."""
         return {"step": torch.tensor(self.step), **joined({"lost": self._lost})}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         self.step = int(state["step"])
         prefix = "lost."
         lost = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
@@ -104,29 +104,29 @@ class GradientScatter:
 
 
 def relative_error(found: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Return the norm of the difference over that of ``exact``; 0 of zeros."""
+    """Return the L2 norm of the difference over that of ``exact``; 0 if both are zero."""
     exact = exact.to(torch.float32)
     norms: list[torch.Tensor] = [torch.linalg.vector_norm(x) for x in (found - exact, exact)]
     return norms[0] / norms[1].clamp(min=torch.finfo(torch.float32).tiny)
 
 
 class LostValues:
-    """What rounding lost in each hop, as a moving average in 8 bits per value (LoCo)."""
+    """Error feedback: the rounding errors of each hop, as a moving average in 8 bits per value (LoCo)."""
 
     def __init__(self, options: Gradients) -> None:
-        """Take ``error_feedback`` and ``reset_every``; without the first, nothing is remembered."""
+        """Use ``error_feedback``, ``reset_every`` and ``group`` of the options; no state is kept if the first is 0."""
         self.options = options
         self._lost: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def begin_step(self, step: int) -> None:
-        """Forget everything where it is time to."""
+        """Clear the state every ``reset_every`` steps."""
         if step % self.options.reset_every == 0:
             self._lost.clear()
 
     def write(self, hop: Hop, rows: torch.Tensor, seed: int, name: str, *, hadamard: bool) -> None:
-        """Write rows and what was lost of them so far to a hop, and remember what is lost now.
+        """Encode the rows plus their accumulated rounding error to a hop, and update the error.
 
-        ``name`` tells the hops of a step apart.
+        ``name`` identifies the hop within a step.
         """
         part = self.options.error_feedback
         if not (part and isinstance(hop, Coded)):
@@ -139,12 +139,12 @@ class LostValues:
         total = rows.to(torch.float32) + before.view(rows.shape)
         hop.write(total, seed, hadamard=hadamard)
         lost = total - hop.decoded(torch.empty_like(total), hadamard=hadamard)
-        # a step that is skipped for a value that is not finite leaves nothing for the next one
+        # a NaN or infinity, for which the step is skipped, must not carry over into the next one
         lost = before.lerp_(lost.view(-1), part).nan_to_num_(0.0, 0.0, 0.0)
         self._lost[name] = group_quantize(lost, _ERROR_NBITS, self.options.group)
 
     def state_dict(self) -> State:
-        """Return what is remembered."""
+        """Return the quantized errors by hop."""
         return {
             f"{name}.{kind}": x.clone()
             for name, pair in self._lost.items()
@@ -152,6 +152,6 @@ class LostValues:
         }
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Remember what a state does."""
+        """Restore the errors of a state."""
         names = {key.rpartition(".")[0] for key in state}
         self._lost = {name: (state[f"{name}.scales"], state[f"{name}.data"]) for name in names}

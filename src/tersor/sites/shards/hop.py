@@ -1,4 +1,4 @@
-"""What travels in one collective: a buffer with the rows of each peer, coded or as they are."""
+"""The buffer of one collective: the rows of each peer, coded or uncompressed."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from tersor.sites.shards.options import CODED_BITS
 
 
 class Hop(Protocol):
-    """A buffer of [num_peers, num_rows, size] values as they travel.
+    """A buffer of [num_peers, num_rows, size] values in the form in which they are sent.
 
-    ``read_sum`` takes it for what peers sent of the same rows, ``read_rows`` for rows of their own.
+    ``read_sum`` reads it as contributions of all peers to the same rows, ``read_rows`` as one distinct row per peer.
     """
 
     @property
     def buffer(self) -> torch.Tensor:
-        """Contiguous; a part of equal size for each peer."""
+        """The memory, contiguous, with a part of equal size per peer."""
         ...
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Peers, rows of each, and values of a row."""
+        """Number of peers, rows per peer, and values per row."""
         ...
 
     def with_peers(self, num_peers: int) -> Hop:
-        """Return a new buffer of the same form for so many peers."""
+        """Return a new buffer of the same form for ``num_peers`` peers."""
         ...
 
     def of_peers(self, start: int, stop: int) -> Hop:
-        """Return the part of the buffer that belongs to some peers."""
+        """Return a view of the part of the buffer that belongs to peers ``start`` to ``stop``."""
         ...
 
     def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
-        """Encode [num_rows, num_peers, size]: each peer's rows, in the order in which they are owned."""
+        """Encode ``rows``, [num_rows, num_peers, size], which gives each peer ``num_rows`` rows."""
         ...
 
     def read_sum(self, out: torch.Tensor, *, hadamard: bool) -> None:
-        """Write the sum over all peers into [num_rows, size], made in float32."""
+        """Write the sum over all peers to ``out``, [num_rows, size]; it is computed in float32."""
         ...
 
     def read_rows(self, out: torch.Tensor, *, hadamard: bool = False, add: bool = False) -> None:
-        """Decode the one row of each peer into [num_peers, size], or add it to what is there."""
+        """Decode the single row of each peer to ``out``, [num_peers, size], or add it to ``out``."""
         ...
 
 
 def used_group(size: int, group: int) -> int:
-    """Return the values per scale of rows of ``size``, which fill a group or more.
+    """Return the values per scale to use for rows of ``size`` values.
 
-    A row that would not has a group as small as it takes: shards of small modules would else be mostly
-    padding.
+    For rows shorter than a group, the group is halved as long as the row fits. Otherwise shards of small modules would
+    be mostly padding.
     """
     while group % (2 * ORDER) == 0 and group // 2 >= size:
         group //= 2
@@ -67,7 +67,7 @@ def used_group(size: int, group: int) -> int:
 
 
 def coded_nbytes(size: int, nbits: int, group: int) -> int:
-    """Return the bytes of a coded row of ``size`` values: scales and codes of whole groups.
+    """Return the size of a coded row in bytes: the scales and codes of whole groups.
 
     Example:
         >>> coded_nbytes(4096, 4, 2048), coded_nbytes(32, 8, 128)
@@ -78,7 +78,7 @@ def coded_nbytes(size: int, nbits: int, group: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Coded:
-    """Scales, then codes, of each peer."""
+    """Quantized values: for each peer, all scales and then all codes."""
 
     buffer: torch.Tensor
     scales: torch.Tensor
@@ -91,13 +91,13 @@ class Coded:
     def empty(
         cls, shape: tuple[int, int, int], nbits: int, group: int, device: torch.device
     ) -> Coded:
-        """Return a buffer for [num_peers, num_rows, size] values; see ``used_group``."""
+        """Allocate a buffer for [num_peers, num_rows, size] values; see ``used_group``."""
         num_peers, num_rows, size = shape
         group = used_group(size, group)
         num_groups = ceil_div(size, group)
         split = SCALE_NBYTES * num_rows * num_groups
         stop = num_rows * coded_nbytes(size, nbits, group)
-        # the scales of every peer begin at a whole float32
+        # the scales of every peer are aligned to float32
         nbytes = ceil_div(stop, SCALE_NBYTES) * SCALE_NBYTES
         buffer = torch.empty(num_peers, nbytes, dtype=torch.uint8, device=device)
         scales = buffer[:, :split].view(torch.float32).unflatten(1, (num_rows, num_groups))
@@ -121,12 +121,12 @@ class Coded:
         group_quantize(rows, self.nbits, self.group, seed, hadamard, targets)
 
     def write_difference(self, x: torch.Tensor, base: torch.Tensor, seed: int | None) -> None:
-        """Encode how the one row ``x`` differs from ``base``; without materialising it."""
+        """Encode ``x - base`` as the only row, without materialising it."""
         targets = self.scales[0, 0], self.data[0, 0]
         group_quantize(x, self.nbits, self.group, seed, False, targets, base)
 
     def write_sum(self, received: Coded, seed: int | None) -> None:
-        """Encode the sum over what peers sent: its rows go one to each peer of this hop."""
+        """Encode the sum of what peers sent in ``received``; each of its rows goes to one peer of this hop."""
         targets = self.scales.squeeze(1), self.data.squeeze(1)
         sent = (received.data, received.scales, received.nbits, received.group)
         group_dequantize_sum_quantize(*sent, self.nbits, seed, targets)
@@ -136,7 +136,7 @@ class Coded:
         group_dequantize(self.data, self.scales, self.nbits, self.group, hadamard, out)
 
     def decoded(self, out: torch.Tensor, *, hadamard: bool) -> torch.Tensor:
-        """Write what peers will read, as ``write`` takes it, into [num_rows, num_peers, size]."""
+        """Decode to ``out``, [num_rows, num_peers, size], the values that peers will read; the inverse of ``write``."""
         for peer in range(len(self.buffer)):
             own = self.data[peer][None], self.scales[peer][None]
             group_dequantize(*own, self.nbits, self.group, hadamard, out[:, peer])
@@ -150,13 +150,13 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Values of one dtype, [num_peers, num_rows, size]."""
+    """Unquantized values of one dtype, [num_peers, num_rows, size]."""
 
     buffer: torch.Tensor
 
     @classmethod
     def empty(cls, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device) -> Plain:
-        """Return a buffer for [num_peers, num_rows, size] values."""
+        """Allocate a buffer for [num_peers, num_rows, size] values."""
         return cls(torch.empty(shape, dtype=dtype, device=device))
 
     @property
@@ -174,7 +174,7 @@ class Plain:
         return Plain(self.buffer[start:stop])
 
     def write(self, rows: torch.Tensor, seed: int | None, *, hadamard: bool) -> None:
-        """See ``Hop``; there is nothing to round by chance or to transform."""
+        """See ``Hop``; there is no stochastic rounding and no transform."""
         del seed, hadamard
         self.buffer.copy_(rows.transpose(0, 1))
 
@@ -196,7 +196,7 @@ class Plain:
 def new_hop(
     shape: tuple[int, int, int], nbits: int, group: int, dtype: torch.dtype, device: torch.device
 ) -> Hop:
-    """Return a buffer for values of ``dtype`` that travel with ``nbits`` each."""
+    """Allocate a buffer to send values of ``dtype`` in ``nbits`` each."""
     if nbits in CODED_BITS:
         return Coded.empty(shape, nbits, group, device)
     return Plain.empty(shape, torch.bfloat16 if nbits == 16 else dtype, device)

@@ -1,4 +1,4 @@
-"""All ranks of a sharded training in one process: the exchanges of many ranks on one device."""
+"""Sharded training with all ranks simulated in one process, on one device."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from tersor.sites.shards.weights import Change, WeightGather
 
 
 class LocalShards:
-    """A whole model, trained as if ``num_nodes`` times ``ranks_per_node`` ranks shared it under FSDP2.
+    """A model trained as if ``num_nodes * ranks_per_node`` ranks sharded it under FSDP2.
 
-    The model computes with what its ranks would gather; ``parameters()`` are the weights that their
-    optimizer has. A step is::
+    The model computes with the weights that its ranks would gather. ``parameters()`` are the weights that the
+    optimizer updates. A training step is::
 
         for rank in range(local.world_size):
             loss_of(model, batch_of(rank)).backward()
@@ -37,11 +37,11 @@ class LocalShards:
         optimizer.step()
         local.gather()
 
-    Weights and gradients are bit for bit those of real ranks, shard by shard.
+    Weights and gradients are bit-identical to those of real ranks, shard by shard.
 
     Attributes:
-        model: holds the weights that are computed with.
-        stats: what the first rank would have received of gradients and in the forward pass. Real ranks that
+        model: the model, which holds the gathered weights.
+        stats: what the first rank would have received: gradients, and weights in the forward pass. Real ranks that
             reshard gather weights once more before backward, within the node if there is a reference.
     """
 
@@ -55,20 +55,21 @@ class LocalShards:
         gradients: Gradients | None = None,
         param_dtype: torch.dtype | None = None,
     ) -> None:
-        """Share a model's weights out among the ranks.
+        """Shard a model's weights among the simulated ranks.
 
         Args:
-            model: whole, on one device.
-            units: the modules that ``fully_shard`` would be given.
-            num_nodes: of the ranks.
-            ranks_per_node: likewise.
-            weights: how they travel; None: as they are.
-            gradients: how they travel; None: as they are, summed in the order of ranks.
-            param_dtype: that weights are gathered and computed with in, as in a ``MixedPrecisionPolicy``;
-                the model is cast to it. Gradients travel in the dtype that the model had.
+            model: the unsharded model, on one device.
+            units: the modules that would be passed to ``fully_shard``.
+            num_nodes: number of simulated nodes.
+            ranks_per_node: number of simulated ranks per node.
+            weights: compression of weights; None gathers them uncompressed.
+            gradients: compression of gradients; None sums them uncompressed, in the order of ranks.
+            param_dtype: dtype in which weights are gathered and used for computation, as in a
+                ``MixedPrecisionPolicy``. The model is cast to it. Gradients are exchanged in the model's original
+                dtype.
 
         Raises:
-            SpecError: weights belong to no unit, or there is no rank.
+            SpecError: some weights belong to no unit, or there is no rank.
         """
         for name, number in (("num_nodes", num_nodes), ("ranks_per_node", ranks_per_node)):
             if type(number) is not int or number < 1:
@@ -90,12 +91,12 @@ class LocalShards:
             unit.gather(self.stats, Change.EDIT)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the weights for an optimizer, in the order of ``model.parameters()``."""
+        """Return the weights to optimize, in the order of ``model.parameters()``."""
         owners = {id(used): own for unit in self._units for used, own in unit.pairs()}
         return [owners[id(p)] for p in self.model.parameters()]
 
     def collect(self, rank: int) -> None:
-        """Take the gradients that one rank computed, and clear them.
+        """Take the model's gradients as those of one rank, and clear them.
 
         Raises:
             SpecError: there is no such rank.
@@ -106,12 +107,12 @@ class LocalShards:
             unit.collect(rank)
 
     def reduce(self) -> None:
-        """Write the mean gradient, as the ranks would have it, to ``parameters()``."""
+        """Write the mean gradient that the ranks would compute to ``parameters()``."""
         for unit in self._units:
             unit.reduce(self.stats)
 
     def gather(self, change: Change = Change.STEP) -> None:
-        """Write the weights of ``parameters()``, as the ranks would gather them, to the model."""
+        """Write the weights that the ranks would gather from ``parameters()`` to the model."""
         self.stats.num_steps += change is Change.STEP
         for unit in self._units:
             unit.gather(self.stats, change)
@@ -125,23 +126,23 @@ class LocalShards:
         }
 
     def state_dict(self) -> State:
-        """Return what a training needs to go on as if it had not stopped; without the weights."""
+        """Return the state needed to resume training exactly, except the weights."""
         return with_origin(self._origin, joined(self._parts()))
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a state; the weights of ``parameters()`` have been loaded by then.
+        """Resume from a state. Load the weights of ``parameters()`` first.
 
         Raises:
-            SpecError: the state is of other ranks, units or options.
+            SpecError: the state has other ranks, units or options.
         """
         load_parts(self._parts(), without_origin(self._origin, state))
         self.gather(Change.NONE)
 
 
 def _parameters_of(model: nn.Module, units: Sequence[nn.Module]) -> list[list[nn.Parameter]]:
-    """Return the parameters that each unit shares, in the order in which FSDP knows its modules.
+    """Return the parameters that each unit shards, in the order in which FSDP visits modules.
 
-    A parameter belongs to the innermost unit that has it.
+    A parameter belongs to the innermost unit that contains it.
     """
     ordered = [module for module in model.modules() if any(module is unit for unit in units)]
     seen: set[int] = set()
@@ -155,7 +156,7 @@ def _parameters_of(model: nn.Module, units: Sequence[nn.Module]) -> list[list[nn
 
 
 class _Unit:
-    """What one module's ranks exchange: shards along the first dimension, padded to equal sizes."""
+    """The exchanges of one unit: parameters sharded along the first dimension, padded to equal sizes."""
 
     def __init__(
         self,
@@ -173,18 +174,18 @@ class _Unit:
         self._collected: dict[int, tuple[list[int], torch.Tensor]] = {}
 
     def pairs(self) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
-        """Return each parameter that is computed with, and the one that is trained."""
+        """Return pairs of the parameter that the model computes with and the one that is optimized."""
         return zip(self.used, self._own, strict=True)
 
     def _flat(self, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Return [num_ranks, size]: what each rank has of all tensors, in the dtype of the weights."""
+        """Return [num_ranks, size]: the shards of all tensors, one row per rank, in the dtype of the optimized weights."""
         if not tensors:
             return self._own[0].new_empty(self._num_ranks, 0)
         parts = [self._by_rank(x) for x in tensors]
         return torch.cat(parts, 1).to(self._own[0].dtype)
 
     def _by_rank(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return [num_ranks, size]: the shards of a tensor, with zeros for padding."""
+        """Return [num_ranks, size]: the shards of a tensor, padded with zeros."""
         missing = self._num_ranks * _shard_size(tensor, self._num_ranks) - tensor.numel()
         flat = tensor.reshape(-1)
         if missing:
@@ -192,7 +193,7 @@ class _Unit:
         return flat.view(self._num_ranks, -1)
 
     def _unflat(self, flat: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
-        """Write [num_ranks, size] back to tensors."""
+        """Write shards, [num_ranks, size], back to the tensors; the inverse of ``_flat``."""
         sizes = [_shard_size(x, self._num_ranks) for x in tensors]
         for part, tensor in zip(flat.split(sizes, 1), tensors, strict=True):
             if part.numel() == tensor.numel():
@@ -230,7 +231,7 @@ class _Unit:
             own.grad = grads.get(k)
 
     def _reduced(self, every: Sequence[torch.Tensor], stats: ShardStats) -> torch.Tensor:
-        """Return the mean over ranks, [num_ranks, size]."""
+        """Return the mean of the ranks' gradients, [num_ranks, size]."""
         total = torch.empty_like(every[0])
         if self._scatters:
             exchanges = [
@@ -261,16 +262,16 @@ class _Unit:
         place = self._ranks.places[0]
         exchanges[0] = stats.weights.counted(exchanges[0], place, flat.device)
         self._ranks.run(exchanges)
-        # all ranks gathered the same
+        # all ranks gather the same values
         self._unflat(outs[0].view(flat.shape), self.used)
 
     def parts(self) -> dict[str, Sequence[Stateful]]:
-        """Return what has a state."""
+        """Return the exchanges that have state, one per rank."""
         return {"weights": self._gathers, "gradients": self._scatters}
 
 
 def _shard_size(parameter: torch.Tensor, num_ranks: int) -> int:
-    """Return how many values a rank's shard has, padding included: rows of the first dimension."""
+    """Return the number of values in a rank's shard of whole rows, including padding."""
     rows = parameter.shape[0] if parameter.dim() else 1
     width = parameter.numel() // rows if rows else 0
     return ceil_div(rows, num_ranks) * width

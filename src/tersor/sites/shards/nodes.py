@@ -1,4 +1,4 @@
-"""Which ranks share a node."""
+"""Detection of the ranks that share a node."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ RanksPerNode = int | Literal["auto"]
 
 
 def found_ranks_per_node(wanted: RanksPerNode, group: dist.ProcessGroup | None) -> int:
-    """Return how many consecutive ranks share a node; a collective call if it is to be found out.
+    """Return how many consecutive ranks share a node; with ``"auto"``, this is a collective call.
 
-    Ranks share a node if torchrun gave them the same ``GROUP_RANK`` and their hosts have the same name;
-    where a rank has no ``GROUP_RANK``, names alone decide. ``LOCAL_WORLD_SIZE`` would not do: a process
-    group may hold a part of each node.
+    Ranks share a node if torchrun gave them the same ``GROUP_RANK`` and their host names match. If any rank has no
+    ``GROUP_RANK``, host names alone decide. ``LOCAL_WORLD_SIZE`` is not reliable, because a process group may contain
+    only a part of each node.
 
     Raises:
-        SpecError: nodes do not hold equally many, or their ranks do not follow each other.
+        SpecError: nodes have different numbers of ranks, or the ranks of a node are not consecutive.
     """
     if wanted != "auto":
         check_ranks_per_node(wanted, dist.get_world_size(group))

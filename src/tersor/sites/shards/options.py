@@ -1,4 +1,4 @@
-"""How weights and gradients travel between ranks."""
+"""Compression options of weights and gradients."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from tersor.errors import SpecError
 from tersor.kernels.transform.reference import ORDER
 
 Bits = Literal[4, 8, 16, 32]
-"""Bits per value: codes with a scale per group (4, 8), bfloat16 (16), or values as they are (32)."""
+"""Bits per value: codes with a scale per group (4, 8), bfloat16 (16), or uncompressed (32)."""
 
 CODED_BITS: Final = (4, 8)
-"""Bits per value that need a scale per group."""
+"""Bits per value of the formats with a scale per group."""
 
 _GRADIENT_BITS: Final = (4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """How gathered weights travel.
+    """Compression of gathered weights.
 
-    Ranks hold a common reference of the weights and send how theirs differ from it, in ``nbits`` with
-    one scale per ``group`` values. What rounding lost stays in the next difference, so that errors do
-    not add up.
+    All ranks share a reference copy of the weights. Each rank sends the difference between its weights and the
+    reference, in ``nbits`` per value with one scale per ``group`` values. The next difference includes the rounding
+    error of the last one, so errors do not accumulate.
 
     Attributes:
         nbits: 4 or 8.
         group: values per scale.
-        reference: ``"whole"``: every rank holds the reference of all weights, and nothing is sent in
-            backward. ``"node"``: ranks of a node hold it together; differences travel across nodes once a
-            step, and each gather collects the weights, as they are, within the node.
+        reference: with ``"whole"``, every rank holds the reference of all weights, and backward sends nothing. With
+            ``"node"``, the ranks of a node hold it in parts: differences cross nodes once per step, and each gather
+            collects the weights uncompressed within the node.
         rounding: ``"nearest"`` or ``"stochastic"``.
-        differences: False sends the weights themselves in ``nbits``: the baseline that harms a training.
-        seed: of stochastic rounding.
+        differences: False sends the weights themselves in ``nbits``, a baseline that harms training.
+        seed: seed of stochastic rounding.
     """
 
     nbits: int = 4
@@ -45,7 +45,7 @@ class Weights:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         if self.nbits not in CODED_BITS:
             raise SpecError(f"nbits of weights must be 4 or 8, not {self.nbits!r}")
         check_group(self.group)
@@ -60,24 +60,23 @@ class Weights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gradients:
-    """How gradients travel on the way to the rank that owns them.
+    """Compression of gradients on the way to the rank that owns them.
 
-    Ranks of a node add up first, then nodes: each hop sends its own number of bits per value, sums are
-    made in float32. Where ranks meet on one level only, there is one hop: that of nodes, or that in the
-    node if there is one node.
+    Gradients are summed within each node first, then across nodes. Each hop has its own number of bits per value, and
+    sums are computed in float32. If all ranks share one node, or every node has one rank, there is only that one hop.
 
     Attributes:
-        node_nbits: of the hop within a node: 4, 8, 16 (bfloat16) or 32 (as they are).
-        nbits: of the hop across nodes, likewise.
+        node_nbits: bits per value of the hop within a node: 4, 8, 16 (bfloat16) or 32 (uncompressed).
+        nbits: bits per value of the hop across nodes; same choices.
         group: values per scale.
-        hadamard: transform every 32 values before the first hop and back after the last: outliers spread
-            over their neighbours.
-        levels: 2, or 1 for one hop between all ranks in ``nbits``.
-        error_feedback: from 0 to 1. Every rank remembers what rounding lost, as a moving average that
-            takes in so much of each step, and adds it to the next gradient (LoCo: 0.8). Takes one byte per
-            value of the unsharded gradient; 0 is off.
-        reset_every: steps after which what is remembered is forgotten.
-        seed: of stochastic rounding.
+        hadamard: apply a Hadamard transform to every 32 values before the first hop, and invert it after the last.
+            It spreads outliers over their neighbours.
+        levels: 2, or 1 for a single hop between all ranks in ``nbits``.
+        error_feedback: weight of each step, from 0 to 1, in a moving average of the rounding errors, which every rank
+            adds to its next gradient (LoCo: 0.8). It takes one byte per value of the unsharded gradient. 0 disables
+            it.
+        reset_every: number of steps after which the moving average is reset.
+        seed: seed of stochastic rounding.
     """
 
     node_nbits: Bits = 8
@@ -90,7 +89,7 @@ class Gradients:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse impossible options."""
+        """Reject invalid options."""
         for name in ("node_nbits", "nbits"):
             if getattr(self, name) not in _GRADIENT_BITS:
                 raise SpecError(f"{name} must be 4, 8, 16 or 32, not {getattr(self, name)!r}")
@@ -107,7 +106,7 @@ class Gradients:
 
 
 def check_group(group: object, name: str = "group") -> None:
-    """Raise ``SpecError`` unless so many values can share a scale."""
+    """Raise ``SpecError`` unless ``group`` is a valid number of values per scale."""
     if type(group) is not int or not 2 <= group <= 2**20 or group % 2:
         raise SpecError(f"{name} must be an even number from 2 to 1048576, not {group!r}")
 
@@ -124,9 +123,9 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def seed_of(seed: int, *numbers: int) -> int:
-    """Return a seed of 64 bits for one rounding, told apart by numbers of any size.
+    """Return a 64-bit seed, derived from ``seed`` and numbers of any size that identify one rounding.
 
-    Ranks must not share seeds: what rounding adds would add up instead of averaging out.
+    Ranks must not share seeds: their rounding errors would add up instead of averaging out.
 
     Example:
         >>> seed_of(0, 1, 2) != seed_of(0, 2, 1)
@@ -134,7 +133,7 @@ def seed_of(seed: int, *numbers: int) -> int:
     """
     mixed = seed
     for number in numbers:
-        # one step of splitmix64 for each
+        # one step of splitmix64 per number
         mixed = (mixed * 0xD1342543DE82EF95 + number + 0x9E3779B97F4A7C15) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)
         mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & (2**64 - 1)

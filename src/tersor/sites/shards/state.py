@@ -1,4 +1,4 @@
-"""States of exchanges as flat mappings from names to tensors, as checkpoints take them."""
+"""States of exchanges as flat mappings from names to tensors, the form that checkpoints store."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _ORIGIN: Final = "origin"
 
 
 def with_origin(origin: str, state: State) -> State:
-    """Return a state that says whose it is."""
+    """Return a state that also records its origin: the rank and the options it belongs to."""
     return {_ORIGIN: torch.tensor(list(origin.encode()), dtype=torch.uint8), **state}
 
 
 def without_origin(origin: str, state: Mapping[str, torch.Tensor]) -> State:
-    """Return a state without what ``with_origin`` added.
+    """Check the origin that ``with_origin`` recorded, and return the state without it.
 
     Raises:
-        SpecError: it is the state of another rank, or of other arguments.
+        SpecError: the state belongs to another rank or to other options.
     """
     rest = dict(state)
     found = bytes(rest.pop(_ORIGIN, torch.empty(0, dtype=torch.uint8)).tolist()).decode()
@@ -35,25 +35,25 @@ def without_origin(origin: str, state: Mapping[str, torch.Tensor]) -> State:
 
 
 def check_origin(found: str, own: str) -> None:
-    """Raise ``SpecError`` unless a state is of this rank and of its options."""
+    """Raise ``SpecError`` unless the origin of a state is this rank's own."""
     if found != own:
         raise SpecError(f"{_OTHER_STATE}; its origin is {found or 'unknown'}, this is {own}")
 
 
 class Stateful(Protocol):
-    """Something that a training saves and goes on from."""
+    """An object whose state belongs in a checkpoint."""
 
     def state_dict(self) -> State:
-        """Return what a training needs to go on as if it had not stopped."""
+        """Return the state needed to resume training exactly."""
         ...
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a state."""
+        """Resume from a state."""
         ...
 
 
 def joined(parts: Mapping[str, Stateful]) -> State:
-    """Return the states of all parts, each under its name."""
+    """Return the merged states of all parts, with keys prefixed by the part's name."""
     return {
         f"{name}.{key}": value
         for name, part in parts.items()
@@ -62,10 +62,10 @@ def joined(parts: Mapping[str, Stateful]) -> State:
 
 
 def load_parts(parts: Mapping[str, Stateful], state: Mapping[str, torch.Tensor]) -> None:
-    """Let every part go on from its own state.
+    """Load into each part its own entries of a joined state.
 
     Raises:
-        SpecError: the state is of other parts.
+        SpecError: the state does not have exactly these parts.
     """
     if {_owner(key, parts) for key in state} != set(parts):
         raise SpecError(_OTHER_STATE)

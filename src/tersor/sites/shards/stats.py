@@ -1,4 +1,4 @@
-"""What ranks exchanged of weights and gradients, on each level, and how long it took."""
+"""Statistics of the exchanges of weights and gradients: bytes, times and errors per level."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Traffic:
-    """Of weights or of gradients, since the statistics were last reset.
+    """Statistics of the exchanges of either weights or gradients.
 
     Attributes:
-        num_exchanges: gathers or scatters, of one module each.
+        num_exchanges: number of gathers or scatters, each of one module.
         volumes: bytes that this rank received from others, before and after encoding, by level.
-        times: seconds of the collectives of each level, and of all that is done between them.
-        errors: relative error (root mean square) of what this rank sent last, by level, of exchanges
-            that were measured.
+        times: seconds in the collectives of each level, and in the coding between them.
+        errors: relative RMS error of what this rank sent in the last exchange whose error was measured, by level.
     """
 
     num_exchanges: int = 0
@@ -32,7 +31,7 @@ class Traffic:
     errors: dict[str, float] = field(default_factory=dict)
 
     def counted(self, exchange: Exchange[T], place: Place, device: torch.device) -> Exchange[T]:
-        """Run an exchange and count what it moves."""
+        """Run an exchange, and count the bytes it moves and the time it takes."""
         self.num_exchanges += 1
         while True:
             with self.times.phase(CODING, device):
@@ -52,7 +51,7 @@ class Traffic:
 
     @property
     def volume(self) -> Volume:
-        """Bytes of all levels."""
+        """Total bytes of all levels."""
         total = Volume()
         for volume in self.volumes.values():
             total.add(volume)
@@ -61,11 +60,11 @@ class Traffic:
 
 @dataclass(slots=True)
 class ShardStats:
-    """What a rank received and how long its exchanges took; as text a table."""
+    """Bytes that a rank received and the times of its exchanges. ``str`` formats them as a table."""
 
     num_steps: int = 0
     num_full_gathers: int = 0
-    """Gathers that sent weights as they are: the first, and those after weights were edited."""
+    """Gathers that sent weights uncompressed: the first one, and those after the weights were edited."""
     weights: Traffic = field(default_factory=Traffic)
     gradients: Traffic = field(default_factory=Traffic)
 

@@ -1,4 +1,4 @@
-"""Kernels of an exchange, compiled before any rank waits for another one that compiles."""
+"""Compilation of the kernels of an exchange up front, so that no rank waits while another one compiles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tersor.sites.shards.in_process import LocalShards
 from tersor.sites.shards.options import Gradients, Weights
 
 _MOST_VALUES: Final = 1 << 18
-"""Of a rank's shard."""
+"""Maximum number of values in a rank's shard of the warm-up model."""
 
 
 @cache
@@ -23,16 +23,16 @@ def warm_up(
     reduce_dtype: torch.dtype,
     device: torch.device,
 ) -> None:
-    """Take one step of a small model by ranks in this process, once for each form of exchange.
+    """Run one step of a small model with simulated ranks, once per process for each combination of arguments.
 
-    Compiles or loads what an exchange calls, on one level and on two, which takes seconds and would count
-    as coding.
+    This compiles or loads all kernels that an exchange calls, on one level and on two. That takes seconds, which the
+    statistics would otherwise count as coding time.
     """
     group = max(one.group for one in (weights, gradients) if one) if weights or gradients else 1
     for num_nodes, ranks_per_node in ((2, 2), (1, 2)):
         model = nn.Module()
-        # a shard has several whole groups, as those of a real model do; random numbers would move the
-        # generator of the training
+        # a shard has several whole groups, as in a real model; zeros, because random values would advance the
+        # training's generator
         shape = num_nodes * ranks_per_node, min(4 * group, _MOST_VALUES)
         model.weight = nn.Parameter(torch.zeros(shape, device=device, dtype=reduce_dtype))
         local = LocalShards(

@@ -1,4 +1,4 @@
-"""What changed the shards of a model: an optimizer's step, or something else."""
+"""Detection of changes to a model's shards, and whether an optimizer step made them."""
 
 from __future__ import annotations
 
@@ -9,51 +9,52 @@ from tersor.sites.shards.weights import Change
 
 
 class WeightWatch:
-    """Tells steps of an optimizer from other changes of the weights.
+    """Distinguishes optimizer steps from other changes of the weights.
 
-    A write moves torch's version counters, unless it goes through ``.data``. Of an optimizer's step it is
-    enough to know which weights the optimizer has.
+    Writes are detected by torch's version counters, which writes through ``.data`` bypass. For optimizer steps it is
+    enough to know which weights the optimizer updates.
     """
 
     def __init__(self, groups: list[Any]) -> None:
-        """Take FSDP's groups of parameters."""
+        """Watch FSDP's parameter groups."""
         self._groups = groups
         self._known = [_versions(group) for group in groups]
         self._asked = list(self._known)
         self._changes = [Change.EDIT] * len(groups)
 
     def changes(self) -> list[Change]:
-        """Return what became of the weights of all groups since they were gathered."""
+        """Return how the weights of each group have changed since they were last gathered."""
         return [
             Change.EDIT if _versions(group) != known else change
             for group, known, change in zip(self._groups, self._known, self._changes, strict=True)
         ]
 
     def ask(self) -> list[Change]:
-        """Return ``changes``, which ranks agree on; what is written from now on they do not know of."""
+        """Return ``changes`` for ranks to agree on, and remember the versions that it covers."""
         self._asked = [_versions(group) for group in self._groups]
         return self.changes()
 
     def is_edited_since_asked(self, unit: int) -> bool:
-        """True if a group's weights were written to after ranks had agreed on what to do with them."""
+        """True if a group's weights were written to after the last ``ask``."""
         return _versions(self._groups[unit]) != self._asked[unit]
 
     def gathered(self, unit: int) -> None:
-        """Know that a group's weights have been gathered as ranks had agreed."""
+        """Record that a group's weights were gathered in the version of the last ``ask``."""
         self._known[unit] = self._asked[unit]
         self._changes[unit] = Change.NONE
 
     def before_step(self) -> None:
-        """Notice edits before an optimizer adds its own."""
+        """Record edits made before an optimizer step, so that they are not attributed to it."""
         for k, group in enumerate(self._groups):
             versions = _versions(group)
             if versions != self._known[k]:
                 self._known[k], self._changes[k] = versions, Change.EDIT
 
     def after_step(self, stepped: Container[int] = ()) -> bool:
-        """Take what changed since ``before_step`` for a step; return whether anything did.
+        """Attribute changes since ``before_step`` to an optimizer step; return whether there were any.
 
-        ``stepped`` has the ids of parameters that an optimizer wrote to, however it did.
+        ``stepped`` contains the ids of the parameters that the optimizer updates, which count as changed even if no
+        version counter moved.
         """
         has_changed = False
         for k, group in enumerate(self._groups):
@@ -66,18 +67,18 @@ class WeightWatch:
         return has_changed
 
     def mark_step(self) -> None:
-        """Send differences of all weights, also where no version counter moved."""
+        """Record an optimizer step for all groups, even where no version counter moved."""
         self._known = [_versions(group) for group in self._groups]
         self._changes = [Change.STEP] * len(self._groups)
 
     def loaded(self, changes: Sequence[int]) -> None:
-        """Know that weights were loaded together with what had become of them."""
+        """Record that weights were loaded together with their ``changes``."""
         self._known = [_versions(group) for group in self._groups]
         self._changes = [Change(change) for change in changes]
 
 
 def _versions(group: Any) -> tuple[tuple[int, int, int], ...]:
-    """Return what changes whenever a shard is written to, whether through FSDP's tensor or its own."""
+    """Return version numbers that change on every write to a shard, through the DTensor or its local tensor."""
     found = []
     for one in group.fsdp_params:
         shard = one.sharded_param

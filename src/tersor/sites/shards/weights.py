@@ -1,4 +1,4 @@
-"""All-gather of weights as differences to a reference that ranks hold in common."""
+"""All-gather of weights as differences from a reference that all ranks share."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from tersor.sites.shards.state import State
 
 
 class Change(IntEnum):
-    """What became of weights since they were last gathered; ranks go by the largest of all."""
+    """How weights changed since they were last gathered; ranks use the maximum over all ranks."""
 
     NONE = 0
     STEP = 1
-    """An optimizer's step: a difference is sent."""
+    """By an optimizer step: the difference is sent."""
     EDIT = 2
-    """Anything else, such as a loaded checkpoint: they are sent as they are."""
+    """In any other way, such as by loading a checkpoint: the weights are sent uncompressed."""
 
 
 class WeightGather:
-    """The all-gathers of one rank for one module, and its part of the reference."""
+    """The all-gathers of one module on one rank, and that rank's part of the reference."""
 
     def __init__(self, options: Weights, place: Place, module: int = 0) -> None:
-        """Take the number of the module, the same on all ranks."""
+        """Prepare for the module with the given number, which must be the same on all ranks."""
         self.options, self.place, self.module = options, place, module
         self.step = 0
         self._is_whole = options.reference == "whole" or not place.is_two_level
         self._reference: torch.Tensor | None = None
-        """[num_rows, size]: of every rank, or of those with this rank's place in their nodes."""
+        """[num_rows, size]: one row per rank, or per rank with this rank's position in its node."""
         self._own: torch.Tensor | None = None
-        """This rank's row, apart: FSDP writes the weights there before it gathers."""
+        """A copy of this rank's row, kept separately because FSDP may write new weights into the row before it gathers."""
         self._is_loaded = self._has_gathered = False
         self.errors: dict[str, torch.Tensor] | None = None
-        """Filled with the relative error of this rank's weights, while it is not None."""
+        """Receives the relative error of this rank's weights by level, unless it is None."""
 
     @property
     def is_new(self) -> bool:
-        """True if weights have not been gathered yet."""
+        """True if the weights have not been gathered yet."""
         return self._own is None if self.options.differences else not self._has_gathered
 
     def memory_for(self, size: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Return memory for all weights, flat: the reference itself where it is of all ranks.
+        """Return flat memory for all weights, which is the reference itself if that covers all ranks.
 
-        Who gathers into it saves a copy of all weights.
+        Gathering into the reference saves a copy of all weights.
         """
         if self._is_whole and self.options.differences:
             return self._reference_for(size // self.place.world_size, dtype, device).view(-1)
@@ -61,21 +61,21 @@ class WeightGather:
         num_rows = self.place.world_size if self._is_whole else self.place.num_nodes
         known = self._reference
         if known is None or (known.shape[1], known.dtype, known.device) != (size, dtype, device):
-            # what is made in an evaluation is written to in later steps
+            # a tensor created during evaluation is written to in later training steps
             with torch.inference_mode(False):
                 known = torch.empty(num_rows, size, dtype=dtype, device=device)
             self._reference, self._own = known, None
         return known
 
     def all_gather(self, x: torch.Tensor, out: torch.Tensor, change: Change) -> Exchange[None]:
-        """Write the weights of all ranks, as the reference knows them, into ``out``.
+        """Write the weights of all ranks to ``out``, as the reference or the received codes give them.
 
         Args:
-            x: contiguous, this rank's weights; may be its part of ``out``.
-            out: contiguous, flat or [world_size, size], of the dtype of ``x``; may be ``memory_for``.
-            change: of the weights since the last call; the same on all ranks.
+            x: this rank's weights, contiguous; may be its part of ``out``.
+            out: contiguous, flat or [world_size, size], of the dtype of ``x``; may come from ``memory_for``.
+            change: how the weights changed since the last call; the same on all ranks.
         """
-        # backward gathers what forward did, rounded in the same way
+        # without a change, as in backward, the same seed reproduces the rounding of the last gather
         self.step += change is not Change.NONE
         self._has_gathered = True
         if not self.options.differences:
@@ -93,7 +93,7 @@ class WeightGather:
             yield Collective("all_gather", level, reference, self._own, reference.nbytes)
         else:
             if self._is_loaded:
-                # x may lie in the reference
+                # x may share memory with the reference
                 weights = x.clone()
                 yield Collective("all_gather", level, reference, self._own, reference.nbytes)
                 x.copy_(weights)
@@ -106,7 +106,7 @@ class WeightGather:
     def _add_difference(
         self, x: torch.Tensor, own: torch.Tensor, reference: torch.Tensor, row: int
     ) -> Exchange[None]:
-        """Send how ``x`` differs from ``own``, and add what all ranks sent to the reference."""
+        """Send ``x - own``, and add the differences of all ranks to the reference and to ``own``."""
         exact = x.clone() if self.errors is not None else x
         sent = self._coded(x)
         sent.write_difference(x, own, self._seed())
@@ -129,7 +129,7 @@ class WeightGather:
         return seed_of(self.options.seed, self.step, self.place.rank, self.module)
 
     def _copied_out(self, reference: torch.Tensor, out: torch.Tensor) -> Exchange[None]:
-        """Fill ``out`` from the reference, of which a node's ranks hold a part each."""
+        """Fill ``out`` from the reference, which the ranks of a node may hold in parts."""
         if self._is_whole:
             if out.data_ptr() != reference.data_ptr():
                 out.view(reference.shape).copy_(reference)
@@ -140,12 +140,12 @@ class WeightGather:
         out.view(num_nodes, num_local, -1).copy_(gathered.transpose(0, 1))
 
     def state_dict(self) -> State:
-        """Return what a training needs to go on as if it had not stopped: this rank's part of it."""
+        """Return this rank's part of the state needed to resume training exactly."""
         own = {} if self._own is None else {"own": self._own.clone()}
         return {"step": torch.tensor(self.step), **own}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Go on from a state; all ranks do before weights are gathered again."""
+        """Resume from a state. All ranks must do so before the next gather."""
         self.step, own = int(state["step"]), state.get("own")
         if own is None and self.step and self.options.differences:
             raise SpecError(

@@ -1,6 +1,6 @@
-"""Huffman coding in Triton: the code is built on the host, from one small table of counts.
+"""Huffman coding in Triton: the host builds the code from one small table of counts.
 
-Encoding runs one program per stream; decoding runs one lane per stream, 32 of them in a warp.
+Encoding runs one program per stream. Decoding runs one lane per stream, 32 of them in a warp.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COPIED: Final = 1024
 
 @triton.jit
 def _stream_part(stream, num_symbols):
-    """Return first symbol and number of symbols of each stream; none beyond the last chunk."""
+    """Return the first symbol and the number of symbols of each stream; 0 beyond the last chunk."""
     start = stream // _STREAMS * _CHUNK
     chunk_size = tl.minimum(tl.maximum(num_symbols - start, 0), _CHUNK)
     quarter = (chunk_size + (_STREAMS - 1)) // _STREAMS
@@ -43,7 +43,7 @@ def _stream_part(stream, num_symbols):
 
 @triton.jit
 def _joined_pairs(codes, nbits):
-    """Put every second code behind the one before it."""
+    """Append every second code to its predecessor."""
     half: tl.constexpr = codes.shape[0] // 2
     first, second = tl.split(tl.reshape(codes, [half, 2]))
     first_nbits, second_nbits = tl.split(tl.reshape(nbits, [half, 2]))
@@ -54,9 +54,10 @@ def _joined_pairs(codes, nbits):
 def _encode_kernel(
     symbols, num_symbols, codebook, words, ends, SLOT: tl.constexpr, TILE: tl.constexpr
 ):
-    """One program writes one stream into its slot of ``SLOT`` words, all zero before.
+    """One program writes one stream into its slot of ``SLOT`` words, which must be zeroed.
 
-    Four codes of at most 14 bits are joined in 64 before they meet their neighbours in a word.
+    Four codes of at most 14 bits are joined in 64 bits before atomics combine them with their
+    neighbours in memory.
     """
     stream = tl.program_id(0).to(tl.int64)
     first, count = _stream_part(stream, num_symbols)
@@ -72,7 +73,7 @@ def _encode_kernel(
         place = bit + tl.cumsum(nbits, axis=0) - nbits
         shift = place & 31
         low = codes << shift
-        # shifting by 64 has no meaning, so the part above bit 64 is taken in two steps
+        # a shift by 64 is undefined, so the part above bit 64 is shifted in two steps
         high = (codes >> 32) >> (32 - shift)
         word = target + (place >> 5)
         tl.atomic_or(word, low.to(tl.int32), mask=nbits > 0)
@@ -84,7 +85,7 @@ def _encode_kernel(
 
 @jit_kernel()
 def _place_kernel(slots, ends, streams, SLOT_NBYTES: tl.constexpr, COPIED: tl.constexpr):
-    """One program moves one stream to its place."""
+    """One program copies one stream from its slot to its final position."""
     stream = tl.program_id(0).to(tl.int64)
     start, end = tl.load(ends + stream), tl.load(ends + stream + 1)
     for first in range(0, (end - start).to(tl.int32), COPIED):
@@ -95,7 +96,7 @@ def _place_kernel(slots, ends, streams, SLOT_NBYTES: tl.constexpr, COPIED: tl.co
 
 
 def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
-    """See ``reference.huffman_encode``; waits twice, for the counts and for the size."""
+    """See ``reference.huffman_encode``; waits for the device twice, for the counts and for the size."""
     place, device = HuffmanLayout(symbols.numel(), alphabet), symbols.device
     if symbols.numel() == 0:
         return torch.zeros(place.body_nbytes(0), dtype=torch.uint8, device=device)
@@ -127,7 +128,7 @@ def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
 
 
 def _codebook(lengths: Any, device: torch.device) -> torch.Tensor:
-    """Return code | length << 16 of each symbol, int32."""
+    """Return ``code | length << 16`` for each symbol, int32."""
     codes = np.zeros(lengths.size, dtype=np.uint32)
     build_codes(lengths, codes)
     codes |= lengths.astype(np.uint32) << 16
@@ -135,7 +136,7 @@ def _codebook(lengths: Any, device: torch.device) -> torch.Tensor:
 
 
 def _body(place: HuffmanLayout, head: Any, ends: torch.Tensor, streams_nbytes: int) -> torch.Tensor:
-    """Return a body with everything but the streams, which are zero."""
+    """Return a body that is complete except for the streams, which are zero."""
     body = torch.zeros(place.body_nbytes(streams_nbytes), dtype=torch.uint8, device=ends.device)
     body[: place.sizes_start] = torch.from_numpy(head)
     sizes = ends.diff().to(torch.int16).view(torch.uint8)
@@ -145,7 +146,7 @@ def _body(place: HuffmanLayout, head: Any, ends: torch.Tensor, streams_nbytes: i
 
 @triton.jit
 def _next_bits(words, num_words, bit, active, LIMIT: tl.constexpr):
-    """Return the next ``LIMIT`` bits of each stream from its absolute bit on; 0 beyond the words."""
+    """Return the next ``LIMIT`` bits of each stream from its absolute position ``bit``; 0 past the end."""
     index = bit >> 5
     inside = active & (index < num_words)
     low = tl.load(words + index, mask=inside, other=0).to(tl.int64) & 0xFFFFFFFF
@@ -160,10 +161,10 @@ def _decode_kernel(
     words, num_words, offsets, num_streams, single, multi, out, num_symbols, status,
     LIMIT: tl.constexpr, NARROW_ALPHABET: tl.constexpr,
 ):  # fmt: skip
-    """One program, of one warp, decodes 32 streams side by side.
+    """One program, of one warp, decodes 32 streams in parallel.
 
-    Up to four byte symbols come from one look-up as long as four are left, then one at a time.
-    A stream that runs over its end goes on in the next one's bits, and is found out at its end.
+    As long as four byte symbols are left, one look-up decodes up to four of them, then one at a time.
+    A damaged stream may read on into the next one; this is detected after its last symbol.
     """
     stream = tl.program_id(0).to(tl.int64) * _LANES + tl.arange(0, _LANES)
     exists = stream < num_streams
@@ -197,7 +198,7 @@ def _decode_kernel(
 
 
 def _tables(lengths: Any, limit: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return what the next bits mean, one symbol at a time and (byte symbols) up to four."""
+    """Return the tables that decode one symbol per look-up and, for byte symbols, up to four."""
     table = single_table(lengths, limit)
     single = torch.from_numpy(table.view(np.int16)).to(device)
     if lengths.size > NARROW:
@@ -206,7 +207,7 @@ def _tables(lengths: Any, limit: int, device: torch.device) -> tuple[torch.Tenso
 
 
 def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple[torch.Tensor, int]:
-    """See ``reference.huffman_decode``; waits twice, for the code and to see if all went well."""
+    """See ``reference.huffman_decode``; waits for the device twice, for the code and for the status."""
     place, device = HuffmanLayout(num_symbols, alphabet), body.device
     head = body[: place.streams_start].cpu().numpy()
     lengths, offsets, nbytes = place.read(head, body.numel())
@@ -217,7 +218,7 @@ def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple
     out = torch.empty(num_symbols, dtype=dtype, device=device)
     if num_symbols == 0:
         return out, nbytes
-    # kernels read words of four bytes; a body that someone cut out of a buffer may lie anywhere
+    # the kernel reads aligned 4-byte words, but a body sliced out of a buffer may start anywhere
     body = body if body.data_ptr() % 4 == 0 else body.clone()
     words = body[place.streams_start : nbytes].view(torch.int32)
     single, multi = _tables(lengths, max_length(alphabet), device)

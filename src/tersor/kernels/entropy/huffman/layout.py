@@ -1,4 +1,4 @@
-"""Where the parts of a Huffman body lie, and the code lengths.
+"""The layout of a Huffman body, and the construction of its code.
 
 ```
 lengths   4 bits per symbol, low nibble first, 0 for an unused symbol; padded to 8 bytes
@@ -7,7 +7,7 @@ streams   byte after byte; padded to 8 bytes, then 16 zero bytes
 ```
 
 A chunk is 32,768 symbols. Its four streams code consecutive quarters of ``ceil(chunk / 4)``
-symbols, the last ones perhaps shorter or empty. A body with a single used symbol has empty streams.
+symbols; the last ones may be shorter or empty. A body with a single used symbol has empty streams.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STREAMS: Final = 4
 
 
 def max_length(alphabet: int) -> int:
-    """Longest code in bits: 11 keeps the decoding table in first-level cache."""
+    """Return the longest code in bits; 11 keeps the multi-symbol decoding table in first-level cache."""
     return 11 if alphabet <= NARROW else 14
 
 
@@ -41,7 +41,7 @@ class HuffmanLayout:
 
     @property
     def num_chunks(self) -> int:
-        """Chunks, the last one perhaps partial."""
+        """Number of chunks, of which the last may be partial."""
         return ceil_div(self.num_symbols, CHUNK)
 
     @property
@@ -60,19 +60,19 @@ class HuffmanLayout:
 
     @property
     def max_nbytes(self) -> int:
-        """Size if every symbol took the longest code."""
+        """Size of a body in which every symbol has the longest code."""
         streams_nbytes = ceil_div(self.num_symbols * max_length(self.alphabet), 8)
         return self.body_nbytes(streams_nbytes + STREAMS * self.num_chunks)
 
     def read(self, body: Any, present_nbytes: int | None = None) -> tuple[Any, Any, int]:
-        """Return code lengths, stream offsets (one more than streams) and the body's size.
+        """Return the code lengths, the stream offsets (one more than streams) and the body's size.
 
         Args:
-            body: uint8; what comes before the streams suffices.
+            body: uint8; at least the part before the streams.
             present_nbytes: size of the whole body if ``body`` is only its beginning.
 
         Raises:
-            CorruptDataError: the body is truncated or its lengths make no code.
+            CorruptDataError: the body is truncated, or its lengths are not those of a complete code.
         """
         present_nbytes = body.size if present_nbytes is None else present_nbytes
         if not 1 <= self.alphabet <= WIDE or present_nbytes < self.streams_start + TAIL_NBYTES:
@@ -129,7 +129,7 @@ def _merge_depths(weights: list[int]) -> Any:
     leaf, inner = 0, num_leaves
     for new in range(num_leaves, len(nodes)):
         for _ in range(2):
-            # on equal weight the leaf goes first, which keeps the tree flat
+            # for equal weights the leaf is taken first, which keeps the tree flat
             if leaf < num_leaves and (inner == new or weights[leaf] <= nodes[inner]):
                 child, leaf = leaf, leaf + 1
             else:
@@ -143,7 +143,10 @@ def _merge_depths(weights: list[int]) -> Any:
 
 
 def _complete(lengths: list[int], limit: int) -> list[int]:
-    """Lengthen the rarest codes until the limit is kept, then shorten the commonest again."""
+    """Lengthen the rarest codes until the code is valid, then shorten the commonest to make it complete.
+
+    ``lengths`` are ordered by ascending count and at most ``limit``.
+    """
     excess = sum(1 << (limit - length) for length in lengths) - (1 << limit)
     index = 0
     while excess > 0:
@@ -162,7 +165,7 @@ def _complete(lengths: list[int], limit: int) -> list[int]:
 
 
 def canonical_codes(lengths: Any) -> Any:
-    """Return each symbol's code as uint32, first bit lowest; shorter codes come first.
+    """Return each symbol's canonical code as uint32, with the first bit lowest.
 
     Example:
         >>> canonical_codes(np.array([1, 2, 2], dtype=np.uint8)).tolist()

@@ -1,4 +1,4 @@
-"""Huffman coding, plain torch. Layout: ``huffman/layout.py``."""
+"""Huffman coding in plain torch. Layout: ``huffman/layout.py``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tersor.kernels.entropy.huffman.layout import (
 
 
 def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
-    """Encode symbols below ``alphabet`` into a uint8 body of a multiple of 8 bytes.
+    """Encode symbols below ``alphabet`` into a uint8 body whose size is a multiple of 8 bytes.
 
     Example:
         >>> huffman_encode(torch.zeros(100, dtype=torch.uint8), 1).numel()
@@ -57,7 +57,7 @@ def _stream_of(layout: HuffmanLayout) -> torch.Tensor:
 def _place(
     symbols: torch.Tensor, lengths: np.ndarray, layout: HuffmanLayout
 ) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """Return per symbol its stream and first bit, and per stream its size in bytes."""
+    """Return the stream and first bit of each symbol, and the size in bytes of each stream."""
     num_streams = STREAMS * layout.num_chunks
     if (lengths > 0).sum() <= 1:
         empty = torch.zeros(symbols.numel(), dtype=torch.int64, device="cpu")
@@ -76,7 +76,7 @@ def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple
     """Return the symbols (uint8, or int16 above 256) and the number of body bytes read.
 
     Raises:
-        CorruptDataError: the body is not what ``huffman_encode`` writes.
+        CorruptDataError: the body is not one that ``huffman_encode`` could have written.
     """
     layout = HuffmanLayout(num_symbols, alphabet)
     data = body.cpu().numpy()
@@ -95,7 +95,7 @@ def huffman_decode(body: torch.Tensor, num_symbols: int, alphabet: int) -> tuple
 def _decode_streams(
     streams: torch.Tensor, lengths: np.ndarray, offsets: np.ndarray, symbols: torch.Tensor
 ) -> None:
-    """Decode all streams in lock-step, one symbol each per round."""
+    """Decode all streams in lockstep, one symbol per stream and round."""
     layout = HuffmanLayout(symbols.numel(), lengths.size)
     symbol_of, length_of = decode_table(lengths, max_length(lengths.size))
     stream_sizes = torch.bincount(_stream_of(layout), minlength=STREAMS * layout.num_chunks)
@@ -117,7 +117,7 @@ def _decode_streams(
 
 
 def decode_table(lengths: np.ndarray, limit: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return symbol and code length for each possible value of the next ``limit`` bits."""
+    """Return the symbol and the code length for each possible value of the next ``limit`` bits."""
     symbol_of = torch.zeros(1 << limit, dtype=torch.int64, device="cpu")
     length_of = torch.zeros(1 << limit, dtype=torch.int64, device="cpu")
     codes = canonical_codes(lengths)

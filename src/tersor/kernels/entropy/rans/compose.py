@@ -1,4 +1,4 @@
-"""Decoding straight to values, as the composition that defines the answer."""
+"""Decoding directly to values, as the composition that defines the results."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def rans_decode_dequantize(
     out: torch.Tensor,
     frequencies: torch.Tensor | None = None,
 ) -> int:
-    """Write the values of coded symbols into the contiguous ``out``; return the body bytes read.
+    """Write the values of coded symbols into the contiguous ``out``; return the number of body bytes read.
 
     Args:
-        body: what ``rans_encode`` wrote, perhaps with more behind it.
+        body: written by ``rans_encode``; other data may follow it.
         mapped: alphabet, low code and escapes; its symbols are ignored.
         step: distance between levels.
-        out: as many values as there are symbols; of no use after an error.
+        out: receives as many values as there are symbols; undefined after an error.
         frequencies: as in ``rans_decode``.
 
     Raises:
-        CorruptDataError: the body is not what ``rans_encode`` writes.
+        CorruptDataError: the body is not one that ``rans_encode`` could have written.
     """
     symbols, nbytes = rans_decode(body, out.numel(), mapped.alphabet, frequencies)
     dequantize_symbols(symbols, mapped, step, out)

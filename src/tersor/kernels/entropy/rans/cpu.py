@@ -1,4 +1,4 @@
-"""rANS in numba. The format is made for GPUs; here it must be right and reasonably fast."""
+"""rANS in numba. The format is designed for GPUs; on a CPU it only has to be correct and reasonably fast."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _U = types.uint64
 @njit(nogil=True, cache=True)
 def _histogram_kernel(symbols: Any, counts: Any, start: int, stop: int) -> None:
     part = symbols[start:stop]
-    # alternating tables: a counter that is bumped twice in a row waits for its own store
+    # alternating tables, because incrementing the same counter twice in a row waits for its store
     for i in range(part.size):
         counts[i & 3, part[i]] += 1
 
 
 @njit(nogil=True, cache=True)
 def _encode_block(symbols: Any, entries: Any, bits: Any, words: Any, states: Any) -> int:
-    """Encode one block; its words end at the end of ``words``. Return their number."""
+    """Encode one block backwards from the end of ``words``; return the number of words."""
     shift = _U(31) - bits
     for lane in range(LANES):
         states[lane] = np.uint32(STATE_LOW)
@@ -72,14 +72,14 @@ def _encode_kernel(
 
 @njit(nogil=True, cache=True)
 def _gather_kernel(words: Any, offsets: Any, target: Any, start: int, stop: int) -> None:
-    """Copy the words of blocks ``[start, stop)``, which end at the end of their row."""
+    """Copy the words of blocks ``[start, stop)``, which are at the end of their rows."""
     for b in range(start, stop):
         block_words = offsets[b + 1] - offsets[b]
         target[offsets[b] : offsets[b + 1]] = words[b, words.shape[1] - block_words :]
 
 
 def _entries(table: Any, bits: int) -> Any:
-    """Return per symbol frequency, start of its slots, and ceil(2**(32 + bits) / frequency)."""
+    """Return, per symbol, its frequency, its first slot and ``ceil(2**(32 + bits) / frequency)``."""
     entries = np.zeros((table.size, 3), dtype=np.uint64)
     entries[:, 0] = table
     entries[:, 1] = np.cumsum(table) - table
@@ -134,7 +134,7 @@ def _measured(values: Any, alphabet: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def _decode_table(table: Any, bits: int) -> Any:
-    """Return symbol | (frequency - 1) << 16 | position in the symbol's slots << 32 per slot."""
+    """Return, per slot, ``symbol | (frequency - 1) << 16 | k << 32`` for the k-th slot of the symbol."""
     slots = np.empty(1 << bits, dtype=np.uint64)
     slot = 0
     for symbol in range(table.size):
@@ -146,14 +146,14 @@ def _decode_table(table: Any, bits: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def _decode_block(states: Any, words: Any, slots: Any, bits: Any, out: Any) -> bool:
-    """Decode one block; return whether it used exactly its words and ended in the start state."""
+    """Decode one block; return whether it consumed exactly its words and ended in the initial state."""
     mask = _U(slots.size - 1)
     state = np.empty(LANES, dtype=np.uint64)
     for lane in range(LANES):
         state[lane] = _U(states[lane])
     place = 0
     for low in range(0, out.size, LANES):
-        # at most one word per lane and step, so one check per step keeps every read inside
+        # at most one word per lane and step, so one check per step keeps all reads in bounds
         checked = place + LANES > words.size
         for lane in range(min(LANES, out.size - low)):
             x = state[lane]

@@ -1,4 +1,4 @@
-"""Where the parts of a rANS body lie, and the frequency table.
+"""The layout of a rANS body, and its frequency table.
 
 ```
 frequencies  u16[alphabet], summing to 2**prob_bits, 0 for an unused symbol; padded to 8 bytes;
@@ -30,27 +30,31 @@ STATE_LOW: Final = 1 << 15
 NARROW_BITS, WIDE_BITS = 12, 14
 """Precision of the frequencies of alphabets up to ``NARROW`` and of larger ones."""
 BLOCKS: Final = ((1 << 17, 1 << 14), (1 << 15, 1 << 13), (0, 1 << 12))
-"""Least number of symbols of a stream, and symbols per block from there on."""
+"""Block sizes: a stream of at least the first number of symbols has blocks of the second number."""
 
 
 def prob_bits(alphabet: int) -> int:
-    """Precision of the frequencies: 12 bits let a GPU keep a decoding entry in 32 bits."""
+    """Return the precision of the frequencies; with 12 bits, a decoding entry on a GPU fits in 32 bits."""
     return NARROW_BITS if alphabet <= NARROW else WIDE_BITS
 
 
 def block_symbols(num_symbols: int) -> int:
-    """Symbols per block: small enough to fill a GPU with warps, large enough to hide 132 bytes.
+    """Return the symbols per block of a stream.
 
-    A block is one warp's serial work, about 0.1 us per 32 symbols, and 64 MiB of float32 make 1024
-    blocks. Halving the largest block would double that and cost 1.6 % of the size at 3 bits per
-    symbol; doubling it would save 0.8 %.
+    Blocks are small enough to fill a GPU with warps, and large enough to amortise the 132 bytes of states
+    and offset that each costs. A block is the serial work of one warp, about 0.1 us per 32 symbols, and
+    64 MiB of float32 make 1024 blocks. Halving the largest block would double their number and cost 1.6 %
+    of the size at 3 bits per symbol; doubling it would save 0.8 %.
     """
     return next(block for least, block in BLOCKS if num_symbols >= least)
 
 
 @dataclass(frozen=True, slots=True)
 class RansLayout:
-    """Sizes that follow from the number of symbols, the alphabet and where the table is."""
+    """Sizes that follow from the number of symbols, the alphabet and whether the table is static.
+
+    A static table is part of the codec's spec and not stored in the body.
+    """
 
     num_symbols: int
     alphabet: int
@@ -63,7 +67,7 @@ class RansLayout:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks, the last one perhaps partial."""
+        """Number of blocks, of which the last may be partial."""
         return ceil_div(self.num_symbols, self.block)
 
     @property
@@ -77,7 +81,7 @@ class RansLayout:
         return self.offsets_start + padded(4 * (self.num_blocks + 1))
 
     def words_start(self, single: bool) -> int:
-        """First byte of the words; ``single`` says that only one symbol is used."""
+        """First byte of the words; ``single`` means that at most one symbol is used."""
         return self.states_start + (0 if single else 4 * LANES * self.num_blocks)
 
     def body_nbytes(self, num_words: int, single: bool) -> int:
@@ -86,14 +90,14 @@ class RansLayout:
 
     @property
     def max_nbytes(self) -> int:
-        """Size if every symbol emitted a word."""
+        """Size of a body in which every symbol emits a word."""
         return self.body_nbytes(self.num_symbols, single=False)
 
     def read(self, body: Any, frequencies: Any | None) -> tuple[Any, Any, int]:
         """Return frequencies (int64), block offsets (int64) and the body's size.
 
         Raises:
-            CorruptDataError: the body is truncated or contradicts itself.
+            CorruptDataError: the body is truncated or inconsistent.
         """
         if not 1 <= self.alphabet <= WIDE or body.size < self.states_start:
             raise CorruptDataError("a rANS body is truncated")
@@ -114,10 +118,10 @@ class RansLayout:
 
 
 def normalized_frequencies(counts: Any, alphabet: int) -> Any:
-    """Scale counts to frequencies that sum to ``2**prob_bits``; used symbols keep at least 1.
+    """Scale counts to frequencies that sum to ``2**prob_bits``; used symbols get at least 1.
 
-    The commonest symbol (the first of them) takes what rounding leaves over. Integer arithmetic
-    only, so every backend gets the same table.
+    The commonest symbol (the first, if several are) takes the rounding remainder. The arithmetic is all
+    on integers, so every backend gets the same table.
 
     Example:
         >>> normalized_frequencies(np.array([3, 0, 1]), 3).tolist()

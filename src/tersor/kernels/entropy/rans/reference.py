@@ -1,7 +1,7 @@
-"""rANS, plain torch. Layout: ``rans/layout.py``.
+"""rANS in plain torch. Layout: ``rans/layout.py``.
 
-All blocks advance in lock-step. Encoding runs backwards through the steps of a block, so that the
-words, in order of (step, lane), are what decoding consumes forwards.
+All blocks advance in lockstep. Encoding runs backwards through the steps of a block, so that decoding
+consumes the words forwards, in the order of (step, lane).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tersor.kernels.entropy.rans.layout import (
 def rans_encode(
     symbols: torch.Tensor, alphabet: int, frequencies: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Encode symbols below ``alphabet`` into a uint8 body of a multiple of 8 bytes.
+    """Encode symbols below ``alphabet`` into a uint8 body whose size is a multiple of 8 bytes.
 
     Args:
         symbols: uint8 or int16, flat.
         alphabet: number of symbols.
-        frequencies: int64 table known to both sides, or None to measure and store one. Every
+        frequencies: int64 table known to both sides, or None to measure one and store it. Every
             symbol that occurs must have a frequency of at least 1.
     """
     layout = RansLayout(symbols.numel(), alphabet, frequencies is not None)
@@ -89,7 +89,7 @@ def rans_decode(
     """Return the symbols (uint8, or int16 above 256) and the number of body bytes read.
 
     Raises:
-        CorruptDataError: the body is not what ``rans_encode`` writes.
+        CorruptDataError: the body is not one that ``rans_encode`` could have written.
     """
     layout = RansLayout(num_symbols, alphabet, frequencies is not None)
     data = body.cpu().numpy()

@@ -1,4 +1,4 @@
-"""Codes as symbols of a small alphabet, with an escape for those that do not fit."""
+"""Mapping codes to symbols of a small alphabet, with an escape for codes outside it."""
 
 from tersor.kernels.entropy.symbols.alphabet import Symbols
 from tersor.kernels.runtime.op import Op

@@ -1,4 +1,4 @@
-"""The alphabet of an entropy coder: a window of consecutive codes, and perhaps an escape."""
+"""The alphabet of an entropy coder: a window of consecutive codes, and optionally an escape."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 import torch
 
 NARROW: Final = 256
-"""Alphabets up to this size are held in uint8."""
+"""Largest alphabet whose symbols are stored as uint8."""
 WIDE: Final = 4096
-"""Largest alphabet; its symbols are held in int16."""
+"""Largest alphabet; its symbols are stored as int16."""
 ESCAPE_NBYTES: Final = 8
-"""What an escaped code costs: its position and its value, 32 bits each."""
+"""Cost of an escaped code: its position and its value, 32 bits each."""
 WIDE_TABLE_NBYTES: Final = 2048
-"""About what the table of a wide alphabet takes more than that of a narrow one."""
+"""Approximately how much larger the table of a wide alphabet is than that of a narrow one."""
 WIDE_VALUES_PER_BYTE: Final = 256
-"""A byte is paid for so many values to avoid a wide alphabet: 0.03 bit per value."""
+"""To avoid a wide alphabet, escapes may cost one byte per this many values: 0.03 bit per value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Symbols:
     """Codes mapped to ``0 .. alphabet - 1``.
 
     Attributes:
-        symbols: uint8 (alphabet up to 256) or int16, flat.
+        symbols: flat; uint8 for an alphabet of up to 256, else int16.
         low: the code of symbol 0.
         alphabet: number of symbols; with escapes, the last one means "escaped".
         escape_positions: int64, ascending.
@@ -40,7 +40,7 @@ class Symbols:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Codes ``[low, low + size)`` that get a symbol of their own."""
+    """The codes ``[low, low + size)``, each of which has its own symbol."""
 
     low: int
     size: int
@@ -48,32 +48,32 @@ class Window:
 
     @property
     def alphabet(self) -> int:
-        """Number of symbols, the escape included."""
+        """Number of symbols, including the escape."""
         return self.size + self.escapes
 
     @property
     def dtype(self) -> torch.dtype:
-        """How symbols are held."""
+        """The dtype in which symbols are stored."""
         return torch.uint8 if self.alphabet <= NARROW else torch.int16
 
 
 def whole_window(smallest: int, largest: int) -> Window | None:
-    """Return the window of all codes if an alphabet can hold it."""
+    """Return the window of all codes, or None if no alphabet is large enough."""
     size = largest - smallest + 1
     return Window(smallest, size, escapes=False) if size <= WIDE else None
 
 
 def window_around(mean: int, smallest: int, largest: int, alphabet: int) -> Window:
-    """Return the window with escapes, centred on the mean code as far as the range allows."""
+    """Return a window with escapes, centred on the mean code as far as the range of codes allows."""
     size = alphabet - 1
     low = min(max(mean - size // 2, smallest), largest - size + 1)
     return Window(low, size, escapes=True)
 
 
 def narrow_is_enough(num_escapes: int, num_codes: int) -> bool:
-    """True if 256 symbols with this many escapes beat a 4096-symbol alphabet.
+    """True if 256 symbols with this many escapes are better than a 4096-symbol alphabet.
 
-    The wide alphabet costs about 2 KiB of table and decodes at half the speed, so up to 0.03 bit
-    per value is paid to avoid it.
+    The wide alphabet costs about 2 KiB of table and decodes at half the speed, so escapes may cost up
+    to 0.03 bit per value to avoid it.
     """
     return ESCAPE_NBYTES * num_escapes <= max(WIDE_TABLE_NBYTES, num_codes // WIDE_VALUES_PER_BYTE)

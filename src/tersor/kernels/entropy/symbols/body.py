@@ -1,4 +1,4 @@
-"""The head of an entropy-coded body: the alphabet, and the codes that escape it.
+"""The head of an entropy-coded body: the alphabet and the escaped codes.
 
 ```
 offset size field
@@ -28,7 +28,7 @@ HEADER: Final = struct.Struct("<iHxxII")
 
 
 def join(mapped: Symbols, coded: torch.Tensor, lead: int = 0) -> torch.Tensor:
-    """Put ``lead`` bytes of room and the head of ``mapped`` before its coded symbols."""
+    """Return ``lead`` reserved zero bytes, the head of ``mapped`` and its coded symbols, joined."""
     header = HEADER.pack(mapped.low, mapped.alphabet, mapped.escape_positions.numel(), 0)
     return joined(
         [
@@ -43,12 +43,12 @@ def join(mapped: Symbols, coded: torch.Tensor, lead: int = 0) -> torch.Tensor:
 def split(
     body: torch.Tensor, num_codes: int, window: Window | None = None
 ) -> tuple[Symbols, torch.Tensor, int]:
-    """Return the alphabet and escapes, what follows them, and where that starts.
+    """Return the alphabet and escapes, the coder's own body, and the offset at which it starts.
 
-    The result's ``symbols`` are empty. ``window`` is the alphabet both sides agreed on, if any.
+    The ``symbols`` of the result are empty. ``window`` is the alphabet both sides agreed on, if any.
 
     Raises:
-        CorruptDataError: impossible sizes or positions.
+        CorruptDataError: sizes or positions are impossible, or the alphabet is not that of ``window``.
     """
     low, alphabet, num_escapes, reserved = read_struct(HEADER, body, slice(6, 8))
     codes_start = HEADER.size + 4 * num_escapes

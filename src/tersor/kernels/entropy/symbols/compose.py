@@ -1,4 +1,4 @@
-"""Quantization straight to symbols and back, as the compositions that define the answer."""
+"""Quantization directly to symbols and back, as the compositions that define the results."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def quantize_symbols(
 ) -> tuple[Symbols, torch.Tensor]:
     """Return the mapped codes of ``x`` and the positions of the outliers.
 
-    ``low`` and ``high`` are the finite range of ``x``; a faster twin may use them to know the
-    alphabet before it sees the codes.
+    ``low`` and ``high`` are the finite range of ``x``. A fused implementation may derive the alphabet
+    from them before it computes the codes.
     """
     del low, high
     codes, positions = bounded_quantize(x, grid)
@@ -25,5 +25,8 @@ def quantize_symbols(
 def dequantize_symbols(
     mapped: torch.Tensor, other: Symbols, step: float, out: torch.Tensor
 ) -> None:
-    """Write the values of the symbols ``mapped`` into the contiguous ``out``."""
+    """Write the values of the symbols ``mapped`` into the contiguous ``out``.
+
+    ``other`` supplies the low code and the escapes.
+    """
     bounded_dequantize(unmap_symbols(mapped, other), step, out)

@@ -123,7 +123,7 @@ def _quantize_symbols_kernel(
     start: int,
     stop: int,
 ) -> int:
-    """Quantize tiles ``[start, stop)`` to symbols; stop at the first outlier and return 1."""
+    """Quantize tiles ``[start, stop)`` to symbols; return 1 at the first tile with an outlier, else 0."""
     codes = np.empty(TILE, dtype=np.int32)
     for tile in range(start, stop):
         part = values[tile * TILE : min(tile * TILE + TILE, values.size)]
@@ -140,8 +140,8 @@ def quantize_symbols(
 ) -> tuple[Symbols, torch.Tensor]:
     """See ``compose.quantize_symbols``.
 
-    Rounding keeps order, so the codes of the range's ends are the extreme codes: without outliers
-    the alphabet is known beforehand and the codes need not be stored.
+    Rounding is monotonic, so the codes of the ends of the range are the extreme codes. Without
+    outliers the alphabet is therefore known in advance, and the codes need not be stored.
     """
     arguments = quantizer_arguments(x, grid)
     compute = type(arguments[1])

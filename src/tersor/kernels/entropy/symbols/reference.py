@@ -1,4 +1,4 @@
-"""Codes to symbols and back, plain torch."""
+"""Codes to symbols and back in plain torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from tersor.kernels.entropy.symbols.alphabet import (
 def choose_window(codes: torch.Tensor) -> Window:
     """Return the window of codes that the alphabet covers.
 
-    All codes if they span at most 256; else 255 around the mean with an escape, if that escapes
-    few; else all of up to 4096; else 4095 around the mean with an escape.
+    This is the first that applies: all codes if they span at most 256; 255 codes around the mean with
+    an escape if few codes escape; all codes if they span at most 4096; else 4095 codes around the mean
+    with an escape.
     """
     if codes.numel() == 0:
         return Window(0, 1, escapes=False)
@@ -36,7 +37,7 @@ def choose_window(codes: torch.Tensor) -> Window:
 
 
 def map_symbols(codes: torch.Tensor, window: Window | None = None) -> Symbols:
-    """Map int32 codes to the symbols of ``window``, or of the window that suits them best.
+    """Map int32 codes to the symbols of ``window``, or of the window that ``choose_window`` returns.
 
     Example:
         >>> mapped = map_symbols(torch.tensor([5, 7, 5], dtype=torch.int32))

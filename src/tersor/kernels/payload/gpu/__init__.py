@@ -1,1 +1,1 @@
-"""Headers, modes and outliers of payloads in Triton."""
+"""Payloads in Triton: headers, modes, outliers and frames."""

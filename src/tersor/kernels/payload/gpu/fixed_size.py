@@ -1,6 +1,6 @@
-"""Lists whose payloads have sizes that the shapes decide, in Triton: one launch does all tensors.
+"""Lists of payloads whose sizes follow from the shapes, in Triton: one launch handles all tensors.
 
-The host knows every place beforehand. A program looks up which tensor its tile belongs to.
+The host knows all offsets in advance. A program looks up which tensor its tile belongs to.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ PAYLOAD_ALIGNMENT: Final = 8
 """Every payload starts at a multiple of this many bytes."""
 
 WIDEST: Final = 16
-"""Bytes of the widest load, which needs an address that is a multiple of it."""
+"""Bytes of the widest load, which needs an address that is a multiple of this."""
 
 _INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @dataclass(frozen=True, slots=True)
 class FixedFrame:
-    """New memory for payloads of known sizes.
+    """Memory for payloads of known sizes.
 
     Attributes:
-        buffer: uint8, not written yet.
-        offsets: int64 on the device, where each payload starts.
-        sizes: int64 on the device, not written yet.
+        buffer: uint8, uninitialised.
+        offsets: int64 on the device, offset of each payload.
+        sizes: int64 on the device, uninitialised.
         starts: the offsets, on the host.
         nbytes: the sizes, on the host.
     """
@@ -53,7 +53,7 @@ class FixedFrame:
 def fixed_frame(
     sizes: Sequence[int], device: torch.device, out: torch.Tensor | None = None
 ) -> FixedFrame:
-    """Return room for payloads of so many bytes: in ``out``, which is large enough, or new."""
+    """Return memory for payloads of these sizes: ``out``, which must be large enough, or new memory."""
     ends = tuple(accumulate((padded(size) for size in sizes), initial=0))
     buffer = (
         torch.empty(ends[-1], dtype=torch.uint8, device=device) if out is None else out[: ends[-1]]
@@ -63,13 +63,13 @@ def fixed_frame(
 
 
 def common_alignment(places: Sequence[int]) -> int:
-    """Return the largest power of two up to ``WIDEST`` that divides all of them."""
+    """Return the largest power of two up to ``WIDEST`` that divides all ``places``."""
     return math.gcd(WIDEST, *places)
 
 
 @triton.jit
 def own_tile(counts, first_tiles, owners):
-    """Return the program's tensor, the tile that it has of it, and the tensor's values."""
+    """Return the program's tensor, its tile within that tensor, and the tensor's number of values."""
     tile = tl.program_id(0).to(tl.int64)
     k = tl.load(owners + tile)
     return k, tile - tl.load(first_tiles + k), tl.load(counts + k)
@@ -77,9 +77,10 @@ def own_tile(counts, first_tiles, owners):
 
 @triton.jit
 def typed(place, TYPE: tl.constexpr, ALIGNMENT: tl.constexpr):
-    """Return an address or a pointer as one to ``TYPE``, known to be a multiple of ``ALIGNMENT``.
+    """Convert an address or a pointer, a multiple of ``ALIGNMENT``, to a pointer to ``TYPE``.
 
-    Interpreted, a bfloat16 is an int16 with its bits: Triton's interpreter would cut it off, not round it.
+    In Triton's interpreter a bfloat16 is handled as an int16 with its bits, because the interpreter truncates
+    to bfloat16 instead of rounding.
     """
     element: tl.constexpr = tl.int16 if _INTERPRETED and TYPE == BF16 else TYPE
     return tl.multiple_of(place.to(tl.pointer_type(element)), ALIGNMENT)
@@ -87,7 +88,7 @@ def typed(place, TYPE: tl.constexpr, ALIGNMENT: tl.constexpr):
 
 @triton.jit
 def new_payload(out, offsets, sizes, k, tile, nbytes):
-    """Return where payload ``k`` goes; its first tile notes its size and closes it with zeros."""
+    """Return a pointer to payload ``k``; the program of its first tile stores its size and zero padding."""
     payload = out + tl.load(offsets + k)
     if tile == 0:
         tl.store(sizes + k, nbytes)
@@ -103,16 +104,16 @@ def decode_tiles(
     status: torch.Tensor | None,
     **constants: Any,
 ) -> torch.Tensor:
-    """Decode payloads into contiguous tensors of one dtype and device, a program per tile of one of them.
+    """Decode payloads into contiguous tensors of one dtype and device, with one program per tile.
 
     Args:
         kernel: takes buffer, offsets, sizes, addresses of the outputs, their counts, first tiles, owners of tiles,
-            and status; ``TYPE``, ``ALIGNMENT`` of the outputs, and ``constants``.
-        tile: values that a program decodes.
-        places: buffer, offsets and sizes, as of ``batch.gpu.group.decode_groups``.
-        outs: what to write.
-        status: int32 [len(outs)], what to write to which payloads have a wrong size; new memory by default.
-        **constants: of the kernel and its launch.
+            and status; then ``TYPE`` and ``ALIGNMENT`` of the outputs, and ``constants``.
+        tile: number of values that a program decodes.
+        places: buffer, offsets and sizes, as in ``batch.gpu.group.decode_groups``.
+        outs: receive the values.
+        status: int32 [len(outs)], receives 1 for payloads of a wrong size, else 0; new memory by default.
+        **constants: constants of the kernel and options of its launch.
 
     Returns:
         The status.
@@ -133,9 +134,9 @@ def decode_tiles(
 
 @triton.jit
 def given_payload(buffer, offsets, sizes, status, k, tile, nbytes):
-    """Return where payload ``k`` starts, and whether it has the ``nbytes`` bytes that it must have.
+    """Return a pointer to payload ``k``, and whether its size is ``nbytes``, as it must be.
 
-    The first tile notes in ``status`` whether it has.
+    The program of the first tile stores in ``status`` whether it is not.
     """
     is_whole = tl.load(sizes + k) == nbytes
     if tile == 0:

@@ -1,4 +1,4 @@
-"""Where the payloads of a frame lie, and frames put together, in Triton."""
+"""Locating the payloads of a frame, and merging frames, in Triton."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _offsets_kernel(
     sizes, least, num_payloads, room, offsets, checked, status, LANES: tl.constexpr,
     IS_TABLE: tl.constexpr,
 ):  # fmt: skip
-    """One program adds up sizes; all become 0 if one is impossible or they do not fit.
+    """One program computes offsets from sizes; all sizes become 0 if one is impossible or they do not fit.
 
-    If ``IS_TABLE``, ``sizes`` has the address of the frame, from which offsets are counted, that of the sizes, and
-    the room.
+    If ``IS_TABLE``, ``sizes`` holds the address of the frame, which is added to the offsets, the address of the
+    sizes, and the room.
     """
     base = tl.full((), 0, tl.int64)
     if IS_TABLE:
@@ -35,7 +35,7 @@ def _offsets_kernel(
         smallest = tl.load(least + k, mask=k < num_payloads, other=0)
         possible = (size >= smallest) & (size <= room)
         wrong += tl.sum((~possible).to(tl.int32), axis=0)
-        # so that no sum can overflow
+        # impossible sizes are left out, so that the sum cannot overflow
         total += tl.sum(tl.where(possible, padded(size), 0), axis=0)
     good = (wrong == 0) & (total <= room)
     end = tl.zeros([1], dtype=tl.int64) + base
@@ -53,7 +53,7 @@ def _offsets_kernel(
 
 @jit_kernel(do_not_specialize=["frame"])
 def _copy_kernel(sources, sizes, offsets, frame, LANES: tl.constexpr):
-    """Program (k, p) copies every p-th run of the words of payload k."""
+    """Programs (k, p) share the words of payload k, run by run."""
     k = tl.program_id(0)
     source = tl.load(sources + k).to(tl.pointer_type(tl.int64))
     target = (frame + tl.load(offsets + k)).to(tl.pointer_type(tl.int64))
@@ -75,9 +75,9 @@ def frame_places(
 def places_of_frame(
     table: torch.Tensor, least_nbytes: Sequence[int]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return what ``frame_places`` does, with addresses for offsets, of a frame that only the device knows.
+    """Do the same as ``frame_places`` for a frame that only the device knows; offsets are addresses.
 
-    ``table`` is int64: the address of the frame, of its sizes, and its bytes.
+    ``table`` is int64 [3]: the address of the frame, the address of its sizes, and its size in bytes.
     """
     return _places(table, tuple(least_nbytes), 0, is_table=True)
 
@@ -118,5 +118,5 @@ def join_frame(
 
 
 def _inverse(places: Sequence[int]) -> tuple[int, ...]:
-    """Return where each place is found in ``places``."""
+    """Return the inverse of the permutation ``places``."""
     return tuple(sorted(range(len(places)), key=places.__getitem__))

@@ -1,4 +1,4 @@
-"""Payloads of a list of tensors in Triton: opened, checked, and their exactly stored values written."""
+"""Parsing and checking the payloads of a list of tensors in Triton, and writing exactly stored values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import padded
 
 OUTLIER_LANES = tl.constexpr(128)
-"""Outliers that a warp writes at a time."""
+"""Number of outliers that a warp writes at a time."""
 
 
 @triton.jit
@@ -46,9 +46,10 @@ def _is_constant(value, TYPE: tl.constexpr):
 
 @triton.jit
 def open_payload(payload, size, count, TYPE: tl.constexpr):
-    """Return mode, step, body bytes, number of outliers, and whether these can be.
+    """Return mode, step, size of the body, number of outliers, and whether these are valid.
 
-    Checks all that does not depend on the codec; what is not good must not be used.
+    Checks everything that does not depend on the codec. If they are not valid, the results must not be
+    used.
     """
     words = payload.to(tl.pointer_type(tl.int64))
     complete = size >= HEADER_NBYTES
@@ -73,13 +74,13 @@ def store_given_outliers(
 ):  # fmt: skip
     """Write those outliers of a payload whose positions lie in ``[begin, end)``.
 
-    Every ``num_parts``-th run of ``LANES`` outliers, and of bytes that follow them, is looked at.
-    Sets ``status`` if something in it is wrong; a payload that cannot be opened is not read.
+    Only every ``num_parts``-th run of ``LANES`` outliers, and of the bytes after them, is processed.
+    ``status`` is set if any of these are malformed. If the header is invalid, nothing is read.
     """
     _, _, body, outliers, good = open_payload(payload, payload_nbytes, count, TYPE)
     value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     target = target.to(tl.pointer_type(tl.uint8))
-    # a payload that is not good is reported by whoever decodes it
+    # an invalid header is reported by the kernel that decodes the payload
     outliers = tl.where(good, outliers, 0)
     positions = (payload + HEADER_NBYTES + body).to(tl.pointer_type(tl.uint32))
     values = payload + HEADER_NBYTES + body + padded(4 * outliers)
@@ -109,7 +110,7 @@ def store_given_outliers(
 def _outliers_kernel(
     buffer, offsets, sizes, targets, counts, status, TYPE: tl.constexpr, LANES: tl.constexpr
 ):
-    """Program (k, p) writes every p-th run of the outliers of tensor k, and looks at what follows."""
+    """Programs (k, p) share the outliers of tensor k and the check of the bytes after them."""
     k = tl.program_id(0)
     count = tl.load(counts + k)
     store_given_outliers(
@@ -128,10 +129,10 @@ def put_outliers(
     status: torch.Tensor,
     largest: int,
 ) -> None:
-    """Write the exactly stored values of all payloads over the decoded ones.
+    """Overwrite decoded values of all tensors with the exactly stored ones.
 
-    ``status`` has one word per payload, which is set where the outliers or what follows are wrong;
-    ``largest`` is the number of values of the largest tensor: large ones get more programs.
+    ``status`` has one word per payload, which is set if the outliers or the bytes after them are malformed.
+    ``largest`` is the number of values of the largest tensor: large tensors get more programs.
     """
     programs = max(1, min(64, largest >> 16))
     _outliers_kernel[(counts.numel(), programs)](

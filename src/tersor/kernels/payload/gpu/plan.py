@@ -1,6 +1,6 @@
-"""Payloads of a list of tensors in Triton: sizes, places and headers, decided on the device.
+"""Planning the payloads of a list of tensors in Triton: modes, sizes and offsets, decided on the device.
 
-The plan has one row per tensor; compacting kernels read it to know where their bytes go.
+The plan has one row per tensor. The kernels that write payloads read it to know where their bytes go.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ EXACT, CODED, CONSTANT = (
 _LEAST_LOG2 = tl.constexpr(layout.MAX_VALUES_PER_BYTE_LOG2)
 
 MODE, OFFSET, BODY, OUTLIERS, STEP, SIZE, NUM_FIELDS = (tl.constexpr(k) for k in range(7))
-"""Columns of a plan, int64: how the tensor is stored, where its payload starts in the buffer, bytes
-of the body, number of outliers, bits of the float64 step, bytes of the payload."""
+"""Columns of a plan, int64: mode, offset of the payload in the buffer, size of the body in bytes, number of
+outliers, bits of the float64 step (or constant), size of the payload in bytes."""
 
 
 @triton.jit
 def decide(count, body, outliers, specials, step, is_uniform, low, TYPE: tl.constexpr):
-    """Decide how tensors are stored, all int64 or float64.
+    """Decide how tensors are stored; numbers are int64 or float64.
 
     Args:
-        count: values of each.
-        body: bytes of its coded body.
-        outliers: values that have no code.
-        specials: values that are not finite.
-        step: 0 if no grid can keep the bound.
-        is_uniform: whether all finite values are equal, and there are some.
-        low: the smallest of them.
-        TYPE: of the values.
+        count: number of values of each tensor.
+        body: size of its coded body.
+        outliers: number of values without a code.
+        specials: number of values that are not finite.
+        step: step of the grid; 0 if no grid can keep the bound.
+        is_uniform: whether there are finite values and all of them are equal.
+        low: the smallest finite value.
+        TYPE: dtype of the values.
 
     Returns:
-        Mode, bytes of the body, outliers, bits of the number in the header, bytes of the payload.
+        Mode, size of the body, number of outliers, bits of the float64 in the header, size of the payload.
     """
     value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     exact = HEADER_NBYTES + padded(count * value_nbytes)
@@ -60,9 +60,9 @@ def decide(count, body, outliers, specials, step, is_uniform, low, TYPE: tl.cons
 
 @triton.jit
 def put_plan(plan, sizes, k, inside, decided, end):
-    """Store what was decided of tensors ``k``, whose payloads follow each other from ``end`` on.
+    """Store the results of ``decide`` for tensors ``k``, whose payloads follow each other from ``end`` on.
 
-    Returns where the payloads after them start.
+    Returns the offset at which the payloads after them start.
     """
     mode, body, extra, number, size = decided
     room = tl.where(inside, padded(size), 0)
@@ -82,7 +82,7 @@ def plan_kernel(
     counts, first_tiles, ends, fixed_nbytes, keys, grids, num_tensors, plan, sizes,
     TYPE: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program decides mode, size and place of every payload, in order."""
+    """One program decides the mode, size and offset of all payloads, in order."""
     num_tiles = tl.load(first_tiles + num_tensors)
     end = tl.zeros([1], dtype=tl.int64)
     for start in range(0, num_tensors, LANES):
@@ -107,7 +107,7 @@ def plan_kernel(
 
 @triton.jit
 def fits(row, room):
-    """True if the payload that a row of a plan describes ends within ``room`` bytes."""
+    """True if the payload of a row of a plan ends within ``room`` bytes."""
     return tl.load(row + OFFSET) + padded(tl.load(row + SIZE)) <= room
 
 
@@ -122,12 +122,12 @@ def store_header(payload, row):
 
 @triton.jit
 def store_outliers(payload, row, address, position, special, before, TYPE: tl.constexpr):
-    """Append positions and values where ``special``; ``before`` outliers come earlier."""
+    """Append the positions and values of outliers, where ``special``, after ``before`` earlier ones."""
     count = tl.load(row + OUTLIERS)
     positions_at = HEADER_NBYTES + tl.load(row + BODY)
     chosen = special.to(tl.int64)
     rank = before + tl.cumsum(chosen, axis=0) - chosen
-    # values that have changed since they were counted must not end behind the payload
+    # if values changed after they were counted, nothing may be written past the payload
     special &= rank < count
     positions = (payload + positions_at).to(tl.pointer_type(tl.int32))
     tl.store(positions + rank, position.to(tl.int32), mask=special)
@@ -143,9 +143,9 @@ def place_outliers(
     payload, row, address, count, tile, stop, first, ends, num_tiles, grid, TYPE: tl.constexpr,
     TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Append the outliers of tiles ``[tile, stop)`` that have some, ``PART`` values at a time.
+    """Append the outliers of the tiles ``[tile, stop)``, ``PART`` values at a time.
 
-    ``first`` is the tensor's first tile and ``ends`` what ``make_plan`` takes.
+    ``first`` is the first tile of the tensor; ``ends`` are those of ``make_plan``.
     """
     is_coded = tl.load(row + MODE) == CODED
     step, inverse, bound = grid
@@ -166,7 +166,7 @@ def place_outliers(
 
 @triton.jit
 def close_payload(payload, count, row, TYPE: tl.constexpr):
-    """Write the header, and zeros wherever padding follows a part."""
+    """Write the header, and zeros as padding after every part."""
     store_header(payload, row)
     value_nbytes: tl.constexpr = TYPE.primitive_bitwidth // 8
     outliers = tl.load(row + OUTLIERS)
@@ -192,14 +192,15 @@ def make_plan(
     """Return the plan, int64 [num_tensors, NUM_FIELDS], and the payload sizes, int64.
 
     Args:
-        tiles: of the list of tensors.
-        ends: int64 [3 * num_tiles], running sum over the words of 32 bits in each tile's body, then
-            ``outliers << 32 | values that are not finite``, then 1 for a tile that surely has two
-            different finite values.
-        fixed_nbytes: int64 [num_tensors], bytes of the body that the count alone decides.
-        keys: finite range of each tensor as ``quantize.gpu.finite_range`` keeps it.
+        tiles: table of the tiles of all tensors.
+        ends: int64 [3 * num_tiles], inclusive prefix sums over all tiles: first of the number of 32-bit words
+            in the body of each, then of ``outliers << 32 | values that are not finite``, then of 1 for each
+            tile that is known to have two different finite values, whose non-finite ones need not be counted.
+            The sums continue across all three parts.
+        fixed_nbytes: int64 [num_tensors], size of the part of the body that depends on the count alone.
+        keys: finite range of each tensor as ``quantize.gpu.finite_range`` stores it.
         grids: ``quantize.gpu.grids.grid_table``.
-        dtype: of the tensors.
+        dtype: dtype of the tensors.
     """
     num_tensors = tiles.counts.numel()
     device = tiles.counts.device

@@ -1,4 +1,4 @@
-"""Tiles that are not plainly coded, in Triton: their range, their outliers, their exact values."""
+"""Triton functions for values that are not coded: ranges, outliers and exactly stored values."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from tersor.kernels.quantize.gpu.finite_range import fold_range
 from tersor.kernels.quantize.gpu.values import load_values
 
 _WARPS: Final = 4224
-"""Of all programs for what is not coded together: as many programs of one warp as an H200 holds."""
+"""Total number of warps of the programs for values that are not coded: as many as an H200 holds."""
 
 
 def programs_per_tensor(numels: Sequence[int], tile: int, num_warps: int) -> int:
-    """Return the programs, of ``num_warps``, for those tiles of a tensor that are not plainly coded."""
+    """Return how many programs, of ``num_warps`` each, ``finish_tiles`` gets per tensor."""
     return max(1, min(_WARPS // (num_warps * len(numels)), max(numels) // tile))
 
 
 @triton.jit
 def load_grid(grids, k):
-    """Return step, inverse and checked bound of tensor ``k``."""
+    """Load step, inverse and checked bound of tensor ``k``."""
     return tl.load(grids + 3 * k), tl.load(grids + 3 * k + 1), tl.load(grids + 3 * k + 2)
 
 
 @triton.jit
 def examine_tile(address, limit, keys, TYPE: tl.constexpr, PART: tl.constexpr):
-    """Fold ``limit`` values into their tensor's range; return how many of them are not finite."""
+    """Fold ``limit`` values into the range of their tensor; return how many of them are not finite."""
     specials = 0
     for part in range(0, limit, PART):
         position = part + tl.arange(0, PART)
@@ -53,10 +53,10 @@ def finish_tiles(
     payload, row, address, count, first, last, ends, num_tiles, grid, TYPE: tl.constexpr,
     TILE: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Store the exact values, or the outliers, of every so many tiles of ``[first, last)``.
+    """Store the exact values, or the outliers, of this program's share of the tiles ``[first, last)``.
 
-    Every so many as there are programs along axis 1. Apart from the kernels that code, which need
-    fewer registers without this: tensors that are not coded and tiles with outliers are rare.
+    The programs along axis 1 of the grid share the tiles. Coding kernels do not do this themselves, because
+    they need fewer registers without it, and tensors that are not coded and tiles with outliers are rare.
     """
     mode = tl.load(row + MODE)
     is_exact = (mode != CODED) & (mode != CONSTANT)

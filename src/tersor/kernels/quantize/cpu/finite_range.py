@@ -1,4 +1,4 @@
-"""Finite range on the integer image of the floats, which keeps their order."""
+"""Finite range in numba, computed on integers that sort like the floats."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _IMAGES: Final = {
 def range_kernel(bits: Any, infinity_bits: Any, sign_shift: Any, start: int, stop: int) -> Any:
     """Return the smallest and largest order-preserving key of the finite values.
 
-    A float's bits, with the lower bits of negative values inverted, sort like the floats; integer
-    minimum and maximum vectorise without fast-math: 40 GB/s against 3 for float comparisons.
+    The bits of floats, with the lower bits of negative values inverted, sort like the floats. Integer
+    minimum and maximum vectorise without fast-math: 40 GB/s, against 3 for float comparisons.
     """
     part = bits[start:stop]
     integer = bits.dtype.type
@@ -43,7 +43,7 @@ def range_kernel(bits: Any, infinity_bits: Any, sign_shift: Any, start: int, sto
 
 
 class Infinities(NamedTuple):
-    """Bits of infinity as a signed, of minus infinity as an unsigned integer; one each."""
+    """Bits of infinity as a signed, and of minus infinity as an unsigned integer: arrays of one value."""
 
     positive: Any
     negative: Any
@@ -59,7 +59,7 @@ INFINITIES: Final = {
 def range_if_finite(values: Any, infinities: Any) -> Any:
     """Return the smallest and largest of at least one value; (1, 0) if any is not finite.
 
-    Bits of positive floats sort like the floats, those of negative ones the other way round, so
+    The bits of positive floats sort like the floats, and those of negative floats in reverse, so
     three integer extremes suffice: a third of the work of ``range_kernel``.
     """
     signed = values.view(infinities.positive.dtype)
@@ -79,7 +79,7 @@ def range_if_finite(values: Any, infinities: Any) -> Any:
     if furthest >= sign_bit and largest >= 0:
         ends[1] = largest
     low, high = ends.view(values.dtype)
-    # + 0 makes a signed zero positive
+    # + 0 turns -0.0 into 0.0
     return low + zero, high + zero
 
 
@@ -92,7 +92,7 @@ def _to_float(key: int, sign_shift: int, dtype: torch.dtype, image_dtype: torch.
         value = struct.unpack("<d", struct.pack("<q", bits))[0]
     else:
         value = torch.tensor(bits, dtype=image_dtype, device="cpu").view(dtype).item()
-    # + 0.0 makes a signed zero positive, so that every backend gives the same bits
+    # + 0.0 turns -0.0 into 0.0, so that every backend gives the same bits
     return value + 0.0
 
 

@@ -14,7 +14,7 @@ from tersor.raw_bytes import empty
 from tersor.types import Bound
 
 WIDE, TO_F16, TO_BF16 = 0, 1, 2
-"""How a decoded value is rounded before the bound is checked."""
+"""How a decoded value is rounded before its error is checked: not at all, to float16 or to bfloat16."""
 
 
 @njit(nogil=True, cache=True, inline="always")
@@ -40,7 +40,7 @@ def _round_to_f16(value: Any) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def _holds(value: Any, scaled: Any, step: Any, bound: Any, radius: Any, narrow: int) -> Any:
-    """True if code ``scaled`` decodes to within the bound; false for NaN."""
+    """True if the code ``scaled`` is within the radius and decodes to within the bound; false for NaN."""
     decoded = scaled * step
     if narrow == TO_BF16:
         decoded = _round_to_bf16(decoded)
@@ -56,7 +56,7 @@ def quantize_tile(
     """Write the codes of one tile and return the number of outliers, whose codes are 0."""
     zero, one = np.int32(0), np.int32(1)
     num_outliers = zero
-    # the test on ``narrow`` stands outside the loop, or float32 would not vectorise
+    # ``narrow`` is tested outside the loop, otherwise float32 would not vectorise
     if narrow == WIDE:
         for i in range(values.size):
             scaled = np.rint(values[i] * inverse)
@@ -100,7 +100,7 @@ def _at_most(value: float, like: Any) -> Any:
 
 
 class BoundArgs(NamedTuple):
-    """A bound and the limits of a compute dtype, as kernels take them."""
+    """A bound and the limits of a compute dtype, in the form that kernels take."""
 
     relative: bool
     value: float
@@ -110,7 +110,7 @@ class BoundArgs(NamedTuple):
 
     @classmethod
     def of(cls, bound: Bound, limits: Limits) -> BoundArgs:
-        """Put a bound and limits together."""
+        """Combine a bound with the limits of a compute dtype."""
         return cls(
             bound.kind == "relative",
             bound.value,
@@ -122,10 +122,10 @@ class BoundArgs(NamedTuple):
 
 @njit(nogil=True, cache=True)
 def fit_grid(low: Any, high: Any, bound_args: Any, like: Any) -> Any:
-    """Do what ``Grid.for_bound`` does for float32 or float64 in ``[low, high]``, inside a kernel.
+    """Do the same as ``Grid.for_bound`` inside a kernel, for float32 or float64 values in ``[low, high]``.
 
-    Returns ``(step, inverse, bound)``; the step is 0 where no grid keeps the bound, where ``low``
-    is above ``high``, and for extreme bounds, which are left to ``Grid``.
+    Returns ``(step, inverse, bound)``. The step is 0 if no grid keeps the bound, if ``low`` is above
+    ``high``, and for extreme bounds, which the caller leaves to ``Grid``.
     """
     real = like.dtype.type
     width = np.float64(high) - np.float64(low)
@@ -141,11 +141,11 @@ def fit_grid(low: Any, high: Any, bound_args: Any, like: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def quantize_bytes(values: Any, grid: Any, offset: Any, octets: Any) -> bool:
-    """Write ``code - offset`` of finite values, which must fit in a byte.
+    """Write ``code - offset``, which must fit in a byte, for values that must be finite.
 
-    Returns whether every code holds the bound; where not, the bytes mean nothing. Half the time of
-    ``quantize_tile``: less is stored, nothing can be out of range, and bits of errors, which sort
-    like the errors, have a maximum that vectorises.
+    Returns whether every code keeps the bound; if not, the bytes are meaningless. Takes half the time of
+    ``quantize_tile``: less is stored, no code can be out of range, and the largest error is found on
+    its bits, which sort like the errors and whose maximum vectorises.
     """
     step, inverse, bound = grid
     worst = bits_of(values.dtype.type(0))
@@ -157,7 +157,7 @@ def quantize_bytes(values: Any, grid: Any, offset: Any, octets: Any) -> bool:
 
 
 def quantizer_arguments(x: torch.Tensor, grid: Grid) -> tuple[Any, ...]:
-    """Return ``(values, inverse, step, bound, radius, narrow)`` as the tile functions take them."""
+    """Return ``(values, inverse, step, bound, radius, narrow)``, the arguments of the tile functions."""
     narrow = {torch.float16: TO_F16, torch.bfloat16: TO_BF16}.get(x.dtype, WIDE)
     values = x.reshape(-1).to(torch.float32).numpy() if narrow else x.reshape(-1).numpy()
     compute = values.dtype.type
@@ -210,7 +210,7 @@ def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.T
 
 @njit(nogil=True, cache=True)
 def _dequantize_kernel(codes: Any, step: Any, out: Any, start: int, stop: int) -> None:
-    # slices, whose indices are known not to be negative: the loop vectorises (3 -> 12 GB/s)
+    # slices, because their indices cannot be negative and the loop vectorises (3 -> 12 GB/s)
     source, target = codes[start:stop], out[start:stop]
     for i in range(source.size):
         target[i] = out.dtype.type(source[i]) * step

@@ -1,7 +1,7 @@
 """Quantization of a list of tensors to int8 or int16 codes in Triton.
 
-What a lossless coder of other people is given by the benchmarks: all tensors in one launch, as our
-own list codecs have it, so that a row of theirs is not slowed down by our quantizer.
+The benchmarks feed these codes to third-party lossless coders. One launch quantizes all tensors, as in
+tersor's own list codecs, so that the quantizer does not slow down the results of those coders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import addresses, are_aligned, bound_table, tile_table
 
 TILE: Final = 4096
-"""Codes of a tensor start at a multiple of this many, so that no table of offsets is needed."""
+"""The codes of each tensor start at a multiple of this, so no table of offsets is needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class CodeList:
     """Codes of several tensors.
 
     Attributes:
-        codes: int8 or int16; tensor ``k`` starts at code ``starts[k]``.
-        starts: on the host, each a multiple of ``TILE``.
-        grids: [num_tensors, 3], step first.
-        num_outliers: int32 [1] on the device; values without a code decode to 0.
+        codes: int8 or int16; the codes of tensor ``k`` start at ``starts[k]``.
+        starts: multiples of ``TILE``, on the host.
+        grids: [num_tensors, 3], see ``grid_table``.
+        num_outliers: int32 [1] on the device, the number of values without a code; these decode to 0.
     """
 
     codes: torch.Tensor
@@ -60,7 +60,7 @@ def _quantize_kernel(
         values = load_values(address, base + place, count, 0.0, TYPE, ALIGNED, False)
     found, holds = quantize_values(values, step, inverse, tl.load(grids + 3 * k + 2), TYPE)
     fits = holds & (tl.abs(found) <= RADIUS)
-    # past the end too: the room up to the next tensor's codes is part of the buffer
+    # unmasked: the gap up to the next tensor's codes belongs to the buffer
     kept = tl.where(fits, found, 0).to(codes.dtype.element_ty)
     tl.store(codes + tile * TILE + place, kept)
     missed = tl.sum(((base + place < count) & ~fits).to(tl.int32), axis=0)
@@ -90,12 +90,13 @@ def quantize_list(
 ) -> CodeList:
     """Quantize contiguous tensors of one dtype and device to codes of ``dtype``, without waiting.
 
-    The range of every tensor is found too, as for a relative bound, though the bounds are given.
+    The range of every tensor is computed too, as a relative bound would need it, though the bounds
+    are absolute.
 
     Args:
-        xs: what to quantize, none empty.
+        xs: the tensors to quantize, none empty.
         error_bounds: the absolute bound of each.
-        dtype: int8 or int16; codes it cannot hold are counted as outliers.
+        dtype: int8 or int16; codes that do not fit count as outliers.
     """
     device, element, aligned = xs[0].device, TYPES[xs[0].dtype], are_aligned(xs)
     numels = tuple(x.numel() for x in xs)

@@ -1,7 +1,7 @@
 """Finite range in Triton: one pass, combined by atomics on integers that sort like the values.
 
-A range is kept as two unsigned keys, of the largest value and of the negated smallest one, so that
-zeroed memory holds no value and both are combined by maximum.
+A range is stored as two unsigned keys: that of the largest value and that of the negated smallest one.
+Both are combined by maximum, and zeroed memory stands for an empty range.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _key(value, TYPE: tl.constexpr):
 
 @triton.jit
 def _value(key, TYPE: tl.constexpr):
-    """Return the float64 value of a key; a negative zero becomes positive."""
+    """Return the float64 value of a key; -0.0 becomes 0.0."""
     if TYPE == F64:
         bits = key.to(tl.int64, bitcast=True)
         bits = bits ^ (~(bits >> 63) | (-0x7FFFFFFFFFFFFFFF - 1))
@@ -45,7 +45,7 @@ def _value(key, TYPE: tl.constexpr):
 
 @triton.jit
 def fold_range(values, keys, TYPE: tl.constexpr):
-    """Fold the finite ones of ``values`` into the two keys at ``keys``."""
+    """Fold the finite ``values`` into the two keys at ``keys``."""
     finite = tl.abs(values) < float("inf")
     low = tl.min(tl.where(finite, values, float("inf")), axis=None)
     high = tl.max(tl.where(finite, values, float("-inf")), axis=None)
@@ -57,7 +57,7 @@ def fold_range(values, keys, TYPE: tl.constexpr):
 
 @triton.jit
 def load_range(keys, k, inside, TYPE: tl.constexpr):
-    """Return low and high of tensors ``k`` as float64; low > high if no value was finite."""
+    """Return float64 low and high of tensors ``k`` that are ``inside``; low > high if no value is finite."""
     pointer = keys.to(tl.pointer_type(tl.uint64 if TYPE == F64 else tl.uint32)) + 2 * k
     high_key = tl.load(pointer, mask=inside, other=0)
     low_key = tl.load(pointer + 1, mask=inside, other=0)
@@ -76,7 +76,7 @@ def _range_kernel(
     base, count = (tile - tl.load(first_tiles + k)) * TILE, tl.load(counts + k)
     address, nan = tl.load(starts + k), float("nan")
     position = base + tl.arange(0, TILE)
-    # what lies outside is loaded as NaN, which is not finite and so not counted
+    # positions past the end are loaded as NaN, which is not finite and therefore ignored
     if base + TILE <= count:
         values = load_values(address, position, count, nan, TYPE, ALIGNED, True)
     else:
@@ -92,20 +92,20 @@ def _read_kernel(keys, out, TYPE: tl.constexpr):
 
 
 def key_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of memory that holds keys of values of ``dtype``."""
+    """Return the dtype in which the keys of values of ``dtype`` are stored."""
     return torch.int64 if dtype == torch.float64 else torch.int32
 
 
 def fold_ranges(
     starts: torch.Tensor, tiles: TileTable, keys: torch.Tensor, dtype: torch.dtype, aligned: bool
 ) -> None:
-    """Fold a list of tensors of one dtype into their keys, zeroed before, [num_tensors, 2].
+    """Fold each tensor of a list into its two keys.
 
     Args:
         starts: ``runtime.gpu.tiles.addresses`` of the tensors.
         tiles: their table for tiles of ``TILE`` values.
-        keys: of ``key_dtype(dtype)``.
-        dtype: of the tensors.
+        keys: [num_tensors, 2] of ``key_dtype(dtype)``, zeroed.
+        dtype: dtype of all tensors.
         aligned: whether every start is a multiple of 16 bytes.
     """
     _range_kernel[(tiles.num_tiles,)](

@@ -21,7 +21,7 @@ _BF16_PRECISION, _BF16_FINEST, _BF16_STEP_NBITS = map(tl.constexpr, NARROW_DTYPE
 
 @triton.jit
 def is_step(step, TYPE: tl.constexpr):
-    """True if a float64 can be the step of a grid."""
+    """True if the float64 ``step`` can be the step of a grid for values of ``TYPE``."""
     largest: tl.constexpr = _F64_LARGEST if TYPE == F64 else _F32_LARGEST
     smallest: tl.constexpr = _F64_SMALLEST if TYPE == F64 else _F32_SMALLEST
     held = step if TYPE == F64 else step.to(tl.float32).to(tl.float64)
@@ -42,7 +42,7 @@ def _at_most(value, TYPE: tl.constexpr):
 
 @triton.jit
 def _exact_step(widest, is_relative, low, high, TYPE: tl.constexpr):
-    """Return what ``quantize.grid._exact_step`` does; exponents are those of ``math.frexp``."""
+    """Do the same as ``quantize.grid._exact_step``; exponents follow ``math.frexp``."""
     precision: tl.constexpr = _F16_PRECISION if TYPE == F16 else _BF16_PRECISION
     finest: tl.constexpr = _F16_FINEST if TYPE == F16 else _BF16_FINEST
     step_nbits: tl.constexpr = _F16_STEP_NBITS if TYPE == F16 else _BF16_STEP_NBITS
@@ -58,9 +58,9 @@ def _exact_step(widest, is_relative, low, high, TYPE: tl.constexpr):
 
 @triton.jit
 def grid_of(bound, is_relative, low, high, TYPE: tl.constexpr):
-    """Return step, inverse and checked bound in the compute dtype; the step is 0 if none can be.
+    """Return step, inverse and checked bound in the compute dtype; the step is 0 if no grid is possible.
 
-    All arguments are float64 scalars or tensors; ``low > high`` says that no value is finite.
+    The arguments are float64 scalars or tensors; ``low > high`` means that no value is finite.
     """
     width = high - low
     spread = tl.where(width < float("inf"), bound * width, bound * high - bound * low)
@@ -83,7 +83,7 @@ def grid_of(bound, is_relative, low, high, TYPE: tl.constexpr):
 
 @triton.jit
 def find_grid(keys, bounds, k, inside, TYPE: tl.constexpr):
-    """Return step, inverse and checked bound of tensors ``k`` that are ``inside``."""
+    """Return step, inverse and checked bound of the tensors ``k`` that are ``inside``."""
     low, high = load_range(keys, k, inside, TYPE)
     bound = tl.load(bounds + 2 * k, mask=inside, other=0.0)
     is_relative = tl.load(bounds + 2 * k + 1, mask=inside, other=0.0) > 0
@@ -92,7 +92,7 @@ def find_grid(keys, bounds, k, inside, TYPE: tl.constexpr):
 
 @triton.jit
 def store_grid(grids, k, grid, inside):
-    """Store what ``find_grid`` returned."""
+    """Store the result of ``find_grid`` for the tensors ``k`` that are ``inside``."""
     step, inverse, checked = grid
     tl.store(grids + 3 * k, step, mask=inside)
     tl.store(grids + 3 * k + 1, inverse, mask=inside)
@@ -113,14 +113,14 @@ def grid_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def grid_table(keys: torch.Tensor, bounds: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return step, inverse and checked bound per tensor in its compute dtype, [num_tensors, 3].
+    """Return step, inverse and checked bound per tensor in the compute dtype, [num_tensors, 3].
 
-    A step of 0 says that no grid can keep the bound.
+    A step of 0 means that no grid can keep the bound.
 
     Args:
-        keys: ranges as ``quantize.gpu.finite_range`` keeps them; not looked at for absolute bounds.
+        keys: ranges as ``quantize.gpu.finite_range`` stores them; ignored for absolute bounds.
         bounds: ``runtime.gpu.tiles.bound_table``.
-        dtype: of the tensors.
+        dtype: dtype of the tensors.
     """
     grids = torch.empty((len(bounds), 3), dtype=grid_dtype(dtype), device=bounds.device)
     _grids_kernel[(ceil_div(len(bounds), 128),)](

@@ -47,10 +47,10 @@ def _quantize_kernel(
     x, num_values, step, inverse, bound, codes, is_lost, TYPE: tl.constexpr,
     ALIGNED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program quantizes ``TILE`` values; ``step`` and its like come as bits."""
+    """One program quantizes ``TILE`` values; ``step``, ``inverse`` and ``bound`` are float64 bits."""
     start = tl.program_id(0).to(tl.int64) * TILE
     position = start + tl.arange(0, TILE)
-    # only the last tile pays for a mask, which keeps loads and stores from being wide
+    # only the last tile is masked, because a mask prevents wide loads and stores
     if start + TILE <= num_values:
         _quantize_tile(
             x, position, num_values, step, inverse, bound, codes, is_lost, TYPE, ALIGNED, True
@@ -62,7 +62,7 @@ def _quantize_kernel(
 
 
 def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``reference.bounded_quantize``; waits once, for the number of outliers."""
+    """See ``reference.bounded_quantize``; waits for the device once, for the number of outliers."""
     codes = torch.empty(x.numel(), dtype=torch.int32, device=x.device)
     is_lost = torch.empty(x.numel(), dtype=torch.int8, device=x.device)
     if x.numel() == 0:
@@ -80,7 +80,7 @@ def bounded_quantize(x: torch.Tensor, grid: Grid) -> tuple[torch.Tensor, torch.T
 def _dequantize_kernel(
     codes, num_codes, step, out, TYPE: tl.constexpr, ALIGNED: tl.constexpr, TILE: tl.constexpr
 ):
-    """One program decodes ``TILE`` codes; the step comes as bits."""
+    """One program decodes ``TILE`` codes; ``step`` is float64 bits."""
     start = tl.program_id(0).to(tl.int64) * TILE
     position = start + tl.arange(0, TILE)
     factor = from_bits(step, TYPE)
@@ -104,5 +104,5 @@ def bounded_dequantize(codes: torch.Tensor, step: float, out: torch.Tensor) -> N
 
 
 def _carrier(dtype: torch.dtype) -> Any:
-    """Return the dtype under which a kernel sees values: their own, or int16 for bfloat16."""
+    """Return the dtype in which a kernel receives values: their own, but int16 for bfloat16."""
     return torch.int16 if dtype == torch.bfloat16 else dtype

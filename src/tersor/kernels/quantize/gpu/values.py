@@ -1,6 +1,6 @@
-"""Values in Triton: read, quantized, dequantized and written; device functions that all kernels share.
+"""Triton device functions, shared by all kernels, that load, quantize, dequantize and store values.
 
-int32 values are codes already, which quantize and dequantize to themselves.
+int32 values are already codes: quantizing and dequantizing leave them unchanged.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _F32_RADIUS, _F64_RADIUS = tl.constexpr(F32_LIMITS.radius), tl.constexpr(F64_LIM
 # adding and subtracting these rounds to the nearest integer, ties to even
 _F32_MAGIC, _F64_MAGIC = tl.constexpr(1.5 * 2.0**23), tl.constexpr(1.5 * 2.0**52)
 SHIFT = tl.constexpr(0x4B400000)
-"""The bits of the magic number of float32: what the bits of a sum with it are above the code."""
+"""The bits of float32's magic number: the bits of ``code + magic`` are the code plus this."""
 LEAST_SHIFTED = tl.constexpr(0x4B400000 - F32_LIMITS.radius)
 MOST_SHIFTED = tl.constexpr(0x4B400000 + F32_LIMITS.radius)
 LARGEST_CODE, SMALLEST_CODE = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
-"""What the smallest and the largest of no codes are."""
+"""Initial values of a minimum and of a maximum over codes."""
 _TWO_23, _TWO_23_BITS = tl.constexpr(2.0**23), tl.constexpr(0x4B000000)
 
 
 @triton.jit
 def _places(pointer, position, ALIGNED: tl.constexpr):
-    """Return where the values lie; the compiler forgets what it knew of an address otherwise."""
+    """Return pointers to the values, with their alignment restated: the compiler loses it otherwise."""
     places = pointer + position
     if ALIGNED and len(position.shape) == 1:
         places = tl.multiple_of(places, 16)
@@ -52,12 +52,12 @@ def load_values(
     address, position, count, fill, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Return values at ``address`` in float32, or float64 for float64; ``fill`` from ``count`` on.
+    """Load values at ``address`` in the compute dtype, and ``fill`` at positions from ``count`` on.
 
-    Codes stay int32, and are 0 from there on.
+    The compute dtype is float32, or float64 for float64. Codes stay int32, with 0 from ``count`` on.
 
-    ``ALIGNED`` says that the address is a multiple of 16, ``WHOLE`` that all positions lie below
-    the count: only then loads are 16 bytes wide, as a mask might end within them.
+    ``ALIGNED`` promises that the address is a multiple of 16, ``WHOLE`` that all positions are below
+    ``count``. Loads are 16 bytes wide only if both hold, because a mask might end within them.
     """
     if TYPE == F64:
         pointer = address.to(tl.pointer_type(tl.float64))
@@ -99,7 +99,7 @@ def store_values(
     address, position, values, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Round values to the dtype of ``TYPE`` and store them as ``load_values`` reads; not for NaN."""
+    """Round values to ``TYPE`` and store them, with parameters as in ``load_values``; not for NaN."""
     if TYPE == F64:
         _store(address.to(tl.pointer_type(tl.float64)), position, values, count, ALIGNED, WHOLE)
     elif TYPE == F32:
@@ -119,7 +119,7 @@ def store_nonzero_values(
     address, position, values, count, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Store float32 values as ``store_values`` does; float16 gets no infinity, and zeros for zeros alone."""
+    """Store float32 values as ``store_values`` does, but in float16 saturate, and round no nonzero value to 0."""
     if TYPE == F64:
         store_values(address, position, values.to(tl.float64), count, TYPE, ALIGNED, WHOLE)
     elif TYPE == F16:
@@ -144,7 +144,7 @@ def _quantize_floats(values, step, inverse, bound, TYPE: tl.constexpr):
         decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
     # NaN compares false, so it is an outlier
     holds = (tl.abs(values - decoded) <= bound) & (tl.abs(scaled) <= radius)
-    # within the radius the code stands in the low bits; a conversion would be four times slower
+    # within the radius the low bits hold the code; a conversion would be four times slower
     if TYPE == F64:
         codes = shifted.to(tl.int64, bitcast=True).to(tl.int32)
     else:
@@ -154,7 +154,7 @@ def _quantize_floats(values, step, inverse, bound, TYPE: tl.constexpr):
 
 @triton.jit
 def quantize_values(values, step, inverse, bound, TYPE: tl.constexpr):
-    """Return int32 codes and whether each decodes to within the bound; codes are 0 where not."""
+    """Return int32 codes, and whether each decodes to within the bound; the code is 0 if it does not."""
     if TYPE == I32:
         return values, values * 0 == 0
     else:
@@ -163,11 +163,11 @@ def quantize_values(values, step, inverse, bound, TYPE: tl.constexpr):
 
 @triton.jit
 def shifted_codes(values, step, inverse, TYPE: tl.constexpr):
-    """Return codes plus ``SHIFT``, and the errors of the decoded values.
+    """Return codes plus ``SHIFT``, and the errors of the decoded values; not for float64.
 
-    Not for float64. Where an error is within the bound and the shifted code between ``LEAST_SHIFTED``
-    and ``MOST_SHIFTED``, both are right; what has no code has an error above any bound, or NaN, or lies
-    outside of these. The lowest 12 bits are those of the code.
+    Both are correct where the error is within the bound and the shifted code is between ``LEAST_SHIFTED``
+    and ``MOST_SHIFTED``. For a value without a code the error exceeds any bound or is NaN, or the shifted
+    code lies outside these limits. The lowest 12 bits are those of the code.
     """
     shifted = values * inverse + _F32_MAGIC
     decoded = (shifted - _F32_MAGIC) * step
@@ -182,8 +182,9 @@ def shifted_codes(values, step, inverse, TYPE: tl.constexpr):
 def quantize_fields(values, step, inverse, TYPE: tl.constexpr):
     """Return zigzag fields (0, -1, 1, -2 become 0, 1, 2, 3) and the errors of the decoded values.
 
-    Not for float64. Where an error is within the bound and the field below 2**22, both are right;
-    what has no code has an error above any bound, or NaN, or a larger field. NaN is not looked for.
+    Not for float64. Both are correct where the error is within the bound and the field is below 2**22.
+    For a value without a code the error exceeds any bound or is NaN, or the field is larger. NaN values
+    get no special treatment.
     """
     scaled = (values * inverse + _F32_MAGIC) - _F32_MAGIC
     decoded = scaled * step
@@ -191,7 +192,7 @@ def quantize_fields(values, step, inverse, TYPE: tl.constexpr):
         decoded = decoded.to(tl.float16).to(tl.float32)
     if TYPE == BF16:
         decoded = (_rounded_bf16_bits(decoded) << 16).to(tl.float32, bitcast=True)
-    # |2 * code + 1/2| - 1/2 is the field; added to 2**23, it stands in the low bits
+    # |2 * code + 1/2| - 1/2 is the field; adding 2**23 puts it into the low bits
     doubled = tl.abs(tl.fma(scaled, 2.0, 0.5)) + (_TWO_23 - 0.5)
     fields = doubled.to(tl.uint32, bitcast=True) - _TWO_23_BITS
     return fields, tl.abs(values - decoded)
@@ -199,7 +200,7 @@ def quantize_fields(values, step, inverse, TYPE: tl.constexpr):
 
 @triton.jit
 def as_float(codes, TYPE: tl.constexpr):
-    """Return small int32 codes, below 2**22, in the compute dtype, by the same trick backwards."""
+    """Convert int32 codes of magnitude below 2**22 to the compute dtype, inverting the shift trick."""
     if TYPE == F64:
         return codes.to(tl.float64)
     else:
@@ -208,7 +209,7 @@ def as_float(codes, TYPE: tl.constexpr):
 
 @triton.jit
 def dequantize_values(codes, step, TYPE: tl.constexpr, SMALL: tl.constexpr):
-    """Return what ``store_values`` takes; ``SMALL`` says that all codes are below 2**22."""
+    """Return the values of codes, ready for ``store_values``; ``SMALL`` promises codes below 2**22."""
     if TYPE == I32:
         return codes
     elif SMALL:
@@ -219,12 +220,12 @@ def dequantize_values(codes, step, TYPE: tl.constexpr, SMALL: tl.constexpr):
 
 @triton.jit
 def as_compute(value, TYPE: tl.constexpr):
-    """Return a float64 as the dtype that values of ``TYPE`` are computed in."""
+    """Convert a float64 to the compute dtype of ``TYPE``."""
     return value if TYPE == F64 else value.to(tl.float32)
 
 
 def bits_of(number: float) -> int:
-    """Return a float64's bits: a kernel takes floats in float32 only, but integers of 64 bits."""
+    """Return the bits of a float64: kernels take 64-bit integers, but floats only as float32."""
     bits: int = struct.unpack("<q", struct.pack("<d", number))[0]
     return bits
 

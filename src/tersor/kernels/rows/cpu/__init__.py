@@ -1,1 +1,1 @@
-"""The index of distinct rows in numba."""
+"""The index of de-duplicated rows in numba."""

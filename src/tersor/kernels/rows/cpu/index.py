@@ -1,7 +1,7 @@
 """The index of de-duplicated rows in numba. Layout: ``rows/layout.py``.
 
-The functions that read return 0 for bytes that no writer of the common case makes; those are left
-to the composition, which decodes or refuses them.
+Functions that read support the common case only. For any other bytes they return 0, and the caller
+leaves them to the composition, which decodes or rejects them.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def put_symbols(symbols: Any, low: int, alphabet: int, target: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def symbols_head(data: Any) -> Any:
-    """Return the code of symbol 0 and the alphabet; an alphabet of 0 if not a common head."""
-    # escapes and reserved bytes
+    """Return the code of symbol 0 and the alphabet; an alphabet of 0 if the head is not a common one."""
+    # the number of escapes, and reserved bytes
     if data.size < SYMBOLS_NBYTES or _get(data, 6, 8) != 0 or _get(data, 14, 2) != 0:
         return np.int32(0), np.int64(0)
     low, alphabet = np.int32(_get(data, 0, 4)), _get(data, 4, 2)
@@ -82,9 +82,9 @@ def take_symbols(data: Any, alphabet: int, symbols: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def put_index(index: Any, first: Any, refs: Any, flags: Any, target: Any) -> int:
-    """Write header and index, coded if worth trying and smaller; return the size.
+    """Write header and index, entropy-coded if that is worth trying and smaller; return the size.
 
-    ``refs`` and ``flags``, int32, are scratch for one number per row.
+    ``refs`` and ``flags``, int32, are scratch memory for one number per row.
     """
     num_rows, num_distinct = index.size, first.size
     nbits = _ref_nbits(num_distinct)
@@ -92,7 +92,7 @@ def put_index(index: Any, first: Any, refs: Any, flags: Any, target: Any) -> int
     for row in range(num_rows):
         repeated = first[index[row]] != row
         flags[row] = 0 if repeated else 1
-        # written always and kept where the row repeats: a branch here is often mispredicted
+        # written always, but kept only if the row repeats: a branch here is often mispredicted
         refs[count] = index[row]
         count += 1 if repeated else 0
     refs = refs[:count]
@@ -120,7 +120,7 @@ def put_index(index: Any, first: Any, refs: Any, flags: Any, target: Any) -> int
 
 @njit(nogil=True, cache=True)
 def _put_coded(index: Any, flags: Any, low: int, alphabet: int, target: Any) -> int:
-    """Write "new" or the high bits of its number for every row, entropy-coded."""
+    """Write "new" or the high bits of the number of every row, entropy-coded; return the size."""
     if alphabet <= NARROW:
         octets = np.empty(index.size, dtype=np.uint8)
         for row in range(index.size):
@@ -134,7 +134,7 @@ def _put_coded(index: Any, flags: Any, low: int, alphabet: int, target: Any) -> 
 
 @njit(nogil=True, cache=True)
 def _take_coded(data: Any, num_distinct: int, highs: Any) -> int:
-    """Read 0 for a new row, else 1 plus the high bits of its number; return bytes read, or 0."""
+    """Read 0 for a new row, else 1 plus the high bits of its number; return the bytes read, or 0."""
     code, alphabet = symbols_head(data)
     if alphabet == 0 or code != 0:
         return 0
@@ -149,10 +149,10 @@ def _take_coded(data: Any, num_distinct: int, highs: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def _widen(symbols: Any, num_distinct: int, highs: Any) -> bool:
-    """Copy the symbols if as many rows as stated are new.
+    """Copy the symbols and return True, provided that ``num_distinct`` of them mark a new row.
 
-    Asked first: writing makes the system back ``highs`` with memory, which a few bytes of a damaged
-    file must not cause.
+    This is checked first: writing makes the system commit memory for ``highs``, which a few bytes of a
+    damaged file must not cause.
     """
     num_new = 0
     for row in range(symbols.size):
@@ -165,9 +165,9 @@ def _widen(symbols: Any, num_distinct: int, highs: Any) -> bool:
 
 @njit(nogil=True, cache=True)
 def take_index(data: Any, highs: Any, refs: Any, index: Any) -> Any:
-    """Read header and index; return the number of distinct rows and the bytes read, or 0.
+    """Read header and index; return the number of distinct rows and the bytes read, or two zeros.
 
-    ``highs`` and ``refs``, int32, are scratch for one number per row.
+    ``highs`` and ``refs``, int32, are scratch memory for one number per row.
     """
     num_rows = index.size
     nothing = np.int64(0), np.int64(0)

@@ -1,4 +1,4 @@
-"""Whole-row de-duplication: each distinct row once, and an index to put them back."""
+"""De-duplication of whole rows: each distinct row once, and an index that restores all rows."""
 
 from tersor.kernels.runtime.op import Op
 

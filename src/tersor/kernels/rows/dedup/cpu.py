@@ -1,4 +1,4 @@
-"""Row de-duplication in numba: hash all rows, number the hashes, compare every row exactly."""
+"""Row de-duplication in numba: hash all rows, number the hashes, then compare every row exactly."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def hash_keys(num_words: int) -> Any:
 def hash_rows(words: Any, keys: Any, hashes: Any, start: int, stop: int) -> None:
     """Hash rows of 64-bit words by sums of products of keyed halves.
 
-    Such a sum vectorises where a chain of multiplications does not: 30 GB/s against 8. Two sums
-    with independent keys make a collision a matter of 2**-64 per pair; it would be noticed.
+    Such a sum vectorises, unlike a chain of multiplications: 30 GB/s against 8. With two sums of
+    independent keys, a pair of rows collides with a probability of 2**-64; a collision is detected.
     """
     half = _U(0xFFFFFFFF)
     first, second = keys[0], keys[1]
@@ -52,7 +52,7 @@ def hash_rows(words: Any, keys: Any, hashes: Any, start: int, stop: int) -> None
 
 @njit(nogil=True, cache=True)
 def number_hashes(hashes: Any, index: Any, first: Any) -> int:
-    """Number distinct hashes by first appearance, with linear probing in a table half full."""
+    """Number distinct hashes by first appearance; linear probing in a table at most half full."""
     size = 16
     while size < 2 * hashes.size:
         size *= 2
@@ -83,7 +83,7 @@ def _rows_differ(words: Any, a: int, b: int) -> bool:
     width = _U(words.shape[1])
     one, other = _U(a) * width, _U(b) * width
     difference = _U(0)
-    # no early exit, so that the loop vectorises; unsigned places need no wraparound test
+    # no early exit, so that the loop vectorises; unsigned indices need no wraparound test
     for k in range(width):
         difference |= flat[one + k] ^ flat[other + k]
     return difference != _U(0)
@@ -91,10 +91,10 @@ def _rows_differ(words: Any, a: int, b: int) -> bool:
 
 @njit(nogil=True, cache=True)
 def any_differs(words: Any, index: Any, first: Any, start: int, stop: int) -> bool:
-    """True if any row differs from the distinct row it was given: a hash collision.
+    """True if any row differs from the distinct row assigned to it, after a hash collision.
 
-    A row that appears first is compared with itself: leaving it out takes a branch that nobody can
-    predict, and 22 us against 10 for 2048 rows of 256 bytes.
+    A row that appears first is compared with itself. Skipping it would take an unpredictable branch, and
+    22 us instead of 10 for 2048 rows of 256 bytes.
     """
     flat = words.reshape(-1)
     width = _U(words.shape[1])
@@ -108,7 +108,7 @@ def any_differs(words: Any, index: Any, first: Any, start: int, stop: int) -> bo
 
 @njit(nogil=True, cache=True)
 def number_exactly(words: Any, hashes: Any, index: Any, first: Any) -> int:
-    """Number distinct rows by comparing rows, not hashes: the way out after a collision."""
+    """Number distinct rows by comparing rows instead of hashes: the fallback after a collision."""
     size = 16
     while size < 2 * hashes.size:
         size *= 2
@@ -136,7 +136,7 @@ def number_exactly(words: Any, hashes: Any, index: Any, first: Any) -> int:
 def distinct_rows(words: Any, hashes: Any, index: Any, first: Any) -> int:
     """Number the distinct rows of 64-bit words on this thread; return how many there are.
 
-    ``hashes`` is scratch; it, ``index`` and ``first`` have room for every row.
+    ``hashes`` is scratch memory. It, ``index`` and ``first`` must have space for every row.
     """
     num_rows = words.shape[0]
     hash_rows(words, hash_keys(words.shape[1]), hashes, 0, num_rows)
@@ -147,7 +147,7 @@ def distinct_rows(words: Any, hashes: Any, index: Any, first: Any) -> int:
 
 
 def row_words(rows: torch.Tensor) -> Any:
-    """Return byte rows as rows of 64-bit words, padded with zeros where they do not fill them."""
+    """Return byte rows as rows of 64-bit words; rows that do not fill their last word are zero-padded."""
     data = rows.numpy()
     num_rows, row_nbytes = data.shape
     if row_nbytes % 8:

@@ -1,4 +1,4 @@
-"""Row de-duplication, plain torch."""
+"""Row de-duplication in plain torch."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ def unique_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         rows: uint8 [num_rows, row_nbytes]; rows are equal if all their bytes are.
 
     Returns:
-        index: int32 [num_rows], the distinct row that each row equals;
-        first: int64 [num_distinct], where each distinct row first appears, ascending.
+        index: int32 [num_rows], the number of the distinct row that each row equals.
+        first: int64 [num_distinct], the row in which each distinct row first appears, ascending.
 
     Example:
         >>> index, first = unique_rows(torch.tensor([[7], [9], [7]], dtype=torch.uint8))

@@ -1,1 +1,1 @@
-"""Distinct rows and their index in Triton."""
+"""The index of de-duplicated rows in Triton."""

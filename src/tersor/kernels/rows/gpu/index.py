@@ -1,8 +1,8 @@
 """The index of de-duplicated rows of a list of matrices in Triton. Layout: ``rows/layout.py``.
 
-Rows are numbered twice: by their values, and the distinct ones again by their codes. Here both are
-put together, and split into what an index stores; which of its two forms is written is decided
-later, when the size of the coded one is known.
+Rows are numbered by their values, and the distinct rows again by their codes. The kernels here combine
+the two numberings and split the result into what an index stores. Which of its two forms is written is
+decided later, when the size of the coded one is known.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _TABLE_NBITS = tl.constexpr(layout.TABLE_NBITS)
 _NARROW = tl.constexpr(NARROW)
 BIAS = tl.constexpr(1 << 31)
 BELOW, ABOVE = tl.constexpr(0), tl.constexpr(1)
-"""What is known of the codes of a matrix, int64 [2]: the largest of ``BIAS - code`` and of
-``BIAS + code``, so that both start from 0. A value without a code counts as far from all codes."""
+"""Indices into the extremes of a matrix's codes, int64 [2]: the maximum of ``BIAS - code`` and of
+``BIAS + code``, both of which can start from 0. A value without a code counts as far from all codes."""
 MARK_WORDS: Final = ROWS_PER_TILE // 32
-"""Words of the marks of a tile of rows."""
+"""32-bit words that hold the marks of a tile of rows."""
 MOST_FIELDS: Final = 1024
-"""References that are packed at once, at most."""
+"""Largest number of references that are packed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """What is known of each matrix once its rows are numbered, on the device.
+    """How each matrix is coded, decided on the device once its rows are numbered.
 
-    Streams are those of the codes of all matrices, then those of the coded indices of all matrices.
+    Streams are the codes of all matrices, followed by the coded indices of all matrices.
 
     Attributes:
-        unique: int64, distinct rows; 0 if the matrix cannot be coded here.
-        counts: int64 [2 * num_matrices], symbols of each stream; 0 for an index that is not worth
-            coding.
+        unique: int64, number of distinct rows; 0 if the matrix cannot be coded here.
+        counts: int64 [2 * num_matrices], number of symbols of each stream; 0 for an index that is not
+            worth coding.
         alphabets: int32 [2 * num_matrices].
         rotations: int32 [2 * num_matrices]: the lowest byte of the smallest code; 0 for an index.
         lows: int32, the smallest code.
@@ -68,12 +68,12 @@ class Decisions:
 
 @dataclass(frozen=True, slots=True)
 class SplitIndex:
-    """What the indices of all matrices are made of, besides the symbols.
+    """The parts of the indices of all matrices, except for the symbols.
 
     Attributes:
-        marks: int32 [num_tiles * MARK_WORDS], one bit per row, set if the row is new; a tile of
-            ``ROWS_PER_TILE`` rows begins a new word.
-        refs: int32 [num_rows], the numbers of those rows of each matrix that are not new.
+        marks: int32 [num_tiles * MARK_WORDS], one bit per row, set if the row is new; every tile of
+            ``ROWS_PER_TILE`` rows begins with a new word.
+        refs: int32 [num_rows], the numbers of the rows of each matrix that are not new.
     """
 
     marks: torch.Tensor
@@ -88,7 +88,7 @@ def fields_nbytes(count, width):
 
 @triton.jit
 def ref_nbits(num_distinct):
-    """Return the bits that name one of ``num_distinct`` rows; see ``layout.ref_nbits``."""
+    """Return the number of bits that identify one of ``num_distinct`` rows; see ``layout.ref_nbits``."""
     nbits = num_distinct * 0
     for k in tl.static_range(31):
         nbits += (((num_distinct - 1) >> k) > 0).to(nbits.dtype)
@@ -97,15 +97,16 @@ def ref_nbits(num_distinct):
 
 @triton.jit
 def low_nbits(nbits):
-    """Return the bits of a reference kept out of the entropy coder; see ``layout.low_nbits``."""
+    """Return how many low bits of a reference are not entropy-coded; see ``layout.low_nbits``."""
     return tl.maximum(nbits - _SYMBOL_NBITS, 0)
 
 
 @triton.jit
 def _decide(k, kept, num_matrices, counts, widths, codes, grids, decisions):
-    """Decide how matrix ``k`` is coded, whose rows have ``kept`` different codes.
+    """Decide how matrix ``k`` is coded, which has ``kept`` rows with different codes.
 
-    ``decisions`` are the attributes of ``Decisions``. Returns the number of distinct rows, 0 if it is not coded.
+    ``decisions`` are the attributes of ``Decisions``. Returns the number of distinct rows, 0 if the matrix is not
+    coded.
     """
     unique, num_symbols, alphabets, rotations, lows = decisions
     below, above = tl.load(codes + 2 * k + BELOW), tl.load(codes + 2 * k + ABOVE)
@@ -135,7 +136,7 @@ def _decide_kernel(
     first_tiles, ends, num_kept, counts, widths, codes, grids, num_matrices, decisions,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program adds up the rows of one matrix that differ in their codes, and decides."""
+    """One program sums the number of rows of one matrix with different codes, and decides how it is coded."""
     k = tl.program_id(0)
     kept = sum_tiles(ends, first_tiles, k, LANES)
     tl.store(num_kept + k, kept)
@@ -144,10 +145,10 @@ def _decide_kernel(
 
 @triton.jit
 def _kept_before(distinct, begin, first_row, num_distinct, ends, first, TILE: tl.constexpr):
-    """Return how many of the first ``distinct`` rows were kept.
+    """Return how many of the first ``distinct`` rows, distinct by value, are also distinct by code.
 
-    ``begin`` is the first tile of the matrix; the running sum ``ends`` over the tiles of distinct
-    rows says which of the kept ones, ``first``, to look at.
+    ``begin`` is the first tile of the matrix. ``first`` lists the rows that are distinct by code, and the
+    prefix sums ``ends`` over the tiles of rows that are distinct by value tell which of them to examine.
     """
     kept = before_tile(ends, begin, begin + distinct // TILE)
     number = kept + tl.arange(0, TILE)
@@ -161,25 +162,25 @@ def _split_tile(
     k, row, before, num_distinct, is_merged, counts, first_rows, tables, by_value, by_code, marks,
     symbols, refs, TILE: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
 ):  # fmt: skip
-    """Number rows of matrix ``k``, split the numbers into what an index stores; return how many are new.
+    """Number rows of matrix ``k`` and split the numbers into what an index stores; return how many are new.
 
     A row is new if it is the first with its values, and these are the first with their codes.
 
     Args:
-        k: which matrix; it is coded.
+        k: index of a matrix that is coded.
         row: int32 [TILE], consecutive rows.
-        before: int32, new rows before these.
-        num_distinct: of the matrix.
-        is_merged: whether codes number the rows otherwise than values do.
-        counts: rows of all matrices.
-        first_rows: their places.
-        tables: their hash tables.
-        by_value: slots and places.
+        before: int32, number of new rows before these.
+        num_distinct: number of distinct rows of the matrix.
+        is_merged: whether numbering by codes differs from numbering by values.
+        counts: number of rows of each matrix.
+        first_rows: ``RowList.first_rows``.
+        tables: ``RowList.tables``.
+        by_value: slots and places of the rows.
         by_code: slots and places of the distinct rows.
-        marks: where those of the matrix go.
-        symbols: where those of the matrix go.
-        refs: where those of all matrices go.
-        TILE: how many rows.
+        marks: receives the marks of the matrix.
+        symbols: receives the symbols of the matrix.
+        refs: receives the references of all matrices.
+        TILE: number of rows.
         HAS_SYMBOLS: whether indices may be coded.
     """
     first_row, inside = tl.load(first_rows + k), row < tl.load(counts + k)
@@ -190,7 +191,7 @@ def _split_tile(
         number, is_kept = look_up(again_slots, tables, again_places, first_row + number, k, inside)
         is_new = is_new & is_kept
     bits = tl.reshape(is_new.to(tl.int32), [TILE // 32, 32]) << tl.arange(0, 32)[None, :]
-    # a tile may be larger than the matrix, and the words behind its marks belong to the next one
+    # a tile may be larger than the matrix, and the words after its marks belong to the next one
     word = tl.min(row, axis=0) // 32 + tl.arange(0, TILE // 32)
     num_words = fields_nbytes(tl.load(counts + k), 1) // 4
     tl.store(marks + word, tl.sum(bits, axis=1), mask=word < num_words)
@@ -217,7 +218,7 @@ def _split_kernel(
         begin = tl.load(first_tiles + k)
         row = (tile - begin).to(tl.int32) * TILE + tl.arange(0, TILE)
         before = before_tile(ends, begin, tile)
-        # where no rows were merged, codes number them as values do
+        # if no rows were merged, numbering by codes equals numbering by values
         is_merged = num_distinct < tl.load(distinct_counts + k)
         if is_merged:
             before = _kept_before(
@@ -237,7 +238,7 @@ def _index_kernel(
     again_first, num_kept, codes, grids, num_matrices, decisions, starts, memory, marks, refs,
     TILE: tl.constexpr, TILE_WORDS: tl.constexpr, HAS_SYMBOLS: tl.constexpr,
 ):  # fmt: skip
-    """One program numbers the distinct rows of one matrix by their codes, decides, and splits all numbers."""
+    """One program numbers the distinct rows of one matrix by code, decides, and splits all row numbers."""
     k = tl.program_id(0).to(tl.int64)
     again_slots, again_places = by_code
     kept = number_matrix(
@@ -262,7 +263,7 @@ def _index_kernel(
 
 @triton.jit
 def put_marks(target, marks, num_rows, part, num_parts, LANES: tl.constexpr):
-    """Write every ``num_parts``-th run of the marks of a packed index to words at ``target``."""
+    """Write every ``num_parts``-th run of the marks of a packed index, as words at ``target``."""
     num_words = fields_nbytes(num_rows, 1) // 4
     for start in range(part * LANES, num_words, num_parts * LANES):
         word = start + tl.arange(0, LANES)
@@ -272,7 +273,7 @@ def put_marks(target, marks, num_rows, part, num_parts, LANES: tl.constexpr):
 
 @triton.jit
 def put_refs(target, refs, num_refs, nbits, part, num_parts, FIELDS: tl.constexpr):
-    """Write every ``num_parts``-th run of ``FIELDS`` references of ``nbits`` bits to words at ``target``."""
+    """Pack every ``num_parts``-th run of ``FIELDS`` references, of ``nbits`` each, into words at ``target``."""
     if nbits > 0:
         num_words = fields_nbytes(num_refs, nbits) // 4
         num_runs = (num_refs + FIELDS - 1) // FIELDS
@@ -290,18 +291,19 @@ def split_index(
     index: SplitIndex,
     memory: torch.Tensor,
 ) -> None:
-    """Number distinct rows by their codes, decide what is coded, and split the numbers of all rows that are.
+    """Number distinct rows by code, decide which matrices are coded, and split the row numbers of those.
 
     Args:
-        matrices: of the list.
+        matrices: tables of the list.
         by_value: numbers of the rows.
-        by_code: slots and places of the distinct rows by ``dedup.gpu.find_slots``; the rest is written.
-        codes: int64 [num_matrices, 2], ``BELOW`` and ``ABOVE``.
-        grids: of ``quantize.gpu.grids``.
+        by_code: has the slots and places of the distinct rows, from ``dedup.gpu.slots.find_slots``; the rest is
+            written.
+        codes: int64 [num_matrices, 2], see ``BELOW`` and ``ABOVE``.
+        grids: from ``quantize.gpu.grids``.
         decisions: written.
         index: written.
-        memory: uint8; the symbols of indices that may be coded, int16, 0 for a new row, else 1 plus the high
-            bits of its number, go to its second part: see ``MatrixList.starts``.
+        memory: uint8; its second part (see ``MatrixList.starts``) receives the symbols of indices that may be
+            coded: int16, 0 for a new row, else 1 plus the high bits of its number.
     """
     rows, num = matrices.rows, len(matrices)
     tiles = rows.tiles

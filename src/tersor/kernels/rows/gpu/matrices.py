@@ -28,10 +28,10 @@ class WidthGroup:
 
     Attributes:
         width: values per row.
-        rows_per_matrix: rows of every matrix of the list, 0 for those of another width.
-        members: int64, which matrices of the list these are.
-        num_members: how many.
-        tiles: of ``dedup.gpu.ROWS`` rows.
+        rows_per_matrix: number of rows of every matrix in the list, 0 for matrices of another width.
+        members: int64, indices of these matrices in the list.
+        num_members: number of these matrices.
+        tiles: tiles of ``dedup.gpu.slots.ROWS`` rows.
     """
 
     width: int
@@ -41,9 +41,9 @@ class WidthGroup:
     tiles: TileTable
 
     def tile(self, num_values: int, width: int) -> tuple[int, int]:
-        """Return rows and columns, powers of two, of a tile of ``num_values`` values or fewer.
+        """Return the rows and columns, powers of two, of a tile of at most ``num_values`` values.
 
-        ``width`` is how many values a row has, or how many words.
+        ``width`` is the number of values, or of words, per row.
         """
         columns = min(_MAX_COLUMNS, num_values, triton.next_power_of_2(width))
         most_rows = triton.next_power_of_2(max(self.rows_per_matrix))
@@ -59,18 +59,21 @@ class WidthGroup:
 class MatrixList:
     """The shapes of a list of matrices; empty ones count as having no rows.
 
+    ``starts``, ``codes_nbytes``, ``nbytes`` and ``symbols`` describe a buffer for symbols. Its first part
+    has one byte per value of each matrix. If indices may be coded, a second part has one int16 per row.
+
     Attributes:
-        numels: int64, values of each.
-        widths: int64, values per row of each.
-        rows: how their rows share memory.
-        capacities: values of each, on the host.
-        starts: int64, the first byte of each in memory for one byte per value, then, if indices may
-            be coded, the first byte of each in memory for an int16 per row behind it: multiples of 16.
-        codes_nbytes: size of the first part of that memory.
-        nbytes: size of all of it.
-        symbols: the most symbols of each part of that memory, which is also a stream of symbols.
-        most_index_symbols: in the alphabet of a coded index; 0 if none may be coded.
-        groups: by width, without empty matrices.
+        numels: int64, number of values of each matrix.
+        widths: int64, values per row of each matrix.
+        rows: layout of buffers with numbers of rows.
+        capacities: number of values of each matrix, on the host.
+        starts: int64, the first byte of each matrix in the first part, then in the second, if there is
+            one; multiples of 16.
+        codes_nbytes: size of the first part.
+        nbytes: size of the whole buffer.
+        symbols: the largest number of symbols of each stream: one per entry of ``starts``.
+        most_index_symbols: largest alphabet of a coded index; 0 if none may be coded.
+        groups: the matrices by width, without empty ones.
     """
 
     numels: torch.Tensor
@@ -90,30 +93,33 @@ class MatrixList:
 
     @property
     def num_indices(self) -> int:
-        """Return how many indices are streams of symbols: one for each matrix, or none."""
+        """Return how many indices have a stream of symbols: one for each matrix, or none."""
         return len(self.symbols) - len(self)
 
     @property
     def num_rows(self) -> int:
-        """Return the rows of all matrices."""
+        """Return the number of rows of all matrices."""
         return sum(self.rows.rows_per_matrix)
 
 
 @triton.jit
 def index_symbols(memory, starts, num_matrices, k, EXIST: tl.constexpr):
-    """Return where the int16 of matrix ``k`` lie in ``MatrixList.starts``'s memory, uint8, if they ``EXIST``."""
+    """Return a pointer to the int16 index symbols of matrix ``k`` in the buffer of a ``MatrixList``.
+
+    If they do not ``EXIST``, the pointer must not be used.
+    """
     if EXIST:
         memory += tl.load(starts + num_matrices + k)
     return memory.to(tl.pointer_type(tl.int16))
 
 
 def programs_each(num_tensors: int, num_tiles: int) -> int:
-    """Return how many programs share the tiles, at most ``num_tiles``, of each tensor."""
+    """Return how many programs share the tiles of each tensor, which has at most ``num_tiles`` of them."""
     return max(1, min(num_tiles, _PROGRAMS // num_tensors))
 
 
 def _starts(sizes: Iterable[int], unit: int) -> list[int]:
-    """Return running sums of sizes, each rounded up to a multiple of ``unit``, then the total."""
+    """Return the exclusive prefix sums of sizes, each rounded up to a multiple of ``unit``, then the total."""
     return list(accumulate((ceil_div(size, unit) * unit for size in sizes), initial=0))
 
 
@@ -149,5 +155,5 @@ def matrix_list(shapes: tuple[tuple[int, int], ...], device: torch.device) -> Ma
 
 
 def shapes_of(matrices: Sequence[torch.Tensor]) -> tuple[tuple[int, int], ...]:
-    """Return the rows and the width of each matrix."""
+    """Return the number of rows and the width of each matrix."""
     return tuple((matrix.shape[0], matrix.shape[1]) for matrix in matrices)

@@ -1,1 +1,1 @@
-"""Numba's compiler and its intrinsics."""
+"""The numba compiler and intrinsics."""

@@ -1,4 +1,4 @@
-"""Listening to numba's compiler, whose events are broadcast for real compilations only."""
+"""Listen to numba's compiler, which broadcasts events for real compilations only, not for cache hits."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tersor.kernels.runtime.compile_notice import compilation_begins, compilatio
 
 
 class _Listener(event.Listener):  # type: ignore[misc]
-    """Reports compilations, also nested ones and those that fail."""
+    """Reports compilations, including nested and failing ones."""
 
     def on_start(self, event: Any) -> None:  # noqa: ARG002 (numba's signature)
         compilation_begins()
@@ -22,5 +22,5 @@ class _Listener(event.Listener):  # type: ignore[misc]
 
 @cache
 def listen() -> None:
-    """Report what numba compiles from now on to ``compile_notice``; later calls do nothing."""
+    """Report all further numba compilations to ``compile_notice``; idempotent."""
     event.register("numba:compile", _Listener())

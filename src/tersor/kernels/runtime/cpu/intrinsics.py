@@ -1,7 +1,7 @@
-"""Numba's compiler and intrinsics, as the CPU kernels use them.
+"""The numba compiler and intrinsics that the CPU kernels use.
 
 Raw loads and stores skip numba's index wraparound test: Huffman coding gains a factor of two.
-Whoever uses them has checked the address range first.
+The caller must have checked the address range.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ HAS_BMI2 = bool(dict(llvm.get_host_cpu_features()).get("bmi2"))
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return ``numba.njit`` with these options, and a cache that is of these very sources.
+    """Return ``numba.njit`` with these options and a disk cache keyed by the sources of all kernels.
 
-    numba looks only at the file that defines a function, not at those it calls or takes constants from:
-    after an update it would run yesterday's code, or fail to load it. Where neither the package's folder nor the user's home can be written to, as in some containers, kernels
-    are compiled anew in every process instead of failing. Compilations are reported to ``compile_notice``.
+    numba checks only the file that defines a function, not those it calls or takes constants from:
+    after an update it would run stale code, or fail to load it. Where neither the package's folder nor
+    the user's home is writable, as in some containers, every process compiles its kernels again instead
+    of failing. Compilations are reported to ``compile_notice``.
     """
     compile_events.listen()
 
@@ -47,8 +48,8 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def _cached_for_these_sources(dispatcher: Any) -> Any:
-    """Give a dispatcher an index file whose name has the digest of all kernels."""
-    # numba has no public way to name it; one without these attributes is left as it is
+    """Give a dispatcher an index file whose name contains the digest of all kernel sources."""
+    # numba has no public API for this; a dispatcher without these attributes is left unchanged
     own: Any = getattr(dispatcher, "_cache", None)
     if hasattr(own, "_cache_file") and hasattr(own, "_impl"):
         implementation = own._impl  # noqa: SLF001
@@ -62,7 +63,7 @@ def _cached_for_these_sources(dispatcher: Any) -> Any:
 
 @cache
 def sources_digest() -> str:
-    """Return a digest of the sources of all kernels, 16 hexadecimal digits."""
+    """Return a digest of the sources of all kernels, as 16 hexadecimal digits."""
     found = xxhash.xxh3_64()
     for path in sorted(_KERNELS.rglob("*.py")):
         found.update(path.read_bytes())
@@ -82,7 +83,7 @@ def address_of(typing_context: Any, array: Any) -> Any:
 
 @intrinsic
 def _pointer_at(typing_context: Any, address: Any, like: Any) -> Any:
-    """Return an address as a pointer to values like those of an array."""
+    """Return an address as a pointer to values of the dtype of the array ``like``."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.inttoptr(args[0], context.get_value_type(signature.return_type))
@@ -92,7 +93,7 @@ def _pointer_at(typing_context: Any, address: Any, like: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def array_at(address: int, size: int, like: Any) -> Any:
-    """Return the ``size`` values at ``address``, of the dtype of the array ``like``."""
+    """Return the ``size`` values at ``address`` as an array of the dtype of ``like``."""
     return carray(_pointer_at(address, like), size)
 
 
@@ -179,13 +180,13 @@ def squeeze_bytes_bmi2(word: int, width: int) -> int:
 
 @njit(nogil=True, cache=True, inline="always")
 def spread_bytes_bmi2(word: int, width: int) -> int:
-    """Inverse of ``squeeze_bytes``; higher bits of ``word`` are ignored."""
+    """Invert ``squeeze_bytes``; higher bits of ``word`` are ignored."""
     return _pdep(word, ((_U(1) << width) - _U(1)) * _U(0x0101010101010101))
 
 
 @njit(nogil=True, cache=True, inline="always")
 def squeeze_bytes_portable(word: int, width: int) -> int:
-    """Do what ``squeeze_bytes_bmi2`` does by halving the gaps three times."""
+    """Do the same as ``squeeze_bytes_bmi2``, by halving the number of gaps three times."""
     y = (word & _U(0x00FF00FF00FF00FF)) | ((word & _U(0xFF00FF00FF00FF00)) >> (_U(8) - width))
     y = (y & _U(0x0000FFFF0000FFFF)) | ((y & _U(0xFFFF0000FFFF0000)) >> (_U(16) - _U(2) * width))
     return (y & _U(0xFFFFFFFF)) | ((y & _U(0xFFFFFFFF00000000)) >> (_U(32) - _U(4) * width))
@@ -193,7 +194,7 @@ def squeeze_bytes_portable(word: int, width: int) -> int:
 
 @njit(nogil=True, cache=True, inline="always")
 def spread_bytes_portable(word: int, width: int) -> int:
-    """Do what ``spread_bytes_bmi2`` does by doubling the gaps three times."""
+    """Do the same as ``spread_bytes_bmi2``, by doubling the number of gaps three times."""
     low4 = (_U(1) << (_U(4) * width)) - _U(1)
     low2 = ((_U(1) << (_U(2) * width)) - _U(1)) * _U(0x0000000100000001)
     low1 = ((_U(1) << width) - _U(1)) * _U(0x0001000100010001)
@@ -210,27 +211,27 @@ def squeeze_pairs_bmi2(word: int, width: int) -> int:
 
 @njit(nogil=True, cache=True, inline="always")
 def spread_pairs_bmi2(word: int, width: int) -> int:
-    """Inverse of ``squeeze_pairs``; higher bits of ``word`` are ignored."""
+    """Invert ``squeeze_pairs``; higher bits of ``word`` are ignored."""
     return _pdep(word, ((_U(1) << width) - _U(1)) * _U(0x0001000100010001))
 
 
 @njit(nogil=True, cache=True, inline="always")
 def squeeze_pairs_portable(word: int, width: int) -> int:
-    """Do what ``squeeze_pairs_bmi2`` does by halving the gaps twice."""
+    """Do the same as ``squeeze_pairs_bmi2``, by halving the number of gaps twice."""
     y = (word & _U(0x0000FFFF0000FFFF)) | ((word & _U(0xFFFF0000FFFF0000)) >> (_U(16) - width))
     return (y & _U(0xFFFFFFFF)) | ((y & _U(0xFFFFFFFF00000000)) >> (_U(32) - _U(2) * width))
 
 
 @njit(nogil=True, cache=True, inline="always")
 def spread_pairs_portable(word: int, width: int) -> int:
-    """Do what ``spread_pairs_bmi2`` does by doubling the gaps twice."""
+    """Do the same as ``spread_pairs_bmi2``, by doubling the number of gaps twice."""
     low2 = (_U(1) << (_U(2) * width)) - _U(1)
     low1 = ((_U(1) << width) - _U(1)) * _U(0x0000000100000001)
     y = (word & low2) | (((word >> (_U(2) * width)) & low2) << _U(32))
     return (y & low1) | (((y >> width) & low1) << _U(16))
 
 
-# chosen once per machine: numba's on-disk cache is per processor model, so it stays right
+# chosen once per process; numba's on-disk cache is keyed by processor model, so it stays valid
 squeeze_bytes = squeeze_bytes_bmi2 if HAS_BMI2 else squeeze_bytes_portable
 spread_bytes = spread_bytes_bmi2 if HAS_BMI2 else spread_bytes_portable
 squeeze_pairs = squeeze_pairs_bmi2 if HAS_BMI2 else squeeze_pairs_portable

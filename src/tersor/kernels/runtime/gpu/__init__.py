@@ -1,1 +1,1 @@
-"""Triton's compiler, and tiles of many tensors."""
+"""Launching Triton kernels, Triton's compiler, and tiles of many tensors."""

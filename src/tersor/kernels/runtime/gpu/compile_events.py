@@ -1,8 +1,8 @@
-"""Watching Triton's compiler.
+"""Listen to Triton's compiler.
 
-Triton calls ``knobs.compilation.listener`` when a compilation is over, and ``knobs.runtime.jit_cache_hook`` before
+Triton calls ``knobs.compilation.listener`` after a compilation, and ``knobs.runtime.jit_cache_hook`` before
 it knows whether its cache on disk has the kernel. ``ASTSource.make_ir`` is the first step of a real compilation and
-of nothing else (Triton 3.6 and 3.7), so that is watched, and the knobs are left to the user.
+of nothing else (Triton 3.6 and 3.7). It is therefore what is wrapped, which leaves the knobs to the user.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tersor.kernels.runtime.compile_notice import compilation_begins, compilatio
 
 
 class _Launch(local):
-    """The launch of this thread for which Triton may have to compile."""
+    """This thread's current first launch, for which Triton may have to compile."""
 
     is_first: bool = False
     compiles: bool = False
@@ -30,9 +30,9 @@ _launch: Final = _Launch()
 
 @contextmanager
 def first_launch() -> Iterator[None]:
-    """Report to ``compile_notice`` if Triton compiles a kernel inside the block, until the block ends.
+    """If Triton compiles a kernel inside the block, report a compilation that lasts until the block ends.
 
-    The compilations of others, as those of ``torch.compile``, are not reported.
+    Compilations outside such blocks, like those of ``torch.compile``, are not reported.
     """
     _watch_compiler()
     _launch.is_first, _launch.compiles = True, False
@@ -47,7 +47,7 @@ def first_launch() -> Iterator[None]:
 @cache
 def _watch_compiler() -> None:
     make_ir: Any = getattr(ASTSource, "make_ir", None)
-    # it is not public; a Triton without it compiles unannounced
+    # not public API; with a Triton that lacks it, compilations go unannounced
     if make_ir is None:
         return
 

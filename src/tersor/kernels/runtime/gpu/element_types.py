@@ -1,4 +1,4 @@
-"""How a kernel is told the dtype of the values that it reads through an address: as a Triton type."""
+"""Triton types that tell a kernel the dtype of the values it reads through an integer address."""
 
 from __future__ import annotations
 

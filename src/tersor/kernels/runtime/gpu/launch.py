@@ -1,8 +1,8 @@
-"""Launching a Triton kernel with little work for the host.
+"""Launch Triton kernels with little work for the host.
 
-For every launch Triton looks at each argument and compares the global constants of the kernel and of all
-functions it calls, half of the host's time for a list of look-ups (docs/decisions/0007-gpu-kernels.md). What
-was compiled for arguments of one form can be launched directly.
+At every launch Triton inspects each argument and compares the global constants of the kernel and of all
+functions it calls: half of the host's time for a list of look-ups (docs/decisions/0007-gpu-kernels.md). A
+kernel already compiled for arguments of one form can be launched directly.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from tersor.kernels.runtime.gpu.compile_events import first_launch
 _INTERPRETED: Final = triton.knobs.runtime.interpret
 _hooks: Final[Any] = triton.knobs.runtime
 _IS_KNOWN: Final = tuple(map(int, triton.__version__.split(".")[:2])) in ((3, 6), (3, 7))
-"""Whether compiled kernels have the ``run`` that is called below; others are launched as Triton says."""
+"""Whether compiled kernels have the ``run`` signature used below; others go through Triton's public API."""
 
 
 class Kernel:
     """A Triton kernel, launched as ``kernel[grid](*arguments, **options)``.
 
-    It runs on the current device and stream. Arguments are tensors, whole numbers of 64 bits, None, or
-    tuples of them. Options are the compile-time constants, which are the kernel's last parameters, and
-    those of Triton's launch: ``num_warps``, ``maxnreg``. Floating-point operations are not fused, so
-    that results have the bits of other backends.
+    It runs on the current device and stream. Arguments are tensors, 64-bit integers, None, or tuples of
+    them. Options are the compile-time constants, which must be the kernel's last parameters, and Triton's
+    launch options, such as ``num_warps`` and ``maxnreg``. Floating-point operations are not fused, because
+    results must match those of other backends bit for bit.
     """
 
     def __init__(self, function: Callable[..., None], **options: Any) -> None:
-        """Take the function, and options of ``triton.jit``.
+        """Wrap a function with options of ``triton.jit``.
 
         Raises:
             TypeError: a compile-time constant comes before an argument.
@@ -49,7 +49,7 @@ class Kernel:
         self._compiled: dict[tuple[Hashable, ...], tuple[Any, tuple[Any, ...]]] = {}
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
-        """Return what launches the kernel on a grid of up to three dimensions, each at least 1."""
+        """Return a launcher for a grid of up to three dimensions, each at least 1."""
         return partial(self._launch, grid)
 
     def _launch(self, grid: tuple[int, ...], *arguments: Any, **options: Any) -> None:
@@ -82,21 +82,22 @@ class Kernel:
 
 
 def jit_kernel(**options: Any) -> Callable[[Callable[..., None]], Kernel]:
-    """Make a ``Kernel`` of a function, with options of ``triton.jit``."""
+    """Return a decorator that makes a ``Kernel`` of a function, with options of ``triton.jit``."""
     return partial(Kernel, **options)
 
 
 def _has_hooks() -> bool:
-    """True if a profiler, for instance, asked Triton to be called at every launch."""
+    """True if launch hooks are installed, for instance by a profiler."""
     enter, leave = _hooks.launch_enter_hook, _hooks.launch_exit_hook
-    # chains of hooks, which may be empty; a Triton without chains has a function or None
+    # hook chains, which may be empty; a Triton without chains has a function or None
     return bool(getattr(enter, "calls", enter) or getattr(leave, "calls", leave))
 
 
 def _addressed(arguments: Sequence[Any], key: list[Hashable]) -> list[Any]:
-    """Return arguments with addresses for tensors; add to ``key`` all that Triton compiles anew for.
+    """Replace tensors by their addresses; append to ``key`` everything that Triton specialises on.
 
-    A tensor's device is part of it: Triton refuses one that its device cannot read, but no address.
+    The key includes each tensor's device: Triton rejects a tensor that its device cannot read, but would
+    accept its address.
     """
     found: list[Any] = []
     for argument in arguments:

@@ -1,7 +1,7 @@
 """Tables on the device that let one launch work on many tensors.
 
-Tables of shapes are kept, so that in a training loop, where shapes repeat, nothing but addresses
-travels to the device; where addresses repeat too (a replayed CUDA graph), nothing at all does.
+Tables of shapes are cached: in a training loop, where shapes repeat, only addresses are uploaded.
+Where addresses repeat too (a replayed CUDA graph), nothing is.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class TileTable:
 
     Attributes:
         counts: int64 [num_tensors], values per tensor.
-        first_tiles: int64 [num_tensors + 1], then the number of tiles.
+        first_tiles: int64 [num_tensors + 1], the first tile of each tensor, then ``num_tiles``.
         owners: int32 [num_tiles], the tensor of each tile.
-        num_tiles: of all tensors; a tensor without values has one tile, so that its header has a
-            program to write it.
+        num_tiles: total over all tensors; a tensor without values has one tile, so that there is a
+            program to write its header.
     """
 
     counts: torch.Tensor
@@ -57,7 +57,7 @@ def tile_table(numels: tuple[int, ...], tile: int, device: torch.device) -> Tile
 
 @triton.jit
 def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
-    """Turn the numbers of the tiles of tensor ``k`` into running sums; return the last of them."""
+    """Replace the numbers of the tiles of tensor ``k`` by their inclusive prefix sums; return the total."""
     end = tl.load(first_tiles + k + 1)
     total = tl.full((), 0, tl.int64)
     for start in range(tl.load(first_tiles + k), end, LANES):
@@ -70,12 +70,12 @@ def sum_tiles(numbers, first_tiles, k, LANES: tl.constexpr):
 
 @triton.jit
 def before_tile(ends, begin, tile):
-    """Return the running sum before ``tile`` of a tensor whose first tile is ``begin``."""
+    """Return the sum over the tiles before ``tile`` of a tensor whose first tile is ``begin``."""
     return tl.load(ends + tile - 1, mask=tile > begin, other=0)
 
 
 def addresses(tensors: Sequence[torch.Tensor], device: torch.device) -> torch.Tensor:
-    """Return where each tensor's values start, int64 [num_tensors]."""
+    """Return the address of each tensor's first value, int64 [num_tensors] on the device."""
     numbers = tuple([x.data_ptr() for x in tensors])
     check_substituted(address_table, numbers, device)
     return address_table(numbers, device)
@@ -106,7 +106,7 @@ def padded(nbytes):
 
 @triton.jit
 def tile_end(ends, tile):
-    """Return the running sum up to but not including ``tile`` (which may be a tensor)."""
+    """Return the sum over all tiles before ``tile`` (which may be a tensor), from inclusive prefix sums."""
     return tl.load(ends + tile - 1, mask=tile > 0, other=0)
 
 

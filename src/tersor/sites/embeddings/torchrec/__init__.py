@@ -1,4 +1,4 @@
-"""TorchRec's embedding exchanges, compressed: codecs for the sharders of a model."""
+"""Compression of TorchRec's embedding exchanges: codecs for the sharders of a model."""
 
 from tersor.sites.embeddings.torchrec.registry import TorchRecCodecs, torchrec_codecs
 

@@ -1,9 +1,9 @@
-"""Codecs as TorchRec calls them, for payloads whose size depends on the data.
+"""Implementations of TorchRec's codec interface for payloads whose size depends on the data.
 
-TorchRec asks a codec to encode, asks it for the size of every peer's part, sends what was encoded, and
-asks it to decode. It takes sizes to follow from shapes. So its own collective stays empty: every size is
-0, and what is encoded travels beside it through an ``AllToAll``. What TorchRec asks sizes for tells who gets
-how much, so that uneven batches and sequences work too.
+TorchRec calls a codec to encode, queries the encoded size of every peer's part, sends the encoded tensor, and calls the
+codec to decode. It assumes that sizes follow from shapes. These codecs therefore report a size of 0 for every part,
+which leaves TorchRec's own collective empty, and send the payloads through a separate ``AllToAll``. The arguments of
+the size queries reveal how much goes to each rank, so uneven batches and sequences work as well.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from tersor.sites.embeddings.torchrec.route import Route, row_width
 
 
 class Context:
-    """What one direction of one exchange must remember between TorchRec's calls.
+    """The state of one direction of one exchange between TorchRec's calls.
 
-    ``row_dim`` and ``padded_dim_sum_per_rank`` are read by TorchRec: no padding is wanted.
+    TorchRec reads ``row_dim`` and ``padded_dim_sum_per_rank``; their values request no padding.
     """
 
     row_dim = 0
@@ -43,11 +43,11 @@ class Context:
 
 
 class VariableCodec(ABC):
-    """One direction of an all-to-all of TorchRec.
+    """A codec for one direction of one of TorchRec's all-to-alls.
 
     Attributes:
-        quantized_dtype: what TorchRec's planner takes the size of one value from.
-        iteration: that bounds decay with; 0 for what has none.
+        quantized_dtype: dtype from which TorchRec's planner derives the size of a value.
+        iteration: iteration by which bounds decay; 0 for directions without bounds.
     """
 
     quantized_dtype = torch.uint8
@@ -58,19 +58,19 @@ class VariableCodec(ABC):
         self.iteration = 0
 
     def create_context(self) -> Context:
-        """Return the memory of one exchange."""
+        """Return the state of a new exchange."""
         return Context()
 
     def padded_size(
         self, input_tensor: torch.Tensor, dim_per_rank: list[int], my_rank: int, qcomm_ctx: Context
     ) -> tuple[int, int]:
-        """Return the width of this rank's rows and no padding; TorchRec asks for pooled rows only."""
+        """Return the width of this rank's rows, and 0 for no padding. TorchRec calls this only for pooled rows."""
         del my_rank
         qcomm_ctx.dims = list(dim_per_rank)
         return input_tensor.shape[-1], 0
 
     def encode(self, input_tensor: torch.Tensor, ctx: Context | None = None) -> torch.Tensor:
-        """Keep what is to be sent, and give TorchRec nothing to send."""
+        """Store the tensor to send, and return an empty tensor for TorchRec to send."""
         if ctx is None or ctx.flat is not None or ctx.lengths:
             raise self._lost()
         with self.wire.group.abort_on_error():
@@ -79,7 +79,7 @@ class VariableCodec(ABC):
         return input_tensor.new_zeros(0, dtype=torch.uint8)
 
     def _check(self, x: torch.Tensor, ctx: Context) -> None:
-        """Raise ``SpecError`` for a tensor that cannot be sent."""
+        """Raise ``SpecError`` if the tensor cannot be sent."""
         del ctx
         if x.dtype != self.wire.dtype:
             raise SpecError(
@@ -91,11 +91,13 @@ class VariableCodec(ABC):
             )
 
     def calc_quantized_size(self, input_len: int, ctx: Context | None = None) -> int:
-        """Take note of what goes to or comes from a rank; with the last of them, start to send.
+        """Record the number of values to send to or receive from a rank; the last call starts the transfer.
+
+        Returns 0, the size of TorchRec's own part.
 
         Raises:
             ExchangeError: a peer failed.
-            BackendUnavailableError: this TorchRec calls its codecs in another order.
+            BackendUnavailableError: this version of TorchRec calls its codecs in another order.
         """
         if ctx is None or ctx.flat is None:
             raise self._lost()
@@ -104,8 +106,8 @@ class VariableCodec(ABC):
             try:
                 self._start(ctx, ctx.flat)
             except CorruptDataError as error:
-                # the others do not know and go on to TorchRec's collective, where a rank that left
-                # would be waited for; all hear of it when they decode
+                # peers do not know of the error yet and enter TorchRec's collective, where they would wait for a
+                # rank that left; decode raises it instead, when all ranks learn of it
                 ctx.failure = error
             ctx.flat = None
         return 0
@@ -119,8 +121,8 @@ class VariableCodec(ABC):
         outgoing = self.route.chunks(flat, send)
         widths = [[block.width for block in blocks] for blocks in self.route.incoming]
         rows = self.route.rows(receive)
-        # sizes travel ahead even where all ranks know them: a peer that left is noticed then, and not
-        # in TorchRec's own collective, which would wait for it
+        # exchange sizes first even if all ranks know them: this detects a peer that left, for which TorchRec's own
+        # collective would wait
         turn = Turn(self.channel, self.num_started, self.iteration)
         self.num_started += 1
         ctx.transfer = self.wire.start(
@@ -129,12 +131,12 @@ class VariableCodec(ABC):
         self._count(ctx.transfer.sent)
 
     def decode(self, input_grad: torch.Tensor, ctx: Context | None = None) -> torch.Tensor:
-        """Return what came, source by source, flat.
+        """Wait for the transfer, and return the received values as a flat tensor, ordered by source rank.
 
         Raises:
             ExchangeError: a peer failed.
-            CorruptDataError: a peer sent what cannot be.
-            BackendUnavailableError: this TorchRec calls its codecs in another order.
+            CorruptDataError: a peer sent malformed payloads or sizes.
+            BackendUnavailableError: this version of TorchRec calls its codecs in another order.
         """
         del input_grad
         if ctx is not None and ctx.failure is not None:
@@ -147,7 +149,7 @@ class VariableCodec(ABC):
         return torch.cat([nothing, *(torch.cat(peer, 1).view(-1) for peer in chunks if peer)])
 
     def _lost(self) -> BackendUnavailableError:
-        """Leave the group, and return the error of a TorchRec that calls otherwise than expected."""
+        """Leave the group, and return the error for an unexpected order of TorchRec's calls."""
         self.wire.group.close()
         return BackendUnavailableError(
             f"torchrec {metadata.version('torchrec')} calls its codecs in an order that tersor does "
@@ -156,19 +158,19 @@ class VariableCodec(ABC):
 
     @abstractmethod
     def _codecs(self, flat: torch.Tensor) -> list[list[Codec]]:
-        """Return the codec of every chunk, per destination."""
+        """Return the codec of each chunk, per destination."""
 
     @abstractmethod
     def _watch(self) -> Stopwatch:
-        """Return what counts the time."""
+        """Return the stopwatch of this direction."""
 
     @abstractmethod
     def _count(self, sent: Sequence[Volume]) -> None:
-        """Count what went out."""
+        """Add the sent volumes to the statistics."""
 
 
 class ForwardCodec(VariableCodec):
-    """Sends looked-up rows; every block has the bound of its table."""
+    """Sends looked-up rows; each block has the bound of its table."""
 
     is_pooled = False
 
@@ -179,7 +181,7 @@ class ForwardCodec(VariableCodec):
         self.plan = plan
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on with a saved iteration and saved choices; see ``CodecPlan.load_state_dict``."""
+        """Restore a saved iteration and saved choices; see ``CodecPlan.load_state_dict``."""
         tables = {block.table for block in self.route.outgoing[0]}
         self.iteration = self.plan.load_state_dict(state, tables)
 
@@ -187,7 +189,7 @@ class ForwardCodec(VariableCodec):
         own = self.route.outgoing[0]
         if len(self.plan.candidates) > 1 and own:
             columns = flat.view(-1, row_width(own)).split([block.width for block in own], 1)
-            # of a table with several features, the last one speaks for all
+            # the last feature of a table represents all of them
             rows = dict(zip([block.table for block in own], columns, strict=True))
             self.plan.remeasure_if_due(list(rows), list(rows.values()), self.iteration)
         chosen = [self.plan.codec(block.table, self.iteration) for block in own]
@@ -204,7 +206,7 @@ class ForwardCodec(VariableCodec):
 
 
 class PooledCodec(ForwardCodec):
-    """Sends pooled rows, whose widths TorchRec names beforehand."""
+    """Sends pooled rows, whose widths TorchRec passes beforehand."""
 
     is_pooled = True
 
@@ -222,7 +224,7 @@ class PooledCodec(ForwardCodec):
 
 
 class BackwardCodec(VariableCodec):
-    """Sends gradients, all with one codec."""
+    """Sends gradients, all with the same codec."""
 
     def __init__(
         self, route: Route, wire: AllToAll, stats: ExchangeStats, channel: str, codec: Codec
@@ -243,43 +245,43 @@ class BackwardCodec(VariableCodec):
 
 
 class PassThrough:
-    """Leaves gradients to TorchRec as they are.
+    """A no-op codec: TorchRec sends gradients uncompressed, and the statistics count them.
 
-    TorchRec's own codec that does nothing lacks the property that its planner reads.
+    TorchRec's own no-op codec lacks the property ``quantized_dtype``, which its planner reads.
     """
 
     def __init__(self, dtype: torch.dtype, stats: ExchangeStats) -> None:
         self.quantized_dtype, self.stats = dtype, stats
 
     def create_context(self) -> None:
-        """Remember nothing."""
+        """Return no context."""
 
     def padded_size(
         self, input_tensor: torch.Tensor, dim_per_rank: list[int], my_rank: int, qcomm_ctx: None
     ) -> tuple[int, int]:
-        """Return the width of this rank's rows and no padding."""
+        """Return the width of this rank's rows, and 0 for no padding."""
         del dim_per_rank, my_rank, qcomm_ctx
         return input_tensor.shape[-1], 0
 
     def encode(self, input_tensor: torch.Tensor, ctx: None = None) -> torch.Tensor:
-        """Return what is given."""
+        """Count the tensor and return it unchanged."""
         del ctx
         self.stats.backward.add(Volume(input_tensor.nbytes, input_tensor.nbytes))
         return input_tensor
 
     def calc_quantized_size(self, input_len: int, ctx: None = None) -> int:
-        """Return what is given."""
+        """Return the length unchanged."""
         del ctx
         return input_len
 
     def decode(self, input_grad: torch.Tensor, ctx: None = None) -> torch.Tensor:
-        """Return what is given."""
+        """Return the tensor unchanged."""
         del ctx
         return input_grad
 
 
 class Unattached:
-    """Stands for a codec until the model is sharded and its tables have their place."""
+    """A placeholder for a codec until ``attach`` is called on the sharded model."""
 
     quantized_dtype = torch.uint8
 
@@ -287,7 +289,7 @@ class Unattached:
         self.is_pooled = is_pooled
 
     def create_context(self) -> None:
-        """Say what is missing."""
+        """Raise ``SpecError``: the codecs are not attached to a model."""
         raise SpecError(
             "the codecs do not know the sharded model yet; call attach(model) on them, once, after "
             "DistributedModelParallel"

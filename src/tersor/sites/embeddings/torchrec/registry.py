@@ -1,4 +1,4 @@
-"""The codecs of a whole TorchRec model: what its sharders take, and what ties them to its tables."""
+"""The codecs of a TorchRec model: the registry for its sharders, and their attachment to its tables."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ def torchrec_codecs(
     dtype: torch.dtype = torch.float32,
     bandwidth_gbps: float | None = None,
 ) -> TorchRecCodecs:
-    """Make the codecs that TorchRec's sharders take as ``qcomm_codecs_registry``.
+    """Create the codecs to pass to TorchRec's sharders as ``qcomm_codecs_registry``.
 
-    Call ``attach`` on them, on every rank, when the model is sharded.
+    Call ``attach`` on the result, on every rank, once the model is sharded.
 
     Args:
-        tables: the tables of the model: configurations or names; bounds name them, or count them
+        tables: the tables of the model, as configurations or names. ``bounds`` refers to them by name, or by number
             from 0.
-        bounds: error bounds of looked-up rows: a policy, one bound for all tables, a relative bound
-            as a number, or a dictionary of bounds by table number or name, with ``"default"`` for
-            those it leaves out; the default classes without decay if None.
-        codec: of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by predicted time.
-            ``bounds`` take precedence over the bound of a codec, which needs them.
-        backward: of the gradients: ``"none"`` leaves them to TorchRec as they are; ``"half"``,
-            ``"group8"``, or any other id or codec. Bounded ones take their own bound.
-        bandwidth_gbit_s: of the network, 10**9 bits per second, for ``"auto"``; 10 if None.
-        device: where the model computes.
-        dtype: of rows and gradients.
+        bounds: error bounds of looked-up rows. Either a policy; one bound for all tables, where a number is a relative
+            bound; a dictionary of bounds by table number or name, with ``"default"`` for all other tables; or None for
+            the default classes without decay.
+        codec: codec of looked-up rows: an id, a codec, or ``"auto"`` to choose per table by predicted time. ``bounds``
+            take precedence over a codec's own bound, and are required if it has one.
+        backward: codec of the gradients: ``"none"`` leaves them to TorchRec uncompressed, ``"half"``, ``"group8"``, or
+            any other id or codec. A codec with a bound must be given as an object.
+        bandwidth_gbit_s: bandwidth of the network for ``"auto"``, in 10**9 bits per second; None for 10.
+        device: device of the model.
+        dtype: dtype of rows and gradients.
         bandwidth_gbps: deprecated: the bandwidth in 10**9 bytes per second.
 
     Raises:
         BackendUnavailableError: torchrec is not installed.
-        SpecError: the arguments contradict each other.
+        SpecError: the arguments are invalid or contradict each other.
     """
     device = torch.device(device)
     names = _names_of(tables)
@@ -91,10 +91,10 @@ def _names_of(tables: Sequence[Any]) -> tuple[str, ...]:
 
 
 class TorchRecCodecs(dict[str, Any]):
-    """Codecs by TorchRec's name of what they are for; made by ``torchrec_codecs``.
+    """Codecs by TorchRec's name of the collective; created by ``torchrec_codecs``.
 
     Attributes:
-        tables: the names of the tables, in the order that numbers them.
+        tables: the names of the tables, in the order of their numbers.
         stats: what this rank has sent.
     """
 
@@ -106,7 +106,7 @@ class TorchRecCodecs(dict[str, Any]):
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        """See ``torchrec_codecs``; ``backward`` None leaves gradients as they are."""
+        """See ``torchrec_codecs``; ``backward=None`` leaves gradients uncompressed."""
         self.tables = tables
         for one in self._formats(plan, backward):
             one.check_supported(dtype)
@@ -127,7 +127,10 @@ class TorchRecCodecs(dict[str, Any]):
 
     @property
     def iteration(self) -> int:
-        """Forward exchanges so far, which bounds decay with; set it when training is resumed."""
+        """The number of forward exchanges so far, by which bounds decay.
+
+        When resuming, set it unless ``load_state_dict`` restores it.
+        """
         return max((one.iteration for one in self._forward()), default=0)
 
     @iteration.setter
@@ -139,17 +142,17 @@ class TorchRecCodecs(dict[str, Any]):
         return (one for one in self._attached if isinstance(one, ForwardCodec))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a resumed training needs, in the form that JSON can hold; see ``Exchange``.
+        """Return the state needed to resume training, as JSON-ready values; see ``Exchange.state_dict``.
 
-        Of this rank's part of the attached model: every rank saves its own.
+        It covers only this rank's part of the attached model, so every rank must save its own.
         """
         return {"collectives": [one.plan.state_dict(one.iteration) for one in self._forward()]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where ``state_dict`` was taken; to be called after ``attach``.
+        """Restore the iteration, bounds and codecs of a saved state. Call ``attach`` first.
 
         Raises:
-            SpecError: the state is of another model or other codecs, or is none.
+            SpecError: ``state`` is malformed, or belongs to another model or other codecs.
         """
         given: object = state
         saved = given.get("collectives") if isinstance(given, Mapping) else None
@@ -160,25 +163,25 @@ class TorchRecCodecs(dict[str, Any]):
             one.load_state_dict(values)
 
     def reset_stats(self) -> ExchangeStats:
-        """Return the statistics so far and start anew."""
+        """Return the statistics so far and reset them."""
         found, self.stats = self.stats, ExchangeStats(names=self.tables)
         for one in self._attached:
             one.stats = self.stats
         return found
 
     def close(self) -> None:
-        """Leave the group of the exchanges; the model cannot be used any more."""
+        """Leave the group of the exchanges. The model cannot be used afterwards."""
         if self._wire is not None:
             self._wire.group.close()
 
     def attach(self, model: torch.nn.Module) -> None:
-        """Tell the codecs which columns of which tables the ranks of a sharded model exchange.
+        """Attach the codecs to a sharded model, whose layout determines which columns ranks exchange.
 
-        A collective call; to be made again when the model was sharded anew.
+        This is a collective call. Repeat it whenever the model is resharded.
 
         Raises:
-            SpecError: the model does not use the codecs, or shards tables in a way they cannot serve,
-                or another rank made them with other arguments.
+            SpecError: the model does not use these codecs, its sharding is not supported, or ranks created the codecs
+                with different arguments.
         """
         numbers = {name: number for number, name in enumerate(self.tables)}
         places = [place for module in model.modules() for place in self._places(module)]
@@ -189,7 +192,7 @@ class TorchRecCodecs(dict[str, Any]):
             )
         blocks = [blocks_of(place.sharding, numbers) for place in places]
         if not dist.is_initialized() or dist.get_world_size() == 1:
-            # TorchRec exchanges nothing then
+            # TorchRec exchanges nothing on a single rank
             return
         for place, each in zip(places, blocks, strict=True):
             place.check(len(each))
@@ -212,7 +215,7 @@ class TorchRecCodecs(dict[str, Any]):
                 part._codecs = pair  # noqa: SLF001 - where TorchRec keeps what its sharder was given
 
     def _places(self, module: torch.nn.Module) -> Iterator[_Place]:
-        """Yield every all-to-all of a sharded module that has codecs of ours."""
+        """Yield every all-to-all of a sharded module that uses these codecs."""
         if getattr(module, "qcomm_codecs_registry", None) is not self:
             return
         shardings = getattr(module, "_embedding_shardings", None)
@@ -226,9 +229,9 @@ class TorchRecCodecs(dict[str, Any]):
     def _made(
         self, is_pooled: bool, blocks: list[Blocks], wire: AllToAll, channels: tuple[str, str]
     ) -> Any:
-        """Return the codecs of one all-to-all."""
+        """Create the codecs of one all-to-all."""
         bounds = self._plan.bounds
-        # a plan of its own: each all-to-all counts its own iterations
+        # each all-to-all has its own plan, because it counts its own iterations
         plan = replace(self._plan, choices={})
         rank = wire.group.rank
         there, back = (
@@ -248,18 +251,18 @@ class TorchRecCodecs(dict[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An all-to-all of a sharded model: how its tables are sharded, and the modules that do it."""
+    """An all-to-all of a sharded model: the sharding of its tables, and the modules that run it."""
 
     sharding: Any
     parts: list[Any]
 
     @property
     def is_pooled(self) -> bool:
-        """Whether it sends pooled rows, not sequences."""
+        """True if it sends pooled rows, False if it sends sequences."""
         return bool(_ours(self.parts[0])["_codecs"].forward.is_pooled)
 
     def check(self, num_ranks: int) -> None:
-        """Raise ``SpecError`` unless all ranks of the job exchange with each other."""
+        """Raise ``SpecError`` unless all ranks of the job take part in the exchange."""
         part = self.parts[0]
         if "_codecs" not in _ours(part) or num_ranks != dist.get_world_size():
             kind = type(self.sharding).__name__
@@ -270,7 +273,7 @@ class _Place:
 
 
 def _ours(part: torch.nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module that are codecs of ours."""
+    """Return the attributes of a module that hold codec pairs of tersor."""
     return {
         name: value
         for name, value in vars(part).items()

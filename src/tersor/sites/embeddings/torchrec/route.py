@@ -1,7 +1,7 @@
-"""What TorchRec puts into an all-to-all: which columns of which table go from where to where.
+"""The contents of TorchRec's all-to-alls: which columns of which table go between which ranks.
 
-TorchRec hands its codecs one flat tensor, ordered by destination; what goes to one destination are rows
-of ``[samples, sum of widths]``, one block of columns per feature of each table.
+TorchRec passes its codecs one flat tensor, ordered by destination. The part for one destination is a matrix
+``[samples, sum of widths]`` with one block of columns per feature of each table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tersor.errors import SpecError
 
 
 class Block(NamedTuple):
-    """Columns of one table: its number and their width."""
+    """A block of columns of one table: the table's number and the block's width."""
 
     table: int
     width: int
@@ -27,12 +27,12 @@ Blocks = tuple[Block, ...]
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One direction of one all-to-all, as one rank sees it.
+    """One direction of one all-to-all, from the point of view of one rank.
 
     Attributes:
-        outgoing: what goes to each rank.
-        incoming: what comes from each rank.
-        receives_first: TorchRec asks for the sizes of what comes before those of what goes.
+        outgoing: blocks to send to each rank.
+        incoming: blocks to receive from each rank.
+        receives_first: True if TorchRec queries receive sizes before send sizes.
     """
 
     outgoing: tuple[Blocks, ...]
@@ -45,7 +45,7 @@ class Route:
         return len(self.outgoing)
 
     def chunks(self, flat: torch.Tensor, lengths: Sequence[int]) -> list[list[torch.Tensor]]:
-        """Cut what goes out, ``lengths`` values per destination, into one view per block."""
+        """Split outgoing values, ``lengths`` per destination, into one view per block."""
         parts = flat.split(list(lengths))
         return [
             list(part.view(-1, row_width(blocks)).split([block.width for block in blocks], 1))
@@ -55,7 +55,7 @@ class Route:
         ]
 
     def fits(self, num_values: int, send: Sequence[int], receive: Sequence[int]) -> bool:
-        """True if so many values can go to and come from each rank."""
+        """True if the numbers of values to send and receive are consistent with the blocks."""
         return sum(send) == num_values and all(
             length % row_width(blocks) == 0 if blocks else length == 0
             for lengths, peers in ((send, self.outgoing), (receive, self.incoming))
@@ -63,7 +63,7 @@ class Route:
         )
 
     def rows(self, receive: Sequence[int]) -> list[list[int]]:
-        """Return the rows of each block that comes from each rank."""
+        """Return the number of rows of each block to receive, per rank."""
         return [
             [length // row_width(blocks)] * len(blocks) if blocks else []
             for length, blocks in zip(receive, self.incoming, strict=True)
@@ -71,12 +71,12 @@ class Route:
 
 
 def row_width(blocks: Sequence[Block]) -> int:
-    """Return the values of one row of all blocks."""
+    """Return the total width of the blocks."""
     return sum(block.width for block in blocks)
 
 
 def pooled_routes(blocks: Sequence[Blocks], rank: int) -> tuple[Route, Route]:
-    """Return the ways of pooled rows and of their gradients, given the blocks of every rank."""
+    """Return the routes of pooled rows and of their gradients, given the blocks of every rank."""
     own, every = (blocks[rank],) * len(blocks), tuple(blocks)
     return Route(own, every), Route(every, own, receives_first=False)
 
@@ -84,10 +84,10 @@ def pooled_routes(blocks: Sequence[Blocks], rank: int) -> tuple[Route, Route]:
 def sequence_routes(
     blocks: Sequence[Blocks], rank: int, bound: Callable[[int], float]
 ) -> tuple[Route, Route]:
-    """Return the ways of sequences and of their gradients.
+    """Return the routes of sequences and of their gradients.
 
-    Rows of all tables of a rank travel in one block, as rows of the table with the smallest ``bound``:
-    how many of them are of which table is nothing that a codec is told.
+    The rows of all tables of a rank are sent as one block, attributed to the table with the smallest ``bound``, because
+    TorchRec does not pass the number of rows per table to codecs.
 
     Raises:
         SpecError: the tables differ in width.
@@ -104,7 +104,7 @@ def sequence_routes(
 
 
 def blocks_of(sharding: Any, numbers: dict[str, int]) -> list[Blocks]:
-    """Return the blocks of every rank of one of TorchRec's shardings, in the order of its rows.
+    """Return the blocks of every rank in one of TorchRec's shardings, in the order in which rows are laid out.
 
     Raises:
         SpecError: a table has no number.

@@ -1,4 +1,4 @@
-"""Prefix codes in numba; ``huffman/layout.py`` holds the plain versions that define them."""
+"""Prefix codes in numba; the plain versions in ``huffman/layout.py`` define the results."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _U = types.uint64
 
 @njit(nogil=True, cache=True)
 def _sorted_keys(counts: Any) -> Any:
-    """Return ``count << 12 | symbol`` of the used symbols, ascending, by merging runs.
+    """Return ``count << 12 | symbol`` of the used symbols, ascending, by a bottom-up merge sort.
 
-    Written out because numba's own sort takes ten seconds to compile.
+    It is written out because numba's own sort takes ten seconds to compile.
     """
     keys = np.empty(counts.size, dtype=np.int64)
     size = 0
@@ -72,7 +72,7 @@ def _merge_depths(keys: Any, depths: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def build_lengths(counts: Any, limit: int, lengths: Any) -> int:
-    """Write code lengths as ``huffman.layout.code_lengths`` does; return the used symbols."""
+    """Write code lengths as ``huffman.layout.code_lengths`` does; return the number of used symbols."""
     lengths[:] = 0
     keys = _sorted_keys(counts)
     if keys.size <= 1:
@@ -128,7 +128,7 @@ def build_codes(lengths: Any, codes: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def is_complete(lengths: Any, limit: int) -> bool:
-    """True if the lengths make a prefix code without gaps, none longer than ``limit``."""
+    """True if the lengths are those of a complete prefix code, none longer than ``limit``."""
     total = np.int64(0)
     for symbol in range(lengths.size):
         if lengths[symbol] > limit:
@@ -140,9 +140,9 @@ def is_complete(lengths: Any, limit: int) -> bool:
 
 @njit(nogil=True, cache=True)
 def single_table(lengths: Any, limit: int) -> Any:
-    """Return, for each value of the next ``limit`` bits, symbol | length << 12 in 16 bits.
+    """Return ``symbol | length << 12`` for each value of the next ``limit`` bits, uint16.
 
-    At 14 bits it takes 32 KiB and fits in first-level cache.
+    At 14 bits the table takes 32 KiB and fits in first-level cache.
     """
     codes = np.zeros(lengths.size, dtype=np.uint32)
     build_codes(lengths, codes)
@@ -158,7 +158,10 @@ def single_table(lengths: Any, limit: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def multi_table(single: Any, limit: int) -> Any:
-    """Return up to 4 byte symbols | bits << 32 | count << 40 for the next ``limit`` bits."""
+    """Return ``symbols | bits << 32 | count << 40`` for each value of the next ``limit`` bits, uint64.
+
+    ``symbols`` are up to 4 bytes, ``count`` their number and ``bits`` the total length of their codes.
+    """
     table = np.empty(single.size, dtype=np.uint64)
     for k in range(single.size):
         packed, nbits, count = _U(0), _U(0), _U(0)

@@ -1,4 +1,4 @@
-"""Huffman coding in numba: four interleaved streams, several byte symbols per table look-up."""
+"""Huffman coding in numba: four streams decoded in parallel, several byte symbols per table look-up."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from tersor.kernels.runtime.scratch import scratch
 
 _U = types.uint64
 _CODE = np.uint64(0xFFFFFFFFFFFFFF00)
-"""The bits of a codebook entry that can belong to the code."""
+"""Mask of the bits of a codebook entry that can hold the code."""
 
 
 @njit(nogil=True, cache=True)
 def _count_pairs(symbols: Any, counts: Any) -> None:
-    """Count at most 32 byte symbols two at a time, which takes half as long."""
+    """Count byte symbols of an alphabet of at most 32 two at a time, which takes half as long."""
     alphabet = counts.shape[1]
-    # indexed by the 16 bits of two symbols as they lie in memory
+    # indexed by two symbols as they are in memory, read as 16 bits
     tables = np.empty((2, alphabet << 8), dtype=np.uint32)
     for second in range(alphabet):
         tables[:, second << 8 : (second << 8) + alphabet] = 0
@@ -68,7 +68,7 @@ def _histogram_kernel(symbols: Any, counts: Any, start: int, stop: int) -> None:
         return
     c0, c1, c2, c3 = counts[0], counts[1], counts[2], counts[3]
     rounded = part.size // 4 * 4
-    # four tables: one that is bumped twice in a row waits for its own store
+    # four tables, because incrementing the same counter twice in a row waits for its store
     for i in range(0, rounded, 4):
         c0[part[i]] += np.uint32(1)
         c1[part[i + 1]] += np.uint32(1)
@@ -80,7 +80,7 @@ def _histogram_kernel(symbols: Any, counts: Any, start: int, stop: int) -> None:
 
 @njit(nogil=True, cache=True)
 def _codebook(lengths: Any) -> Any:
-    """Return per symbol its code in the highest bits and its length in the lowest 8."""
+    """Return for each symbol its code in the highest bits and its length in the lowest 8."""
     codes = np.zeros(lengths.size, dtype=np.uint32)
     build_codes(lengths, codes)
     codebook = np.zeros(lengths.size, dtype=np.uint64)
@@ -92,7 +92,7 @@ def _codebook(lengths: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def _pair_codebook(codebook: Any) -> Any:
-    """Return the entry of every two symbols, indexed by ``first | second << 5``."""
+    """Return the codebook entry of every pair of symbols, indexed by ``first | second << 5``."""
     pairs = np.zeros(1024, dtype=np.uint64)
     for first in range(codebook.size):
         for second in range(codebook.size):
@@ -104,7 +104,7 @@ def _pair_codebook(codebook: Any) -> Any:
 
 @njit(nogil=True, cache=True, inline="always")
 def _append(word: int, entry: int) -> int:
-    """Shift ``word`` down by the entry's length and put its code on top."""
+    """Shift ``word`` down by the entry's length and put the entry's code on top."""
     return (word >> (entry & _U(63))) | entry
 
 
@@ -123,18 +123,18 @@ def _finish_encoding(symbols: Any, i: int, codebook: Any, state: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def _encode_stream(symbols: Any, codebook: Any, address: int) -> int:
-    """Write one stream, and up to 8 bytes more; return the address after it.
+    """Write one stream, clobbering up to 8 bytes after it; return the address after it.
 
-    The last ``filled`` bits of the stream are the highest of ``word``; an entry's length leaves
-    dirt in the lowest 8. Four codes of at most 14 bits and 7 bits left over fit, once the dirt of
-    the last code is removed.
+    The highest ``filled`` bits of ``word`` are the last bits of the stream. The lengths in the entries
+    leave garbage in the lowest 8 bits of ``word``. Four codes of at most 14 bits and up to 7 bits left
+    over fit, provided that the garbage of the last entry is masked off.
     """
     word, filled = _U(0), _U(0)
     rounded = symbols.size // 4 * 4
     for i in range(0, rounded, 4):
         e0, e1 = codebook[symbols[i]], codebook[symbols[i + 1]]
         e2, e3 = codebook[symbols[i + 2]], codebook[symbols[i + 3]]
-        # as a tree: the four codes do not wait for the word
+        # combined as a tree, so that the four codes do not depend on the word
         later = (e2 >> (e3 & _U(63))) | (e3 & _CODE)
         nbits = (e2 + e3) & _U(63)
         four = (_append(e0, e1) >> nbits) | later
@@ -149,7 +149,7 @@ def _encode_stream(symbols: Any, codebook: Any, address: int) -> int:
 
 @njit(nogil=True, cache=True)
 def _encode_stream_by_pairs(symbols: Any, pairs: Any, codebook: Any, address: int) -> int:
-    """Like ``_encode_stream`` for at most 32 byte symbols, with half the look-ups."""
+    """Do the same as ``_encode_stream`` with half the look-ups, for an alphabet of at most 32."""
     word, filled = _U(0), _U(0)
     source = address_of(symbols)
     rounded = symbols.size // 4 * 4
@@ -158,7 +158,7 @@ def _encode_stream_by_pairs(symbols: Any, pairs: Any, codebook: Any, address: in
         first = pairs[(four & _U(31)) | ((four >> _U(3)) & _U(0x3E0))]
         second = pairs[((four >> _U(16)) & _U(31)) | ((four >> _U(19)) & _U(0x3E0))]
         nbits = (first + second) & _U(63)
-        # 44 bits and 7 left over: the dirt stays below
+        # at most 44 bits and 7 left over: the garbage stays below them
         word = (word >> nbits) | _append(first, second)
         filled += nbits
         store_u64(address, word >> (_U(64) - filled))
@@ -171,9 +171,9 @@ def _encode_stream_by_pairs(symbols: Any, pairs: Any, codebook: Any, address: in
 def _encode_kernel(
     symbols: Any, codebook: Any, target: Any, sizes: Any, start: int, stop: int
 ) -> int:
-    """Encode chunks ``[start, stop)`` one after the other; return the bytes written.
+    """Encode chunks ``[start, stop)`` back to back; return the number of bytes written.
 
-    ``target`` has room for the worst case and 8 bytes more.
+    ``target`` must hold the worst case and 8 bytes more.
     """
     begin = address = address_of(target)
     by_pairs = codebook.size <= 32
@@ -195,7 +195,7 @@ def _encode_kernel(
 
 @njit(nogil=True, cache=True)
 def _plan(counts: Any, limit: int, lengths: Any) -> int:
-    """Write the code lengths for the sum of all tables of counts; return the used symbols."""
+    """Write the code lengths for the sum of all tables of counts; return the number of used symbols."""
     total = np.zeros(lengths.size, dtype=np.int64)
     for table in range(counts.shape[0]):
         for symbol in range(lengths.size):
@@ -205,7 +205,7 @@ def _plan(counts: Any, limit: int, lengths: Any) -> int:
 
 @njit(nogil=True, cache=True)
 def _write_head(lengths: Any, sizes: Any, sizes_start: int, streams_start: int, body: Any) -> int:
-    """Write lengths and sizes, and zeros where nothing else is; return the body's size."""
+    """Write lengths, sizes and zero padding around the streams; return the body's size."""
     body[:streams_start] = 0
     for symbol in range(lengths.size):
         body[symbol >> 1] |= np.uint8(lengths[symbol] << (4 * (symbol & 1)))
@@ -221,7 +221,7 @@ def _write_head(lengths: Any, sizes: Any, sizes_start: int, streams_start: int, 
 
 @njit(nogil=True, cache=True)
 def encode_into(symbols: Any, alphabet: int, limit: int, body: Any) -> int:
-    """Encode on this thread into ``body``, which has room for the worst case; return the size."""
+    """Encode on this thread into ``body``, which must hold the worst case; return the size."""
     num_chunks = (symbols.size + CHUNK - 1) // CHUNK
     counts = np.zeros((4, alphabet), dtype=np.uint32)
     _histogram_kernel(symbols, counts, 0, symbols.size)
@@ -238,7 +238,7 @@ def encode_into(symbols: Any, alphabet: int, limit: int, body: Any) -> int:
 def _encode_in_parts(
     values: Any, layout: HuffmanLayout, limit: int, parts: list[tuple[int, int]]
 ) -> Any:
-    """Encode every part of the chunks on its own thread, then join their streams."""
+    """Encode each part of the chunks on its own thread, then concatenate their streams."""
     counts = np.zeros((len(parts), 4, layout.alphabet), dtype=np.uint32)
     cuts = [(s * CHUNK, min(e * CHUNK, values.size)) for s, e in parts]
     threads.run(_histogram_kernel, [(values, counts[k], *cut) for k, cut in enumerate(cuts)])
@@ -274,9 +274,9 @@ def huffman_encode(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
 
 @njit(nogil=True, cache=True)
 def _finish_stream(out: Any, done: int, single: Any, bit: int, end_bit: int) -> bool:
-    """Decode the rest of one stream symbol by symbol; say whether it ended where it should.
+    """Decode the rest of one stream symbol by symbol; return whether it ends where it should.
 
-    ``bit`` and ``end_bit`` are absolute: address times eight.
+    ``bit`` and ``end_bit`` are absolute bit addresses: address times eight.
     """
     mask = _U(single.size - 1)
     for i in range(done, out.size):
@@ -291,7 +291,7 @@ def _finish_stream(out: Any, done: int, single: Any, bit: int, end_bit: int) -> 
 
 @njit(nogil=True, cache=True)
 def _finish_chunk(out: Any, single: Any, done: Any, bits: Any, ends: Any) -> bool:
-    """Finish four streams, of which ``done[k]`` symbols are there and ``bits[k]`` comes next."""
+    """Finish four streams from the symbols ``done`` and the next bits; return whether all end well."""
     quarter = (out.size + STREAMS - 1) // STREAMS
     good = True
     for k in range(STREAMS):
@@ -302,7 +302,7 @@ def _finish_chunk(out: Any, single: Any, done: Any, bits: Any, ends: Any) -> boo
 
 @njit(nogil=True, cache=True)
 def _decode_chunk_multi(out: Any, single: Any, multi: Any, base: int, offsets: Any) -> bool:
-    """Decode four byte-symbol streams side by side, up to four symbols per look-up."""
+    """Decode four streams of byte symbols in parallel, up to four symbols per look-up."""
     quarter = (out.size + STREAMS - 1) // STREAMS
     start, mask, eight = address_of(out), _U(multi.size - 1), _U(8)
     s1, s2 = start + _U(min(quarter, out.size)), start + _U(min(2 * quarter, out.size))
@@ -312,7 +312,7 @@ def _decode_chunk_multi(out: Any, single: Any, multi: Any, base: int, offsets: A
     p2, p3 = base + _U(offsets[2]), base + _U(offsets[3])
     ends = (p1, p2, p3, base + _U(offsets[4]))
     n0, n1, n2, n3 = _U(0), _U(0), _U(0), _U(0)
-    # a round writes at most 20 bytes and reads at most 8 per stream
+    # per stream, a round writes at most 20 bytes and reads at most 8
     while (
         (o0 + _U(24) <= s1)
         & (o1 + _U(24) <= s2)
@@ -325,7 +325,7 @@ def _decode_chunk_multi(out: Any, single: Any, multi: Any, base: int, offsets: A
     ):
         b0, b1 = load_u64(p0) >> n0, load_u64(p1) >> n1
         b2, b3 = load_u64(p2) >> n2, load_u64(p3) >> n3
-        # 5 look-ups of at most 11 bits use 55 of the 57 bits that are sure to be there
+        # 5 look-ups of at most 11 bits use 55 of the 57 bits that are guaranteed to be loaded
         for _ in range(5):
             w0, w1 = multi[b0 & mask], multi[b1 & mask]
             w2, w3 = multi[b2 & mask], multi[b3 & mask]
@@ -350,10 +350,10 @@ def _decode_chunk_multi(out: Any, single: Any, multi: Any, base: int, offsets: A
 
 @njit(nogil=True, cache=True)
 def _decode_chunk_wide(out: Any, single: Any, base: int, offsets: Any) -> bool:
-    """Decode four streams of two-byte symbols side by side, one symbol per look-up.
+    """Decode four streams of two-byte symbols in parallel, one symbol per look-up.
 
-    Codes of wide alphabets are long: tables of two or three symbols per entry, twice or four times
-    the 32 KiB, were slower on codes of 8.7 bits (20 and 23 ms, against 16 ms for 16 M symbols).
+    Codes of wide alphabets are long. Tables with two or three symbols per entry, of two or four times
+    32 KiB, were slower on codes of 8.7 bits (20 and 23 ms, against 16 ms for 16 M symbols).
     """
     quarter = (out.size + STREAMS - 1) // STREAMS
     shortest = out.size - 3 * quarter
@@ -374,7 +374,7 @@ def _decode_chunk_wide(out: Any, single: Any, base: int, offsets: Any) -> bool:
     ):
         b0, b1 = load_u64(p0) >> n0, load_u64(p1) >> n1
         b2, b3 = load_u64(p2) >> n2, load_u64(p3) >> n3
-        # 4 look-ups of at most 14 bits use 56 of the 57 bits that are sure to be there
+        # 4 look-ups of at most 14 bits use 56 of the 57 bits that are guaranteed to be loaded
         for k in range(4):
             w0, w1 = _U(single[b0 & mask]), _U(single[b1 & mask])
             w2, w3 = _U(single[b2 & mask]), _U(single[b3 & mask])
@@ -435,14 +435,14 @@ def _read_head(body: Any, alphabet: int, limit: int, lengths: Any, offsets: Any)
         whole = num_used == 1 or num_streams == 0
         single = num_used == 0 or lengths.max() == 1
         return nbytes if whole and single and offsets[-1] == 0 else -1
-    # every symbol takes a bit, so streams cannot all be empty
+    # every symbol takes at least one bit, so the streams cannot all be empty
     good = is_complete(lengths, limit) and (offsets[-1] > 0 or num_streams == 0)
     return nbytes if good else -1
 
 
 @njit(nogil=True, cache=True)
 def _decoder(lengths: Any, limit: int) -> Any:
-    """Return the one-symbol and the multi-symbol table; the latter is empty for wide symbols."""
+    """Return the single-symbol and the multi-symbol table; the latter is empty for wide alphabets."""
     single = single_table(lengths, limit)
     if lengths.size <= 256:
         return single, multi_table(single, limit)

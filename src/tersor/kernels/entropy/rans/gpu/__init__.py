@@ -1,1 +1,1 @@
-"""rANS in Triton: one stream, and many streams of a list."""
+"""rANS in Triton, for one stream and for lists of streams."""

@@ -1,11 +1,11 @@
-"""One block of rANS in Triton: one warp, one lane of the warp per lane of the block.
+"""One block of rANS in Triton: one warp, with one lane of the warp per lane of the block.
 
-A step ranks the lanes that renormalise by the bits below their own in one 32-bit sum over the
-warp, which takes one instruction; a scan over the lanes would take a dozen that wait for each other.
+A step ranks the lanes that renormalise by counting the bits below their own in one 32-bit sum over the
+warp, which takes one instruction; a scan over the lanes would take a dozen dependent ones.
 
-``PTX`` says that instructions of NVIDIA's may be used which Triton does not offer: the vote of a
-warp, and loads from shared memory, where a look-up of 32 places waits for the fullest of 32 banks,
-and not for each of some 20 cache lines.
+``PTX`` allows NVIDIA instructions that Triton does not offer: warp votes, and loads from shared
+memory. There a look-up by 32 lanes takes as long as the fullest of 32 banks, instead of waiting for
+some 20 cache lines one by one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOAD_SHARED_HIGH = tl.constexpr(f"ld.shared.u32 $0, [$1+{_ENTRIES_NBYTES}];")
 
 
 def _quad(k: int) -> str:
-    """Return the names of four registers."""
+    """Return the vector operand of registers ``4 * k`` to ``4 * k + 3``."""
     return "{" + ", ".join(f"r{4 * k + j}" for j in range(4)) + "}"
 
 
@@ -66,15 +66,15 @@ _SHARE_ENTRIES = tl.constexpr(
 }
 """
 )
-"""Copies the entries of 256 symbols at address ``$1``, advanced by 16 bytes per lane, to shared
-memory, all lower halves before all upper ones, and returns where they are."""
+"""Copies the entries of 256 symbols from address ``$1``, advanced by 16 bytes per lane, to shared
+memory, all lower halves before all upper ones; ``$0`` receives their address there."""
 
 
 def _copying(nbytes: int, run: int) -> str:
-    """Return PTX that copies a table at address ``$1``, advanced by 16 bytes per lane, to shared memory.
+    """Return PTX that copies a table from address ``$1``, advanced by 16 bytes per lane, to shared memory.
 
-    ``$0`` is where it is then. ``nbytes`` is a multiple of ``512 * run``; ``run`` loads are under way
-    at a time.
+    ``$0`` receives its address there. ``nbytes`` must be a multiple of ``512 * run``; ``run`` loads are
+    in flight at a time.
     """
     if nbytes % (512 * run):
         raise ValueError(f"{nbytes} bytes are no whole number of runs of {run} times 512")
@@ -102,8 +102,9 @@ def _copying(nbytes: int, run: int) -> str:
 
 _SHARE_NARROW = tl.constexpr(_copying((1 << layout.NARROW_BITS) + 4 * NARROW, run=5))
 _SHARE_WIDE = tl.constexpr(_copying((2 << layout.WIDE_BITS) + 4 * WIDE, run=12))
-"""Of the decoding tables of both kinds. With 48 KiB, four programs fit where 32 with a narrow table do: a
-multiprocessor divides its memory for both alike, so that it can run both at a time."""
+"""PTX that copies the decoding table of a narrow and of a wide alphabet. Four programs with a wide table, of
+48 KiB, fit on a multiprocessor, and 32 with a narrow one. Both need the same split of its memory into cache
+and shared memory, so it can run both kinds at the same time."""
 _LOAD_SYMBOL = tl.constexpr("ld.shared.u8 $0, [$1];")
 _LOAD_SYMBOL_WORD = tl.constexpr(f"ld.shared.u32 $0, [$1+{1 << layout.NARROW_BITS}];")
 _LOAD_WIDE_SYMBOL = tl.constexpr("ld.shared.u16 $0, [$1];")
@@ -112,7 +113,7 @@ _LOAD_WIDE_SYMBOL_WORD = tl.constexpr(f"ld.shared.u32 $0, [$1+{2 << layout.WIDE_
 
 @triton.jit
 def _shared(table, PTX: tl.constexpr):
-    """Return where a table lies in shared memory, after it was copied there, in every lane."""
+    """Copy a table to shared memory; return its address there, in every lane."""
     start = table.to(tl.int64) + 16 * tl.arange(0, LANES)
     return tl.inline_asm_elementwise(PTX, "=&r,l", [start], dtype=tl.uint32, is_pure=False, pack=1)
 
@@ -124,7 +125,7 @@ def _load_shared(address, PTX: tl.constexpr):
 
 @triton.jit
 def share_entries(entries):
-    """Return where 256 encoding entries lie in shared memory, after they were copied there."""
+    """Copy 256 encoding entries to shared memory; return their address there."""
     return _shared(entries, _SHARE_ENTRIES)
 
 
@@ -132,7 +133,7 @@ def share_entries(entries):
 def load_entry(entries, symbol, inside, MASKED: tl.constexpr, IS_SHARED: tl.constexpr):
     """Return the lower and the upper half of the encoding entry of each symbol.
 
-    Lanes that are not ``inside`` get the entry that changes nothing.
+    If ``MASKED``, lanes that are not ``inside`` get the entry that changes no state.
     """
     if IS_SHARED:
         address = entries + 4 * symbol.to(tl.uint32)
@@ -151,7 +152,7 @@ def load_entry(entries, symbol, inside, MASKED: tl.constexpr, IS_SHARED: tl.cons
 
 @triton.jit
 def _lanes_below_0(values, lane_bit, PTX: tl.constexpr):
-    """Return a uint32 with the bits of the lanes with a negative value, to be used in every lane."""
+    """Return a uint32, the same in every lane, with the bits of lanes whose value is negative."""
     if PTX:
         return tl.inline_asm_elementwise(
             _VOTE_BELOW_0, "=r,r", [values], dtype=tl.uint32, is_pure=False, pack=1
@@ -164,13 +165,14 @@ def _lanes_below_0(values, lane_bit, PTX: tl.constexpr):
 def put_symbol(
     x, entry, words, num_words, most, lane_bit, bits, PTX: tl.constexpr, BOUNDED: tl.constexpr
 ):
-    """Return states and number of words after one symbol per lane, coded backwards from ``words``.
+    """Encode one symbol per lane; return the new states and number of words.
 
-    ``BOUNDED`` says that only the last ``most`` words have room; others are counted and not stored.
+    Words are stored backwards from ``words``. If ``BOUNDED``, there is space for ``most`` words only;
+    others are counted but not stored.
     """
     magic, high = entry
     complement = high & 0x3FFF
-    # a sum of 2**31 or more says that the state would leave its range
+    # a sum of 2**31 or more means that the state would leave its range
     room = (x + (complement << (31 - bits))).to(tl.int32, bitcast=True)
     emitting = _lanes_below_0(room, lane_bit, PTX)
     num_words += popcount(emitting)
@@ -186,7 +188,7 @@ def put_symbol(
 
 @triton.jit
 def count_symbol(x, entry, num_words, bits):
-    """Return what ``put_symbol`` does, with the words of each lane, and store nothing."""
+    """Do the same as ``put_symbol``, but store nothing and count the words of each lane separately."""
     magic, high = entry
     complement = high & 0x3FFF
     room = (x + (complement << (31 - bits))).to(tl.int32, bitcast=True)
@@ -201,7 +203,7 @@ def _put_rest(
     x, num_words, symbols, count, entries, words, lane_bit, bits, PTX: tl.constexpr,
     IS_SHARED: tl.constexpr,
 ):  # fmt: skip
-    """Encode the last ``count`` symbols, at most four per lane, which come first."""
+    """Encode the last ``count`` symbols of a block, at most four per lane, which are encoded first."""
     for step in tl.static_range(4):
         position = (3 - step) * LANES + tl.arange(0, LANES)
         inside = position < count
@@ -213,17 +215,17 @@ def _put_rest(
 
 @triton.jit
 def _load_once(places):
-    """Load what nothing reads after, so that it leaves the cache before what is still to be read."""
+    """Load data that is not read again, so that it is evicted before data that is still needed."""
     return tl.load(places, eviction_policy="evict_first")
 
 
 @triton.jit
 def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PTX: tl.constexpr):
-    """Encode ``count`` symbols; return the final states and the number of words before ``words``.
+    """Encode ``count`` symbols; return the final states and the number of words, which end at ``words``.
 
-    ``bits`` is the precision of the frequencies; ``entries`` are at least 256, at a multiple of 16
-    bytes. Symbols are read four steps ahead of their use, since a step takes far less time than a
-    load, and without masks: these took a tenth of the instructions.
+    ``bits`` is the precision of the frequencies. There are at least 256 ``entries``, at a multiple of 16
+    bytes. Symbols are loaded four steps ahead of their use, since a step takes far less time than a
+    load, and without masks, which took a tenth of the instructions.
     """
     lane = tl.arange(0, LANES)
     lane_bit = tl.full([LANES], 1, tl.uint32) << lane.to(tl.uint32)
@@ -250,7 +252,7 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
         e1 = load_entry(entries, s1, exists, False, is_shared)
         e2 = load_entry(entries, s2, exists, False, is_shared)
         e3 = load_entry(entries, s3, exists, False, is_shared)
-        # after the first group, once more the first group
+        # before the first group there is none: load it again instead of masking
         position = tl.maximum(position - 4 * LANES, lane)
         s0 = _load_once(symbols + position).to(tl.int32)
         s1 = _load_once(symbols + position + LANES).to(tl.int32)
@@ -265,7 +267,7 @@ def encode_block(symbols, count, entries, words, bits, IS_WIDE: tl.constexpr, PT
 
 @triton.jit
 def _look_up(slots, shared, is_shared, x, bits, IS_WIDE: tl.constexpr, PTX: tl.constexpr):
-    """Return the symbol of each state, and the state after it, before renormalising."""
+    """Return the symbol of each state, and the next state before it is renormalised."""
     slot = x & ((1 << bits) - 1)
     if IS_WIDE:
         if PTX and is_shared:
@@ -289,11 +291,11 @@ def _look_up(slots, shared, is_shared, x, bits, IS_WIDE: tl.constexpr, PTX: tl.c
 
 @triton.jit
 def _renormalize(x, live, first, second, place, lane_bit, PTX: tl.constexpr):
-    """Let live lanes that need a word take the next ones; return states and number of words taken."""
+    """Give the next words to live lanes that need one; return the states and the number of words taken."""
     needs = live & (x < _LOW)
     bits = tl.sum(tl.where(needs, lane_bit, 0), axis=0)
     if PTX:
-        # the states wait for the vote, which is there before the sum; only the next step needs that
+        # states depend on the vote, which is ready before the sum; only the next step needs the sum
         votes = tl.inline_asm_elementwise(
             _VOTE_LOW, "=r,r", [tl.where(live, x, _LOW)], dtype=tl.uint32, is_pure=False, pack=1
         )
@@ -315,9 +317,9 @@ def _store_symbols(
     target, position, symbol, count, low, step, first, TYPE: tl.constexpr, WHOLE: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Store symbols as they are, as codes or as values; all of them if ``WHOLE``, else below ``count``.
+    """Store symbols unchanged, as codes or as values: all if ``WHOLE``, else those before ``count``.
 
-    ``first`` is the number in the block of the first symbol.
+    ``first`` is the index of the first symbol in the block.
     """
     if GROUP > 0:
         bits = tl.load(step + first // GROUP).to(tl.int32) & 0xFFFF
@@ -338,10 +340,10 @@ def decode_block(
     x, words, num_words, slots, is_shared, count, target, low, step, bits, IS_WIDE: tl.constexpr,
     TYPE: tl.constexpr, PTX: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Decode ``count`` symbols to the address ``target``; return whether the block ended well.
+    """Decode ``count`` symbols to the address ``target``; return whether the block is well formed.
 
-    Words pass through three registers of 32: two to take from, one that is still being loaded.
-    What lies beyond ``num_words`` is read as 0.
+    Words pass through three registers of 32: two that are consumed and one that is still being loaded.
+    Words past ``num_words`` are read as 0.
     """
     lane = tl.arange(0, LANES)
     lane_bit = tl.full([LANES], 1, tl.uint32) << lane.to(tl.uint32)
@@ -372,7 +374,7 @@ def decode_block(
     position = count // LANES * LANES + lane
     live = position < count
     symbol, stepped = _look_up(slots, shared, is_shared, x, bits, IS_WIDE, PTX)
-    # a block that ends here has no scale for symbols after it
+    # if the block ends here, there is no scale for positions after it
     last = tl.maximum(tl.minimum(count // LANES * LANES, count - 1), 0)
     _store_symbols(target, position, symbol, count, low, step, last, TYPE, False, GROUP)
     x = tl.where(live, stepped, x)
@@ -390,28 +392,28 @@ def decode_part(
     """Decode one block of a body; return whether it is well formed.
 
     Args:
-        body: uint8, at a multiple of 4, of at least ``states_start`` bytes.
-        b: which block.
-        num_blocks: of the stream.
-        count: symbols of the block.
-        offsets_start: where the offsets lie in the body.
-        states_start: where the states do.
-        num_words_room: how many words the body has room for behind all states.
-        has_room: whether it has room for the states of all blocks.
-        num_used: symbols that occur.
+        body: uint8, at a multiple of 4, with at least ``states_start`` bytes.
+        b: index of the block.
+        num_blocks: number of blocks of the stream.
+        count: number of symbols in the block.
+        offsets_start: first byte of the offsets in the body.
+        states_start: first byte of the states.
+        num_words_room: how many words fit between all states and the end of the body.
+        has_room: whether the states of all blocks fit.
+        num_used: number of symbols that occur.
         only: the symbol that occurs if there is just one.
-        slots: decoding entries.
-        is_shared: whether the table of a wide alphabet is copied to shared memory first; that of a
-            narrow one is.
+        slots: decoding table.
+        is_shared: whether to copy the table of a wide alphabet to shared memory; that of a narrow one
+            always is.
         target: address to write to.
-        low: added to symbols before they become values; with ``GROUP``, the address of the float32
-            that each symbol becomes.
-        step: what they are multiplied by then; with ``GROUP``, the address of the scales of the block,
-            int16 with the upper bits of a float32 without its sign.
+        low: added to symbols to make codes; with ``GROUP``, the address of the float32 levels that
+            symbols stand for.
+        step: multiplied with codes to make values; with ``GROUP``, the address of the scales of the
+            block, int16 with bits 30 to 15 of a float32.
         bits: precision of the frequencies.
-        IS_WIDE: whether the entries are those of a wide alphabet.
-        TYPE: what to write.
-        PTX: whether NVIDIA's instructions may be used.
+        IS_WIDE: whether the table is that of a wide alphabet.
+        TYPE: dtype to write.
+        PTX: whether NVIDIA instructions may be used.
         GROUP: symbols per scale; 0 if there are no scales.
     """
     lane = tl.arange(0, LANES)

@@ -1,7 +1,7 @@
-"""Decoding of rANS of several streams in Triton: two or three launches whatever their number, no wait.
+"""rANS decoding of several streams in Triton: two or three launches whatever their number, without waiting.
 
-Tables are made first, for all streams; those of bytes and those of int16 are then decoded by launches
-of their own, which may run side by side. See ``encode_streams`` for encoding.
+The tables of all streams are made first. Streams of bytes and of int16 are then decoded by separate
+launches, which may run concurrently. See ``encode_streams`` for encoding.
 """
 
 from __future__ import annotations
@@ -45,24 +45,25 @@ from tersor.kernels.runtime.workspace import Layout
 
 WIDE_NBITS: Final = WIDE.bit_length() - 1
 LEVELS = tl.constexpr(NARROW)
-"""Places of the levels of a stream."""
+"""Number of levels per stream that ``decode_scaled`` takes."""
 _WORTH_SHARING = tl.constexpr(1024)
-"""Symbols of a block from which on the time to copy a wide table to shared memory pays."""
+"""Smallest block, in symbols, for which copying a wide table to shared memory pays off."""
 _NARROW_PARTS = tl.constexpr((1 << layout.NARROW_BITS) // SLOTS)
 _WIDE_PARTS = tl.constexpr((1 << layout.WIDE_BITS) // SLOTS)
-"""Programs that fill a decoding table."""
+"""Number of programs that fill a decoding table."""
 _GOOD, _USED, _SYMBOL, _NUM_FACTS = (tl.constexpr(k) for k in range(4))
-"""What is known of a body before its blocks are decoded, int32: 1 if it has symbols and its head is
-well formed; used symbols; the largest of them."""
+"""Indices into the int32 facts about a body, known before its blocks are decoded: 1 if it has symbols and a
+well-formed head; the number of used symbols; the largest of them."""
 
 
 @triton.jit
 def read_head(body, room, count, capacity, alphabet, IS_WIDE: tl.constexpr, NBITS: tl.constexpr):
-    """Look at what comes before the states of a body, which has ``room`` bytes.
+    """Read the part before the states of a body, of which ``room`` bytes may be read.
 
     Returns:
-        frequencies, 2**NBITS of them; how many are not 0; whether the rest can be relied on; the
-        size of the body; whether all that was looked at is well formed.
+        The frequencies, ``2**NBITS`` of them; how many are not 0; whether count, alphabet and room are
+        plausible, without which the other results are meaningless; the size of the body; whether the
+        head is well formed.
     """
     num_blocks, offsets_start, states_start = body_parts(count, alphabet)
     possible = (count > 0) & (count <= capacity)
@@ -81,7 +82,7 @@ def read_head(body, room, count, capacity, alphabet, IS_WIDE: tl.constexpr, NBIT
 
 @triton.jit
 def wide_body_nbytes(body, room, count, alphabet, NBITS: tl.constexpr):
-    """Return the size of the body of a stream of int16; 0 if it is absent or its head malformed.
+    """Return the size of the body of an int16 stream; 0 if it is absent or its head is malformed.
 
     ``NBITS`` is ``WIDE_NBITS``.
     """
@@ -94,7 +95,7 @@ def _fill_slots(
     k, p, bodies, rooms, counts, capacities, alphabets, slots, facts, nbytes, status, num_narrow,
     num_states, IS_WIDE: tl.constexpr, NBITS: tl.constexpr, SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Fill the p-th ``SLOTS`` slots of stream k; the first program also checks its head."""
+    """Fill the p-th group of ``SLOTS`` slots of stream k; the first program also checks its head."""
     count, alphabet = tl.load(counts + k), tl.load(alphabets + k)
     found, used, possible, size, good = read_head(
         tl.load(bodies + k), tl.load(rooms + k), count, tl.load(capacities + k), alphabet, IS_WIDE,
@@ -143,7 +144,7 @@ def _static_kernel(
     bodies, rooms, counts, capacities, alphabets, alphabet, facts, nbytes, status, num_streams,
     num_states, LANES: tl.constexpr,
 ):  # fmt: skip
-    """One program checks the heads of ``LANES`` bodies whose table both sides know."""
+    """One program checks the heads of ``LANES`` bodies that are coded with a static table."""
     k = tl.program_id(0) * LANES + tl.arange(0, LANES)
     inside = k < num_streams
     count = tl.load(counts + k, mask=inside, other=0)
@@ -171,7 +172,7 @@ def _decode_kernel(
 ):  # fmt: skip
     """One program, of one warp, decodes one block, if the head of its body is well formed.
 
-    ``TYPE`` is what symbols become. With ``GROUP``, ``lows`` and ``steps`` are levels and scales of
+    ``TYPE`` is the output dtype. With ``GROUP``, ``lows`` and ``steps`` are the levels and scales of
     ``decode_scaled``.
     """
     program = tl.load(order + tl.program_id(0)).to(tl.int64)
@@ -186,8 +187,8 @@ def _decode_kernel(
         used, only = tl.load(facts + _USED), tl.load(facts + _SYMBOL)
         table = slots if STATIC else slots + slots_start(k, num_narrow)
         good = size > 0
-        # always so: without this branch ptxas lets what the next step waits for wait for a store, and
-        # 109 M symbols take 260 us instead of 210
+        # always true, but without this branch ptxas delays what the next step depends on until after a
+        # store, and 109 M symbols take 260 us instead of 210
         if IS_WIDE or k < num_narrow:
             if GROUP > 0:
                 target = place + b * block * (TYPE.primitive_bitwidth // 8)
@@ -200,8 +201,8 @@ def _decode_kernel(
             else:
                 target = out.to(tl.int64) + place + b * block * (TYPE.primitive_bitwidth // 8)
                 low, step = 0, 0.0
-            # values are those of few long streams, whose tables the cache of a multiprocessor holds;
-            # with 48 KiB for each program, only four programs would fit beside each other
+            # values come from few long streams, whose tables fit the cache of a multiprocessor; with
+            # 48 KiB of shared memory each, only four programs would fit on one
             is_shared = False if TYPE.is_floating() or TYPE == I32 else size >= _WORTH_SHARING
             good = decode_part(
                 body, b, num_blocks, size, offsets_start, states_start, num_words_room, True, used,
@@ -214,18 +215,18 @@ def _decode_kernel(
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """Bodies of several streams, and what is known of them, on the device.
+    """Bodies of several streams and their parameters, on the device.
 
     Attributes:
         addresses: int64 [streams], multiples of 8.
-        rooms: int64 [streams], bytes that may be read from each address on.
-        counts: int64 [streams], symbols of each; 0 if it is absent. Not trusted.
+        rooms: int64 [streams], number of bytes that may be read from each address on.
+        counts: int64 [streams], number of symbols; 0 if the stream is absent. Not trusted.
         alphabets: int32 [streams]. Not trusted.
-        capacities: the most symbols of each.
-        num_narrow: how many streams, the first ones, have at most 256 symbols and become bytes or
-            values; the others become int16 or values.
-        table: what coded all streams; None if each body has frequencies of its own.
-        most_wide: symbols of the largest alphabet of the others, at most: a larger one is malformed.
+        capacities: the largest number of symbols of each stream.
+        num_narrow: number of streams with an alphabet of at most 256, which come first and decode to
+            bytes or values; the others decode to int16 or values.
+        table: the table that all streams are coded with; None if each body stores its own frequencies.
+        most_wide: upper limit of the alphabets of int16 streams; a larger one is malformed.
     """
 
     addresses: torch.Tensor
@@ -251,15 +252,15 @@ def _decoding_layout(num_streams: int, num_slots: int) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class OpenBodies:
-    """Bodies whose heads were read and whose decoding tables were made.
+    """Bodies whose heads have been read and whose decoding tables have been made.
 
     Attributes:
-        bodies: what was opened.
-        nbytes: int64 [streams], size of each body; 0 where it is absent or its head malformed.
+        bodies: the bodies.
+        nbytes: int64 [streams], size of each body; 0 if it is absent or its head is malformed.
         slots: int32, the decoding tables of all streams, or the one that they share.
-        facts: int32 [streams, 3], what is known of each.
-        blocks: which program works for which stream.
-        orders: int32, the programs of streams of bytes, and those of int16.
+        facts: int32 [streams, 3], see ``_GOOD``, ``_USED`` and ``_SYMBOL``.
+        blocks: assignment of programs to streams.
+        orders: int32, the programs of streams of bytes and those of int16, in launch order.
     """
 
     bodies: Bodies
@@ -274,9 +275,9 @@ class OpenBodies:
 def _orders(
     capacities: tuple[int, ...], num_narrow: int, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the programs of streams of bytes and those of int16, first blocks first.
+    """Return the programs of streams of bytes and those of int16, the first blocks of streams first.
 
-    Streams are often shorter than they may be: programs without a block come last.
+    Streams are often shorter than their capacity; in this order, programs without a block come last.
     """
     narrow: list[tuple[int, int]] = []
     wide: list[tuple[int, int]] = []
@@ -292,10 +293,10 @@ def _orders(
 
 
 def open_bodies(bodies: Bodies, status: torch.Tensor) -> OpenBodies:
-    """Read the heads of bodies.
+    """Read the heads of bodies and make their decoding tables.
 
-    Of stream ``k``, bit 0 of entry ``k % len(status)`` of ``status``, int32, is set where the head of
-    its body is malformed, or later the body. What is decoded from it is then undefined.
+    If the head of the body of stream ``k`` is malformed, bit 0 of ``status[k % len(status)]``, int32, is
+    set. Decoding sets it likewise if the rest is malformed. The decoded symbols are then undefined.
     """
     device, num_streams, num_narrow = status.device, len(bodies.capacities), bodies.num_narrow
     blocks = block_table(bodies.capacities, device)
@@ -350,10 +351,10 @@ def decode_bytes(
     """Decode the streams of bytes.
 
     Args:
-        opened: what to decode.
-        out: uint8, memory with room for as many symbols as the capacities say.
-        starts: int64 [streams], the byte at which the symbols of each begin. Trusted.
-        status: that of ``open_bodies``.
+        opened: the bodies to decode.
+        out: uint8, with space for the capacities of all streams.
+        starts: int64 [streams], the byte at which the symbols of each stream begin. Trusted.
+        status: as in ``open_bodies``.
     """
     _decode(
         opened, status, False, TYPES[torch.uint8], out=out, places=starts, lows=status, steps=status
@@ -363,7 +364,7 @@ def decode_bytes(
 def decode_shorts(
     opened: OpenBodies, out: torch.Tensor, starts: torch.Tensor, status: torch.Tensor
 ) -> None:
-    """Decode the streams of int16; takes what ``decode_bytes`` does."""
+    """Decode the streams of int16; the arguments are those of ``decode_bytes``."""
     _decode(
         opened, status, True, TYPES[torch.int16], out=out, places=starts, lows=status, steps=status
     )
@@ -377,16 +378,15 @@ def decode_values(
     dtype: torch.dtype,
     status: torch.Tensor,
 ) -> None:
-    """Decode all streams to values, or to codes; a launch for those of bytes, one for the others.
+    """Decode all streams to values or to codes: one launch for streams of bytes, one for the others.
 
     Args:
-        opened: what to decode.
-        targets: int64 [streams], addresses of values of ``dtype``, of which there is room for as
-            many as the capacity says.
+        opened: the bodies to decode.
+        targets: int64 [streams], addresses with space for as many values of ``dtype`` as the capacity.
         lows: int32 [streams], the code of symbol 0.
-        steps: float64 [streams], what codes are multiplied by.
-        dtype: of the values; int32 for the codes.
-        status: that of ``open_bodies``.
+        steps: float64 [streams], the factor that turns codes into values.
+        dtype: dtype of the values; int32 gives the codes.
+        status: as in ``open_bodies``.
     """
     for is_wide in (False, True):
         _decode(
@@ -407,13 +407,13 @@ def decode_scaled(
     """Decode streams of bytes to values: the level of each symbol times the scale of its group.
 
     Args:
-        opened: what to decode.
+        opened: the bodies to decode.
         targets: as in ``decode_values``.
-        levels: float32 [streams, LEVELS], what each symbol becomes.
+        levels: float32 [streams, LEVELS], the level of each symbol.
         scales: int64 [streams], addresses of the scales, int16 with bits 30 to 15 of a float32.
-        group: symbols per scale, which divides those of a block.
-        dtype: of the values; see ``store_nonzero_values``.
-        status: that of ``open_bodies``.
+        group: symbols per scale; must divide the number of symbols per block.
+        dtype: dtype of the values; see ``store_nonzero_values``.
+        status: as in ``open_bodies``.
     """
     _decode(
         opened, status, False, TYPES[dtype],

@@ -1,8 +1,8 @@
-"""rANS of several streams in Triton: a few launches whatever their number, and no wait.
+"""rANS encoding of several streams in Triton: a few launches whatever their number, without waiting.
 
-A stream gets as many programs as its capacity can need; those without a block leave at once. Bodies
-are those of ``kernels/rans``. Streams of bytes and of int16 share launches, the former come first:
-``rows`` has both, and neither keeps all of a GPU busy.
+A stream gets as many programs as its capacity can require; those without a block exit at once. Bodies
+have the layout of ``rans/layout.py``. Streams of bytes come before those of int16, and both share
+launches: the ``rows`` codec has both, and neither kind alone keeps a whole GPU busy.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ STATES_NBYTES = tl.constexpr(4 * layout.LANES)
     (tl.constexpr(least), tl.constexpr(block)) for least, block in layout.BLOCKS
 )
 _SUMMED: Final = 1024
-"""Blocks whose words one step of a running sum adds up: more steps take longer than larger ones."""
+"""Blocks per step of a prefix sum over words: more steps take longer than larger ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """Symbols of several streams in one memory; sizes and alphabets lie on the device.
+    """Symbols of several streams in one buffer, with sizes and alphabets on the device.
 
     Attributes:
-        symbols: uint8, the memory: a byte per symbol in the first ``num_narrow`` streams, an int16
-            in the others, whose alphabets may have up to 4096 symbols.
+        symbols: uint8, the buffer. The first ``num_narrow`` streams have a byte per symbol, the others an
+            int16; alphabets of the latter may have up to 4096 symbols.
         starts: int64 [streams], the byte at which each stream begins.
-        counts: int64 [streams], symbols of each; 0 if it is absent, then its body has 0 bytes.
-        capacities: the most symbols of each, for which there is room.
+        counts: int64 [streams], number of symbols; 0 if the stream is absent, whose body then has 0 bytes.
+        capacities: the largest number of symbols for which each stream has space.
         alphabets: int32 [streams].
-        rotations: int32 [streams]; the symbol of a byte is ``byte - rotation`` modulo 256, and that of an
-            int16 the same modulo 4096, so that codes can be stored before the smallest of them is
-            known. An int16 whose symbol is beyond the alphabet stands for the last symbol.
-        num_narrow: how many streams are of bytes.
-        narrow_nbytes: where the last of them ends in the memory.
-        table: what codes all streams, whose symbols are below its alphabet and not rotated; None if each
-            has a table of its own, made of its counts.
-        most_wide: symbols of the largest alphabet of the other streams, at most; their rotations are 0 if
-            it is not that of all int16.
+        rotations: int32 [streams]; a stored value stands for the symbol ``value - rotation`` modulo 256 in
+            a byte, modulo 4096 in an int16. Codes can thus be stored before the smallest one is known. An
+            int16 whose symbol is outside the alphabet stands for the last symbol.
+        num_narrow: number of streams of bytes.
+        narrow_nbytes: end of the last stream of bytes in the buffer.
+        table: codes all streams, whose symbols must be below its alphabet and not rotated; None if each
+            stream has its own table, made from its counts.
+        most_wide: upper limit of the alphabets of int16 streams; unless it is ``WIDE``, their rotations
+            must be 0.
     """
 
     symbols: torch.Tensor
@@ -75,24 +75,23 @@ class Streams:
 
     @property
     def num_wide(self) -> int:
-        """How many streams are of int16."""
+        """Number of streams of int16."""
         return len(self.capacities) - self.num_narrow
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedStreams:
-    """Coded blocks, not yet in their places.
+    """Coded blocks that have not been copied into bodies yet.
 
     Attributes:
         nbytes: int64 [streams], size of each body, a multiple of 8.
-        frequencies: int16, the tables of all streams; none if they share one.
-        used: int32 [streams], symbols that occur in each; not written if they share a table.
-        words: int16, of streams of bytes; those of a block of ``n`` symbols end ``n`` places behind
-            where they would start if a symbol took one place, counted from the stream's start. Those
-            of streams of int16 take the places of their symbols.
+        frequencies: int16, the tables of all streams; empty if they share one.
+        used: int32 [streams], number of symbols that occur in each; not written if they share a table.
+        words: int16, the words of streams of bytes. The words of a block end at the index of the byte
+            after its last symbol. Words of int16 streams overwrite their symbols instead.
         states: int32 [blocks, 32].
-        ends: int64 [blocks], words of a stream up to the end of each block.
-        blocks: which stream a program works for.
+        ends: int64 [blocks], number of words of the stream up to the end of each block.
+        blocks: assignment of programs to streams.
     """
 
     nbytes: torch.Tensor
@@ -106,13 +105,13 @@ class EncodedStreams:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Which stream a program works for.
+    """The assignment of programs to streams.
 
     Attributes:
         capacities: int64 [streams].
-        firsts: int64 [streams], the first program of each.
-        owners: int32 [num_programs], the stream of each.
-        num_programs: of all streams.
+        firsts: int64 [streams], the first program of each stream.
+        owners: int32 [num_programs], the stream of each program.
+        num_programs: total number of programs.
     """
 
     capacities: torch.Tensor
@@ -122,20 +121,20 @@ class Blocks:
 
 
 def _most_blocks(capacity: int) -> int:
-    """Return the most blocks that a stream of at most ``capacity`` symbols can have."""
-    # the last count before blocks double makes more of them than that count plus one
+    """Return the largest number of blocks that a stream of at most ``capacity`` symbols can have."""
+    # a count just below a threshold has smaller blocks, and more of them, than one just above
     counts = [capacity, *(least - 1 for least, _ in layout.BLOCKS if 0 < least <= capacity)]
     return max(ceil_div(count, layout.block_symbols(count)) for count in counts)
 
 
 def num_programs_of(capacity: int) -> int:
-    """Return the programs of a stream of at most ``capacity`` symbols."""
+    """Return the number of programs for a stream of at most ``capacity`` symbols."""
     return max(1, _most_blocks(capacity))
 
 
 @cached_on_stream
 def block_table(capacities: tuple[int, ...], device: torch.device) -> Blocks:
-    """Return the programs of streams with at most so many symbols."""
+    """Return the assignment of programs to streams of these capacities."""
     programs = [num_programs_of(capacity) for capacity in capacities]
     firsts = list(accumulate(programs, initial=0))
     streams = torch.arange(len(programs), dtype=torch.int32, device="cpu")
@@ -157,7 +156,7 @@ def block_of(count):
 
 @triton.jit
 def body_parts(count, num_frequencies):
-    """Return number of blocks, and where offsets and states of a body with so many frequencies start."""
+    """Return the number of blocks of a body, and the first bytes of its offsets and of its states."""
     block = block_of(count)
     num_blocks = (count + block - 1) // block
     offsets_start = padded(2 * num_frequencies.to(tl.int64))
@@ -166,7 +165,7 @@ def body_parts(count, num_frequencies):
 
 @triton.jit
 def num_stored(alphabets, k, STATIC: tl.constexpr):
-    """Return how many frequencies the body of stream ``k`` has: none if both sides know them."""
+    """Return how many frequencies the body of stream ``k`` stores: none if the table is static."""
     if STATIC:
         return tl.full((), 0, tl.int32)
     else:
@@ -175,7 +174,7 @@ def num_stored(alphabets, k, STATIC: tl.constexpr):
 
 @triton.jit
 def num_used(used, k, STATIC: tl.constexpr):
-    """Return how many symbols stream ``k`` may have; a static table has at least two."""
+    """Return how many symbols occur in stream ``k``; 2 for a static table, which has at least two."""
     if STATIC:
         return tl.full((), 2, tl.int32)
     else:
@@ -184,9 +183,9 @@ def num_used(used, k, STATIC: tl.constexpr):
 
 @triton.jit
 def own_block(program, counts, firsts, owners):
-    """Return the stream of a program, its count, the program's block, block size, symbols in it.
+    """Return a program's stream, its count, the program's block, the block size, the symbols in the block.
 
-    Not more than 0 symbols say that there is no such block.
+    If the number of symbols in the block is not positive, there is no such block.
     """
     k = tl.load(owners + program).to(tl.int64)
     count = tl.load(counts + k)
@@ -201,8 +200,8 @@ def _encode_kernel(
     num_narrow, HAS_NARROW: tl.constexpr, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
-    """One program, of one warp, encodes one block; its words end where its symbols end."""
-    # backwards: the symbols that were counted last are still in the cache
+    """One program, of one warp, encodes one block; see ``EncodedStreams`` for where its words go."""
+    # in reverse, because the symbols that were counted last are still in the cache
     program = (tl.num_programs(0) - 1 - tl.program_id(0)).to(tl.int64)
     k, _, b, block, size = own_block(program, counts, firsts, owners)
     num_words = tl.full((), 0, tl.int32)
@@ -218,8 +217,8 @@ def _encode_kernel(
         if HAS_WIDE and k >= num_narrow:
             bits = bits_of_alphabet(alphabet, True)
             source = (symbols + start).to(tl.pointer_type(tl.int16)) + b * block
-            # a step writes at most as many words as symbols were read, and only after all its lanes
-            # have read theirs, so that words never reach a symbol that is still to be read
+            # a step writes at most as many words as it read symbols, and only after all lanes have
+            # read theirs, so words never overwrite a symbol that has not been read
             x, num_words = encode_block(source, size, table, source + size, bits, True, PTX)
         lane = tl.arange(0, LANES)
         tl.store(states + program * LANES + lane, x.to(tl.int32, bitcast=True))
@@ -230,7 +229,7 @@ def _encode_kernel(
 def _sum_kernel(
     counts, alphabets, used, firsts, ends, nbytes, STATIC: tl.constexpr, LANES: tl.constexpr
 ):
-    """One program adds up the words of one stream and computes the size of its body."""
+    """One program turns the word counts of one stream into prefix sums and computes its body's size."""
     k = tl.program_id(0).to(tl.int64)
     count, first = tl.load(counts + k), tl.load(firsts + k)
     num_blocks, _, states_start = body_parts(count, num_stored(alphabets, k, STATIC))
@@ -270,7 +269,7 @@ def count_symbols(streams: Streams, counts: torch.Tensor) -> None:
 
 
 def encode_streams(streams: Streams, counts: torch.Tensor | None = None) -> EncodedStreams:
-    """Code every block of every stream, with the frequencies of its own symbols or with a static table.
+    """Encode all blocks of all streams, with the frequencies of each stream or with a static table.
 
     ``counts`` are those of ``count_symbols``; a static table needs none. Symbols of int16 are overwritten.
     """
@@ -310,9 +309,9 @@ def sum_words(
     nbytes: torch.Tensor,
     is_static: bool,
 ) -> None:
-    """Turn the words of each block, ``ends``, into running sums, and store the sizes of the bodies.
+    """Turn ``ends``, the number of words of each block, into prefix sums, and store the sizes of bodies.
 
-    See ``Streams``, ``EncodedStreams`` for the tensors; ``is_static`` says that both sides know the table.
+    See ``Streams`` and ``EncodedStreams`` for the tensors; ``is_static`` means that bodies store no table.
     """
     _sum_kernel[(nbytes.numel(),)](
         counts, alphabets, used, blocks.firsts, ends, nbytes, STATIC=is_static, LANES=_SUMMED
@@ -324,7 +323,7 @@ def _place_kernel(
     targets, symbols, starts, counts, firsts, owners, alphabets, frequencies, used, words, states,
     ends, num_narrow, HAS_WIDE: tl.constexpr, STATIC: tl.constexpr, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
-    """One program moves one block to its place in the body of its stream."""
+    """One program copies one block into the body of its stream."""
     program = tl.program_id(0).to(tl.int64)
     k, count, b, block, size = own_block(program, counts, firsts, owners)
     target = tl.load(targets + k)
@@ -348,7 +347,7 @@ def _place_kernel(
 
 
 def place_streams(streams: Streams, encoded: EncodedStreams, targets: torch.Tensor) -> None:
-    """Write the bodies to addresses, int64 [streams], multiples of 8; 0 leaves a body unwritten."""
+    """Write bodies to the addresses ``targets``, int64 [streams], multiples of 8; 0 skips a stream."""
     blocks = encoded.blocks
     _place_kernel[(blocks.num_programs,)](
         targets, streams.symbols, streams.starts, streams.counts, blocks.firsts, blocks.owners,

@@ -1,4 +1,4 @@
-"""rANS in Triton: one program, of one warp, per block."""
+"""rANS of one stream in Triton: one program, of one warp, per block."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _encode_kernel(
     symbols, num_symbols, block, entries, facts, words, states, ends, BITS: tl.constexpr,
     PTX: tl.constexpr,
 ):  # fmt: skip
-    """One program, of one warp, encodes one block towards the end of its slot in ``words``."""
+    """One program, of one warp, encodes one block backwards from the end of its slot in ``words``."""
     b = tl.program_id(0).to(tl.int64)
     num_words = tl.full((), 0, tl.int32)
     if tl.load(facts + USED) > 1:
@@ -65,7 +65,7 @@ def _place_kernel(
     body, frequencies, num_frequencies, ends, words, states, block,
     offsets_start, states_start, words_start, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
-    """One program moves one block to its place."""
+    """One program copies one block into the body."""
     b = tl.program_id(0).to(tl.int64)
     start, end = tl.load(ends + b), tl.load(ends + b + 1)
     source = words + (b + 1) * block - (end - start)
@@ -78,7 +78,7 @@ def _place_kernel(
 def rans_encode(
     symbols: torch.Tensor, alphabet: int, frequencies: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """See ``reference.rans_encode``; waits once, for the number of words."""
+    """See ``reference.rans_encode``; waits for the device once, for the number of words."""
     static = frequencies is not None
     place = RansLayout(symbols.numel(), alphabet, static)
     num_blocks, device = place.num_blocks, symbols.device
@@ -144,7 +144,7 @@ def _decode(
     place = RansLayout(out.numel(), alphabet, frequencies is not None)
     if not 1 <= alphabet <= WIDE or body.numel() < place.states_start:
         raise CorruptDataError("a rANS body is truncated")
-    # kernels read words of four bytes; a body that someone cut out of a buffer may lie anywhere
+    # the kernel reads aligned 4-byte words, but a body sliced out of a buffer may start anywhere
     body = body if body.data_ptr() % 4 == 0 else body.clone()
     stored = body[: 2 * alphabet].view(torch.int16) if frequencies is None else frequencies
     slots, facts = decoding_table(stored, alphabet)
@@ -166,7 +166,7 @@ def _decode(
 def rans_decode(
     body: torch.Tensor, num_symbols: int, alphabet: int, frequencies: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, int]:
-    """See ``reference.rans_decode``; waits once, to see whether all went well."""
+    """See ``reference.rans_decode``; waits for the device once, for the status."""
     if num_symbols == 0:
         return reference.rans_decode(body, 0, alphabet, frequencies)
     dtype = torch.uint8 if alphabet <= NARROW else torch.int16
@@ -181,7 +181,7 @@ def rans_decode_dequantize(
     out: torch.Tensor,
     frequencies: torch.Tensor | None = None,
 ) -> int:
-    """See ``reference.rans_decode_dequantize``; waits once, to see whether all went well."""
+    """See ``compose.rans_decode_dequantize``; waits for the device once, for the status."""
     if out.numel() == 0:
         return reference.rans_decode(body, 0, mapped.alphabet, frequencies)[1]
     values = out.view(-1)

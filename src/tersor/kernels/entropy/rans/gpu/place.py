@@ -1,4 +1,4 @@
-"""Coded blocks of rANS in Triton, put into the bodies of their streams."""
+"""Copying coded rANS blocks into the bodies of their streams, in Triton."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import triton.language as tl
 from tersor.kernels.entropy.rans.gpu.block import LANES
 
 PAIRS_PER_COPY: Final = 512
-"""Pairs of words that one step of a copy moves."""
+"""Pairs of words per step of a copy."""
 
 
 @triton.jit
 def _copy_words(source, target, count, PAIRS_PER_COPY: tl.constexpr):
-    """Copy ``count`` words; the two of an aligned pair of the target are stored as one.
+    """Copy ``count`` words; each aligned pair in the target is written by one store.
 
-    Aligned words and all copies leave the cache first, where the words of other blocks are: 28 us
-    instead of 31 for 45 MB.
+    Aligned loads and all stores of pairs are marked evict-first, which leaves the cache to the words of
+    other blocks: 28 us instead of 31 for 45 MB.
     """
     lead = (target.to(tl.int64) >> 1).to(tl.int32) & 1
     num_pairs = (count - lead) >> 1
@@ -51,9 +51,10 @@ def frame_block(
     body, b, num_blocks, start, end, frequencies, num_frequencies, offsets_start, words_start,
     LANES: tl.constexpr,
 ):  # fmt: skip
-    """Write what a body has besides states and words: a block's offset, and at both ends the rest.
+    """Write the offset of a block; the first and the last block also write the rest of the body.
 
-    See ``place_block`` for the arguments; ``LANES`` frequencies are copied at a time.
+    The first writes the frequencies, ``LANES`` at a time, and the last the final offset and the padding.
+    States and words are left to ``place_block``, which describes the arguments.
     """
     k = tl.arange(0, LANES)
     offsets = (body + offsets_start).to(tl.pointer_type(tl.int32))
@@ -77,23 +78,22 @@ def place_block(
     body, b, num_blocks, start, end, source, states, frequencies, num_frequencies,
     offsets_start, states_start, words_start, PAIRS_PER_COPY: tl.constexpr,
 ):  # fmt: skip
-    """Move one block to its place; the first and last also write what is left.
+    """Copy one block into the body; the first and the last block also write its other parts.
 
     Args:
-        body: uint8, at a multiple of 8.
-        b: which block.
-        num_blocks: of the stream.
-        start: words of the blocks before this one.
-        end: words up to the end of this one.
-        source: this block's words.
-        states: this block's states; not read if no room is between ``states_start`` and
-            ``words_start``.
+        body: uint8, at an address that is a multiple of 8.
+        b: index of the block.
+        num_blocks: number of blocks of the stream.
+        start: number of words in earlier blocks.
+        end: number of words up to the end of this block.
+        source: words of this block.
+        states: states of this block; ignored if ``states_start`` equals ``words_start``.
         frequencies: int16.
-        num_frequencies: how many of them to write.
-        offsets_start: where the offsets lie in the body.
-        states_start: where the states do.
-        words_start: where the words do.
-        PAIRS_PER_COPY: pairs of words that are moved at a time.
+        num_frequencies: how many frequencies to write.
+        offsets_start: first byte of the offsets in the body.
+        states_start: first byte of the states.
+        words_start: first byte of the words.
+        PAIRS_PER_COPY: pairs of words copied at a time.
     """
     if words_start > states_start:
         lane = tl.arange(0, LANES)

@@ -1,4 +1,4 @@
-"""Tables of rANS in Triton, built on the device from counts or stored frequencies.
+"""rANS tables in Triton, built on the device from counts or stored frequencies.
 
 An encoding entry is an int64 per symbol. Its lower half is ``m = ceil(2**(31 + s) / f)``, where
 ``f`` is the frequency and ``2**s`` the least power of two not below it; its upper half is
@@ -6,9 +6,9 @@ An encoding entry is an int64 per symbol. Its lower half is ``m = ceil(2**(31 + 
 symbol is below ``f << (31 - bits)``, and for such states ``x // f == umulhi(2 * x, m) >> s``
 exactly: the product's error is below ``x * f / 2**(31 + s) <= 1``. An entry of 0 changes no state.
 
-A decoding table has a byte per slot (two for wide alphabets), its symbol, and then a word per symbol:
-its frequency, and the first of its slots ``<< 16``. A quarter of what an entry per slot would take,
-so that the tables of many streams fit a cache together.
+A decoding table has a byte per slot (two for wide alphabets), which is its symbol, and then a 32-bit
+word per symbol: its frequency, and the first of its slots ``<< 16``. That is a quarter of the size of a
+table with an entry per slot, so the tables of many streams fit in a cache together.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.raw_bytes import padded
 
 SLOTS: Final = 512
-"""Slots per program: few enough to build the table side by side."""
+"""Slots per program: few enough for programs to build a table in parallel."""
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 _NARROW_BITS, _WIDE_BITS = tl.constexpr(NARROW_BITS), tl.constexpr(WIDE_BITS)
 NARROW_SLOT_WORDS = tl.constexpr((1 << NARROW_BITS) // 4)
 WIDE_SLOT_WORDS = tl.constexpr((1 << WIDE_BITS) // 2)
-"""Words of a decoding table before those of the symbols."""
+"""32-bit words of a decoding table before the words of the symbols."""
 NARROW_TABLE = tl.constexpr((1 << NARROW_BITS) // 4 + NARROW)
 WIDE_TABLE = tl.constexpr((1 << WIDE_BITS) // 2 + WIDE)
-"""Words of a whole decoding table."""
+"""32-bit words of a whole decoding table."""
 STATUS, USED, SYMBOL, WORDS, NUM_FACTS = (tl.constexpr(k) for k in range(5))
-"""What the kernels find out, int64: 1 if the body is malformed; used symbols; the largest of them;
-number of words."""
+"""Indices into the int64 facts that kernels find out: 1 if the body is malformed; the number of used symbols;
+the largest of them; the number of words."""
 
 
 @triton.jit
 def bits_of_alphabet(alphabet, IS_WIDE: tl.constexpr):
-    """Return the precision of the frequencies; ``IS_WIDE`` says that symbols are held in int16."""
+    """Return the precision of the frequencies; ``IS_WIDE`` means that symbols are stored as int16."""
     if IS_WIDE:
         return tl.where(alphabet <= _NARROW, _NARROW_BITS, _WIDE_BITS).to(tl.uint32)
     else:
@@ -53,10 +53,7 @@ def bits_of_alphabet(alphabet, IS_WIDE: tl.constexpr):
 
 @triton.jit
 def normalized(counts, bits):
-    """Return int64 frequencies as ``layout.normalized_frequencies`` does.
-
-    They mean nothing if all counts are 0.
-    """
+    """Return int64 frequencies as ``layout.normalized_frequencies`` does; undefined if all counts are 0."""
     symbol = tl.arange(0, counts.shape[0])
     used = counts > 0
     scale = tl.full((), 1, tl.int64) << bits
@@ -105,14 +102,14 @@ def _entries_kernel(
 def encoding_table(
     symbols: torch.Tensor, alphabet: int, frequencies: torch.Tensor | None, facts: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return frequencies (int16, padded with zeros to 8 bytes or more) and encoding entries.
+    """Return frequencies (int16, padded with zeros to a multiple of 8 bytes) and at least 256 entries.
 
-    There are at least 256 entries. The number of used symbols goes to ``facts``.
+    The number of used symbols is written to ``facts``.
     """
     bins = max(32, triton.next_power_of_2(alphabet))
     counts = symbol_counts(symbols, alphabet) if frequencies is None else frequencies
     table = torch.empty(bins, dtype=torch.int16, device=symbols.device)
-    # those of bytes are copied to shared memory as a whole
+    # the encoder of byte symbols copies all 256 entries to shared memory
     entries = torch.empty(max(bins, NARROW), dtype=torch.int64, device=symbols.device)
     _entries_kernel[(1,)](
         counts,
@@ -135,7 +132,7 @@ def _make_entries(
 ):
     """Make the table of one stream from its counts; return the number of used symbols.
 
-    In a wide stream what lies beyond the alphabet is the last symbol, the escape.
+    In a wide stream, symbols outside the alphabet count as the last one, the escape.
     """
     bits = bits_of_alphabet(alphabet, IS_WIDE)
     symbol = tl.arange(0, BINS)
@@ -185,20 +182,20 @@ def encoding_tables(
     num_symbols: torch.Tensor,
     most_wide: int = WIDE,
 ) -> None:
-    """Make frequencies and encoding entries of several streams in one launch.
+    """Make the frequencies and encoding entries of several streams in one launch.
 
     Args:
-        counts: int64, of ``entropy.symbols.gpu.histogram.stream_counts``.
+        counts: int64, from ``entropy.symbols.gpu.histogram.stream_counts``.
         alphabets: int32 [streams].
-        rotations: int32 [streams]; symbol ``s`` is held as ``s + rotation``, modulo 256 in bytes and
+        rotations: int32 [streams]; symbol ``s`` is stored as ``s + rotation``, modulo 256 in bytes and
             modulo 4096 in int16.
-        num_narrow: how many streams, the first ones, are of bytes.
-        frequencies: int16 like ``counts``, by symbol; written.
-        entries: int64 like ``counts``, by byte; written.
-        used: int32 [streams], symbols that occur; written.
-        num_symbols: int64 [streams], symbols of each; an int16 stream without symbols gets no table.
-        most_wide: symbols of the largest alphabet of streams of int16, at most; their rotations are 0
-            if that is not ``WIDE``.
+        num_narrow: number of streams of bytes, which come first.
+        frequencies: int16, laid out like ``counts``, indexed by symbol; written.
+        entries: int64, laid out like ``counts``, indexed by stored value; written.
+        used: int32 [streams], number of symbols that occur; written.
+        num_symbols: int64 [streams], length of each stream; an empty int16 stream gets no table.
+        most_wide: upper limit of the alphabets of int16 streams; unless it is ``WIDE``, their rotations
+            must be 0.
     """
     num_streams = used.numel()
     has_wide = num_narrow < num_streams
@@ -216,8 +213,8 @@ def store_slots(
 ):
     """Fill ``SLOTS`` slots of a decoding table from ``first`` on; ``2**NBITS >= alphabet``.
 
-    A slot finds its symbol by bisection. Where frequencies do not add up the entries make no
-    sense, but name a symbol.
+    Each slot finds its symbol by bisection. If the frequencies do not add up, the entries are
+    meaningless but still name valid symbols.
     """
     slot = first + tl.arange(0, SLOTS)
     ends = tl.cumsum(found, axis=0)
@@ -263,16 +260,16 @@ def slots_start(k, num_narrow):
 
 
 def num_slot_words(num_narrow: int, num_wide: int) -> int:
-    """Return the words of so many decoding tables."""
+    """Return the number of 32-bit words of narrow and wide decoding tables."""
     words: int = num_narrow * NARROW_TABLE.value + num_wide * WIDE_TABLE.value
     return words
 
 
 def decoding_table(frequencies: torch.Tensor, alphabet: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return a decoding table and new facts about the body.
+    """Return a decoding table and newly allocated facts about the body.
 
     Args:
-        frequencies: uint16 in int16, or int64; at least ``alphabet`` of them.
+        frequencies: uint16 stored as int16, or int64; at least ``alphabet`` of them.
         alphabet: number of symbols.
     """
     bits = prob_bits(alphabet)
@@ -296,9 +293,9 @@ class StaticTable:
     """Frequencies that both sides know, on the device; bodies coded with them store none.
 
     Attributes:
-        alphabet: number of symbols; above 256 they are held in int16.
+        alphabet: number of symbols; above 256 they are stored as int16.
         frequencies: int64 [alphabet].
-        entries: int64, what encodes each symbol.
+        entries: int64, the encoding entry of each symbol.
         slots: int32, the decoding table.
     """
 
@@ -309,7 +306,7 @@ class StaticTable:
 
     @property
     def is_wide(self) -> bool:
-        """Whether symbols are held in int16."""
+        """Whether symbols are stored as int16."""
         return self.alphabet > NARROW
 
 
@@ -324,7 +321,7 @@ def static_table(frequencies: tuple[int, ...], device: torch.device) -> StaticTa
 
 @triton.jit
 def popcount(bits):
-    """Return how many bits of a uint32 are 1, in the form that LLVM turns into one instruction."""
+    """Count the 1 bits of a uint32, in the form that LLVM recognises as one instruction."""
     bits = bits - ((bits >> 1) & 0x55555555)
     bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
     bits = (bits + (bits >> 4)) & 0x0F0F0F0F

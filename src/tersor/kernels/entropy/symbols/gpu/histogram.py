@@ -1,8 +1,8 @@
-"""Symbol counts on a GPU, left on the device.
+"""Histograms of symbols on a GPU; the counts stay on the device.
 
-Triton has no additions in shared memory: what it offers instead spends 65 instructions on 32
-symbols. On CUDA the counting loop is therefore written in PTX, with three; elsewhere, and in the
-interpreter, the portable kernels count.
+Triton has no atomic additions in shared memory; what it offers instead spends 65 instructions on 32
+symbols. On CUDA the counting loop is therefore written in PTX, with three instructions. Elsewhere, and
+in the interpreter, portable kernels count.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _TILE: Final = 8192
 _PROGRAMS: Final = 264
 """Programs that share the symbols: two for each of an H200's 132 multiprocessors."""
 _LIST_PROGRAMS: Final = 2 * _PROGRAMS
-"""Programs that share the symbols of a list: streams need not fill their room evenly."""
+"""Programs that share the symbols of a list: more, because streams may fill their capacities unevenly."""
 _COPIES: Final = 16
-"""Tables that share the counts of a wide alphabet, so that fewer additions meet in one place."""
+"""Copies of the table of a wide alphabet, which reduce contention between atomic additions."""
 _WARPS: Final = 32
 _COUNTERS: Final = 8192
-"""Counters in the shared memory of a program: 32 KiB, so that two programs fit beside each other."""
+"""Counters in the shared memory of a program: 32 KiB, so that two programs fit on one multiprocessor."""
 _CHUNK_NBYTES = tl.constexpr(16)
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 
@@ -97,15 +97,15 @@ END:
     mov.u32 $0, 0;
 }
 """
-"""Counts ``$2`` pieces of 16 bytes, ``$3`` bytes apart from address ``$1`` on, for each thread, and
-adds what the program found to the uint64 counts at address ``$4``. A symbol has ``COPIES``
-counters, and lanes use different ones: 32 of them lie in 32 banks, so that no lane ever waits."""
+"""Each thread counts ``$2`` pieces of 16 bytes, ``$3`` bytes apart, from address ``$1`` on; the program
+then adds its counts to the uint64 counts at address ``$4``. A symbol has ``COPIES`` counters, which
+lanes share out among themselves: 32 copies lie in 32 banks, so that no lane ever waits."""
 
 
 @cache
 def _counting_ptx(bins: int, symbol_nbytes: int, warps: int = _WARPS) -> str:
     copies = min(32, _COUNTERS // bins)
-    # a field of as many bits as the bins have, so that no symbol can count outside them
+    # fields are only as wide as a bin number, so no symbol can index outside the table
     field, nbits = 8 * symbol_nbytes, bins.bit_length() - 1
     body = "".join(
         f"bfe.u32 a, w{word}, {at}, {nbits}; mad.lo.u32 a, a, {4 * copies}, own; "
@@ -125,9 +125,9 @@ def _count_by_ptx(
     symbols, num_symbols, counts, part, num_parts, PTX: tl.constexpr, THREADS: tl.constexpr,
     NBYTES: tl.constexpr,
 ):  # fmt: skip
-    """Count every ``num_parts``-th run of pieces of 16 bytes; the first part also counts both ends.
+    """Count every ``num_parts``-th group of 16-byte pieces; part 0 also counts the unaligned ends.
 
-    ``EDGE`` symbols are more than both ends can have.
+    Both ends together have fewer than ``EDGE`` symbols.
     """
     EDGE: tl.constexpr = 32
     chunk: tl.constexpr = _CHUNK_NBYTES // NBYTES
@@ -169,7 +169,7 @@ def _count_in_registers(
         found += tl.histogram(symbol, BINS)
         num_dead += TILE - tl.sum(inside.to(tl.int32), axis=0)
     bins = tl.arange(0, BINS)
-    # what lies beyond the end was read as symbol 0
+    # positions past the end were counted as symbol 0
     found -= tl.where(bins == 0, num_dead, 0)
     tl.atomic_add(counts + bins, found.to(tl.int64), mask=found > 0)
 
@@ -178,7 +178,7 @@ def _count_in_registers(
 def _count_in_memory(
     symbols, num_symbols, counts, part, num_parts, BINS: tl.constexpr, TILE: tl.constexpr
 ):
-    """Add every symbol of every ``num_parts``-th tile to the table."""
+    """Add every symbol of every ``num_parts``-th tile directly to the table in global memory."""
     for start in range(part * TILE, num_symbols, num_parts * TILE):
         position = start + tl.arange(0, TILE)
         inside = position < num_symbols
@@ -218,9 +218,9 @@ def _wide_kernel(
 
 @triton.jit
 def table_start(k, num_narrow):
-    """Return where the table of stream ``k`` starts, if one of bytes has 256 places, others 4096.
+    """Return where the table of stream ``k`` starts.
 
-    The first ``num_narrow`` streams are those of bytes.
+    Tables of the first ``num_narrow`` streams, those of bytes, have 256 counts; the others have 4096.
     """
     return k * _NARROW + tl.maximum(k - num_narrow, 0) * (_WIDE - _NARROW)
 
@@ -230,7 +230,7 @@ def _list_kernel(
     symbols, starts, num_symbols, first_parts, owners, counts, first_program, num_narrow,
     PTX: tl.constexpr, THREADS: tl.constexpr, NBYTES: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """One program counts its share of one stream of symbols of ``NBYTES``; without PTX portably."""
+    """One program counts its share of one stream of symbols of ``NBYTES``, portably if PTX is None."""
     program = tl.program_id(0).to(tl.int64) + first_program
     k = tl.load(owners + program).to(tl.int64)
     first = tl.load(first_parts + k)
@@ -274,12 +274,12 @@ def _run_kernel(
 
 
 def has_ptx(x: torch.Tensor) -> bool:
-    """True if kernels on ``x`` are made by way of NVIDIA's PTX, which they may then contain."""
+    """True if kernels on ``x`` are compiled via NVIDIA's PTX and may therefore contain inline PTX."""
     return x.is_cuda and torch.version.hip is None
 
 
 def _ptx_options(symbol_nbytes: int) -> dict[str, Any]:
-    """Return what launches of kernels with the PTX have in common."""
+    """Return the options shared by all launches of kernels with inline PTX."""
     threads = 32 * _WARPS
     bins = NARROW if symbol_nbytes == 1 else WIDE
     return {
@@ -303,9 +303,10 @@ def _cuda_counts(symbols: torch.Tensor) -> torch.Tensor:
 
 
 def symbol_counts(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
-    """Return int64 [copies, bins]; the sum over copies counts each symbol, bins >= alphabet.
+    """Count uint8 or int16 symbols below ``alphabet`` into int64 [copies, bins].
 
-    A power of two, at least 32, of bins; uint8 or int16 symbols below ``alphabet``.
+    The sum over copies is the count of each symbol. ``bins`` is a power of two, at least 32 and at
+    least ``alphabet``.
     """
     if has_ptx(symbols):
         return _cuda_counts(symbols)
@@ -325,13 +326,13 @@ def symbol_counts(symbols: torch.Tensor, alphabet: int) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Shares:
-    """Which stream each program counts for, on the device.
+    """The assignment of programs to streams, with its tables on the device.
 
     Attributes:
-        firsts: int64 [streams + 1], the first program of each stream, then their number.
+        firsts: int64 [streams + 1], the first program of each stream, then the number of programs.
         owners: int32, the stream of each program.
-        num_narrow: programs for streams of bytes, which come first.
-        num_wide: programs for the others.
+        num_narrow: number of programs for streams of bytes, which come first.
+        num_wide: number of programs for streams of int16.
     """
 
     firsts: torch.Tensor
@@ -360,7 +361,7 @@ def _shares(capacities: tuple[int, ...], num_narrow: int, device: torch.device) 
 
 
 def num_counts(num_narrow: int, num_wide: int) -> int:
-    """Return how many counts there are of so many streams of bytes, and of int16."""
+    """Return the total number of counts for streams of bytes (narrow) and of int16 (wide)."""
     return num_narrow * NARROW + num_wide * WIDE
 
 
@@ -372,15 +373,15 @@ def stream_counts(
     num_narrow: int,
     counts: torch.Tensor,
 ) -> None:
-    """Count how often each symbol occurs in each stream; a launch for bytes, one for int16.
+    """Count how often each symbol occurs in each stream: one launch for bytes, one for int16.
 
     Args:
         symbols: uint8, the memory of all symbols.
         starts: int64 [streams], the byte at which each stream begins.
         num_symbols: int64 [streams], on the device.
-        capacities: the most symbols each stream can have.
-        num_narrow: how many streams have a byte per symbol; these come first. The others have two.
-        counts: int64 [num_counts()], zeroed; the table of each stream, see ``table_start``.
+        capacities: the largest number of symbols each stream can have.
+        num_narrow: number of streams with one byte per symbol, which come first; the others have two.
+        counts: int64 [num_counts()], zeroed; the tables of all streams, see ``table_start``.
     """
     shares = _shares(capacities, num_narrow, symbols.device)
     launches = ((1, 0, shares.num_narrow), (2, shares.num_narrow, shares.num_wide))
@@ -406,17 +407,17 @@ def run_counts(
     nbytes: int,
     counts: torch.Tensor,
 ) -> None:
-    """Add the symbols of runs ``[first, last)``, the ``piece``, of a list to the counts of their streams.
+    """Add the symbols of some runs of a list to the counts of their streams.
 
     Args:
-        symbols: uint8, ``run_values`` symbols of ``nbytes`` for each run of the piece.
-        num_values: int64 [tensors].
-        runs: of ``run_values`` values.
-        streams: int32 [tensors], the stream of each.
-        num_narrow: streams of bytes, which come first.
-        piece: the runs.
-        run_values: values of a run.
-        nbytes: 1 or 2; runs of the other size are left alone.
+        symbols: uint8, memory with ``run_values`` symbols of ``nbytes`` for each run of the piece.
+        num_values: int64 [tensors], values per tensor.
+        runs: table of the tensors, cut into runs of ``run_values`` values.
+        streams: int32 [tensors], the stream of each tensor.
+        num_narrow: number of streams of bytes, which come first.
+        piece: the runs ``[first, last)`` to count.
+        run_values: number of values in a run.
+        nbytes: bytes per symbol, 1 or 2; runs with symbols of the other size are skipped.
         counts: as in ``stream_counts``.
     """
     portable = {"PTX": None, "THREADS": 0, "NBYTES": nbytes, "num_warps": 8}

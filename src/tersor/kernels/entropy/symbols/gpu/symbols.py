@@ -37,20 +37,21 @@ _PROGRAMS: Final = 1056
 _NARROW, _WIDE = tl.constexpr(NARROW), tl.constexpr(WIDE)
 _BIAS, _LARGEST_CODE = tl.constexpr(1 << 31), tl.constexpr((1 << 31) - 1)
 _BELOW, _ABOVE, _SUM, _NARROW_OUTSIDE, _WIDE_OUTSIDE = (tl.constexpr(k) for k in range(5))
-"""What is known of the codes, int64: the largest of ``2**31 - 1 - code``, the largest of
-``code + 2**31`` (so that both start from 0), the sum, and how many lie outside either window."""
+"""Indices into the int64 facts about the codes: the maximum of ``2**31 - 1 - code``, the maximum of
+``code + 2**31`` (both can start from 0), the sum, and how many codes lie outside the narrow and the wide
+window."""
 
 
 @triton.jit
 def _add_extent(smallest, largest, facts):
-    """Fold extreme codes into the facts."""
+    """Fold the smallest and the largest code into the facts."""
     tl.atomic_max(facts + _BELOW, (-1 - smallest.to(tl.int64)) + _BIAS)
     tl.atomic_max(facts + _ABOVE, largest.to(tl.int64) + _BIAS)
 
 
 @jit_kernel()
 def _extent_kernel(codes, num_codes, facts, TILE: tl.constexpr):
-    """One program folds every so many tiles into the extreme codes and their sum."""
+    """Each program folds every ``num_programs``-th tile into the extreme codes and the sum."""
     first = tl.program_id(0).to(tl.int64) * TILE
     smallest = tl.full([TILE], _LARGEST_CODE, tl.int32)
     largest = tl.full([TILE], -_LARGEST_CODE - 1, tl.int32)
@@ -68,7 +69,7 @@ def _extent_kernel(codes, num_codes, facts, TILE: tl.constexpr):
 
 @triton.jit
 def _lies_outside(codes, low, size):
-    """Say which codes are not among the ``size`` from ``low`` on, none of them above 2**31 - 1."""
+    """Return which codes lie outside ``[low, low + size)``, a window that must not exceed int32."""
     return (codes - low).to(tl.uint32, bitcast=True) >= size.to(tl.uint32)
 
 
@@ -81,9 +82,9 @@ def _low_around(mean, smallest, largest, SIZE: tl.constexpr):
 
 @jit_kernel()
 def _outside_kernel(codes, num_codes, facts, TILE: tl.constexpr):
-    """One program counts what either window around the mean leaves outside in every so many tiles.
+    """Each program counts codes outside the two windows around the mean, in its share of the tiles.
 
-    Codes that all fit a narrow alphabet need no count, and are not read.
+    If all codes fit a narrow alphabet, no count is needed and they are not read.
     """
     smallest = (-1 - tl.load(facts + _BELOW)) + _BIAS
     largest = tl.load(facts + _ABOVE) - _BIAS
@@ -91,7 +92,7 @@ def _outside_kernel(codes, num_codes, facts, TILE: tl.constexpr):
         total = tl.load(facts + _SUM)
         count = tl.full((), 0, tl.int64) + num_codes
         mean = total // count
-        # rounded down, whichever way the division rounds
+        # floor division, whichever way the device's division rounds
         rest = total - mean * count
         mean = tl.where(rest < 0, mean - 1, tl.where(rest >= count, mean + 1, mean))
         narrow = _low_around(mean, smallest, largest, _NARROW - 1)
@@ -112,7 +113,7 @@ def _outside_kernel(codes, num_codes, facts, TILE: tl.constexpr):
 
 
 def _choose_window(codes: torch.Tensor) -> tuple[Window, int]:
-    """Return the window of ``reference.choose_window`` and how many codes escape it."""
+    """Return the window of ``reference.choose_window`` and the number of codes that escape it."""
     facts = torch.zeros(5, dtype=torch.int64, device=codes.device)
     num_programs = min(_PROGRAMS, ceil_div(codes.numel(), _TILE))
     _extent_kernel[(num_programs,)](codes, codes.numel(), facts, TILE=_TILE, num_warps=8)
@@ -144,9 +145,9 @@ def _map_kernel(codes, num_codes, low, size, symbols, num_escapes, TILE: tl.cons
 
 @triton.jit
 def put_marked(positions, marked, position, end):
-    """Store the positions that are ``marked`` in order, the last of them just before ``end``.
+    """Store the ``marked`` positions in order, the last one just before ``end``.
 
-    Returns where each went.
+    Returns the index at which each was stored.
     """
     rank = tl.cumsum(marked.to(tl.int32), axis=0)
     place = end - tl.sum(marked.to(tl.int32), axis=0) + rank - 1
@@ -169,7 +170,7 @@ def _escapes_kernel(codes, num_codes, low, size, ends, positions, escapes, TILE:
 
 
 def map_symbols(codes: torch.Tensor, window: Window | None = None) -> Symbols:
-    """See ``reference.map_symbols``; waits once, for the window or the number of escapes."""
+    """See ``reference.map_symbols``; waits for the device once, for the window or the number of escapes."""
     num_codes, device = codes.numel(), codes.device
     num_escapes = None
     if window is None and num_codes:
@@ -222,7 +223,7 @@ def _quantize_kernel(
 ):  # fmt: skip
     """One program turns a tile of values into symbols and counts its outliers.
 
-    Numbers come as float64 bits. Symbols are ``code - low`` modulo 256.
+    ``step``, ``inverse`` and ``bound`` are float64 bits. Symbols are ``code - low`` modulo 256.
     """
     tile = tl.program_id(0).to(tl.int64)
     position = tile * TILE + tl.arange(0, TILE)
@@ -259,10 +260,10 @@ def _outliers_kernel(
 def quantize_symbols(
     x: torch.Tensor, grid: Grid, low: float, high: float
 ) -> tuple[Symbols, torch.Tensor]:
-    """See ``compose.quantize_symbols``; waits once where 256 symbols suffice for all codes.
+    """See ``compose.quantize_symbols``; waits for the device once if 256 symbols suffice for all codes.
 
-    Rounding keeps order, so the codes of the range's ends are the extreme codes, unless outliers,
-    whose code is 0, change them.
+    Rounding is monotonic, so the codes of the ends of the range are the extreme codes, unless
+    outliers, whose code is 0, change them.
     """
     compute = np.float64 if x.dtype == torch.float64 else np.float32
     if x.numel() and low <= high and max(abs(low), abs(high)) * grid.inverse < grid.radius:
@@ -279,11 +280,14 @@ def quantize_symbols(
 def _quantize_narrow(
     x: torch.Tensor, grid: Grid, guess: int
 ) -> tuple[Symbols, torch.Tensor] | None:
-    """Quantize to symbols in one pass; None if the codes span more than 256."""
+    """Quantize to symbols in one pass, assuming that ``guess`` is the smallest code.
+
+    A wrong guess is corrected afterwards. Returns None if the codes span more than 256.
+    """
     device, count = x.device, x.numel()
     num_tiles = ceil_div(count, _TILE)
     symbols = torch.empty(count, dtype=torch.uint8, device=device)
-    # per tile its outliers, then what _BELOW and _ABOVE say
+    # the number of outliers of each tile, then the facts _BELOW and _ABOVE
     ends = torch.zeros(num_tiles + 2, dtype=torch.int64, device=device)
     values: Any = x.reshape(-1)
     values = values.view(torch.int16) if x.dtype == torch.bfloat16 else values
@@ -326,7 +330,7 @@ def _dequantize_kernel(
 
 
 def put_escapes(other: Symbols, step: float, out: torch.Tensor) -> None:
-    """Write the values of the escapes into the flat ``out``."""
+    """Write the values of the escaped codes into the flat ``out``."""
     if other.escape_positions.numel():
         compute = torch.float64 if out.dtype == torch.float64 else torch.float32
         values = other.escape_codes.to(compute) * step

@@ -1,1 +1,1 @@
-"""Equal rows in Triton: compared word by word, numbered in order of appearance."""
+"""Row de-duplication in Triton: rows are compared word by word, and numbered in order of appearance."""

@@ -1,7 +1,8 @@
-"""Numbers of distinct rows in Triton, in order of appearance, from the slots of ``slots.py``.
+"""Numbering distinct rows in Triton, in order of appearance, from the slots of ``slots.py``.
 
-A tile of rows has a program, so that the first rows of all tiles are counted, summed and numbered in
-three launches. Matrices of a short list have one program each, which numbers tile after tile.
+Each tile of rows has a program; three launches count, sum and number the first rows in all tiles. A
+"first row" is one that appears for the first time. In a short list each matrix has one program, which
+numbers tile after tile.
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from tersor.kernels.runtime.gpu.launch import jit_kernel
 from tersor.kernels.runtime.gpu.tiles import before_tile, sum_tiles
 
 _PLACE, _FIRST = tl.constexpr((1 << 31) - 1), tl.constexpr(-(1 << 31))
-"""The bits of a place, and the bit of a first row."""
+"""Mask of the bits of a place, and the bit that marks a first row."""
 SCAN_STEP: Final = 1024
-"""Tiles whose numbers one step of a running sum adds up."""
+"""Tiles per step of a prefix sum."""
 _THREADS: Final = 128
-"""Least of a program that numbers a matrix."""
+"""Minimum number of threads of a program that numbers a matrix."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowNumbers:
-    """The distinct rows of a list of matrices, left on the device.
+    """The distinct rows of a list of matrices, on the device.
 
     Attributes:
-        slots: int32; where a row is, ``-1 - number`` of the distinct row that it equals.
-        places: int32, the slot of each row, counted in its matrix's table; the highest bit says that
-            the row is the first of its kind.
-        first: int64, where each distinct row first appears, ascending.
-        ends: int64, running sum over the tiles of each matrix of the rows that appear first in them.
-        counts: int64 [num_matrices], distinct rows.
+        slots: int32; an occupied slot holds ``-1 - number`` of the distinct row.
+        places: int32, the slot of each row, relative to its matrix's table; the highest bit marks a row
+            that is the first of its kind.
+        first: int64, the row in which each distinct row first appears, ascending.
+        ends: int64, inclusive prefix sums over the tiles of each matrix of the number of first rows.
+        counts: int64 [num_matrices], number of distinct rows.
     """
 
     slots: torch.Tensor
@@ -62,12 +63,12 @@ class RowNumbers:
 
 @triton.jit
 def _first_rows(k, row, counts, first_rows, tables, slots, places):
-    """Return where the slots of rows of matrix ``k`` are named, their slots, and which are the first."""
+    """Return pointers to the places and to the slots of rows of matrix ``k``, and which rows are first."""
     inside = row < tl.load(counts + k)
     at = places + tl.load(first_rows + k) + row
     slot = slots + tl.load(tables + 2 * k) + tl.load(at, mask=inside, other=0)
     entry = tl.load(slot, mask=inside, other=-1)
-    # a number's complement names no row
+    # a negative entry is the complement of a number and names no row
     named = named_row(entry, tl.load(tables + 2 * k + 1))
     return at, slot, inside & (entry >= 0) & (named == row)
 
@@ -82,7 +83,7 @@ def _tile_rows(first_tiles, owners, TILE: tl.constexpr):
 
 @triton.jit
 def _fold_extremes(extremes, num_parts, keys, TYPE: tl.constexpr, PARTS: tl.constexpr):
-    """Fold the extreme values that ``num_parts`` programs noted, at most ``PARTS``, into a range."""
+    """Fold the extreme values that ``num_parts`` programs stored, at most ``PARTS``, into a range."""
     number = tl.arange(0, 2 * PARTS)
     noted = tl.load(extremes + number, mask=number < 2 * num_parts, other=float("nan"))
     fold_range(noted, keys, TYPE)
@@ -95,8 +96,8 @@ def _count_kernel(
 ):  # fmt: skip
     """One program counts the rows of a tile that are the first of their kind.
 
-    It also folds the extreme values of the ``PARTS`` parts of the tile into the matrix's range: were
-    that left to the programs that find them, too many would meet at two numbers.
+    It also folds the extreme values of the ``PARTS`` parts of the tile into the matrix's range. If the
+    programs that find them did so, too many would contend for two numbers.
     """
     k, row = _tile_rows(first_tiles, owners, TILE)
     _, _, is_first = _first_rows(k, row, counts, first_rows, tables, slots, places)
@@ -112,17 +113,17 @@ def _count_kernel(
 
 @jit_kernel()
 def _sum_kernel(first_tiles, ends, num_distinct, LANES: tl.constexpr):
-    """One program adds up the first rows of one matrix."""
+    """One program turns the numbers of first rows of one matrix into prefix sums and stores the total."""
     k = tl.program_id(0)
     tl.store(num_distinct + k, sum_tiles(ends, first_tiles, k, LANES))
 
 
 @triton.jit
 def _number_tile(k, row, before, counts, first_rows, tables, slots, places, first):
-    """Number the first ones of rows of matrix ``k``, of which ``before`` come earlier; return their number.
+    """Number the first rows among ``row`` of matrix ``k``, after ``before`` earlier ones; return how many.
 
-    Their slots get the numbers' complements, which name no row: who reads a slot in the meantime is
-    told the same, that another row is the first.
+    Their slots receive the complements of the numbers, which name no row: a concurrent reader of such a
+    slot still sees that another row is the first.
     """
     at, slot, is_first = _first_rows(k, row, counts, first_rows, tables, slots, places)
     added = is_first.to(tl.int32)
@@ -137,7 +138,7 @@ def _number_tile(k, row, before, counts, first_rows, tables, slots, places, firs
 def _number_kernel(
     counts, first_tiles, owners, first_rows, tables, slots, places, ends, first, TILE: tl.constexpr
 ):
-    """One program numbers the first rows of a tile."""
+    """One program numbers the first rows in a tile."""
     k, row = _tile_rows(first_tiles, owners, TILE)
     before = before_tile(ends, tl.load(first_tiles + k), tl.program_id(0)).to(tl.int32)
     _number_tile(k, row, before, counts, first_rows, tables, slots, places, first)
@@ -147,10 +148,10 @@ def _number_kernel(
 def number_matrix(
     k, counts, first_rows, tables, slots, places, first, num_distinct, TILE: tl.constexpr
 ):
-    """Number the first rows of matrix ``k``, of a short list, in this program alone; return how many there are.
+    """Number the first rows of matrix ``k`` of a short list in this program alone; return how many there are.
 
-    ``TILE`` is at least the number of threads: of two that hold the same row, one could read the slot that
-    the other has written. All threads of the program read the numbers after a barrier.
+    ``TILE`` must be at least the number of threads: of two threads with the same row, one could read the slot
+    that the other has written. A barrier makes the numbers visible to all threads of the program.
     """
     before = tl.full((), 0, tl.int32)
     for start in range(0, tl.load(counts + k).to(tl.int32), TILE):
@@ -166,10 +167,10 @@ def fold_matrix(
     k, counts, first_tiles, extremes, keys, TYPE: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
-    """Fold the extreme values that programs for ``ROWS`` rows noted into the range of matrix ``k``.
+    """Fold the extreme values that programs for ``ROWS`` rows stored into the range of matrix ``k``.
 
-    Such a matrix, of a short list, has at most ``PARTS`` of them. All threads of the program read the range after
-    a barrier.
+    A matrix of a short list has at most ``PARTS`` such programs. A barrier makes the range visible to all
+    threads of the program.
     """
     num_parts = (tl.load(counts + k).to(tl.int32) + ROWS - 1) // ROWS
     noted = extremes + 2 * tl.load(first_tiles + k) * (TILE // ROWS)
@@ -179,7 +180,7 @@ def fold_matrix(
 
 @triton.jit
 def look_up(slots, tables, places, at, k, inside):
-    """Return the numbers of rows at ``at`` of matrix ``k``, and which are the first of their kind."""
+    """Return the numbers of the rows of matrix ``k`` with places at ``at``, and which rows are first."""
     place = tl.load(places + at, mask=inside, other=0)
     slot = tl.load(tables + 2 * k) + (place & _PLACE)
     return -1 - tl.load(slots + slot, mask=inside, other=-1), place < 0
@@ -200,13 +201,13 @@ def _index_kernel(
 
 
 def short_options(rows: RowList) -> dict[str, int]:
-    """Return ``TILE``, a multiple of 32, and ``num_warps`` of a kernel that numbers a short list."""
+    """Return ``TILE``, a multiple of 32, and ``num_warps`` for kernels that number a short list."""
     tile = max(_THREADS, triton.next_power_of_2(max(rows.rows_per_matrix)))
     return {"TILE": tile, "num_warps": min(16, max(_THREADS, tile // 4) // 32)}
 
 
 SHORT_PARTS: Final = SHORT_ROWS // ROWS
-"""``PARTS`` of ``fold_matrix``."""
+"""The argument ``PARTS`` of ``fold_matrix``."""
 
 
 def _shape(rows: RowList, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -217,15 +218,15 @@ def _shape(rows: RowList, counts: torch.Tensor) -> tuple[torch.Tensor, ...]:
 def count_slots(
     rows: RowList, counts: torch.Tensor, numbers: RowNumbers, ranges: Ranges | None = None
 ) -> None:
-    """Count the distinct rows of every tile, without waiting.
+    """Count the first rows in every tile, without waiting.
 
-    ``sum_tiles`` is to make running sums of these before ``number_slots``.
+    The caller must turn the counts into prefix sums with ``sum_tiles`` before ``number_slots``.
 
     Args:
-        rows: of the list.
-        counts: int64, rows of each matrix.
-        numbers: with the slots and places of ``find_slots`` for all widths; ``ends`` is written.
-        ranges: those of ``find_slots``.
+        rows: layout of the list.
+        counts: int64, number of rows of each matrix.
+        numbers: has the slots and places of ``find_slots`` for all widths; ``ends`` receives the counts.
+        ranges: as in ``find_slots``; its keys are written.
     """
     element: Any = NO_VALUES if ranges is None else TYPES[ranges.dtype]
     slots = numbers.slots
@@ -237,7 +238,10 @@ def count_slots(
 
 
 def number_slots(rows: RowList, counts: torch.Tensor, numbers: RowNumbers) -> None:
-    """Number the distinct rows of each matrix in order of appearance, without waiting."""
+    """Number the distinct rows of each matrix in order of appearance, without waiting.
+
+    The arguments are those of ``count_slots``.
+    """
     _number_kernel[(rows.tiles.num_tiles,)](
         *_shape(rows, counts), numbers.slots, numbers.places, numbers.ends, numbers.first,
         TILE=ROWS_PER_TILE,
@@ -248,9 +252,9 @@ def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
     """Number the distinct rows of a contiguous matrix of any dtype, without waiting.
 
     Returns:
-        index: int32, the distinct row that each row equals.
-        first: int64, where each distinct row first appears; only as many as there are are written.
-        count: int64 [1], distinct rows.
+        index: int32, the number of the distinct row that each row equals.
+        first: int64, the row in which each distinct row first appears; the rest of it is undefined.
+        count: int64 [1], number of distinct rows.
     """
     device = matrix.device
     words = Words.of(matrix.shape[1] * matrix.element_size(), [matrix.data_ptr()])
@@ -274,7 +278,7 @@ def number_rows(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch
 
 
 def unique_rows(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """See ``reference.unique_rows``; waits once, for the number of distinct rows."""
+    """See ``reference.unique_rows``; waits for the device once, for the number of distinct rows."""
     if rows.numel() == 0:
         index = torch.zeros(rows.shape[0], dtype=torch.int32, device=rows.device)
         return index, torch.zeros(min(1, rows.shape[0]), dtype=torch.int64, device=rows.device)

@@ -1,7 +1,7 @@
-"""Rows as words, in Triton: loaded, hashed and compared, and the range of their values found.
+"""Rows as words, in Triton: loading, hashing and comparing rows, and finding the range of their values.
 
-A program handles a few words of many rows at a time, adds up or combines what it finds word by word,
-and only then goes along the rows: lanes exchange values once per row, not once per part of it.
+A program handles a few words of many rows at a time. It accumulates results word by word and reduces
+along the rows only at the end, so lanes exchange values once per row, not once per part of it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import triton.language as tl
 from tersor.kernels.runtime.gpu.element_types import F16, F32
 
 MAX_WORDS: Final = 16
-"""Words of each row that are handled at once: few, so that many programs run side by side."""
+"""Words of each row that are handled at once: few, so that many programs run concurrently."""
 MAX_PARTS: Final = 8
-"""As many times so many words are loaded without waiting for each other."""
+"""Up to this many parts, of ``MAX_WORDS`` words each, are loaded without waiting for each other."""
 # not tl.void, which Triton 3.7 cannot pass from function to function
 NO_VALUES = tl.constexpr(tl.int1)
-"""In place of the type of values: words whose range nobody asks for."""
+"""Stands for the type of values if no range is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Rows as words: what can be compared at once.
+    """How rows are divided into words, which are compared at once.
 
     Attributes:
         row_words: words per row.
-        dtype: of a word: int32, int16 or uint8.
+        dtype: dtype of a word: int32, int16 or uint8.
         aligned: whether every row starts at a multiple of 16 bytes.
     """
 
@@ -41,7 +41,7 @@ class Words:
 
     @classmethod
     def of(cls, row_nbytes: int, starts: Sequence[int]) -> Words:
-        """Return the widest words that fill rows of matrices which start at these addresses."""
+        """Return the widest words that divide and align the rows of matrices that start at these addresses."""
         shared = row_nbytes
         for start in starts:
             shared |= start
@@ -55,9 +55,9 @@ class Words:
 def _load_words(
     rows, row, column, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr
 ):
-    """Return words of rows that exist; ``FULL`` says that the columns do, too.
+    """Load words of rows; ``FULL`` promises that all the columns exist.
 
-    Those that do not are alike in all rows, and not a number, so that no range has them.
+    Words of columns that do not exist are the same in all rows, and NaN, so that ranges ignore them.
     """
     places = rows + (row.to(tl.int64)[:, None] * num_words + column[None, :])
     if ALIGNED:
@@ -77,10 +77,10 @@ def _load_words(
 
 @triton.jit
 def _mixed(words, column):
-    """Return words scrambled and multiplied by a number of their column; hashes are sums of these.
+    """Return words scrambled and multiplied by a factor of their column; hashes are sums of these.
 
-    Bits are brought down first, because a product only carries them up: floats often differ in
-    their sign or in the upper bits of the mantissa alone.
+    High bits are folded down first, because a product only carries bits up, and floats often differ
+    in nothing but their sign or the upper bits of the mantissa.
     """
     factor = (column + 1).to(tl.uint32) * 0x1E3779B1
     factor = (factor ^ (factor >> 16)) * 0x7FEB352D
@@ -91,7 +91,7 @@ def _mixed(words, column):
 
 @triton.jit
 def _half_values(bits, TYPE: tl.constexpr):
-    """Return the 16-bit floats in the lower halves of int32 in float32."""
+    """Return the 16-bit floats in the lower halves of int32, as float32."""
     if TYPE == F16:
         return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
     else:
@@ -100,7 +100,7 @@ def _half_values(bits, TYPE: tl.constexpr):
 
 @triton.jit
 def _widen(low, high, values):
-    """Return the smaller of ``low`` and finite values, the larger of ``high`` and finite values."""
+    """Return the minimum of ``low`` and the finite values, and the maximum of ``high`` and these."""
     finite = tl.abs(values) < float("inf")
     low = tl.minimum(low, tl.where(finite, values, float("inf")))
     return low, tl.maximum(high, tl.where(finite, values, float("-inf")))
@@ -108,7 +108,7 @@ def _widen(low, high, values):
 
 @triton.jit
 def _widen_words(low, high, words, TYPE: tl.constexpr):
-    """Do what ``_widen`` does with the values that words are made of."""
+    """Apply ``_widen`` to the values that words consist of."""
     if TYPE == F32:
         low, high = _widen(low, high, words.to(tl.float32, bitcast=True))
     elif TYPE != NO_VALUES:
@@ -124,7 +124,7 @@ def hash_rows(
     rows, row, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr, FULL: tl.constexpr,
     WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Return the first words and the hashes of rows, and their smallest and largest finite value."""
+    """Return the first words and the hash of each row, and the smallest and largest finite value of all."""
     column = tl.arange(0, WORDS)
     own = _load_words(rows, row, column, num_words, TYPE, ALIGNED, FULL)
     mixed = _mixed(own, column)
@@ -151,7 +151,7 @@ def are_equal(
     rows, row, own, found, num_words, TYPE: tl.constexpr, ALIGNED: tl.constexpr,
     FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr, WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Say which rows ``row``, whose first words are ``own``, are equal to the rows ``found``."""
+    """Return which of the rows ``row``, whose first words are ``own``, equal the rows ``found``."""
     column = tl.arange(0, WORDS)
     bits = own ^ _load_words(rows, found, column, num_words, TYPE, ALIGNED, FULL)
     for part in tl.static_range(1, PARTS):

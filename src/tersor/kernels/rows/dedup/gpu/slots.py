@@ -1,10 +1,10 @@
 """Hash tables of row numbers in Triton: one pass over the rows finds the slot of each.
 
-A slot names the smallest row seen so far of those that are equal to it. A row goes to the slot that its
-hash names, or on to the next until one is empty or names an equal row; rows are compared, never
-hashes, so a collision costs time but nothing else. In short lists, where a program mostly waits, a slot also has a
-tag, bits of the hash above those of a row number, that spares a look at rows that differ. The launches take lists of
-matrices, whose numbers of rows lie on the device; there is one per width.
+A slot holds the smallest number seen so far among equal rows. A row probes from the slot given by its
+hash to the next ones, until a slot is empty or names an equal row. Rows are compared, never hashes, so
+a collision only costs time. In short lists, where programs mostly wait, a slot also has a tag: bits of
+the hash above those of the row number, which save comparisons of rows that differ. A launch takes all
+matrices of one width in a list; their numbers of rows are on the device.
 """
 
 from __future__ import annotations
@@ -32,32 +32,33 @@ from tersor.kernels.runtime.gpu.tiles import TileTable, tile_table
 
 EMPTY = tl.constexpr((1 << 31) - 1)
 _TAG = tl.constexpr((1 << 30) - 1)
-"""Bits of a slot that a tag may have: not all below the sign, so that no entry looks like an empty slot."""
+"""Bits of a slot that a tag may use: not all those below the sign, so that no entry equals ``EMPTY``."""
 _SPARE: Final = 1024
-"""Slots behind the last table, for lanes of a compare-and-swap that have nothing to insert."""
+"""Slots after the last table, for lanes of a compare-and-swap that have nothing to insert."""
 ROWS: Final = 32
-"""Rows of a program that looks for their slots: at least as many as it has threads, because two
-threads that hold the same row could see different contents of a slot while others write it."""
+"""Rows per program that looks for slots. There must be at least as many as threads: two threads with the
+same row could see different contents of a slot while others write to it."""
 ROWS_PER_TILE: Final = 1024
-"""Rows per program where only their numbers are handled."""
+"""Rows per program in kernels that handle only the numbers of rows."""
 SHORT_ROWS: Final = 4096
-"""Rows of a matrix up to which launches take longer than the work: a list of such matrices is short."""
+"""Up to this many rows per matrix, launches take longer than the work; a list of such matrices is short."""
 _SLOTS_PER_ROW, _SLOTS_PER_SHORT_ROW = 2, 8
-"""Slots of a table at least. A row seldom meets another's slot in a large table, which saves a program of a short list the
-time of another look; for long lists, time to clear it counts."""
+"""Minimum number of slots per row of a table. In a large table rows seldom probe occupied slots, which saves
+programs of a short list another wait; for long lists, the time to clear the table matters."""
 _CLEARED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class RowList:
-    """How the rows of several matrices share memory; a part of each belongs to each matrix.
+    """The layout of buffers that several matrices share: per-row numbers, hash tables and tiles.
 
     Attributes:
-        rows_per_matrix: the most rows that each matrix can have.
-        first_rows: int64, the first of each matrix's places for one number per row.
-        tables: int64 [num_matrices, 2], first slot of each hash table, and its last slot from there.
-        num_slots: of all tables, each of a power of two, at least twice as many slots as its matrix has rows.
-        tiles: of ``ROWS_PER_TILE`` rows.
+        rows_per_matrix: the largest number of rows of each matrix.
+        first_rows: int64, the index of each matrix's first row in buffers with one entry per row.
+        tables: int64 [num_matrices, 2], the first slot of each hash table, and its number of slots minus 1.
+        num_slots: number of slots of all tables. The size of a table is a power of two, and at least twice
+            the number of rows.
+        tiles: table of tiles of ``ROWS_PER_TILE`` rows.
     """
 
     rows_per_matrix: tuple[int, ...]
@@ -74,11 +75,11 @@ class RowList:
 
 @jit_kernel(do_not_specialize=["num_slots", "num_zeroed"])
 def _clear_kernel(slots, num_slots, zeroed, num_zeroed, EMPTY: tl.constexpr, TILE: tl.constexpr):
-    """One program empties ``TILE`` slots, or sets as many words of other memory to 0."""
+    """One program empties ``TILE`` slots, and sets as many int64 words of other memory to 0."""
     start = tl.program_id(0).to(tl.int64) * TILE
     place = start + tl.arange(0, TILE)
     empty, zeros = tl.full([TILE], EMPTY, tl.int32), tl.zeros([TILE], dtype=tl.int64)
-    # a mask that may end within 16 bytes would cut wide stores into pieces
+    # a mask that may end within 16 bytes would split wide stores
     if start + TILE <= num_slots:
         tl.store(slots + place, empty)
     else:
@@ -89,13 +90,13 @@ def _clear_kernel(slots, num_slots, zeroed, num_zeroed, EMPTY: tl.constexpr, TIL
 
 @triton.jit
 def named_row(entry, last):
-    """Return the row that entries of a table with ``last + 1`` slots name: there are half as many at most."""
+    """Return the row that an entry names, without the tag; there are at most half as many rows as slots."""
     return entry & (last >> 1).to(tl.int32)
 
 
 @triton.jit
 def _put_at_once(slots, slot, spare, entry, pending):
-    """Do what ``_insert`` does, without a look before: one wait less, more writes."""
+    """Do the same as ``_insert`` without loading the slot first: one wait less, more writes."""
     target = slots + tl.where(pending, slot, spare)
     before = tl.atomic_cas(target, tl.full(entry.shape, EMPTY, tl.int32), entry, sem="relaxed")
     return tl.where(before == EMPTY, entry, before)
@@ -103,7 +104,7 @@ def _put_at_once(slots, slot, spare, entry, pending):
 
 @triton.jit
 def _insert(slots, slot, spare, entry, pending):
-    """Return what pending rows find in their slots; an empty one takes the entry."""
+    """Return the entries that pending rows find in their slots; an empty slot takes the row's own entry."""
     found = tl.load(slots + slot, mask=pending, other=0, cache_modifier=".cg")
     empty = pending & (found == EMPTY)
     if tl.max(empty.to(tl.int32), axis=0) > 0:
@@ -115,9 +116,9 @@ def _insert(slots, slot, spare, entry, pending):
 
 @triton.jit
 def _seek(slots, place, last, spare, entry, pending):
-    """Move pending rows on to slots with their tag, or to empty ones, which take their entries.
+    """Advance pending rows to slots with the same tag, or to empty ones, which take their entries.
 
-    Returns the places, and what is found there; where nothing is pending, the own entry.
+    Returns the slots and the entries found there; for rows that are not pending, their own entries.
     """
     found = entry
     while tl.max(pending.to(tl.int32), axis=0) > 0:
@@ -135,9 +136,10 @@ def _insert_rows(
     ALIGNED: tl.constexpr, FULL: tl.constexpr, WORDS: tl.constexpr, PARTS: tl.constexpr,
     WHOLE: tl.constexpr, IS_SHORT: tl.constexpr,
 ):  # fmt: skip
-    """Find the slots of rows, and note their smallest and largest finite value.
+    """Find the slots of rows, and store their smallest and largest finite value.
 
-    Beyond the end the last row is loaded again: masks would take more instructions than all the rest.
+    Past the end the last row is loaded again, because masks would take more instructions than all the
+    rest.
     """
     existing = tl.minimum(row, count - 1)
     own, hashed, low, high = hash_rows(
@@ -179,8 +181,8 @@ def _insert_kernel(
 ):  # fmt: skip
     """One program finds the slots of ``ROWS`` rows, ``WORDS`` words of each at a time.
 
-    These divide ``FULL`` rows; ``WHOLE`` rows have at most ``PARTS`` times so many. A single row is
-    not looked at.
+    ``FULL`` means that the words per row are a multiple of ``WORDS``, ``WHOLE`` that they are at most
+    ``PARTS * WORDS``. The row of a matrix with a single row is not read.
     """
     tile = tl.program_id(0)
     k = tl.load(owners + tile)
@@ -204,7 +206,7 @@ def _insert_kernel(
 
 @cached_on_stream
 def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
-    """Return how matrices of at most ``rows_per_matrix`` rows share memory."""
+    """Return the layout of buffers for matrices of at most ``rows_per_matrix`` rows."""
     is_short = max(rows_per_matrix) <= SHORT_ROWS
     per_row = _SLOTS_PER_SHORT_ROW if is_short else _SLOTS_PER_ROW
     sizes = torch.tensor(
@@ -225,7 +227,7 @@ def row_list(rows_per_matrix: tuple[int, ...], device: torch.device) -> RowList:
 
 
 def num_list_slots(rows: RowList) -> int:
-    """Return how many slots to allocate for a list."""
+    """Return how many slots to allocate for a list, spare ones included."""
     return rows.num_slots + _SPARE
 
 
@@ -239,7 +241,7 @@ def clear(slots: torch.Tensor, zeroed: torch.Tensor) -> None:
 
 @cached_on_stream
 def member_tiles(rows_per_matrix: tuple[int, ...], tile: int, device: torch.device) -> TileTable:
-    """Return a table in which matrices without rows have no tile."""
+    """Return a table of tiles in which, unlike in ``tile_table``, matrices without rows have no tile."""
     counts = torch.tensor(rows_per_matrix, device="cpu")
     num_tiles = (counts + (tile - 1)) // tile
     first_tiles = num_tiles.cumsum(0) - num_tiles
@@ -257,12 +259,12 @@ def member_tiles(rows_per_matrix: tuple[int, ...], tile: int, device: torch.devi
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Where to put the finite range of each matrix, none of which has a single row.
+    """Outputs for the finite range of each matrix; no matrix may have just a single row.
 
     Attributes:
-        keys: as ``quantize.gpu.finite_range`` keeps ranges.
+        keys: ranges as ``quantize.gpu.finite_range`` stores them.
         extremes: float32 [num_extremes(rows)], working memory.
-        dtype: of the values; not float64.
+        dtype: dtype of the values; not float64.
     """
 
     keys: torch.Tensor
@@ -271,7 +273,7 @@ class Ranges:
 
 
 def num_extremes(rows: RowList) -> int:
-    """Return how many smallest and largest values the programs for a list note."""
+    """Return the size of ``Ranges.extremes``: two values per program that looks for slots."""
     return 2 * rows.tiles.num_tiles * (ROWS_PER_TILE // ROWS)
 
 
@@ -286,18 +288,18 @@ def find_slots(
     places: torch.Tensor,
     ranges: Ranges | None = None,
 ) -> None:
-    """Find the slots of the rows of the matrices of one width, without waiting.
+    """Find the slots of the rows of all matrices of one width, without waiting.
 
     Args:
-        rows: of the whole list.
-        tiles: of ``ROWS`` rows of the matrices of this width; see ``member_tiles``.
-        words: what a row is made of.
-        starts: int64, address of each contiguous matrix, less ``origin``.
+        rows: layout of the whole list.
+        tiles: tiles of ``ROWS`` rows of the matrices of this width; see ``member_tiles``.
+        words: how a row is divided into words.
+        starts: int64, the address of each contiguous matrix, relative to ``origin``.
         origin: an address.
-        counts: int64, rows of each matrix.
+        counts: int64, number of rows of each matrix.
         slots: int32 [num_list_slots(rows)], cleared.
-        places: int32, gets the slot of each row.
-        ranges: what ``count_slots`` is to find besides, if anything.
+        places: int32, receives the slot of each row.
+        ranges: if ``count_slots`` is to compute ranges too, receives the extremes they follow from.
     """
     columns = min(MAX_WORDS, triton.next_power_of_2(words.row_words))
     parts = ceil_div(words.row_words, columns)
