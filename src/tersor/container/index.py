@@ -110,7 +110,7 @@ def array_entry(
     """Return the JSON object of one array; equal arguments give equal bytes.
 
     Raises:
-        SpecError: the shape is one that ``parse_index`` refuses.
+        SpecError: the shape is one that ``parse_index`` rejects.
     """
     info.check_storable()
     config = {

@@ -109,7 +109,7 @@ class Judgement:
 
     @classmethod
     def of(cls, metric: Metric, pairs: Sequence[Pair[Any]]) -> Judgement:
-        """Judge a metric over pairs of trainings.
+        """Evaluate the change of a metric over pairs of trainings.
 
         Raises:
             SpecError: there are no pairs, or a training has no such metric.
