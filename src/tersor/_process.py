@@ -1,8 +1,9 @@
-"""How a process begins and ends; what is set here is set before torch is imported, which takes seconds.
+"""Start and end of a process. This module is imported before torch, which takes seconds to import.
 
-Who started it: by then that may be gone. And what becomes of Ctrl-C: ``python -m tersor`` and the script
-``tersor`` import this package, and torch with it, before any code of the command runs, so only a hook that
-is set first thing hears of an interrupt there. Other programs that import tersor keep theirs.
+It records the parent process, which may be gone once torch is imported. It also handles Ctrl-C:
+``python -m tersor`` and the script ``tersor`` import this package, and torch with it, before any code of the
+command runs, so only a hook installed this early sees an interrupt during the import. Other programs that
+import tersor keep their own hook.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NOTHING_LEFT: Final = "nothing half-written is left behind"
 
 
 def _is_command() -> bool:
-    """Return whether this process is the command, or one that the command has spawned."""
+    """True if this process is the command, or was spawned by it."""
     given = list(zip(sys.orig_argv, sys.orig_argv[1:], strict=False))
     # a spawned process has the arguments of its parent
     program = PurePath(sys.argv[0] if sys.argv else "")
@@ -35,7 +36,7 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
     if not issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
         return
-    # the process that spawned this one says it
+    # a spawned process leaves the message to its parent
     if "--multiprocessing-fork" not in sys.orig_argv:
         sys.stderr.write(f"tersor: interrupted; {NOTHING_LEFT}\n")
     sys.stderr.flush()
@@ -43,11 +44,11 @@ def _end(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 def end_rank(code: int) -> NoReturn:
-    """End a process that was a rank, with what it printed, without finalizing the interpreter.
+    """Flush the output of a rank and end its process without finalizing the interpreter.
 
-    A thread of gloo drops its tensors a moment after their collective is done. If it asks for the interpreter
-    lock while the interpreter is being finalized, ``std::terminate`` ends the process (seen in 1 of 12 processes
-    that ended after an all-reduce, torch 2.13), and a training that has succeeded counts as failed.
+    A gloo thread releases its tensors shortly after their collective completes. If it requests the interpreter
+    lock during finalization, ``std::terminate`` ends the process (seen in 1 of 12 processes that ended after
+    an all-reduce, torch 2.13), and a successful training counts as failed.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""The functions a user calls first: compress and decompress, for torch and numpy."""
+"""The main user functions, for torch and numpy: compress, decompress, save and load."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tersor.types import FLOAT_DTYPES, Bound, TensorInfo, check_unmasked
 def resolve_codec(
     codec: str | Codec, bound: Bound | None, x: torch.Tensor, **options: Any
 ) -> Codec:
-    """Build the codec that ``compress`` was asked for, for ``x``'s dtype and device.
+    """Build the codec that the arguments of ``compress`` select for ``x``'s dtype and device.
 
     Raises:
-        SpecError: a bound is missing where it is needed, or given where it means nothing.
+        SpecError: a bound is missing, or given to a codec that takes none.
     """
     if isinstance(codec, Codec):
         if bound is not None or options:
@@ -41,7 +41,7 @@ def resolve_codec(
 
 
 def as_tensor(x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return ``x`` as a tensor without copying where torch can share its memory."""
+    """Return ``x`` as a tensor, without a copy if torch can share its memory."""
     if isinstance(x, torch.Tensor):
         return x
     if isinstance(x, Mapping):
@@ -78,16 +78,15 @@ def compress(
     Args:
         x: any shape and layout. float32, float64, float16 and bfloat16 can be bounded; ``auto``
             stores other dtypes exactly.
-        bound: ``Bound.absolute(e)`` or ``Bound.relative(r)``; needed by all bounded codecs.
+        bound: ``Bound.absolute(e)`` or ``Bound.relative(r)``; required by all bounded codecs.
         codec: a codec id (see ``tersor codecs``), a codec object, or ``auto`` to choose by size.
-        max_workspace_nbytes: most device memory to take beyond ``x`` and the result; by default there is no
-            limit. A tensor that would take more is cut into chunks, each a payload of its own, on every
-            device alike; prediction and distinct rows end at their edges.
-        options: further options of the named codec; ``rows`` on CUDA takes ``entropy="ans"`` unless
-            told otherwise.
+        max_workspace_nbytes: most device memory to take beyond ``x`` and the result; unlimited by default.
+            A tensor that would take more is cut into chunks with separate payloads, the same on every
+            device; prediction and row deduplication do not cross chunk edges.
+        options: further options of the named codec; on CUDA, ``rows`` defaults to ``entropy="ans"``.
 
     Raises:
-        SpecError: the arguments cannot work together, or the limit cannot be kept.
+        SpecError: the arguments are incompatible, or the limit is too low.
         BackendUnavailableError: the tensor's device or the codec needs a package that is missing.
         MemoryLimitError: there is not enough memory.
 
@@ -129,19 +128,19 @@ def decompress(
     max_nbytes: int | None = None,
     max_workspace_nbytes: int | None = None,
 ) -> torch.Tensor | np.ndarray[Any, Any]:
-    """Return the tensor, on the device of the payload, with its own dtype and shape.
+    """Return the tensor with its original dtype and shape, on the device of the payload.
 
     Args:
-        packed: what ``compress`` returned.
+        packed: the result of ``compress``.
         out: decode into this tensor or array (same shape and dtype) and return it.
-        max_nbytes: most bytes that a new tensor may take; by default, on the CPU, what is free.
-        max_workspace_nbytes: most device memory to take beyond payloads and tensor; by default there is no limit.
-            Chunks that would take more together are decoded one after the other.
+        max_nbytes: most bytes that a new tensor may take; by default, on the CPU, the free memory.
+        max_workspace_nbytes: most device memory to take beyond payloads and tensor; unlimited by default.
+            Chunks that would together take more are decoded one after the other.
 
     Raises:
-        SpecError: ``out`` does not fit, or the limit cannot be kept: the sentence says how much it takes.
+        SpecError: ``out`` does not match, or the workspace limit is too low; the message states the need.
         CorruptDataError: the payload was altered.
-        MemoryLimitError: the tensor is larger than ``max_nbytes``, and was not allocated.
+        MemoryLimitError: the tensor is larger than ``max_nbytes``; nothing was allocated.
     """
     check_limit(max_nbytes)
     if not isinstance(packed, Packed):
@@ -154,7 +153,7 @@ def decompress(
         target = as_tensor(out)
         _unpack(packed, target, max_workspace_nbytes)
         if not np.shares_memory(target.numpy(), out):
-            # torch cannot hold negative strides or foreign byte order, so it decoded into a copy
+            # torch does not support negative strides or foreign byte order, so ``target`` is a copy
             out[...] = target.numpy()
         return out
     if out is None and (max_nbytes is not None or packed.device.type == "cpu"):
@@ -181,13 +180,12 @@ def save(
 ) -> None:
     """Write named arrays to a ``.tsr`` file; arguments as in ``compress``.
 
-    With ``auto``, arrays that are not floats are stored exactly. A file of that name is replaced,
-    atomically: until all is written it stays as it was, also when an error is raised.
+    With ``auto``, arrays that are not floats are stored exactly. An existing file is replaced
+    atomically: it is unchanged until everything is written, and if an error is raised.
 
     Raises:
-        SpecError: the arguments cannot work together, or an entry is no tensor that can be stored;
-            the sentence names it.
-        OSError: the file cannot be written; names ``path``.
+        SpecError: the arguments are incompatible, or an entry cannot be stored; the message names it.
+        OSError: the file cannot be written; the message names ``path``.
     """
     if not isinstance(arrays, Mapping):
         raise SpecError(
@@ -201,7 +199,7 @@ def save(
 
 
 def _entry(name: str, x: torch.Tensor | np.ndarray[Any, Any]) -> torch.Tensor:
-    """Return one entry of a dict as a tensor that can be stored; an error names it."""
+    """Return one entry of a dict as a tensor that can be stored; errors name the entry."""
     if isinstance(x, Mapping):
         raise SpecError(
             f"entry {name!r} is a dict, not a tensor; save its entries one by one, as in "
@@ -220,12 +218,12 @@ def load(path: str | os.PathLike[str], *, max_nbytes: int | None = None) -> dict
 
     Args:
         path: of the file.
-        max_nbytes: most bytes that all arrays together may take; by default what is free. A few
-            kilobytes of a file can mean many gigabytes of values.
+        max_nbytes: most bytes that all arrays together may take; by default the free memory. A few
+            kilobytes of a file can expand to many gigabytes of values.
 
     Raises:
-        CorruptDataError: the file is damaged or not ours; the sentence names it.
-        MemoryLimitError: the arrays are larger than ``max_nbytes``; nothing is allocated then.
+        CorruptDataError: the file is damaged or not a tersor file; the message names it.
+        MemoryLimitError: the arrays are larger than ``max_nbytes``; nothing is allocated.
     """
     with Reader(path, max_nbytes=max_nbytes) as reader:
         nbytes = sum(entry.info.nbytes for entry in reader.arrays.values())

@@ -16,19 +16,18 @@ from tersor.errors import SpecError
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that takes its name only when the block ends without an exception.
+    """Open a file that appears under ``path`` only if the block ends without an exception.
 
-    The bytes go to ``.tersor-*.tmp`` in the same folder, reach the disk, and are then renamed; a
-    file that had the name before is kept until that moment and lends its permissions. An
-    exception removes the temporary file; a killed process leaves it, never a half file at
-    ``path``.
+    The bytes go to ``.tersor-*.tmp`` in the same folder, which is synced to disk and then renamed. An
+    existing file is unchanged until then, and its permissions are copied. An exception removes the
+    temporary file. A killed process may leave it behind, but never a partial file at ``path``.
 
     Raises:
         SpecError: ``path`` exists and is not a regular file.
-        OSError: the file cannot be written, as on a full disk or where ``path`` is a link that
-            leads back to itself; names ``path``, never the temporary file.
+        OSError: the file cannot be written, for example on a full disk or if ``path`` is a link to
+            itself; the error names ``path``, never the temporary file.
     """
-    # a link is written through, as open() does
+    # write through a link, as open() does
     target = Path(os.path.realpath(path))
     if target.is_symlink():
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
@@ -53,9 +52,9 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power failure, where the system has a way to.
+    """Make a rename in ``folder`` survive a power failure, if the system allows it.
 
-    Where it has none, as for a folder that may not be read, nothing is said: the new file is there.
+    Failure, as for an unreadable folder, is ignored because the new file is already in place.
     """
     if os.name != "posix":
         return

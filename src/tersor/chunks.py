@@ -1,7 +1,7 @@
-"""How an array is cut into chunks that are encoded and decoded independently.
+"""Division of an array into chunks that are encoded and decoded independently.
 
-A chunk is a run of whole leading-dimension slices where these are small enough, so that
-prediction and row de-duplication see the array's own shape; otherwise it is a flat run of values.
+A chunk is a run of whole slices along the leading dimension if these are small enough, so that
+prediction and row de-duplication see the array's shape. Otherwise it is a flat run of values.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Final
 from tersor.division import ceil_div
 
 MAX_CHUNK_VALUES: Final = 2**30
-"""Most values one payload may hold: positions inside a payload are 32 bits wide."""
+"""Most values in one payload: positions inside a payload are 32 bits wide."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Values ``[start, stop)`` of the flattened array, seen by the codec in ``shape``."""
+    """Values ``[start, stop)`` of the flattened array, passed to the codec in ``shape``."""
 
     start: int
     stop: int
@@ -28,7 +28,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPlan:
-    """The cut of an array of ``shape`` into chunks of at most ``max_values`` values."""
+    """The division of an array of ``shape`` into chunks of at most ``max_values`` values."""
 
     shape: tuple[int, ...]
     max_values: int = MAX_CHUNK_VALUES
@@ -43,7 +43,7 @@ class ChunkPlan:
         return self.max_values // slice_values * slice_values or self.max_values
 
     def __len__(self) -> int:
-        """Number of chunks; an empty array has one empty chunk."""
+        """Return the number of chunks; an empty array has one empty chunk."""
         return max(1, ceil_div(math.prod(self.shape), self.chunk_size))
 
     def __getitem__(self, index: int) -> Chunk:

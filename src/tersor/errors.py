@@ -1,24 +1,24 @@
-"""Every error tersor raises on purpose. Each message is one sentence and says the way out."""
+"""All errors that tersor raises deliberately. Each message is one sentence and states a remedy."""
 
 
 class TersorError(Exception):
-    """Base of all errors raised by tersor on purpose."""
+    """Base of all errors that tersor raises deliberately."""
 
 
 class SpecError(TersorError, ValueError):
-    """A bound, option, shape or dtype that cannot work; raised before anything is computed."""
+    """An invalid bound, option, shape or dtype; raised before anything is computed."""
 
 
 class BackendUnavailableError(TersorError, RuntimeError):
-    """A kernel or codec needs a package or device that is not present here."""
+    """A kernel or codec needs a package or device that is not available."""
 
 
 class CorruptDataError(TersorError, ValueError):
-    """Bytes that no tersor writer produces: truncated, altered, or never ours."""
+    """Bytes that no tersor writer produces: truncated, altered or foreign."""
 
 
 class MemoryLimitError(TersorError, MemoryError):
-    """More memory than a limit allows, which is noticed before it is taken, or than there is."""
+    """Memory beyond a limit, detected before allocation, or beyond what is available."""
 
 
 class UnsupportedVersionError(TersorError, ValueError):
@@ -30,4 +30,4 @@ class UnknownCodecError(TersorError, ValueError):
 
 
 class ExchangeError(TersorError, RuntimeError):
-    """An exchange between ranks failed: a peer died, timed out, or sent what cannot be."""
+    """An exchange between ranks failed: a peer died, timed out or is out of step."""

@@ -1,4 +1,4 @@
-"""How much memory there is to take, and what is raised where it does not suffice."""
+"""Available memory, limits on it, and the error raised when it runs out."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _SMALL_NBYTES: Final = 2**26
-"""Up to this size nobody is asked what is free: asking takes longer than most tensors to decode."""
+"""Up to this size free memory is not queried: the query takes longer than decoding most tensors."""
 
-# file with the limit, file with what is used, and the parts of it that the kernel gives back: page
-# cache, whether it was read once or more often
+# file with the limit, file with the usage, and the fields of reclaimable usage: inactive and active
+# page cache
 _Files = tuple[str, str, tuple[str, str]]
 _CGROUP_2: Final[_Files] = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _CGROUP_1: Final[_Files] = (
@@ -32,13 +32,13 @@ _CGROUP_1: Final[_Files] = (
 
 
 def free_nbytes(root: Path = Path("/")) -> int | None:
-    """Return the main memory that this process can still take; None where the system does not say.
+    """Return the bytes of main memory that this process can still take; None if unknown.
 
-    It is the least of what Linux calls available and what is left of the limits of the control
-    groups that the process is in, as containers and batch systems set them.
+    It is the minimum of ``MemAvailable`` of Linux and of what remains of the limits of the process's
+    control groups, as set by containers and batch systems.
 
     Args:
-        root: where ``proc`` and ``sys`` are.
+        root: folder that contains ``proc`` and ``sys``.
     """
     available = _fields(root / "proc/meminfo").get("MemAvailable:")
     found = [] if available is None else [available * 1024]
@@ -55,7 +55,7 @@ def _left_of_groups(root: Path) -> Iterator[int]:
             mount, files = root / "sys/fs/cgroup/memory", _CGROUP_1
         else:
             continue
-        # a group has the limits of all above it; inside a container some of them are not shown
+        # the limits of all ancestors apply too; inside a container some of them are not visible
         path = PurePosixPath(own.lstrip("/"))
         for group in (path, *path.parents):
             yield from _left_of(mount / group, files)
@@ -64,7 +64,7 @@ def _left_of_groups(root: Path) -> Iterator[int]:
 def _left_of(group: Path, files: _Files) -> Iterator[int]:
     limit, used, reclaimable = files
     with suppress(OSError, ValueError):
-        # without a limit, the newer groups say "max" and the older ones almost 2**63
+        # without a limit, version 2 says "max" and version 1 almost 2**63
         left = int((group / limit).read_text()) - int((group / used).read_text())
         parts = _fields(group / "memory.stat")
         yield left + sum(parts.get(name, 0) for name in reclaimable)
@@ -78,13 +78,13 @@ def _lines(path: Path) -> list[str]:
 
 
 def _fields(path: Path) -> dict[str, int]:
-    """Return the numbers of a file whose lines begin with a name and a number."""
+    """Parse a file whose lines begin with a name and a number."""
     words = (line.split() for line in _lines(path))
     return {word[0]: int(word[1]) for word in words if len(word) > 1 and word[1].isdigit()}
 
 
 def check_limit(max_nbytes: int | None) -> None:
-    """Raise ``SpecError`` for a limit that is no number of bytes."""
+    """Raise ``SpecError`` unless the limit is None or a whole number of bytes."""
     if max_nbytes is not None and (type(max_nbytes) is not int or max_nbytes < 0):
         raise SpecError(
             f"max_nbytes must be a whole number of bytes, or None for what is free, not {max_nbytes!r}"
@@ -92,16 +92,16 @@ def check_limit(max_nbytes: int | None) -> None:
 
 
 def check_fits(nbytes: int, max_nbytes: int | None, what: str, way_out: str = "") -> None:
-    """Refuse to take memory beyond a limit, before it is allocated.
+    """Check a memory limit before an allocation.
 
     Args:
-        nbytes: to be taken.
-        max_nbytes: most that may be taken; None for what the machine has free.
-        what: needs the memory.
-        way_out: what else to do than to raise the limit.
+        nbytes: size of the allocation.
+        max_nbytes: the limit; None for the free memory of the machine.
+        what: names the data in the message.
+        way_out: an alternative to raising the limit, for the message.
 
     Raises:
-        MemoryLimitError: it is more than the limit.
+        MemoryLimitError: ``nbytes`` exceeds the limit.
     """
     limit = max_nbytes
     if limit is None:
@@ -116,10 +116,11 @@ def check_fits(nbytes: int, max_nbytes: int | None, what: str, way_out: str = ""
 
 
 def return_free_memory() -> None:
-    """Give main memory that the process has freed back to the system, where its allocator can.
+    """Return freed main memory to the system, if the allocator supports it.
 
-    glibc keeps the pages of freed blocks below its largest one so far (up to 32 MiB), and a small block
-    among them keeps a new large one out: one step of a small ResNet took 336 MiB, and 124 with this.
+    glibc retains the pages of freed blocks up to its largest one so far (up to 32 MiB), and a small block
+    among them prevents their reuse for a large one: one step of a small ResNet took 336 MiB, and 124 with
+    this call.
     """
     trim = _malloc_trim()
     if trim is not None:
@@ -134,19 +135,19 @@ def _malloc_trim() -> Any:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True if Python, numpy, numba or torch found no memory, in main memory or on a GPU."""
+    """True if Python, numpy, numba or torch ran out of main memory or GPU memory."""
     if isinstance(error, TersorError):
         return False
     if isinstance(error, MemoryError | torch.cuda.OutOfMemoryError):
         return True
-    # torch has no class of its own for main memory
+    # torch has no error class for main memory
     return "DefaultCPUAllocator" in str(error)
 
 
 def reports_lack(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Make a function raise ``MemoryLimitError`` where main memory ends.
+    """Make a function raise ``MemoryLimitError`` when main memory runs out.
 
-    What torch raises where a GPU's memory ends stays as it is: training loops wait for it.
+    torch's error for GPU memory propagates unchanged, because training loops catch it.
     """
 
     @wraps(function)

@@ -1,9 +1,9 @@
-"""Codecs as operators that ``torch.compile`` keeps whole: it sees shapes, never the kernels.
+"""Codecs as custom operators, opaque to ``torch.compile``: it sees shapes, never the kernels.
 
-``torch.ops.tersor.encode``, ``decode`` and ``round_trip`` name their codec by its spec, the config
-in canonical JSON: the compiler guards a string by its value, so that equal codecs share one compiled
-function and another codec compiles a new one. A codec object it would guard by identity (torch 2.13)
-or refuse (2.11). ``GraphCodec`` keeps the string.
+``torch.ops.tersor.encode``, ``decode`` and ``round_trip`` identify their codec by its spec, which is the
+config in canonical JSON. The compiler guards a string by its value, so equal codecs share one compiled
+function and a different codec triggers compilation. It would guard a codec object by identity (torch
+2.13) or reject it (2.11). ``GraphCodec`` holds the string.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from tersor.types import TensorInfo
 
 
 class GraphCodec:
-    """A codec for use inside compiled functions; made once, outside of them.
+    """A codec for use inside compiled functions; create it once, outside of them.
 
-    Takes strided tensors of any layout and device, up to 2**30 values each, and gives the bytes and
-    the values that the codec itself gives, compiled or not. Results are contiguous.
+    Takes strided tensors of any layout and device, up to 2**30 values each. Bytes and values are those of
+    the codec itself, compiled or not. Results are contiguous.
 
     Raises:
-        SpecError: the codec only chooses another one, or is not the one registered under its id.
+        SpecError: the codec is a selector such as ``auto``, or another one is registered under its id.
         UnknownCodecError: the codec is not registered.
 
     Example:
@@ -75,36 +75,33 @@ class GraphCodec:
     def encode(self, x: torch.Tensor, seed: int | torch.Tensor | None = None) -> torch.Tensor:
         """Encode into one uint8 payload on the same device, without a gradient.
 
-        ``seed`` rounds stochastically, in place of the codec's own. A compiled function takes a new
-        one every step without compiling again if it is one int64 in a tensor on the CPU.
+        ``seed`` replaces the codec's own seed for stochastic rounding. If it is one int64 in a tensor on
+        the CPU, a compiled function can take a new seed every step without recompiling.
 
-        Its size is ``codec.max_nbytes(shape, dtype)`` where ``codec.size_kind`` is ``"fixed"``;
-        otherwise it depends on the values, and ``torch.compile(fullgraph=True)`` needs
+        The size of the payload is ``codec.max_nbytes(shape, dtype)`` if ``codec.size_kind`` is
+        ``"fixed"``. Otherwise it depends on the values, and ``torch.compile(fullgraph=True)`` needs
         ``torch._dynamo.config.capture_dynamic_output_shape_ops``.
 
         Raises:
-            SpecError: the dtype, layout or size cannot be encoded by this codec.
+            SpecError: the codec does not support the dtype, layout or size, or takes no seed.
         """
         return _ENCODE(x.detach(), self._spec, _as_tensor(seed))
 
     def decode(
         self, payload: torch.Tensor, shape: Sequence[int], dtype: torch.dtype
     ) -> torch.Tensor:
-        """Decode what ``encode`` made of a tensor of this shape and dtype.
+        """Decode the payload of a tensor of this shape and dtype.
 
         Raises:
-            SpecError: the codec does not hold values of ``dtype``.
-            CorruptDataError: the payload is not what this codec writes for the shape.
+            SpecError: the codec does not support ``dtype``.
+            CorruptDataError: the payload is not one that this codec writes for the shape.
         """
         return _DECODE(payload, self._spec, shape, dtype)
 
     def round_trip(self, x: torch.Tensor, seed: int | torch.Tensor | None = None) -> torch.Tensor:
-        """Return ``x`` as it comes back after encoding and decoding; the gradient passes unchanged.
+        """Encode and decode ``x``; the gradient passes through unchanged.
 
-        ``seed`` as in ``encode``.
-
-        Raises:
-            SpecError: as for ``encode``.
+        ``seed`` and errors are those of ``encode``.
         """
         return _ROUND_TRIP(x, self._spec, _as_tensor(seed))
 
@@ -113,7 +110,7 @@ def _as_tensor(seed: int | torch.Tensor | None) -> torch.Tensor | None:
     if seed is None or isinstance(seed, torch.Tensor):
         return seed
     check_seed(seed)
-    # the same 64 bits, which a tensor holds as a signed number
+    # the same 64 bits, reinterpreted as a signed number
     signed = seed - (1 << 64) if seed >> 63 else seed
     return torch.tensor(signed, dtype=torch.int64, device="cpu")
 
@@ -131,13 +128,13 @@ def _encode(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -> tor
     options: dict[str, Any] = {} if seed is None else {"seed": _seed_of(codec, seed)}
     (encoded,) = settled([codec.encode([materialised(x)], **options)])
     (payload,) = encoded.payloads()
-    # compiled code would read or write beyond a payload of another size
+    # compiled code would access memory beyond a payload of the wrong size
     check_written(codec, payload.numel(), info.shape, info.dtype)
     return payload
 
 
 def _seed_of(codec: Codec, seed: torch.Tensor) -> int:
-    """Return the number that a seed holds, which must be on the CPU: no kernel is waited for."""
+    """Return the seed as a number; it must be on the CPU, so reading it waits for no kernel."""
     if not codec.takes_seed:
         raise SpecError(f"codec {codec.codec_id!r} does not round stochastically; leave seed out")
     if seed.numel() != 1 or seed.dtype != torch.int64 or seed.device.type != "cpu":
@@ -151,7 +148,7 @@ def _encode_fake(x: torch.Tensor, spec: str, seed: torch.Tensor | None = None) -
     codec.check_supported(x.dtype)
     if codec.size_kind == "fixed":
         return x.new_empty(codec.max_nbytes(tuple(x.shape), x.dtype), dtype=torch.uint8)
-    # the limits of a size must be numbers, which they are not where the shape is symbolic
+    # the bound on a dynamic size must be a number, which a symbolic shape does not give
     is_static = all(type(size) is int for size in x.shape)
     most = codec.max_nbytes(tuple(x.shape), x.dtype) if is_static else None
     return x.new_empty(torch.library.get_ctx().new_dynamic_size(max=most), dtype=torch.uint8)
@@ -192,13 +189,13 @@ def _straight_through(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, N
 
 
 def _operator(name: str, arguments: str, run: Any, fake: Any) -> Callable[..., torch.Tensor]:
-    """Register an operator that returns a tensor; ``fake`` says of which shape."""
+    """Register an operator that returns one tensor; ``fake`` computes its shape."""
     operator: Callable[..., torch.Tensor] = torch.library.custom_op(
         f"tersor::{name}",
         run,
         mutates_args=(),
         schema=f"({arguments}) -> Tensor",
-        # bounded codecs read sizes back and keep memory between calls, which no CUDA graph can hold
+        # bounded codecs read back sizes and retain memory between calls, which CUDA graphs do not allow
         tags=(torch.Tag.cudagraph_unsafe,),
     )
     torch.library.register_fake(f"tersor::{name}", fake)

@@ -1,4 +1,4 @@
-"""The vocabulary shared by all layers: error bounds, dtypes, and what describes a tensor."""
+"""The vocabulary shared by all layers: error bounds, dtypes and tensor descriptions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from tersor.errors import CorruptDataError, SpecError
 
-# Names are written to files, so they are only ever appended to.
+# Names are written to files, so entries may be added but never changed.
 DTYPES: Final[Mapping[str, torch.dtype]] = {
     "f32": torch.float32,
     "f64": torch.float64,
@@ -35,18 +35,18 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 }
 DTYPE_NAMES: Final[Mapping[torch.dtype, str]] = {dtype: name for name, dtype in DTYPES.items()}
 FLOAT_DTYPES: Final = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-"""The dtypes an error bound can be promised for; all others are stored losslessly."""
+"""The dtypes that support an error bound; all others are stored losslessly."""
 
 MAX_DIMS: Final = 32
 _SURELY_STORABLE: Final = 2**58
-"""Values that are fewer than 2**63 bytes in any dtype."""
+"""A number of values that takes fewer than 2**63 bytes in any dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
     """A promised maximum error, absolute or relative to the tensor's value range.
 
-    Every finite value decodes to within the bound, judged in float64 without slack.
+    Every finite value decodes to within the bound, compared in float64 without tolerance.
 
     Example:
         >>> Bound.relative(1e-3).resolve(-2.0, 6.0)
@@ -57,7 +57,7 @@ class Bound:
     value: float
 
     def __post_init__(self) -> None:
-        """Refuse anything that is not a finite number of at least zero."""
+        """Require a finite number of at least zero."""
         if self.kind not in ("absolute", "relative"):
             raise SpecError(f"bound kind must be 'absolute' or 'relative', not {self.kind!r}")
         object.__setattr__(self, "value", checked_error_bound(self.value))
@@ -75,14 +75,14 @@ class Bound:
     def resolve(self, low: float, high: float) -> float:
         """Return the absolute error bound for finite values in ``[low, high]``.
 
-        A relative bound is 0 where there are none, which ``low > high`` says.
+        ``low > high`` means that there are no finite values; a relative bound is then 0.
         """
         if self.kind == "absolute":
             return self.value
         if low > high:
             return 0.0
         width = high - low
-        # float64 data can span more than the largest float64; scale each end first then
+        # the range of float64 data can overflow float64; scale each end first in that case
         error_bound = (
             self.value * width if math.isfinite(width) else self.value * high - self.value * low
         )
@@ -102,7 +102,7 @@ class Bound:
 
 
 def checked_error_bound(value: object) -> float:
-    """Return an error bound as a float64; it may be any real number, also one of numpy.
+    """Return an error bound as a float64; any real number is accepted, including numpy scalars.
 
     Raises:
         SpecError: not a number, not finite, or below 0.
@@ -123,7 +123,7 @@ def checked_error_bound(value: object) -> float:
 
 
 def bound_share(error: float, error_bound: float) -> float:
-    """Return error over bound; above 1 the bound is broken. A bound of 0 allows no error.
+    """Return error over bound; above 1 the bound is violated. A bound of 0 allows no error.
 
     Example:
         >>> bound_share(0.25, 0.5), bound_share(0.0, 0.0), bound_share(1e-30, 0.0)
@@ -136,13 +136,13 @@ def bound_share(error: float, error_bound: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Shape and dtype of a tensor: what a decoder must know to rebuild it."""
+    """Shape and dtype of a tensor, which a decoder needs to rebuild it."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
 
     def __post_init__(self) -> None:
-        """Refuse what describes no tensor; how large one may be is for ``check_storable``."""
+        """Validate shape and dtype; ``check_storable`` checks the size limits."""
         object.__setattr__(self, "shape", _checked_shape(self.shape))
         _check_dtype(self.dtype)
 
@@ -151,11 +151,11 @@ class TensorInfo:
         """Describe ``x``.
 
         Raises:
-            SpecError: no tensor, or one of a dtype, layout or shape that tersor cannot store.
+            SpecError: ``x`` is not a tensor, or has a dtype, layout or shape that cannot be stored.
         """
         check_tensor(x)
         info = cls(tuple(x.shape), x.dtype)
-        # looked at more closely only where that can be: this is called for every tensor of a list
+        # called for every tensor of a list, so the full check runs only if it could fail
         if x.dim() > MAX_DIMS or not 0 < x.numel() < _SURELY_STORABLE:
             info.check_storable()
         return info
@@ -171,16 +171,16 @@ class TensorInfo:
         return self.numel * self.dtype.itemsize
 
     def check_storable(self) -> None:
-        """Raise ``SpecError`` if a reader would refuse a file with such a tensor."""
+        """Raise ``SpecError`` if readers would reject a file with such a tensor."""
         problem = self._size_problem()
         if problem:
             raise SpecError(f"{problem}; reshape the tensor")
 
     def _size_problem(self) -> str:
-        """Say why no file can hold such a shape; empty if one can."""
+        """Return why no file can hold such a shape; empty if one can."""
         if len(self.shape) > MAX_DIMS:
             return f"a shape of {len(self.shape)} sizes is longer than the {MAX_DIMS} of a file"
-        # a size of 0 hides the others from nbytes, but torch computes strides from them
+        # a size of 0 makes nbytes 0, but torch still computes strides from the other sizes
         strided_nbytes = math.prod(max(1, size) for size in self.shape) * self.dtype.itemsize
         if strided_nbytes >= 2**63:
             return f"the shape {self.shape} has sizes that multiply to 2**63 bytes or more"
@@ -223,7 +223,7 @@ def _check_dtype(dtype: object) -> None:
 
 
 def check_unmasked(x: object) -> None:
-    """Raise ``SpecError`` for a masked array: nothing here has a place for a mask."""
+    """Raise ``SpecError`` for a masked array, whose mask would be lost."""
     if isinstance(x, np.ma.MaskedArray):
         raise SpecError(
             "a masked array would lose its mask; fill it first, as in x.filled(0), or give x.data"
@@ -231,11 +231,11 @@ def check_unmasked(x: object) -> None:
 
 
 def check_tensor(x: torch.Tensor) -> None:
-    """Raise ``SpecError`` unless ``x`` is a dense tensor with values of a dtype that can be stored."""
+    """Raise ``SpecError`` unless ``x`` is a dense tensor with values, of a dtype that can be stored."""
     if not isinstance(x, torch.Tensor):
         check_unmasked(x)
         raise SpecError(f"expected a torch tensor, not {type(x).__name__}; use torch.as_tensor")
-    # the older kind of nested tensor says that it is dense, and has no shape to ask for
+    # the older kind of nested tensor reports a dense layout, and has no shape
     if x.is_nested:
         raise SpecError(
             "a nested tensor cannot be compressed as a whole; compress each of x.unbind(), or "

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time, by running them on small tensors."""
+"""Ahead-of-time compilation of kernels, by running them on small tensors."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ _BOUNDS: Final = (
     Bound.absolute(0.05), Bound.relative(0.01), Bound.absolute(1e-4), Bound.relative(1e-5),
     Bound.relative(1e-3),
 )  # fmt: skip
-"""Of each kind one that gives few codes, and one that gives more than fused kernels know; and one that gives more
-codes than bytes hold."""
+"""For each kind of bound, one with few codes and one with more codes than fused kernels support; and one with
+more codes than a byte can hold."""
 
 _ALPHABET_BOUNDS: Final = tuple(Bound.absolute(4 / 2 ** (k / 2)) for k in range(10, 27))
-"""Normal numbers then have about 2**(k / 2) codes; entropy coders have kernels for each power of two."""
+"""Normal numbers have about 2**(k / 2) codes with these; entropy coders have a kernel per power of two."""
 
 _NUMELS: Final = tuple(
     whole - less for whole, less in product((2048, 3 * 2048, 16 * 2048), (0, 1, 128, 129, 512, 513))
 )
-"""Triton compiles anew where a number is 1 or a multiple of 16, and where an address is one of 16 bytes. Those of
-values, of groups of 128 and of tiles of 2048 are so here, each for itself. Tensors of up to 8192 values count as
-small (``kernels/batch/gpu/packed_short.py``)."""
+"""Triton specializes on integers that are 1 or multiples of 16, and on addresses that are multiples of 16 bytes.
+These sizes cover each case for the numbers of values, of groups of 128 and of tiles of 2048. Tensors of up to
+8192 values count as small (``kernels/batch/gpu/packed_short.py``)."""
 _LARGE: Final = 1 << 18
-"""Values of a tensor that counts as large, and may have two kinds of alphabets (``kernels/batch/gpu/ans_plan.py``)."""
+"""Values from which a tensor is large and may have either alphabet (``kernels/batch/gpu/ans_plan.py``)."""
 
 _WIDTH: Final = 16
 _ROW_WIDTHS: Final = (16, 32, 64, 128)
-"""Those of rows that ``rows`` is compiled for: its kernels have the width, rounded up to a power of two, as a constant."""
+"""Row widths to compile ``rows`` for: its kernels are specialized on the width, rounded up to a power of two."""
 
 _NUM_ROWS: Final = 2048
 _ROW_COUNTS: Final = tuple(1 << k for k in range(6, 13))
-"""Rows of short tables: kernels that number them have the count, rounded up to a power of two, as a constant."""
+"""Row counts of short tables: their numbering kernels are specialized on the next power of two."""
 _LONG_ROWS: Final = 8192
-"""Rows of a table that is not short (``kernels/rows/dedup/gpu/slots.py``)."""
+"""Row count of a table that is not short (``kernels/rows/dedup/gpu/slots.py``)."""
 _NUM_DISTINCT: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class WarmedUp:
-    """What compiling the kernels of a codec for a dtype took.
+    """Compile times of the kernels of one codec for one dtype.
 
     Attributes:
         codec: id of the codec.
         dtype: of the tensors.
-        compile_s: seconds of compiling; 0 if all kernels were compiled already, in this process or on disk.
-        again_s: seconds of compiling when the same tensors were encoded and decoded again, which must be 0.
+        compile_s: seconds of compilation; 0 if all kernels were already compiled or cached on disk.
+        again_s: seconds of compilation in a second run over the same tensors, which must be 0.
     """
 
     codec: str
@@ -77,24 +77,26 @@ def warmup(
     """Compile the kernels of codecs ahead of their first use, or load them from the cache on disk.
 
     Small tensors are encoded and decoded on ``device``: one at a time and in lists, under absolute and
-    relative bounds, with and without outliers, at addresses that are multiples of 16 bytes and others; by
-    ``rows`` in rows of 16, 32, 64 and 128 values. The compiled kernels stay on disk, so that later processes
-    load them. On CUDA ``rows`` is compiled anew for other widths and for tables of fewer than 33 rows, and the second pass
-    of ``ans`` and ``rows``, over what their fused kernels cannot code, for some sizes.
+    relative bounds, with and without outliers, at addresses aligned to 16 bytes and others, and for ``rows``
+    in rows of 16, 32, 64 and 128 values. Compiled kernels are cached on disk for later processes.
+
+    On CUDA some compilation remains for first use: ``rows`` for other widths and for tables of fewer than 33
+    rows, and, for some sizes, the second pass of ``ans`` and ``rows`` over data that their fused kernels
+    cannot code.
 
     Args:
-        codecs: ids, taken with the options of ``create(id, device=device)``, or codec objects; by default
-            ``auto``, what it chooses from on this device, and the codecs of fixed size.
+        codecs: ids, created by ``create(id, device=device)``, or codec objects; by default ``auto``, its
+            candidates on this device, and the codecs of fixed size.
         dtypes: by default float32, on CUDA also bfloat16.
         device: where the kernels run.
-        progress: called with (pairs done, all pairs, codec and dtype that come now).
+        progress: called with (pairs done, total pairs, next codec and dtype).
 
     Returns:
         One entry per codec and dtype.
 
     Raises:
         UnknownCodecError: there is no such codec.
-        SpecError: a codec does not take a dtype, or there is no such device.
+        SpecError: a codec does not support a dtype, or there is no such device.
         BackendUnavailableError: torch finds no CUDA device, or a codec needs a package that is missing.
 
     Example:
@@ -118,7 +120,7 @@ def warmup(
             progress(done, len(pairs), f"{codec_id}, {str(dtype).removeprefix('torch.')}")
         first_s, again_s = (_compile_seconds(specs, dtype, where) for _ in range(2))
         found.append(WarmedUp(codec_id, dtype, first_s, again_s))
-    # graphs of shapes that nobody else has
+    # drop graphs of shapes that only the warm-up uses
     REPLAYS.reset()
     return found
 
@@ -132,17 +134,17 @@ def default_codecs(device: torch.device) -> tuple[str, ...]:
 
 
 def default_dtypes(device: torch.device) -> tuple[torch.dtype, ...]:
-    """Return the dtypes that are usual on ``device``."""
+    """Return the dtypes commonly used on ``device``."""
     return (torch.float32, torch.bfloat16) if device.type == "cuda" else (torch.float32,)
 
 
 def compile_lists(
     codecs: Iterable[Codec], dtype: torch.dtype, device: torch.device, width: int = _WIDTH
 ) -> None:
-    """Encode and decode lists of made-up rows of ``width`` values with each codec, as an exchange would.
+    """Encode and decode lists of synthetic rows of ``width`` values with each codec, as an exchange would.
 
-    Otherwise the first steps of a training would be seconds long, on all ranks: those that compile
-    and those that wait for them.
+    Without this, the first training steps take seconds on all ranks: on those that compile, and on those that
+    wait for them.
     """
     for codec in dict.fromkeys(codecs):
         for tensors in _lists(dtype, device, width):
@@ -169,7 +171,7 @@ def _checked_device(device: str | torch.device) -> torch.device:
 
 
 def _specs(codec: str | Codec, device: torch.device) -> list[Codec]:
-    """Return a codec object as it is, and one of a name for each kind of bound."""
+    """Return a codec object unchanged; for an id, one codec per bound of ``_BOUNDS`` if it takes one."""
     if not isinstance(codec, str):
         check_is_codec(codec)
         return [codec]
@@ -179,9 +181,9 @@ def _specs(codec: str | Codec, device: torch.device) -> list[Codec]:
 
 
 def _compile_seconds(specs: Sequence[Codec], dtype: torch.dtype, device: torch.device) -> float:
-    """Run what the codecs run; return the seconds of compiling."""
+    """Run the kernels of the codecs; return the seconds spent compiling."""
     before_s = compile_seconds()
-    # often enough to be replayed as a CUDA graph, which takes a kernel of its own
+    # often enough to trigger replay as a CUDA graph, which uses an extra kernel
     for codec, _ in product(_written_by(specs[0], dtype, device), range(4)):
         codec.unpack(codec.pack(_noise(max(_NUMELS)).to(device=device, dtype=dtype)))
     for spec in specs:
@@ -202,14 +204,14 @@ def _compile_seconds(specs: Sequence[Codec], dtype: torch.dtype, device: torch.d
 
 
 def _written_by(codec: Codec, dtype: torch.dtype, device: torch.device) -> list[Codec]:
-    """Return the codecs that ``auto`` tries on tensors of three axes, and any other codec itself."""
+    """Return the candidates of ``auto`` for tensors of three axes; any other codec by itself."""
     if not isinstance(codec, Auto):
         return [codec]
     return codec.candidates(torch.zeros(2, 2, 2, dtype=dtype, device=device))
 
 
 def _tensors(dtype: torch.dtype, device: torch.device) -> Iterator[torch.Tensor]:
-    """Yield single tensors: of all sizes, axes and addresses that kernels distinguish, and with outliers."""
+    """Yield single tensors of all sizes, ranks and alignments that kernels distinguish, and with outliers."""
     flat = _noise(max(_NUMELS)).to(device=device, dtype=dtype)
     for numel in (*_NUMELS, 128, 127, 1):
         yield flat[:numel]
@@ -221,7 +223,7 @@ def _tensors(dtype: torch.dtype, device: torch.device) -> Iterator[torch.Tensor]
 
 
 def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[list[torch.Tensor]]:
-    """Yield lists of rows, some of which repeat: short ones, long ones, of an odd and an even number."""
+    """Yield lists of tables with repeated or distinct rows, of all forms that kernels distinguish."""
     table = _noise(_NUM_DISTINCT, width)
     places = torch.arange(_NUM_ROWS, device="cpu").mul(7919).remainder(_NUM_DISTINCT)
     repeated = table[places].to(device=device, dtype=dtype)
@@ -229,13 +231,13 @@ def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[lis
     few = distinct[: _NUM_ROWS // 16]
     shifted = few.view(-1)[1 : 1 - width].view(-1, width)
     for large in (repeated, few):
-        # one row, one table, and a list of several take kernels of their own
+        # one row, one table and a list of several tables use different kernels
         yield [large]
         yield [large, few, few[:1]]
         yield [large, few, few[:1], repeated[:64]]
         yield [large, shifted]
         yield [_with_outliers(large), few]
-        # the second payload starts at no multiple of 16 bytes
+        # the second payload is not aligned to 16 bytes
         yield [few.view(-1)[:100], large]
     if device.type == "cuda":
         most = _noise(max(_LARGE // width, _LONG_ROWS), width).to(device=device, dtype=dtype)
@@ -247,7 +249,7 @@ def _lists(dtype: torch.dtype, device: torch.device, width: int) -> Iterator[lis
 
 
 def _noise(*shape: int) -> torch.Tensor:
-    """Return normal numbers on the CPU, always the same; the caller's generator stays as it is."""
+    """Return the same normal numbers on every call, on the CPU; global random state is unchanged."""
     generator = torch.Generator("cpu").manual_seed(0)
     return torch.randn(shape, generator=generator, device="cpu")
 

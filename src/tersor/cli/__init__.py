@@ -1,13 +1,13 @@
-"""The command ``tersor``: one file per verb, results on stdout, words on stderr."""
+"""The command ``tersor``: one module per verb, results on stdout, messages on stderr."""
 
 from __future__ import annotations
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command line, without the program's name; return its exit code.
+    """Run one command line, given without the program's name; return its exit code.
 
-    0 done, 1 a check failed or a file is damaged, 2 wrong usage, 130 interrupted, 141 the reader of
-    the output went away. Bad input never raises.
+    The codes are: 0 success, 1 a check failed or a file is damaged, 2 wrong usage, 130 interrupted,
+    141 the reader of the output is gone. Bad input never raises.
     """
     from tersor.cli.app import run
     from tersor.cli.failures import exit_code_of

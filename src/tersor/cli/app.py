@@ -1,4 +1,4 @@
-"""The verbs put together, and how a command line is run."""
+"""Assembly of the verbs into one command, and execution of a command line."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def _main(
 
 
 def command() -> Any:
-    """Return the whole command tree, as click understands it."""
+    """Return the command tree as a click command."""
     return typer.main.get_command(app)
 
 
 def run(argv: list[str] | None = None) -> int:
-    """Run one command line and return its exit code; errors are raised, not shown."""
+    """Run one command line and return its exit code; errors are raised, not printed."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     tree = command()
-    # not tree.main: that one turns interrupts, closed pipes and wrong usage into words of its own
+    # tree.main would handle interrupts, closed pipes and wrong usage with its own messages
     with tree.make_context("tersor", arguments) as context:
         return int(tree.invoke(context) or 0)

@@ -1,4 +1,4 @@
-"""``tersor bench``: the benchmarks; nothing is timed that was not checked first."""
+"""``tersor bench``: the benchmarks; results are checked before anything is timed."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def memory(
 
 
 class Rows:
-    """Result rows, in a file that grows with each of them or only in memory.
+    """Collects result rows in memory and, if a path is given, appends each to a file.
 
-    Each gets the command that made it.
+    Every row added records the command that produced it.
     """
 
     def __init__(self, path: str | None, *, resume: bool, command: str) -> None:
@@ -148,12 +148,12 @@ class Rows:
         self._command = command
         self._file = None if path is None else RowFile(path, resume=resume)
         self.all: list[ResultRow] = [] if self._file is None else self._file.rows
-        # of the rows that need not be measured again
+        # keys of existing rows, which need not be measured again
         self.keys = frozenset[str]() if self._file is None else self._file.keys
         self.added: list[ResultRow] = []
 
     def append(self, row: ResultRow) -> None:
-        """Add a row; it is on the disk when this returns."""
+        """Add a row; if there is a file, the row is on disk when this returns."""
         row = structs.replace(row, command=self._command)
         self.added.append(row)
         if self._file is None:
@@ -204,11 +204,15 @@ def show_rows(
     summary: Mapping[str, Any] | None = None,
     judges: bool,
 ) -> int:
-    """Show rows and goals, as tables or as JSON; return the exit code.
+    """Show rows and goals as tables or as JSON; return the exit code, which fails if there are refusals.
 
-    ``shown`` and ``summary`` go along. A broken promise among the outcome's refusals fails.
-
-    Unless it ``judges``, one line stands in place of the goals: a smoke run would miss most of them.
+    Args:
+        screen: output of the command.
+        rows: all rows.
+        outcome: notes of the run, and refusals, which are results that broke a promise.
+        shown: further renderables, ahead of the tables.
+        summary: further JSON values.
+        judges: evaluate goals. A smoke run does not, because it would miss most of them.
     """
     from tersor.bench.core.tables import goals_table
     from tersor.bench.sites import evaluate_goals, site_tables

@@ -1,4 +1,4 @@
-"""``tersor bench activations``: training steps that hold what backward needs in several ways."""
+"""``tersor bench activations``: training steps that differ in how they hold tensors for backward."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tersor bench compare``: what changed between two result files, and what is only noise."""
+"""``tersor bench compare``: changes between two result files, distinguished from noise."""
 
 from __future__ import annotations
 
@@ -87,6 +87,6 @@ def _exit_code(screen: Screen, comparison: Comparison, percent: float) -> int:
 
 
 def _names(before: str, after: str) -> tuple[str, str]:
-    """Return the files' names, with their folders only where they are needed to tell them apart."""
+    """Return the names of the files, with their folders only if the names are equal."""
     one, other = Path(before), Path(after)
     return (one.name, other.name) if one.name != other.name else (str(one), str(other))

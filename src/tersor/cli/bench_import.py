@@ -1,4 +1,4 @@
-"""``tersor bench import-log``: logs that other projects' programs wrote, as result rows."""
+"""``tersor bench import-log``: converts logs of other projects' programs to result rows."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def import_log(
         where=name, codec=codec, input_nbytes=input_nbytes, value_nbytes=value_nbytes,
         machine=machine, version=program_version,
     )  # fmt: skip
-    # a log may hold bytes that some terminal wrote; what matters is in ASCII
+    # a log may contain stray terminal bytes; the relevant parts are ASCII
     text = Path(log).read_bytes().decode("utf-8", errors="replace")
     parsed = parse_log(text, format_name, name)
     _complain(screen, parsed, partial=partial)

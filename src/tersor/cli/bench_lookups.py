@@ -1,4 +1,4 @@
-"""Encoders on dumped look-ups, as ``tersor bench embeddings DIR`` is asked for them."""
+"""Measurement of encoders on look-ups for ``tersor bench embeddings DIR``."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ def measure_lookups(
     """Measure look-ups, show tables and, unless it is a smoke run, goals; return the exit code.
 
     Args:
-        screen: where to.
+        screen: output of the command.
         folder: of the dumps, or None.
-        synthetic: whether they are made up.
-        shared: options that exchanges have too, by name.
-        options: the others, as they are written, with None for what was not given.
+        synthetic: whether look-ups are synthetic instead of dumped.
+        shared: options that are common with exchanges, by name.
+        options: the other options, by their spelling on the command line; None if not given.
 
     Raises:
-        SpecError: the dumps or the options make no sense.
+        SpecError: the dumps or the options are invalid.
     """
     from tersor.bench.embeddings.lookups.suite import run_lookups
     from tersor.bench.embeddings.lookups.tables import lookup_summary, lookup_tables
     from tersor.planning import bandwidth_words, parse_bandwidth
 
-    # nothing is throttled here, so that any bandwidth will do
+    # nothing is throttled here, so any bandwidth is accepted
     links = [parse_bandwidth(text) for text in names_of(shared["bandwidth"])]
     bandwidths = {bandwidth_words(bits_per_s, digits=6): bits_per_s / 1e9 for bits_per_s in links}
     if not bandwidths:
@@ -72,7 +72,7 @@ def _look_ups(folder: str | None, synthetic: bool, shared: dict[str, Any]) -> Lo
         return FolderLookUps(folder, shared["dim"])
     dim = 64 if shared["dim"] is None else shared["dim"]
     if shared["smoke"]:
-        # all tables, of which a smoke run measures three: any may be named in an option
+        # all tables, although a smoke run measures three, because options may name any of them
         return SyntheticLookUps(dim=dim, num_iterations=1, batch=_SMOKE_BATCH)
     return SyntheticLookUps(dim=dim)
 
@@ -102,7 +102,7 @@ def _config(shared: dict[str, Any], options: dict[str, Any]) -> LookupsConfig:
 
 
 def _policy(options: dict[str, Any]) -> dict[str, Any]:
-    """Return classes, bounds and decay."""
+    """Return the config fields for classes, bounds and decay."""
     from tersor.sites.embeddings import ClassBounds, Decay
 
     classes = options["--classes"] or "auto"

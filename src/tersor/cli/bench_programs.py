@@ -1,4 +1,4 @@
-"""``tersor bench programs``: other projects' benchmark programs, run and parsed."""
+"""``tersor bench programs``: runs other projects' benchmark programs and parses their output."""
 
 from __future__ import annotations
 
@@ -78,7 +78,10 @@ def programs(
 
 
 def _exit_code(screen: Screen, outcome: ProgramsOutcome, *, is_named: bool) -> int:
-    """Say why there is no row, where there is none; that fails unless nobody asked by name."""
+    """Return the exit code; if nothing was measured, say why.
+
+    Missing programs are a failure only if they were named.
+    """
     if not outcome.is_empty:
         return 0
     if outcome.num_on_path:

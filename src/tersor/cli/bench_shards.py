@@ -1,4 +1,4 @@
-"""``tersor bench shards``: trainings that exchange weights and gradients over throttled links."""
+"""``tersor bench shards``: training steps that exchange weights and gradients over throttled links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``tersor codecs``: what can be asked for, and what runs here."""
+"""``tersor codecs``: the available codecs, and the kernel backends of this machine."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def codecs(
 
 
 def _check(screen: Screen, codec_id: str) -> int:
-    """Show which promises the codec keeps on adverse inputs, and return the exit code."""
-    # only here: no other verb needs the checks
+    """Show which promises the codec keeps on adverse inputs; return the exit code."""
+    # imported here because no other verb needs the checks
     from tersor.testing import run_checks
 
     bound = {"bound": Bound.relative(1e-3)} if get(codec_id).takes_bound() else {}
@@ -91,7 +91,7 @@ def _check(screen: Screen, codec_id: str) -> int:
 
 
 def _show_costs(screen: Screen, name: str | None, *, renew: bool) -> int:
-    """Show the costs on a device, measured now if ``renew``, and return the exit code."""
+    """Show the costs on a device, measured anew if ``renew``; return the exit code."""
     name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     check_device(name)
     device = torch.device(name)
@@ -116,7 +116,7 @@ def _values(codec: type[Codec]) -> dict[str, Any]:
     for f in fields(codec):
         if f.name != "bound":
             default = None if f.default is MISSING else f.default
-            # what JSON does not know, which a plug-in may have, is shown as text
+            # a default that JSON cannot represent, as a plug-in may have, is shown as text
             options[f.name] = json.loads(json.dumps(default, default=str))
     return {
         "id": codec.codec_id,
@@ -129,7 +129,7 @@ def _values(codec: type[Codec]) -> dict[str, Any]:
 
 
 def _backend(name: str) -> dict[str, Any]:
-    """True if a kernel backend runs here, and which operations it has."""
+    """Describe a kernel backend: its package, whether it runs here, and its operations."""
     every = operations()
     ready = sorted(op for op, found in every.items() if {name, COMPOSED} & set(found.targets))
     package = _PACKAGES[name]

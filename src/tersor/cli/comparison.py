@@ -1,4 +1,4 @@
-"""Two arrays compared block by block, without slack."""
+"""Comparison of two arrays, block by block and without tolerance."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _LongDouble: Final = np.longdouble
 
 
 class Comparison:
-    """What is known of an original and a decoded array after the blocks added so far.
+    """Accumulated comparison of an original with a decoded array.
 
-    Differences are taken in float64, in long double where one side has 8-byte values. NaN must meet
-    NaN and an infinity the same infinity; everything else counts as a mismatch.
+    Differences are computed in float64, or in long double if a side has 8-byte values. NaN matches only
+    NaN, and an infinity only the same infinity.
 
     Attributes:
-        num_values: values compared.
-        num_mismatches: places where only one side is finite, or both are not and differ.
+        num_values: number of values compared.
+        num_mismatches: positions where only one side is finite, or where two non-finite values differ.
         max_error: largest difference of two finite values.
         low: smallest finite value of the original.
         high: largest finite value of the original.
@@ -39,7 +39,7 @@ class Comparison:
         self._squared_error = _LongDouble(0)
 
     def add(self, original: torch.Tensor, decoded: torch.Tensor) -> None:
-        """Compare flat pieces of equal length."""
+        """Compare two flat pieces of equal length, and accumulate the result."""
         for start in range(0, original.numel(), _BLOCK_VALUES):
             stop = start + _BLOCK_VALUES
             self._add_block(_wide(original[start:stop]), _wide(decoded[start:stop]))
@@ -64,9 +64,9 @@ class Comparison:
 
     @property
     def psnr_db(self) -> float | None:
-        """Peak signal-to-noise ratio in decibels over the original's range.
+        """Peak signal-to-noise ratio in decibels, relative to the original's range.
 
-        None where it has no finite value: nothing differs, or the original is constant.
+        None if it is not finite: nothing differs, or the original is constant.
         """
         width = _LongDouble(self.high) - _LongDouble(self.low)
         if self._squared_error == 0 or not width > 0:
@@ -75,12 +75,12 @@ class Comparison:
         return float(20 * np.log10(width) - 10 * np.log10(mean_squared))
 
     def holds(self, error_bound: float) -> bool:
-        """True if every value is within ``error_bound`` and no special value was lost."""
+        """True if every value is within ``error_bound`` and all NaN and infinities match."""
         return self.num_mismatches == 0 and bool(self.max_error <= _LongDouble(error_bound))
 
 
 def _wide(x: torch.Tensor) -> npt.NDArray[Any]:
-    """Return the values so that subtracting two of them loses nothing that matters."""
+    """Widen the values so that subtracting two of them loses no relevant precision."""
     if x.dtype.is_complex:
         x = torch.view_as_real(x).reshape(-1)
     narrow = x.dtype.is_floating_point and x.dtype not in FLOAT_DTYPES

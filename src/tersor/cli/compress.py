@@ -1,4 +1,4 @@
-"""``tersor compress``: arrays into a ``.tsr`` file, one chunk in memory at a time."""
+"""``tersor compress``: compresses arrays into a ``.tsr`` file with one chunk in memory at a time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tersor.memory import check_fits
 from tersor.types import FLOAT_DTYPES, Bound
 
 _MAX_NAMED: Final = 3
-"""Left-out entries named to people; --json lists all."""
+"""Most left-out entries named in messages; --json lists all."""
 
 
 _InputArgument = Annotated[
@@ -135,7 +135,7 @@ def compress(
 
 
 def _check_chunks_fit(inputs: Inputs, chunk_values: int, max_nbytes: int | None) -> None:
-    """Raise ``MemoryLimitError`` if the values and the bytes of one chunk are more than the limit."""
+    """Raise ``MemoryLimitError`` if the values and encoded bytes of a chunk exceed the limit."""
     for found in inputs.sources:
         if found.is_read_whole:
             continue
@@ -145,10 +145,10 @@ def _check_chunks_fit(inputs: Inputs, chunk_values: int, max_nbytes: int | None)
 
 
 def parse_options(pairs: list[str], codec_id: str) -> dict[str, Any]:
-    """Read ``key=value`` options of a codec; values are JSON where they can be, else strings.
+    """Parse ``key=value`` options of a codec; values are JSON if they parse as such, else strings.
 
     Raises:
-        SpecError: not a pair, or the codec has no such option.
+        SpecError: an option is not a pair, or the codec has no such option.
         UnknownCodecError: there is no such codec.
     """
     known = get(codec_id).option_names()
@@ -169,7 +169,7 @@ def parse_options(pairs: list[str], codec_id: str) -> dict[str, Any]:
 
 
 def check_bound(codec_id: str, bound: Bound | None) -> None:
-    """Refuse a bound that is missing where it is needed, or given where it means nothing."""
+    """Raise ``SpecError`` if a bound is missing, or given to a codec that takes none."""
     if registry.get(codec_id).takes_bound() and bound is None:
         raise SpecError(
             f"codec {codec_id!r} needs a bound: give --abs E or --rel R, "
@@ -188,9 +188,9 @@ def _write(
     codec_for: Callable[[Source], Codec],
     chunk_values: int,
 ) -> tuple[int, list[dict[str, Any]]]:
-    """Write all arrays; return the size of the file in bytes, and what was written."""
+    """Write all arrays; return the size of the file in bytes, and a description of each array."""
     pairs = [(source, codec_for(source)) for source in inputs.sources]
-    # an array without a codec that can hold it is refused before the first one is written
+    # reject unsupported arrays before writing the first one
     for source, codec in pairs:
         codec.check_supported(source.info.dtype)
     total_nbytes = sum(source.info.nbytes * _num_passes(codec) for source, codec in pairs)
@@ -222,7 +222,7 @@ def _write_array(
     metadata: Mapping[str, str],
     advance: Advance,
 ) -> dict[str, Any]:
-    """Write one array to the writer's output; return what ``--json`` says about it."""
+    """Write one array; return its description for ``--json``."""
     error_bound = _error_bound(codec, source, plan, advance)
     reason = ""
     if isinstance(codec, Auto) and error_bound is not None:
@@ -255,7 +255,7 @@ def _write_array(
 
 
 def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance) -> float | None:
-    """Return the absolute error to promise; a relative bound takes one pass over the values."""
+    """Return the absolute error bound; a relative bound takes one pass over the values."""
     bound = getattr(codec, "bound", None)
     if not isinstance(bound, Bound):
         return None
@@ -269,7 +269,7 @@ def _error_bound(codec: Codec, source: Source, plan: ChunkPlan, advance: Advance
 
 
 def _say_notes(screen: Screen, left_out: list[str], bound: Bound | None) -> None:
-    """Tell what a user may not expect of the result."""
+    """Print notes on results that a user may not expect."""
     if left_out:
         shown = ", ".join(left_out[:_MAX_NAMED]) + ", ..." * (len(left_out) > _MAX_NAMED)
         what = (

@@ -1,4 +1,4 @@
-"""``tersor decompress``: a ``.tsr`` file back into the formats other programs read."""
+"""``tersor decompress``: converts a ``.tsr`` file to formats that other programs read."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from tersor.memory import check_fits
 from tersor.types import DTYPE_NAMES, FLOAT_DTYPES
 
 _WHOLE_FORMS: Final = (".pt", ".safetensors")
-"""Formats that are written from arrays in memory."""
+"""Formats whose arrays must all be in memory to be written."""
 _MAX_NAMED: Final = 3
-"""Keys of metadata named to people."""
-# each holds every value of those after it
+"""Most keys of metadata named in messages."""
+# each dtype represents every value of the dtypes it maps to
 _WIDENINGS: Final = {
     torch.float32: (torch.float16, torch.bfloat16),
     torch.float64: (torch.float32, torch.float16, torch.bfloat16),
@@ -136,7 +136,7 @@ def _chosen(reader: Reader, array: str | None) -> list[str]:
 
 
 def _default_output(file: str, num_arrays: int, *, raw: bool) -> str:
-    """Return the name without ``.tsr``, with a suffix that can hold the arrays."""
+    """Return the name without ``.tsr``, with a suffix whose format can hold the arrays."""
     if file == STANDARD:
         return STANDARD
     stem = file.removesuffix(".tsr") if file.endswith(".tsr") else file
@@ -151,7 +151,11 @@ def _default_output(file: str, num_arrays: int, *, raw: bool) -> str:
 
 
 def _form(target: str, num_arrays: int, *, raw: bool) -> str:
-    """Return the format to write, from the output's suffix; refuse what cannot hold the arrays."""
+    """Return the format to write, by the output's suffix.
+
+    Raises:
+        SpecError: the suffix is unknown, or its format cannot hold the arrays.
+    """
     suffix = Path(target).suffix.lower()
     if raw:
         form = RAW
@@ -172,7 +176,7 @@ def _form(target: str, num_arrays: int, *, raw: bool) -> str:
 
 
 def _dtype(reader: Reader, name: str, wanted: torch.dtype | None) -> torch.dtype:
-    """Return the dtype to write; only a conversion that keeps every value is made."""
+    """Return the dtype to write; raise ``SpecError`` for a conversion that could change values."""
     own = reader.arrays[name].info.dtype
     if wanted is None or wanted == own or own not in FLOAT_DTYPES:
         return own
@@ -185,7 +189,7 @@ def _dtype(reader: Reader, name: str, wanted: torch.dtype | None) -> torch.dtype
 
 
 def _members(form: str, dtypes: dict[str, torch.dtype]) -> dict[str, str]:
-    """Return the names that arrays get; refuse what the format cannot hold before decoding."""
+    """Return the names of arrays in the output; raise, before decoding, if the format cannot hold them."""
     if form in (".npy", ".npz"):
         for dtype in dtypes.values():
             numpy_dtype(dtype)
@@ -195,7 +199,7 @@ def _members(form: str, dtypes: dict[str, torch.dtype]) -> dict[str, str]:
 
 
 def _say_left_out(screen: Screen, form: str, keys: list[str]) -> None:
-    """Tell which metadata of a ``.safetensors`` file another format has no place for."""
+    """Print which metadata of a ``.safetensors`` file another format cannot hold."""
     if keys:
         shown = ", ".join(keys[:_MAX_NAMED]) + ", ..." * (len(keys) > _MAX_NAMED)
         screen.say(

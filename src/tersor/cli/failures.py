@@ -1,4 +1,4 @@
-"""From an exception to one sentence on stderr and an exit code."""
+"""Conversion of exceptions to one sentence on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tersor.memory import lacks_memory
 CHECK_FAILED: Final = 1
 WRONG_USAGE: Final = 2
 OUTPUT_CLOSED: Final = 141
-"""What a shell reports for a program that SIGPIPE ended."""
+"""Code that a shell reports for a program killed by SIGPIPE."""
 
-# typer brings its own copy of click or uses the installed one, by version; both derive its public
-# BadParameter from the error that every wrong command line raises
+# depending on its version, typer vendors click or uses the installed one; either way, its public
+# BadParameter derives from the class of all usage errors
 _UsageError: Final[type[Exception]] = typer.BadParameter.__mro__[1]
 
 _USAGE_ERRORS: Final = (SpecError, UnknownCodecError, BackendUnavailableError)
@@ -52,10 +52,10 @@ _DEVICE_SENTENCES: Final = {
 
 
 def exit_code_of(call: Callable[[], int]) -> int:
-    """Run a command and return its exit code; turn everything a user can cause into a sentence."""
+    """Run a command and return its exit code; report any failure that a user can cause in a sentence."""
     try:
         code = call()
-        # a reader that went away is noticed here, not when the interpreter ends
+        # detects a closed pipe here instead of at interpreter exit
         sys.stdout.flush()
     except typer.Exit as request:
         return request.exit_code
@@ -89,7 +89,7 @@ def exit_code_of(call: Callable[[], int]) -> int:
 def _usage_sentence(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     command = getattr(context, "command_path", "tersor")
-    # format_message belongs to click's errors and adds the name of the wrong option
+    # format_message of click's errors adds the name of the option
     message = str(getattr(error, "format_message", lambda: error)()).rstrip(".")
     return f"{message}; see '{command} --help'"
 
@@ -107,7 +107,7 @@ def _os_failure(error: OSError) -> tuple[str, int]:
 
 
 def _discard_stdout() -> None:
-    """Let what is still buffered go nowhere, so that ending the process raises no second error."""
+    """Redirect stdout to the null device, so that flushing at exit raises no second error."""
     with suppress(OSError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         try:

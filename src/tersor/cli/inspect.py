@@ -1,4 +1,4 @@
-"""``tersor inspect``: what a ``.tsr`` file says about itself, without decoding anything."""
+"""``tersor inspect``: shows the index of a ``.tsr`` file without decoding anything."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _values(entry: ArrayEntry, *, chunks: bool) -> dict[str, Any]:
 
 
 def _problem(entry: ArrayEntry) -> str:
-    """Say why an array cannot be read here; empty if it can."""
+    """Return why an array cannot be read here; empty if it can."""
     codec = entry.stored_codec
     if not isinstance(codec, AbsentCodec):
         return ""

@@ -1,4 +1,4 @@
-"""Options that several verbs share, and how their values are read."""
+"""Options shared by several verbs, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _number(text: str) -> float:
 
 
 def option(names: str, text: str, metavar: str | None = None, **more: Any) -> Any:
-    """Return an option with its help; ``names`` are separated by spaces."""
+    """Return an option with its help text; ``names`` are separated by spaces."""
     return typer.Option(*names.split(), metavar=metavar, help=text, **more)
 
 
@@ -69,7 +69,7 @@ ShapeOption = Annotated[
 
 
 def parse_bound(absolute: float | None, relative: float | None) -> Bound | None:
-    """Return the bound that --abs or --rel asks for; raises ``SpecError`` for both or nonsense."""
+    """Return the bound of --abs or --rel, if any; raise ``SpecError`` if both are given or invalid."""
     if absolute is not None and relative is not None:
         raise SpecError("give one bound, --abs E or --rel R, not both")
     if absolute is not None:
@@ -78,7 +78,7 @@ def parse_bound(absolute: float | None, relative: float | None) -> Bound | None:
 
 
 def parse_size(text: str | None, name: str = "--max-memory") -> int | None:
-    """Return the bytes that an option asks for; raises ``SpecError`` for no size.
+    """Parse a size option in bytes; raise ``SpecError`` if it is malformed.
 
     Example:
         >>> parse_size("640"), parse_size("1.5M"), parse_size("4GiB")
@@ -93,7 +93,7 @@ def parse_size(text: str | None, name: str = "--max-memory") -> int | None:
 
 
 def use_threads(count: int | None) -> None:
-    """Make the whole process use ``count`` threads; None leaves torch's own number."""
+    """Set the number of threads of the process; None leaves torch's default."""
     if count is None:
         return
     if not 1 <= count <= 1024:
@@ -104,7 +104,12 @@ def use_threads(count: int | None) -> None:
 
 
 def check_device(name: str) -> None:
-    """Raise ``SpecError`` for no device of ours, ``BackendUnavailableError`` for one torch does not find."""
+    """Check that a device is supported and present.
+
+    Raises:
+        SpecError: it is neither the CPU nor a CUDA device.
+        BackendUnavailableError: torch finds no CUDA device.
+    """
     import torch
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
@@ -114,7 +119,7 @@ def check_device(name: str) -> None:
 
 
 def typed_command(context: typer.Context) -> str:
-    """Return the running command as it could be typed again: what was given, defaults left out."""
+    """Return the running command line, without defaults, in a form that can be repeated."""
     words, arguments = context.command_path.split(), []
     for parameter in context.command.params:
         name = parameter.name or ""
@@ -133,12 +138,12 @@ def typed_command(context: typer.Context) -> str:
 
 
 def names_of(text: str) -> tuple[str, ...]:
-    """Return names that are separated by commas."""
+    """Split comma-separated names."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def numbers_of(text: str, option: str, kind: type[int | float]) -> tuple[Any, ...]:
-    """Return numbers that are separated by commas; raises ``SpecError`` for anything else."""
+    """Parse comma-separated numbers; raise ``SpecError`` if one is malformed."""
     try:
         return tuple(kind(number) for number in names_of(text))
     except ValueError as error:

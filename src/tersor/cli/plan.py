@@ -1,4 +1,4 @@
-"""``tersor plan``: what compression would gain on a cluster, from rows measured elsewhere."""
+"""``tersor plan``: predicts the gain from compression on a cluster, from rows measured elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tersor.planning import StepModel
 
 _OF_CHECKS: Final = frozenset({"check", "hold_out", "model", "output", "force", "as_json"})
-"""Parameters that mean something with --check."""
+"""Parameters that apply to --check."""
 
 
 def plan(
@@ -84,7 +84,7 @@ def plan(
 
 
 def _plan(screen: Screen, context: typer.Context, given: Mapping[str, Any]) -> None:
-    """Plan with what parameters of ``plan`` were given, by their names."""
+    """Plan with the arguments of ``plan``, given by name."""
     from tersor.planning import parse_ranks
 
     measured, planner = _read(given["rows"])
@@ -110,7 +110,7 @@ def _read(paths: Sequence[str]) -> tuple[list[ResultRow], Planner]:
 
 
 def _refuse_foreign(context: typer.Context, planner: Planner) -> None:
-    """Raise ``SpecError`` for an option that says nothing about rows of this kind."""
+    """Raise ``SpecError`` for an option that does not apply to rows of this kind."""
     from tersor.bench.sites import planners
 
     for other in planners():
@@ -129,7 +129,7 @@ def _check_new(plot: str | None, output: str | None, *, force: bool) -> None:
 
 
 def _refuse(context: typer.Context, is_odd: Callable[[str], bool], what: str) -> None:
-    """Raise ``SpecError`` for the first option that was given and is only for something else."""
+    """Raise ``SpecError`` for the first given option for which ``is_odd``; ``what`` says what it is for."""
     for parameter in context.command.params:
         name = parameter.name or ""
         source = context.get_parameter_source(name)
@@ -162,7 +162,7 @@ def _description(
 def _compare_batches(
     screen: Screen, trace: str | None, model: StepModel, ranks: Sequence[int]
 ) -> None:
-    """Say that a trace is of other batches than the plan: computing is taken as it is."""
+    """Print a note if a trace has another batch size than the plan; its compute time is not scaled."""
     from tersor.bench.embeddings.planning.model import Model
     from tersor.bench.embeddings.planning.trace import samples_per_rank
 

@@ -1,4 +1,4 @@
-"""What ``tersor plan`` shows, draws and writes."""
+"""The output of ``tersor plan``: tables, plots and files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def show_plan(
     plot: str | None,
     output: str | None,
 ) -> None:
-    """Show every way by ranks, or the best by bandwidth, and write what was asked for."""
+    """Show all predictions by ranks, or the best ones by bandwidth; write the requested files."""
     from tersor.bench.planning import tables
     from tersor.planning import advise, parse_sweep, turns
 
@@ -93,7 +93,7 @@ def _sweep_values(advice: Advice) -> dict[str, Any]:
 
 
 def write_lines(path: str | None, lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write JSON lines, where a file was named."""
+    """Write JSON lines to a file; do nothing if ``path`` is None."""
     if path is not None:
         text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
         Path(path).write_text(text, encoding="utf-8")

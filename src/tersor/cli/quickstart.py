@@ -1,4 +1,4 @@
-"""``tersor quickstart``: a recommendation model trained twice, with and without compression."""
+"""``tersor quickstart``: trains a recommendation model with and without compression."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def _values(
     ranks: int,
     seconds: float,
 ) -> dict[str, Any]:
-    """Return the result as JSON."""
+    """Return the result as JSON values."""
     import torch
 
     from tersor.bench.core import machine
@@ -189,7 +189,7 @@ def _values(
 
 
 def _links(outcomes: dict[str, Any], ranks: int) -> dict[str, Any] | None:
-    """Return what a step would take on common links; None for one rank, which has no link."""
+    """Predict step times on common links; None for one rank, which uses no link."""
     from tersor.bench.embeddings.planning.trained import predicted_links
 
     if ranks == 1:

@@ -1,4 +1,4 @@
-"""``tersor report``: one page about result files and runs, which needs nothing else to be read."""
+"""``tersor report``: builds one self-contained page from result files and runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def report(
 
 
 def _links(text: str) -> list[float]:
-    """Return the Gbit/s of bandwidths that are separated by commas, each once."""
+    """Parse comma-separated bandwidths to Gbit/s, without duplicates."""
     from tersor.planning import parse_bandwidth
 
     links = [parse_bandwidth(word) / 1e9 for word in names_of(text)]
@@ -89,7 +89,7 @@ def _links(text: str) -> list[float]:
 
 
 def _check_target(target: Path, *, force: bool) -> None:
-    """Refuse to write over what is no report, before any work is done."""
+    """Raise ``SpecError``, before any work is done, if a file other than a report would be overwritten."""
     from tersor.bench.report import GENERATOR
 
     if target.is_dir():
@@ -105,7 +105,7 @@ def _check_target(target: Path, *, force: bool) -> None:
 
 
 def write_whole(target: Path, text: str) -> int:
-    """Write a text, whole or not at all, making its folder; return its bytes."""
+    """Write a text atomically, creating its folder; return its size in bytes."""
     from tersor.atomic import atomic_write
 
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def write_whole(target: Path, text: str) -> int:
 
 
 def _figure_targets(page: Page, folder: Path, *, force: bool) -> dict[str, Path]:
-    """Return the file of each figure; refuse to write over one, before anything is written."""
+    """Return the file of each figure; raise ``SpecError`` if one exists, before anything is written."""
     targets = {name: folder / f"{name}.svg" for name in page.figures}
     taken = next((target for target in targets.values() if target.exists()), None)
     if taken is not None and not force:

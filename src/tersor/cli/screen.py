@@ -1,4 +1,4 @@
-"""What people see: tables on stdout; words, progress and status on stderr."""
+"""Terminal output: tables on stdout; messages, progress and status on stderr."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from rich.status import Status
 from tersor.kernels.runtime.compile_notice import COMPILING, on_compile
 
 _LARGE_NBYTES: Final = 32 * 2**20
-"""Smaller inputs are done before a progress bar could be read."""
+"""Smaller inputs are processed before a progress bar could be read."""
 
 _PIPED_WIDTH: Final = 160
-"""Columns of a table that no terminal limits: rich's own guess of 80 cuts names and specs."""
+"""Width of tables without a terminal: rich's default of 80 columns truncates names and specs."""
 
 
 _UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
@@ -32,16 +32,15 @@ class _Console(Console):
     """A console that reports a closed pipe instead of ending the process."""
 
     def on_broken_pipe(self) -> NoReturn:
-        """Raise what rich caught."""
+        """Raise the error that rich caught."""
         raise BrokenPipeError
 
 
 class Screen:
-    """Where one command writes.
+    """The output of one command.
 
     Args:
-        as_json: the result is wanted as JSON, so nothing but that goes to stdout and no progress
-            is shown.
+        as_json: write the result as JSON; nothing else goes to stdout, and no progress is shown.
     """
 
     def __init__(self, *, as_json: bool = False) -> None:
@@ -55,11 +54,11 @@ class Screen:
         self._told_compiling = False
 
     def say(self, sentence: str) -> None:
-        """Write one line of words; markup in it is not interpreted."""
+        """Write one line to stderr; markup in it is not interpreted."""
         self._err.print(escape(sentence), soft_wrap=True)
 
     def result(self, values: Mapping[str, Any], *shown: RenderableType) -> None:
-        """Write the result: ``values`` as JSON where that was asked for, else what is shown."""
+        """Write the result to stdout: ``values`` if JSON was requested, else the renderables."""
         if self.as_json:
             sys.stdout.write(json.dumps(values, allow_nan=False, indent=2) + "\n")
             return
@@ -68,7 +67,7 @@ class Screen:
 
     @contextmanager
     def progress(self, label: str, total_nbytes: int) -> Iterator[Callable[[int], None]]:
-        """Show a bar while the block runs, if it is worth one; call the result with bytes done."""
+        """Show a bar during the block if the input is large; call the yielded function with bytes done."""
         if self.as_json or not self._err.is_terminal or total_nbytes < _LARGE_NBYTES:
             yield _ignore
             return
@@ -80,7 +79,7 @@ class Screen:
 
     @contextmanager
     def steps(self, label: str) -> Iterator[Callable[[int, int, str], None]]:
-        """Show a bar of steps; call the result with (steps done, all steps, what comes now)."""
+        """Show a bar of steps; call the yielded function with (steps done, total, next activity)."""
         if self.as_json or not self._err.is_terminal:
             yield _ignore
             return
@@ -106,7 +105,7 @@ class Screen:
 
     @contextmanager
     def compiling(self) -> Iterator[None]:
-        """Show that kernels are being compiled, whenever that happens inside the block."""
+        """Show a notice whenever kernels are compiled inside the block."""
         with on_compile(self._show_compiling):
             try:
                 yield
@@ -115,7 +114,7 @@ class Screen:
 
     def _show_compiling(self, active: bool) -> None:
         with self._lock:
-            # a terminal has one live display: above a bar, and in a log, a line is written once
+            # a terminal has one live display, so above a bar, and in a log, a line is written once
             if self._has_bar or not self._err.is_terminal:
                 if active and not self._told_compiling:
                     self._told_compiling = True
@@ -129,11 +128,11 @@ class Screen:
 
 
 def _ignore(*_: object) -> None:
-    """Do nothing: the progress of what shows none."""
+    """Do nothing; stands in for progress callbacks that are not shown."""
 
 
 def printable(text: str) -> str:
-    r"""Return text from a file so that it can do nothing to a terminal.
+    r"""Escape unprintable characters in untrusted text, such as terminal control sequences.
 
     Example:
         >>> printable("weight"), printable("a\x1b[2J")
@@ -143,12 +142,12 @@ def printable(text: str) -> str:
 
 
 def json_number(value: float) -> float | None:
-    """Return a number as JSON can hold it: None stands for what is not finite."""
+    """Return a number for JSON; None replaces NaN and infinities."""
     return value if math.isfinite(value) else None
 
 
 def binary_size(nbytes: int) -> str:
-    """Return a number of bytes for people.
+    """Format a number of bytes with binary units.
 
     Example:
         >>> binary_size(640), binary_size(3 << 20)

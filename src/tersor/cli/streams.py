@@ -1,4 +1,4 @@
-"""Standard input and output as binary streams, and files that appear whole or not at all."""
+"""Standard input and output as binary streams, and atomic output files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STANDARD: Final = "-"
 
 
 def standard_input(stack: ExitStack) -> BinaryIO:
-    """Return standard input as a real file: itself, or an unnamed copy where it is a pipe."""
+    """Return standard input as a regular file, copying it to an unnamed one if it is a pipe."""
     stream = sys.stdin.buffer
     if stat.S_ISREG(_mode(stream)):
         return stream
@@ -41,7 +41,7 @@ def _mode(stream: BinaryIO) -> int:
 
 
 class Output(io.RawIOBase):
-    """Where a command writes its bytes.
+    """The binary output of a command, which counts its bytes.
 
     Attributes:
         nbytes: bytes written so far.
@@ -56,7 +56,7 @@ class Output(io.RawIOBase):
 
     @property
     def stream(self) -> BinaryIO:
-        """Itself, as what takes the bytes."""
+        """This object, typed as a binary stream."""
         return cast("BinaryIO", self)
 
     def writable(self) -> bool:
@@ -64,7 +64,7 @@ class Output(io.RawIOBase):
         return True
 
     def write(self, data: object) -> int:
-        """Pass bytes on and count them."""
+        """Forward bytes to the stream, and count them."""
         taken = self._stream.write(cast("bytes", data))
         self.nbytes += taken
         return taken
@@ -75,11 +75,11 @@ class Output(io.RawIOBase):
 
 
 def check_output(name: str, *, force: bool, as_json: bool) -> None:
-    """Refuse an output that could not be written, before any work is done.
+    """Check that an output can be written, before any work is done.
 
     Raises:
-        SpecError: the file exists and ``force`` is not set, it is a folder, or standard output is
-            a terminal or taken by the JSON result.
+        SpecError: the file exists and ``force`` is not set, it is a folder or its folder is missing, or
+            standard output is a terminal or used by the JSON result.
     """
     if name == STANDARD:
         if as_json:
@@ -98,13 +98,13 @@ def check_output(name: str, *, force: bool, as_json: bool) -> None:
 
 @contextmanager
 def open_output(name: str) -> Iterator[Output]:
-    """Open a file that takes its name only when the block succeeds, or standard output."""
+    """Open standard output, or a file that appears only if the block succeeds."""
     path = Path(name)
     if name == STANDARD:
         yield Output(sys.stdout.buffer, None)
         sys.stdout.buffer.flush()
     elif path.exists() and not path.is_file():
-        # a device or a named pipe: nothing to keep whole
+        # a device or a named pipe cannot be replaced atomically
         with path.open("wb") as stream:
             yield Output(stream, None)
     else:

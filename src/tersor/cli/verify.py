@@ -1,4 +1,4 @@
-"""``tersor verify``: the promise, checked against the original."""
+"""``tersor verify``: checks the promised error against the original."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ _Raw = tuple[torch.dtype | None, tuple[int, ...] | None]
 
 
 def _raw_for(name: str, raw: _Raw) -> _Raw:
-    """Return what was said about raw binary, for a file that needs it."""
+    """Return ``raw`` for a raw binary file, and no dtype or shape for other files."""
     return (None, None) if _describes_itself(name) else raw
 
 
@@ -151,7 +151,7 @@ def _open_decoded(name: str, stack: ExitStack, raw: _Raw, max_nbytes: int | None
 
 
 def _pairs(first: Inputs, second: Inputs) -> list[tuple[Source, Source | None]]:
-    """Match arrays by name; a single one matches a single one of any name."""
+    """Match arrays by name; two single arrays match regardless of their names."""
     if len(first.sources) == len(second.sources) == 1:
         return [(first.sources[0], second.sources[0])]
     decoded = {source.name: source for source in second.sources}
@@ -159,7 +159,7 @@ def _pairs(first: Inputs, second: Inputs) -> list[tuple[Source, Source | None]]:
 
 
 def _judge(x: Source, y: Source | None, bound: Bound | None) -> dict[str, Any]:
-    """Compare a pair of arrays; return what ``--json`` says about it."""
+    """Compare a pair of arrays; return the verdict for ``--json``."""
     found, entry = Comparison(), y.entry if isinstance(y, TsrSource) else None
     error_bound = None if entry is None else entry.error_bound
     if entry is not None and entry.codec.guarantee == "bit-exact":
@@ -170,7 +170,7 @@ def _judge(x: Source, y: Source | None, bound: Bound | None) -> dict[str, Any]:
         for x_chunk, y_chunk in zip(x.chunks(plan), y.chunks(plan), strict=True):
             found.add(x_chunk, y_chunk)
         if bound is not None:
-            # what is not a float is stored exactly, and an array without a finite value has no range
+            # other dtypes are stored exactly, and an array without finite values has no range
             bounded = x.info.dtype in FLOAT_DTYPES and found.low <= found.high
             error_bound = bound.resolve(found.low, found.high) if bounded else 0.0
         broken = _broken(found, error_bound)
@@ -188,7 +188,7 @@ def _judge(x: Source, y: Source | None, bound: Bound | None) -> dict[str, Any]:
 
 
 def _broken(found: Comparison, error_bound: float | None) -> str:
-    """Say how the promise is broken; empty if it holds or there is none."""
+    """Return how the promise is broken; empty if it holds or there is none."""
     if error_bound is None or found.holds(error_bound):
         return ""
     if found.num_mismatches:
@@ -197,7 +197,7 @@ def _broken(found: Comparison, error_bound: float | None) -> str:
 
 
 def _difference(x: Source, y: Source | None) -> str:
-    """Say why the two cannot be the same array; empty if they can."""
+    """Return why the two cannot be the same array; empty if they can."""
     if y is None:
         return "the decoded file has no array of this name"
     if x.info.shape != y.info.shape:
@@ -217,7 +217,7 @@ def _table(verdicts: list[dict[str, Any]]) -> Table:
     table.add_column("verdict")
     for verdict in verdicts:
         bound, psnr, ratio = verdict["error_bound"], verdict["psnr_db"], verdict["ratio"]
-        # JSON has no infinity
+        # None stands for infinity, which JSON lacks
         error = math.inf if verdict["max_error"] is None else verdict["max_error"]
         table.add_row(
             Text(printable(verdict["name"])),

@@ -1,4 +1,4 @@
-"""``tersor warmup``: kernels compiled before they are needed."""
+"""``tersor warmup``: compiles kernels ahead of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codecs, bounds and shapes in words, the same in every verb."""
+"""Text for codecs, bounds and shapes, uniform across verbs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def codec_words(config: Mapping[str, Any]) -> str:
 
 
 def bound_words(config: Mapping[str, Any], guarantee: str, error_bound: float | None) -> str:
-    """Return what a codec with that config and guarantee promises about the values.
+    """Return the promise of a codec about the values: its error bound, or else its guarantee.
 
     Example:
         >>> bound_words({"bound": {"relative": 0.01}}, "", 0.25)
@@ -30,18 +30,18 @@ def bound_words(config: Mapping[str, Any], guarantee: str, error_bound: float | 
         return guarantee
     bound = config.get("bound")
     relative = bound.get("relative") if isinstance(bound, Mapping) else None
-    # the config of a codec that is not installed may be anything
+    # the config of a codec that is not installed is unvalidated
     is_number = isinstance(relative, int | float)
     return f"{error_bound:.6g}" + (f" (relative {relative:g})" if is_number else "")
 
 
 def shape_words(shape: tuple[int, ...]) -> str:
-    """Return a shape as ``100 x 200``; ``scalar`` for no axes."""
+    """Format a shape as ``100 x 200``; ``scalar`` for no axes."""
     return " x ".join(map(str, shape)) or "scalar"
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun.
+    """Format a number with its noun, in the plural unless it is 1.
 
     Example:
         >>> counted(1, "chunk"), counted(2, "chunk")

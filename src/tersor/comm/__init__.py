@@ -1,6 +1,7 @@
-"""Encoded tensors between ranks: one all-to-all of frames, agreement, failing together, counters.
+"""Exchanges of encoded tensors between ranks: all-to-all of frames, agreement, joint failure, counters.
 
-Knows no site. Read ``group.py`` first, then ``all_to_all.py``; ``levels.py`` has exchanges among nodes.
+This layer knows nothing of the sites that use it. Read ``group.py`` first, then ``all_to_all.py``;
+``levels.py`` holds the exchanges between nodes.
 """
 
 from tersor.comm.agreement import (

@@ -1,4 +1,4 @@
-"""What ranks say to each other before rows move: that they agree, or that one of them cannot."""
+"""Checks that all ranks agree on their arguments, or learn which rank failed, before any rows move."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch.distributed as dist
 from tersor.errors import ExchangeError, SpecError
 
 _SHOWN_CHARS: Final = 120
-"""Of an argument that differs, so that a sentence about 1,000 tables stays one."""
+"""Most characters shown of an argument that differs: 1,000 tables must not flood the message."""
 
 
 def check_same_everywhere(
     arguments: Mapping[str, object], what: str, group: dist.ProcessGroup | None
 ) -> None:
-    """Raise ``SpecError`` unless all ranks give the same arguments; a collective call.
+    """Raise ``SpecError`` unless all ranks pass equal arguments; a collective call.
 
-    The sentence names the first argument that differs. A rank that makes its arguments does so
-    inside ``failure_announced``.
+    The message names the first argument that differs. Arguments must be built inside
+    ``failure_announced``, so that the other ranks learn of a rank that fails to build them.
 
     Raises:
-        SpecError: a rank differs, or could not make its arguments.
+        SpecError: the arguments of a rank differ, or it could not build them.
         ExchangeError: a rank is gone.
     """
     own = {name: repr(value) for name, value in arguments.items()}
@@ -42,7 +42,7 @@ def check_same_everywhere(
 
 
 def _where_they_differ(one: str, other: str) -> tuple[str, str]:
-    """Return two texts that differ, cut around the first place where they do.
+    """Return excerpts of two different texts around the first position where they differ.
 
     Example:
         >>> _where_they_differ("1" * 300 + "23", "1" * 300 + "45")[0][-7:]
@@ -64,23 +64,23 @@ def _where_they_differ(one: str, other: str) -> tuple[str, str]:
 
 @contextmanager
 def failure_announced(group: dist.ProcessGroup | None) -> Iterator[None]:
-    """Announce an error inside the block to the ranks that wait to hear of this one, and raise it.
+    """Announce any error in the block to the ranks that wait for this one, then re-raise it.
 
-    They wait in ``gathered``, which gives them None for this rank. Without ``torch.distributed`` nobody
-    waits.
+    Those ranks wait in ``gathered``, where this rank contributes None. Nothing is announced if
+    ``torch.distributed`` is not initialised.
     """
     try:
         yield
     except Exception:
         if is_distributed():
-            # an error of the group would hide the one that is announced
+            # a failing group must not mask the error being announced
             with suppress(ExchangeError):
                 gathered(None, group)
         raise
 
 
 def is_distributed() -> bool:
-    """True where ``torch.distributed`` has been initialised."""
+    """True if ``torch.distributed`` has been initialised."""
     return dist.is_available() and dist.is_initialized()
 
 
@@ -91,10 +91,10 @@ def check_distributed() -> None:
 
 
 def gathered(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    """Return the values of all ranks; a collective call.
+    """Return the values of all ranks, in rank order; a collective call.
 
     Raises:
-        ExchangeError: a rank is gone, or did not come in time.
+        ExchangeError: a rank is gone or timed out.
     """
     every: list[Any] = [None] * dist.get_world_size(group)
     try:
@@ -108,5 +108,5 @@ def gathered(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class."""
+    """Return the first line of an error's message, or its class name if the message is empty."""
     return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,7 +1,7 @@
-"""Chunks of rows between ranks: encoded, sizes first, then one collective for all payloads.
+"""Exchange of encoded chunks of rows: first their headers, then one collective for all payloads.
 
-What travels ahead of the payload, int64 per chunk: its bytes, its rows, and the number of its format.
-None of it does where every rank can tell these, as it can for gradients that a codec of fixed size encodes.
+The header of a chunk is three int64: payload bytes, rows and format number. Headers are not sent where
+every rank can compute them, as for gradients under a codec of fixed size.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tersor.types import Bound, TensorInfo
 
 _NUM_FIELDS: Final = 3
 _MAX_NBYTES: Final = 2**31 - 1
-"""torch counts the elements of an all-to-all in 32 bits."""
+"""Limit per collective: torch counts the elements of an all-to-all in 32 bits."""
 _ANY_BOUND: Final = Bound.absolute(1.0)
 
 
 def format_of(codec: Codec) -> Codec:
-    """Return what a decoder must know of a codec: all but its bound."""
+    """Return the part of a codec that a decoder needs: everything but its bound."""
     return replace(codec, bound=_ANY_BOUND) if isinstance(codec, BoundedCodec) else codec
 
 
 class AllToAll:
-    """Moves lists of chunks between all ranks of a group of its own.
+    """Exchanges lists of chunks between all ranks of a process group that it creates and owns.
 
-    Every rank calls ``start`` in the same order.
+    Every rank must make the same calls of ``start`` in the same order.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class AllToAll:
         device: torch.device,
         channels: Sequence[str],
     ) -> None:
-        """Make a group with the ranks of ``group`` (all of them if None); a collective call.
+        """Create a new group with the ranks of ``group``; a collective call.
 
         Args:
-            group: whose ranks take part.
-            formats: of every codec that any rank will send with; the same list on all ranks.
+            group: the ranks that take part; all ranks if None.
+            formats: every codec that any rank will encode with; the same list on all ranks.
             dtype: of all chunks.
-            device: of all chunks; a rank that sends none receives there too.
-            channels: what ``Turn.channel`` may be; the same list on all ranks.
+            device: of all chunks, including those received by a rank that sends none.
+            channels: possible values of ``Turn.channel``; the same list on all ranks.
 
         Raises:
             ExchangeError: a rank could not connect.
@@ -75,23 +75,23 @@ class AllToAll:
         rows: Sequence[Sequence[int]] | None = None,
         fixed_codec: Codec | None = None,
     ) -> Transfer:
-        """Encode chunks and start to send them.
+        """Encode chunks and start sending them.
 
         Args:
             outgoing: per destination, chunks [rows, width].
             codecs: per destination, the codec of each chunk.
-            widths: per source, the width of each chunk that will come.
-            watch: counts the time of the phases.
-            turn: what all ranks must be at.
-            rows: per source, the rows of each chunk that will come, where this rank knows them.
-            fixed_codec: the codec of all chunks of all ranks, where all of them know it and their ``rows``;
-                if it is of fixed size, no sizes travel: the host waits for the turns of the
-                ranks, and not for its device.
+            widths: per source, the width of each incoming chunk.
+            watch: accumulates the time of the phases.
+            turn: the turn that all ranks must be at.
+            rows: per source, the rows of each incoming chunk, if this rank knows them.
+            fixed_codec: the codec of all chunks of all ranks, if every rank knows it and ``rows``. If its
+                size is fixed, no headers are sent, and the host waits only for the turns of the other
+                ranks, not for its device.
 
         Raises:
             ExchangeError: a peer failed, or is at another turn.
-            CorruptDataError: a peer announced what cannot be.
-            SpecError: too many bytes for one collective, or a codec that is wrong about its sizes.
+            CorruptDataError: a peer announced an impossible chunk.
+            SpecError: too many bytes for one collective, or a codec misstates its sizes.
         """
         chunks = [chunk for peer in outgoing for chunk in peer]
         used = [codec for peer in codecs for codec in peer]
@@ -118,7 +118,7 @@ class AllToAll:
             send, receive = _totals(sizes, heads, lengths)
             _check_total(send, receive)
             received = torch.empty(sum(receive), dtype=torch.uint8, device=device)
-            # that of no chunks is on the CPU
+            # the buffer of an empty batch is on the CPU
             payload = batch.buffer[: sum(send)].to(device)
             with self.group.explained("exchange of payloads"):
                 operation = self.group.all_to_all(received, payload, receive, send)
@@ -132,7 +132,7 @@ class AllToAll:
         rows: Sequence[Sequence[int]] | None,
         codec: Codec | None,
     ) -> tuple[list[int], list[list[ChunkHeader]]] | None:
-        """Return what ``_exchange_heads`` would, where no rank has to be asked for it; else None."""
+        """Return what ``_exchange_heads`` would, if it can be computed locally; else None."""
         if codec is None or codec.size_kind != "fixed" or rows is None:
             return None
         number = self._numbers[format_of(codec)]
@@ -151,7 +151,7 @@ class AllToAll:
         widths: Sequence[Sequence[int]],
         device: torch.device,
     ) -> tuple[list[int], list[list[ChunkHeader]]]:
-        """Return the sizes of what goes out, and the heads of what will come, per source."""
+        """Return the sizes of outgoing payloads, and per source the headers of incoming chunks."""
         rows = tuple(chunk.shape[0] for peer in outgoing for chunk in peer)
         formats = tuple(self._numbers[format_of(codec)] for codec in codecs)
         known = [on_device(rows, device), on_device(formats, device)]
@@ -161,7 +161,7 @@ class AllToAll:
         came = torch.empty(sum(receive), dtype=torch.int64, device=device)
         with self.group.explained("exchange of sizes"):
             self.group.all_to_all(came, sent, receive, send).wait()
-            # the host waits for a device here, and in ``Batch.completed`` where a codec has a second pass
+            # the host waits for the device here, and in ``Batch.completed`` if a codec has a second pass
             numbers = torch.cat([sizes.to(device), came]).tolist()
         own, rest = numbers[: len(rows)], iter(numbers[len(rows) :])
         heads = [
@@ -172,7 +172,7 @@ class AllToAll:
         return own, heads
 
     def _checked(self, head: ChunkHeader, source: int, width: int) -> ChunkHeader:
-        """Refuse a head that no sender writes, before anything is allocated for it."""
+        """Reject a header that no sender writes, before anything is allocated for it."""
         possible = 0 <= head.format < len(self.formats) and head.rows >= 0 and head.nbytes >= 0
         if possible and head.rows * width < 2**40:
             most = self.formats[head.format].max_nbytes((head.rows, width), self.dtype)
@@ -187,7 +187,7 @@ class AllToAll:
 
 @dataclass(frozen=True, slots=True)
 class ChunkHeader:
-    """What is announced of a chunk."""
+    """The header of a chunk, sent ahead of its payload."""
 
     nbytes: int
     rows: int
@@ -196,7 +196,7 @@ class ChunkHeader:
 
 @dataclass(slots=True)
 class Transfer:
-    """Payloads on their way; ``sent`` has the bytes of each chunk that went out."""
+    """Payloads in flight; ``sent`` holds the volume of each outgoing chunk."""
 
     wire: AllToAll
     operation: InFlight
@@ -212,7 +212,7 @@ class Transfer:
 
         Raises:
             ExchangeError: a peer failed.
-            CorruptDataError: a peer sent bytes that are no payload.
+            CorruptDataError: a peer sent a malformed payload.
         """
         device = self.received.device
         group = self.wire.group
@@ -252,7 +252,7 @@ def _check_rows(heads: Sequence[Sequence[ChunkHeader]], rows: Sequence[Sequence[
 def _check_fixed(
     codecs: Sequence[Codec], sizes: torch.Tensor, chunks: Sequence[torch.Tensor]
 ) -> None:
-    """Refuse what a codec wrote otherwise than it says; on a device the encoder has looked."""
+    """Reject payloads whose size differs from what the codec states; on a device the encoder checks."""
     if sizes.device.type == "cpu":
         for codec, chunk, size in zip(codecs, chunks, sizes.tolist(), strict=True):
             check_written(codec, size, tuple(chunk.shape), chunk.dtype)
@@ -261,12 +261,12 @@ def _check_fixed(
 def _totals(
     sizes: Sequence[int], heads: Sequence[Sequence[ChunkHeader]], lengths: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Return the bytes of the frame for each peer, and of that from each.
+    """Return the frame bytes sent to each peer, and those received from each.
 
     Args:
-        sizes: of all payloads that go out, peer by peer.
-        heads: of what will come, per source.
-        lengths: how many payloads go to each peer.
+        sizes: bytes of all outgoing payloads, grouped by peer.
+        heads: per source, the headers of incoming chunks.
+        lengths: number of payloads for each peer.
     """
     rest = iter(sizes)
     outgoing = [[next(rest) for _ in range(length)] for length in lengths]

@@ -1,4 +1,4 @@
-"""What collectives moved and how long their phases took."""
+"""Bytes moved by collectives, and the time spent in each of their phases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from tersor.kernels.runtime.compile_notice import compile_seconds
 
 PHASES: Final = ("encode", "sizes", "payload", "decode")
-"""Of one collective of encoded tensors, in order."""
+"""Phases of one collective of encoded tensors, in order."""
 
 
 @dataclass(slots=True)
@@ -25,23 +25,24 @@ class Volume:
 
     @property
     def ratio(self) -> float:
-        """Original over encoded bytes; 1 where nothing was moved."""
+        """Original over encoded bytes; 1 if nothing was moved."""
         return self.original_nbytes / self.encoded_nbytes if self.encoded_nbytes else 1.0
 
     def add(self, other: Volume) -> None:
-        """Count another one in."""
+        """Add another volume to this one."""
         self.original_nbytes += other.original_nbytes
         self.encoded_nbytes += other.encoded_nbytes
 
 
 class Stopwatch:
-    """Adds up the seconds of named phases; on CUDA by events, without waiting until it is read.
+    """Accumulates the seconds of named phases; CUDA is timed by events, which only ``read`` waits for.
 
-    What this process compiles meanwhile is not counted: it happens once. Waiting for a peer that
-    compiles is; exchanges therefore compile what they can foresee when they are made.
+    Compilation in this process is excluded because it happens once. Waiting for a peer that compiles is
+    included, so exchanges compile the kernels they can foresee when they are created.
 
-    ``seconds`` of every phase are what it goes on from; it begins at zero if None. ``phases`` are the
-    names of all there are.
+    Args:
+        seconds: totals to continue from, for every phase; zeros if None.
+        phases: names of all phases.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str, device: torch.device) -> Iterator[None]:
-        """Count what happens inside, on the host or on the current stream of a CUDA device."""
+        """Time the block, on the host or on the current stream of a CUDA device."""
         compiled_s = compile_seconds()
         if device.type != "cuda":
             begin = time.perf_counter()
@@ -72,20 +73,20 @@ class Stopwatch:
         self._seconds[name] += max(0.0, seconds - compiled_s)
 
     def _settle(self) -> None:
-        """Add up the events that are over, so that no list grows."""
+        """Accumulate completed events, which bounds the length of the list."""
         while self._open and self._open[0][2].query():
             name, start, stop, compiled_s = self._open.pop(0)
-            # the device waits while the host compiles
+            # the device idles while the host compiles
             self._add(name, start.elapsed_time(stop) / 1e3, compiled_s)
 
     @classmethod
     def slowest(cls, every: Sequence[Stopwatch]) -> Stopwatch:
-        """Return the longest time of each phase, over the stopwatches of several ranks."""
+        """Return a stopwatch with the longest time of each of ``PHASES`` over several ranks."""
         read = [one.read() for one in every]
         return cls({name: max((one[name] for one in read), default=0.0) for name in PHASES})
 
     def read(self) -> Mapping[str, float]:
-        """Return the seconds of every phase; waits for what is still running."""
+        """Return the seconds of every phase; waits for phases still running on a device."""
         for _, _, stop, _ in self._open:
             stop.synchronize()
         self._settle()

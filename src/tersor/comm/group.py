@@ -1,9 +1,9 @@
-"""A process group that a failing rank leaves, and that notices a rank which is out of step.
+"""A process group that a failing rank leaves, and that detects a rank which is out of step.
 
-Collectives match by the order in which ranks enter them. A rank that skips one, or takes one twice, would
-hand its bytes to another exchange: gloo ends the process where they are too many, and decodes garbage where
-they fit. So every exchange begins with a message of fixed size, which says what the rank is about to do; it
-travels while rows are encoded, and nothing of variable size is sent before it was compared.
+Collectives are matched by the order in which ranks enter them. If a rank skips or repeats one, its bytes
+end up in a different exchange: gloo aborts the process if they are too many, and garbage is decoded if they
+fit. Every exchange therefore begins with a message of fixed size that states what the rank is about to do.
+The message travels while rows are encoded, and nothing of variable size is sent before it has been compared.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _AGREEMENT: Final = "agreement on the step"
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What a rank is about to exchange; ranks that are in step agree on it.
+    """Identifies the exchange a rank is about to enter; ranks in step agree on it.
 
     Attributes:
-        channel: which of the channels that the group was made with.
-        number: of the exchange, counted since the group was made.
-        iteration: of the training; ranks that were resumed at different ones are out of step too.
+        channel: one of the channels that the group was created with.
+        number: number of the exchange, counted since the group was created.
+        iteration: training iteration; ranks resumed at different iterations are out of step too.
     """
 
     channel: str
@@ -54,24 +54,24 @@ class Turn:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class InFlight:
-    """A collective that has begun.
+    """A collective that has started.
 
-    It gives its work away when it is waited for or dropped: a work that is held keeps the group
-    connected, and the peers of a rank that left it waiting.
+    It releases its torch ``Work`` when waited for or dropped. A ``Work`` that is still referenced keeps
+    the group connected, and so leaves the peers of a rank that has left waiting.
     """
 
     work: Any
 
     def wait(self) -> None:
-        """Wait until it is done."""
+        """Wait until the collective completes."""
         work, self.work = self.work, None
         work.wait()
 
 
 def _timeout_of(group: dist.ProcessGroup | None, device: torch.device) -> timedelta | None:
-    """Return how long a group waits for its ranks, which a new group does not take over."""
+    """Return the timeout of a group; a new group does not inherit it."""
     whole: Any = group or dist.group.WORLD
-    # torch has no public way to ask
+    # torch has no public accessor for it
     options = getattr(whole._get_backend(device), "options", None)  # noqa: SLF001
     return getattr(options, "_timeout", None)
 
@@ -90,11 +90,11 @@ def _new_group(
     timeout: timedelta | None,
     backend: str,
 ) -> Any:
-    """Divide ``group`` into new groups; return the one that this rank is in.
+    """Split ``group`` into new groups; return the one that contains this rank.
 
-    Where all ranks take part, torch counts groups to name them. Otherwise it names them by their ranks and
-    by how many there are at a time, so that a group made after one of the same ranks was left may find
-    that one's addresses.
+    If all ranks take part, torch names groups by a counter. Otherwise it names them by their ranks and the
+    current number of groups. A group created after another one of the same ranks was destroyed may then
+    find the stale addresses of that one.
     """
     own = next(part for part in parts if dist.get_rank() in part)
     if dist.get_world_size(group) < dist.get_world_size():
@@ -103,10 +103,10 @@ def _new_group(
 
 
 class RankGroup:
-    """The ranks of a process group, in a group of its own.
+    """The ranks of a process group, in a new group owned by this object.
 
-    Every rank makes the same calls in the same order. A rank that fails leaves, so that the others
-    fail too instead of waiting for it, and tells them why.
+    Every rank must make the same calls in the same order. A rank that fails leaves the group and
+    publishes the reason, so the others fail too instead of waiting for it.
     """
 
     def __init__(
@@ -117,15 +117,15 @@ class RankGroup:
         parts: Sequence[Sequence[int]] | None = None,
         failures_of: RankGroup | None = None,
     ) -> None:
-        """Make a group with the ranks of ``group`` (all of them if None); a collective call.
+        """Create a new group with the ranks of ``group``; a collective call.
 
         Args:
-            group: whose ranks take part.
+            group: the ranks that take part; all ranks if None.
             device: of the tensors that are sent.
             channels: names of what is exchanged; the same list on all ranks.
-            parts: global numbers of the ranks of ``group``, divided into new groups, the same on all of
-                them; this rank joins the one that it is in.
-            failures_of: a group of more ranks, which are told why this one failed, and fail with it.
+            parts: a partition of the ranks of ``group``, by global rank, equal on all of them. Each part
+                becomes a group, and this rank joins the one that contains it.
+            failures_of: an enclosing group; the failures of either group are published to both.
 
         Raises:
             ExchangeError: a rank could not connect.
@@ -134,7 +134,7 @@ class RankGroup:
         ranks = next(part for part in parts if dist.get_rank() in part)
         self.rank, self.world_size = ranks.index(dist.get_rank()), len(ranks)
         self.channels = tuple(channels)
-        # in messages: ranks of a node have other numbers among themselves
+        # for messages: the number in ``group``, not the one in a part of it
         self._name = f"rank {dist.get_rank(group)}"
         self._in_flight: WeakSet[InFlight] = WeakSet()
         self._group: Any = None
@@ -148,14 +148,14 @@ class RankGroup:
     def _connect(
         self, group: dist.ProcessGroup | None, timeout: timedelta | None, parts: list[list[int]]
     ) -> None:
-        """Join the new groups, and return when every rank has.
+        """Join the new groups; return when every rank has joined.
 
-        A rank that left while another still connects would break its connecting.
+        A rank that left earlier would break the connection setup of the others.
         """
         new_group = partial(_new_group, group, parts, timeout)
         with failure_announced(group):
             self._group = new_group(dist.get_backend(group))
-            # NCCL takes no CPU tensors, and the host must not wait for the device to compare turns
+            # NCCL takes no CPU tensors, and comparing turns must not make the host wait for the device
             self._control = self._group if _takes_cpu_tensors(self._group) else new_group("gloo")
         if self._failures is None:
             store = dist.distributed_c10d._get_default_store()  # noqa: SLF001 - nothing public has it
@@ -168,7 +168,7 @@ class RankGroup:
                     raise ExchangeError(f"rank {rank} could not connect; look at its error")
 
     def close(self) -> None:
-        """Leave the group; what peers still wait for fails at once, and says that this rank left."""
+        """Leave the group; pending collectives of peers fail at once and report that this rank left."""
         if self._group is not None and dist.is_initialized():
             self._say(_LEFT, f"{self._name} closed its exchange")
         self._leave()
@@ -180,15 +180,15 @@ class RankGroup:
             operation.work = None
         if group is not None and dist.is_initialized():
             for one in dict.fromkeys((group, control)):
-                # torch refuses one that ended with the world it was made in
+                # torch raises if the group was already destroyed with its world
                 with suppress(ValueError):
                     dist.destroy_process_group(one)
 
     @contextmanager
     def abort_on_error(self) -> Iterator[None]:
-        """Leave the group on any error or interrupt, which stays what it is, and tell the peers.
+        """On any error or interrupt, notify the peers, leave the group and re-raise unchanged.
 
-        Also on one that the peers may be making too: a rank cannot know, and they may be waiting.
+        This includes errors that the peers may be raising too: a rank cannot know, and they may be waiting.
         """
         if self._group is None:
             raise ExchangeError("this exchange failed or was closed before; make a new one")
@@ -199,23 +199,23 @@ class RankGroup:
             raise
 
     def abort(self, error: BaseException) -> None:
-        """Tell the peers of an error of this rank, and leave the group."""
+        """Publish an error of this rank to the peers, and leave the group."""
         if self._group is not None and not isinstance(error, ExchangeError):
             words = f"{self._name} failed: {type(error).__name__}: {first_line(error)}"
             if isinstance(error, Exception):
-                # before the tracebacks of all ranks, which tell the same at length
+                # logged ahead of the tracebacks of all ranks, which repeat it at length
                 logging.getLogger("tersor").error("%s; this ends the exchange on all ranks", words)
             self._say(_FAILURE, words)
         self._leave()
 
     def _say(self, key: str, words: str) -> None:
-        """Leave word for peers that will find this rank gone; the first word under a key stays."""
+        """Store a message for peers that will find this rank gone; the first one under a key wins."""
         with suppress(RuntimeError):
             if self._failures is not None:
                 self._failures.compare_set(key, "", words)
 
     def _failure_of_peer(self) -> str | None:
-        """Return what the first peer that failed, or else left, said; None if it cannot be told."""
+        """Return the message of the first peer that failed or, failing that, left; None if there is none."""
         with suppress(RuntimeError):
             for key in (_FAILURE, _LEFT):
                 if self._failures is not None and self._failures.check([key]):
@@ -224,22 +224,22 @@ class RankGroup:
 
     @contextmanager
     def guarded(self, phase: str) -> Iterator[None]:
-        """Leave the group on any error, and say what the backend's error means.
+        """Leave the group on any error, and translate errors of the backend.
 
-        For blocks that only talk to peers. What a rank computes by itself belongs in ``abort_on_error``
-        alone: an error there is its own.
+        Use it for blocks that only communicate. Local computation belongs in ``abort_on_error`` alone,
+        because an error there is this rank's own.
         """
         with self.abort_on_error(), self.explained(phase):
             yield
 
     @contextmanager
     def explained(self, phase: str) -> Iterator[None]:
-        """Say what the backend's error means: a peer is gone, with its own words where it left any.
+        """Translate an error of the backend: a peer is gone, for the reason it stored, if any.
 
-        The block starts or waits for collectives and does nothing else.
+        The block must only start collectives or wait for them.
 
         Args:
-            phase: what a collective is for; the message goes on from "the".
+            phase: purpose of the collective; it follows "the" in the message.
 
         Raises:
             ExchangeError: a collective failed.
@@ -247,10 +247,10 @@ class RankGroup:
         try:
             yield
         except (TersorError, torch.OutOfMemoryError):
-            # no peer makes this device run out of memory
+            # out of memory on this device is not caused by a peer
             raise
         except RuntimeError as error:
-            # frames of torch hold the group, and a group that is held stays connected
+            # torch's frames in the traceback reference the group, which would keep it connected
             error.__traceback__ = None
             words = self._failure_of_peer()
             if words is not None:
@@ -267,33 +267,33 @@ class RankGroup:
         receive_counts: Sequence[int] | None = None,
         send_counts: Sequence[int] | None = None,
     ) -> InFlight:
-        """Start to move so many elements from and to each rank; equally many without counts."""
+        """Start an all-to-all with the given elements per rank; equal parts without counts."""
         receive, send = (None if n is None else list(n) for n in (receive_counts, send_counts))
         return self._started(
             dist.all_to_all_single(received, sent, receive, send, group=self._group, async_op=True)
         )
 
     def all_gather(self, received: torch.Tensor, sent: torch.Tensor) -> InFlight:
-        """Start to collect what each rank sends, in their order."""
-        # torch 2.13 warns of the name that 2.11 and 2.12 have alone
+        """Start an all-gather; ``received`` holds the parts in rank order."""
+        # torch 2.13 deprecates the name that is the only one in 2.11 and 2.12
         gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         return self._started(gather(received, sent, group=self._group, async_op=True))
 
     def largest(self, numbers: Sequence[int]) -> list[int]:
-        """Return the largest of each number over all ranks; the host waits, and not for its device."""
+        """Return the elementwise maximum over all ranks; the host waits for peers, not for its device."""
         found = torch.tensor(numbers, dtype=torch.int64, device="cpu")
         dist.all_reduce(found, dist.ReduceOp.MAX, group=self._control)
         return found.tolist()
 
     def check_same(self, arguments: Mapping[str, object] | None, what: str) -> None:
-        """Raise ``SpecError`` unless all ranks give the same arguments; a collective call of their hosts.
+        """Raise ``SpecError`` unless all ranks pass equal arguments; a collective call of the hosts.
 
-        A hash of 8 bytes goes to each rank; arguments follow only where ranks differ, to name the first
-        that does. ``what`` is as in ``check_same_everywhere``. A rank that could not make its arguments
-        gives None, and raises its own error when all ranks know.
+        Each rank receives a hash of 8 bytes; the arguments themselves are sent only if hashes differ, to
+        name the first one that does. ``what`` is as in ``check_same_everywhere``. A rank that could not
+        build its arguments passes None, and raises its own error once all ranks know.
 
         Raises:
-            SpecError: a rank differs, or could not make its arguments.
+            SpecError: the arguments of a rank differ, or it could not build them.
             ExchangeError: a peer failed.
         """
         text = repr([(name, repr(value)) for name, value in (arguments or {}).items()])
@@ -303,7 +303,7 @@ class RankGroup:
         received = torch.empty_like(sent)
         with self.explained("agreement on arguments"):
             dist.all_to_all_single(received, sent, group=self._control)
-        # every rank sees one that differs from its own if any two do
+        # if any two hashes differ, every rank sees one that differs from its own
         if not received.ne(own).any():
             return
         if arguments is None:
@@ -319,12 +319,12 @@ class RankGroup:
     def compare_turns(
         self, turn: Turn, send_nbytes: Sequence[int] | None, receive_nbytes: Sequence[int] | None
     ) -> TurnComparison:
-        """Start to compare with all ranks what each is about to exchange.
+        """Start comparing the turns of all ranks.
 
         Args:
             turn: of this rank.
-            send_nbytes: bytes for each rank, where they are known beforehand.
-            receive_nbytes: bytes from each rank, likewise.
+            send_nbytes: bytes for each rank, if known in advance.
+            receive_nbytes: bytes from each rank, if known in advance.
         """
         unknown = [0] * self.world_size
         channel = self.channels.index(turn.channel)
@@ -343,7 +343,7 @@ class RankGroup:
 
 @dataclass(frozen=True, slots=True)
 class TurnComparison:
-    """The comparison of all ranks' turns, on its way."""
+    """A comparison of all ranks' turns in flight."""
 
     group: RankGroup
     turn: Turn
@@ -353,10 +353,10 @@ class TurnComparison:
     operation: InFlight
 
     def check(self) -> None:
-        """Return when all ranks are at this turn.
+        """Wait for the turns of all ranks, and require that they agree.
 
         Raises:
-            ExchangeError: a rank is at another one, or failed.
+            ExchangeError: a rank failed, is at another turn, or sends other sizes than expected.
         """
         with self.group.explained(_AGREEMENT):
             self.operation.wait()

@@ -1,7 +1,7 @@
-"""Exchanges of several collectives among ranks on nodes, run by processes or within one.
+"""Exchanges made of several collectives between ranks on nodes, across processes or within one.
 
-An exchange is a generator: what one rank does, which yields each collective it takes part in. The same
-exchange runs among processes (``RankLevels``), and for all ranks at once in one process (``LocalRanks``).
+An exchange is a generator that performs the work of one rank and yields each collective it takes part in.
+The same exchange runs across processes (``RankLevels``), or for all ranks within one (``LocalRanks``).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tersor.comm.group import RankGroup
 from tersor.errors import ExchangeError, SpecError
 
 Level = Literal["all", "node", "across"]
-"""Who takes part: all ranks, those of a node, or those of all nodes that have the same place in theirs."""
+"""Participants: all ranks, those of one node, or those with the same local number on all nodes."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is: nodes hold equally many, and ranks of a node follow each other."""
+    """Position of a rank: nodes have equally many ranks, and the ranks of a node are consecutive."""
 
     rank: int
     num_nodes: int
@@ -43,11 +43,11 @@ class Place:
 
     @property
     def local(self) -> int:
-        """Number of the rank in its node."""
+        """Number of the rank within its node."""
         return self.rank % self.ranks_per_node
 
     def ranks(self, level: Level) -> list[int]:
-        """Return the ranks that take part in a collective of this rank, in order."""
+        """Return the ranks in a collective of this rank at ``level``, in order."""
         if level == "node":
             first = self.node * self.ranks_per_node
             return list(range(first, first + self.ranks_per_node))
@@ -57,7 +57,7 @@ class Place:
 
     @property
     def is_two_level(self) -> bool:
-        """True if there are several nodes of several ranks."""
+        """True if there are several nodes with several ranks each."""
         return min(self.num_nodes, self.ranks_per_node) > 1
 
 
@@ -66,11 +66,11 @@ class Collective:
     """One collective of an exchange; it fills ``received``.
 
     Attributes:
-        kind: ``all_gather`` of all that is sent, or ``all_to_all`` of equal parts.
+        kind: ``all_gather``, or ``all_to_all`` of equal parts.
         level: who takes part.
-        received: contiguous; a part for each rank of the level, in their order.
-        sent: contiguous, of the dtype of ``received``; of an all-gather it may be the rank's part of it.
-        original_nbytes: what ``received`` would take if it were not encoded.
+        received: contiguous; one part per rank of the level, in order.
+        sent: contiguous, of the dtype of ``received``; in an all-gather it may alias this rank's part.
+        original_nbytes: bytes of ``received`` without encoding.
     """
 
     kind: Literal["all_gather", "all_to_all"]
@@ -84,7 +84,7 @@ Exchange = Generator[Collective, None, T]
 
 
 class RankLevels:
-    """This process among all ranks of a process group, on the levels of its place."""
+    """The rank of this process, connected to its peers at every level."""
 
     def __init__(
         self,
@@ -96,13 +96,13 @@ class RankLevels:
         """Connect to the ranks of each level; a collective call.
 
         Args:
-            group: whose ranks take part; None for all.
-            ranks_per_node: how many consecutive ranks share a node.
+            group: the ranks that take part; all ranks if None.
+            ranks_per_node: number of consecutive ranks that share a node.
             device: of the tensors that are sent.
-            everyone: all ranks of ``group``, where they are connected already.
+            everyone: an existing group of all ranks of ``group``, if there is one.
 
         Raises:
-            SpecError: nodes do not hold equally many.
+            SpecError: ``ranks_per_node`` does not divide the ranks evenly.
             ExchangeError: a rank could not connect.
         """
         world_size = dist.get_world_size(group)
@@ -117,13 +117,13 @@ class RankLevels:
             self._groups[level] = RankGroup(group, device, (), parts, everyone)
 
     def run(self, exchange: Exchange[T], phase: str = "exchange") -> T:
-        """Take part in an exchange that all ranks run.
+        """Run this rank's part of an exchange that all ranks run; return its result.
 
-        An error of the exchange itself stays what it is, and the peers are told.
+        An error raised by the exchange itself propagates unchanged, and the peers are notified.
 
         Args:
-            exchange: what this rank does.
-            phase: what messages call it, after "the".
+            exchange: the part of this rank.
+            phase: name of the exchange in messages; it follows "the".
 
         Raises:
             ExchangeError: a peer failed.
@@ -143,12 +143,12 @@ class RankLevels:
                     start(step.received.view(-1), step.sent.view(-1)).wait()
 
     def largest(self, numbers: Sequence[int], phase: str = "agreement") -> list[int]:
-        """Return the largest of each number over all ranks; a collective call of their hosts."""
+        """Return the elementwise maximum over all ranks; a collective call of the hosts."""
         with self._groups["all"].guarded(phase):
             return self._groups["all"].largest(numbers)
 
     def close(self) -> None:
-        """Leave all groups; what peers still wait for fails at once."""
+        """Leave all groups; pending collectives of peers fail at once."""
         for group in self._groups.values():
             group.close()
 
@@ -156,25 +156,25 @@ class RankLevels:
 def _parts(
     members: list[int], ranks_per_node: int, level: Literal["node", "across"]
 ) -> list[list[int]]:
-    """Return the members that meet each other in their nodes or across them."""
+    """Return the partition of the members into groups within nodes, or across them."""
     nodes = [members[k : k + ranks_per_node] for k in range(0, len(members), ranks_per_node)]
     return nodes if level == "node" else [list(ranks) for ranks in zip(*nodes, strict=True)]
 
 
 class LocalRanks:
-    """All ranks of some nodes, one after the other in this process."""
+    """All ranks of several nodes, simulated one after the other in this process."""
 
     def __init__(self, num_nodes: int, ranks_per_node: int) -> None:
-        """Make ``num_nodes`` times ``ranks_per_node`` ranks."""
+        """Create ``num_nodes * ranks_per_node`` ranks."""
         self.places = [
             Place(rank, num_nodes, ranks_per_node) for rank in range(num_nodes * ranks_per_node)
         ]
 
     def run(self, exchanges: Sequence[Exchange[T]]) -> list[T]:
-        """Run the exchange of every rank, in step; return what each returns.
+        """Run the exchanges of all ranks in lockstep; return their results.
 
         Raises:
-            ExchangeError: ranks do not take part in the same collectives.
+            ExchangeError: the ranks enter different collectives.
         """
         while True:
             steps: list[Collective] = []
@@ -186,7 +186,7 @@ class LocalRanks:
                     results.append(end.value)
             if not steps:
                 return results
-            # a part of another size would be repeated to fill what is received
+            # a part of another size would be broadcast to fill ``received``
             forms = {(x.kind, x.level, x.sent.dtype, x.sent.numel()) for x in steps}
             if results or len(forms) > 1 or not all(map(self._fits, self.places, steps)):
                 raise ExchangeError("ranks take part in different collectives")
@@ -194,13 +194,13 @@ class LocalRanks:
 
     @staticmethod
     def _fits(place: Place, step: Collective) -> bool:
-        """True if what is received has the dtype and size of what is sent to a rank."""
+        """True if ``received`` has the dtype and size of what the ranks send."""
         times = len(place.ranks(step.level)) if step.kind == "all_gather" else 1
         same_dtype = step.received.dtype == step.sent.dtype
         return same_dtype and step.received.numel() == times * step.sent.numel()
 
     def _move(self, steps: Sequence[Collective]) -> None:
-        # what is sent may be part of what is received: it is copied before anything is written
+        # ``sent`` may alias ``received``, so it is copied before anything is written
         written = {step.received.untyped_storage().data_ptr() for step in steps}
         sent = [
             step.sent.clone() if step.sent.untyped_storage().data_ptr() in written else step.sent
@@ -217,12 +217,12 @@ class LocalRanks:
                 sources.append(
                     sent[peer].view(1 if gathers else len(peers), -1)[0 if gathers else own]
                 )
-        # one launch for all on a GPU
+        # one launch for all copies on a GPU
         torch._foreach_copy_(targets, sources)
 
 
 def check_ranks_per_node(ranks_per_node: int, world_size: int) -> None:
-    """Raise ``SpecError`` unless nodes of so many ranks make up the world."""
+    """Raise ``SpecError`` unless ``ranks_per_node`` divides ``world_size``."""
     if type(ranks_per_node) is not int or ranks_per_node < 1 or world_size % ranks_per_node:
         raise SpecError(
             f"ranks_per_node must divide the {world_size} ranks into equal nodes, not be "

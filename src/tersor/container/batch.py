@@ -1,6 +1,6 @@
-"""Many tensors in one buffer: what a collective sends to one peer.
+"""Many encoded tensors in one buffer, as a collective sends them to one peer.
 
-Every tensor keeps its own codec, bound and payload; the offset table says where each begins.
+Every tensor has its own codec, bound and payload; the offset table locates the payloads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tersor.kernels.runtime.op import backend_for
 
 
 class Part(NamedTuple):
-    """What one call of a codec encoded, and the places of its tensors in the list."""
+    """The output of one codec call, and the positions of its tensors in the list."""
 
     places: list[int]
     encoded: EncodedList
@@ -26,16 +26,16 @@ class Batch:
     """Payloads of several tensors in one frame.
 
     Attributes:
-        buffer: uint8, laid out as ``kernels.payload.frame`` says. Encoded on a GPU it has room for the
-            largest possible payloads, or for what an ``expected_ratio`` says; what follows the last
-            payload is not written.
-        sizes: int64 [len], bytes of each payload in ``buffer``, and on its device, because the host
-            does not wait for them.
+        buffer: uint8, in the layout of ``kernels.payload.frame``. Encoded on a GPU, it has capacity for the
+            largest possible payloads, or for those of an ``expected_ratio``; bytes after the last
+            payload are uninitialised.
+        sizes: int64 [len], bytes of each payload in ``buffer``; on the device of ``buffer`` if the host
+            did not wait for them.
 
-    Encoded on a GPU, the batch refers to the tensors until it is completed: do not change them before
-    ``completed``, ``trimmed`` or ``payloads`` where ``rows`` or ``ans`` encoded them, or with an
-    ``expected_ratio``. What these find is kept: of a batch that a CUDA graph encodes anew, they
-    return the payloads of the replay before their first call.
+    A batch encoded on a GPU refers to the tensors until it is completed. If ``rows`` or ``ans`` encoded
+    them, or with an ``expected_ratio``, do not change the tensors before calling ``completed``,
+    ``trimmed`` or ``payloads``. These methods cache their result: if a CUDA graph encodes the batch
+    repeatedly, they return the payloads of the replay that preceded their first call.
     """
 
     __slots__ = ("_buffer", "_parts", "_settled", "_settling", "_sizes")
@@ -59,7 +59,7 @@ class Batch:
 
     @classmethod
     def of(cls, payloads: Sequence[torch.Tensor]) -> Batch:
-        """Return a batch of payloads that lie anywhere; they are copied when ``buffer`` is asked for."""
+        """Return a batch of separate payloads; they are copied into a frame when ``buffer`` is read."""
         return cls.of_parts([Part(list(range(len(payloads))), EncodedList.apart(payloads))])
 
     @classmethod
@@ -69,7 +69,7 @@ class Batch:
         buffer: torch.Tensor | None = None,
         sizes: torch.Tensor | None = None,
     ) -> Batch:
-        """Return a batch of what calls of codecs encoded; a frame of them, and its sizes, if made."""
+        """Return a batch of encoded parts, with their frame and its sizes if these exist already."""
         batch = cls.__new__(cls)
         batch._buffer, batch._sizes = buffer, sizes  # noqa: SLF001 - its own
         batch._parts, batch._settled = parts, None  # noqa: SLF001 - its own
@@ -78,14 +78,14 @@ class Batch:
 
     @property
     def buffer(self) -> torch.Tensor:
-        """The frame."""
+        """The frame; packed from the payloads on first access if there is none."""
         if self._buffer is None:
             self._buffer = pack_frame(self.payloads())
         return self._buffer
 
     @property
     def sizes(self) -> torch.Tensor:
-        """Bytes of each payload."""
+        """Bytes of each payload, int64; read from the payloads on first access if unknown."""
         if self._sizes is None:
             nbytes = [payload.numel() for payload in self.payloads()]
             self._sizes = torch.tensor(nbytes, dtype=torch.int64, device="cpu")
@@ -93,23 +93,23 @@ class Batch:
 
     @property
     def offsets(self) -> torch.Tensor:
-        """Where each payload starts in ``buffer``, then its end: int64 [len + 1]."""
+        """Start of each payload in ``buffer``, followed by the end of the frame: int64 [len + 1]."""
         return frame_offsets(self.sizes)
 
     @property
     def is_on_gpu(self) -> bool:
-        """True if GPU kernels decode the frame, and the host does not know its sizes."""
+        """True if GPU kernels decode the frame and its sizes are on the device."""
         if self._buffer is None or self._sizes is None:
             return False
         return runs_on_gpu([self._buffer]) and self._sizes.device == self._buffer.device
 
     @property
     def may_overflow(self) -> bool:
-        """True if ``buffer`` may lack payloads that did not fit, which ``completed`` writes."""
+        """True if ``buffer`` may lack payloads that did not fit; ``completed`` writes them."""
         return any(part.encoded.may_overflow for part in self._parts or ())
 
     def payloads(self) -> list[torch.Tensor]:
-        """Return the payloads; waits for a GPU once, and encodes what its fused kernels left."""
+        """Return the payloads; waits for a GPU once, and runs the second pass where it is needed."""
         if self._parts is None:
             return list(split_frame(self.buffer, self.sizes.tolist()))
         found: dict[int, torch.Tensor] = {}
@@ -118,24 +118,24 @@ class Batch:
         return [found[k] for k in range(len(found))]
 
     def read_ahead(self) -> None:
-        """Start to read the sizes from a GPU: ``payloads`` then waits for no work that comes after this call."""
+        """Start copying the sizes to the host; ``payloads`` then waits for no work queued after this call."""
         if self._parts is not None and self._settled is None:
             self._settling = Settling([part.encoded for part in self._parts])
 
     @property
     def has_arrived(self) -> bool:
-        """True if sizes that were read ahead are there, so that ``payloads`` waits for nothing."""
+        """True if the sizes requested by ``read_ahead`` have arrived, so ``payloads`` does not wait for them."""
         return self._settling is not None and self._settling.has_arrived
 
     @property
     def has_second_pass(self) -> bool:
-        """True if ``payloads`` found some that no fused kernel wrote, so that none may know how to decode them."""
+        """True if ``payloads`` ran a second pass; fused kernels may be unable to decode its payloads."""
         return any(part.encoded.parts is not None for part in self._settled or ())
 
     def completed(self) -> Batch:
-        """Return the batch with all payloads: those of the second pass, and those that did not fit.
+        """Return the batch with all payloads, including those of the second pass and those that did not fit.
 
-        Waits for the GPU, but not where no fused kernel can have left any, and all must fit.
+        Waits for the GPU, unless no second pass is possible and all payloads are certain to fit.
         """
         has_second_pass = any(part.encoded.second_pass for part in self._parts or ())
         if not has_second_pass and not self.may_overflow:
@@ -147,15 +147,15 @@ class Batch:
                 nbytes[k] = int(size)
         sizes = torch.tensor(nbytes, dtype=torch.int64, device="cpu")
         if len(parts) == 1:
-            # the only part has its own memory, which may be new
+            # the only part has its own memory, which settling may have replaced
             return Batch(parts[0].encoded.frame()[: int(frame_offsets(sizes)[-1])], sizes)
-        # apart are the payloads of a list of which something was encoded again
+        # payloads lie apart only if some were encoded again
         if self._buffer is not None and all(part.encoded.parts is None for part in parts):
             return Batch(self._buffer[: int(frame_offsets(sizes)[-1])], sizes)
         return Batch(pack_frame(self.payloads()), sizes)
 
     def _settle(self, parts: Sequence[Part]) -> list[Part]:
-        """Return the parts with known sizes and the payloads of the second pass; waits once."""
+        """Return the parts with known sizes and second-pass payloads; waits once, then is cached."""
         if self._settled is None:
             settling = self._settling
             encoded = settling.finish() if settling else settled([part.encoded for part in parts])
@@ -164,9 +164,9 @@ class Batch:
         return self._settled
 
     def trimmed(self) -> Batch:
-        """Return the completed batch without room behind its payloads, and the sizes on the CPU; waits.
+        """Return the completed batch without spare capacity, with its sizes on the CPU; waits.
 
-        What is left of the buffer may be a view: it then keeps the memory of the whole.
+        The trimmed buffer may be a view, which keeps the memory of the whole alive.
         """
         batch = self.completed()
         sizes = batch.sizes.cpu()
@@ -174,5 +174,5 @@ class Batch:
 
 
 def runs_on_gpu(tensors: Sequence[torch.Tensor]) -> bool:
-    """True if the kernels for these tensors, all on one device, are those for a GPU."""
+    """True if these tensors, all on one device, are processed by GPU kernels."""
     return bool(tensors) and backend_for(tensors[0].device) == "gpu"

@@ -1,7 +1,7 @@
-"""Which tensors of a list share a call of a codec, and whether their codecs take them.
+"""Validation of lists of tensors, and their grouping into calls of codecs.
 
-A training loop gives lists of the same shapes and codecs again and again. What was found of such a list is
-remembered: asking 26 tensors one by one takes the host as long as a GPU works on them.
+A training loop passes lists of the same shapes and codecs again and again. The result of validating such a
+list is cached: inspecting 26 tensors one by one takes the host as long as encoding them takes a GPU.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tersor.kernels.runtime.tensor_guard import are_plain, guard_of
 from tersor.types import TensorInfo, check_tensor
 
 Group = tuple[Codec, list[int]]
-"""A codec, and the places of the tensors that it takes in one call."""
+"""A codec, and the positions of the tensors that it processes in one call."""
 _MAX_FORMS: Final = 16
-"""Lists that are remembered per list of codecs; a new one may be compared with all of them."""
+"""Forms cached per list of codecs; a new list may be compared with all of them."""
 
 
 class ListForm:
-    """What was found of a list that passed all checks, and holds for all lists of its form.
+    """Cached facts about a list that passed all checks; they hold for every list of the same form.
 
     Attributes:
-        groups: of the whole list.
-        is_plain: see ``are_plain``; also of new tensors.
-        encode_again: encodes other tensors of this form as the last ones were, if it has one group that can be
-            encoded so.
-        undecoded: of the last list that was decoded in one call, of which ``again`` and ``decode`` serve others.
-        new_tensors: to decode into, if they lie in one memory.
+        groups: the codec calls for the whole list.
+        is_plain: result of ``are_plain``; True for new tensors.
+        encode_again: encodes other tensors of this form like the last ones; None unless the form has a single
+            group for which that is possible.
+        undecoded: state of the last list decoded in one call; its ``again`` and ``decode`` serve other lists.
+        new_tensors: allocator of the outputs, if they can share one allocation.
     """
 
     __slots__ = (
@@ -51,9 +51,9 @@ class ListForm:
         infos: list[TensorInfo] | None = None,
         new_tensors: NewTensors | None = None,
     ) -> None:
-        """Take what was found of a list of given tensors; without any, of new ones.
+        """Record the facts about a list of given tensors, or of new ones if ``tensors`` is empty.
 
-        The codecs are held, so that no other one takes the id of one of them.
+        The codecs are referenced because they are identified by ``id``, which Python would otherwise reuse.
         """
         self._codecs, self.groups, self.new_tensors = codecs, groups, new_tensors
         self._infos, self._matches = infos, guard_of(tensors)
@@ -63,21 +63,21 @@ class ListForm:
 
     @property
     def is_known(self) -> bool:
-        """True if ``matches`` can tell lists of this form from others."""
+        """True if ``matches`` can distinguish lists of this form from others."""
         return self._matches is not None
 
     def matches(self, tensors: Sequence[Any], infos: list[TensorInfo] | None = None) -> bool:
-        """True if a list of as many tensors and infos is of this form."""
+        """True if a list with equally many tensors and infos has this form."""
         return self._infos == infos and self._matches is not None and self._matches(*tensors)
 
     def repeat(self, encoded: EncodedList) -> None:
-        """Encode further lists of this form as ``encoded`` was, if they can be."""
+        """Encode further lists of this form like ``encoded``, if that is possible."""
         is_repeatable = len(self.groups) == 1 and self.is_plain
         self.encode_again = encoded.again if is_repeatable else None
 
 
 _KNOWN: Final[RecentForms[list[ListForm]]] = RecentForms(max_forms=256)
-"""By ids of codecs, of lists that passed all checks, the last one first."""
+"""Forms of lists that passed all checks, most recent first, keyed by the ids of their codecs."""
 
 
 def _known_form(
@@ -96,10 +96,10 @@ def _remember(key: Hashable, form: ListForm) -> ListForm:
 
 
 def form_to_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) -> ListForm:
-    """Return the form of a list that is to be encoded.
+    """Return the form of a list to encode.
 
     Raises:
-        SpecError: the lists differ in length, or a tensor cannot be encoded by its codec as one payload.
+        SpecError: the lists differ in length, or a codec cannot encode its tensor as one payload.
     """
     held = _held(codecs)
     key = (form_to_encode, len(tensors), *map(id, held))
@@ -117,10 +117,10 @@ def form_to_decode(
     num_payloads: int,
     device: torch.device,
 ) -> ListForm:
-    """Return the form of a list that is to be decoded into ``out``, or into new tensors.
+    """Return the form of a list to decode into ``out``, or into new tensors.
 
     Raises:
-        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
+        SpecError: the lists differ in length, a codec does not support a dtype, or ``out`` does not match.
     """
     held, wanted = _held(codecs), list(infos)
     given = () if out is None else out
@@ -137,7 +137,7 @@ def form_to_decode(
 
 
 def _held(codecs: Sequence[Codec]) -> tuple[Codec, ...]:
-    """Return the codecs themselves: a sequence may make them when they are asked for."""
+    """Return the codecs as a tuple: a sequence may create its items on access."""
     if isinstance(codecs, Codec):
         raise SpecError("give one codec per tensor, as in [codec] * len(tensors)")
     return tuple(codecs)
@@ -163,7 +163,7 @@ def _check_can_encode(tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]) 
 def check_can_decode(
     num_payloads: int, infos: Sequence[TensorInfo], codecs: Sequence[Codec]
 ) -> None:
-    """Raise ``SpecError`` unless each payload has a shape and a codec that takes its dtype."""
+    """Raise ``SpecError`` unless each payload has a shape, and a codec that supports its dtype."""
     _check_codecs(codecs)
     if not num_payloads == len(infos) == len(codecs):
         raise SpecError(f"{num_payloads} payloads need as many shapes and codecs")
@@ -177,7 +177,7 @@ def _check_codecs(codecs: Sequence[Codec]) -> None:
 
 
 def _check_supported(codecs: Sequence[Codec], dtypes: Sequence[torch.dtype]) -> None:
-    """Raise ``SpecError`` for a codec with a dtype that it does not take; equal pairs count once."""
+    """Raise ``SpecError`` if a codec does not support its dtype; equal pairs are checked once."""
     pairs = zip(codecs, dtypes, strict=True)
     for codec, dtype in {(id(codec), dtype): (codec, dtype) for codec, dtype in pairs}.values():
         codec.check_supported(dtype)
@@ -188,7 +188,7 @@ def checked_targets(
     out: Sequence[torch.Tensor] | None,
     devices: Sequence[torch.device],
 ) -> list[torch.Tensor]:
-    """Return contiguous tensors to decode into: those of ``out`` where possible."""
+    """Return contiguous tensors to decode into: those of ``out`` where contiguous, else new ones."""
     wanted = [None] * len(infos) if out is None else out
     if len(wanted) != len(infos):
         raise SpecError(f"{len(infos)} payloads need as many outputs, not {len(wanted)}")
@@ -204,8 +204,8 @@ def calls_of(
 ) -> Iterator[Group]:
     """Yield the groups of a part of a list.
 
-    On the CPU a call ends after some MiB: what Python does for it then runs in parallel with the kernels
-    of another thread.
+    On the CPU a call is limited to a few MiB, so that its Python overhead overlaps with the kernels of
+    other threads.
     """
     for codec, group in _groups(codecs, tensors, places):
         if tensors[group[0]].device.type != "cpu":
@@ -218,14 +218,14 @@ def calls_of(
 def _groups(
     codecs: Sequence[Codec], tensors: Sequence[torch.Tensor | TensorInfo], places: range
 ) -> list[Group]:
-    """Return the places of tensors that share all options but the bound, and the dtype."""
+    """Group positions by codec options other than the bound, and by dtype."""
     # most lists have one codec and one dtype
     if places and all(codecs[k] is codecs[places[0]] for k in places):
         dtype = tensors[places[0]].dtype
         if all(tensors[k].dtype is dtype for k in places):
             return [(codecs[places[0]], list(places))]
     groups: dict[tuple[Hashable, torch.dtype], Group] = {}
-    # a codec that several tensors share is asked once; held, so that ids stay their own
+    # query a shared codec once; ``held`` keeps codecs alive, so that their ids stay unique
     held = [codecs[k] for k in places]
     known: dict[tuple[int, torch.dtype], list[int]] = {}
     for k, codec in zip(places, held, strict=True):

@@ -1,4 +1,4 @@
-"""Lists of tensors, each with its own codec, encoded into a batch and decoded again."""
+"""Encoding of lists of tensors, each with its own codec, into a batch, and the inverse."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from tersor.raw_bytes import padded
 from tersor.types import TensorInfo
 
 _LEAST_RATIO: Final = 0.1
-"""Of expected ratios; less would only make room that no payload can fill."""
+"""Lower limit of expected ratios; a smaller one would only reserve memory that no payload can fill."""
 
 
 def encode_batch(
@@ -52,29 +52,31 @@ def encode_batch(
 ) -> Batch:
     """Encode each tensor with its own codec into one buffer; tensors are encoded in parallel.
 
-    On a GPU the host does not wait, except for codecs without a fused kernel (``huffman``, ``flat`` with
-    bases, ``lz4``, ``zstd``) whose sizes vary. The call can be captured in a
-    CUDA graph after it was made once with the same tensors. What a fused kernel cannot code (outliers and
-    more than 256 codes of ``rows``; more than 256 codes of ``ans`` without a static table, or 4096 in tensors of at
-    least 2**18 values with a relative bound between 1/8192 and 1/512, below 1/512 with prediction) is stored exactly in ``buffer``; ``Batch.trimmed`` and
-    ``Batch.payloads`` wait, and encode it in a second pass.
+    On a GPU the host does not wait, except for codecs of varying size without a fused kernel (``huffman``,
+    ``flat`` with bases, ``lz4``, ``zstd``). After one call with the same tensors, the call can be captured in
+    a CUDA graph.
+
+    Data that a fused kernel cannot code is stored exactly in ``buffer``; ``Batch.trimmed`` and
+    ``Batch.payloads`` wait, and encode it in a second pass. For ``rows`` this is outliers and more than 256
+    codes. For ``ans`` without a static table it is more than 256 codes, or more than 4096 in tensors of at
+    least 2**18 values with a relative bound between 1/8192 and 1/512, below 1/512 with prediction.
 
     Args:
         tensors: on one device, of up to 2**30 values each.
         codecs: one per tensor.
-        expected_ratio: original over encoded bytes. On a GPU, ``buffer`` then has room for no more, where
-            ``flat``, ``delta``, ``ans`` or ``rows`` with rANS and one set of options encodes tensors of one dtype; otherwise, and for
-            tensors of at most 8192 values with ``flat``, it has room for whatever the tensors hold, as in calls on up to 32 MiB that are
-            replayed (``set_graph_replay``). Should payloads not fit, ``Batch.completed`` writes all
-            of them again to memory that holds them. It waits to find out, as does decoding; until
-            then the tensors must not change.
-        max_workspace_nbytes: most device memory to take beyond the tensors and ``buffer``; by default there is no
-            limit. A list that would take more is encoded in several calls, one after the other; on a GPU the
-            host waits for each, and ``buffer`` is made of their payloads, which have the same bytes, when it is asked for.
+        expected_ratio: original over encoded bytes. On a GPU it limits the capacity of ``buffer`` if ``flat``,
+            ``delta``, ``ans``, or ``rows`` with rANS, with one set of options, encodes tensors of one dtype.
+            Otherwise ``buffer`` has capacity for any values, as it does for tensors of at most 8192 values
+            with ``flat``, and in calls on up to 32 MiB that are replayed (``set_graph_replay``). If payloads
+            overflow, ``Batch.completed`` rewrites all of them into sufficient memory. It waits to find
+            out, as does decoding; until then the tensors must not change.
+        max_workspace_nbytes: most device memory to take beyond the tensors and ``buffer``; unlimited by
+            default. A list that would take more is encoded in several consecutive calls with the same
+            payload bytes. On a GPU the host waits for each call, and ``buffer`` is assembled on first access.
 
     Raises:
-        SpecError: the lists differ in length, a tensor cannot be encoded, the ratio is none, or the limit
-            cannot be kept.
+        SpecError: the lists differ in length, a tensor cannot be encoded, the ratio is not a positive
+            number, or the limit is too low.
 
     Example:
         >>> from tersor import Bound, create
@@ -109,7 +111,7 @@ def _encode_within(
     expected_ratio: float | None,
     max_workspace_nbytes: int,
 ) -> Batch:
-    """Encode a list in pieces that keep to a limit; a list of one piece as without one."""
+    """Encode a list in pieces that respect a workspace limit; a single piece is encoded as without one."""
     pieces = list_pieces(codecs, tensors, max_workspace_nbytes)
     with sparing_memory():
         if len(pieces) == 1:
@@ -122,7 +124,7 @@ def _encode_within(
 
 
 def _encode_again(form: ListForm, tensors: Sequence[torch.Tensor]) -> list[Part] | None:
-    """Encode a list of one group as the last one of its form; None if there is none, or that cannot be done."""
+    """Encode a list of one group like the last one of its form; None if that is not possible."""
     encoded = None if form.encode_again is None else form.encode_again(tensors)
     return None if encoded is None else [Part(form.groups[0][1], encoded)]
 
@@ -140,7 +142,7 @@ def _encode(
 def _written(
     parts: Sequence[Part], tensors: Sequence[torch.Tensor], expected_ratio: float | None
 ) -> list[Part]:
-    """Return the parts with their payloads written, into less memory if there is but one."""
+    """Return the parts with their payloads written; ``expected_ratio`` applies to a single part only."""
     nbytes = None
     if expected_ratio is not None and len(parts) == 1:
         original_nbytes = sum(x.nbytes for x in tensors)
@@ -153,11 +155,11 @@ def _written(
 def _joined(
     parts: Sequence[Part], tensors: Sequence[torch.Tensor], codecs: Sequence[Codec]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the frame and the sizes of what a GPU encoded, without waiting."""
+    """Return the frame and the sizes of parts encoded on a GPU, without waiting."""
     for places, encoded in parts:
         if encoded.is_settled and encoded.device_sizes is None:
-            # the frame has room for what a codec says, and those who know its sizes do not ask for
-            # them; fused kernels write what the layout says
+            # the frame is allocated by the sizes a codec states, and callers that can compute fixed sizes
+            # never read them; fused kernels follow their layout
             for k, size in zip(places, encoded.sizes, strict=True):
                 check_written(codecs[k], size, tuple(tensors[k].shape), tensors[k].dtype)
     buffers = [encoded.frame() for _, encoded in parts]
@@ -198,10 +200,10 @@ def decode_batch(
 ) -> list[torch.Tensor]:
     """Decode all tensors of a batch, in parallel, into ``out`` or into new tensors.
 
-    On a GPU new tensors of one dtype share one memory, which is freed with the last of them.
+    On a GPU, new tensors of one dtype may share one allocation, which is freed with the last of them.
 
     Raises:
-        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
+        SpecError: the lists differ in length, a codec does not support a dtype, or ``out`` does not match.
         CorruptDataError: the sizes or a payload are malformed.
     """
     batch = batch.completed() if batch.may_overflow else batch
@@ -226,7 +228,7 @@ def decode_batch(
 def _decode(
     payloads: Sequence[torch.Tensor], targets: Sequence[torch.Tensor], codecs: Sequence[Codec]
 ) -> None:
-    """Decode payloads of sizes that the host knows; waits for a GPU once."""
+    """Decode payloads whose sizes the host knows; waits for a GPU once."""
 
     def decode(start: int, stop: int) -> list[tuple[list[int], Undecoded]]:
         left = []
@@ -248,15 +250,15 @@ def begin_decode_batch(
     codecs: Sequence[Codec],
     out: Sequence[torch.Tensor] | None = None,
 ) -> Decoding:
-    """Start to decode a batch whose sizes are on the GPU; return without waiting.
+    """Start decoding a batch whose sizes are on the GPU; return without waiting.
 
-    A batch that was encoded with an ``expected_ratio`` is completed first, which waits.
+    A batch encoded with an ``expected_ratio`` is completed first, which waits.
 
-    Whoever uses the tensors before ``Decoding.check`` must check afterwards. On a GPU an ``out`` that
-    is not contiguous is not written; ``decode_batch`` does that. On the CPU all is done at once.
+    Tensors used before ``Decoding.check`` must be checked afterwards. On a GPU, a non-contiguous ``out`` is
+    not written; use ``decode_batch`` for that. On the CPU, decoding completes before the call returns.
 
     Raises:
-        SpecError: the lists differ in length, a codec does not take a dtype, or ``out`` does not fit.
+        SpecError: the lists differ in length, a codec does not support a dtype, or ``out`` does not match.
         CorruptDataError: on the CPU, the sizes or a payload are malformed.
     """
     if not batch.is_on_gpu or batch.may_overflow:
@@ -286,9 +288,9 @@ def _copied(targets: list[torch.Tensor], out: Sequence[torch.Tensor]) -> list[to
 
 
 def _split_by_size(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """Cut the list into runs of about equal bytes, one per thread worth starting.
+    """Split the list into runs of roughly equal bytes, one per thread worth starting.
 
-    On another device than the CPU there is one: a thread of its own would leave the caller's stream.
+    On a GPU there is a single run, because another thread would not use the caller's stream.
     """
     if any(tensor.device.type != "cpu" for tensor in tensors):
         return [(0, len(tensors))]

@@ -1,4 +1,4 @@
-"""Batches that a GPU decodes without the host waiting for their sizes."""
+"""Decoding of batches on a GPU without the host waiting for their sizes."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from tersor.kernels.payload.layout import MAX_VALUES_PER_BYTE_LOG2
 from tersor.kernels.runtime.device_cache import on_device
 
 Left: TypeAlias = Sequence[tuple[list[int], Undecoded]]
-"""What calls of codecs did not wait for, and the places of the payloads of each."""
+"""Per codec call, the positions of its payloads, and the work that remains after its fused kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """Tensors that a GPU decodes; not to be trusted before ``check``.
+    """Tensors being decoded on a GPU; their values are undefined until ``check`` succeeds.
 
     Attributes:
-        tensors: what is written, contiguous.
-        status: int32 on the device: not 0 if the sizes are impossible, then one number per payload,
-            in no particular order, which is 0 if it is decoded.
+        tensors: the outputs, contiguous.
+        status: int32 on the device. The first number is non-zero if the sizes are impossible. One number
+            per payload follows, in no particular order, which is 0 if the payload is decoded.
     """
 
     tensors: list[torch.Tensor]
@@ -45,7 +45,7 @@ class Decoding:
 
     @classmethod
     def finished(cls, tensors: list[torch.Tensor]) -> Decoding:
-        """Return what is decoded and checked already."""
+        """Wrap tensors that are already decoded and checked."""
         return cls(tensors, torch.zeros(1, dtype=torch.int32, device="cpu"))
 
     @classmethod
@@ -56,15 +56,15 @@ class Decoding:
         outs: Sequence[torch.Tensor],
         groups: Sequence[tuple[Codec, list[int]]],
     ) -> Decoding:
-        """Start to decode a frame on a GPU into contiguous tensors.
+        """Start decoding a frame on a GPU into contiguous tensors.
 
-        Payloads for which there is no fused kernel are decoded by ``Decoding.check``.
+        Payloads without a fused kernel are decoded by ``Decoding.check``.
 
         Args:
-            buffer: uint8, the frame, perhaps with more bytes behind it.
-            sizes: int64 on the device, bytes of each payload; not trusted.
-            outs: what to write.
-            groups: codecs, and the places of the payloads that each decodes in one call.
+            buffer: uint8, the frame, possibly followed by more bytes.
+            sizes: int64 on the device, bytes of each payload; untrusted.
+            outs: the tensors to write.
+            groups: codecs, and the positions of the payloads that each decodes in one call.
         """
         least = [out.numel() >> MAX_VALUES_PER_BYTE_LOG2 for out in outs]
         buffer = buffer if buffer.data_ptr() % 8 == 0 else buffer.clone()
@@ -89,11 +89,11 @@ class Decoding:
 
     @property
     def undecoded(self) -> Undecoded | None:
-        """What the only call of a codec did not wait for; None if there were several."""
+        """The remaining work of the only codec call; None if there were several."""
         return self._left[0][1] if len(self._left) == 1 else None
 
     def check(self) -> list[torch.Tensor]:
-        """Wait, decode the forms that fused kernels do not know, and return the tensors.
+        """Wait, decode the payloads that fused kernels could not, and return the tensors.
 
         Raises:
             CorruptDataError: the sizes or a payload are malformed.
@@ -104,7 +104,7 @@ class Decoding:
         return self.tensors
 
     def finish(self, states: Sequence[int]) -> None:
-        """Decode what is left, given the numbers of ``status``; see ``check``."""
+        """Decode the remaining payloads, given the numbers of ``status``; raises as ``check`` does."""
         are_impossible, *rest = states
         if are_impossible or self._frame is None:
             raise CorruptDataError("the sizes of a batch are impossible or do not fit its buffer")
@@ -116,14 +116,14 @@ class Decoding:
 
 
 class Repetition(NamedTuple):
-    """A frame that is decoded as the last one of its form was, without a look at its tensors.
+    """Decodes a frame like the last one of its form, without inspecting the tensors.
 
     Attributes:
         batch: the frame.
         form: of the list.
-        again: decodes it.
-        addresses: of tensors and frame, as ``again`` takes them.
-        tensors: returns the tensors; need not be called before they are decoded.
+        again: the decoder.
+        addresses: of the tensors and of the frame, as arguments of ``again``.
+        tensors: returns the output tensors; may be called while they are being decoded.
     """
 
     batch: Batch
@@ -136,7 +136,7 @@ class Repetition(NamedTuple):
     def of(
         cls, batch: Batch, form: ListForm, out: Sequence[torch.Tensor] | None
     ) -> Repetition | None:
-        """Describe it; None if there was no frame of the form before, or this one is unlike it."""
+        """Prepare the repetition; None if the form has no previous frame, or this one differs from it."""
         buffer, sizes, new = batch.buffer, batch.sizes, form.new_tensors
         again = None if form.undecoded is None else form.undecoded.again
         if again is None or not form.is_plain:
@@ -154,7 +154,7 @@ class Repetition(NamedTuple):
         return cls(batch, form, again, addresses, lambda: new.tensors(memory))
 
     def check(self) -> list[torch.Tensor] | None:
-        """Decode and wait; return the tensors. None, and nothing is done, where that cannot be done now.
+        """Decode, wait and return the tensors; None, without any effect, if that is not possible.
 
         Raises:
             CorruptDataError: the sizes or a payload are malformed.
@@ -168,7 +168,7 @@ class Repetition(NamedTuple):
         return tensors
 
     def begin(self) -> Decoding | None:
-        """Start to decode, without waiting; None as in ``check``."""
+        """Start decoding without waiting; None as in ``check``."""
         status = self.again.begin(*self.addresses)
         return None if status is None else self._decoding(self.tensors(), status)
 
@@ -183,7 +183,7 @@ def finish_left(
     payloads: Sequence[torch.Tensor],
     outs: Sequence[torch.Tensor],
 ) -> None:
-    """Decode what fused kernels have left, which the status of each payload says, in that order."""
+    """Decode the payloads whose status is non-zero; ``states`` are in the order of ``left``."""
     rest = iter(states)
     for places, undecoded in left:
         for k in places:
@@ -200,5 +200,5 @@ def _decode(codec: Codec, frame: EncodedList, outs: Sequence[torch.Tensor]) -> U
     def decode_one(out: torch.Tensor, payload: torch.Tensor) -> None:
         codec.decode(EncodedList.apart([payload]), [out])
 
-    # other codecs must know the sizes
+    # other codecs need the sizes on the host
     return Undecoded(all_undecoded(frame), decode_one)

@@ -58,7 +58,7 @@ class Section(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SectionTable(Sequence[Section]):
-    """The sections of a file or of one of its arrays, kept as 24 bytes each.
+    """The sections of a file or of one of its arrays, stored as 24 bytes each.
 
     ``rows`` is uint64 of shape (number of sections, 3).
     """
@@ -74,7 +74,7 @@ class SectionTable(Sequence[Section]):
     @overload
     def __getitem__(self, index: slice) -> SectionTable: ...
     def __getitem__(self, index: int | slice) -> Section | SectionTable:
-        """Return one section, or a part of the table."""
+        """Return one section, or a slice of the table."""
         if isinstance(index, slice):
             return SectionTable(self.rows[index])
         return Section(*self.rows[index].tolist())
@@ -91,7 +91,7 @@ class SectionTable(Sequence[Section]):
 
 
 class Trailer(NamedTuple):
-    """The last bytes of a file: where table and index are, and their checksum."""
+    """The last bytes of a file: location and checksum of the section table and the index."""
 
     table_offset: int
     num_sections: int
@@ -105,7 +105,12 @@ def pack_preamble() -> bytes:
 
 
 def check_preamble(preamble: bytes) -> None:
-    """Refuse a file that is not ours or that is newer than this reader."""
+    """Raise unless the preamble is valid and of a version that this reader supports.
+
+    Raises:
+        CorruptDataError: not a tersor file, or a damaged one.
+        UnsupportedVersionError: a newer format version.
+    """
     if len(preamble) < PREAMBLE.size or not preamble.startswith(MAGIC):
         raise CorruptDataError("this is not a tersor file; to make one: tersor compress FILE")
     _, version, flags, reserved = PREAMBLE.unpack(preamble)
@@ -128,7 +133,7 @@ def pack_end(table_offset: int, sections: Sequence[Section], index: bytes) -> by
 
 
 def parse_trailer(trailer: bytes, file_nbytes: int) -> Trailer:
-    """Read the trailer; the sizes it states add up to exactly ``file_nbytes``."""
+    """Parse the trailer; raise ``CorruptDataError`` unless its sizes add up to ``file_nbytes``."""
     *numbers, magic = TRAILER.unpack(trailer)
     parsed = Trailer(*numbers)
     if magic != END_MAGIC:
@@ -145,17 +150,21 @@ def parse_trailer(trailer: bytes, file_nbytes: int) -> Trailer:
 
 
 def check_end(preamble: bytes, table: bytes, index: bytes, trailer: bytes) -> None:
-    """Compare the trailer's checksum with the bytes it covers."""
+    """Raise ``CorruptDataError`` unless the trailer's checksum matches the bytes it covers."""
     signed = preamble + table + index + trailer[:_SIGNED_TRAILER_NBYTES]
     if checksum_of(signed) != TRAILER.unpack(trailer)[3]:
         raise CorruptDataError("the index of the file is damaged: its checksum does not match")
 
 
 def parse_table(table: bytes, table_offset: int) -> SectionTable:
-    """Read the section table; its sections tile the bytes before ``table_offset`` exactly."""
+    """Parse the section table; its sections must tile the bytes before ``table_offset`` exactly.
+
+    Raises:
+        CorruptDataError: sections overlap, leave holes or lie outside of the file.
+    """
     rows = np.frombuffer(table, dtype="<u8").astype(np.uint64, copy=False).reshape(-1, 3)
     offsets, nbytes = rows[:, 0], rows[:, 1]
-    # compared first, so that the sums below cannot wrap around
+    # checked first, so that the sums below cannot wrap around
     if (offsets > table_offset).any() or (nbytes > table_offset).any():
         raise CorruptDataError("a section lies outside of the file")
     ends = offsets + (nbytes + np.uint64(ALIGNMENT - 1)) // np.uint64(ALIGNMENT) * ALIGNMENT

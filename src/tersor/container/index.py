@@ -1,7 +1,7 @@
 """The index of a container file: one JSON object that describes every array.
 
-The index of a file is trusted for nothing: a shape must fit the bytes that are present, keys must
-be exactly the known ones, and numbers, strings and nesting are limited before anything is built.
+The index is untrusted: a shape must fit the bytes present, keys must be exactly the known ones, and
+numbers, strings and nesting are limited before anything is built.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class AbsentCodec:
-    """What a file says of a codec that is not installed, or only in an older version."""
+    """The config in a file of a codec that is not installed, or only in an older version."""
 
     guarantee: ClassVar[None] = None
 
@@ -47,13 +47,13 @@ class AbsentCodec:
     error: UnknownCodecError | UnsupportedVersionError
 
     def to_config(self) -> dict[str, Any]:
-        """Return the config as it stands in the file."""
+        """Return the config exactly as in the file."""
         return dict(self.config)
 
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """One array of a file: all that is known without reading its payloads.
+    """One array of a file: everything known without reading its payloads.
 
     Attributes:
         name: unique in the file; may be empty.
@@ -110,7 +110,7 @@ def array_entry(
     """Return the JSON object of one array; equal arguments give equal bytes.
 
     Raises:
-        SpecError: the shape is one that ``parse_index`` refuses.
+        SpecError: the shape is one that ``parse_index`` rejects.
     """
     info.check_storable()
     config = {
@@ -136,20 +136,20 @@ def join_index(arrays: Sequence[bytes]) -> bytes:
 def num_marks(text: bytes) -> int:
     """Count the characters ``, : [ {`` of a JSON text outside of its strings.
 
-    Every value but the outermost follows one of them, so a text has no more values than this and one.
+    Every value but the outermost follows one of them, so a text has at most this count plus one values.
 
     Example:
         >>> num_marks(b'{"a,b": [1, 2]}')
         4
     """
-    # every quote that is left begins or ends a string
+    # without escapes, every remaining quote begins or ends a string
     plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
     is_mark = np.zeros(256, dtype=np.bool_)
     is_mark[list(_MARKS)] = True
     count, in_string = 0, 0
     for start in range(0, len(plain), _BLOCK_NBYTES):
         block = np.frombuffer(plain[start : start + _BLOCK_NBYTES], np.uint8)
-        # only the last bit of the number of quotes matters, so it may wrap around
+        # only the parity of the number of quotes matters, so uint8 may wrap around
         quoted = (np.cumsum(block == _QUOTE, dtype=np.uint8) + np.uint8(in_string)) & 1
         count += int(np.count_nonzero(is_mark[block] & (quoted == 0)))
         in_string = int(quoted[-1])
@@ -157,17 +157,17 @@ def num_marks(text: bytes) -> int:
 
 
 def fits_index(nbytes: int, marks: int) -> bool:
-    """True if a reader takes an index of that many bytes and ``num_marks``."""
+    """True if a reader accepts an index of this size and ``num_marks``."""
     return nbytes <= MAX_INDEX_NBYTES and marks <= MAX_INDEX_MARKS
 
 
 def parse_index(
     index: bytes, sections: SectionTable, *, allow_absent: bool = False
 ) -> dict[str, ArrayEntry]:
-    """Read the index and hand every array its sections, in file order.
+    """Parse the index and assign its sections to every array, in file order.
 
     Raises:
-        CorruptDataError: anything but what a writer produces.
+        CorruptDataError: the index is not one that a writer produces.
         UnknownCodecError: an array's codec is not installed, unless ``allow_absent``.
         UnsupportedVersionError: an array's codec is newer than this tersor, unless ``allow_absent``.
     """
@@ -237,7 +237,7 @@ def _short_int(text: str) -> int:
 
 
 def _check_values(value: Any, depth: int) -> None:
-    """Refuse deep nesting, and strings that no UTF-8 text can hold."""
+    """Reject deep nesting, and strings that UTF-8 cannot represent."""
     if depth == 0:
         raise CorruptDataError("the index of the file is nested too deeply")
     parts: Iterable[Any] = ()
@@ -293,7 +293,7 @@ def _parse_codec(config: Any, info: TensorInfo) -> Codec | AbsentCodec:
         supported = codec.supports(info.dtype)
     except (UnknownCodecError, UnsupportedVersionError) as error:
         return AbsentCodec(config, error)
-    # whatever a codec's own checks raise for options that make no sense
+    # errors that a codec's own checks raise for invalid options
     except (ValueError, TypeError, ArithmeticError) as error:
         raise CorruptDataError(str(error)) from error
     if not supported or codec.is_selector:
@@ -316,13 +316,13 @@ def _parse_metadata(value: Any) -> dict[str, str]:
 
 
 def _check_sizes(entry: ArrayEntry) -> None:
-    """Refuse payloads that cannot hold their chunk, so that a shape is backed by bytes."""
+    """Reject payloads too small for their chunk, so that every shape is backed by bytes."""
     last = len(entry.sections) - 1
     nbytes = entry.sections.rows[:, 1]
     # all chunks but the last one have the same shape
     for index, least_present in ((0, nbytes[: max(1, last)].min()), (last, nbytes[last])):
         chunk = entry.plan[index]
-        # on the meta device a tensor has a size, but no memory
+        # a tensor on the meta device has a size but no memory
         payload = torch.empty(int(least_present), dtype=torch.uint8, device="meta")
         check_payload_size(payload, chunk.stop - chunk.start)
         if isinstance(entry.stored_codec, AbsentCodec) or entry.codec.size_kind != "fixed":

@@ -1,4 +1,4 @@
-"""New tensors to decode into, in one memory on a GPU: making 26 of them one by one takes a host 50 us."""
+"""New tensors to decode into, in one GPU allocation: creating 26 one by one takes the host 50 us."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import torch
 from tersor.types import TensorInfo
 
 _ALIGNMENT: Final = 16
-"""Bytes; what kernels write fast starts at a multiple of it."""
+"""Alignment in bytes that the fast stores of kernels require."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTensors:
-    """Tensors of one dtype that lie one after the other in one memory, each at a multiple of 16 bytes.
+    """Layout of tensors of one dtype back to back in one allocation, each aligned to 16 bytes.
 
     Attributes:
-        shape: of the memory: that of all tensors joined along their first axis, or flat.
-        lengths: of each tensor along the first axis of the memory.
-        shapes: of each tensor where the memory is flat; None if its parts have them.
-        starts: byte at which each begins.
-        dtype: of all.
-        device: of all.
+        shape: of the allocation: the tensors concatenated along their first axis, or flat.
+        lengths: length of each tensor along the first axis of the allocation.
+        shapes: shape of each tensor if the allocation is flat; None if its parts already have it.
+        starts: byte offset of each tensor.
+        dtype: of all tensors.
+        device: of all tensors.
     """
 
     shape: tuple[int, ...]
@@ -38,7 +38,10 @@ class NewTensors:
 
     @classmethod
     def of(cls, infos: Sequence[TensorInfo], device: torch.device) -> NewTensors | None:
-        """Describe the tensors; None if they cannot lie so, or on the CPU, where large pages matter more."""
+        """Lay out the tensors; None if their dtypes or alignment do not allow it.
+
+        It is also None on the CPU, where huge pages matter more.
+        """
         if device.type == "cpu" or not infos:
             return None
         dtype, starts = infos[0].dtype, list(accumulate((info.nbytes for info in infos), initial=0))
@@ -55,16 +58,16 @@ class NewTensors:
         return cls((sum(lengths),), lengths, shapes, starts[:-1], dtype, device)
 
     def memory(self) -> torch.Tensor:
-        """Return new memory for all tensors."""
+        """Allocate memory for all tensors."""
         return torch.empty(self.shape, dtype=self.dtype, device=self.device)
 
     def pointers(self, memory: torch.Tensor) -> tuple[int, ...]:
-        """Return the address of each tensor in it."""
+        """Return the address of each tensor in ``memory``."""
         base = memory.data_ptr()
         return tuple([base + start for start in self.starts])
 
     def tensors(self, memory: torch.Tensor) -> list[torch.Tensor]:
-        """Return the tensors in it. Not views for autograd: writing to one does not concern the others."""
+        """Return the tensors in ``memory``; autograd does not treat them as views of each other."""
         parts = torch.unsafe_split_with_sizes(memory, self.lengths)
         if self.shapes is None:
             return list(parts)

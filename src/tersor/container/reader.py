@@ -1,4 +1,4 @@
-"""Reading container files: nothing is decoded that was not checked first."""
+"""Reading of container files; everything is checked before it is decoded."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ _CPU = torch.device("cpu")
 
 
 class Reader:
-    """Open a container file; only preamble, section table, index and trailer are read.
+    """An open container file; opening reads only preamble, section table, index and trailer.
 
-    One reader may be used from several threads, and one of a path also in processes that were forked
-    later. Memory: the index, and one encoded chunk at a time besides what is returned.
+    A reader may be used from several threads. A reader of a path may also be used in processes forked
+    later. Besides its results, it holds the index and one encoded chunk at a time in memory.
 
     Args:
         source: a path; or a binary stream, read from its position to its end and not closed. A
             stream that cannot seek is first copied to an unnamed temporary file.
-        max_nbytes: most bytes that one call may take for values and encoded bytes; by default what
-            the machine has free. A few kilobytes of a file can mean many gigabytes of values. What
-            a codec works with comes on top, up to five times a chunk.
-        allow_absent: open the file also where the codecs of some arrays are not installed, or only
-            in an older version. ``arrays`` describes these arrays, and reading them raises.
+        max_nbytes: most bytes that one call may take for values and encoded bytes; by default the
+            free memory of the machine. A few kilobytes of a file can expand to many gigabytes of
+            values. The working memory of a codec comes on top, up to five times a chunk.
+        allow_absent: open the file even if the codecs of some arrays are not installed, or only in
+            an older version. ``arrays`` describes these arrays, and reading them raises.
 
     Raises:
         CorruptDataError: not a tersor file, cut short, or altered.
@@ -63,8 +63,8 @@ class Reader:
         UnknownCodecError: an array needs a codec that is not installed.
         MemoryLimitError: the table of the file is larger than ``max_nbytes``.
 
-    Every such message begins with the path, if one was given. A stream that stands behind its end
-    raises ``SpecError``.
+    Every such message begins with the path, if one was given. A stream positioned past its end raises
+    ``SpecError``.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Reader:
         self._label = f"'{source}': " if isinstance(source, str | os.PathLike) else ""
         with ExitStack() as on_error, self._named():
             on_error.callback(self._stack.close)
-            # a stream of others may be anything, such as one that decompresses a file
+            # a stream passed in may be anything, such as one that decompresses a file
             self._is_own = isinstance(source, str | os.PathLike)
             self._file = self._open(source)
             self._start = self._checked_start()
@@ -95,7 +95,7 @@ class Reader:
         self.close()
 
     def close(self) -> None:
-        """Close what the reader opened itself; tensors already read stay valid."""
+        """Close the files that the reader opened itself; tensors already read stay valid."""
         self._stack.close()
 
     @property
@@ -105,7 +105,7 @@ class Reader:
 
     @property
     def arrays(self) -> Mapping[str, ArrayEntry]:
-        """What the index says about each array, by name, in file order."""
+        """The index entry of each array, by name, in file order."""
         return MappingProxyType(self._entries)
 
     @reports_lack
@@ -113,9 +113,9 @@ class Reader:
         """Decode one array into ``out`` (same shape and dtype, on the CPU) or into a new tensor.
 
         Raises:
-            SpecError: no such array, or ``out`` does not fit.
-            CorruptDataError: a chunk is damaged; ``out`` then holds only some of the values.
-            MemoryLimitError: the values are larger than ``max_nbytes``, and were not allocated.
+            SpecError: no such array, or ``out`` does not match it.
+            CorruptDataError: a chunk is damaged; ``out`` is then only partly written.
+            MemoryLimitError: the values are larger than ``max_nbytes``; nothing was allocated.
         """
         entry = self._entry(name)
         is_new = out is None or not out.is_contiguous()
@@ -135,7 +135,7 @@ class Reader:
         Raises:
             SpecError: no such array or chunk.
             CorruptDataError: the chunk is damaged.
-            MemoryLimitError: the chunk is larger than ``max_nbytes``, and was not allocated.
+            MemoryLimitError: the chunk is larger than ``max_nbytes``; nothing was allocated.
         """
         entry = self._entry(name)
         if not 0 <= index < len(entry.sections):
@@ -156,7 +156,7 @@ class Reader:
 
     @reports_lack
     def read_packed(self, name: str) -> Packed:
-        """Return one array still compressed, with its checksums verified."""
+        """Return one array without decoding it; its checksums are verified."""
         entry = self._entry(name)
         self._check_fits(entry.nbytes, f"array {name!r}, compressed as it is,")
         with self._named():
@@ -167,10 +167,10 @@ class Reader:
 
     @reports_lack
     def verify(self) -> None:
-        """Read every byte of the file once and compare all checksums; decodes nothing.
+        """Read all payloads once and verify their checksums; decodes nothing.
 
         Raises:
-            CorruptDataError: names the first damaged array and chunk.
+            CorruptDataError: a chunk is damaged; the message names the first one and its array.
         """
         with self._named():
             for entry in self._entries.values():
@@ -180,7 +180,7 @@ class Reader:
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """Put the name of the file, once, before the message of an error that is about its bytes."""
+        """Prefix the messages of errors about the file with its path, once."""
         try:
             yield
         except _ABOUT_THE_FILE as error:
@@ -246,7 +246,7 @@ class Reader:
                 raise CorruptDataError(f"array {entry.name!r}, chunk {index}: {error}") from error
 
     def _payload(self, entry: ArrayEntry, index: int) -> torch.Tensor:
-        """Return one section as a uint8 tensor that nothing else refers to."""
+        """Return one section, verified, as a uint8 tensor that nothing else references."""
         section = entry.sections[index]
         data = self._read_tensor(section.offset, padded(section.nbytes))
         payload, padding = data[: section.nbytes], data[section.nbytes :]
@@ -261,8 +261,8 @@ class Reader:
         return self._read_tensor(offset, nbytes).numpy().tobytes()
 
     def _read_tensor(self, offset: int, nbytes: int) -> torch.Tensor:
-        # Read rather than mapped: what was checked must stay what is decoded, also when another
-        # process writes to the file, and a file cut meanwhile must raise instead of killing us.
+        # Read rather than mapped: the bytes decoded must be those that were checked, even if another
+        # process writes to the file, and a file truncated meanwhile must raise instead of SIGBUS.
         data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         view, num_read = data.numpy().data, 0
         while num_read < nbytes:
@@ -273,9 +273,9 @@ class Reader:
         return data
 
     def _read_into(self, view: memoryview, offset: int) -> int:
-        """Read bytes of the file into memory; return how many, at most as many as it holds."""
+        """Read bytes of the file into ``view``; return how many, possibly fewer than its size."""
         if self._is_own and hasattr(os, "preadv"):
-            # without a position, which a forked process, such as a worker of a DataLoader, shares
+            # a file position would be shared with forked processes, such as DataLoader workers
             return os.preadv(self._file.fileno(), [view], offset)
         with self._lock:
             self._file.seek(offset)
@@ -283,11 +283,11 @@ class Reader:
 
 
 def loads(data: bytes | bytearray | memoryview) -> Packed:
-    """Return the array of a container file that holds exactly one, as ``dumps`` makes it.
+    """Return the array of a container file that holds exactly one, as written by ``dumps``.
 
     Raises:
-        SpecError: these are no bytes, or the file is valid, but holds several arrays or none.
-        CorruptDataError: and the other errors of ``Reader``.
+        SpecError: ``data`` is not bytes, or the file is valid but does not hold exactly one array.
+        CorruptDataError: the data is damaged; the other errors of ``Reader`` are raised as well.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise SpecError(

@@ -1,4 +1,4 @@
-"""Writing container files: one pass, bounded memory, to a path or to any binary stream."""
+"""Writing of container files in one pass and bounded memory, to a path or a binary stream."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from tersor.raw_bytes import checksum_of
 from tersor.types import TensorInfo, checked_error_bound
 
 FILE_CHUNK_VALUES: Final = 2**22
-"""Values per chunk in files: 16 MiB of float32, so a writer or reader holds little at a time."""
+"""Values per chunk in files: 16 MiB of float32, which bounds the memory of writers and readers."""
 
 
 class Writer:
-    r"""Write named arrays one after the other; the same calls give the same bytes.
+    r"""Writes named arrays one after the other; the same calls give the same bytes.
 
     Args:
-        target: a path, written atomically (see ``atomic_write``), or a binary stream, which is
-            neither sought nor closed and whose ``write`` returns the number of bytes it took.
+        target: a path, written atomically (see ``atomic_write``), or a binary stream. A stream is
+            not repositioned or closed; its ``write`` must return the number of bytes written.
 
     Example:
         >>> import io
@@ -69,7 +69,7 @@ class Writer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Complete the file, or drop it when the block raised."""
+        """Complete the file, or discard it if the block raised."""
         if error_type is None:
             self.close()
         else:
@@ -80,7 +80,7 @@ class Writer:
         """Write the index and, for a path, give the file its name; later calls do nothing.
 
         Raises:
-            SpecError: an array was left half written by an exception; no file is made.
+            SpecError: an exception left an array half written; a path is then not created.
         """
         if self._closed:
             return
@@ -108,7 +108,7 @@ class Writer:
     ) -> None:
         """Encode and write a tensor, one chunk at a time; ``x`` is never changed.
 
-        A non-contiguous ``x`` is copied as a whole first.
+        A non-contiguous ``x`` is first copied as a whole.
 
         Raises:
             SpecError: the name is taken, or the codec cannot encode such a tensor.
@@ -121,7 +121,7 @@ class Writer:
         check_chunk_values(chunk_values)
         plan = ChunkPlan(info.shape, chunk_values)
         error_bound = codec.resolve_bound(x)
-        # on a chunk as it will be encoded: a huge slice is cut into flat runs
+        # choose on a chunk in its encoded shape: a huge slice is cut into flat runs
         middle = plan[len(plan) // 2]
         part = flat[middle.start : middle.stop].view(middle.shape)
         codec, why = chosen(codec, part, error_bound)
@@ -149,14 +149,14 @@ class Writer:
         metadata: Mapping[str, str] | None = None,
         reason: str = "",
     ) -> None:
-        """Encode and write an array that is never in memory as a whole.
+        """Encode and write an array that need not fit in memory as a whole.
 
         Args:
             name: unique in the file.
             info: shape and dtype of the whole array.
             codec: encodes every chunk.
-            error_bound: the absolute error to promise for the whole array, as
-                ``codec.resolve_bound`` would give it; None for codecs that promise a size.
+            error_bound: the absolute error bound of the whole array, as returned by
+                ``codec.resolve_bound``; None for codecs that promise a size.
             chunks: the values of each chunk of ``ChunkPlan(info.shape, chunk_values)``, in order,
                 in any shape.
             chunk_values: most values per chunk.
@@ -179,7 +179,7 @@ class Writer:
     def add_packed(
         self, name: str, packed: Packed, metadata: Mapping[str, str] | None = None
     ) -> None:
-        """Write a tensor that is compressed already, in the chunks it has.
+        """Write a tensor that is already compressed, with its existing chunks.
 
         Raises:
             SpecError: the name is taken, or the payloads do not match the shape.
@@ -234,7 +234,7 @@ class Writer:
     def _write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
         self._offset += rest.nbytes
-        # a raw stream, such as an unbuffered pipe, may take a part only
+        # a raw stream, such as an unbuffered pipe, may write only a part
         while rest.nbytes:
             taken = self._stream.write(rest)
             if not taken:
@@ -243,10 +243,10 @@ class Writer:
 
 
 def dumps(packed: Packed) -> bytes:
-    """Return a container file that holds only ``packed``, under the empty name.
+    """Return the bytes of a container file that holds only ``packed``, under the empty name.
 
     Raises:
-        SpecError: ``packed`` is not what ``compress`` returned.
+        SpecError: ``packed`` is not a result of ``compress``.
     """
     stream = io.BytesIO()
     with Writer(stream) as writer:
@@ -257,7 +257,7 @@ def dumps(packed: Packed) -> bytes:
 def _checked_chunks(
     name: str, info: TensorInfo, plan: ChunkPlan, chunks: Iterable[torch.Tensor]
 ) -> Iterator[torch.Tensor]:
-    """Yield the chunks in the shapes of the plan; raises ``SpecError`` where one does not fit."""
+    """Yield the chunks in the shapes of the plan; raise ``SpecError`` at the first mismatch."""
     given = iter(chunks)
     for index, chunk in enumerate(plan):
         x = next(given, None)

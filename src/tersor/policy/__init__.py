@@ -1,4 +1,4 @@
-"""Schedules, controllers and codec choice that more than one site uses."""
+"""Schedules, controllers and codec selection shared by several sites."""
 
 from tersor.policy.balance import balanced_factors
 from tersor.policy.choice import Choice, Trial, choose, estimate, predicted_speedup

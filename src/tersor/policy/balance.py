@@ -1,4 +1,4 @@
-"""Levels of the parts of a network relative to a common one: where another bit gains most."""
+"""Allocation of bits to the parts of a network, as factors on a common level."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from collections.abc import Mapping
 from tersor.errors import SpecError
 
 _MOST = 2.0
-"""Largest factor, and the inverse of the smallest. Noise of coarse values grows faster than the square of the level: at a level of 1
-the score of a ResNet fell from 0.960 to 0.950 with factors up to 3, and to 0.958 with these."""
+"""Largest factor; the smallest is its inverse. At coarse levels noise grows faster than the square of the
+level: at a level of 1 the score of a ResNet fell from 0.960 to 0.950 with factors up to 3, and to 0.958 with
+this limit."""
 
 
 def balanced_factors(
     losses: Mapping[str, float], num_values: Mapping[str, int]
 ) -> dict[str, float]:
-    """Return by what factor the level of each part should differ from the common one.
+    """Return the factor on the common level for each part that minimizes the bits at the same total loss.
 
-    The loss of a part grows with the square of its level, and a level twice as coarse takes one bit less per value.
-    Of all levels with the same total loss, the fewest bits are taken by those at which the share of each part in the loss is
-    its share in the values, so the factor is the square root of the quotient of these shares. It stays between 1/2 and 2.
+    The loss of a part grows with the square of its level, and doubling the level saves one bit per value. The
+    bits are fewest when each part's share of the loss equals its share of the values. The factor is therefore
+    the square root of its share of the values over its share of the loss, limited to 1/2..2.
 
     Args:
-        losses: what each part loses at the common level, for instance ``1 - score``; a loss below 0 counts as none.
-        num_values: that each part has.
+        losses: loss of each part at the common level, for instance ``1 - score``; a negative one counts as 0.
+        num_values: number of values in each part.
 
     Raises:
-        SpecError: the parts differ, there are none, or one has no values or a loss that is not finite.
+        SpecError: the arguments have different parts or none, or a part has no values or a non-finite loss.
 
     Example:
         >>> found = balanced_factors(
@@ -44,7 +45,7 @@ def balanced_factors(
     usable = {part: max(0.0, loss) for part, loss in losses.items()}
     loss_per_value = sum(usable.values()) / sum(num_values.values())
     if not loss_per_value:
-        # a lossless codec, say: no part is better than another
+        # nothing is lost, as with a lossless codec, so no part needs another level
         return dict.fromkeys(losses, 1.0)
     found = {}
     for part, loss in usable.items():

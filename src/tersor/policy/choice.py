@@ -1,4 +1,4 @@
-"""Which codec makes an exchange fastest, from what each does on a sample, or costs on its device."""
+"""Selection of the codec that makes an exchange fastest, by trials on a sample or by device costs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _MEASURED: Final = ("ratio", "encode_gbps", "decode_gbps")
 def predicted_speedup(
     *, ratio: float, encode_gbps: float, decode_gbps: float, bandwidth_gbit_s: float
 ) -> float:
-    """Return how many times faster an exchange is than without compression.
+    """Return how many times faster an exchange is with compression than without.
 
-    ``1 / (1 / ratio + bandwidth * (1 / encode + 1 / decode))``: sending takes ``1 / ratio`` of the
-    time, and encoding and decoding what their speed says: 10**9 bytes of uncompressed data per second.
-    A bandwidth is 10**9 bits per second, an eighth of it in the same unit.
+    The speed-up is ``1 / (1 / ratio + bandwidth * (1 / encode + 1 / decode))``: sending takes ``1 / ratio``
+    of the time, and encoding and decoding are added to it. Speeds are in 10**9 bytes of uncompressed data
+    per second, the bandwidth in 10**9 bits per second.
 
     Example:
         >>> predicted_speedup(
@@ -37,7 +37,7 @@ def predicted_speedup(
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a codec did on a sample: original / encoded bytes, and speeds in GB/s of the original."""
+    """Result of a codec on a sample: original / encoded bytes, and speeds in GB/s of original data."""
 
     codec: Codec
     _: KW_ONLY
@@ -46,7 +46,7 @@ class Trial:
     decode_gbps: float
 
     def speedup(self, bandwidth_gbit_s: float) -> float:
-        """See ``predicted_speedup``."""
+        """Return ``predicted_speedup`` at a bandwidth."""
         return predicted_speedup(bandwidth_gbit_s=bandwidth_gbit_s, **self.measured())
 
     def measured(self) -> dict[str, float]:
@@ -64,28 +64,28 @@ class Choice:
 
     @classmethod
     def of(cls, trials: Sequence[Trial], bandwidth_gbit_s: float) -> Choice:
-        """Return the choice of the trial with the largest predicted speed-up, the first of equals."""
+        """Choose the trial with the largest predicted speed-up; the first one wins ties."""
         best = max(trials, key=lambda trial: trial.speedup(bandwidth_gbit_s))
         return cls(best, tuple(trials), bandwidth_gbit_s)
 
     @property
     def speedup(self) -> float:
-        """Predicted speed-up of the best."""
+        """Predicted speed-up of the best trial."""
         return self.best.speedup(self.bandwidth_gbit_s)
 
     @property
     def best_index(self) -> int:
-        """Which of the trials is the best."""
+        """Index of the best trial in ``trials``."""
         return next(k for k, trial in enumerate(self.trials) if trial is self.best)
 
     def resized(self, sample: torch.Tensor, codecs: Sequence[Codec]) -> Choice:
         """Choose again, by the ratios on a new sample and the speeds of this choice.
 
-        Ratios follow from the data alone, so runs that go on from the same choice choose alike;
-        measured speeds would not repeat.
+        Ratios depend only on the data, so runs that continue from the same choice choose alike. Speeds
+        measured again would differ.
 
         Args:
-            sample: what is sent now; not empty.
+            sample: current data of the exchange; not empty.
             codecs: those of ``trials``, in the same order; their bounds may differ.
         """
         x = materialised(sample)
@@ -96,7 +96,7 @@ class Choice:
         return Choice.of(trials, self.bandwidth_gbit_s)
 
     def to_config(self) -> list[dict[str, float]]:
-        """Return what was measured of each trial, in the form that JSON can hold."""
+        """Return the measurements of each trial, as JSON values."""
         return [trial.measured() for trial in self.trials]
 
     @classmethod
@@ -106,10 +106,10 @@ class Choice:
         codecs: Sequence[Codec],
         bandwidth_gbit_s: float,
     ) -> Choice:
-        """Rebuild a choice between codecs from what was measured of them.
+        """Rebuild a choice between codecs from the result of ``to_config``.
 
         Raises:
-            SpecError: this is no such form, or is one of another number of codecs.
+            SpecError: ``config`` is malformed, or has another number of codecs.
         """
         try:
             measured = [{name: float(trial[name]) for name in _MEASURED} for trial in config]
@@ -123,7 +123,7 @@ class Choice:
 
 
 def measure(codec: Codec, sample: torch.Tensor) -> Trial:
-    """Encode and decode a sample a few times, after one that does not count.
+    """Time encoding and decoding of a sample over a few runs, after an untimed one.
 
     Raises:
         SpecError: the codec cannot encode the sample.
@@ -144,14 +144,14 @@ def measure(codec: Codec, sample: torch.Tensor) -> Trial:
 def estimate(
     codec: Codec, sample: torch.Tensor, *, costs: Costs, nbytes: int, num_sharing: int
 ) -> Trial:
-    """Encode a sample for its ratio, and take the speeds from the costs of its device.
+    """Measure the ratio on a sample, and compute the speeds from the costs of its device.
 
     Args:
-        codec: one that ``costs`` have.
-        sample: a part of what is sent; not empty.
+        codec: one that ``costs`` covers.
+        sample: representative part of the data; not empty.
         costs: of the device.
-        nbytes: of all that is sent in place of the sample.
-        num_sharing: tensors that are encoded in one call, and share its fixed cost.
+        nbytes: original bytes of all the data that the sample represents.
+        num_sharing: number of tensors encoded in one call, which share its fixed cost.
 
     Raises:
         SpecError: the codec cannot encode the sample.
@@ -173,16 +173,16 @@ def choose(
     bandwidth_gbit_s: float,
     trial: Callable[[Codec, torch.Tensor], Trial] = measure,
 ) -> Choice:
-    """Try codecs on a sample and take the one with the largest predicted speed-up.
+    """Try codecs on a sample and choose the one with the largest predicted speed-up.
 
     Args:
-        sample: what is sent, or a part of it that is typical; not empty.
+        sample: the data, or a typical part of it; not empty.
         codecs: at least one.
         bandwidth_gbit_s: of the link, 10**9 bits per second.
-        trial: tries one codec on the sample: ``measure``, or ``estimate`` with costs.
+        trial: evaluates one codec on the sample: ``measure``, or ``estimate`` with costs.
 
     Raises:
-        SpecError: nothing to choose from, or no bandwidth.
+        SpecError: there are no codecs or no values, or the bandwidth is not above 0.
     """
     if not codecs or sample.numel() == 0:
         raise SpecError("choosing a codec needs at least one codec and a sample with values")

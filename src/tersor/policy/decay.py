@@ -1,4 +1,4 @@
-"""Bounds that are looser early in training and settle later."""
+"""Schedules for bounds that are loose early in training and tighten later."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _STAIRS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Decay:
-    """How much looser than its final value a bound is at an iteration.
+    """A schedule of the factor by which a bound exceeds its final value.
 
-    All shapes begin at ``magnitude`` and give 1 from iteration ``end`` on. In between, ``linear``
-    falls evenly, ``log`` faster at first, ``step`` in ten stairs along ``linear``, and ``constant``
-    not at all.
+    All shapes start at ``magnitude`` and give 1 from iteration ``end`` on. In between, ``linear``
+    falls evenly, ``log`` falls faster at first, ``step`` follows ``linear`` in ten stairs, and
+    ``constant`` does not fall.
 
     Attributes:
         shape: one of ``SHAPES``.
@@ -37,7 +37,7 @@ class Decay:
     end: int = 65_536
 
     def __post_init__(self) -> None:
-        """Refuse what is no decay."""
+        """Validate the fields."""
         if self.shape not in SHAPES:
             raise SpecError(f"decay must be one of {', '.join(SHAPES)}, not {self.shape!r}")
         if type(self.magnitude) not in (int, float) or not 1 <= self.magnitude < math.inf:
@@ -47,11 +47,11 @@ class Decay:
 
     @classmethod
     def off(cls) -> Decay:
-        """Return the decay that leaves every bound as it is."""
+        """Return the decay that leaves every bound unchanged."""
         return cls("constant", 1.0, 0)
 
     def factor(self, iteration: int) -> float:
-        """Return what the final bound is multiplied by, from ``magnitude`` down to 1."""
+        """Return the factor on the final bound, from ``magnitude`` down to 1."""
         if iteration < 0:
             raise SpecError(f"iterations count from 0, not {iteration}")
         if iteration >= self.end:

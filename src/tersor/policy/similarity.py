@@ -1,4 +1,4 @@
-"""How alike two gradients are: of the exact tensors, and of tensors that were saved with an error."""
+"""Similarity between exact gradients and those computed from lossily saved tensors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tersor.errors import SpecError
 
 
 class Similarity(NamedTuple):
-    """Of the gradients of several weights, G exact and H with an error.
+    """Similarity of the gradients of several weights: G exact, H with an error.
 
     Attributes:
-        score: mean over weights of ``max(0, 2<G,H> / (|G|^2 + |H|^2))``: 1 for equal gradients, less for
-            noise, for bias and for another length.
-        weighted: the same mean, each weight counted by its bytes.
-        lowest: of a single weight.
-        cosine: mean of the cosines, which do not see a wrong length.
+        score: mean over weights of ``max(0, 2<G,H> / (|G|^2 + |H|^2))``: 1 for equal gradients, lowered by
+            noise, bias and a different norm.
+        weighted: the same mean, weighted by the bytes of each weight.
+        lowest: lowest score of a single weight.
+        cosine: mean cosine, which is insensitive to the norm.
     """
 
     score: float
@@ -29,10 +29,10 @@ class Similarity(NamedTuple):
 
 
 def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Tensor]) -> Similarity:
-    """Compare gradients weight by weight; two of zeros are equal, one that is not finite scores 0.
+    """Compare gradients weight by weight; two zero gradients are equal, and non-finite ones score 0.
 
     Raises:
-        SpecError: there is nothing to compare, or the lists do not fit each other.
+        SpecError: the lists are empty, or differ in length or shapes.
 
     Example:
         >>> g = torch.tensor([3.0, 4.0])
@@ -43,7 +43,7 @@ def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Ten
         raise SpecError(
             "two lists of gradients of the same weights are compared, at least one each"
         )
-    # one row of sums per weight, read from the device at once
+    # one row of sums per weight, read from the device in one transfer
     sums = torch.stack([_sums(g, h) for g, h in zip(exact, lossy, strict=True)]).tolist()
     pairs = [_indices(*row) for row in sums]
     scores, cosines = zip(*pairs, strict=True)
@@ -54,13 +54,13 @@ def gradient_similarity(exact: Sequence[torch.Tensor], lossy: Sequence[torch.Ten
 
 
 def _sums(g: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-    """Return <g,h>, |g|^2 and |h|^2; float64, because squares of small gradients underflow in float32."""
+    """Return <g,h>, |g|^2 and |h|^2 in float64: squares of small gradients underflow in float32."""
     a, b = g.detach().reshape(-1).double(), h.detach().reshape(-1).double()
     return torch.stack([a @ b, a @ a, b @ b])
 
 
 def _indices(product: float, g2: float, h2: float) -> tuple[float, float]:
-    """Return score and cosine of one weight."""
+    """Return the score and the cosine of one weight."""
     if not all(map(math.isfinite, (product, g2, h2))):
         return 0.0, 0.0
     if g2 == 0.0 and h2 == 0.0:
@@ -70,18 +70,18 @@ def _indices(product: float, g2: float, h2: float) -> tuple[float, float]:
 
 
 def predicted_similarity(noise_ratios: Sequence[float]) -> Similarity:
-    """Return what independent noise makes of gradients, without knowing the exact ones.
+    """Predict the similarity under independent noise, without the exact gradients.
 
     With noise of energy ``rho |G|^2`` the score of a weight is ``1 / (1 + rho / 2)`` and its cosine
-    ``(1 + rho) ** -0.5``. The error of a saved input of a linear or convolutional layer gives
-    ``rho = fan_in * mse * |dY|^2 / |dW|^2``. What earlier layers' errors add on the way to ``dY``, and bias, it
-    does not see.
+    ``(1 + rho) ** -0.5``. An error in the saved input of a linear or convolutional layer gives
+    ``rho = fan_in * mse * |dY|^2 / |dW|^2``. The prediction ignores bias, and the errors that other layers
+    add to ``dY``.
 
     Args:
-        noise_ratios: rho of each weight; one that is not finite scores 0.
+        noise_ratios: rho of each weight; one that is negative or not finite scores 0.
 
     Raises:
-        SpecError: there are none.
+        SpecError: ``noise_ratios`` is empty.
 
     Example:
         >>> predicted_similarity([0.0, 2.0]).score

@@ -1,4 +1,4 @@
-"""Checks for codecs, your own included: what every codec promises, on inputs that break promises.
+"""Conformance checks for codecs, including your own: every promise of a codec, on adverse inputs.
 
 In a test of your package::
 

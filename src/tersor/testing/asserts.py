@@ -1,4 +1,4 @@
-"""What tensors and codecs must fulfil; each function raises ``AssertionError`` where they do not."""
+"""Assertions about tensors and codecs; each function raises ``AssertionError`` on failure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tersor.types import Bound
 
 
 def require(holds: bool, problem: str) -> None:
-    """Raise ``AssertionError`` unless the condition holds; unlike ``assert``, under ``-O`` too."""
+    """Raise ``AssertionError`` unless the condition holds, under ``-O`` too."""
     if not holds:
         raise AssertionError(problem)
 
 
 def assert_within_bound(original: Tensor, decoded: Tensor, bound: float | Bound) -> None:
-    """Fail unless ``decoded`` keeps the promise of a bound for ``original``.
+    """Fail unless ``decoded`` satisfies an error bound for ``original``.
 
-    Same shape and dtype; NaN and infinities at the same places with the same sign; every finite
-    value within ``bound``, judged in float64 (long double for float64 data) without slack.
+    Shape and dtype must be equal, NaN and infinities at the same positions, infinities with the same
+    sign. Every finite value must lie within ``bound``, compared in float64 (long double for float64
+    data) without tolerance.
     """
     _assert_same_kind(original, decoded)
     finite, infinite = torch.isfinite(original), torch.isinf(original)
@@ -38,21 +39,21 @@ def assert_within_bound(original: Tensor, decoded: Tensor, bound: float | Bound)
     if isinstance(bound, Bound):
         limit = bound.resolve(float(exact.min()), float(exact.max()))
     worst = np.abs(found - exact).max()
-    # a NaN compares false, so it fails here
+    # a NaN compares false, so it fails
     require(bool(worst <= limit), f"error {worst!r} is above the bound {limit!r}")
 
 
 def assert_bits_equal(expected: Tensor, found: Tensor) -> None:
-    """Fail unless both tensors have the same shape, dtype and bytes; NaN equals the same NaN."""
+    """Fail unless both tensors have the same shape, dtype and bytes; NaNs are compared by their bits."""
     _assert_same_kind(expected, found)
     same = as_bytes(expected.detach().cpu()) == as_bytes(found.detach().cpu())
     require(bool(same.all()), f"{int((~same).sum())} of {same.numel()} bytes differ")
 
 
 def assert_config_roundtrip(codec: Codec) -> None:
-    """Fail unless the codec's config, sent through JSON, builds an equal codec of its type.
+    """Fail unless the codec's config, after a JSON round trip, builds an equal codec of the same class.
 
-    A file names a codec by its config, so the class must be registered.
+    The class must be registered, because a file identifies a codec by its config.
     """
     config = codec.to_config()
     rebuilt = registry.from_config(json.loads(json.dumps(config, allow_nan=False)))

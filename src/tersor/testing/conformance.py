@@ -1,4 +1,4 @@
-"""The promises of ``tersor.Codec``, one check each, run over dtypes, bounds and adverse inputs."""
+"""One check per promise of ``tersor.Codec``, run over dtypes, bounds and adverse inputs."""
 
 from __future__ import annotations
 
@@ -35,33 +35,33 @@ BOUNDS: Final = (
     Bound.absolute(0.1),
     Bound.absolute(1e300),
 )
-"""From one that allows nothing to one that allows everything."""
+"""Bounds from one that allows no error to one that allows any."""
 
 _CHUNK_VALUES: Final = 100
-"""Values per chunk where a tensor is cut: inputs are a few thousand long."""
+"""Values per chunk when a tensor is cut; the inputs have a few thousand values."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One promise, and the first thing that was seen to break it; empty if nothing did."""
+    """The result of checking one promise; ``problem`` is the first violation, empty if there is none."""
 
     name: str
     problem: str = ""
 
     @property
     def passed(self) -> bool:
-        """True if the promise was kept in all cases."""
+        """True if the promise held in all cases."""
         return not self.problem
 
 
 def check_codec(codec: Codec) -> None:
     """Fail unless ``codec`` keeps every promise of ``tersor.Codec``.
 
-    A codec that takes a bound is checked with ``BOUNDS`` too, besides its own. Its class must be
-    registered, as by ``tersor.register`` or an entry point.
+    A codec that takes a bound is checked with its own bound and with ``BOUNDS``. Its class must be
+    registered by ``tersor.register`` or an entry point.
 
     Raises:
-        AssertionError: names each broken promise, with the first case that broke it.
+        AssertionError: a promise is broken; the message names each one, with its first failing case.
 
     Example:
         >>> from tersor import create
@@ -72,7 +72,7 @@ def check_codec(codec: Codec) -> None:
 
 
 def run_checks(codec: Codec) -> list[CheckResult]:
-    """Run every check that concerns ``codec``, whatever the earlier ones gave.
+    """Run every check that applies to ``codec``, regardless of earlier failures.
 
     Example:
         >>> from tersor import create
@@ -89,10 +89,10 @@ def run_checks(codec: Codec) -> list[CheckResult]:
 
 
 def encode_twice(codec: Codec, x: Tensor) -> Packed:
-    """Encode; fail unless a second time gives the same bytes and ``x`` is left as it was."""
+    """Encode twice; fail unless the bytes are equal and ``x`` is unchanged."""
     before = x.clone()
     packed = codec.pack(x)
-    # other bytes in the memory that kernels work in
+    # different stale bytes in the kernels' scratch memory
     scratch(1 << 18)[:] = 0x5A
     again = codec.pack(x)
     assert_bits_equal(before, x)
@@ -102,7 +102,7 @@ def encode_twice(codec: Codec, x: Tensor) -> Packed:
 
 
 def assert_size(codec: Codec, packed: Packed) -> None:
-    """Fail unless the payload of a tensor in one chunk is as large as ``max_nbytes`` says."""
+    """Fail unless the payload of a single-chunk tensor has a size that ``max_nbytes`` allows."""
     for payload in packed.payloads:
         is_bytes = payload.dtype == torch.uint8 and payload.dim() == 1
         require(is_bytes, f"a payload is {payload.dtype} of {payload.dim()} dimensions, not bytes")
@@ -114,7 +114,7 @@ def assert_size(codec: Codec, packed: Packed) -> None:
 
 
 def decode_into_poison(packed: Packed) -> Tensor:
-    """Decode from memory that ends where the payload does; fail unless all of ``out`` is written."""
+    """Decode from memory that ends with the payload; fail unless all of ``out`` is written."""
     copies = tuple(payload.clone() for payload in packed.payloads)
     copy = replace(packed, payloads=copies)
     found = []
@@ -128,7 +128,7 @@ def decode_into_poison(packed: Packed) -> Tensor:
 
 
 def assert_promised(codec: Codec, packed: Packed, x: Tensor) -> None:
-    """Fail unless the error that ``packed`` promises is the bound that ``codec`` was given."""
+    """Fail unless the error promised by ``packed`` is the bound that ``codec`` was given."""
     promised = packed.error_bound
     require(promised is not None, "resolve_bound promises no error")
     low, high = finite_range(x).tolist()
@@ -157,7 +157,7 @@ def _stays_finite(codec: Codec, x: Tensor) -> None:
     if not (x.dtype.is_floating_point or x.dtype.is_complex):
         return
     wide = torch.complex128 if x.dtype.is_complex else torch.float64
-    # larger values may exceed what a codec can hold, and one NaN may spoil those coded with it
+    # larger values may exceed a codec's range, and a NaN may corrupt the values coded with it
     if bool((x.to(wide).abs() <= 1).all()):
         decoded = codec.unpack(codec.pack(x)).to(wide)
         require(bool(decoded.isfinite().all()), "a finite value came back as NaN or infinity")
@@ -181,7 +181,7 @@ def _in_chunks(codec: Codec, x: Tensor) -> None:
 
 
 def _in_lists(codec: Codec, x: Tensor) -> None:
-    """A list keeps the bound of each of its tensors, whatever the codec's own."""
+    """Check that a list honours the bound of each of its tensors instead of the codec's own."""
     is_bounded = codec.takes_bound() and not codec.is_selector
     if not is_bounded or x.dtype not in FLOAT_DTYPES or x.numel() == 0:
         return
@@ -214,7 +214,7 @@ def _refuses_other_bytes(codec: Codec, x: Tensor) -> None:
         except CorruptDataError:
             refused = True
         sizes = f"{wrong.numel()} bytes instead of {payload.numel()} are decoded"
-        # bytes of another size may be those of another tensor, unless there are none
+        # a payload of another size may be valid for another tensor, unless it is empty
         is_wrong = packed.codec.size_kind == "fixed" or (wrong.numel() == 0 and x.numel() > 0)
         require(refused or not is_wrong, f"{sizes}; raise CorruptDataError")
 
@@ -236,7 +236,7 @@ CHECKS: Final[dict[str, Callable[[Codec, Tensor], object]]] = {
 def _problems(
     check: Callable[[Codec, Tensor], object], codec: Codec, bounds: Sequence[Bound]
 ) -> Iterator[str]:
-    """Yield what a check finds for ``codec``, and for the same codec with each of ``bounds``."""
+    """Yield the problems a check finds for ``codec``, and for the same codec with each of ``bounds``."""
     for bound in (None, *bounds):
         with Attempt() as attempt:
             variant = codec if bound is None else replace(codec, bound=bound)  # type: ignore[call-arg]
@@ -258,7 +258,7 @@ def _case(codec: Codec, label: str, x: Tensor) -> str:
 
 
 def _problem(check: Callable[..., object], *arguments: Any) -> str:
-    """Return what a check found, in one line; empty if nothing."""
+    """Return the problem a check found, in one line; empty if there is none."""
     with Attempt() as attempt:
         check(*arguments)
     if attempt.error is None:

@@ -1,7 +1,7 @@
-"""Tensors that break promises: every kernel and codec must meet them, one named factory each.
+"""Adverse inputs that every kernel and codec is tested with, one named factory each.
 
-Each call makes new tensors, the same in every process. All are small, so that a matrix of
-operation, backend, bound and dtype over all of them stays quick.
+Each call creates new tensors, identical in every process. All are small, to keep tests over the product
+of operation, backend, bound and dtype fast.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 TIE_STEP: Final = 0.2
-"""Distance between levels for which ``ties`` holds exact ties: that of an absolute bound of 0.1."""
+"""Quantization step of the ``ties`` input, which is that of an absolute bound of 0.1."""
 
 Factory = Callable[[torch.dtype], Tensor]
 
@@ -24,7 +24,7 @@ def inputs(dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def integers(dtype: torch.dtype) -> dict[str, Tensor]:
-    """Return inputs by name in a dtype that is no float of ``FLOAT_DTYPES``."""
+    """Return inputs by name in a dtype outside of ``FLOAT_DTYPES``."""
     values = torch.arange(-300, 300)
     return {
         "empty": torch.zeros(0, dtype=dtype),
@@ -36,7 +36,7 @@ def integers(dtype: torch.dtype) -> dict[str, Tensor]:
 
 
 def ties(step: float, dtype: torch.dtype) -> Tensor:
-    """Return ``(i + 0.5) * step`` for i in -64..63: each halfway between two levels."""
+    """Return ``(i + 0.5) * step`` for i in -64..63, each halfway between two quantization levels."""
     return ((torch.arange(-64, 64, dtype=torch.float64) + 0.5) * step).to(dtype)
 
 
@@ -53,19 +53,19 @@ def _uniform(*shape: int) -> Tensor:
 
 
 def _finite(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Cast without making infinities: what exceeds the dtype becomes its largest value."""
+    """Cast without creating infinities: values are clamped to the range of the dtype."""
     largest = torch.finfo(dtype).max
     return values.clamp(-largest, largest).to(dtype)
 
 
 def _wave(*shape: int) -> Tensor:
-    """Return a sum of one slow sine per dimension."""
+    """Return the sum of one slow sine per dimension."""
     axes = torch.meshgrid(*(torch.linspace(0, 3, size) for size in shape), indexing="ij")
     return sum((torch.sin(axis.double() * (i + 1)) for i, axis in enumerate(axes)), torch.zeros(()))
 
 
 def _embedding_rows(dtype: torch.dtype) -> Tensor:
-    """Look-ups whose rows repeat as Zipf's law has it."""
+    """Return embedding look-ups whose rows repeat with Zipf-distributed frequencies."""
     table = _normal(500, 16) * 0.05
     weights = 1.0 / torch.arange(1, 501, dtype=torch.float64) ** 1.1
     return table[torch.multinomial(weights, 200, replacement=True, generator=_generator())].to(
@@ -74,7 +74,7 @@ def _embedding_rows(dtype: torch.dtype) -> Tensor:
 
 
 def _grid(dtype: torch.dtype) -> Tensor:
-    """8-bit image values, k / 255."""
+    """Return 8-bit image values, k / 255."""
     values = torch.randint(0, 256, (40, 50), generator=_generator())
     return (values.double() / 255).to(dtype)
 
@@ -95,7 +95,7 @@ def _subnormal(dtype: torch.dtype) -> Tensor:
 
 
 def _nan_and_inf(dtype: torch.dtype) -> Tensor:
-    """Mostly ordinary values; every special one alone and in runs."""
+    """Return mostly ordinary values, with NaN and both infinities alone and in runs."""
     values = _normal(2000)
     values[[0, 77, 1999]] = float("nan")
     values[[1, 500, 501]] = float("inf")
@@ -105,7 +105,7 @@ def _nan_and_inf(dtype: torch.dtype) -> Tensor:
 
 
 def _odd_nans(dtype: torch.dtype) -> Tensor:
-    """NaNs of both signs with the lowest mantissa bit alone, and with all: a codec could cut them off."""
+    """Return NaNs of both signs with only the lowest mantissa bit set, or all; truncation loses the former."""
     values = _normal(130).to(dtype)
     words = {2: torch.int16, 4: torch.int32, 8: torch.int64}[dtype.itemsize]
     infinity = torch.tensor([float("inf"), float("-inf")], dtype=dtype).view(words)
@@ -115,7 +115,7 @@ def _odd_nans(dtype: torch.dtype) -> Tensor:
 
 
 def _far_from_zero(dtype: torch.dtype) -> Tensor:
-    """A million plus or minus one, or as near to that as the dtype can tell apart."""
+    """Return a million plus or minus one, or as close to that as the dtype can resolve."""
     info = torch.finfo(dtype)
     center = min(1e6, 0.9 * info.max)
     spread = max(1.0, 8 * info.eps * center)
@@ -123,7 +123,7 @@ def _far_from_zero(dtype: torch.dtype) -> Tensor:
 
 
 def _wide_range(dtype: torch.dtype) -> Tensor:
-    """Lognormal magnitudes over some thirty decades, both signs."""
+    """Return lognormal magnitudes over some thirty decades, with both signs."""
     values = torch.exp(10 * _normal(2000))
     values[::2] *= -1
     return _finite(values, dtype)
@@ -148,7 +148,7 @@ FACTORIES: Final[dict[str, Factory]] = {
     "relu_activations": lambda dtype: _normal(4, 8, 10, 12).relu().to(dtype),
     "gradients": lambda dtype: _normal(48, 65).mul(1e-3).to(dtype),
     "ties": lambda dtype: ties(TIE_STEP, dtype),
-    # ties that every dtype holds exactly
+    # ties that every dtype represents exactly
     "ties_power_of_two": lambda dtype: ties(0.25, dtype),
     "grid": _grid,
     "huge": _huge,
@@ -166,4 +166,4 @@ FACTORIES: Final[dict[str, Factory]] = {
     # codes far outside a 12-bit alphabet, at any bound below 1
     "large_codes": lambda dtype: _uniform(4999).mul(2).sub(1).mul(30000).to(dtype),
 }
-"""How each shared input is made in a dtype, by its name."""
+"""Factory of each shared input, by name; takes a dtype."""

@@ -1,1 +1,1 @@
-"""Models and data that show what the sites do in training."""
+"""Models, data and trainings that demonstrate the sites."""

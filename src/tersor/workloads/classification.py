@@ -1,4 +1,4 @@
-"""How good predicted classes are."""
+"""Quality metrics of predicted classes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLASS_METRICS: Final = (
     Metric("accuracy", higher_is_better=True),
     Metric("loss", higher_is_better=False),
 )
-"""By which trainings on classes are judged."""
+"""Metrics for comparing trainings of classifiers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class ClassMetrics:
     Attributes:
         accuracy: share of samples whose class has the highest logit.
         loss: mean negative log-likelihood of the class, in nats.
-        num_samples: how many there were.
+        num_samples: number of samples.
     """
 
     accuracy: float
@@ -33,7 +33,7 @@ class ClassMetrics:
 
     @classmethod
     def of(cls, sums: torch.Tensor) -> ClassMetrics:
-        """Judge what ``class_sums`` of all samples add up to."""
+        """Compute the metrics from the sum of ``class_sums`` over all batches."""
         num_right, loss, count = sums.tolist()
         return cls(num_right / count, loss / count, round(count))
 
@@ -43,9 +43,9 @@ class ClassMetrics:
 
 
 def class_sums(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Return how many predictions are right, the sum of losses, and how many there are, float64 [3].
+    """Return the number of correct predictions, the sum of losses, and the number of samples, float64 [3].
 
-    Of several batches they add up.
+    The results of several batches can be added.
 
     Example:
         >>> logits = torch.tensor([[2.0, 0.0], [2.0, 0.0]])

@@ -1,4 +1,4 @@
-"""Locks of folders that end with the process that holds them, however it ends."""
+"""Folder locks that are released when the process that holds them ends, however it ends."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _NO_LOCKS: Final = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def try_lock(path: Path) -> BinaryIO | None:
-    """Return the file, locked until it is closed; None where another process holds or just removed it.
+    """Return the file, locked until it is closed; None if another process holds or just removed it.
 
     Raises:
-        SpecError: the disk has no locks.
+        SpecError: the file system does not support locks.
         OSError: the file cannot be opened.
     """
     import fcntl
@@ -46,14 +46,14 @@ def try_lock(path: Path) -> BinaryIO | None:
 
 @contextmanager
 def locked_folder(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
-    """Make a folder of prepared data, and keep other processes from preparing it at the same time.
+    """Create a folder of prepared data, and prevent other processes from preparing it concurrently.
 
     Args:
-        folder: whose file ``lock`` is held; the lock ends with the process, however that ends.
-        waiting: is called again and again while another process has it.
+        folder: contains the file ``lock``. The lock is released when the process ends, however it ends.
+        waiting: called repeatedly while another process holds the lock.
 
     Raises:
-        SpecError: nothing can be written there.
+        SpecError: the folder cannot be written.
     """
     while (lock := _try_folder(folder)) is None:
         waiting()
@@ -64,7 +64,7 @@ def locked_folder(folder: Path, waiting: Callable[[], None]) -> Iterator[None]:
 
 def _try_folder(folder: Path) -> BinaryIO | None:
     try:
-        # who held it may have removed the folder
+        # the previous holder may have removed the folder
         folder.mkdir(parents=True, exist_ok=True)
         return try_lock(folder / LOCK_NAME)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""How good predicted click probabilities are."""
+"""Quality metrics of predicted click probabilities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CLICK_METRICS: Final = (
     Metric("auc", higher_is_better=True),
     Metric("logloss", higher_is_better=False),
 )
-"""By which trainings on clicks are judged."""
+"""Metrics for comparing trainings on clicks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,10 @@ class ClickMetrics:
     """Quality of predictions on a set of samples.
 
     Attributes:
-        auc: probability that a clicked sample is scored above one that was not; ties count half.
+        auc: probability that a clicked sample is scored above one that is not; ties count half.
         logloss: mean negative log-likelihood in nats.
-        accuracy: share of samples on the right side of one half.
-        num_samples: how many there were.
+        accuracy: share of samples classified correctly at a threshold of one half.
+        num_samples: number of samples.
     """
 
     auc: float
@@ -40,10 +40,10 @@ class ClickMetrics:
 
 
 def click_metrics(logits: torch.Tensor, labels: torch.Tensor) -> ClickMetrics:
-    """Judge logits against labels of 0 and 1, in float64.
+    """Compute the metrics of logits for labels of 0 and 1, in float64.
 
     Raises:
-        SpecError: there is nothing to judge.
+        SpecError: there are no logits, or the shapes differ.
     """
     if logits.numel() == 0 or logits.shape != labels.shape:
         raise SpecError(f"metrics need one logit per label, not {logits.shape} and {labels.shape}")
@@ -59,10 +59,10 @@ def click_metrics(logits: torch.Tensor, labels: torch.Tensor) -> ClickMetrics:
 
 
 def auc(scores: torch.Tensor, weights: torch.Tensor) -> float:
-    """Return the area under the ROC curve; NaN where all labels are equal.
+    """Return the area under the ROC curve; NaN if all labels are equal.
 
-    ``weights`` are labels, or probabilities of a click: the area is then the expected one, so that
-    scores equal to the true probabilities give the best that any model can reach.
+    ``weights`` are labels, or probabilities of a click, which give the expected area. Scores equal to the
+    true probabilities give the best area that any model can reach.
 
     Example:
         >>> auc(torch.tensor([0.1, 0.4, 0.35, 0.8]), torch.tensor([0.0, 0.0, 1.0, 1.0]))

@@ -1,7 +1,7 @@
-"""Processes that train together: under torchrun, alone, or started here.
+"""Processes that train together: under torchrun, alone, or started by this module.
 
-A rank ends when it cannot go on with the others: where a peer is gone, and where torchrun is, which would
-have ended it.
+A rank ends when it cannot continue with the others: when a peer is gone, or torchrun, which would have
+ended it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tersor.errors import ExchangeError, SpecError, TersorError
 _T = TypeVar("_T")
 _TIMEOUT: Final = timedelta(minutes=10)
 _WATCH_S: Final = 1.0
-"""Seconds between two looks whether torchrun is still there."""
+"""Seconds between checks that torchrun is still alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process among all of them.
+    """The rank of this process, and collective calls with the others.
 
-    Where a peer is gone or does not come in time, collective calls raise ``ExchangeError``.
+    Collective calls raise ``ExchangeError`` if a peer is gone or times out.
     """
 
     rank: int
@@ -43,26 +43,27 @@ class Ranks:
 
     @classmethod
     def current(cls) -> Ranks:
-        """Return this process's place; one of one without ``torch.distributed``."""
+        """Return the rank of this process; rank 0 of 1 without ``torch.distributed``."""
         if dist.is_available() and dist.is_initialized():
             return cls(dist.get_rank(), dist.get_world_size())
         return cls(0, 1)
 
     def gathered(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, in order; a collective call."""
+        """Return the values of all ranks, in rank order; a collective call."""
         return [value] if self.world_size == 1 else gathered(value, None)
 
     def together(self, task: Callable[[], _T]) -> _T:
-        """Do a task on every rank and return what it gave here; a collective call.
+        """Run a task on every rank and return its local result; a collective call.
+
+        If the task fails on this rank, its own error is raised.
 
         Raises:
-            SpecError: it failed on another rank; says which, and why. Where it failed here, the
-                error is its own.
+            SpecError: it failed on another rank; the message says which, and why.
         """
         try:
             result = task()
         except Exception as error:
-            # an error of the group would hide the one that is told of
+            # a failing group must not mask the error being reported
             with suppress(ExchangeError):
                 self.gathered(_reported(error))
             raise
@@ -72,13 +73,13 @@ class Ranks:
         return result
 
     def add_up(self, tensor: torch.Tensor) -> None:
-        """Add up the tensors of all ranks, in place; a collective call."""
+        """Sum the tensors of all ranks, in place; a collective call."""
         if self.world_size > 1:
             with lost_peers_explained(self.rank):
                 dist.all_reduce(tensor)
 
     def concatenated(self, own: torch.Tensor) -> torch.Tensor:
-        """Return the tensors of all ranks, of one shape, in order; a collective call."""
+        """Concatenate the tensors of all ranks, of equal shapes, in rank order; a collective call."""
         if self.world_size == 1:
             return own
         parts = [torch.empty_like(own) for _ in range(self.world_size)]
@@ -87,13 +88,13 @@ class Ranks:
         return torch.cat(parts)
 
     def share(self, total: int) -> slice:
-        """Return this rank's part of ``total`` samples, which all ranks share evenly."""
+        """Return this rank's share of ``total`` samples, rounded down to equal shares."""
         each = total // self.world_size
         return slice(self.rank * each, (self.rank + 1) * each)
 
 
 def _reported(error: Exception) -> str:
-    """Return what peers are told: the class too, where the message was not written for users."""
+    """Return the message for peers, with the class of an error whose message is not meant for users."""
     if isinstance(error, TersorError | OSError):
         return str(error)
     name, line = type(error).__name__, first_line(error)
@@ -102,7 +103,7 @@ def _reported(error: Exception) -> str:
 
 @contextmanager
 def joined(device: torch.device) -> Iterator[None]:
-    """Join the ranks that torchrun started, if it did, and leave them at the end."""
+    """Join the process group of torchrun, if it started this process, and leave it at the end."""
     if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ or dist.is_initialized():
         yield
         return
@@ -121,9 +122,10 @@ def joined(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _ending_with_torchrun() -> Iterator[None]:
-    """End this process when torchrun is gone: it would train on, and write where the next run does.
+    """End this process when torchrun is gone, or it would continue and overwrite files of the next run.
 
-    By a thread, as a rank may be waiting for a peer; files are written whole or not at all.
+    A thread does this because a rank may be blocked waiting for a peer. Files are written atomically, so
+    the process may end at any time.
     """
     if not dist.is_torchelastic_launched():
         yield
@@ -134,7 +136,7 @@ def _ending_with_torchrun() -> Iterator[None]:
         while os.getppid() == PARENT:
             if is_done.wait(_WATCH_S):
                 return
-        # not through sys.stderr, whose lock the main thread may hold
+        # not through sys.stderr, because the main thread may hold its lock
         os.write(2, b"tersor: torchrun is gone, and this rank ends with it; start it again\n")
         os._exit(1)
 
@@ -151,13 +153,13 @@ def _ending_with_torchrun() -> Iterator[None]:
 def lost_peers_explained(
     rank: int, raised: type[RuntimeError] = RuntimeError, says: str = ""
 ) -> Iterator[None]:
-    """Turn what a backend raises when a peer is gone into one sentence.
+    """Translate the error that a backend raises when a peer is gone.
 
     Args:
         rank: of this process.
-        raised: by the backend. gloo has no class of its own, so that by default the block may hold
-            nothing but a call of the backend.
-        says: part of every message of the backend; a block that computes, too, names it.
+        raised: error class of the backend. gloo has no class of its own, so with the default the block
+            must contain nothing but calls of the backend.
+        says: text that every message of the backend contains; required if the block also computes.
 
     Raises:
         ExchangeError: the block raised such an error.
@@ -179,9 +181,9 @@ def lost_peers_explained(
 def meeting(
     rank: int, world_size: int, store: str, timeout: timedelta = _TIMEOUT
 ) -> Iterator[None]:
-    """Join ranks of this machine through the file ``store``, with a fair share of its cores.
+    """Connect ranks of this machine through the file ``store``, each with a fair share of its cores.
 
-    Threads are no more than torch would take, which ``OMP_NUM_THREADS`` limits.
+    The number of threads does not exceed torch's default, which ``OMP_NUM_THREADS`` limits.
     """
     share = max(1, (os.cpu_count() or 1) // world_size)
     torch.set_num_threads(min(share, torch.get_num_threads()))
@@ -189,7 +191,7 @@ def meeting(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timeout
     )
     try:
-        # a rank that is done at once must not be gone before the others are connected to it
+        # a rank that finishes at once must not leave before the others have connected to it
         dist.barrier()
         yield
     finally:
@@ -200,7 +202,7 @@ def meeting(
 def _local_rank(
     work: Callable[..., Any], rank: int, world_size: int, store: str, pipe: Any, options: Any
 ) -> None:
-    # loopback only: ranks of one machine must not be seen from outside
+    # loopback only: ranks of one machine must not be reachable from outside
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     with suppress(KeyboardInterrupt), pipe, meeting(rank, world_size, store):
         work(rank, pipe.send, **options)
@@ -213,16 +215,17 @@ def run_local_ranks(
     options: Mapping[str, Any],
     receive: Callable[[int, Any], None],
 ) -> None:
-    """Run ``work(rank, send, **options)`` in processes of this machine that talk through gloo.
+    """Run ``work(rank, send, **options)`` in local processes that communicate through gloo.
 
     Args:
-        work: can be imported by name.
-        world_size: how many processes.
-        options: sent to each.
-        receive: gets the rank and the message of every ``send`` of plain values, here.
+        work: a function that can be imported by name.
+        world_size: number of processes.
+        options: passed to each process.
+        receive: called in this process with the rank and the message of every ``send``; messages are
+            plain values.
 
     Raises:
-        ExchangeError: a rank failed; the others are ended.
+        ExchangeError: a rank failed; the others are killed.
     """
     if world_size < 1:
         raise SpecError(f"at least one rank is needed, not {world_size}")
@@ -250,7 +253,7 @@ def run_local_ranks(
 
 
 def _receive_all(pipes: dict[Any, int], receive: Callable[[int, Any], None]) -> None:
-    """Hand over messages until every rank has ended."""
+    """Pass messages to ``receive`` until every rank has ended."""
     while pipes:
         ready: list[Any] = wait(list(pipes))
         for pipe in ready:

@@ -1,4 +1,4 @@
-"""``tersor bench accuracy``: does compression change what a model learns? One file per model."""
+"""``tersor bench accuracy``: the effect of compression on what a model learns; one module per kind."""
 
 import typer
 

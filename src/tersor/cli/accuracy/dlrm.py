@@ -136,7 +136,7 @@ def _table(pairs: Pairs) -> Table:
 
 
 def _sentence(pairs: Pairs) -> str:
-    """Return how each metric changed, and what that shows."""
+    """Return the change of each metric with its verdict, in one sentence."""
     changes = (
         f"{judged.metric.name} changes by {judged.change.mean:+.5f}, 95 % interval "
         f"±{judged.change.half_width:.5f}: {judged.verdict}"

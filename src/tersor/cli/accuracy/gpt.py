@@ -94,7 +94,7 @@ def gpt(
 
 
 def _schemes(named: str | None, *, smoke: bool) -> tuple[str, ...]:
-    """Return what is trained beside exact: what was asked for, or a few."""
+    """Return the schemes to train besides exact: those named, or a default selection."""
     from tersor.bench.shards.accuracy import DEFAULT_SCHEMES
 
     if named is not None:
@@ -103,7 +103,7 @@ def _schemes(named: str | None, *, smoke: bool) -> tuple[str, ...]:
 
 
 def _processes(device: str, transport: str, ranks: int) -> int:
-    """Return how many processes train together."""
+    """Return the number of processes that train together; validate device, transport and ranks."""
     check_device(device)
     if transport not in ("gloo", "memory"):
         raise SpecError(f"--transport must be gloo or memory, not {transport!r}")

@@ -1,4 +1,4 @@
-"""A folder of dumped look-ups: which file or array is which table at which iteration."""
+"""A folder of dumped look-ups, with tables and iterations identified by names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tersor.errors import SpecError
 
 RAW_SUFFIXES: Final = (".bin", ".dat", ".f32", ".raw")
 TABLES_FILE: Final = "tables.json"
-"""What ``tersor train dlrm --dump-embeddings`` says about the tables."""
+"""File with the sizes of the tables, as written by ``tersor train dlrm --dump-embeddings``."""
 _TABLE: Final = re.compile(r"(?<![a-z])(?:table|tbl|emb|embedding|t)[-_ .=]?(\d+)", re.IGNORECASE)
 _ITERATION: Final = re.compile(
     r"(?<![a-z])(?:step|iteration|iter|it|batch)[-_ .=]?(\d+)", re.IGNORECASE
@@ -31,22 +31,22 @@ _Entry: TypeAlias = tuple[Path, str, int]
 
 
 class FolderLookUps(LookUps):
-    """Look-ups dumped by ``tersor train dlrm --dump-embeddings``, or by anyone in a similar way.
+    """Look-ups dumped by ``tersor train dlrm --dump-embeddings``, or in a similar form by other programs.
 
-    Table and iteration are found in the names of files and arrays, as in
-    ``step-000000100-table-03.npy``, ``iter_100.npz`` with arrays ``table_3``, or ``emb_3.pt``. What
-    has no table's number is counted in the order of names; what has no iteration is at 0.
+    Table and iteration are parsed from the names of files and arrays, as in
+    ``step-000000100-table-03.npy``, ``iter_100.npz`` with arrays ``table_3``, or ``emb_3.pt``. Arrays
+    without a table number are numbered in the order of their names; a missing iteration is 0.
     """
 
     def __init__(self, folder: str, dim: int | None = None) -> None:
-        """Look through a folder.
+        """Index the files of a folder.
 
         Args:
-            folder: files in it, not in folders below.
+            folder: folder with the dumps; subfolders are not searched.
             dim: values per row, for raw float32 and other flat lists.
 
         Raises:
-            SpecError: the folder is none, is empty, or holds something else than dumps.
+            SpecError: the folder is missing or empty, or contains files that are not dumps.
             CorruptDataError: a file is damaged.
         """
         path = Path(folder)
@@ -83,7 +83,7 @@ class FolderLookUps(LookUps):
         return values.view(-1, width or 1)
 
     def _check(self, name: str, source: Source) -> None:
-        """Raise ``SpecError`` unless the array holds float32 rows of the width asked for."""
+        """Raise ``SpecError`` unless the array holds float32 rows of the given width."""
         info, dim = source.info, self._dim
         if info.dtype != torch.float32:
             kind = str(info.dtype).removeprefix("torch.")
@@ -100,7 +100,7 @@ class FolderLookUps(LookUps):
 
 
 def _natural(path: Path) -> list[Any]:
-    """Return what sorts file 10 behind file 9."""
+    """Return a sort key that orders file 10 after file 9."""
     parts = re.split(r"(\d+)", path.stem)
     return [int(part) if k % 2 else part.lower() for k, part in enumerate(parts)]
 
@@ -154,7 +154,7 @@ def _entries(folder: Path, dim: int | None) -> dict[int, list[_Entry]]:
 
 
 def _number(pattern: re.Pattern[str], *names: str) -> int | None:
-    """Return the number that the first of several names gives."""
+    """Return the number in the first name that matches; None if none does."""
     matches = (pattern.search(name) for name in names)
     return next((int(match[1]) for match in matches if match is not None), None)
 

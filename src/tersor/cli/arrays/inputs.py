@@ -1,4 +1,4 @@
-"""Opening an input by its name: which format it has and which arrays are in it."""
+"""Opening of an input by name: detects its format and lists its arrays."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tersor.types import DTYPES, MAX_DIMS
 
 CHECKPOINT_SUFFIXES: Final = (".pt", ".pth")
 SUFFIXES: Final = (".npy", ".npz", *CHECKPOINT_SUFFIXES, ".safetensors")
-"""Formats that describe themselves."""
+"""Self-describing formats."""
 
 _STANDARD_NAME: Final = "array"
 _NPY_MAGIC: Final = b"\x93NUMPY"
@@ -35,10 +35,10 @@ class Inputs:
     """The arrays of one input.
 
     Attributes:
-        sources: in file order.
-        left_out: names of what is in the file and is no array.
+        sources: the arrays, in file order.
+        left_out: names of entries that are not arrays.
         several: whether the format can hold more than one array.
-        metadata: for the first array, which keeps what a ``.safetensors`` file says about itself.
+        metadata: for the first array, which carries the metadata of a ``.safetensors`` file.
     """
 
     sources: list[Source]
@@ -63,13 +63,13 @@ def open_inputs(
 
     Args:
         name: a path, or ``-``.
-        stack: keeps the file open as long as its sources are used.
-        dtype: of raw values; None for formats that describe themselves.
+        stack: must stay open as long as the sources are used.
+        dtype: of raw values; None for self-describing formats.
         shape: of raw values; None for one axis.
-        max_nbytes: most memory for an array that cannot be read in chunks; None for what is free.
+        max_nbytes: most memory for an array that cannot be read in chunks; None for the free memory.
 
     Raises:
-        SpecError: the format is unknown, or the file is not what was described.
+        SpecError: the format is unknown, or the file does not match its description.
         CorruptDataError: the file is damaged.
         OSError: the file cannot be opened.
     """
@@ -87,7 +87,7 @@ def open_inputs(
             return Inputs([raw_source(path.stem, opened, f"'{name}'", dtype, shape)])
         return Inputs([npy_source(path.stem, opened, f"'{name}'")])
     if suffix not in SUFFIXES:
-        # a wrong path is the likelier mistake, and is told first
+        # a wrong path is the likelier mistake, so report it first
         with path.open("rb"):
             pass
         raise SpecError(
@@ -100,11 +100,11 @@ def open_inputs(
 def stream_inputs(
     file: BinaryIO, dtype: torch.dtype | None, shape: tuple[int, ...] | None
 ) -> Inputs:
-    """Open what came by standard input: raw values if ``dtype`` says so, else ``.npy`` bytes.
+    """Open the array on standard input: raw values if ``dtype`` is given, else ``.npy`` bytes.
 
     Raises:
-        SpecError: neither, or the size does not fit ``shape``.
-        CorruptDataError: a damaged ``.npy`` file.
+        SpecError: it is neither, or the size does not match ``shape``.
+        CorruptDataError: the ``.npy`` data is damaged.
     """
     if dtype is not None:
         return Inputs([raw_source(_STANDARD_NAME, file, "standard input", dtype, shape)])
@@ -134,17 +134,17 @@ def _open_several(path: Path, suffix: str, stack: ExitStack, max_nbytes: int | N
         return Inputs(*pt_sources(path), several=True)
     try:
         archive = stack.enter_context(zipfile.ZipFile(path))
-    # zipfile checks little itself: a damaged directory fails wherever its parts are used
+    # zipfile validates little, so a damaged directory fails wherever it is used
     except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
         raise CorruptDataError(f"'{path}' is not a .npz archive: {error}") from error
     return Inputs(*npz_sources(path, archive, max_nbytes), several=True)
 
 
 def parse_dtype(text: str | None) -> torch.dtype | None:
-    """Read ``--dtype``, our name or torch's.
+    """Parse ``--dtype``, a name of ``DTYPES`` or of torch.
 
     Raises:
-        SpecError: an unknown name.
+        SpecError: the name is unknown.
 
     Example:
         >>> parse_dtype("bf16"), parse_dtype("float32")
@@ -159,10 +159,10 @@ def parse_dtype(text: str | None) -> torch.dtype | None:
 
 
 def parse_shape(text: str | None) -> tuple[int, ...] | None:
-    """Read ``--shape``.
+    """Parse ``--shape``.
 
     Raises:
-        SpecError: not whole numbers separated by commas.
+        SpecError: ``text`` is not comma-separated whole numbers.
 
     Example:
         >>> parse_shape("100,200")

@@ -1,4 +1,4 @@
-"""Arrays in plain files, mapped into memory: ``.npy`` and raw binary."""
+"""Arrays in memory-mapped files: ``.npy`` and raw binary."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tersor.errors import CorruptDataError, SpecError
 from tersor.types import DTYPE_NAMES, TensorInfo
 
 _GATHER_NBYTES: Final = 128 * 2**20
-"""Values of a Fortran-ordered array collected per pass over its file: a chunk of leading slices
-has a few values on every page, so fewer passes are worth the memory."""
+"""Bytes of a Fortran-ordered array collected per pass over its file. A chunk of leading slices has a few
+values on every page, so fewer passes are worth the memory."""
 
 _BLOCK_NBYTES: Final = 64 * 2**20
 
 
 class MappedFile:
-    """The bytes of a file from its position on; pages that were read can be given back."""
+    """Memory map of a file from its current position on, whose pages can be released after use."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._start = file.tell()
@@ -37,15 +37,15 @@ class MappedFile:
 
     @property
     def nbytes(self) -> int:
-        """Bytes from the position on."""
+        """Number of bytes from the initial position to the end."""
         return max(0, self._nbytes - self._start)
 
     def view(self, start: int, nbytes: int) -> npt.NDArray[np.uint8]:
-        """Return bytes as a read-only view of the file."""
+        """Return a range of bytes as a read-only view."""
         return self._bytes[self._start + start : self._start + start + nbytes]
 
     def release(self, start: int, nbytes: int) -> None:
-        """Say that bytes will not be read again soon, so that they stop counting as our memory."""
+        """Drop the pages of a range from memory; they can still be read again."""
         advise = getattr(self._map, "madvise", None)
         if advise is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
@@ -65,7 +65,7 @@ class MappedSource(Source):
         self._file, self._offset, self._swapped = file, offset, swapped
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; a copy, so that the file's pages can be given back at once."""
+        """See ``Source.chunk``; returns a copy, so that the file's pages can be released at once."""
         values = torch.empty(chunk.stop - chunk.start, dtype=self.info.dtype)
         start = self._offset + chunk.start * self.info.dtype.itemsize
         target = values.view(torch.uint8).numpy()
@@ -107,10 +107,10 @@ class FortranSource(Source):
             yield from values.split(per_chunk * slice_values)
 
     def _gather(self, start: int, stop: int) -> torch.Tensor:
-        """Collect leading slices, going through the file once from its begin to its end."""
+        """Collect leading slices in one sequential pass over the file."""
         shape = self.info.shape
         values = np.empty((stop - start, *shape[1:]), self._array.dtype)
-        # one step of the last axis is one run of bytes in the file
+        # each index of the last axis is one contiguous run of bytes in the file
         run_nbytes = math.prod(shape[:-1]) * self.info.dtype.itemsize
         block = max(1, _BLOCK_NBYTES // run_nbytes)
         for first in range(0, shape[-1], block):
@@ -125,11 +125,11 @@ def _native(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def npy_source(name: str, file: BinaryIO, label: str) -> Source:
-    """Open the ``.npy`` array that begins at the file's position and is all that follows.
+    """Open the ``.npy`` array that extends from the file's position to its end.
 
     Raises:
-        CorruptDataError: not a ``.npy`` file, or cut short.
-        SpecError: an array that cannot be stored.
+        CorruptDataError: the data is not in ``.npy`` format, is cut short, or has trailing bytes.
+        SpecError: the array cannot be stored.
     """
     mapped = MappedFile(file)
     header = read_npy_header(file, label)
@@ -155,7 +155,7 @@ def raw_source(
     """Open raw little-endian values from the file's position on; no shape means one axis.
 
     Raises:
-        SpecError: the size of the file does not fit, or no ``.tsr`` file can hold the shape.
+        SpecError: the size of the file does not match, or no ``.tsr`` file can hold the shape.
     """
     mapped = MappedFile(file)
     if shape is None:

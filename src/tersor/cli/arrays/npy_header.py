@@ -1,4 +1,4 @@
-"""The header of a ``.npy`` file, read and written without touching the values."""
+"""Reading and writing of ``.npy`` headers, without the values."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PARSER_ERRORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What a ``.npy`` file says about its array.
+    """A parsed ``.npy`` header.
 
     Attributes:
-        info: shape and dtype.
-        dtype: the values as they are stored, byte order included.
-        fortran_order: the first axis varies fastest.
-        nbytes: size of the header, after which the values begin.
+        info: shape and dtype of the tensor.
+        dtype: stored dtype, including byte order.
+        fortran_order: True if the first axis varies fastest.
+        nbytes: size of the header; the values follow it.
     """
 
     info: TensorInfo
@@ -46,9 +46,9 @@ def read_npy_header(stream: BinaryIO, label: str) -> NpyHeader:
     """Read the header at the stream's position; ``label`` names the file in errors.
 
     Raises:
-        CorruptDataError: these are not the first bytes of a ``.npy`` file.
-        SpecError: the array holds Python objects, fields or another dtype without a tensor, or has
-            a shape that no ``.tsr`` file can hold.
+        CorruptDataError: the bytes are not a valid ``.npy`` header.
+        SpecError: the array holds Python objects, fields or another dtype that torch lacks, or has a
+            shape that no ``.tsr`` file can hold.
     """
     start = stream.tell()
     try:
@@ -56,9 +56,9 @@ def read_npy_header(stream: BinaryIO, label: str) -> NpyHeader:
         if version == (1, 0):
             shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
         else:
-            # 3.0 differs from 2.0 in the names of fields only, and no fields are taken here
+            # 3.0 differs from 2.0 only in the encoding of field names, and fields are rejected below
             shape, fortran_order, dtype = np.lib.format.read_array_header_2_0(stream)
-    # what numpy's parser lets through for headers that are no Python literal
+    # errors that numpy's parser raises for malformed headers
     except _PARSER_ERRORS as error:
         raise CorruptDataError(
             f"{label} is not a .npy file; describe raw binary with --dtype and --shape"

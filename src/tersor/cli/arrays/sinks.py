@@ -1,4 +1,4 @@
-"""Writing decoded arrays: ``.npy``, ``.npz`` and raw chunk by chunk, checkpoints as a whole."""
+"""Writing of decoded arrays: ``.npy``, ``.npz`` and raw chunk by chunk, checkpoints as a whole."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tersor.raw_bytes import as_bytes
 from tersor.types import DTYPE_NAMES
 
 RAW: Final = "raw"
-"""The format of values without any header."""
+"""Format without a header."""
 _NPY_SUFFIX: Final = ".npy"
 _MAX_MEMBER_NBYTES: Final = 2**16 - 1
-"""An archive has 16 bits for the length of a member's name."""
+"""Longest member name: an archive stores its length in 16 bits."""
 _SAFETENSORS_METADATA: Final = "__metadata__"
 
 
@@ -34,7 +34,7 @@ def write_arrays(
     output: Output,
     advance: Advance,
 ) -> None:
-    """Write arrays, by their names in the output, in a format that can hold them."""
+    """Write arrays, keyed by their names in the output, in a format that can hold them."""
     stream = output.stream
     if form == ".npz":
         _write_npz(arrays, stream, advance)
@@ -48,7 +48,7 @@ def write_arrays(
 
 
 def _whole(array: TsrSource, advance: Advance) -> torch.Tensor:
-    """Decode an array into memory."""
+    """Decode a whole array into memory."""
     values, plan = torch.empty(array.info.shape, dtype=array.info.dtype), array.entry.plan
     flat = values.view(-1)
     for chunk, x in zip(plan, watched(array.chunks(plan), advance), strict=True):
@@ -57,13 +57,13 @@ def _whole(array: TsrSource, advance: Advance) -> torch.Tensor:
 
 
 def _write_raw(array: TsrSource, stream: BinaryIO, advance: Advance) -> None:
-    """Write the values alone, little-endian, the last axis fastest."""
+    """Write only the values, little-endian and C-ordered."""
     chunks = watched(array.chunks(array.entry.plan), advance)
     stream.writelines(as_bytes(x).numpy().data for x in chunks)
 
 
 def _write_npy(array: TsrSource, stream: BinaryIO, advance: Advance) -> None:
-    """Write a ``.npy`` file; raises ``SpecError`` where numpy has no such dtype."""
+    """Write a ``.npy`` file; raise ``SpecError`` if numpy lacks the dtype."""
     write_npy_header(stream, array.info)
     _write_raw(array, stream, advance)
 
@@ -72,28 +72,28 @@ def _write_npz(arrays: Mapping[str, TsrSource], stream: BinaryIO, advance: Advan
     """Write an uncompressed ``.npz`` archive; the names must come from ``member_names``."""
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
-            # a ZipInfo of our own has a fixed date: the same arrays give the same bytes
+            # an explicit ZipInfo has a fixed date, so the same arrays give the same bytes
             member = zipfile.ZipInfo(name + _NPY_SUFFIX)
             with archive.open(member, "w", force_zip64=True) as entry:
                 _write_npy(array, cast("BinaryIO", entry), advance)
 
 
 def _write_pt(arrays: Mapping[str, TsrSource], stream: BinaryIO, advance: Advance) -> None:
-    """Write a state dict that ``torch.load`` reads with ``weights_only=True``."""
+    """Write a state dict that ``torch.load`` can read with ``weights_only=True``."""
     tensors = {name: _whole(array, advance) for name, array in arrays.items()}
     try:
         torch.save(tensors, stream)
     except RuntimeError as error:
-        # torch completes its archive also after a failed write, which fails once more
+        # after a failed write torch still completes its archive, which fails again and hides the cause
         cause = error.__context__
         raise (cause if isinstance(cause, OSError) else error) from None
 
 
 def check_safetensors(arrays: Mapping[str, torch.dtype]) -> None:
-    """Refuse names and dtypes that a ``.safetensors`` file cannot hold.
+    """Check that a ``.safetensors`` file can hold the given names and dtypes.
 
     Raises:
-        SpecError: there is such an array.
+        SpecError: it cannot.
         BackendUnavailableError: the package safetensors is not installed.
     """
     safetensors = load_safetensors()
@@ -105,14 +105,14 @@ def check_safetensors(arrays: Mapping[str, torch.dtype]) -> None:
     for dtype in set(arrays.values()):
         try:
             safetensors.torch.save({"x": torch.zeros(0, dtype=dtype)})
-        # which dtypes it has is a matter of its version
+        # the supported dtypes depend on its version
         except (KeyError, safetensors.SafetensorError) as error:
             name = DTYPE_NAMES[dtype]
             raise SpecError(f".safetensors has no dtype for {name}; write to .pt") from error
 
 
 def safetensors_metadata(reader: Reader) -> dict[str, str]:
-    """Return what the ``.safetensors`` file that was compressed said about itself."""
+    """Return the metadata of the ``.safetensors`` file that was compressed; empty if there is none."""
     first = next(iter(reader.arrays.values()), None)
     return {
         key.removeprefix(METADATA_PREFIX): text
@@ -124,13 +124,13 @@ def safetensors_metadata(reader: Reader) -> dict[str, str]:
 def write_safetensors(
     arrays: Mapping[str, TsrSource], metadata: dict[str, str], output: Output, advance: Advance
 ) -> None:
-    """Write a ``.safetensors`` file of arrays that ``check_safetensors`` has let through."""
+    """Write a ``.safetensors`` file; the arrays must have passed ``check_safetensors``."""
     safetensors = load_safetensors()
     tensors = {name: _whole(array, advance) for name, array in arrays.items()}
     if output.path is None:
         output.stream.write(safetensors.torch.save(tensors, metadata or None))
     else:
-        # into the temporary file itself: the bytes of all tensors are not copied once more
+        # directly to the temporary file, which avoids another copy of all bytes in memory
         try:
             safetensors.torch.save_file(tensors, output.path, metadata or None)
         except safetensors.SafetensorError as error:
@@ -138,19 +138,19 @@ def write_safetensors(
 
 
 def _system_error(error: Exception) -> Exception:
-    """Return what the system said, which safetensors has only in words; else ``error`` itself."""
+    """Return the ``OSError`` that safetensors reports only in its message; else ``error`` itself."""
     number = re.search(r"\(os error (\d+)\)", str(error))
     return error if number is None else OSError(int(number[1]), os.strerror(int(number[1])))
 
 
 def member_names(names: Collection[str]) -> dict[str, str]:
-    """Return a harmless and unique archive member for every array name.
+    """Return a safe and unique archive member name for every array name.
 
-    A name comes from a file that anyone may have written, and some tools unpack archives without
-    looking: folders above, absolute paths and control characters are taken out.
+    Names come from untrusted files, and some tools unpack archives without checks. Parent folders, absolute
+    paths and control characters are therefore removed.
 
     Raises:
-        SpecError: a name is longer than an archive can hold.
+        SpecError: a name is too long for an archive.
 
     Example:
         >>> member_names(["layer/weight", "../x", "/x", ""])

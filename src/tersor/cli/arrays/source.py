@@ -1,4 +1,4 @@
-"""An array that is read chunk by chunk, whatever file it comes from."""
+"""Arrays that are read chunk by chunk, independent of their file format."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Source(ABC):
     """One named array of an input.
 
     Attributes:
-        name: of the array in its file, or the file's own.
+        name: of the array in its file, or of the file.
         info: shape and dtype.
-        is_read_whole: whether no chunk can be read alone; it then minds the limit of memory itself.
+        is_read_whole: True if chunks cannot be read separately; the source then checks the memory limit.
     """
 
     is_read_whole = False
@@ -34,15 +34,15 @@ class Source(ABC):
 
     @abstractmethod
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """Return the values of one chunk, flat; raises ``CorruptDataError`` for a cut file."""
+        """Return the values of one chunk, flat; raise ``CorruptDataError`` if the file is truncated."""
 
     def chunks(self, plan: ChunkPlan) -> Iterator[torch.Tensor]:
-        """Return the values of all chunks in order, flat, holding one at a time."""
+        """Iterate over the values of all chunks in order, flat, holding one at a time."""
         return (self.chunk(chunk) for chunk in plan)
 
 
 class TsrSource(Source):
-    """An array of a ``.tsr`` file, decoded chunk by chunk and converted to ``dtype``, if any."""
+    """An array of a ``.tsr`` file, decoded chunk by chunk and converted to ``dtype`` if given."""
 
     def __init__(self, reader: Reader, name: str, dtype: torch.dtype | None = None) -> None:
         self.entry = reader.arrays[name]
@@ -51,26 +51,26 @@ class TsrSource(Source):
         self._reader = reader
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; ``chunk`` must be one of the file's own, as ``entry.plan`` is."""
+        """See ``Source.chunk``; ``chunk`` must be one of ``entry.plan``."""
         index = chunk.start // self.entry.plan.chunk_size
         return self._reader.read_chunk(self.name, index).reshape(-1).to(self.info.dtype)
 
 
 class TensorSource(Source):
-    """A tensor in memory, or mapped there by whoever loaded it."""
+    """A tensor in memory, possibly memory-mapped by its loader."""
 
     def __init__(self, name: str, x: torch.Tensor) -> None:
         super().__init__(name, TensorInfo.of(x))
         self._x = x
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; a view where the tensor is contiguous and nothing in it is lazy."""
+        """See ``Source.chunk``; a view if the tensor is contiguous, without lazy conjugation or negation."""
         self._x = materialised(self._x)
         return self._x.view(-1)[chunk.start : chunk.stop]
 
 
 def watched(chunks: Iterator[torch.Tensor], advance: Advance) -> Iterator[torch.Tensor]:
-    """Yield chunks, and call ``advance`` with the bytes of each when it is done with."""
+    """Yield chunks, and call ``advance`` with the bytes of each after it is consumed."""
     for x in chunks:
         yield x
         advance(x.nbytes)
@@ -78,7 +78,7 @@ def watched(chunks: Iterator[torch.Tensor], advance: Advance) -> Iterator[torch.
 
 @contextmanager
 def labelled(label: str) -> Iterator[None]:
-    """Let every ``SpecError`` of the block begin with ``label``."""
+    """Prefix the message of every ``SpecError`` in the block with ``label``."""
     try:
         yield
     except SpecError as error:

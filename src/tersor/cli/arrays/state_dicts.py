@@ -1,4 +1,4 @@
-"""Arrays in checkpoints: ``.pt`` and ``.safetensors``; nothing in them is ever executed."""
+"""Arrays in checkpoints, ``.pt`` and ``.safetensors``; no code in them is ever executed."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tersor.cli.arrays.source import Source, TensorSource, labelled
 from tersor.errors import BackendUnavailableError, CorruptDataError, SpecError
 from tersor.memory import lacks_memory
 
-# torch raises it for whatever weights_only refuses; taken from there because the module it
-# belongs to is banned from this package
+# torch raises it for anything that weights_only rejects; accessed through torch because importing its
+# module is banned in this package
 _RefusedError: type[Exception] = torch.serialization.pickle.UnpicklingError  # type: ignore[attr-defined]
 
-# torch's reader checks little itself: damaged bytes fail wherever their parts are used
+# torch's reader validates little, so damaged bytes fail wherever they are used
 _DAMAGE_ERRORS: Final = (
     ArithmeticError,
     AssertionError,
@@ -31,18 +31,18 @@ _DAMAGE_ERRORS: Final = (
 )
 
 METADATA_PREFIX: Final = "safetensors."
-"""Begins the keys under which the first array of a ``.tsr`` file keeps the metadata of a
+"""Prefix of the keys under which the first array of a ``.tsr`` file stores the metadata of a
 ``.safetensors`` file (docs/format.md)."""
 
 _Keys = tuple[Any, ...]
 
 
 def pt_sources(path: Path) -> tuple[list[Source], list[str]]:
-    """Return the tensors of a checkpoint, names joined by dots, and what else is in it.
+    """Return the tensors of a checkpoint, named by their keys joined with dots, and other entries.
 
     Raises:
-        SpecError: it holds objects other than tensors, numbers, strings and their containers, or
-            two tensors whose keys make the same name.
+        SpecError: it holds objects other than tensors, numbers, strings and containers of them, or two
+            tensors whose keys give the same name.
         CorruptDataError: torch cannot read it.
     """
     loaded = _load(path)
@@ -71,7 +71,7 @@ def _load(path: Path) -> Any:
         try:
             return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except RuntimeError as error:
-            # files of torch 1.5 and older cannot be mapped
+            # files of torch 1.5 and older do not support mmap
             if "mmap can only be used" not in str(error):
                 raise
             return torch.load(path, map_location="cpu", weights_only=True)
@@ -91,7 +91,7 @@ def _as_typed(keys: _Keys) -> str:
 
 
 def _leaves(value: Any, keys: _Keys) -> Iterator[tuple[_Keys, Any]]:
-    """Yield everything that is not a container, with the keys that lead to it."""
+    """Yield everything that is not a container, with its path of keys."""
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
@@ -107,14 +107,14 @@ def _tensor_source(name: str, x: torch.Tensor) -> Source:
 
 
 def safetensors_sources(path: Path) -> tuple[list[Source], dict[str, str]]:
-    """Return the tensors of a ``.safetensors`` file, and what it says about itself.
+    """Return the tensors of a ``.safetensors`` file, and its metadata.
 
     Raises:
         BackendUnavailableError: the package safetensors is not installed.
         CorruptDataError: the file is damaged.
     """
     safetensors = load_safetensors()
-    # it reports a missing or unreadable file in words of its own
+    # raises OSError for a missing or unreadable file, which the package reports in its own words
     with path.open("rb"):
         pass
     try:
@@ -127,7 +127,7 @@ def safetensors_sources(path: Path) -> tuple[list[Source], dict[str, str]]:
 
 
 def load_safetensors() -> Any:
-    """Import the package; raises ``BackendUnavailableError`` where it is missing."""
+    """Import the package safetensors; raise ``BackendUnavailableError`` if it is missing."""
     try:
         import safetensors
         import safetensors.torch

@@ -22,10 +22,10 @@ _SUFFIX = ".npy"
 
 
 class ZippedSource(Source):
-    """An array in an archive; each pass over it decompresses it anew.
+    """An array in an archive; each pass over it decompresses it again.
 
-    Where the first axis varies fastest, chunks are spread over the whole stream, which cannot be
-    mapped: each pass then reads all of it into memory, ``max_nbytes`` at most.
+    The chunks of a Fortran-ordered array are spread over the whole stream, which cannot be mapped. Each
+    pass then reads all of it into memory, at most ``max_nbytes``.
     """
 
     def __init__(
@@ -42,19 +42,19 @@ class ZippedSource(Source):
         self.is_read_whole = header.fortran_order and len(header.info.shape) > 1
 
     def chunk(self, chunk: Chunk) -> torch.Tensor:
-        """See ``Source.chunk``; a copy where the rest of values read as a whole is to be let go."""
+        """See ``Source.chunk``; an array read as a whole is copied from, so that the rest is freed."""
         values = next(self.chunks([chunk]))
         return values.clone() if self.is_read_whole else values
 
     def chunks(self, plan: Iterable[Chunk]) -> Iterator[torch.Tensor]:
-        """See ``Source.chunks``; values read as a whole are held until the last chunk was taken."""
+        """See ``Source.chunks``; an array read as a whole is held until the last chunk is consumed."""
         if self.is_read_whole:
             values = self._whole()
             return (values[chunk.start : chunk.stop] for chunk in plan)
         return self._read(plan)
 
     def _read(self, chunks: Iterable[Chunk]) -> Iterator[torch.Tensor]:
-        """Yield neighbouring chunks as they are stored."""
+        """Yield adjacent chunks in storage order."""
         with _member_stream(self._archive, self._member, self._label) as stream:
             for index, chunk in enumerate(chunks):
                 if index == 0:
@@ -71,9 +71,9 @@ class ZippedSource(Source):
                 yield values
 
     def _whole(self) -> torch.Tensor:
-        """Return all values, flat, the last axis fastest."""
+        """Return all values, flat and C-ordered."""
         way_out = "save it with order='C', or "
-        # as it is stored, and reordered
+        # the stored and the reordered values
         check_fits(2 * self.info.nbytes, self._max_nbytes, self._label, way_out)
         shape = self.info.shape
         stored = next(self._read([Chunk(0, self.info.numel, shape)]))
@@ -84,13 +84,13 @@ class ZippedSource(Source):
 def _member_stream(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, label: str
 ) -> Iterator[BinaryIO]:
-    """Open one file of an archive; what zip and zlib raise becomes ours."""
+    """Open one file of an archive; errors of zipfile and zlib become tersor's."""
     try:
         with archive.open(member) as stream:
             yield cast("BinaryIO", stream)
     except (zipfile.BadZipFile, zlib.error, EOFError, UnicodeError, struct.error) as error:
         raise CorruptDataError(f"{label} is damaged: {error}") from error
-    # an unknown method, or a password
+    # an unknown compression method, or a password
     except (NotImplementedError, RuntimeError) as error:
         raise SpecError(f"{label} cannot be opened: {error}; save it anew with numpy") from error
 
@@ -98,16 +98,16 @@ def _member_stream(
 def npz_sources(
     path: Path, archive: zipfile.ZipFile, max_nbytes: int | None
 ) -> tuple[list[Source], list[str]]:
-    """Return the arrays of an archive, and the names of what is none.
+    """Return the arrays of an archive, and the names of its other members.
 
     Args:
         path: of the archive, for errors.
         archive: open.
-        max_nbytes: most memory for an array that must be read as a whole; None for what is free.
+        max_nbytes: most memory for an array that must be read as a whole; None for the free memory.
 
     Raises:
         CorruptDataError: a member is damaged.
-        SpecError: an array that cannot be stored.
+        SpecError: an array cannot be stored.
     """
     sources: list[Source] = []
     left_out: list[str] = []

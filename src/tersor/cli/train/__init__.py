@@ -1,4 +1,4 @@
-"""``tersor train``: workloads that show what compression does to training, one file each."""
+"""``tersor train``: trainings with compression, one module per workload."""
 
 import typer
 

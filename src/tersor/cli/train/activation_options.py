@@ -1,4 +1,4 @@
-"""The options of trainings that can compress what they save for backward, and what they show of it."""
+"""Options for compressing tensors saved for backward in a training, and their results in tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def activation_options(
     codec: str | None, step: float | None, bound: float | None, score: float | None,
     budget: str | None, balance: str | None,
 ) -> ActivationOptions | None:  # fmt: skip
-    """Return what the options ask for; None where none of them was given."""
+    """Return the activation options; None if none is given."""
     from tersor.sites.activations.balance import checked_parts
     from tersor.workloads.training.activations import ActivationOptions, BalancedActivations
 
@@ -58,7 +58,7 @@ def activation_options(
 
 
 def activation_lines(totals: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return lines of a table about what the last step saved; none where nothing was compressed."""
+    """Return table lines on the tensors saved in the last step; empty if nothing was compressed."""
     report = totals.get("activations")
     if report is None or not report["held_nbytes"]:
         return []

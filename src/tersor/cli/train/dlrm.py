@@ -171,7 +171,7 @@ def _bounds(
     bounds: str | None, tight: str | None, loose: str | None, decay: str | None,
     magnitude: float | None, decay_end: int | None, steps: int,
 ) -> AdaptiveBounds:  # fmt: skip
-    """Return the policy that environment and options ask for."""
+    """Return the policy set by the environment and the options; options take precedence."""
     from tersor.sites.embeddings import AdaptiveBounds, Decay
     from tersor.workloads.dlrm.environment import bounds_from
 
@@ -190,7 +190,7 @@ def _bounds(
 def _classified(
     config: DlrmConfig, policy: AdaptiveBounds, source: ClickSource, classes: str
 ) -> DlrmConfig:
-    """Return the configuration with its bounds; classes are found unless any was given."""
+    """Return the configuration with its bounds; tables are classified unless classes are given."""
     from tersor.sites.embeddings import AdaptiveBounds
     from tersor.workloads.dlrm.comparison import sample_classes
 
@@ -208,7 +208,7 @@ def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Tabl
         ("logloss", f"{metrics.logloss:.4f}"),
         ("accuracy", f"{metrics.accuracy:.4f}"),
     ]
-    # a checkpoint of before they were saved has none, and nothing was trained since
+    # an old checkpoint may have no counts, and nothing was trained since
     if totals["num_exchanges"]:
         ranks = run.ranks.world_size
         sent = "sent" if ranks == 1 else f"sent by all {ranks} ranks"

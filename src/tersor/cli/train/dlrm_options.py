@@ -1,4 +1,4 @@
-"""The options of ``tersor train dlrm`` alone."""
+"""Options specific to ``tersor train dlrm``."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def _result(run: GcnRun, metrics: ClassMetrics, totals: dict[str, Any]) -> Table
 
 
 def _study(screen: Screen, data: str, nodes: int | None, seed: int, device: str) -> int:
-    """Show bytes and times of the forms, of one graph or of made-up ones of growing size."""
+    """Show bytes and times of the forms, for one graph or for synthetic ones of increasing size."""
     import torch
 
     from tersor.workloads.gcn.study import form_costs, matrix_limit_nbytes, most_dense_nodes
@@ -157,5 +157,5 @@ def _studied(data: str, nodes: int | None, seed: int) -> list[Graph]:
     if data != SYNTHETIC:
         return [open_graph(data, num_nodes=nodes)]
     sizes = _STUDIED_NODES if nodes is None else (nodes,)
-    # features are not used; there must be one of each class
+    # features are not used, but there must be at least one per class
     return [SyntheticGraph(num_nodes=size, num_features=8, seed=seed).graph() for size in sizes]

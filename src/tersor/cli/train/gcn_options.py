@@ -1,4 +1,4 @@
-"""The options of ``tersor train gcn`` alone."""
+"""Options specific to ``tersor train gcn``."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def gpt_config(
     preset: str, length: int | None, steps: int, batch: int | None, rate: float | None,
     decay_steps: int | None, known: dict[str, Any],
 ) -> GptConfig:  # fmt: skip
-    """Return the configuration, with the vocabulary of the preset: that of the text is not known yet."""
+    """Return the configuration, with the preset's vocabulary, as that of the text is not known yet."""
     from tersor.workloads.gpt import GptConfig
     from tersor.workloads.models.gpt import PRESETS
 

@@ -1,4 +1,4 @@
-"""The options of ``tersor train gpt`` alone."""
+"""Options specific to ``tersor train gpt``."""
 
 from __future__ import annotations
 

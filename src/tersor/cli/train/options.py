@@ -1,4 +1,4 @@
-"""The options that every ``tersor train`` command has."""
+"""Options common to all ``tersor train`` commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DecaySteps = Annotated[
 Seed = Annotated[int, option("--seed", "Of the weights, and of synthetic data.")]
 Dtype = Annotated[str, option("--dtype", "That the model computes in: fp32 or bf16.")]
 Device = Annotated[str, option("--device", "cpu or cuda.")]
-# not --run alone: torchrun takes that for an abbreviation of its --run-path
+# not --run alone, because torchrun takes it for an abbreviation of its --run-path
 RunFolder = Annotated[
     str | None,
     option(

@@ -1,4 +1,4 @@
-"""A training from the command line: its ranks, its folder, resuming, and what is shown meanwhile."""
+"""Execution of a training from the command line: ranks, run folder, resuming and output."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ RunT = TypeVar("RunT", bound="TrainingRun[Any, Any]")
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What the options that every training has say about a run.
+    """The values of the options common to all trainings.
 
     Attributes:
-        screen: what is said goes there.
-        command: as it was typed.
-        device: that trains.
+        screen: output of the command.
+        command: the command line.
+        device: to train on.
         folder: of the log and the checkpoints, if any.
-        resume: go on from the last checkpoint there.
-        tensorboard: write its files, too.
+        resume: continue from the last checkpoint in ``folder``.
+        tensorboard: also write TensorBoard files.
     """
 
     screen: Screen
@@ -46,7 +46,7 @@ class Session:
     def schedule(
         self, log_every: int, eval_every: int, eval_samples: int | None, checkpoint_every: int
     ) -> Schedule:
-        """Return when what happens; refuse what needs a folder where there is none."""
+        """Return the schedule; raise ``SpecError`` for options that need a folder if there is none."""
         from tersor.workloads.training.loop import Schedule
 
         if (self.resume or checkpoint_every or self.tensorboard) and self.folder is None:
@@ -59,11 +59,11 @@ class Session:
 
     @property
     def checkpoints(self) -> Path | None:
-        """Where checkpoints are, if anywhere."""
+        """Folder of the checkpoints, if any."""
         return None if self.folder is None else self.folder / "checkpoints"
 
     def goes_on(self) -> bool:
-        """True if there is a checkpoint to go on from."""
+        """True if there is a checkpoint to resume from."""
         from tersor.workloads.training.checkpoint import complete_checkpoints
 
         folder = self.checkpoints if self.resume else None
@@ -82,12 +82,12 @@ def run_training(
     """Train on the ranks that torchrun started, or alone; return the exit code.
 
     Args:
-        session: the options that every training has.
-        schedule: when what happens besides training.
-        make_run: makes the run of a rank, on a device.
-        show: shows a run's metrics and totals at the end; called on rank 0.
-        check: refuses what must not be written over.
-        before_step: is given the run and the batch of each step.
+        session: the common options.
+        schedule: intervals of logging, evaluation and checkpoints.
+        make_run: creates the run of a rank on a device.
+        show: shows the final metrics and totals of a run; called on rank 0.
+        check: raises if existing files would be overwritten.
+        before_step: called with the run and the batch before each step.
     """
     import torch
 
@@ -114,7 +114,7 @@ def run_training(
             show=partial(_show_line, screen, run.config.steps) if is_first else None,
         )
         stack.enter_context(log)
-        # a log that ends at the last step is whole: there is nothing to add
+        # a log that ends at the last step is complete, so nothing is added
         if is_first and not run.step_number == run.config.steps == log.ended_at:
             log.write("run", run.step_number, _facts(session, run))
         progress = stack.enter_context(screen.steps("training"))
@@ -127,7 +127,7 @@ def run_training(
 
 
 def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
-    """Show people the losses and evaluations of a log."""
+    """Print a log line of kind ``train`` or ``eval``, unless the result is JSON."""
     if screen.as_json or line["kind"] not in ("train", "eval"):
         return
     values = dict(line)
@@ -142,7 +142,7 @@ def _show_line(screen: Screen, steps: int, line: dict[str, Any]) -> None:
 
 
 def _facts(session: Session, run: TrainingRun[Any, Any]) -> dict[str, Any]:
-    """Return what it takes to repeat a run."""
+    """Return the facts needed to repeat a run."""
     from tersor.bench.core.machine import origin
 
     return {
@@ -158,7 +158,7 @@ def _enter_folder(
     schedule: Schedule,
     check: Callable[[], None] | None,
 ) -> None:
-    """Keep others out of the run's folder, and refuse what must not be written over."""
+    """Lock the run folder, and raise if existing files would be overwritten."""
     from tersor.workloads.training.checkpoint import remove_leavings
     from tersor.workloads.training.run_folder import held
 
@@ -167,23 +167,23 @@ def _enter_folder(
             check()
         _refuse_wrong_folder(session)
 
-    # together: none sees then what another has written already
+    # collectively, so that no rank sees files that another has already written
     ranks.together(refuse)
     if session.folder is None or session.checkpoints is None:
         return
     writes_checkpoints = schedule.checkpoints is not None or session.resume
     stack.enter_context(held(session.folder, ranks, shared=writes_checkpoints))
-    # again: the run that this one waited for may have written a log and ended
+    # check again, because the run that this one waited for may have written a log
     ranks.together(lambda: _refuse_wrong_folder(session))
     checkpoints = session.checkpoints
     ranks.together(lambda: remove_leavings(checkpoints) if ranks.rank == 0 else None)
 
 
 def _refuse_wrong_folder(session: Session) -> None:
-    """Raise ``SpecError`` for a folder that holds a run, unless it goes on, and for none to go on in.
+    """Raise ``SpecError`` if the folder holds a run and is not resumed, or if its parent is missing.
 
-    A run goes on in a folder without a checkpoint, too, and in a new one beside others, so that one
-    command starts and restarts it, also after it was killed before it made its folder.
+    Resuming is also allowed in a folder without a checkpoint, and in a new folder whose parent exists. The
+    same command can then start and restart a run, even one killed before it created its folder.
     """
     from tersor.workloads.training.checkpoint import complete_checkpoints
 
@@ -202,14 +202,14 @@ def _refuse_wrong_folder(session: Session) -> None:
 
 @contextmanager
 def _saying_what_is_kept(session: Session) -> Iterator[None]:
-    """Tell who interrupts a run whether it can be resumed."""
+    """Add to a ``KeyboardInterrupt`` whether the run can be resumed."""
     from tersor.workloads.training.checkpoint import last_step
 
     try:
         yield
     except KeyboardInterrupt as error:
         folder = session.folder
-        # not if it is gone again, as nothing was written to it
+        # the folder is gone if nothing was written to it
         if folder is not None and folder.exists():
             step = last_step(folder / "checkpoints")
             kept = f"the checkpoint of step {step} is in {folder}; go on with --resume"
@@ -219,7 +219,7 @@ def _saying_what_is_kept(session: Session) -> Iterator[None]:
 
 
 def _resume(session: Session, run: TrainingRun[Any, Any]) -> None:
-    """Go on from the last checkpoint, if there is one, and say where."""
+    """Resume from the last checkpoint, if there is one, and report its step."""
     from tersor.workloads.training.checkpoint import resume
 
     if session.checkpoints is None:

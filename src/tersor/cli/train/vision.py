@@ -1,4 +1,4 @@
-"""``tersor train alexnet`` and ``tersor train resnet34``: one command for each model."""
+"""``tersor train alexnet`` and ``tersor train resnet34``."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _opened(
     epochs: float | None,
     known: dict[str, Any],
 ) -> tuple[VisionConfig, ImageSource]:
-    """Return the configuration, and the images that epochs are of."""
+    """Return the configuration, with its steps resolved, and the images."""
     from tersor.workloads.data.image_opening import open_images
     from tersor.workloads.vision import VisionConfig
 

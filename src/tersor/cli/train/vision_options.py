@@ -1,4 +1,4 @@
-"""The options of ``tersor train alexnet`` and ``tersor train resnet34`` alone."""
+"""Options specific to ``tersor train alexnet`` and ``tersor train resnet34``."""
 
 from __future__ import annotations
 

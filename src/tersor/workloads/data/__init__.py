@@ -1,4 +1,4 @@
-"""Training data, read or made up."""
+"""Training data, from files or synthetic."""
 
 from tersor.workloads.data.clicks import ClickBatch, ClickSource
 from tersor.workloads.data.opening import open_clicks

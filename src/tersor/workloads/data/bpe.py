@@ -1,4 +1,4 @@
-"""Tokens of two kinds: the bytes of a text, or pairs of them merged by how often they meet (BPE)."""
+"""Tokenizers: the bytes of a text, or byte-pair encoding (BPE)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from tersor.errors import BackendUnavailableError
 from tersor.workloads.data.text import TextPart
 
 END_OF_TEXT: Final = "<|endoftext|>"
-"""One token of a BPE; texts have it between documents."""
+"""BPE token that separates the documents of a text."""
 
 
 class Tokenizer(Protocol):
-    """Makes tokens of a text."""
+    """Converts text to tokens."""
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there may be."""
+        """Number of possible tokens."""
 
     def encoded(self, text: TextPart) -> Iterator[npt.NDArray[Any]]:
         """Yield the tokens of a text, block by block."""
@@ -40,7 +40,7 @@ class ByteTokenizer:
 
 @dataclass(frozen=True, slots=True)
 class BpeTokenizer:
-    """Byte-level BPE of the package ``tokenizers``, as GPT-2 has it.
+    """Byte-level BPE as in GPT-2, by the package ``tokenizers``.
 
     Attributes:
         inner: the tokenizer of that package.
@@ -50,7 +50,7 @@ class BpeTokenizer:
 
     @classmethod
     def trained(cls, text: TextPart, vocabulary: int) -> BpeTokenizer:
-        """Learn merges from a text; a short one may give fewer tokens than ``vocabulary``.
+        """Learn merges from a text; a short text may yield fewer tokens than ``vocabulary``.
 
         Raises:
             BackendUnavailableError: the package is not installed.
@@ -79,7 +79,7 @@ class BpeTokenizer:
             yield np.array(self.inner.encode(block).ids, np.uint32)
 
     def to_json(self) -> str:
-        """Return it as a file of the package ``tokenizers`` has it."""
+        """Serialize in the file format of the package ``tokenizers``."""
         return str(self.inner.to_str())
 
 

@@ -1,10 +1,10 @@
-"""CIFAR-10, as its binary batches or in one ``.npz`` file, held in memory.
+"""CIFAR-10, from its binary batches or one ``.npz`` file, held in memory.
 
 A binary batch has 3,073 bytes per image: the label, then 1,024 pixels each of red, green and blue, row
-by row. The ``.npz`` file has ``y_train`` and ``y_test`` u8[N], and images as ``x_train`` and ``x_test``
-u8[N,32,32,3], or as ``x_train_filtered`` and ``x_test_filtered`` u8[3,N,32,32]: the planes green, red
-minus green and blue minus green, each as the differences of differences along rows and columns, all
-modulo 256, which deflate packs better than pixels.
+by row. The ``.npz`` file has ``y_train`` and ``y_test`` u8[N]. Its images are ``x_train`` and ``x_test``
+u8[N,32,32,3], or ``x_train_filtered`` and ``x_test_filtered`` u8[3,N,32,32]. The filtered planes are
+green, red minus green and blue minus green, each differenced along both rows and columns, modulo 256,
+which deflate compresses better than pixels.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIDE: Final = 32
 _RECORD_NBYTES: Final = 1 + 3 * _SIDE * _SIDE
 _NUM_CLASSES: Final = 10
 _FOLDER: Final = "cifar-10-batches-bin"
-"""What the published archive unpacks to."""
+"""Folder in the published archive."""
 _SPLITS: Final[tuple[Split, Split]] = ("train", "test")
 _UNREADABLE: Final = (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError)
 
@@ -35,11 +35,11 @@ class Cifar:
 
     Args:
         path: of the file; or of the folder with ``data_batch_1.bin``, ... and ``test_batch.bin``, or of
-            one that has it as ``cifar-10-batches-bin``.
+            its parent, if the folder is named ``cifar-10-batches-bin``.
 
     Raises:
         CorruptDataError: a file is damaged.
-        SpecError: there is nothing of the kind, or it cannot be read.
+        SpecError: there is no such data, or it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -94,7 +94,7 @@ def _read_batch(path: Path) -> tuple[Pixels, Places]:
 
 def _read_npz(path: Path) -> dict[Split, tuple[Pixels, Places]]:
     try:
-        # given a path, numpy leaves a damaged file open
+        # given a path, numpy would leave a damaged file open
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files if name[:2] in ("x_", "y_")}
     except OSError as error:
@@ -121,7 +121,7 @@ def _of_arrays(
 
 
 def _is_bytes(array: npt.NDArray[Any] | None, shape: tuple[int, ...]) -> TypeGuard[Pixels]:
-    """True for uint8 of this shape; -1 stands for any size."""
+    """True for a uint8 array of this shape; -1 matches any size."""
     return (
         array is not None
         and array.dtype == np.uint8
@@ -131,7 +131,7 @@ def _is_bytes(array: npt.NDArray[Any] | None, shape: tuple[int, ...]) -> TypeGua
 
 
 def _unfiltered(planes: Pixels) -> Pixels:
-    """Return the images [N, 3, 32, 32] of filtered planes [3, N, 32, 32]; bytes wrap around."""
+    """Return the images [N, 3, 32, 32] of filtered planes [3, N, 32, 32], modulo 256."""
     summed = planes.cumsum(-2, dtype=np.uint8).cumsum(-1, dtype=np.uint8)
     green, red, blue = summed
     return np.stack([red + green, green, blue + green], axis=1)

@@ -1,12 +1,12 @@
-"""A folder of prepared samples: what it was made of, how far that came, and its files.
+"""A folder of prepared samples: its sources, the stage of the preparation, and its files.
 
-``clicks.json`` appears first and is replaced when a stage is done; every file appears whole or not at all,
-so that work that was killed is taken up where it stood.
+``clicks.json`` is written first and replaced after each stage. Every file is written atomically, so a
+preparation that was killed resumes where it stopped.
 
-    00000.values     samples as they were read, categories as values
-    00000.samples    the same with categories as ranks by falling frequency
+    00000.values     samples as read, categories as values
+    00000.samples    the same with categories as ranks by decreasing frequency
     values.bin       u32, the values of all categories by rank, one category after the other
-    counts.bin       u64, how often each was seen
+    counts.bin       u64, the number of occurrences of each value
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tersor.workloads.data.vocabulary import U32, Counts
 from tersor.workloads.locks import LOCK_NAME, locked_folder
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how many steps or bytes of it are, and how many there are (0: unknown)."""
+"""Called with the current activity, the steps or bytes done, and their total (0: unknown)."""
 
 _FORMAT: Final = "tersor-clicks"
 _VERSION: Final = 1
@@ -38,11 +38,11 @@ _OWN_FILES: Final = (
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What ``clicks.json`` says.
+    """The contents of ``clicks.json``.
 
     Attributes:
         sources: the text files, in order.
-        max_rows: what values were folded into, if anything.
+        max_rows: the modulus applied to values; None if there is none.
         stage: ``"reading"`` text, ``"ranking"`` values, or ``"ready"``.
         part_samples: samples of each part; known after reading.
         source_samples: samples of each text file; known after reading.
@@ -57,7 +57,7 @@ class Manifest(msgspec.Struct, frozen=True):
     num_values: tuple[int, ...] = ()
 
     def same_source(self, other: Manifest) -> bool:
-        """Return whether both are of the same samples."""
+        """True if both describe the same samples."""
         return (self.sources, self.max_rows) == (other.sources, other.max_rows)
 
 
@@ -68,7 +68,7 @@ class ClickCache:
     folder: Path
 
     def manifest(self) -> Manifest | None:
-        """Return what the folder holds; None where it holds nothing that this version can use."""
+        """Return the manifest of the folder; None if it holds nothing that this version can use."""
         try:
             config = json.loads((self.folder / "clicks.json").read_bytes())
             if (config["format"], config["version"]) != (_FORMAT, _VERSION):
@@ -82,35 +82,35 @@ class ClickCache:
             ) from error
 
     def save(self, manifest: Manifest) -> None:
-        """Let the folder hold what ``manifest`` says."""
+        """Write the manifest atomically."""
         config = {"format": _FORMAT, "version": _VERSION, **msgspec.to_builtins(manifest)}
         with atomic_write(self.folder / "clicks.json") as file:
             file.write(json.dumps(config, indent=1).encode())
 
     def clear(self) -> None:
-        """Remove every file of ours, the manifest first; others stay."""
+        """Remove all files of the cache, the manifest first; other files stay."""
         for pattern in _OWN_FILES:
             for path in self.folder.glob(pattern):
                 path.unlink()
 
     def remove(self) -> None:
-        """Remove every file of ours, and the folder unless others are in it; only while locked."""
+        """Remove all files of the cache, and the folder if it is then empty; call only while locked."""
         self.clear()
         (self.folder / LOCK_NAME).unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
     def remove_leavings(self) -> None:
-        """Remove the unfinished files of killed processes."""
+        """Remove the temporary files of killed processes."""
         for path in self.folder.glob(".tersor-*"):
             path.unlink()
 
     def values_path(self, part: int) -> Path:
-        """Where the samples of a part lie before they are ranked."""
+        """Return the path of the unranked samples of a part."""
         return self.folder / f"{part:05d}.values"
 
     def samples_path(self, part: int) -> Path:
-        """Where the ranked samples of a part lie."""
+        """Return the path of the ranked samples of a part."""
         return self.folder / f"{part:05d}.samples"
 
     def save_vocabulary(self, ranked: Sequence[tuple[U32, Counts]]) -> None:
@@ -128,7 +128,7 @@ class ClickCache:
         return np.array(self._column("values.bin", "<u4", manifest, table), np.uint32)
 
     def counts(self, manifest: Manifest, table: int) -> Counts:
-        """Return how often the values of a category were seen, mapped from the disk."""
+        """Return the counts of the values of a category, by rank, as a memory map."""
         counts: Counts = self._column("counts.bin", "<u8", manifest, table)
         return counts
 
@@ -143,6 +143,6 @@ class ClickCache:
             ) from error
 
     def locked(self, progress: Progress) -> AbstractContextManager[None]:
-        """Make the folder, and keep other processes from preparing it; see ``locked_folder``."""
+        """Create the folder, and lock it against other processes; see ``locked_folder``."""
         words = "waiting for another process that prepares the samples"
         return locked_folder(self.folder, lambda: progress(words, 0, 0))

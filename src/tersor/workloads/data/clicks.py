@@ -1,4 +1,4 @@
-"""Click logs: what every source of them gives."""
+"""Click logs: the interface of their sources, and batches of samples."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ TERABYTE_ROWS: Final = (
     9980333, 36084, 17217, 7378, 20134, 3, 7112, 1442, 61, 9758201, 1333352, 313829, 10, 2208, 11156,
     122, 4, 970, 14, 9994222, 7267859, 9946608, 415421, 12420, 101, 36,
 )  # fmt: skip
-"""The same of Criteo Terabyte, hashed into 10 million."""
+"""Distinct values of the 26 categorical features of Criteo Terabyte, hashed into 10 million."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClickBatch:
-    """Some samples.
+    """A batch of samples.
 
     Attributes:
-        dense: float32 [samples, 13], scaled to be fed to a model.
+        dense: float32 [samples, 13], scaled as model inputs.
         ids: int64 [samples, 26], the row of each table.
         labels: float32 [samples], 1 for a click.
     """
@@ -49,28 +49,28 @@ class ClickBatch:
 
 
 class ClickSource(Protocol):
-    """Samples that can be read at any place, so that runs resume and ranks share."""
+    """Samples with random access, so that runs can resume and ranks can read their own shares."""
 
     @property
     def name(self) -> str:
-        """For logs and reports."""
+        """Name for logs and reports."""
 
     @property
     def num_rows(self) -> tuple[int, ...]:
-        """How many rows each of the 26 tables needs."""
+        """Number of rows that each of the 26 tables needs."""
 
     def num_samples(self, split: Split) -> int:
-        """Return how many samples a split has."""
+        """Return the number of samples in a split."""
 
     def read(self, split: Split, start: int, count: int) -> ClickBatch:
-        """Return ``count`` samples from ``start`` on; a split ends where ``num_samples`` says."""
+        """Return samples ``start`` to ``start + count``, which must lie in the split."""
 
 
 def check_range(source: ClickSource, split: Split, start: int, count: int) -> None:
-    """Refuse samples that a split does not have.
+    """Check that a split contains the given samples.
 
     Raises:
-        SpecError: naming the split and its size.
+        SpecError: it does not; the message names the split and its size.
     """
     if split not in ("train", "test"):
         raise SpecError(f"a click log has the splits train and test, not {split!r}")

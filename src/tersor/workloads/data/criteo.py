@@ -1,7 +1,7 @@
 """Criteo's click logs: ``train.txt`` of the Kaggle contest, and the days of the Terabyte set.
 
-Samples keep the order of the log. Rows of tables are numbered by falling frequency over the whole log,
-so that the commonest value is row 0.
+Samples are in the order of the log. Rows of tables are numbered by decreasing frequency over the whole
+log, so the most common value is row 0.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _KAGGLE_DAYS: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class CriteoClicks:
-    """A prepared log; what it holds open is nothing, so that it can be handed to other processes.
+    """A prepared log; it holds no open files, so it can be passed to other processes.
 
     Attributes:
         name: for logs and reports.
         cache: the folder of prepared samples.
-        manifest: what that folder holds.
-        numbering: which row a value gets.
-        part_ends: where each part ends in the whole log.
+        manifest: of that folder.
+        numbering: assigns rows to values.
+        part_ends: end of each part, in samples of the whole log.
     """
 
     name: str
@@ -62,16 +62,17 @@ class CriteoClicks:
         """See ``ClickSource.read``.
 
         Raises:
-            CorruptDataError: a prepared file is gone or damaged.
+            CorruptDataError: a prepared file is missing or damaged.
         """
         check_range(self, split, start, count)
         return self.numbering.batch(self._samples(self._range(split)[0] + start, count))
 
     def _range(self, split: Split) -> tuple[int, int]:
-        """Return where a split starts and stops in the whole log.
+        """Return the range of a split in the whole log.
 
-        Of one file the last seventh is the test, as it is the last of seven days; of several the
-        second half of the last one, whose first half is left for validation and is in no split.
+        The test split of a single file is its last seventh, which is the last of seven days. The test
+        split of several files is the second half of the last one; its first half is reserved for
+        validation and belongs to no split.
         """
         total, last = sum(self.manifest.source_samples), self.manifest.source_samples[-1]
         if len(self.manifest.source_samples) == 1:
@@ -80,7 +81,7 @@ class CriteoClicks:
         return (0, total - last) if split == "train" else (total - last // 2, total)
 
     def _samples(self, start: int, count: int) -> Samples:
-        """Return ranked samples of the whole log."""
+        """Return a range of ranked samples, counted over the whole log."""
         pieces = []
         while count:
             number = bisect_right(self.part_ends, start)
@@ -102,20 +103,20 @@ def open_criteo(
     min_count: int = 1,
     progress: Progress | None = None,
 ) -> CriteoClicks:
-    """Open text files of one log; the first time they are read once and prepared.
+    """Open the text files of one log; the first time, they are read once and prepared.
 
     Args:
-        paths: one file, or one per day in order; gzip is recognised.
-        cache: folder in which a folder with the prepared samples is made; None: beside the first
-            file. It takes 157 bytes per sample.
-        max_rows: values are taken modulo this before they are numbered, as DLRM's
-            ``--max-ind-range`` does, so that no table has more rows; None keeps all values apart.
-        min_count: values seen less often share row 0.
-        progress: told how far the preparation is; None shows a bar on the terminal.
+        paths: one file, or one per day in order; gzip is detected.
+        cache: parent of the folder of prepared samples; None for the folder of the first file.
+            Prepared samples take 157 bytes each.
+        max_rows: limit on the rows of each table. Values are taken modulo this before they are
+            numbered, as by DLRM's ``--max-ind-range``; None keeps all values distinct.
+        min_count: values that occur less often share row 0.
+        progress: reports the preparation; None shows a bar on the terminal.
 
     Raises:
-        CorruptDataError: a line cannot be parsed; names file and line.
-        SpecError: a file cannot be read, or an option cannot work.
+        CorruptDataError: a line cannot be parsed; the message names file and line.
+        SpecError: a file cannot be read, or an option is invalid.
     """
     if min_count < 1:
         raise SpecError(f"min_count must be at least 1, not {min_count}")
@@ -147,7 +148,7 @@ def day_files(folder: Path) -> list[Path]:
     """Return the files ``day_0``, ``day_1.gz`` and so on of a folder, in order of days.
 
     Raises:
-        SpecError: a day is there twice.
+        SpecError: a day occurs twice.
     """
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
@@ -162,5 +163,5 @@ def day_files(folder: Path) -> list[Path]:
 
 
 def is_day_file(path: Path) -> bool:
-    """Return whether a file is named as a day of the Terabyte set."""
+    """True if a file is named like a day of the Terabyte set."""
     return _DAY.fullmatch(path.name) is not None

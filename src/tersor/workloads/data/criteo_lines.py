@@ -1,7 +1,8 @@
-"""Lines of Criteo's click logs: a label, 13 integers and 26 hexadecimal values, tab-separated.
+"""Parser of Criteo's click logs, whose lines are a label, 13 integers and 26 hexadecimal values.
 
-Whole blocks are parsed at once by arithmetic on eight characters at a time; a line that this cannot take
-is parsed alone, and either has a number of more than eight digits or gets the error that names it.
+Fields are tab-separated. Whole blocks are parsed by arithmetic on eight characters at a time. Lines that
+this does not support are parsed individually: they have a number of more than eight digits, or are
+malformed and raise an error that names the line.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _HEXADECIMAL: Final = re.compile(rb"[0-9a-fA-F]{1,8}")
 
 
 def _digit_values(digits: bytes) -> bytes:
-    """Return what each character is worth, for ``bytes.translate``."""
+    """Return the table of digit values for ``bytes.translate``."""
     return bytes(
         digits.index(lower) if (lower := bytes([code]).lower()) in digits else _INVALID
         for code in range(256)
@@ -39,7 +40,7 @@ def _digit_values(digits: bytes) -> bytes:
 
 _DECIMAL_VALUES: Final = _digit_values(b"0123456789")
 _HEX_VALUES: Final = _digit_values(b"0123456789abcdef")
-# by the length of a field: which of the eight characters that end it are its own
+# masks, by the length of a field, of its characters among the eight that end where it ends
 _OWN: Final = np.array(
     [(2**64 - 1) << 8 * (_WORD - length) & (2**64 - 1) for length in range(_WORD + 1)], np.uint64
 )
@@ -47,7 +48,7 @@ _ZEROS: Final = ~_OWN & np.uint64(0x3030303030303030)
 
 
 def parse_lines(block: bytes, first_line: int, name: str) -> Samples:
-    """Parse whole lines, each ended by a newline.
+    """Parse whole lines, each terminated by a newline.
 
     Args:
         block: the lines.
@@ -55,11 +56,11 @@ def parse_lines(block: bytes, first_line: int, name: str) -> Samples:
         name: of the file, for errors.
 
     Raises:
-        CorruptDataError: a line has other fields; names the file, the line and the fault.
+        CorruptDataError: a line is malformed; the message names the file, the line and the fault.
     """
     if not block:
         return Samples.empty(0)
-    # eight more bytes in front, so that the word that ends at any field can be read
+    # eight bytes of padding in front, because a word of eight bytes is read up to the end of any field
     text = np.frombuffer(bytes(_WORD) + block, np.uint8)
     ends = _field_ends(text, first_line, name)
     starts = np.concatenate([[_WORD], ends.ravel()[:-1] + 1]).reshape(ends.shape)
@@ -80,8 +81,8 @@ def parse_lines(block: bytes, first_line: int, name: str) -> Samples:
 
 
 def _field_ends(text: npt.NDArray[np.uint8], first_line: int, name: str) -> _I64:
-    """Return where each field of each line ends, [lines, fields]."""
-    # tab and newline are neighbours, and below them unsigned numbers wrap around
+    """Return the end offset of each field, [lines, fields]."""
+    # tab and newline are adjacent codes; smaller codes wrap around in unsigned arithmetic
     ends = np.flatnonzero(text - np.uint8(_TAB) <= _NEWLINE - _TAB)
     lines = np.flatnonzero(text[ends] == _NEWLINE)
     num_fields = np.diff(lines, prepend=-1)
@@ -92,7 +93,7 @@ def _field_ends(text: npt.NDArray[np.uint8], first_line: int, name: str) -> _I64
         if found == NUM_FIELDS - 1:
             hint = "; a test file without labels cannot be used"
         elif first_line + wrong[0] == 1:
-            # not damaged, but something else
+            # probably not a click log at all
             hint = "; name a click log as docs/data.md describes, or 'synthetic'"
         raise CorruptDataError(
             f"{name}, line {first_line + wrong[0]}: {found} fields separated by tabs, not the "
@@ -102,7 +103,7 @@ def _field_ends(text: npt.NDArray[np.uint8], first_line: int, name: str) -> _I64
 
 
 def _words(text: npt.NDArray[np.uint8], ends: _I64, lengths: _I64) -> _U64:
-    """Return the last eight characters of each field, those before it replaced by zeros."""
+    """Return the last eight characters of each field; shorter fields are padded with ``0`` in front."""
     every = np.ndarray(len(text) - _WORD + 1, "<u8", text, strides=(1,))
     words: _U64 = every[ends - _WORD]
     clipped = lengths.clip(0, _WORD)
@@ -112,14 +113,14 @@ def _words(text: npt.NDArray[np.uint8], ends: _I64, lengths: _I64) -> _U64:
 
 
 def _digits(words: _U64, values: bytes) -> tuple[_U64, _BOOL]:
-    """Return what the characters are worth, and which lines have one that is no digit."""
+    """Return the digit values of the characters, and which lines contain an invalid digit."""
     digits = np.frombuffer(words.tobytes().translate(values), np.uint8).reshape(len(words), -1)
     invalid: _BOOL = (digits == _INVALID).any(1)
     return digits.view("<u8"), invalid
 
 
 def _number(digits: _U64, radix: int) -> _U64:
-    """Return the numbers that eight digits each make, the first in the lowest byte.
+    """Combine eight digit values, most significant in the lowest byte, into a number.
 
     Example:
         >>> int(_number(np.array([0x08_07_06_05_04_03_02_01], np.uint64), 10)[0])
@@ -136,7 +137,7 @@ def _number(digits: _U64, radix: int) -> _U64:
 def _integers(
     text: npt.NDArray[np.uint8], starts: _I64, ends: _I64
 ) -> tuple[npt.NDArray[np.int32], _BOOL]:
-    """Return decimal fields, and which lines have one that must be looked at alone."""
+    """Return decimal fields, and which lines must be parsed individually."""
     negative = text[starts] == _MINUS
     lengths = ends - starts
     num_digits = lengths - negative
@@ -150,14 +151,18 @@ def _integers(
 def _values(
     text: npt.NDArray[np.uint8], starts: _I64, ends: _I64
 ) -> tuple[npt.NDArray[np.uint32], _BOOL]:
-    """Return hexadecimal fields, and which lines have one that is none."""
+    """Return hexadecimal fields, and which lines must be parsed individually."""
     lengths = ends - starts
     digits, odd = _digits(_words(text, ends, lengths), _HEX_VALUES)
     return _number(digits, 16).astype(np.uint32), odd | (lengths > _WORD).any(1)
 
 
 def _parse_alone(line: bytes) -> tuple[int, list[int], list[int]]:
-    """Parse one line of 40 fields; a ``ValueError`` says which of them is wrong."""
+    """Parse one line of 40 fields.
+
+    Raises:
+        ValueError: a field is malformed; the message names it.
+    """
     label, *rest = line.split(b"\t")
     if label not in (b"0", b"1"):
         raise ValueError(f"the label is {_shown(label)}, not 0 or 1")
@@ -178,6 +183,6 @@ def _parse_alone(line: bytes) -> tuple[int, list[int], list[int]]:
 
 
 def _shown(field: bytes) -> str:
-    """Return a field as an error can show it."""
+    """Return a field as printable text of at most 40 characters, for an error message."""
     text = ascii(field.decode("latin-1"))
     return text if len(text) <= 40 else f"{text[:36]}...'"

@@ -1,4 +1,4 @@
-"""One door to every graph."""
+"""Opens graphs from any supported source."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def open_graph(
     """Open a graph.
 
     Args:
-        source: ``"synthetic"``; a file ``ind.NAME.graph`` or ``ind.NAME`` of Planetoid, whose other files
-            lie beside it; an ``.npz`` file; or the name of one in the folder ``graphs`` of the folder
-            that the environment variable ``TERSOR_DATA`` names.
+        source: ``"synthetic"``; a file ``ind.NAME.graph`` or ``ind.NAME`` of Planetoid, with its other
+            files in the same folder; an ``.npz`` file; or the name of one in the folder ``graphs`` of
+            the folder in the environment variable ``TERSOR_DATA``.
         seed: of the synthetic graph.
-        num_nodes: of the synthetic graph; 2,000 unless given.
+        num_nodes: of the synthetic graph; 2,000 by default.
 
     Raises:
-        CorruptDataError: what was found is damaged.
-        SpecError: there is no such graph, or it holds anything but arrays.
+        CorruptDataError: the data is damaged.
+        SpecError: there is no such graph, or the file does not hold the expected arrays.
 
     Example:
         >>> graph = open_graph("synthetic", num_nodes=500)
@@ -60,9 +60,9 @@ def open_graph(
 
 
 def _read_npz(path: Path) -> Graph:
-    """Read ``indptr``, ``indices``; and ``features``, ``labels``, ``train`` and ``test`` where they are."""
+    """Read ``indptr`` and ``indices``, and ``features``, ``labels``, ``train`` and ``test`` if present."""
     try:
-        # given a path, numpy leaves a damaged file open
+        # given a path, numpy would leave a damaged file open
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in (*_WHOLE, "features") if name in file}
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Graphs with features and classes of their nodes, in memory."""
+"""In-memory graphs whose nodes have features and classes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ Indices: TypeAlias = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """An undirected graph; every edge is there from both its ends, none twice, and none to itself.
+    """An undirected graph in CSR form. It stores each edge in both directions, without duplicates or loops.
 
     Attributes:
-        name: for logs and reports; another graph has another name.
+        name: for logs and reports; unique to the graph.
         indptr: int64 [nodes + 1]; the neighbours of node n are ``indices[indptr[n] : indptr[n + 1]]``.
         indices: int64 [2 * edges].
-        features: float32 [nodes, features]; no columns where there are none.
+        features: float32 [nodes, features]; without columns if there are no features.
         labels: int64 [nodes], the class of each node, counted from 0.
-        train: int64, nodes to train on.
-        test: int64, nodes to judge by.
+        train: int64, nodes of the training split.
+        test: int64, nodes of the test split.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Graph:
     test: Indices
 
     def __post_init__(self) -> None:
-        """Refuse arrays that do not fit each other."""
+        """Check that the arrays are consistent."""
         count = self.num_nodes
         if count < 1 or self.indptr[0] != 0 or self.indptr[-1] != len(self.indices):
             raise SpecError(f"{self.name}: indptr must go from 0 to the number of indices")
@@ -55,21 +55,21 @@ class Graph:
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return len(self.indptr) - 1
 
     @property
     def num_classes(self) -> int:
-        """How many classes there are."""
+        """Number of classes."""
         return int(self.labels.max()) + 1
 
     @property
     def degrees(self) -> Indices:
-        """How many neighbours each node has, int64 [nodes]."""
+        """Number of neighbours of each node, int64 [nodes]."""
         return np.diff(self.indptr)
 
     def check_trainable(self) -> None:
-        """Raise ``SpecError`` unless nodes have features and classes, and there are some of each split."""
+        """Raise ``SpecError`` unless nodes have features and neither split is empty."""
         if not self.features.shape[1] or not len(self.train) or not len(self.test):
             raise SpecError(
                 f"{self.name} has no features and classes to train on, only edges; choose another "
@@ -78,7 +78,7 @@ class Graph:
 
 
 def csr_of_edges(num_nodes: int, first: Indices, second: Indices) -> tuple[Indices, Indices]:
-    """Return indptr and indices of the undirected graph of some edges; doubles and loops are left out.
+    """Return indptr and indices of the undirected graph of some edges, without duplicates and loops.
 
     Example:
         >>> csr_of_edges(3, np.array([0, 1, 2]), np.array([1, 0, 2]))
@@ -91,7 +91,7 @@ def csr_of_edges(num_nodes: int, first: Indices, second: Indices) -> tuple[Indic
 
 
 def as_features(values: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-    """Return features whose magnitudes add up to 1 in every node that has any, float32."""
+    """Return features as float32, scaled to an L1 norm of 1 per node; nodes of zeros stay zero."""
     found: npt.NDArray[np.float32] = values.astype(np.float32)
     sums = np.abs(found).sum(1, keepdims=True)
     np.divide(found, sums, out=found, where=sums > 0)

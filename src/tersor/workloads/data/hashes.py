@@ -1,4 +1,4 @@
-"""Random bits by counting: any of them can be had without those before, the same on every machine."""
+"""Counter-based random bits: random access, and the same bits on every machine."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy.typing as npt
 U64: TypeAlias = npt.NDArray[np.uint64]
 
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
-"""Times a counter, what is far apart for ``scrambled``."""
+"""Multiplier that spreads the values of a counter before ``scrambled``."""
 _MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 
 
 def hashes(seed: int, stream: int, start: int, count: int) -> U64:
-    """Return 64 random bits for each of the numbers from ``start`` on.
+    """Return 64 random bits for each of the counters ``start`` to ``start + count``.
 
     Args:
         seed: any integer.
-        stream: 0 to 15; those of one seed are independent.
-        start: the first number.
-        count: how many.
+        stream: 0 to 15; the streams of a seed are independent.
+        start: the first counter.
+        count: number of counters.
 
     Example:
         >>> bool((hashes(7, 0, 0, 10)[4:] == hashes(7, 0, 4, 6)).all())

@@ -1,4 +1,4 @@
-"""One door to all images."""
+"""Opens labelled images from any supported source."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tersor.workloads.data.synthetic_images import SyntheticImages
 
 SYNTHETIC: Final = "synthetic"
 _NAMED: Final = {"cifar10": "cifar10_20k5k.npz"}
-"""Files of TERSOR_DATA that have a name."""
+"""Named sources, and their files in ``TERSOR_DATA``."""
 
 
 def open_images(source: str | os.PathLike[str], *, seed: int = 0) -> ImageSource:
@@ -21,12 +21,12 @@ def open_images(source: str | os.PathLike[str], *, seed: int = 0) -> ImageSource
 
     Args:
         source: ``"synthetic"``; a folder of CIFAR-10's binary batches; an ``.npz`` file; or ``"cifar10"``
-            for that of the folder that the environment variable ``TERSOR_DATA`` names.
+            for the one in the folder of the environment variable ``TERSOR_DATA``.
         seed: of the synthetic images.
 
     Raises:
-        CorruptDataError: what was found is damaged.
-        SpecError: there is nothing of the kind.
+        CorruptDataError: the data is damaged.
+        SpecError: there are no such images.
 
     Example:
         >>> images = open_images("synthetic")

@@ -1,4 +1,4 @@
-"""Labelled images: what every source of them gives, and which of them a step takes, and how changed."""
+"""Labelled images: the interface of their sources, sampling of training batches, and augmentation."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ _LARGEST_SHIFT: Final = 3
 
 
 class ImageSource(Protocol):
-    """Labelled images that can be read at any place, so that runs resume and ranks share."""
+    """Labelled images with random access, so that runs can resume and ranks can read their own shares."""
 
     @property
     def name(self) -> str:
-        """For logs and reports; other images have another name."""
+        """Name for logs and reports; unique to the images."""
 
     @property
     def num_classes(self) -> int:
-        """How many different labels there may be; they count from 0."""
+        """Number of possible labels, which count from 0."""
 
     def images(self, split: Split) -> Pixels:
         """Return all images of a split, uint8 [images, 3, height, width]."""
 
     def labels(self, split: Split) -> Places:
-        """Return their labels, int64 [images]."""
+        """Return the labels of a split, int64 [images]."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageBatch:
-    """Images of a step as they are stored, and how each is changed before the model sees it.
+    """The stored images of a step, and the augmentation to apply to each.
 
     Attributes:
         images: uint8 [B, 3, height, width].
         labels: int64 [B].
-        flips: bool [B], True where left and right change places.
+        flips: bool [B], True to mirror left and right.
         shifts: int64 [B, 2], pixels down and to the right.
     """
 
@@ -64,18 +64,18 @@ class ImageBatch:
 def training_batch(
     source: ImageSource, seed: int, first: int, count: int, epoch_size: int, *, augment: bool
 ) -> ImageBatch:
-    """Return training images by their numbers from ``first`` on, which count through all epochs.
+    """Return ``count`` training images from number ``first`` on, where numbers run through all epochs.
 
-    Image and change depend on seed and number alone. An epoch has every image at most once, in an
-    order of its own.
+    Image and augmentation depend only on the seed and the number. An epoch contains every image at most
+    once, in its own order.
 
     Args:
         source: of the images.
-        seed: of the order and the changes.
-        first: number of the first image; ``first`` to ``first + count`` lie in one epoch.
-        count: how many.
-        epoch_size: images of an epoch.
-        augment: flip half of the images and shift all by up to 3 pixels; else none.
+        seed: of the order and the augmentation.
+        first: number of the first image; ``first`` to ``first + count`` must lie in one epoch.
+        count: number of images.
+        epoch_size: images per epoch.
+        augment: flip half of the images, and shift all by up to 3 pixels; otherwise change none.
     """
     epoch, begin = divmod(first, epoch_size)
     order = _order(len(source.labels("train")), seed, epoch)
@@ -93,12 +93,12 @@ def training_batch(
 
 @lru_cache(maxsize=2)
 def _order(num_images: int, seed: int, epoch: int) -> Places:
-    """Return the images of an epoch in their order."""
+    """Return the order of the images in an epoch."""
     return np.argsort(hashes(seed, _ORDER, epoch * num_images, num_images), kind="stable")
 
 
 def changed(batch: ImageBatch) -> torch.Tensor:
-    """Return the images flipped and shifted, uint8 [B, 3, height, width]; what is moved in is black.
+    """Return the images flipped and shifted, uint8 [B, 3, height, width]; uncovered pixels are black.
 
     Example:
         >>> row = torch.arange(1, 5, dtype=torch.uint8).expand(1, 3, 1, 4)
@@ -121,7 +121,7 @@ def changed(batch: ImageBatch) -> torch.Tensor:
 
 
 def check_images(name: str, images: Pixels, labels: Places, num_classes: int) -> None:
-    """Raise ``SpecError`` unless there are images, each with a label that is one of the classes."""
+    """Raise ``SpecError`` unless there are images, each with a valid label."""
     if len(images) != len(labels) or not len(images):
         raise SpecError(f"{name} has {len(images)} images and {len(labels)} labels")
     if labels.min() < 0 or labels.max() >= num_classes:

@@ -1,4 +1,4 @@
-"""Neighbours drawn for some nodes of a graph, layer by layer, as GraphSAGE does."""
+"""Neighbour sampling in a graph, layer by layer, as in GraphSAGE."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _ORDER, _DRAWS = 4, 5
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """What one layer is given and asked for.
+    """The sampled bipartite graph of one layer.
 
     Attributes:
-        nodes: int64 [N], those it is given; those it is asked for are the first of them.
-        indptr: int64 [M + 1], where the drawn neighbours of each node it is asked for begin.
-        columns: int64 [draws], their places in ``nodes``.
-        weights: float32 [draws], one over the draws of the node.
+        nodes: int64 [N], the input nodes; the first M of them are the output nodes.
+        indptr: int64 [M + 1], start of the drawn neighbours of each output node.
+        columns: int64 [draws], positions of the drawn neighbours in ``nodes``.
+        weights: float32 [draws], one over the number of draws of the output node.
     """
 
     nodes: Indices
@@ -33,10 +33,10 @@ class Hop:
 def drawn_hops(
     graph: Graph, nodes: Indices, fanouts: Sequence[int], seed: int, step: int
 ) -> list[Hop]:
-    """Return the hops that lead to ``nodes``, the outermost first.
+    """Return the hops whose final outputs are ``nodes``, the outermost first.
 
-    A node with neighbours draws as many of them as ``fanouts`` says for the layer, with replacement;
-    one without has no part. What is drawn depends on seed, step, layer and place alone.
+    A node with neighbours draws ``fanouts[layer]`` of them with replacement; an isolated node draws none.
+    Draws depend only on seed, step, layer and position.
     """
     hops: list[Hop] = []
     for layer in reversed(range(len(fanouts))):
@@ -56,7 +56,7 @@ def drawn_hops(
 
 
 def _joined(nodes: Indices, more: Indices) -> tuple[Indices, Indices]:
-    """Return ``nodes`` and then those of ``more`` that are new, and the places of ``more`` among them."""
+    """Return ``nodes`` followed by the new nodes of ``more``, and the positions of ``more`` in the result."""
     new = np.setdiff1d(more, nodes)
     outer = np.concatenate([nodes, new])
     order = np.argsort(outer, kind="stable")
@@ -64,7 +64,7 @@ def _joined(nodes: Indices, more: Indices) -> tuple[Indices, Indices]:
 
 
 def step_nodes(train: Indices, seed: int, step: int, batch: int) -> Indices:
-    """Return the nodes of a step; an epoch has every node at most once, in an order of its own."""
+    """Return the nodes of a step; an epoch contains every node at most once, in its own order."""
     epoch, place = divmod(step, len(train) // batch)
     order = np.argsort(hashes(seed, _ORDER, epoch * len(train), len(train)), kind="stable")
     return train[order[place * batch : (place + 1) * batch]]

@@ -1,8 +1,8 @@
 """Click logs in one ``.npz`` file, held in memory.
 
-The arrays are ``label`` u8[N], ``dense`` i32[N,13] with -2147483648 where a feature is missing, ``cat``
-u32[N,26] with 0 there, and ``src`` u8[N], which collection a sample is from; without ``src`` all are of
-one.
+The arrays are ``label`` u8[N], ``dense`` i32[N,13] with -2147483648 for a missing feature, ``cat``
+u32[N,26] with 0 for a missing one, and ``src`` u8[N], the collection of each sample. Without ``src`` all
+samples belong to one collection.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _DTYPES: Final = {"label": "uint8", "dense": "int32", "cat": "uint32", "src": "u
 class NpzClicks:
     """The samples of one file.
 
-    Test samples are drawn from collection 0 only, a fifth of it: other collections may repeat its
-    samples. The others are for training, in an order that the seed shuffles once.
+    The test split is a random fifth of collection 0; other collections may repeat its samples. All other
+    samples are for training, in an order that the seed shuffles once.
 
     Args:
         path: of the file.
-        seed: decides which samples are for testing, and the order.
-        max_rows: values are taken modulo this before they are numbered; None keeps all apart.
-        min_count: values seen less often share row 0.
+        seed: determines the test split and the order.
+        max_rows: values are taken modulo this before they are numbered; None keeps all distinct.
+        min_count: values that occur less often share row 0.
 
     Raises:
         CorruptDataError: the file is damaged.
-        SpecError: it has other arrays, or cannot be read.
+        SpecError: it does not hold the expected arrays, or cannot be read.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NpzClicks:
 
 
 def _ranked(values: npt.NDArray[np.uint32]) -> tuple[Any, Any]:
-    """Return the ranks of values, and the counts by rank."""
+    """Return the rank of each value, and the counts by rank."""
     counted = ValueCounts()
     counted.add(values)
     distinct, counts = counted.ranked()
@@ -88,7 +88,7 @@ def _ranked(values: npt.NDArray[np.uint32]) -> tuple[Any, Any]:
 
 
 def _split(src: npt.NDArray[np.uint8], seed: int) -> dict[str, npt.NDArray[np.int64]]:
-    """Return which rows each split has, in its order."""
+    """Return the rows of each split, in its order."""
     order = np.argsort(hashes(seed, 0, 0, len(src)), kind="stable")
     candidates = order[src[order] == 0]
     test = candidates[: len(candidates) * _TEST_PERCENT // 100]
@@ -103,7 +103,7 @@ def _split(src: npt.NDArray[np.uint8], seed: int) -> dict[str, npt.NDArray[np.in
 
 def _arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     try:
-        # given a path, numpy leaves a damaged file open
+        # given a path, numpy would leave a damaged file open
         with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in _DTYPES if name in file}
     except OSError as error:

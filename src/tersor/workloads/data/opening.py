@@ -1,4 +1,4 @@
-"""One door to every click log."""
+"""Opens click logs from any supported source."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _OPTIONS: Final = {
 def open_clicks(
     source: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], **options: Any
 ) -> ClickSource:
-    """Open a click log, whatever it is.
+    """Open a click log.
 
     Args:
-        source: ``"synthetic"``; a text file as Criteo Kaggle's ``train.txt``, plain or gzip; the folder
+        source: ``"synthetic"``; a text file like Criteo Kaggle's ``train.txt``, plain or gzip; the folder
             or the list of the files ``day_0``, ``day_1`` ... of Criteo Terabyte; or an ``.npz`` file.
-        options: of ``SyntheticClicks`` (or ``max_rows``), ``open_criteo`` or ``NpzClicks``. Values
-            of files named ``day_*`` are hashed into ``max_rows`` = 10 million unless it is given.
+        options: of ``SyntheticClicks`` (or ``max_rows``), ``open_criteo`` or ``NpzClicks``. For files
+            named ``day_*``, ``max_rows`` defaults to 10 million.
 
     Raises:
-        CorruptDataError: what was found is damaged.
-        SpecError: there is no log, or it takes other options.
+        CorruptDataError: the data is damaged.
+        SpecError: there is no such log, or it does not take one of the options.
 
     Example:
         >>> log = open_clicks("synthetic", max_rows=1000, num_train=4096)

@@ -1,8 +1,8 @@
-"""Arrays out of pickles, without unpickling: no name of a file is ever looked up or called.
+"""Reads arrays from pickles without unpickling: no name in the file is ever imported or called.
 
-Python's own reader calls whatever a file names. This one knows the opcodes that numpy arrays, scipy's
-CSR matrices and dictionaries of lists are written with (protocol 2), and the few names that stand
-in such files; anything else is refused.
+Python's ``pickle`` calls whatever a file names. This reader supports only the opcodes (protocol 2) and
+the few names that occur in pickles of numpy arrays, scipy CSR matrices and dictionaries of lists;
+anything else is rejected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES: Final = {
     "__builtin__ list": "list",
     "builtins list": "list",
 }
-"""All that a file may name, and what it stands for here."""
+"""The names that a file may contain, and the kind of object each stands for."""
 _DTYPES: Final = frozenset({"i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8", "b1"})
 _VALUES: Final = frozenset(
     {"BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT", "SHORT_BINSTRING", "BINSTRING"}
@@ -41,18 +41,18 @@ _TUPLES: Final = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
 class _Mark:
-    """Where the items of a list, tuple or dictionary begin on the stack."""
+    """Marks the start of the items of a list, tuple or dictionary on the stack."""
 
 
 class _Name:
-    """A name of the file that stands for something of ours; it cannot be called."""
+    """A permitted name, represented by its kind; it cannot be called."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
 
 class _Made:
-    """An array, a dtype or a matrix of which the file tells the contents later."""
+    """An array, dtype or matrix whose contents follow later in the file."""
 
     def __init__(self, kind: str, value: Any = None) -> None:
         self.kind, self.value = kind, value
@@ -65,7 +65,7 @@ def read_pickled(path: Path) -> Any:
 
     Raises:
         CorruptDataError: the file is damaged.
-        SpecError: it cannot be read, or holds anything else.
+        SpecError: it cannot be read, or holds any other object.
     """
     try:
         data = path.read_bytes()
@@ -74,20 +74,20 @@ def read_pickled(path: Path) -> Any:
     machine = _Machine(path)
     try:
         with warnings.catch_warnings():
-            # of texts in opcodes that are refused a moment later
+            # raised for string escapes in opcodes that are rejected afterwards
             warnings.simplefilter("ignore", DeprecationWarning)
             for opcode, argument, _ in pickletools.genops(data):
                 machine.do(opcode.name, argument)
         return machine.result()
     except SpecError:
-        # which is a ValueError
+        # it is a ValueError too
         raise
     except (ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise CorruptDataError(f"{path} is damaged, or no pickle; fetch it again") from error
 
 
 class _Machine:
-    """The stack that opcodes work on, and what they have noted."""
+    """The pickle machine: the stack and the memo that opcodes operate on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -95,12 +95,12 @@ class _Machine:
         self._noted: dict[int, Any] = {}
 
     def result(self) -> Any:
-        """Return what the file holds."""
+        """Return the object in the file."""
         (found,) = self._stack
         return _finished(found)
 
     def do(self, name: str, argument: Any) -> None:
-        """Do what one opcode says."""
+        """Execute one opcode."""
         stack = self._stack
         if name in _VALUES:
             stack.append(argument)
@@ -162,7 +162,7 @@ def _of(value: Any, kind: type) -> Any:
 
 
 def _finished(item: Any) -> Any:
-    """Return what was made of a name, once its contents are known."""
+    """Return the value of an object whose contents must be known by now."""
     if isinstance(item, _Made):
         if item.value is None:
             raise TypeError(f"{item.kind} without contents")
@@ -171,7 +171,7 @@ def _finished(item: Any) -> Any:
 
 
 def _made(kind: str, arguments: tuple[Any, ...]) -> Any:
-    """Return what a name and its arguments stand for."""
+    """Construct an object of a permitted kind from its arguments."""
     if kind == "dict":
         return {}
     if kind == "dtype":
@@ -184,7 +184,7 @@ def _made(kind: str, arguments: tuple[Any, ...]) -> Any:
 
 
 def _build(made: Any, state: Any) -> None:
-    """Give an array, a dtype or a matrix its contents."""
+    """Set the contents of an array, dtype or matrix."""
     if made.kind == "csr":
         made.value = _of(state, dict)
     elif made.kind == "dtype":
@@ -192,6 +192,6 @@ def _build(made: Any, state: Any) -> None:
             raise TypeError(f"a dtype of byte order {state[1]}")
     else:
         _, shape, dtype, is_fortran, data = _of(state, tuple)
-        # Python 2 wrote bytes as strings, which are read as latin-1
+        # Python 2 wrote bytes as strings, which pickletools decodes as latin-1
         values = np.frombuffer(_of(data, str).encode("latin-1"), dtype)
         made.value = values.reshape(shape, order="F" if is_fortran else "C")

@@ -1,8 +1,8 @@
-"""Citation graphs as the Planetoid project publishes them: ``ind.cora.x``, ``ind.cora.graph``, ...
+"""Citation graphs in the files of the Planetoid project: ``ind.cora.x``, ``ind.cora.graph``, ...
 
-``allx``, ``ally`` are features and classes of all nodes but those to judge by, of which the first ``y``
-are to train on; ``tx``, ``ty`` are those to judge by, in the order of ``test.index``; ``graph`` has the
-neighbours of each node.
+``allx`` and ``ally`` are features and classes of all nodes outside of the test split; the first ``len(y)``
+of them are the training split. ``tx`` and ``ty`` are those of the test split, in the order of
+``test.index``. ``graph`` holds the neighbours of each node.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tersor.workloads.data.pickled_arrays import read_pickled
 
 _PARTS: Final = ("y", "tx", "ty", "allx", "ally", "graph")
 _MOST_FEATURES: Final = 1 << 17
-"""A shape that a file makes up must not take all memory; nell, the largest graph, has 61,278."""
+"""Limit against forged shapes that would exhaust memory; nell, the largest graph, has 61,278."""
 
 
 def read_planetoid(folder: Path, name: str) -> Graph:
     """Read the files ``ind.NAME.*`` of a folder.
 
     Raises:
-        CorruptDataError: a file is damaged, or does not fit the others.
-        SpecError: a file is missing, or holds anything but arrays.
+        CorruptDataError: a file is damaged, or inconsistent with the others.
+        SpecError: a file is missing, or holds objects other than arrays.
     """
     prefix = folder / f"ind.{name}"
     found = {part: read_pickled(Path(f"{prefix}.{part}")) for part in _PARTS}
@@ -50,7 +50,7 @@ def read_planetoid(folder: Path, name: str) -> Graph:
 def _graph(name: str, found: dict[str, Any], places: Indices) -> Graph:
     num_nodes = len(found["graph"])
     known, judged = _dense(found["allx"]), _dense(found["tx"])
-    # nodes without a file of their own, as some of citeseer's, have no features
+    # isolated nodes, such as some of citeseer, are in neither file and have no features
     features = np.zeros((num_nodes, known.shape[1]), np.float32)
     labels = np.zeros(num_nodes, np.int64)
     features[: len(known)], features[places] = known, judged
@@ -65,7 +65,7 @@ def _graph(name: str, found: dict[str, Any], places: Indices) -> Graph:
 
 
 def _dense(matrix: dict[str, Any]) -> npt.NDArray[np.float32]:
-    """Return a CSR matrix as an array; indices are checked."""
+    """Return a CSR matrix as a dense array; raise ``ValueError`` if it is inconsistent or too wide."""
     rows, columns = matrix["_shape"]
     counts = np.diff(matrix["indptr"])
     if len(counts) != rows or counts.sum() != len(matrix["indices"]):

@@ -1,8 +1,8 @@
-"""From text to a folder of samples: one pass over the text, then one over what it gave.
+"""Conversion of text to a folder of samples, in one pass over the text and one over the result.
 
 The first pass parses, counts values and writes parts; the second replaces values by ranks, part by part.
-Memory is bounded by a part and the distinct values. Work that was killed goes on with the part it was
-at.
+Memory is bounded by one part and the distinct values. A preparation that was killed resumes with the
+part it was writing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tersor.workloads.data.source_files import Fingerprint, read_lines
 from tersor.workloads.data.vocabulary import Ranks, ValueCounts, check_max_rows, folded
 
 PART_SAMPLES: Final = 1 << 19
-"""A part is closed once it has so many samples; they take 157 bytes each."""
+"""A part is closed once it has at least this many samples, of 157 bytes each."""
 
 
 def prepare(
@@ -34,12 +34,12 @@ def prepare(
     max_rows: int | None = None,
     part_samples: int = PART_SAMPLES,
 ) -> Manifest:
-    """Make ``cache`` hold the samples of text files, unless it does.
+    """Fill ``cache`` with the samples of text files, unless it is already complete.
 
     Args:
-        paths: the files, in order; gzip is recognised.
-        cache: where the samples go; what it holds of changed files is made anew.
-        progress: told how far it is.
+        paths: the files, in order; gzip is detected.
+        cache: destination of the samples; it is rebuilt if the files have changed.
+        progress: reports the progress.
         max_rows: values are taken modulo this.
         part_samples: see ``PART_SAMPLES``.
 
@@ -47,7 +47,7 @@ def prepare(
         CorruptDataError: a line cannot be parsed, or a prepared file is damaged.
         SpecError: a file cannot be read or changes meanwhile, or the folder cannot be written.
 
-    A refused text leaves no folder behind.
+    A text that is rejected leaves no folder behind.
     """
     check_max_rows(max_rows)
     wanted = Manifest(tuple(Fingerprint.of(path) for path in paths), max_rows)
@@ -55,7 +55,7 @@ def prepare(
     if found is not None and found.same_source(wanted) and found.stage == "ready":
         return found
     with cache.locked(progress):
-        # another process may have done it meanwhile
+        # another process may have finished meanwhile
         found = cache.manifest()
         if found is None or not found.same_source(wanted):
             cache.clear()
@@ -70,7 +70,7 @@ def prepare(
 
 
 class _Reading:
-    """The first pass: parts of the text as samples, and how often each value was seen."""
+    """The first pass: writes the text as parts of samples, and counts each value."""
 
     def __init__(
         self, paths: Sequence[Path], cache: ClickCache, manifest: Manifest, progress: Progress
@@ -81,12 +81,12 @@ class _Reading:
         self._parts: list[SampleFile] = []
 
     def run(self, part_samples: int) -> Manifest:
-        """Write the parts that are not there yet; return the manifest of the next stage."""
+        """Write the missing parts; return the manifest of the next stage."""
         self._take_up()
         try:
             self._read_files(part_samples)
         except (CorruptDataError, SpecError) as error:
-            # parts are of use only where the same text may be read later, as after an error of the system
+            # keep parts only if the same text may be readable later, as after an error of the system
             is_of_system = isinstance(error, SpecError) and isinstance(error.__cause__, OSError)
             if not (self._parts and is_of_system):
                 self._cache.remove()
@@ -102,7 +102,7 @@ class _Reading:
         )
 
     def _read_files(self, part_samples: int) -> None:
-        """Write the missing parts of all files; refuse files that change meanwhile."""
+        """Write the missing parts of all files; raise ``SpecError`` if a file changed meanwhile."""
         for source in range(self._parts[-1].source if self._parts else 0, len(self._paths)):
             self._read_file(source, part_samples)
         changed = [
@@ -119,7 +119,7 @@ class _Reading:
         return sum(part.num_samples for part in self._parts if part.source == source)
 
     def _take_up(self) -> None:
-        """Count the values of the parts that are there."""
+        """Resume: count the values of the existing parts."""
         there = sorted(self._cache.folder.glob("*.values"))
         for number, path in enumerate(there):
             self._progress("taking up what was read before", number, len(there))
@@ -128,7 +128,7 @@ class _Reading:
             self._count(part.read_all())
 
     def _read_file(self, source: int, part_samples: int) -> None:
-        """Write the parts of one file that are not there yet."""
+        """Write the missing parts of one file."""
         path, sizes = self._paths[source], [one.nbytes for one in self._manifest.sources]
         own = [part for part in self._parts if part.source == source]
         start, num_read = own[-1].text_end if own else 0, self._num_samples(source)
@@ -161,7 +161,7 @@ class _Reading:
 
 
 def _rank(cache: ClickCache, manifest: Manifest, progress: Progress) -> None:
-    """Replace values by ranks in the parts where that is not done yet."""
+    """Replace values by ranks in all parts that still hold values."""
     ranks = [Ranks(cache.values(manifest, table)) for table in range(NUM_TABLES)]
     num_parts = len(manifest.part_samples)
     for number in range(num_parts):

@@ -1,4 +1,4 @@
-"""A bar on the terminal while samples are prepared."""
+"""Progress bar on the terminal during the preparation of data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tersor.workloads.data.click_cache import Progress as Told
 
 @contextmanager
 def terminal_bar() -> Iterator[Told]:
-    """Show a bar on stderr from the first step that is told on; none where that is no terminal."""
+    """Show a bar on stderr from the first report on; nothing is shown if stderr is not a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
     bar = Progress(
@@ -35,7 +35,7 @@ def terminal_bar() -> Iterator[Told]:
         if not console.is_terminal:
             return
         if what != shown:
-            # the speed of another kind of work says nothing about the time this one needs
+            # restart the estimate: activities differ in speed
             shown = what
             bar.reset(task, description=escape(what), total=total or None)
             bar.start()
@@ -44,6 +44,6 @@ def terminal_bar() -> Iterator[Told]:
     try:
         yield tell
     finally:
-        # one that never started would still end with an empty line
+        # stopping a bar that never started would print an empty line
         if shown:
             bar.stop()

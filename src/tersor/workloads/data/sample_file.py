@@ -1,4 +1,4 @@
-"""One file of prepared samples, any of which can be read alone."""
+"""A file of prepared samples with random access."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tersor.workloads.data.samples import Samples
 # offset size field        meaning
 #      0    8 magic        b"TRSCLICK"
 #      8    4 version      1
-#     12    4 source       which of the text files the samples are from
+#     12    4 source       index of the text file that the samples are from
 #     16    8 num_samples
-#     24    8 text_end     where their text ends in it, in bytes
-#     32    8 checksum     xxh3 of all that follows
+#     24    8 text_end     offset in that text at which the samples end, in bytes
+#     32    8 checksum     xxh3 of everything that follows
 #     40      labels u8[n], dense i32[n,13], categories u32[n,26]; all little-endian
 _HEAD: Final = struct.Struct("<8sIIQQQ")
 _MAGIC: Final = b"TRSCLICK"
@@ -32,13 +32,13 @@ _SAMPLE_NBYTES: Final = 1 + 4 * NUM_DENSE + 4 * NUM_TABLES
 
 @dataclass(frozen=True, slots=True)
 class SampleFile:
-    """What the head of a file says.
+    """The header of a file.
 
     Attributes:
         path: of the file.
         source: index of the text file that the samples are from.
-        num_samples: how many there are.
-        text_end: where their text ends in it, in bytes.
+        num_samples: number of samples.
+        text_end: offset in that text at which the samples end, in bytes.
         checksum: of the samples.
     """
 
@@ -50,7 +50,7 @@ class SampleFile:
 
     @classmethod
     def write(cls, path: Path, samples: Samples, source: int, text_end: int) -> Self:
-        """Write samples; the file appears whole or not at all."""
+        """Write samples atomically."""
         arrays = [
             np.ascontiguousarray(samples.labels, np.uint8),
             np.ascontiguousarray(samples.dense, "<i4"),
@@ -69,10 +69,10 @@ class SampleFile:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Read the head of a file.
+        """Read the header of a file.
 
         Raises:
-            CorruptDataError: it is none of ours, of another version, or not of its full length.
+            CorruptDataError: it is not such a file, or has another version or the wrong length.
         """
         try:
             with path.open("rb") as file:
@@ -88,10 +88,10 @@ class SampleFile:
         return cls(path, source, num_samples, text_end, checksum)
 
     def read(self, start: int, count: int) -> Samples:
-        """Return samples ``start`` to ``start + count``, which the file must have.
+        """Return samples ``start`` to ``start + count``, which must exist; the checksum is not verified.
 
         Raises:
-            CorruptDataError: the file went away or became shorter.
+            CorruptDataError: the file was removed or truncated.
         """
         samples = Samples.empty(count)
         at = _HEAD.size
@@ -108,10 +108,10 @@ class SampleFile:
         return samples
 
     def read_all(self) -> Samples:
-        """Return all samples, checked against the checksum.
+        """Return all samples, and verify the checksum.
 
         Raises:
-            CorruptDataError: they are not what was written.
+            CorruptDataError: the file is damaged.
         """
         samples = self.read(0, self.num_samples)
         hasher = xxhash.xxh3_64()

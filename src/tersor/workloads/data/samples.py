@@ -1,4 +1,4 @@
-"""Samples as files hold them: integers, and for each category the rank of its value."""
+"""Samples as stored in files: integers, with categories as values or ranks."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tersor.errors import CorruptDataError, SpecError
 from tersor.workloads.data.clicks import NUM_DENSE, NUM_TABLES, ClickBatch
 
 MISSING: Final = -(2**31)
-"""A dense feature that was empty; an empty category is 0."""
+"""Value of an empty dense feature; an empty category is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Some samples, not yet scaled or numbered for a model.
+    """Samples that are not yet scaled or numbered for a model.
 
     Attributes:
         labels: uint8 [samples], 1 for a click.
         dense: int32 [samples, 13], ``MISSING`` where empty.
-        categories: uint32 [samples, 26]: values, or their ranks by falling frequency.
+        categories: uint32 [samples, 26]: values, or their ranks by decreasing frequency.
     """
 
     labels: npt.NDArray[np.uint8]
@@ -33,7 +33,7 @@ class Samples:
 
     @classmethod
     def empty(cls, count: int) -> Samples:
-        """Return room for ``count`` samples."""
+        """Return ``count`` samples of zeros, to be filled."""
         return cls(
             np.zeros(count, np.uint8),
             np.zeros((count, NUM_DENSE), np.int32),
@@ -57,12 +57,12 @@ class Samples:
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """Which row of a table the value of a rank gets.
+    """Maps the ranks of values to rows of tables.
 
     Attributes:
-        num_values: distinct values of each category.
-        num_kept: those of them seen at least ``min_count`` times, which are the first ranks.
-        min_count: at 1 a rank is its row; above, row 0 is shared by what was seen less often.
+        num_values: number of distinct values of each category.
+        num_kept: number of those that occur at least ``min_count`` times; they have the first ranks.
+        min_count: if 1, a rank is its row; otherwise, less frequent values share row 0.
     """
 
     num_values: tuple[int, ...]
@@ -70,28 +70,28 @@ class Numbering:
     min_count: int
 
     def __post_init__(self) -> None:
-        """Refuse a count that cannot be."""
+        """Validate ``min_count``."""
         if self.min_count < 1:
             raise SpecError(f"min_count must be at least 1, not {self.min_count}")
 
     @property
     def num_rows(self) -> tuple[int, ...]:
-        """Rows that each table needs."""
+        """Number of rows that each table needs."""
         shared = int(self.min_count > 1)
         return tuple(kept + shared for kept in self.num_kept)
 
     def batch(self, samples: Samples) -> ClickBatch:
-        """Return ranked samples as a model takes them: dense features as log(1 + x), at least 0.
+        """Convert ranked samples to model inputs; dense features become ``log(1 + max(x, 0))``.
 
         Raises:
-            CorruptDataError: there is a rank that no value has.
+            CorruptDataError: a rank is out of range.
         """
         ranks = samples.categories.astype(np.int64)
         if len(ranks) and (ranks.max(0) >= np.array(self.num_values)).any():
             raise CorruptDataError("the prepared samples are damaged; delete their folder")
         if self.min_count > 1:
             ranks = np.where(ranks < np.array(self.num_kept), ranks + 1, 0)
-        # MISSING is negative, so that it becomes 0 too
+        # MISSING is negative, so it becomes 0 too
         dense = np.log1p(np.maximum(samples.dense, 0).astype(np.float32))
         return ClickBatch(
             torch.from_numpy(dense),

@@ -1,4 +1,4 @@
-"""Text files of samples, plain or gzip: what tells a changed one, and blocks of whole lines."""
+"""Text files of samples, plain or gzip: fingerprints that detect changes, and blocks of whole lines."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import xxhash
 from tersor.errors import CorruptDataError, SpecError
 
 _BLOCK_NBYTES: Final = 1 << 20
-"""Text parsed at once (8 MiB: 15 % slower)."""
+"""Bytes of text parsed at once (8 MiB: 15 % slower)."""
 _EDGE_NBYTES: Final = 1 << 20
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """What a file is known by without reading it whole.
+    """Identifies the contents of a file without reading all of it.
 
     Attributes:
-        name: without its folder, so that a folder can be moved.
-        nbytes: its length.
-        changed_ns: when it was last written.
+        name: without its folder, so that the folder can be moved.
+        nbytes: length of the file.
+        changed_ns: modification time.
         edges: hash of its first and last megabyte.
     """
 
@@ -39,7 +39,7 @@ class Fingerprint(msgspec.Struct, frozen=True):
         """Take the fingerprint of a file.
 
         Raises:
-            SpecError: there is no such file, or it cannot be read.
+            SpecError: the file is missing or cannot be read.
         """
         try:
             with path.open("rb") as file:
@@ -53,15 +53,15 @@ class Fingerprint(msgspec.Struct, frozen=True):
 
 
 Lines: TypeAlias = tuple[bytes, int, int]
-"""Whole lines, each ended by a newline; where they end in the text of the file; and how much of the
-file, as it lies on disk, was read up to there."""
+"""Whole lines, each terminated by a newline; the offset of their end in the uncompressed text; and the bytes
+of the file on disk read so far."""
 
 
 def read_lines(path: Path, start: int = 0) -> Iterator[Lines]:
-    """Yield the lines from the place ``start`` of the text on, about a megabyte at a time.
+    """Yield the lines from offset ``start`` of the uncompressed text on, about a megabyte at a time.
 
     Raises:
-        CorruptDataError: a gzip file is damaged, or a block has no end of line.
+        CorruptDataError: a gzip file is damaged, or a line is longer than a block.
         SpecError: the file cannot be read.
     """
     try:

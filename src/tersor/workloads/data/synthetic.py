@@ -1,12 +1,12 @@
-"""Click logs that are made up, and can be learned: no download, and accuracy effects show.
+"""Synthetic click logs that a model can learn, so effects on accuracy show without a download.
 
-Ids follow a Zipf law over the published cardinalities. Whether a sample is clicked is drawn from a
-planted model: an effect per id, which fades from the commonest to the rarest, products of hidden
-factors of neighbouring tables, and a nonlinear function of the dense features. One sample in four is
-clicked. The true probabilities are known, and with them the best AUC of any model.
+Ids follow a Zipf law over the published cardinalities. Clicks are drawn from a planted model: an effect
+per id, which fades from the most common id to the rarest, products of hidden factors of neighbouring
+tables, and a nonlinear function of the dense features. One sample in four is clicked. The true
+probabilities are known, and with them the best AUC of any model.
 
-Every number is a hash of (seed, split, sample, column), so that any sample can be made alone; every
-machine makes the same log, bit for bit.
+Every number is a hash of (seed, split, sample, column), so any sample can be generated independently,
+and every machine generates the same log, bit for bit.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tersor.workloads.data.planted import CHANCE_NBITS, F32, I64, normal, plante
 from tersor.workloads.metrics import auc
 
 _BLOCK: Final = 2048
-"""Samples made at once, so that what is between stays in the cache of a core."""
+"""Samples generated at once; their intermediate results fit in the cache of a core."""
 _STREAMS: Final = {"train": 0, "test": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticClicks:
-    """A made-up click log.
+    """A synthetic click log.
 
     Attributes:
         num_rows: rows of each table; by default the 26 of Criteo Kaggle.
         num_train: training samples.
         num_test: test samples.
-        seed: another one plants another model and draws other samples.
+        seed: determines the planted model and the samples.
     """
 
     num_rows: tuple[int, ...] = KAGGLE_ROWS
@@ -45,7 +45,7 @@ class SyntheticClicks:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a log without tables or samples."""
+        """Require at least one table and samples in both splits."""
         if not self.num_rows or min(self.num_rows) < 1:
             raise SpecError(f"every table needs at least one row, not {self.num_rows}")
         if self.num_train < 1 or self.num_test < 1:
@@ -60,7 +60,7 @@ class SyntheticClicks:
 
     @property
     def name(self) -> str:
-        """For logs and reports."""
+        """See ``ClickSource.name``."""
         return f"synthetic clicks, seed {self.seed}"
 
     def num_samples(self, split: Split) -> int:
@@ -79,12 +79,12 @@ class SyntheticClicks:
         return torch.from_numpy(chances / float(1 << CHANCE_NBITS))
 
     def best_auc(self, num_samples: int | None = None) -> float:
-        """Return the expected AUC of the true probabilities on the test split."""
+        """Return the expected AUC of the true probabilities on (the start of) the test split."""
         true = self.probabilities("test", 0, min(num_samples or self.num_test, self.num_test))
         return auc(true, true)
 
     def _made(self, split: Split, start: int, count: int) -> tuple[F32, I64, I64, I64]:
-        """Return dense features, ids, chances of a click, and the draws that decide the labels."""
+        """Return dense features, ids, click probabilities, and the draws that determine the labels."""
         check_range(self, split, start, count)
         model = planted_model(self.num_rows, NUM_DENSE, self.seed)
         dense = np.empty((count, NUM_DENSE), np.float32)

@@ -1,6 +1,6 @@
-"""A made-up graph that can be learned: neighbours are mostly of one class, and words hint at it.
+"""A synthetic graph that a model can learn: neighbours mostly share a class, and features hint at it.
 
-Every edge and every word is a hash of (seed, number), so that every machine makes the same graph.
+Every edge and every feature is a hash of (seed, number), so every machine generates the same graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tersor.workloads.data.hashes import U64, hashes
 
 _LABELS, _SOURCES, _TARGETS, _WORDS = 0, 1, 2, 3
 _NUM_WORDS: Final = 16
-"""Features that each node has."""
+"""Features drawn for each node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class SyntheticGraph:
     """A homophilous graph.
 
     Attributes:
-        num_nodes: how many.
-        degree: neighbours of a node, on average and at most: an edge that is drawn twice is one.
+        num_nodes: number of nodes.
+        degree: neighbours drawn per node on average; the actual mean is lower, as duplicates are dropped.
         homophily: share of edges that are drawn within a class.
-        num_features: of each node; all but a few are 0.
-        num_classes: of which about as many nodes have each.
+        num_features: width of the feature vectors, most of whose entries are 0.
+        num_classes: number of classes, of about equal size.
         hint: share of a node's features that are drawn from those of its class.
-        seed: another one draws another graph.
+        seed: determines the graph.
     """
 
     num_nodes: int = 2000
@@ -43,7 +43,7 @@ class SyntheticGraph:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a graph that cannot be drawn."""
+        """Validate the fields."""
         sizes = (self.num_classes, self.num_nodes // (20 * max(1, self.num_classes)))
         if min(sizes) < 1 or self.num_features < self.num_classes or not self.degree >= 0:
             raise SpecError(
@@ -53,7 +53,7 @@ class SyntheticGraph:
             raise SpecError("homophily and hint are shares, from 0 to 1")
 
     def graph(self) -> Graph:
-        """Draw the graph: 10 nodes of each class, about, are to train on, and half to judge by."""
+        """Generate the graph; about 10 nodes per class are for training, half of all nodes for testing."""
         labels = _below(hashes(self.seed, _LABELS, 0, self.num_nodes), self.num_classes)
         count = int(self.num_nodes * self.degree / 2)
         first, second = self._edges(labels, count)
@@ -93,5 +93,5 @@ class SyntheticGraph:
 
 
 def _below(bits: U64, count: int) -> Indices:
-    """Return numbers from 0 to below ``count``, by the upper bits; others decide something else."""
+    """Return numbers below ``count`` from the upper bits; callers use the lower bits for other draws."""
     return ((bits >> np.uint64(24)) % np.uint64(count)).astype(np.int64)

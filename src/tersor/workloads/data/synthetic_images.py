@@ -1,9 +1,8 @@
-"""Made-up images that can be learned: no download.
+"""Synthetic images that a model can learn, without a download.
 
-A class is a slope of stripes, of which there are five, and whether they are rather red or rather blue.
-Their wavelength, their place, the shades and the noise over them say nothing about it, and neither does
-a flip: all slopes rise to the same side before one. Every image is a hash of (seed, split, number), so
-that every machine makes the same.
+A class is one of five slopes of stripes, combined with a red or a blue tint. Wavelength, phase, shades and
+noise are independent of the class. A flip does not change the class either, because all slopes rise to the
+same side before it. Every image is a hash of (seed, split, number), so every machine generates the same.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ Chances: TypeAlias = npt.NDArray[np.float32]
 _SIDE: Final = 32
 _NUM_SLOPES: Final = 5
 _WAVELENGTHS: Final = (6.0, 10.0)
-"""Shortest and longest, in pixels."""
+"""Shortest and longest wavelength, in pixels."""
 _TINT: Final = 48
-"""By how much of 255 a class is redder or bluer than the other of its slope."""
+"""Difference in red and blue, out of 255, between the two classes of a slope."""
 _STREAMS: Final = {"train": 2, "test": 3}
 _NOISE_STREAMS: Final = {"train": 4, "test": 5}
 _NOISE: Final = 40
-"""Most that noise adds to a pixel, or takes from it, of 255."""
+"""Amplitude of the noise, out of 255."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,9 @@ class SyntheticImages:
     """Striped images of ten classes, 32 by 32 pixels.
 
     Attributes:
-        num_train: images to train on.
-        num_test: images to judge by.
-        seed: another one draws other images of the same classes.
+        num_train: training images.
+        num_test: test images.
+        seed: determines the images; the classes are the same for all seeds.
     """
 
     num_train: int = 8192
@@ -48,7 +47,7 @@ class SyntheticImages:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a source without images."""
+        """Require images in both splits."""
         if self.num_train < 1 or self.num_test < 1:
             raise SpecError("there must be images to train on and to be judged by")
 
@@ -81,7 +80,7 @@ def _made(seed: int, split: Split, count: int) -> Pixels:
     labels = (bits[:, 0] % np.uint64(2 * _NUM_SLOPES)).astype(np.int64)
     chances = (bits[:, 1:] >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
     waves = _stripes(labels % _NUM_SLOPES, chances[:, 0], chances[:, 1])
-    # two shades per image, between which the stripes change
+    # the stripes alternate between two shades per image
     light, dark = 160 + 96 * chances[:, 2], 96 * chances[:, 3]
     images = ((light + dark)[:, None, None] + (light - dark)[:, None, None] * waves) / 2
     tint = np.where(labels < _NUM_SLOPES, _TINT, -_TINT).astype(np.float32) / 2
@@ -93,7 +92,7 @@ def _made(seed: int, split: Split, count: int) -> Pixels:
 
 
 def _stripes(slopes: Places, lengths: Chances, starts: Chances) -> Chances:
-    """Return waves between -1 and 1, float32 [images, side, side]; lengths and starts are 0 to 1."""
+    """Return waves from -1 to 1, float32 [images, side, side]; wavelength and phase are scaled to 0..1."""
     shortest, longest = _WAVELENGTHS
     numbers = 2 * math.pi / (shortest + (longest - shortest) * lengths)
     angles = slopes * (math.pi / 2 / (_NUM_SLOPES - 1))

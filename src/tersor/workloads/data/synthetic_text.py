@@ -1,8 +1,8 @@
-"""A made-up text that can be learned: no download, and the best loss of any model is known.
+"""A synthetic text that a model can learn; it needs no download, and the best loss of any model is known.
 
-A sentence begins with any of the words; after each word one of its few successors follows, all as
-likely as one another. What a model has to learn is the spelling of the words, and which follow which.
-Every choice is a hash of (seed, split, sentence, place), so that every machine makes the same text.
+A sentence begins with any of the words, and each word is followed by one of its few successors, all
+equally likely. A model has to learn the spelling of the words and their successors. Every choice is a hash
+of (seed, split, sentence, position), so every machine generates the same text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tersor.workloads.data.tokens import Split
 _NUM_WORDS: Final = 64
 _NUM_SUCCESSORS: Final = 4
 _SENTENCE: Final = 8
-"""Words of each sentence."""
+"""Words per sentence."""
 _LETTERS: Final = "abcdefghijklmnopqrstuvwxyz"
 _STREAMS: Final = {"train": 1, "validation": 2}
 _SPELLING, _SUCCESSION = 3, 4
@@ -30,12 +30,12 @@ _SPELLING, _SUCCESSION = 3, 4
 
 @dataclass(frozen=True, slots=True)
 class SyntheticText:
-    """A made-up text, in bytes.
+    """A synthetic text, in bytes.
 
     Attributes:
         num_train: sentences of the training text, of about 40 bytes each.
         num_validation: sentences of the validation text.
-        seed: another one plants other words and draws other sentences.
+        seed: determines the words, their successors and the sentences.
     """
 
     num_train: int = 20_000
@@ -43,7 +43,7 @@ class SyntheticText:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a text without sentences."""
+        """Require sentences in both splits."""
         if self.num_train < 1 or self.num_validation < 1:
             raise SpecError("a text needs sentences to train on and to be judged by")
 
@@ -63,10 +63,10 @@ class SyntheticText:
         return np.frombuffer(_text(self.seed, split, count), np.uint8)
 
     def best_loss(self) -> float:
-        """Return the least mean loss of any model on the validation text, in nats per byte.
+        """Return the lowest mean loss of any model on the validation text, in nats per byte.
 
-        All sentences are as likely as one another, so that it is the same for every text; a model that
-        sees windows of the text does worse at the start of each.
+        All sentences are equally likely, so the loss depends only on their number and the length of the
+        text. A model that sees windows of the text does worse at the start of each window.
         """
         choices = math.log(_NUM_WORDS) + (_SENTENCE - 1) * math.log(_NUM_SUCCESSORS)
         return choices * self.num_validation / len(self.tokens("validation"))
@@ -86,7 +86,7 @@ def _text(seed: int, split: Split, num_sentences: int) -> bytes:
 
 
 def _words(seed: int) -> list[str]:
-    """Return different words of two to six letters."""
+    """Return distinct words of two to six letters."""
     words: list[str] = []
     for bits in hashes(seed, _SPELLING, 0, 16 * _NUM_WORDS).tolist():
         letters = [_LETTERS[(bits >> (8 * k)) % len(_LETTERS)] for k in range(2 + bits % 5)]
@@ -97,6 +97,6 @@ def _words(seed: int) -> list[str]:
 
 
 def _successors(seed: int) -> npt.NDArray[np.int64]:
-    """Return for each word different ones that may follow it, [words, successors]."""
+    """Return the distinct successors of each word, [words, successors]."""
     order = hashes(seed, _SUCCESSION, 0, _NUM_WORDS * _NUM_WORDS).reshape(_NUM_WORDS, _NUM_WORDS)
     return np.argsort(order, axis=1, kind="stable")[:, :_NUM_SUCCESSORS]

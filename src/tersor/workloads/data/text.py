@@ -1,4 +1,4 @@
-"""Text files, plain, gzip or xz: found by name, read block by block, split in two."""
+"""Text files, plain, gzip or xz: lookup by name, reading in blocks, and splitting."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _XZ_MAGIC: Final = b"\xfd7zXZ\x00"
 _SUFFIXES: Final = ("", ".txt", ".txt.xz", ".txt.gz")
 _VALIDATION_SHARE: Final = 20
-"""Of a text without another one for validation, the last twentieth is for that."""
+"""One part in this many, at the end of a text, is for validation if there is no separate text."""
 
 
 def find_text(name: str | os.PathLike[str]) -> Path:
-    """Return the file of a text: a path, or a name in the folder ``text`` of ``TERSOR_DATA``.
+    """Return the file of a text, given as a path or as a name in the folder ``text`` of ``TERSOR_DATA``.
 
     Raises:
         SpecError: there is no such file.
@@ -45,17 +45,17 @@ def find_text(name: str | os.PathLike[str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """The bytes of a text from ``start`` up to ``stop``, or to its end where that is None."""
+    """The bytes ``[start, stop)`` of an uncompressed text; up to its end if ``stop`` is None."""
 
     path: Path
     start: int = 0
     stop: int | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the bytes, about a megabyte at a time; blocks end with a line where one ends in them.
+        """Yield the bytes, about a megabyte at a time; blocks end at the end of a line if they contain one.
 
         Raises:
-            CorruptDataError: a packed file is damaged.
+            CorruptDataError: a compressed file is damaged.
             SpecError: the file cannot be read.
         """
         rest, left = b"", None if self.stop is None else self.stop - self.start
@@ -66,7 +66,7 @@ class TextPart:
                     _BLOCK_NBYTES if left is None else min(_BLOCK_NBYTES, left)
                 ):
                     left = None if left is None else left - len(block)
-                    # all of it where no line ends in it
+                    # the whole block if no line ends in it
                     cut = block.rfind(b"\n") + 1 or len(block)
                     yield rest + block[:cut]
                     rest = block[cut:]
@@ -80,7 +80,7 @@ class TextPart:
             yield rest
 
     def strings(self) -> Iterator[str]:
-        """Yield the blocks as UTF-8; bytes that are none become U+FFFD."""
+        """Yield the blocks decoded as UTF-8; invalid bytes become U+FFFD."""
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for block in self.blocks():
             yield decoder.decode(block)
@@ -88,7 +88,10 @@ class TextPart:
             yield last
 
     def halves(self) -> tuple[TextPart, TextPart]:
-        """Return the part to train on, and the last twentieth, from the start of a line if it can be."""
+        """Return the training part and the validation part, which is the last twentieth.
+
+        The cut is moved to the start of a line if possible.
+        """
         total = sum(map(len, self.blocks()))
         cut = total - total // _VALIDATION_SHARE
         at = 0

@@ -1,4 +1,4 @@
-"""One door to every text."""
+"""Opens texts as tokens from any supported source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tersor.workloads.data.tokens import TokenSource
 SYNTHETIC: Final = "synthetic"
 TOKENIZERS: Final = ("bytes", "bpe")
 SMALLEST_BPE: Final = 257
-"""All bytes, and the end of a text."""
+"""Smallest BPE vocabulary: all bytes, and ``END_OF_TEXT``."""
 
 
 def open_text(
@@ -30,22 +30,22 @@ def open_text(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> TokenSource:
-    """Open a text as tokens; the first time they are made, and kept as files.
+    """Open a text as tokens; the first time, it is tokenized and the tokens are cached in files.
 
     Args:
-        source: ``"synthetic"``; a file, plain or packed as .xz or .gz; or the name of one in the folder
-            ``text`` of the folder that the environment variable ``TERSOR_DATA`` names.
-        validation: another such file; None: the last twentieth of ``source``.
+        source: ``"synthetic"``; a file, plain or compressed as .xz or .gz; or the name of one in the folder
+            ``text`` of the folder in the environment variable ``TERSOR_DATA``.
+        validation: another such file; None for the last twentieth of ``source``.
         tokenizer: ``"bytes"``, or ``"bpe"``, which is learned from the training text.
-        vocabulary: tokens of the BPE, at most.
-        cache: folder for the tokens; None: that of the text.
+        vocabulary: most tokens of the BPE.
+        cache: folder for the tokens; None for the folder of the text.
         seed: of the synthetic text.
-        progress: told how far it is; None shows a bar on the terminal.
+        progress: reports the progress; None shows a bar on the terminal.
 
     Raises:
-        CorruptDataError: what was found is damaged.
-        SpecError: there is no such text, or an option cannot work.
-        BackendUnavailableError: a BPE is wanted, and the package ``tokenizers`` is not installed.
+        CorruptDataError: the data is damaged.
+        SpecError: there is no such text, or an option is invalid.
+        BackendUnavailableError: a BPE is requested, but the package ``tokenizers`` is not installed.
 
     Example:
         >>> text = open_text("synthetic")

@@ -1,11 +1,11 @@
-"""A folder with the tokens of a text, made once and then mapped from the disk.
+"""A folder with the tokens of a text, created once and then memory-mapped.
 
-    tokens.json          what the files hold; it appears last, and makes the folder complete
+    tokens.json          the manifest; it is written last, and marks the folder as complete
     train.tokens         little-endian integers, as wide as the vocabulary needs
     validation.tokens    the same
-    bpe.json             the tokenizer, where it is a BPE
+    bpe.json             the tokenizer, if it is a BPE
 
-The name of the folder has a hash of text and tokenizer: other texts have other folders.
+The folder name contains a hash of text and tokenizer, so every combination has its own folder.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from tersor.workloads.data.tokens import Split
 from tersor.workloads.locks import locked_folder
 
 Progress: TypeAlias = Callable[[str, int, int], None]
-"""Told what is being done, how many tokens of it are, and how many there are (0: unknown)."""
+"""Called with the current activity, the tokens done, and their total (0: unknown)."""
 
 _VERSION: Final = 1
 _MANIFEST: Final = "tokens.json"
 
 
 class TokenManifest(msgspec.Struct, frozen=True):
-    """What ``tokens.json`` says.
+    """The contents of ``tokens.json``.
 
     Attributes:
         version: of the files.
-        vocabulary: how many different tokens there may be.
-        dtype: of the files, as numpy calls it.
+        vocabulary: number of possible tokens.
+        dtype: of the files, as a numpy type string.
         num_tokens: of each split.
         digest: hash of all tokens.
     """
@@ -57,12 +57,12 @@ class TokenManifest(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenFiles:
-    """The tokens of a text; what it holds open is nothing, so that it can be handed to other processes.
+    """The tokens of a text; it holds no open files, so it can be passed to other processes.
 
     Attributes:
-        name: for logs and reports; it has the hash of the tokens.
+        name: for logs and reports; it contains the hash of the tokens.
         folder: of the files.
-        manifest: what that folder holds.
+        manifest: of that folder.
     """
 
     name: str
@@ -78,7 +78,7 @@ class TokenFiles:
         """See ``TokenSource.tokens``.
 
         Raises:
-            CorruptDataError: the file is gone or damaged.
+            CorruptDataError: the file is missing or damaged.
         """
         path, count = self.folder / f"{split}.tokens", self.manifest.num_tokens[split]
         dtype = np.dtype(self.manifest.dtype)
@@ -93,19 +93,19 @@ class TokenFiles:
 def token_files(
     path: Path, validation: Path | None, vocabulary: int | None, cache: Path | None, told: Progress
 ) -> TokenFiles:
-    """Return the tokens of a text, which are made unless they are there.
+    """Return the tokens of a text, creating them if necessary.
 
     Args:
-        path: of the text to train on.
-        validation: of that to judge the model by; None: the last twentieth of the first.
-        vocabulary: of a BPE that is learned from the training text; None for bytes.
-        cache: folder in which the folder of the tokens is made; None: beside the text.
-        told: how far it is.
+        path: of the training text.
+        validation: path of the validation text; None for the last twentieth of the training text.
+        vocabulary: size of a BPE that is learned from the training text; None for bytes.
+        cache: parent of the folder of the tokens; None for the folder of the text.
+        told: reports the progress.
 
     Raises:
         CorruptDataError: a file is damaged.
         SpecError: a text cannot be read or is empty, or the folder cannot be written.
-        BackendUnavailableError: a BPE is wanted, and its package is not installed.
+        BackendUnavailableError: a BPE is requested, but its package is not installed.
     """
     sources = [Fingerprint.of(one) for one in (path, validation) if one is not None]
     kind = "bytes" if vocabulary is None else f"bpe-{vocabulary}"
@@ -116,7 +116,7 @@ def token_files(
     if manifest is None:
         waiting = "waiting for another process that prepares the tokens"
         with locked_folder(folder, lambda: told(waiting, 0, 0)):
-            # another process may have done it meanwhile
+            # another process may have finished meanwhile
             manifest = _found(folder) or _made(folder, path, validation, vocabulary, told)
     return TokenFiles(f"{path.name}, {kind}, {manifest.digest[:8]}", folder, manifest)
 
@@ -133,7 +133,7 @@ def _found(folder: Path) -> TokenManifest | None:
 def _made(
     folder: Path, path: Path, validation: Path | None, vocabulary: int | None, told: Progress
 ) -> TokenManifest:
-    """Write the files of a folder, the manifest last; a refused text leaves no folder behind."""
+    """Write the files of a folder, the manifest last; a text that is rejected leaves no folder behind."""
     for unfinished in folder.glob(".tersor-*.tmp"):
         unfinished.unlink()
     try:
@@ -177,7 +177,7 @@ def _written(
 
 
 def _dtype(vocabulary: int) -> np.dtype[Any]:
-    """Return the narrowest integers that hold all tokens."""
+    """Return the narrowest integer dtype that holds all tokens."""
     for name in ("u1", "<u2"):
         if vocabulary <= np.iinfo(name).max + 1:
             return np.dtype(name)

@@ -1,4 +1,4 @@
-"""Tokens of texts: what every source of them gives, and which of them a step and an evaluation take."""
+"""Tokens of texts: the interface of their sources, and the windows that steps and evaluations use."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ _STREAM = 0
 
 
 class TokenSource(Protocol):
-    """Tokens that can be read at any place, so that runs resume and ranks share."""
+    """Tokens with random access, so that runs can resume and ranks can read their own shares."""
 
     @property
     def name(self) -> str:
-        """For logs and reports; other tokens have another name."""
+        """Name for logs and reports; unique to the tokens."""
 
     @property
     def vocabulary(self) -> int:
-        """How many different tokens there may be; they count from 0."""
+        """Number of possible tokens, which count from 0."""
 
     def tokens(self, split: Split) -> npt.NDArray[Any]:
-        """Return all tokens of a split, one axis of integers; from a file they are mapped, not read."""
+        """Return all tokens of a split as a 1-D array of integers, memory-mapped if in a file."""
 
 
 def windows(source: TokenSource, split: Split, starts: Places, length: int) -> torch.Tensor:
-    """Return the ``length`` tokens from each start on, int64 [starts, length]."""
+    """Return ``length`` tokens from each start on, int64 [starts, length]."""
     tokens = source.tokens(split)
     found = tokens[starts[:, None] + np.arange(length)]
     return torch.from_numpy(found.astype(np.int64))
 
 
 def training_starts(num_tokens: int, length: int, seed: int, first: int, count: int) -> Places:
-    """Return where training sequences start, by their numbers from ``first`` on.
+    """Return the starts of the training sequences ``first`` to ``first + count``.
 
-    A start is drawn from all places of the text, and depends on the seed and the number alone.
+    A start is drawn uniformly from the text, and depends only on the seed and the number of the sequence.
 
     Raises:
         SpecError: the text is shorter than a sequence.
@@ -57,10 +57,10 @@ def training_starts(num_tokens: int, length: int, seed: int, first: int, count: 
 
 
 def num_windows(num_tokens: int, length: int) -> int:
-    """Return how many windows of a split are judged: one begins with the last token of the other.
+    """Return the number of evaluation windows; each begins with the last token of the previous one.
 
     Raises:
-        SpecError: the text is shorter than one.
+        SpecError: the text is shorter than one window.
 
     Example:
         >>> num_windows(31, 11), num_windows(30, 11)

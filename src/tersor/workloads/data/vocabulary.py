@@ -1,4 +1,4 @@
-"""Which values a category has, and how often: counted part by part, then ranked by frequency."""
+"""The values of a category: counted part by part, then ranked by frequency."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ U32: TypeAlias = npt.NDArray[np.uint32]
 Counts: TypeAlias = npt.NDArray[np.uint64]
 
 _CACHED_VALUES: Final = 1 << 12
-"""So many sorted values stay in the cache of a core while others are looked up in them."""
+"""Number of sorted values that stay in the cache of a core during look-ups."""
 
 
 def folded(values: U32, max_rows: int | None) -> U32:
-    """Return values modulo ``max_rows``, as DLRM's ``--max-ind-range`` does; None keeps them."""
+    """Return values modulo ``max_rows``, as by DLRM's ``--max-ind-range``; None leaves them unchanged."""
     return values if max_rows is None else values % np.uint32(max_rows)
 
 
 def check_max_rows(max_rows: int | None) -> None:
-    """Refuse a range that values cannot be hashed into."""
+    """Raise ``SpecError`` unless ``max_rows`` is None or a valid modulus."""
     if max_rows is not None and not 1 <= max_rows < 2**32:
         raise SpecError(f"max_rows must be 1 to 2**32 - 1, not {max_rows}")
 
 
 @dataclass(slots=True)
 class ValueCounts:
-    """How often each value of one category was seen; takes memory for the distinct values only.
+    """Counts of the values of one category; memory is proportional to the distinct values.
 
-    Sorted runs are merged when the newer is no smaller than half of the older, so that a value is
-    moved a logarithmic number of times.
+    Sorted runs are merged when the newer has at least half the size of the older, so a value is moved a
+    logarithmic number of times.
     """
 
     _runs: list[tuple[U32, Counts]] = field(default_factory=list)
 
     def add(self, values: U32) -> None:
-        """Count some more values."""
+        """Count further values."""
         distinct, counts = np.unique(values, return_counts=True)
         self._runs.append((distinct, counts.astype(np.uint64)))
         while len(self._runs) > 1 and 2 * len(self._runs[-1][0]) >= len(self._runs[-2][0]):
             self._merge()
 
     def ranked(self) -> tuple[U32, Counts]:
-        """Return all values and their counts, the most frequent first, the smaller of equals."""
+        """Return all values and their counts by decreasing count; ties are in order of value."""
         while len(self._runs) > 1:
             self._merge()
         if not self._runs:
             return np.zeros(0, np.uint32), np.zeros(0, np.uint64)
         values, counts = self._runs[0]
-        # values are in order, and a stable sort keeps that among equal counts
+        # values are sorted, and a stable sort preserves that order among equal counts
         order = np.argsort(np.iinfo(np.uint64).max - counts, kind="stable")
         return values[order], counts[order]
 
     def _merge(self) -> None:
         (newer, newer_counts), (older, older_counts) = self._runs.pop(), self._runs.pop()
         values = np.concatenate([older, newer])
-        # two sorted runs are what a stable sort merges in one pass
+        # a stable sort merges two sorted runs in one pass
         order = np.argsort(values, kind="stable")
         values, counts = values[order], np.concatenate([older_counts, newer_counts])[order]
         first = np.flatnonzero(np.diff(values, prepend=values[:1] + np.uint32(1)))
@@ -68,7 +68,7 @@ class ValueCounts:
 
 
 class Ranks:
-    """Finds the rank of a value.
+    """Maps values to ranks.
 
     Args:
         values: the distinct values, by rank.
@@ -79,7 +79,7 @@ class Ranks:
         self._sorted = values[self._rank]
 
     def __call__(self, values: U32) -> U32:
-        """Return the ranks of values that were all counted."""
+        """Return the ranks of values, all of which must have been counted."""
         if len(self._sorted) <= _CACHED_VALUES:
             near: U32 = self._rank[np.searchsorted(self._sorted, values)]
             return near
@@ -90,5 +90,5 @@ class Ranks:
 
 
 def num_at_least(ranked_counts: Counts, min_count: int) -> int:
-    """Return how many of the first ranks were seen at least ``min_count`` times."""
+    """Return the number of ranks whose count is at least ``min_count``; counts must be decreasing."""
     return bisect_right(ranked_counts, -min_count, key=lambda count: -int(count))

@@ -1,4 +1,4 @@
-"""What a comparison of DLRM trainings needs to know: bytes sent, and classes of the tables."""
+"""Data for comparisons of DLRM trainings: exchanged bytes, and classes of the tables."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tersor.workloads.training.judgement import Outcome
 
 @dataclass(frozen=True, slots=True)
 class DlrmOutcome(Outcome):
-    """What one run came to, and what its exchanges moved, over all ranks.
+    """The outcome of one run, and the volume of its exchanges over all ranks.
 
     Attributes:
-        directions: per direction the bytes, and the seconds of each phase on the slowest rank.
+        directions: per direction, the bytes and the seconds of each phase on the slowest rank.
         tables: forward bytes per table.
     """
 
@@ -26,7 +26,7 @@ class DlrmOutcome(Outcome):
     tables: dict[int, Volume] = field(default_factory=dict)
 
     def exchange_s(self) -> float:
-        """Return the seconds per step that the slowest rank spent in exchanges, both ways."""
+        """Return the seconds per step that the slowest rank spent in exchanges, in both directions."""
         return sum(sum(times.values()) for _, times in self.directions.values()) / max(
             1, self.steps
         )
@@ -39,7 +39,7 @@ class DlrmOutcome(Outcome):
 def sample_classes(
     config: DlrmConfig, source: ClickSource, bounds: ClassBounds | None = None
 ) -> list[Classification]:
-    """Class the tables of a model by the rows that its first batch looks up."""
+    """Classify the tables of a model by the rows that its first batch looks up."""
     model = Dlrm(config.shape, range(len(config.shape.num_rows)), config.seed)
     batch = source.read("train", 0, min(config.batch, source.num_samples("train")))
     with torch.no_grad():

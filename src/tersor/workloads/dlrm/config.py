@@ -1,4 +1,4 @@
-"""What a training run of DLRM is told, as it stands in logs and checkpoints."""
+"""Configuration of a training run of DLRM, as stored in logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class DlrmConfig(TrainingConfig):
     bandwidth_gbit_s: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        # not super(): a dataclass with slots is made anew, and super() knows the first one alone
+        """Validate the fields."""
+        # not super(): slots=True replaces the class, and super() still refers to the original one
         TrainingConfig.__post_init__(self)
         self.check_types(int | float, "a number", ("bandwidth_gbit_s",))
         self.check_types(str, "the id of a codec", ("codec", "backward"))
@@ -51,15 +51,15 @@ class DlrmConfig(TrainingConfig):
         values = asdict(self)
         values["bounds"]["tight"] = sorted(self.bounds.tight)
         values["bounds"]["loose"] = sorted(self.bounds.loose)
-        # in gigabytes, as logs and checkpoints have had it from the first
+        # logs and checkpoints have always held gigabytes per second
         values["bandwidth_gbps"] = values.pop("bandwidth_gbit_s") / 8
-        # as it was before tables could have bounds of their own
+        # for equality with configs saved before tables could have their own bounds
         if not self.bounds.tables:
             del values["bounds"]["tables"]
         return values
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
-        """Say how a saved run differs, and how to keep its decay where nothing else does."""
+        """Describe how a saved run differs; if only in the decay of its bounds, how to keep that."""
         found = TrainingConfig.difference(self, saved)
         if found is None:
             return None
@@ -81,6 +81,6 @@ def _decay_end(bounds: Any) -> Any:
 
 
 def uncompressed(config: DlrmConfig) -> DlrmConfig:
-    """Return the same run with rows and gradients as they are."""
+    """Return the same run with rows and gradients uncompressed."""
     bounds = AdaptiveBounds(bounds=ClassBounds(), decay=Decay.off())
     return replace(config, codec="raw", backward="none", bounds=bounds)

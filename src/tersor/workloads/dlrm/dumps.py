@@ -1,4 +1,4 @@
-"""Looked-up rows, written while a model trains, for measurements of codecs."""
+"""Dumps of looked-up rows during training, for measurements of codecs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tersor.workloads.dlrm.run import DlrmRun
 
 @dataclass(frozen=True, slots=True)
 class Dumps:
-    """Where looked-up rows go.
+    """Destination and frequency of dumps.
 
     Attributes:
-        folder: has one ``.npy`` per table and step, and ``tables.json``.
-        every: steps between two dumps; the last step is dumped too.
+        folder: receives one ``.npy`` per table and step, and ``tables.json``.
+        every: number of steps between dumps; the last step is dumped too.
     """
 
     folder: Path
     every: int
 
     def __post_init__(self) -> None:
-        """Refuse a number of steps that says nothing."""
+        """Require a positive number of steps."""
         if self.every < 1:
             raise SpecError(f"dumps need at least one step between them, not {self.every}")
 
     def refuse_files(self) -> None:
-        """Raise ``SpecError`` for a folder that has files already."""
+        """Raise ``SpecError`` unless the folder is missing or empty."""
         if not self.folder.exists():
             return
         if not self.folder.is_dir():
@@ -42,11 +42,11 @@ class Dumps:
             raise SpecError(f"{self.folder} is not empty; dumps go to a folder of their own")
 
     def num_files(self) -> int:
-        """Return how many tables were dumped, each step counted."""
+        """Return the number of dump files, one per table and step."""
         return len(list(self.folder.glob("step-*-table-*.npy")))
 
     def write_if_due(self, run: DlrmRun, batch: ClickBatch) -> None:
-        """Write the rows that the coming step looks up, if it is one of those to dump."""
+        """Write the rows that the next step looks up, if it is due for a dump."""
         if run.step_number % self.every == 0 or run.step_number == run.config.steps - 1:
             dump_rows(run, batch.ids, self.folder)
 
@@ -54,7 +54,7 @@ class Dumps:
 def dump_rows(run: DlrmRun, ids: torch.Tensor, folder: Path) -> None:
     """Write the looked-up rows of this rank's tables, one ``.npy`` per table and step.
 
-    ``tables.json`` beside them says how many rows each table has.
+    ``tables.json`` in the same folder holds the number of rows of each table.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder / "tables.json") as file:

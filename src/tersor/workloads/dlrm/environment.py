@@ -1,4 +1,4 @@
-"""Bounds from the environment variables that the published scripts of the method read."""
+"""Bounds from the environment variables of the published scripts of the method."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _VARIABLES: Final[Mapping[str, tuple[str, str, Callable[[str, str], Any]]]] = {
     "EARLY_STAGE": ("decay", "end", _whole),
     "DECAY_FUNC": ("decay", "shape", _shape),
 }
-"""Which part of ``AdaptiveBounds`` a variable sets, and how it is read."""
+"""Per variable, the part and field of ``AdaptiveBounds`` that it sets, and its parser."""
 
 
 def bounds_from(environment: Mapping[str, str], given: AdaptiveBounds) -> AdaptiveBounds:
-    """Return ``given`` with what the variables say.
+    """Return ``given``, overridden by the variables that are set.
 
     Raises:
-        SpecError: a variable makes no sense; the sentence names it.
+        SpecError: a variable is invalid; the message names it.
     """
     said: dict[str, dict[str, Any]] = {"own": {}, "bounds": {}, "decay": {}}
     for name, (part, field, read) in _VARIABLES.items():

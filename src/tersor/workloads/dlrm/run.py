@@ -1,4 +1,4 @@
-"""One rank of a training run: model, exchange, optimizers, and a step of them."""
+"""One rank of a training run: model, exchange, optimizer and training step."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _EVAL_BATCH: Final = 8192
 
 
 class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
-    """Model and optimizers of one rank; all ranks must step together.
+    """Model and optimizer of one rank; all ranks must step together.
 
-    The loss is the mean over the batch of all ranks, so that the same run on any number of ranks
-    takes the same steps up to rounding.
+    Gradients are those of the mean loss over the batch of all ranks, so a run takes the same steps, up to
+    rounding, for any number of ranks.
     """
 
     totals_kind = "exchange"
@@ -37,10 +37,10 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
     def __init__(
         self, config: DlrmConfig, source: ClickSource, device: torch.device | str = "cpu"
     ) -> None:
-        """Make the model; a collective call.
+        """Create the model; a collective call.
 
         Raises:
-            SpecError: the batch cannot be shared evenly, or the source has other tables.
+            SpecError: the batch cannot be shared evenly, or the tables do not fit the source.
         """
         super().__init__(config, source.name, device)
         self.source = source
@@ -58,7 +58,7 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
             bounds=config.bounds,
             codec=_codec(config.codec),
             backward=config.backward,
-            # the losses of all ranks add up to that of the batch
+            # the losses of all ranks sum to that of the batch
             gradient_division=False,
             bandwidth_gbit_s=config.bandwidth_gbit_s,
             device=self.device,
@@ -78,7 +78,7 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
         self.exchange.close()
 
     def batch(self, step: int) -> ClickBatch:
-        """Return the samples of all ranks at a step; a split that ends starts over."""
+        """Return the samples of all ranks at a step; the training split is repeated as needed."""
         size, total = self.config.batch, self.source.num_samples("train")
         if total < size:
             raise SpecError(f"{self.source.name} has {total} training samples, fewer than a batch")
@@ -86,7 +86,7 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
         return self.source.read("train", start, size)
 
     def take_step(self, batch: ClickBatch) -> float:
-        """Compute gradients and change the weights; return the mean loss of this rank's samples."""
+        """Compute gradients and update the weights; return the mean loss of this rank's samples."""
         batch = batch.to(self.device)
         own = self.ranks.share(len(batch))
         logits = self.model(batch, self.exchange, own)
@@ -96,7 +96,7 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
         self.optimizer.zero_grad(set_to_none=True)
         (losses.sum() / len(batch)).backward()
         self._sum_dense_gradients()
-        # said out loud, or torch warns of its own default at every run with sparse gradients
+        # explicit, because torch otherwise warns about its default in every run with sparse gradients
         with torch.sparse.check_sparse_tensor_invariants(enable=False):
             self.optimizer.step()
         return float(losses.detach().mean())
@@ -113,7 +113,7 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
             gradient.copy_(part.view_as(gradient))
 
     def evaluate(self, max_samples: int | None = None) -> ClickMetrics:
-        """Judge the model on the test split, without compression; the same on every rank."""
+        """Evaluate the model on the test split, without compression; the result is the same on every rank."""
         logits, labels = [], []
         with torch.no_grad(), self.exchange.uncompressed():
             for batch in self._test_batches(max_samples):
@@ -133,14 +133,14 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
     def totals(self) -> dict[str, Any]:
         """Return the bytes that all ranks have sent, and the seconds of this rank; a collective call.
 
-        Its own seconds: a log has the times of its own steps, too.
+        The seconds are local because the step times in a log are local too.
         """
         own, found = self.exchange.stats, self.exchange.stats_of_all_ranks()
         found.forward_times, found.backward_times = own.forward_times, own.backward_times
         return found.to_dict()
 
     def outcome(self, name: str, metrics: ClickMetrics, lines: list[dict[str, Any]]) -> DlrmOutcome:
-        """Return what the run came to, with the times of the slowest rank; a collective call."""
+        """Return the outcome of the run, with the times of the slowest rank; a collective call."""
         stats = self.exchange.stats_of_all_ranks()
         directions = {
             "forward": (stats.forward, dict(stats.forward_times.read())),
@@ -153,15 +153,15 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
         )  # fmt: skip
 
     def counters(self) -> dict[str, Any]:
-        """Return what the exchanges of this rank have moved."""
+        """Return the statistics of this rank's exchanges."""
         return self.exchange.stats.to_dict()
 
     def load_counters(self, values: Mapping[str, Any] | None) -> None:
-        """Go on from the statistics of a checkpoint; from zero where it has none."""
+        """Continue from the statistics of a checkpoint, or from zero if it has none."""
         self.exchange.stats = ExchangeStats() if values is None else ExchangeStats.from_dict(values)
 
     def uncounted(self) -> str | None:
-        """Say which steps the statistics of a resumed run know nothing of; None if of none."""
+        """Return a note on steps missing from the statistics of a resumed run; None if none are."""
         unknown = self.step_number - self.exchange.stats.num_exchanges
         if not unknown:
             return None
@@ -171,29 +171,29 @@ class DlrmRun(TrainingRun[ClickBatch, ClickMetrics]):
         )
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return all that a resumed run needs, by name."""
+        """Return the state that a resumed run needs, by name."""
         exchange = json.dumps(self.exchange.state_dict(), sort_keys=True)
         packed = torch.tensor(list(exchange.encode()), dtype=torch.uint8)
         return {**super().state(), "exchange": packed}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue where ``state`` was taken.
+        """Continue from ``state``.
 
         Raises:
-            SpecError: the state is of another model.
+            SpecError: the state is from another model.
         """
         super().load_state(state)
         if "exchange" in state:
             self.exchange.load_state_dict(json.loads(bytes(state["exchange"].tolist())))
         else:
-            # a checkpoint of before it held more of the exchange
+            # an older checkpoint holds only the iteration of the exchange
             self.exchange.iteration = int(state["iteration"])
 
 
 def _codec(name: str) -> str | Codec:
-    """Return SZ3 without prediction, its best way with looked-up rows; other names stay as they are."""
+    """Return SZ3 without prediction, which suits looked-up rows best; other names are returned unchanged."""
     if name != Sz3.codec_id:
         return name
-    # where it is absent, a run stops before its first step
+    # raises here if the library is missing, before the first step
     Sz3.library()
     return Sz3(bound=Bound.relative(1.0), algorithm="nopred")

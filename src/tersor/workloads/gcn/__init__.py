@@ -1,4 +1,4 @@
-"""Training of graph networks, over the whole graph or drawn neighbours."""
+"""Training of graph networks, over the whole graph or with neighbour sampling."""
 
 from tersor.workloads.gcn.config import GcnConfig
 from tersor.workloads.gcn.run import GcnRun

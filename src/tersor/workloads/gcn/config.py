@@ -1,4 +1,4 @@
-"""What a training run of a graph network is told, as it stands in logs and checkpoints."""
+"""Configuration of a training run of a graph network, as stored in logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class GcnConfig(TrainingConfig):
     """One training run.
 
     Attributes:
-        batch: training nodes of a step; without ``fanouts`` a step takes all nodes that there are, and the
-            batch must be the number of those to train on.
+        batch: training nodes per step. Without ``fanouts`` a step computes the whole graph, and the batch
+            must equal the number of training nodes.
         model: a name of ``KINDS``.
         form: of the matrix that multiplies features: ``"csr"``, ``"matmul"`` or ``"linear"``.
-        hidden: values between layers, of each of them.
-        dropout: share of values that a layer does not see in training.
+        hidden: width of each hidden layer.
+        dropout: share of a layer's inputs that are dropped in training.
         weight_decay: of the first layer.
-        fanouts: neighbours that a node draws, by layer; none for the whole graph in every step.
-        activations: how tensors saved for backward are compressed; None: not at all.
+        fanouts: neighbours that a node draws, per layer; empty to use the whole graph in every step.
+        activations: compression of tensors saved for backward; None to disable it.
     """
 
     learning_rate: float = 0.01
@@ -38,8 +38,8 @@ class GcnConfig(TrainingConfig):
     activations: ActivationOptions | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        # not super(): a dataclass with slots is made anew, and super() knows the first one alone
+        """Validate the fields."""
+        # not super(): slots=True replaces the class, and super() still refers to the original one
         TrainingConfig.__post_init__(self)
         self.check_types(ActivationOptions | None, "ActivationOptions", ("activations",))
         self.check_types(int | float, "a number", ("dropout", "weight_decay"))

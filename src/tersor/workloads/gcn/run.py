@@ -1,4 +1,4 @@
-"""A training run of a graph network: model, optimizer, and a step of them."""
+"""A training run of a graph network: model, optimizer and training step."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tersor.workloads.training.run import TrainingRun
 
 @dataclass(frozen=True, slots=True)
 class GraphBatch:
-    """What a step computes with.
+    """The inputs of a step.
 
     Attributes:
-        features: float32 [nodes, features], of the nodes that the first layer is given.
+        features: float32 [nodes, features], inputs of the first layer.
         hops: a matrix for each layer.
-        chosen: int64, which of the nodes that the last layer is asked for count.
+        chosen: int64, the outputs of the last layer that enter the loss.
         labels: int64, their classes.
     """
 
@@ -37,18 +37,18 @@ class GraphBatch:
 class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
     """Model and optimizer, on one rank.
 
-    Without ``fanouts`` every step computes all nodes, and its loss is that of all nodes to train on. With
-    them a step computes its own nodes from neighbours that they draw, which depend on its number alone.
+    Without ``fanouts`` every step computes the whole graph, and its loss covers all training nodes. With
+    them a step computes its own nodes from sampled neighbours, which depend only on seed and step number.
     """
 
     config: GcnConfig
     model: GraphNet
 
     def __init__(self, config: GcnConfig, graph: Graph, device: torch.device | str = "cpu") -> None:
-        """Make the model.
+        """Create the model.
 
         Raises:
-            SpecError: there are several ranks, the graph has no features and classes, or the batch is none.
+            SpecError: there are several ranks, the graph is not trainable, or the batch does not fit it.
         """
         super().__init__(config, graph.name, device)
         graph.check_trainable()
@@ -63,7 +63,7 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         self.graph = graph
         self._features = torch.from_numpy(graph.features).to(self.device)
         self._labels = torch.from_numpy(graph.labels).to(self.device)
-        # drawn batches are judged by all neighbours, of which a sparse matrix holds any number
+        # evaluation of sampled training uses all neighbours, for which only a sparse matrix surely fits
         form = "csr" if config.fanouts else config.form
         self._whole = whole_propagation(graph, config.model, form).on(self.device)
         torch.manual_seed(config.seed)
@@ -73,7 +73,7 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         self.compress_activations(config.activations, self.loss)
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
-        """Return Adam as published: only the first layer decays."""
+        """Return Adam as published, with weight decay on the first layer only."""
         first = [*self.model.neighbours[0].parameters(), *self.model.own[:1].parameters()]
         others = [p for p in self.model.parameters() if all(p is not q for q in first)]
         groups = [
@@ -83,7 +83,7 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         return torch.optim.Adam(groups, lr=self.config.learning_rate)
 
     def batch(self, step: int) -> GraphBatch:
-        """Return what a step computes with."""
+        """Return the inputs of a step."""
         if not self.config.fanouts:
             return self._whole_batch(self.graph.train)
         nodes = step_nodes(self.graph.train, self.config.seed, step, self.config.batch)
@@ -106,7 +106,7 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         return GraphBatch(self._features, hops, chosen, self._labels[chosen])
 
     def take_step(self, batch: GraphBatch) -> float:
-        """Compute gradients and change the weights; return the mean loss of the step's nodes."""
+        """Compute gradients and update the weights; return the mean loss of the step's nodes."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch)
         loss.backward()
@@ -114,13 +114,13 @@ class GcnRun(TrainingRun[GraphBatch, ClassMetrics]):
         return float(loss.detach())
 
     def loss(self, batch: GraphBatch) -> torch.Tensor:
-        """Return the mean loss of a step's nodes, with the graph that gradients are computed by."""
+        """Return the mean loss of a step's nodes, attached to the autograd graph."""
         with self.saving():
             logits = self.model(batch.features, batch.hops)
         return functional.cross_entropy(logits[batch.chosen], batch.labels)
 
     def evaluate(self, max_samples: int | None = None) -> ClassMetrics:
-        """Judge the model on the test nodes, with all their neighbours."""
+        """Evaluate the model on the test nodes, using all neighbours."""
         nodes = self.graph.test[:max_samples]
         if not len(nodes) or (max_samples is not None and max_samples < 1):
             raise SpecError(f"an evaluation needs at least one node, not {max_samples}")

@@ -1,4 +1,4 @@
-"""Where dense matrices of a graph stop fitting: bytes and times of the three forms."""
+"""Bytes and times of the three forms of a graph's matrix, and the size up to which dense ones fit."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tersor.workloads.data.graphs import Graph
 from tersor.workloads.models.gcn import FORMS, Form, matrix_nbytes, whole_propagation
 
 COLUMNS: Final = 64
-"""Features that the matrix is multiplied by."""
+"""Number of feature columns that the matrix is multiplied by."""
 _REPEATS: Final = 3
 _FREE_SHARE: Final = 4
-"""A matrix may take a quarter of what is free: torch makes copies of it on the way."""
+"""A matrix may take a quarter of the free memory, because torch makes temporary copies of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormCost:
-    """What one form of a graph's matrix takes.
+    """The cost of one form of a graph's matrix.
 
     Attributes:
         graph: its name.
         num_nodes: of the graph.
         num_entries: of the matrix, loops included.
         form: of the matrix.
-        matrix_nbytes: predicted, from the sizes alone.
-        product_ms: of a product with 64 columns and its gradient, the median of three; None where the
+        matrix_nbytes: predicted from the sizes.
+        product_ms: median of three times of a product with 64 columns and its gradient; None if the
             matrix does not fit.
     """
 
@@ -53,9 +53,9 @@ def form_costs(
     """Predict the bytes of GCN's matrix in every form, and time those that fit.
 
     Args:
-        graph: whose matrix it is; its features are not used.
-        device: that computes.
-        limit_nbytes: most that a matrix may take; a quarter of what is free unless given.
+        graph: the graph; its features are not used.
+        device: on which the products are computed.
+        limit_nbytes: most bytes that a matrix may take; by default a quarter of the free memory.
 
     Example:
         >>> from tersor.workloads.data.graph_opening import open_graph
@@ -75,13 +75,13 @@ def form_costs(
 
 
 def matrix_limit_nbytes(device: torch.device) -> int:
-    """Return how large a matrix may be here; no limit where the system does not say."""
+    """Return the most bytes a matrix may take on a device; practically unlimited if unknown."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_nbytes()
     return (1 << 62) if free is None else free // _FREE_SHARE
 
 
 def most_dense_nodes(limit_nbytes: int) -> int:
-    """Return how many nodes a dense matrix of so many bytes has.
+    """Return the largest number of nodes whose dense float32 matrix fits a limit.
 
     Example:
         >>> most_dense_nodes(40_000_000_000)
@@ -100,7 +100,7 @@ def _product_ms(graph: Graph, form: Form, device: torch.device) -> float:
         propagation(x).sum().backward()
         taken.append(_now(device) - begin)
         x.grad = None
-    # the first product sets up what the others use
+    # the first product includes one-time set-up
     return 1e3 * statistics.median(taken[1:])
 
 

@@ -1,4 +1,4 @@
-"""A rank's forward and backward pass as one CUDA graph: ranks in one process launch little work each."""
+"""A rank's forward and backward pass as one CUDA graph, which avoids the cost of many small launches."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 import torch
 
 _WARM_PASSES = 3
-"""Before capture, as ``torch.cuda.graph`` asks for."""
+"""Warm-up passes before capture, which ``torch.cuda.graph`` requires."""
 
 
 class CapturedGradients:
-    """Computes gradients like the function it was given, from one graph that is replayed.
+    """Replays a function that computes gradients from a captured CUDA graph.
 
-    A GPT of 125M weights starts about a thousand kernels for a sequence, which takes the host 20 ms and
-    an H200 3 ms.
+    A GPT of 125M weights launches about a thousand kernels per sequence, which takes the host 20 ms and an
+    H200 3 ms.
     """
 
     def __init__(
@@ -27,8 +27,8 @@ class CapturedGradients:
 
         Args:
             compute: takes sequences and returns their mean loss.
-            parameters: stay where they are in memory. Their gradients are None between calls.
-            sequences: of the shape, dtype and device that all calls must have.
+            parameters: must keep their memory addresses, and have no gradients when called.
+            sequences: an example; all calls must have its shape, dtype and device.
         """
         self._parameters = parameters
         self._sequences = sequences.clone()
@@ -50,12 +50,10 @@ class CapturedGradients:
             p.grad = None
 
     def __call__(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Set the gradients of the parameters; return the mean loss.
-
-        Both are overwritten by the next call.
+        """Set the gradients of the parameters and return the mean loss; the next call overwrites both.
 
         Raises:
-            ValueError: the sequences have another shape, dtype or device than those that were captured.
+            ValueError: the sequences differ in shape, dtype or device from those of the capture.
         """
         if _form(sequences) != _form(self._sequences):
             raise ValueError(
@@ -70,5 +68,5 @@ class CapturedGradients:
 
 
 def _form(sequences: torch.Tensor) -> str:
-    """Return all that a graph takes as given of its input."""
+    """Return the properties of its input that a graph is captured for."""
     return f"{tuple(sequences.shape)} of {sequences.dtype} on {sequences.device}"

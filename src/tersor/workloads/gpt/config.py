@@ -1,4 +1,4 @@
-"""What a training run of a GPT is told, as it stands in logs and checkpoints."""
+"""Configuration of a training run of a GPT, as stored in logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class GptConfig(TrainingConfig):
 
     Attributes:
         shape: of the model.
-        accumulation: parts that a rank's share of a batch is computed in, one after the other.
-        dtype: that the model computes in; weights, their gradients between ranks and the optimizer's
-            state are float32 in any case.
-        decay_steps: step from which on the learning rate is a tenth of the largest; 0: the last one.
-            It grows to the largest in the first hundredth of them.
+        accumulation: number of sequential parts of a rank's share of a batch.
+        dtype: compute dtype of the model. Weights, gradients between ranks and the optimizer's state are
+            always float32.
+        decay_steps: step at which the learning rate has decayed to a tenth of its peak; 0 for the last
+            step. The first hundredth of these steps is the warm-up.
         scheme: how ranks exchange weights and gradients, a name of ``SCHEMES``.
-        ranks: that share the model in one process; must be 1 under torchrun.
-        ranks_per_node: of these ranks, or of the processes; 0: as they run.
-        activations: how tensors saved for backward are compressed; None: not at all.
+        ranks: number of ranks simulated in one process; must be 1 under torchrun.
+        ranks_per_node: node size of these ranks, or of the processes; 0 for the actual placement.
+        activations: compression of tensors saved for backward; None to disable it.
     """
 
     shape: GptShape = PRESETS["2M"].shape
@@ -45,8 +45,8 @@ class GptConfig(TrainingConfig):
     activations: ActivationOptions | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        # not super(): a dataclass with slots is made anew, and super() knows the first one alone
+        """Validate the fields."""
+        # not super(): slots=True replaces the class, and super() still refers to the original one
         TrainingConfig.__post_init__(self)
         self.check_types(ActivationOptions | None, "ActivationOptions", ("activations",))
         self.check_types(int, "a whole number", ("accumulation", "decay_steps"))
@@ -56,7 +56,7 @@ class GptConfig(TrainingConfig):
         self.check_types(int, "a whole number", ("ranks", "ranks_per_node"))
         if self.scheme not in SCHEMES:
             raise SpecError(f"scheme must be one of {', '.join(SCHEMES)}, not {self.scheme!r}")
-        # the nodes of processes are checked when their number is known
+        # nodes of processes are checked once the number of processes is known
         self.check_nodes(self.ranks if self.ranks != 1 else max(1, self.ranks_per_node))
         if self.accumulation < 1 or self.decay_steps < 0:
             raise SpecError(
@@ -65,7 +65,7 @@ class GptConfig(TrainingConfig):
             )
 
     def check_nodes(self, num_ranks: int) -> None:
-        """Raise ``SpecError`` unless so many ranks fill nodes of ``ranks_per_node``."""
+        """Raise ``SpecError`` unless ``num_ranks`` is a multiple of ``ranks_per_node``."""
         if num_ranks < 1:
             raise SpecError(f"there must be at least one rank, not {num_ranks}")
         if self.ranks_per_node < 0 or num_ranks % (self.ranks_per_node or 1):
@@ -81,9 +81,9 @@ class GptConfig(TrainingConfig):
         return LearningRate(self.learning_rate, "cosine", warmup=end // 100, end=end, final=final)
 
     def to_config(self) -> dict[str, Any]:
-        """Return the JSON form, with the end of the decay that follows from the steps."""
+        """Return the JSON form, with a default ``decay_steps`` resolved to the number of steps."""
         return {**TrainingConfig.to_config(self), "decay_steps": self.decay_steps or self.steps}
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
-        """Say how a saved run differs, and how to keep its learning rate where nothing else does."""
+        """Describe how a saved run differs; if only in its learning-rate decay, how to keep that."""
         return decay_difference(self, saved)

@@ -1,4 +1,4 @@
-"""How good predicted tokens are."""
+"""Quality metrics of predicted tokens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 from tersor.workloads.training.judgement import Metric
 
 GPT_METRICS: Final = (Metric("loss", higher_is_better=False),)
-"""By which trainings on texts are judged."""
+"""Metrics for comparing trainings on texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class GptMetrics:
 
     Attributes:
         loss: mean negative log-likelihood of a token, in nats.
-        num_tokens: how many were predicted.
+        num_tokens: number of predicted tokens.
     """
 
     loss: float
@@ -26,7 +26,7 @@ class GptMetrics:
 
     @property
     def perplexity(self) -> float:
-        """Of how many tokens, each as likely, the model chooses; infinite where that is no number."""
+        """Exponential of the loss; infinite if it overflows."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
     def to_config(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""One rank of a training run: model, whole or sharded, optimizer, and a step of them.
+"""One rank of a training run: model, whole or sharded, optimizer and training step.
 
-With several ranks every block and what is left of the model are sharded by ``fully_shard``: a rank holds
-its part of weights, gradients and the optimizer's state. Weights are gathered where they are used, and
-gradients are averaged and scattered.
+With several ranks, each block and the rest of the model are sharded by ``fully_shard``: a rank holds its
+part of weights, gradients and the optimizer's state. Weights are gathered before use, and gradients are
+reduce-scattered.
 """
 
 from __future__ import annotations
@@ -33,17 +33,16 @@ _BETAS: Final = (0.9, 0.95)
 _EPSILON: Final = 1e-8
 _WEIGHT_DECAY: Final = 0.1
 _LARGEST_NORM: Final = 1.0
-"""Of the gradient of all weights; a longer one is shortened to it."""
+"""Norm to which the gradient of all weights is clipped."""
 
 
 class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
     """Model and optimizer of one rank; all ranks must step together.
 
-    The same run on any number of ranks, and with a batch in any number of parts, takes the same steps up
-    to rounding.
+    A run takes the same steps, up to rounding, for any number of ranks and any accumulation.
 
     Attributes:
-        gradient_norm: of the last step, before it was shortened.
+        gradient_norm: of the last step, before clipping.
     """
 
     config: GptConfig
@@ -52,11 +51,11 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
     def __init__(
         self, config: GptConfig, source: TokenSource, device: torch.device | str = "cpu"
     ) -> None:
-        """Make the model; a collective call.
+        """Create the model; a collective call.
 
         Raises:
-            SpecError: the batch cannot be shared evenly, the source has other tokens, or is too short; or
-                the ranks are no whole nodes, or too few to exchange anything.
+            SpecError: the batch cannot be shared evenly, the source has too many tokens in its vocabulary
+                or is too short, the ranks do not fill whole nodes, or a scheme is given for one rank.
         """
         super().__init__(config, source.name, device)
         self.source = source
@@ -83,11 +82,11 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
 
     @property
     def _num_ranks(self) -> int:
-        """How many train together, be it in one process."""
+        """Number of ranks that train together, in one process or several."""
         return max(self.ranks.world_size, self.config.ranks)
 
     def _check_ranks(self) -> None:
-        """Refuse a scheme for one rank, nodes that are not full, and ranks that cannot compress activations."""
+        """Reject a scheme for one rank, partial nodes, and activation compression in replayed ranks."""
         config = self.config
         if config.scheme != "exact" and self._num_ranks == 1:
             raise SpecError(
@@ -102,7 +101,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             )
 
     def _size_of_parts(self) -> int:
-        """Return how many sequences a rank computes at once."""
+        """Return the number of sequences that a rank computes at once."""
         num_ranks = self._num_ranks
         share = self.config.batch // num_ranks
         if self.config.batch % num_ranks:
@@ -130,13 +129,13 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return model
 
     def policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
-        """Return in which dtypes a sharded model computes and moves: its blocks, and what is left."""
+        """Return the dtype policies of a sharded model, for its blocks and for the rest."""
         if self.config.dtype == "fp32":
             return MixedPrecisionPolicy(), MixedPrecisionPolicy()
         return _bf16_policy(), _bf16_policy(output_dtype=torch.float32)
 
     def _made_exchanges(self) -> ShardCompression | LocalShards | None:
-        """Return what moves weights and gradients between ranks in place of FSDP, if anything does."""
+        """Return the compressed or in-process exchange that replaces that of FSDP; None if there is none."""
         config = self.config
         if config.ranks == 1:
             return self.attach(self.model) if isinstance(self.model, FSDPModule) else None
@@ -148,9 +147,9 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         )  # fmt: skip
 
     def attach(self, model: Gpt) -> ShardCompression | None:
-        """Change how a sharded model moves weights and gradients, as the scheme says.
+        """Install the exchange of the scheme in a sharded model; None if the scheme is exact.
 
-        Called once, when the model is made and nothing has moved yet.
+        Called once, after the model is created and before its first collective.
         """
         config, scheme = self.config, SCHEMES[self.config.scheme]
         if config.scheme == "exact":
@@ -159,19 +158,19 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return shards.compress(model, scheme.weights, scheme.gradients, per_node)
 
     def trained(self) -> list[torch.nn.Parameter]:
-        """Return the weights that the optimizer changes; ranks in one process compute with others."""
+        """Return the weights that the optimizer updates; ranks in one process compute with separate ones."""
         local = self._exchanges
         return local.parameters() if isinstance(local, LocalShards) else super().trained()
 
     def _made_optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW as published: only matrices decay."""
+        """Return AdamW as published, with weight decay on matrices only."""
         parameters = self.trained()
         groups = [
             {"params": [p for p in parameters if p.dim() > 1], "weight_decay": _WEIGHT_DECAY},
             {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
         ]
         rate = self.config.learning_rate
-        # by default torch makes a pass over the weights for each operation: 5 ms for 125M on an H200
+        # the default implementation passes over the weights once per operation: 5 ms for 125M on an H200
         is_fused = self.device.type == "cuda"
         return torch.optim.AdamW(groups, lr=rate, betas=_BETAS, eps=_EPSILON, fused=is_fused)
 
@@ -183,7 +182,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return windows(self.source, "train", starts, self._length)
 
     def take_step(self, batch: torch.Tensor) -> float:
-        """Compute gradients and change the weights; return the mean loss of this rank's tokens."""
+        """Compute gradients and update the weights; return the mean loss of this rank's tokens."""
         with self._peers_needed():
             return self._take_step(batch)
 
@@ -208,7 +207,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return float(total)
 
     def _gradients_of(self, share: torch.Tensor) -> torch.Tensor:
-        """Compute the gradient of one of the ranks in this process; return its mean loss."""
+        """Compute the gradient of one rank in this process; return its mean loss."""
         if self.device.type != "cuda":
             return self._add_gradients(share)
         if self._captured is None:
@@ -217,12 +216,12 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return self._captured(share)
 
     def _add_gradients(self, sequences: torch.Tensor) -> torch.Tensor:
-        """Compute the gradient of a rank's share of a batch, part by part; return its mean loss."""
+        """Accumulate the gradient of a rank's share of a batch, part by part; return its mean loss."""
         parts = sequences.split(self._part_size)
         total = torch.zeros((), device=self.device)
         for number, part in enumerate(parts):
             if isinstance(self.model, FSDPModule):
-                # ranks exchange the gradient of the whole batch, not those of its parts
+                # ranks exchange the accumulated gradient, not those of its parts
                 self.model.set_requires_gradient_sync(number == len(parts) - 1)
             loss = self._losses(part).mean() / len(parts)
             loss.backward()
@@ -230,7 +229,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return total
 
     def loss(self, batch: torch.Tensor) -> torch.Tensor:
-        """Return the mean loss of sequences, with the graph that gradients are computed by."""
+        """Return the mean loss of sequences, attached to the autograd graph."""
         return self._losses(batch.to(self.device)).mean()
 
     def _losses(self, sequences: torch.Tensor) -> torch.Tensor:
@@ -243,11 +242,11 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return losses.view(len(sequences), -1)
 
     def _peers_needed(self) -> AbstractContextManager[None]:
-        """Explain what gloo raises inside a sharded model; NCCL has errors of its own class."""
+        """Translate gloo's errors inside a sharded model; NCCL raises its own error class."""
         return lost_peers_explained(self.ranks.rank, says="gloo")
 
     def _computing(self) -> AbstractContextManager[object]:
-        """Compute in the dtype of the run; a sharded model does so by itself."""
+        """Return a context that computes in the dtype of the run; FSDP and ``LocalShards`` need none."""
         if (
             self.config.dtype == "fp32"
             or isinstance(self.model, FSDPModule)
@@ -257,7 +256,7 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def step_values(self, seconds: float) -> dict[str, float]:
-        """Return the norm of the last gradient, and the tokens of all ranks per second."""
+        """Return the norm of the last gradient, and the tokens per second of all ranks."""
         tokens = self.config.batch * self.config.shape.context
         return {
             "gradient_norm": self.gradient_norm,
@@ -266,9 +265,9 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         }
 
     def evaluate(self, max_samples: int | None = None) -> GptMetrics:
-        """Judge the model on windows of the validation text; the same on every rank.
+        """Evaluate the model on windows of the validation text; the result is the same on every rank.
 
-        Windows follow one another from the start of the text, so that every evaluation has the same.
+        Windows are consecutive from the start of the text, so every evaluation uses the same ones.
         """
         count = self._num_windows if max_samples is None else min(max_samples, self._num_windows)
         if count < 1:
@@ -285,12 +284,12 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return GptMetrics(float(total) / num_tokens, num_tokens)
 
     def _rounds(self, count: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield numbers of windows for this rank, and which of them count.
+        """Yield the numbers of windows for this rank, and a mask of those that count.
 
-        All ranks take as many rounds, as each of them gathers weights: a rank that has no window left
-        computes the last one, which does not count.
+        All ranks take the same number of rounds, because each round gathers weights. A rank without
+        windows left computes the last window again, which does not count.
         """
-        # ranks in one process need not take turns here
+        # ranks in one process are evaluated together
         size = self._part_size * self.config.ranks
         step = size * self.ranks.world_size
         for first in range(0, count, step):
@@ -298,25 +297,25 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
             yield np.minimum(places, count - 1), places < count
 
     def totals(self) -> dict[str, Any]:
-        """Return what this rank received from others, and what its last step saved for backward."""
+        """Return the bytes this rank received, and the bytes its last step saved for backward."""
         found = super().totals()
         return found if self._exchanges is None else {**self._exchanges.stats.to_config(), **found}
 
     def close(self) -> None:
-        """Leave the groups of ranks that exchange weights and gradients."""
+        """Leave the process groups that exchange weights and gradients."""
         if isinstance(self._exchanges, ShardCompression):
             self._exchanges.restore()
             self._exchanges = None
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return all that this rank needs to be resumed, by name."""
+        """Return the state that this rank needs to resume, by name."""
         found = super().state()
         if self._exchanges is not None:
             found |= {f"shards/{name}": x for name, x in self._exchanges.state_dict().items()}
         return {**found, **self._trained_by_name()}
 
     def _trained_by_name(self) -> dict[str, torch.Tensor]:
-        """Return the weights that are trained where the model computes with others."""
+        """Return the trained weights by name, if the model computes with separate ones."""
         if not isinstance(self._exchanges, LocalShards):
             return {}
         pairs = zip(self.model.parameters(), self.trained(), strict=True)
@@ -325,10 +324,10 @@ class GptRun(TrainingRun[torch.Tensor, GptMetrics]):
         return {f"model/{name}": trained[id(x)] for name, x in every.items() if id(x) in trained}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue where ``state`` was taken.
+        """Continue from ``state``.
 
         Raises:
-            SpecError: the state is of another model, or of ranks that exchanged in another way.
+            SpecError: the state is from another model or another scheme of exchange.
         """
         super().load_state(state)
         for name, own in self._trained_by_name().items():
@@ -346,5 +345,5 @@ def _bf16_policy(output_dtype: torch.dtype | None = None) -> MixedPrecisionPolic
 
 
 def _whole(norm: torch.Tensor) -> torch.Tensor:
-    """Return a norm over the weights of all ranks, which a sharded model gives in parts."""
+    """Return a norm over the weights of all ranks; a sharded model yields a distributed one."""
     return cast(torch.Tensor, norm.full_tensor()) if hasattr(norm, "full_tensor") else norm

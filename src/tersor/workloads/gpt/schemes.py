@@ -1,4 +1,4 @@
-"""Named ways in which a training's ranks exchange weights and gradients."""
+"""Named schemes for the exchange of weights and gradients between ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tersor.sites.shards import Gradients, Weights
 
 
 class Scheme(NamedTuple):
-    """What is compressed; None travels as it is."""
+    """Compression of weights and gradients; None leaves them uncompressed."""
 
     weights: Weights | None
     gradients: Gradients | None
@@ -20,7 +20,7 @@ _QWD, _TLQ_HS = Weights(), Gradients()
 SCHEMES: Final = {
     "exact": Scheme(None, None, "nothing is compressed"),
     "direct": Scheme(
-        # as published; rounded to nearest, training adapts to the 4-bit weights
+        # as published; with rounding to nearest, training adapts to the 4-bit weights
         Weights(differences=False, rounding="stochastic"), None,
         "weights in 4 bits, without differences",
     ),
@@ -41,4 +41,4 @@ SCHEMES: Final = {
         "gradients in 4 bits in one hop, with error feedback",
     ),
 }  # fmt: skip
-"""By the names that papers and ``tersor train gpt --scheme`` give them."""
+"""Schemes by the names used in papers and by ``tersor train gpt --scheme``."""

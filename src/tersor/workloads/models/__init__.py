@@ -1,1 +1,1 @@
-"""Models that the sites are shown on."""
+"""Models used to demonstrate the sites."""

@@ -1,7 +1,7 @@
 """AlexNet for images of 32 by 32 pixels, in the layout of the poster on adaptive activation compression.
 
-Five convolutions of 3 by 3 and three linear layers; the first convolution has stride 2, and three of
-them are followed by pooling, so that 2 by 2 places of 256 channels are left for the linear layers.
+Five 3 by 3 convolutions and three linear layers. The first convolution has stride 2, and three are followed
+by pooling, so the linear layers receive 2 by 2 positions of 256 channels.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import nn
 from tersor.errors import SpecError
 
 SIDE: Final = 32
-"""Pixels of an image, down and across."""
+"""Height and width of an image in pixels."""
 _WIDTHS: Final = (64, 192, 384, 256, 256)
 _HIDDEN: Final = 4096
 
@@ -27,10 +27,10 @@ class AlexNet(nn.Module):
     """Predicts the class of each image.
 
     Args:
-        num_classes: how many there are.
-        dropout: share of values that the first two linear layers do not see in training.
+        num_classes: number of classes.
+        dropout: share of the inputs of the first two linear layers that are dropped in training.
         widths: channels of the five convolutions.
-        hidden: values between the linear layers.
+        hidden: width of the hidden linear layers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class AlexNet(nn.Module):
         )  # fmt: skip
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
-                # with torch's own first weights the loss stays where it is for the first 100 steps
+                # with torch's default initialization the loss does not fall for the first 100 steps
                 nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)

@@ -1,4 +1,4 @@
-"""DLRM with dot interaction: tables split over ranks, the rest on every rank."""
+"""DLRM with dot interaction: tables are distributed over ranks, the rest is replicated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DlrmShape:
 
     Attributes:
         num_rows: rows of each table.
-        dim: values per row; the bottom network ends with as many.
+        dim: values per row, and outputs of the bottom network.
         bottom: widths of the hidden layers of the bottom network.
         top: widths of the hidden layers of the top network.
     """
@@ -33,14 +33,14 @@ class DlrmShape:
     top: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        """Refuse a model without tables."""
+        """Validate the sizes."""
         if not self.num_rows or min((*self.num_rows, self.dim, *self.bottom, *self.top)) < 1:
             raise SpecError("a DLRM needs tables, and layers of at least one value")
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A published set-up."""
+    """A published configuration."""
 
     shape: DlrmShape
     batch: int
@@ -55,10 +55,10 @@ PRESETS: Final[Mapping[str, Preset]] = {
 
 
 def place_tables(num_rows: Sequence[int], world_size: int) -> tuple[int, ...]:
-    """Return the rank of each table, so that ranks have about equal numbers of tables and rows.
+    """Return the rank of each table, with about equal numbers of tables and rows per rank.
 
-    The largest tables are placed first, each on the rank with the fewest rows of those with the
-    fewest tables: the exchange takes as long as the rank that sends most.
+    The largest tables are placed first, each on the rank with the fewest rows among those with the
+    fewest tables. Balance matters because the exchange takes as long as the rank that sends most.
     """
     owners = [0] * len(num_rows)
     rows, tables = [0] * world_size, [0] * world_size
@@ -85,14 +85,14 @@ def _network(widths: Sequence[int], last_is_linear: bool) -> nn.Sequential:
 class Dlrm(nn.Module):
     """The part of a model that one rank holds: its tables, and both dense networks.
 
-    Weights depend on ``seed`` and the table alone, not on which rank holds it, so that any number of
-    ranks trains the same model.
+    The weights of a table depend only on ``seed`` and its number, not on its rank, so any number of ranks
+    trains the same model.
     """
 
     _pairs: torch.Tensor
 
     def __init__(self, shape: DlrmShape, tables: Sequence[int], seed: int = 0) -> None:
-        """Make the tables with these numbers."""
+        """Create the tables with the numbers ``tables``, and the dense networks."""
         super().__init__()
         self.shape, self.table_numbers = shape, list(tables)
         self.tables = nn.ModuleDict(
@@ -108,7 +108,7 @@ class Dlrm(nn.Module):
         self.register_buffer("_pairs", rows * num_vectors + columns, persistent=False)
 
     def dense_parameters(self) -> list[nn.Parameter]:
-        """Return what every rank holds."""
+        """Return the parameters that are replicated on every rank."""
         return [*self.bottom.parameters(), *self.top.parameters()]
 
     def look_up(self, ids: torch.Tensor) -> list[torch.Tensor]:
@@ -121,7 +121,7 @@ class Dlrm(nn.Module):
         Args:
             batch: the samples of all ranks.
             exchange: sends looked-up rows to the ranks of their samples.
-            own: which samples are this rank's.
+            own: the samples of this rank.
         """
         pending = exchange.start(self.look_up(batch.ids))
         dense = self.bottom(batch.dense[own])

@@ -1,6 +1,6 @@
-"""Graph networks: GCN and GraphSAGE with mean aggregation, over a matrix of the graph in any of three forms.
+"""Graph networks: GCN and GraphSAGE with mean aggregation, over a graph matrix in any of three forms.
 
-Shapes: N nodes that a layer is given, M of them that it is asked for, always the first ones; D features.
+Shapes: N input nodes of a layer; M output nodes, which are the first M inputs; D features.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Propagation(nn.Module):
     """Multiplies features by a sparse matrix: each row of the result is a weighted sum of neighbours.
 
     Args:
-        indptr: int64 [M + 1], where the entries of each row begin.
+        indptr: int64 [M + 1], start of the entries of each row.
         columns: int64 [entries].
         weights: float32 [entries].
         num_columns: N.
-        form: ``"csr"``: a sparse matrix; ``"matmul"``: a dense one that is an input like the features;
-            ``"linear"``: a dense one as a fixed weight, for hardware that streams weights. Dense forms
+        form: ``"csr"`` is a sparse matrix; ``"matmul"`` a dense one, which is an input like the features;
+            ``"linear"`` a dense one as a fixed weight, for hardware that streams weights. Dense forms
             take 4 * M * N bytes.
     """
 
@@ -49,7 +49,7 @@ class Propagation(nn.Module):
         arrays = (indptr.astype(np.int32), columns.astype(np.int32), weights.astype(np.float32))
         begins, places, values = map(torch.from_numpy, arrays)
         with warnings.catch_warnings():
-            # said once per process, by torch: sparse matrices are in beta
+            # torch warns once per process that sparse matrices are in beta
             warnings.simplefilter("ignore", UserWarning)
             found = torch.sparse_csr_tensor(begins, places, values, size=shape)
         if form != "csr":
@@ -67,13 +67,13 @@ class Propagation(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sums, [M, D]."""
         if self.form == "linear":
-            # dropout draws in the order of memory, which is to be that of the other forms
+            # dropout draws in memory order, which must match that of the other forms
             return functional.linear(x.T, self.matrix).T.contiguous()
         return self.matrix @ x
 
 
 def matrix_nbytes(form: Form, num_rows: int, num_columns: int, num_entries: int) -> int:
-    """Return what the matrix of a form takes.
+    """Return the bytes of a matrix in a form.
 
     Example:
         >>> matrix_nbytes("csr", 2708, 2708, 13264), matrix_nbytes("matmul", 2708, 2708, 13264)
@@ -87,15 +87,15 @@ def matrix_nbytes(form: Form, num_rows: int, num_columns: int, num_entries: int)
 def whole_propagation(graph: Graph, kind: Literal["gcn", "sage"], form: Form) -> Propagation:
     """Return the matrix of a whole graph.
 
-    GCN's is D^-1/2 (A + I) D^-1/2 with the degrees D of A + I; GraphSAGE's is the mean of neighbours, and
-    nothing for a node without any.
+    That of GCN is D^-1/2 (A + I) D^-1/2 with the degrees D of A + I. That of GraphSAGE is the mean over
+    neighbours, with an empty row for an isolated node.
     """
     nodes = np.arange(graph.num_nodes)
     rows = np.repeat(nodes, graph.degrees)
     if kind == "sage":
         weights = 1.0 / graph.degrees[rows]
         return Propagation(graph.indptr, graph.indices, weights, graph.num_nodes, form)
-    # a loop goes before the neighbours with higher numbers
+    # sort columns within rows, which puts loops in their place
     rows, columns = np.concatenate([rows, nodes]), np.concatenate([graph.indices, nodes])
     order = np.lexsort((columns, rows))
     scale = (graph.degrees + 1.0) ** -0.5
@@ -105,12 +105,12 @@ def whole_propagation(graph: Graph, kind: Literal["gcn", "sage"], form: Form) ->
 
 
 class GraphNet(nn.Module):
-    """Predicts the class of nodes from their own features and those of nodes around them.
+    """Predicts the class of nodes from their own features and those of their neighbourhood.
 
     Args:
         kind: ``"gcn"`` or ``"sage"``.
-        widths: features of a node, then values between layers, then classes.
-        dropout: share of the values that a layer is given and does not see in training.
+        widths: number of features, widths of hidden layers, number of classes.
+        dropout: share of a layer's inputs that are dropped in training.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class GraphNet(nn.Module):
         self.dropout = dropout
         pairs = list(pairwise(widths))
         self.neighbours = nn.ModuleList(nn.Linear(*pair, bias=kind == "gcn") for pair in pairs)
-        # GraphSAGE treats a node apart from its neighbours
+        # GraphSAGE has separate weights for a node and its neighbours
         self.own = nn.ModuleList(nn.Linear(*pair) for pair in pairs if kind == "sage")
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -136,12 +136,12 @@ class GraphNet(nn.Module):
                     nn.init.zeros_(module.bias)
 
     def forward(self, x: torch.Tensor, hops: Sequence[Propagation]) -> torch.Tensor:
-        """Return the logits of the nodes that the last hop asks for; there is a hop for each layer."""
+        """Return the logits of the output nodes of the last hop; there is one hop per layer."""
         for number, (layer, hop) in enumerate(zip(self.neighbours, hops, strict=True)):
             if number:
                 x = functional.relu(x)
             x = functional.dropout(x, self.dropout, self.training)
-            # weights first: a product with the matrix is cheaper with fewer columns
+            # apply the weights first, because the product with the matrix is cheaper with fewer columns
             sums = hop(layer(x))
             if self.own:
                 sums = sums + self.own[number](x[: hop.num_rows])

@@ -1,4 +1,4 @@
-"""A decoder-only GPT as GPT-2 has it: learned positions, norms before each part, tied embedding.
+"""A decoder-only GPT like GPT-2: learned positions, pre-norm blocks, tied embedding.
 
 Shapes: B sequences, T tokens, D values per token, V tokens of the vocabulary.
 """
@@ -26,11 +26,11 @@ class GptShape:
     """The sizes of a model.
 
     Attributes:
-        layers: blocks of attention and a network.
-        width: values per token; the network of a block is four times as wide.
-        heads: of the attention; they share the width evenly.
-        context: tokens of a sequence, at most.
-        vocabulary: different tokens.
+        layers: number of blocks.
+        width: values per token; the MLP of a block is four times as wide.
+        heads: attention heads, which divide the width evenly.
+        context: most tokens of a sequence.
+        vocabulary: number of possible tokens.
     """
 
     layers: int
@@ -40,7 +40,7 @@ class GptShape:
     vocabulary: int
 
     def __post_init__(self) -> None:
-        """Refuse a model that cannot be made."""
+        """Validate the sizes."""
         if min(self.layers, self.width, self.heads, self.context, self.vocabulary) < 1:
             raise SpecError(f"every size of a GPT must be at least 1, not {self}")
         if self.width % self.heads:
@@ -50,7 +50,7 @@ class GptShape:
 
     @property
     def num_parameters(self) -> int:
-        """How many weights the model has.
+        """Number of weights of the model.
 
         Example:
             >>> GptShape(12, 768, 12, 1024, 50257).num_parameters
@@ -62,7 +62,7 @@ class GptShape:
 
 @dataclass(frozen=True, slots=True)
 class GptPreset:
-    """A set-up; the vocabulary of its shape is replaced by that of the tokens at hand."""
+    """A configuration; the vocabulary of its shape is replaced by that of the data."""
 
     shape: GptShape
     batch: int
@@ -83,14 +83,14 @@ PRESETS: Final[Mapping[str, GptPreset]] = {
     "2.7B": _published(32, 2560, 32, 1.6e-4),
     "6.7B": _published(32, 4096, 32, 1.2e-4),
 }
-"""Three for small machines and those of the published runs, by their numbers of weights."""
+"""Three presets for small machines and those of the published runs, named by their number of weights."""
 
 
 class Block(nn.Module):
-    """Attention and a network, each added to what it was given."""
+    """A transformer block: attention and an MLP, each with a residual connection."""
 
     def __init__(self, width: int, heads: int, device: torch.device | str) -> None:
-        """Make the weights; their values are set by ``set_weights``."""
+        """Allocate the weights; ``set_weights`` sets their values."""
         super().__init__()
         self.heads = heads
         self.attention_norm = nn.LayerNorm(width, device=device)
@@ -101,7 +101,7 @@ class Block(nn.Module):
         self.network_out = nn.Linear(4 * width, width, device=device)
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:  # noqa: N803
-        """Return what the next block is given, [B, T, D]."""
+        """Return the output of the block, [B, T, D]."""
         x_BTD = x_BTD + self._attention(self.attention_norm(x_BTD))  # noqa: N806
         hidden = functional.gelu(self.network_in(self.network_norm(x_BTD)), approximate="tanh")
         out: torch.Tensor = self.network_out(hidden)
@@ -116,14 +116,14 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Predicts each next token of sequences.
+    """Predicts the next token at each position of sequences.
 
-    Made on the device "meta" it takes no memory; ``to_empty`` and ``set_weights`` then fill it, whole
-    or sharded.
+    A model on the device "meta" takes no memory; ``to_empty`` and ``set_weights`` then fill it, whole or
+    sharded.
     """
 
     def __init__(self, shape: GptShape, device: torch.device | str = "cpu") -> None:
-        """Make the weights; their values are set by ``set_weights``."""
+        """Allocate the weights; ``set_weights`` sets their values."""
         super().__init__()
         self.shape = shape
         self.tokens = nn.Embedding(shape.vocabulary, shape.width, device=device)
@@ -133,7 +133,7 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(shape.width, device=device)
 
     def forward(self, tokens_BT: torch.Tensor) -> torch.Tensor:  # noqa: N803
-        """Return the logits of the token after each, [B, T, V]; T is at most the context."""
+        """Return the logits of the next token at each position, [B, T, V]; T is at most the context."""
         places = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
         x_BTD = self.tokens(tokens_BT) + self.positions(places)  # noqa: N806
         for block in self.blocks:
@@ -142,17 +142,17 @@ class Gpt(nn.Module):
 
 
 def set_weights(model: Gpt, seed: int) -> None:
-    """Give all weights their first values.
+    """Initialize all weights.
 
-    They depend on ``seed`` and the name of a weight alone, so that any number of ranks on any kind of
-    device trains the same model. Of a sharded one, each rank keeps its own part; no more than
-    one weight is made at a time.
+    Values depend only on ``seed`` and the name of a weight, so any number of ranks on any kind of device
+    trains the same model. In a sharded model each rank stores its own part; only one full weight exists
+    at a time.
     """
     for name, parameter in model.named_parameters():
         value = _first_value(name, parameter.shape, model.shape.layers, seed)
         with torch.no_grad():
             if isinstance(parameter, DTensor):
-                # without src_data_rank the ranks would wait for the value of the first one
+                # by default the ranks would wait for the value of rank 0
                 sharded = distribute_tensor(
                     value, parameter.device_mesh, parameter.placements, src_data_rank=None
                 )
@@ -162,7 +162,7 @@ def set_weights(model: Gpt, seed: int) -> None:
 
 
 def _first_value(name: str, size: torch.Size, layers: int, seed: int) -> torch.Tensor:
-    """Return a weight as GPT-2 sets it: those added to the residual are smaller in deeper models."""
+    """Initialize a weight as in GPT-2: projections into the residual are smaller in deeper models."""
     if name.endswith("bias"):
         return torch.zeros(size)
     if len(size) == 1:

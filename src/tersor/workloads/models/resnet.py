@@ -14,14 +14,14 @@ Stem = Literal["cifar", "imagenet"]
 STEMS: Final = ("cifar", "imagenet")
 _BLOCKS: Final = (3, 4, 6, 3)
 _SMALLEST_SIDE: Final = {"cifar": 8, "imagenet": 32}
-"""Below it the last stage has less than one place."""
+"""Smallest height and width of images that leave at least one position in the last stage."""
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions, added to what the block was given."""
+    """Two convolutions with a residual connection."""
 
     def __init__(self, width_in: int, width_out: int, stride: int) -> None:
-        """Make the weights; where sizes differ, what is added goes through a 1 by 1 convolution."""
+        """Create the weights; if sizes differ, the shortcut is a 1 by 1 convolution."""
         super().__init__()
         self.first = nn.Conv2d(width_in, width_out, 3, stride, padding=1, bias=False)
         self.first_norm = nn.BatchNorm2d(width_out)
@@ -34,7 +34,7 @@ class BasicBlock(nn.Module):
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return what the next block is given."""
+        """Return the output of the block."""
         hidden = functional.relu(self.first_norm(self.first(x)))
         return functional.relu(self.second_norm(self.second(hidden)) + self.shortcut(x))
 
@@ -43,10 +43,11 @@ class ResNet(nn.Module):
     """Predicts the class of each image.
 
     Args:
-        num_classes: how many there are.
-        stem: ``"cifar"`` begins with one 3 by 3 convolution and keeps all places; ``"imagenet"`` with
-            7 by 7, stride 2, and pooling, which leaves a sixteenth of them.
-        blocks: of each stage; every stage after the first halves the sides and doubles the width.
+        num_classes: number of classes.
+        stem: ``"cifar"`` is a 3 by 3 convolution at full resolution; ``"imagenet"`` is a 7 by 7
+            convolution of stride 2 and pooling, which leaves a sixteenth of the positions.
+        blocks: number of blocks per stage; every stage after the first halves the sides and doubles the
+            width.
         width: channels of the first stage.
     """
 

@@ -1,4 +1,4 @@
-"""Ranks on a network of this machine's own, throttled where that is possible."""
+"""Ranks on a private network within this machine, throttled if possible."""
 
 from tersor.workloads.network.bandwidth import Bandwidth
 from tersor.workloads.network.opening import Loopback, Network, open_best_network, open_network

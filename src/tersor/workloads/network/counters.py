@@ -1,4 +1,4 @@
-"""Bytes that the interfaces of a node have sent, as its kernel counts them."""
+"""Bytes sent by the interfaces of a node, as counted by its kernel."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Final
 
 _FILE: Final = Path("/proc/self/net/dev")
 _SENT: Final = 8
-"""Place of the bytes sent among the numbers of an interface."""
+"""Index of the bytes sent among the numbers of an interface."""
 
 
 def sent_nbytes(text: str | None = None) -> dict[str, int]:
     r"""Return the bytes that each interface of this process's namespace has sent, headers included.
 
     Args:
-        text: what the kernel says; None asks it.
+        text: contents of ``/proc/self/net/dev``; None reads the file.
 
     Example:
         >>> sent_nbytes("Inter-| Receive | Transmit\n lo: 70 1 0 0 0 0 0 0 90 1 0 0 0 0 0 0\n")

@@ -1,4 +1,4 @@
-"""What one rank measures: exchanges of the same rows and gradients in turn, and steps with them."""
+"""Measurements of one rank: interleaved exchanges of the same rows and gradients, and training steps."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tersor.workloads.models.dlrm import PRESETS
 from tersor.workloads.training.learning_rate import LearningRate
 
 _STILL: Final = 1e-30
-"""Learning rate of measured steps: they do all the work and leave the model as it was."""
+"""Learning rate of measured steps: they do all the work but leave the model unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """One way to exchange.
+    """One configuration of the exchange.
 
     Attributes:
-        name: of it.
+        name: of the contender.
         forward: codec of rows: an id, ``"auto"``, or the config of a codec.
         backward: codec of gradients: an id, ``"none"``, or a config.
     """
@@ -44,7 +44,7 @@ class Contender:
     backward: str | Mapping[str, Any]
 
     def exchange(self, run: DlrmRun, bounds: AdaptiveBounds, bandwidth_gbit_s: float) -> Exchange:
-        """Make the exchange; a collective call."""
+        """Create the exchange; a collective call."""
         return Exchange(
             run.owners, run.config.shape.dim, bounds=bounds, codec=_codec(self.forward),
             backward=_codec(self.backward), bandwidth_gbit_s=bandwidth_gbit_s,
@@ -61,10 +61,10 @@ class Case:
 
     Attributes:
         batch: samples of all ranks.
-        bandwidth_gbit_s: of each rank's link, 10**9 bits per second, for codecs that are chosen.
-        rounds: how often everything is timed, in turn.
-        max_s: no round begins after so many seconds of them, but for the first.
-        contenders: what is timed.
+        bandwidth_gbit_s: of each rank's link, 10**9 bits per second, for choosing codecs.
+        rounds: most rounds; each times every contender once.
+        max_s: time after which no further round begins; at least one is run.
+        contenders: the configurations to time.
     """
 
     batch: int
@@ -75,12 +75,12 @@ class Case:
 
 
 def measuring(**settings: Any) -> Callable[[Case], dict[str, Any]]:
-    """Make a ``Bench`` of its settings, on a rank of ``RankProcesses``; every message is a ``Case``."""
+    """Create a ``Bench`` on a rank of ``RankProcesses``; the function returned answers each ``Case``."""
     return Bench(**settings).measure
 
 
 class Bench:
-    """A model that was trained for a while, whose look-ups and gradients are exchanged."""
+    """A model trained for some steps, whose look-ups and gradients are exchanged."""
 
     def __init__(
         self, *, preset: str, dim: int, data: str, data_options: dict[str, Any], seed: int,
@@ -91,11 +91,11 @@ class Bench:
         Args:
             preset: sizes of the dense networks.
             dim: values per row.
-            data: as ``open_clicks`` takes it.
-            data_options: as well.
+            data: source for ``open_clicks``.
+            data_options: options of ``open_clicks``.
             seed: of the weights.
             batch: samples of all ranks per step.
-            warm_steps: how many steps.
+            warm_steps: number of training steps.
         """
         self.source = open_clicks(data, **data_options)
         known = PRESETS[preset]
@@ -114,9 +114,9 @@ class Bench:
         """Check and time all contenders; a collective call.
 
         Returns:
-            Per contender: the bytes this rank sent and the seconds of every round, in each
-            direction and for whole steps; the worst error of decoded rows and its bound; and how
-            many tables use which codec.
+            Per contender: the bytes this rank sent per direction; the seconds of every round, per
+            direction and for whole steps; the worst error of decoded rows and its bound; and the
+            number of tables per codec.
         """
         batch = self.source.read("train", 0, case.batch)
         with torch.no_grad():
@@ -129,7 +129,7 @@ class Bench:
         for contender in case.contenders:
             exchange = contender.exchange(self.run, bounds, case.bandwidth_gbit_s)
             one = _Timed(exchange, rows, gradients)
-            # the first use compiles kernels and chooses codecs; it is checked, not timed
+            # the first use compiles kernels and chooses codecs, so it is checked but not timed
             worst = self._worst(one.checked(), exact, bounds)
             codecs = (exchange.plan.codec(table, 1).codec_id for table in exchange.tables)
             found[contender.name] = {"worst": worst, "choices": dict(Counter(codecs))}
@@ -148,8 +148,8 @@ class Bench:
     def _gradients(self, batch: ClickBatch) -> list[torch.Tensor]:
         """Return the gradients of all tables' rows for this rank's samples.
 
-        Those of this rank's tables, for all samples, come out of a step; an exchange brings each
-        to the rank of its sample, which is where they started.
+        A step yields the gradients of this rank's tables for all samples. An exchange then returns
+        each to the rank of its sample.
         """
         own, model = self.run.ranks.share(len(batch)), self.run.model
         kept: list[torch.Tensor] = []
@@ -168,7 +168,7 @@ class Bench:
             return self._plain(list(found))
 
     def _bounds(self, rows: Sequence[torch.Tensor]) -> AdaptiveBounds:
-        """Return the default classes as they are found on the look-ups of all ranks."""
+        """Return default bounds, with tables classified by the look-ups of all ranks."""
         tables = self.run.model.table_numbers
         num_rows = [self.run.config.shape.num_rows[table] for table in tables]
         classes = [one.table_class for one in classify(rows, num_rows)]
@@ -184,22 +184,22 @@ class Bench:
     def _worst(
         decoded: Sequence[torch.Tensor], exact: Sequence[torch.Tensor], bounds: AdaptiveBounds
     ) -> tuple[float, float]:
-        """Return error and bound of the table whose error is largest beside its bound."""
+        """Return error and bound of the table with the largest error relative to its bound."""
         found = []
         for table, (x, y) in enumerate(zip(exact, decoded, strict=True)):
             error = float((x.double() - y.double()).abs().max())
             bound = bounds.bound(table, 0).resolve(float(x.min()), float(x.max()))
-            # NaN is no error that could be compared
+            # NaN would not compare as larger, so it counts as infinite
             found.append((error if error == error else float("inf"), bound))  # noqa: PLR0124
         return max(found, key=lambda pair: bound_share(*pair))
 
 
 class _Timed:
-    """One contender, and its bytes and seconds so far.
+    """One contender with its measurements so far.
 
     Attributes:
         exchange: of the contender.
-        found: bytes of each direction, seconds of each round with their phases, and of whole steps.
+        found: bytes per direction, seconds and phases of each round, and seconds of whole steps.
     """
 
     def __init__(
@@ -214,7 +214,7 @@ class _Timed:
         }
 
     def checked(self) -> list[torch.Tensor]:
-        """Exchange once; return the rows, and remember the bytes of both directions."""
+        """Exchange once; return the decoded rows, and record the bytes of both directions."""
         decoded = self.exchange(self._rows)
         torch.autograd.backward(decoded, self._gradients)
         stats = self.exchange.stats
@@ -223,7 +223,7 @@ class _Timed:
         return [x.detach() for x in decoded]
 
     def round(self, step: Callable[[], Any], is_counted: bool) -> None:
-        """Exchange forward and backward, and take a step; times of a round to warm up are lost."""
+        """Exchange forward and backward, and take a step; times are recorded if ``is_counted``."""
         stats, decoded = self.exchange.stats, list[torch.Tensor]()
         tasks = (
             ("forward", lambda: decoded.extend(self.exchange(self._rows)), stats.forward_times),
@@ -243,7 +243,7 @@ class _Timed:
 
 
 def _rounds(case: Case) -> Iterator[bool]:
-    """Yield for each round whether it counts: the first does not; all ranks have as many."""
+    """Yield whether each round counts; the first is a warm-up. All ranks run equally many rounds."""
     begin = time.perf_counter()
     yield False
     for number in range(case.rounds):
@@ -254,7 +254,7 @@ def _rounds(case: Case) -> Iterator[bool]:
 
 
 def _clocked(task: Callable[[], Any], watch: Stopwatch) -> tuple[float, dict[str, float]]:
-    """Begin a task on all ranks together; return its seconds, and those of its phases."""
+    """Start a task on all ranks together; return its seconds, and those of its phases."""
     before = watch.read()
     dist.barrier()
     begin = time.perf_counter()

@@ -1,9 +1,9 @@
-"""Nodes as network namespaces, each with one rank or several, on links that the kernel throttles.
+"""Nodes as network namespaces, each with one or more ranks, on links that the kernel throttles.
 
-One namespace holds a bridge, and one per node a link to it. Both ends of every link are shaped, so
-that a node neither sends nor receives faster than its bandwidth. Ranks of one node have its address, so
-that what they send each other stays on its loopback, which is not shaped. All links are made inside the
-namespaces: nothing of it can be reached from outside, and nothing outside from it.
+One namespace holds a bridge; the namespace of each node has a link to it. Both ends of every link are
+shaped, which limits a node in sending and receiving. Ranks of one node share its address, so traffic
+between them stays on its loopback, which is not shaped. All links are created inside the namespaces, so
+the network is isolated from the rest of the machine in both directions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from tersor.workloads.network.bandwidth import Bandwidth
 
 Command = tuple[str, ...]
 Run = Callable[[Command], str]
-"""Runs a command and returns what it wrote; raises ``BackendUnavailableError`` if it failed."""
+"""Runs a command and returns its output; raises ``BackendUnavailableError`` if it fails."""
 
 INTERFACE: Final = "link0"
 _NAME: Final = re.compile(r"(tersor-(\d+)-(?:hub|\d+))(?!\S)")
 _SUBNET: Final = "10.77.0"
 MAX_RANKS: Final = 64
 _BURST_S: Final = 200e-6
-"""Time of sending that a link may save up: as long as a timer of the kernel may be late on a busy
-machine, and short beside any payload, so that small payloads are throttled like large ones."""
+"""Burst of a link, as transmission time. It covers the latency of kernel timers on a busy machine, and is
+short compared with any payload, so small payloads are throttled like large ones."""
 _LEAST_BURST_NBYTES: Final = 3200
-"""Two packets: less cannot be sent at all."""
+"""Two packets, the minimum that can be sent."""
 _QUEUE_NBYTES: Final = 64 * 2**20
-"""Room for all that ranks have on the way: a lost packet would cost more time than its sending."""
+"""Capacity for all data in flight: a lost packet would cost more time than its transmission."""
 _MOST_SEGMENT_NBYTES: Final = 65536
 _LEAST_SEGMENT_NBYTES: Final = 12000
-"""Packets are handed on in segments as large as a link's burst can hold, or else tbf cuts each into
-packets of 1500 bytes. On two busy cores and 4 links of 1 Gbit/s that took float32's payload from 10 to
-18 ms; at 100 Mbit/s, where bursts are smaller, there are few enough of them."""
+"""Smallest useful GSO segment. Segments must fit in the burst of a link, or tbf splits each into packets of
+1500 bytes. On two busy cores and 4 links of 1 Gbit/s that took float32's payload from 10 to 18 ms; at 100
+Mbit/s, where bursts are smaller, there are few enough packets."""
 _COMMAND_TIMEOUT_S: Final = 20.0
 
 
@@ -45,7 +45,7 @@ def run_command(command: Command) -> str:
     """Run ``ip`` or ``tc`` and return its output.
 
     Raises:
-        BackendUnavailableError: the command is missing, or failed; with its own words.
+        BackendUnavailableError: the command is missing or failed; the message quotes it.
     """
     try:
         done = subprocess.run(  # noqa: S603 (commands of the plan below)
@@ -60,12 +60,12 @@ def run_command(command: Command) -> str:
 
 
 class Namespaces:
-    """The namespaces of one process, as a network that exists from ``open`` to ``close``.
+    """The namespaces of one process: a network that exists from ``open`` to ``close``.
 
     Attributes:
         kind: of the network.
-        interface: the name of every node's interface.
-        names: all namespaces, that of the bridge first.
+        interface: name of the interface in every node.
+        names: of all namespaces, that of the bridge first.
     """
 
     kind: Final = "namespaces"
@@ -79,13 +79,13 @@ class Namespaces:
         ranks_per_node: int = 1,
         pid: int | None = None,
     ) -> None:
-        """Plan the namespaces; nothing is made yet.
+        """Plan the namespaces; ``open`` creates them.
 
         Args:
-            num_ranks: how many ranks there are.
-            run: runs the commands that make, throttle and remove namespaces.
-            ranks_per_node: how many of them share a namespace and its link; the last may have fewer.
-            pid: of the process that owns them, part of every name; None for this one.
+            num_ranks: number of ranks.
+            run: runs the commands that create, throttle and remove namespaces.
+            ranks_per_node: number of ranks that share a namespace and its link; the last may have fewer.
+            pid: of the owning process, part of every name; None for this process.
         """
         self._run, self._ranks_per_node = run, ranks_per_node
         self._prefix = f"tersor-{os.getpid() if pid is None else pid}-"
@@ -96,7 +96,7 @@ class Namespaces:
         return f"{self._prefix}{node}"
 
     def build(self) -> list[Command]:
-        """Return what makes the namespaces and joins them."""
+        """Return the commands that create the namespaces and their links."""
         hub = ("ip", "-n", self._hub)
         commands: list[Command] = [
             ("ip", "netns", "add", self._hub),
@@ -111,11 +111,11 @@ class Namespaces:
                 (*own, "link", "set", "lo", "up"),
                 (*hub, "link", "add", port, "type", "veth", "peer", "name", INTERFACE, "netns", name),
                 (*hub, "link", "set", port, "master", "bridge0", "up"),
-                # no address of its own making: gloo must find only this one
+                # no automatic IPv6 address: gloo must find only the one below
                 (*own, "link", "set", INTERFACE, "addrgenmode", "none"),
                 (*own, "address", "add", address, "dev", INTERFACE),
                 (*own, "link", "set", INTERFACE, "up"),
-                # the same congestion control everywhere: results must not depend on a sysctl
+                # fixed congestion control: results must not depend on a sysctl
                 (*own, "route", "replace", f"{_SUBNET}.0/24", "dev", INTERFACE, "congctl", "cubic"),
             ]  # fmt: skip
         return commands
@@ -123,12 +123,12 @@ class Namespaces:
     def shaping(
         self, bandwidth: Bandwidth, connecting_for: Bandwidth | None = None
     ) -> list[Command]:
-        """Return what gives both ends of every link a bandwidth, whichever they had.
+        """Return the commands that set the bandwidth at both ends of every link.
 
         Args:
-            bandwidth: from now on.
-            connecting_for: what follows for connections that are made now, where that is another one:
-                they keep the segments that a link has when they are made.
+            bandwidth: new bandwidth.
+            connecting_for: later bandwidth of connections established now, if different. It determines
+                the segment size, which a connection retains from the time it is established.
         """
         burst = _burst_nbytes(bandwidth)
         shape = (
@@ -149,31 +149,31 @@ class Namespaces:
         return commands
 
     def open(self) -> None:
-        """Remove what dead processes left, and make the namespaces.
+        """Remove leftovers of dead processes, and create the namespaces.
 
         Raises:
-            BackendUnavailableError: that is not possible here; nothing is left behind.
+            BackendUnavailableError: that is not possible on this machine; nothing is left behind.
         """
         remove_leftovers(self._run)
         try:
             for command in self.build():
                 self._run(command)
-            # tried out at once: a kernel without tbf is found before any rank is started
+            # detects a kernel without tbf before any rank is started
             self.throttle(Bandwidth(10**9))
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Remove the namespaces; those that are gone already do not matter."""
+        """Remove the namespaces; missing ones are ignored."""
         remove(self.names, self._run)
 
     def prefix(self, rank: int) -> list[str]:
-        """Return what a command line begins with to run at a rank's place."""
+        """Return the prefix of a command line that runs it in a rank's namespace."""
         return ["ip", "netns", "exec", self._name(rank // self._ranks_per_node)]
 
     def throttle(self, bandwidth: Bandwidth, connecting_for: Bandwidth | None = None) -> None:
-        """Give every link a bandwidth; see ``shaping``."""
+        """Set the bandwidth of every link; see ``shaping``."""
         for command in self.shaping(bandwidth, connecting_for):
             self._run(command)
 
@@ -183,7 +183,7 @@ def _burst_nbytes(bandwidth: Bandwidth) -> int:
 
 
 def remove(names: Iterable[str], run: Run) -> None:
-    """Remove namespaces, and with them their links."""
+    """Remove namespaces with their links; failures are ignored."""
     for name in names:
         with suppress(BackendUnavailableError):
             run(("ip", "netns", "delete", name))
@@ -200,7 +200,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def remove_leftovers(run: Run, is_alive: Callable[[int], bool] = _is_alive) -> None:
-    """Remove those namespaces of ours whose process was killed before it could."""
+    """Remove tersor's namespaces whose owning process is dead."""
     lines = run(("ip", "netns", "list")).splitlines()
     found = [_NAME.match(line) for line in lines]
     remove([one[1] for one in found if one is not None and not is_alive(int(one[2]))], run)

@@ -1,4 +1,4 @@
-"""The network that this machine allows: throttled namespaces, or loopback as it is."""
+"""Selection of the network for ranks: throttled namespaces if possible, else plain loopback."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Loopback:
-    """All ranks in one place, and nothing throttled; else as ``Namespaces``."""
+    """Unthrottled loopback shared by all ranks; same interface as ``Namespaces``."""
 
     kind: Final = "loopback"
     interface: Final = "lo"
 
     def prefix(self, rank: int) -> list[str]:
-        """Return nothing: ranks run where this process does."""
+        """Return an empty prefix: ranks run in the namespace of this process."""
         del rank
         return []
 
     def throttle(self, bandwidth: Bandwidth, connecting_for: Bandwidth | None = None) -> None:
-        """Do nothing."""
+        """Do nothing: loopback is not throttled."""
 
 
 Network: TypeAlias = Namespaces | Loopback
-"""Where ranks run."""
+"""Network that ranks run on."""
 
 
 def check_available() -> None:
-    """Raise ``BackendUnavailableError`` with one reason why namespaces cannot be made here."""
+    """Raise ``BackendUnavailableError``, with the reason, if namespaces cannot be created here."""
     if not sys.platform.startswith("linux"):
         raise BackendUnavailableError("network namespaces exist only on Linux")
     if os.geteuid() != 0:
@@ -54,14 +54,14 @@ def check_available() -> None:
 
 @contextmanager
 def open_network(num_ranks: int, ranks_per_node: int = 1) -> Iterator[Network]:
-    """Make throttled links between nodes of so many ranks, for as long as the context lasts.
+    """Create throttled links between nodes of ``ranks_per_node`` ranks for the duration of the context.
 
-    They are removed at its end, also where that is an error, Ctrl-C, SIGTERM or SIGHUP. A process
-    that was killed outright leaves namespaces to the next one that gets here.
+    They are removed when it ends, including by an error, Ctrl-C, SIGTERM or SIGHUP. Namespaces of a process
+    that was killed are removed by the next call.
 
     Raises:
-        BackendUnavailableError: this machine does not allow it; ``Loopback`` is what remains.
-        SpecError: no or too many ranks.
+        BackendUnavailableError: this machine does not allow it; use ``Loopback`` instead.
+        SpecError: ``num_ranks`` or ``ranks_per_node`` is out of range.
     """
     if not 1 <= num_ranks <= MAX_RANKS or ranks_per_node < 1:
         raise SpecError(
@@ -82,7 +82,7 @@ def open_network(num_ranks: int, ranks_per_node: int = 1) -> Iterator[Network]:
 def open_best_network(
     num_ranks: int, ranks_per_node: int, on_note: Callable[[str], None]
 ) -> Iterator[Network]:
-    """Make throttled links, or say in a sentence why there are none and give loopback."""
+    """Create throttled links; if that fails, report the reason to ``on_note`` and yield loopback."""
     with ExitStack() as stack:
         network: Network
         try:
@@ -100,7 +100,7 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def _ended_by_signals() -> Iterator[None]:
-    """Let signals that would end the process at once end it by an exception instead."""
+    """Turn signals that would end the process at once into ``SystemExit``; main thread only."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,7 +1,7 @@
-"""Processes of ranks, each at its place in a network, that answer what this process asks.
+"""Rank processes, each in its part of a network, that answer requests of this process.
 
-A rank first makes what answers, then gives an answer to each message. One whose pipe ends before it is
-told to end has lost this process, and ends.
+A rank first creates its handler, then answers each message. If its pipe closes before the final message,
+this process is gone, and the rank ends.
 """
 
 from __future__ import annotations
@@ -24,17 +24,24 @@ from tersor.workloads.network.opening import Network
 _MODULE: Final = "tersor.workloads.network.rank"
 _END_TIMEOUT_S: Final = 5.0
 _KEEP_MEMORY: Final = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Ranks keep what they free. glibc gives large buffers back to the kernel, which on some virtual machines
-takes 100 us to hand out a page again: copies of 3 MB then took 80 ms and hid what was measured."""
+"""Makes glibc retain freed memory in ranks. By default it returns large buffers to the kernel, which on some
+virtual machines takes 100 us to provide a page again: copies of 3 MB then took 80 ms and distorted the
+measurements."""
 
 
 class RankProcesses:
-    """All ranks of one program; use as a context manager, which leaves no process behind."""
+    """All ranks of one program, as a context manager that leaves no process behind."""
 
     def __init__(
         self, make: Callable[..., Callable[[Any], Any]], network: Network, num_ranks: int
     ) -> None:
-        """Say what makes the function that answers; it can be imported by name. Nothing is started yet."""
+        """Prepare the ranks; entering the context starts them.
+
+        Args:
+            make: creates the handler of messages from settings; it must be importable by name.
+            network: that the ranks run on.
+            num_ranks: number of ranks.
+        """
         self._make, self._network, self.num_ranks = make, network, num_ranks
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Any] = []
@@ -60,11 +67,11 @@ class RankProcesses:
         self._pipes.append(ours)
         fd = theirs.fileno()
         command = [*self._network.prefix(rank), sys.executable, "-m", _MODULE, str(fd)]
-        # what this process can import, its ranks can
+        # ranks can import everything that this process can
         paths = os.pathsep.join(path for path in sys.path if path)
         changes = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": self._network.interface}
         with theirs, self._errors(rank).open("wb") as errors:
-            # a session of its own: Ctrl-C reaches this process alone, which then ends the ranks
+            # in a new session, so that Ctrl-C reaches only this process, which then ends the ranks
             process = subprocess.Popen(  # noqa: S603 (our own interpreter and module)
                 command,
                 stdin=subprocess.DEVNULL,
@@ -77,13 +84,13 @@ class RankProcesses:
         self._processes.append(process)
 
     def set_up(self, settings: Mapping[str, Any], timeout_s: float) -> None:
-        """Join the ranks, and let each make what answers from ``settings``; raises as ``ask`` does."""
+        """Connect the ranks, and create the handler of each from ``settings``; raises as ``ask`` does."""
         place = {"store": str(Path(self._folder.name) / "store"), "world_size": self.num_ranks}
         ranks = range(self.num_ranks)
         self._asked([(self._make, settings, {**place, "rank": rank}) for rank in ranks], timeout_s)
 
     def ask(self, message: Any, timeout_s: float) -> list[Any]:
-        """Give every rank a message, which is not None, and return the answers, by rank.
+        """Send a message other than None to every rank; return the answers in rank order.
 
         Raises:
             ExchangeError: a rank failed or died, or answers took too long.
@@ -112,7 +119,7 @@ class RankProcesses:
         return [answers[rank] for rank in range(self.num_ranks)]
 
     def _end(self, *, at_once: bool) -> None:
-        """Ask ranks to end, and kill those that do not, or all of them at once."""
+        """Ask ranks to end and kill those that do not in time; with ``at_once`` kill all immediately."""
         for process, pipe in zip(self._processes, self._pipes, strict=False):
             if at_once:
                 process.kill()

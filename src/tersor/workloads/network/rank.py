@@ -1,4 +1,7 @@
-"""One process of ``RankProcesses``: ``python -m tersor.workloads.network.rank FD``, FD being its pipe."""
+"""Entry point of a rank of ``RankProcesses``: ``python -m tersor.workloads.network.rank FD``.
+
+FD is the file descriptor of its pipe.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _END_S: Final = 10.0
 
 
 def _watch(pipe: Any, messages: SimpleQueue[Any]) -> None:
-    """Hand on messages; end the process when whoever sent them is gone."""
+    """Forward messages to the queue; end the process if the sender is gone."""
     with suppress(EOFError, OSError):
         while (message := pipe.recv()) is not None:
             messages.put(message)
@@ -32,7 +35,7 @@ def _watch(pipe: Any, messages: SimpleQueue[Any]) -> None:
 
 
 def main() -> int:
-    """Answer messages until told to end; returns the exit code."""
+    """Answer messages until the final None; return the exit code."""
     pipe: Any = Connection(int(sys.argv[1]))
     if (first := pipe.recv()) is None:
         return 0

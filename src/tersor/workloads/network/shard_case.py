@@ -1,4 +1,4 @@
-"""What one rank measures: steps of a GPT whose ranks exchange in several ways, in turn."""
+"""Measurements of one rank: interleaved steps of GPTs that differ in how ranks exchange."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tersor.workloads.network.counters import sent_nbytes
 from tersor.workloads.network.shard_ways import Way, WayRun, counted_from_here, weights_of
 
 _WARM_STEPS: Final = 4
-"""The first gathers weights as they are, DDP cuts its buckets anew after it, PowerSGD compresses from the
-third on, and each compiles or connects something."""
+"""The first step gathers uncompressed weights, DDP rebuilds its buckets after it, PowerSGD compresses from the
+third on, and each of these compiles kernels or opens connections."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class ShardCase:
     """One measurement.
 
     Attributes:
-        rounds: how often every way takes a step, in turn.
-        max_s: no round begins after so many seconds of them, but for the first.
+        rounds: most rounds; in each, every run takes one timed step.
+        max_s: time after which no further round begins; at least one is run.
     """
 
     rounds: int
@@ -36,38 +36,38 @@ class ShardCase:
 
 
 def measuring(**settings: Any) -> Callable[[ShardCase], dict[str, Any]]:
-    """Make a ``ShardBench`` of its settings, on a rank of ``RankProcesses``."""
+    """Create a ``ShardBench`` on a rank of ``RankProcesses``; return the function that answers cases."""
     return ShardBench(**settings).measure
 
 
 class ShardBench:
-    """Trainings of one model, each with a way of its own to exchange."""
+    """Trainings of the same model that differ only in their exchange."""
 
     def __init__(
         self, *, shape: GptShape, batch: int, seed: int, ranks_per_node: int, ways: tuple[Way, ...]
     ) -> None:
-        """Make all trainings, and take some steps with each; a collective call.
+        """Create all trainings, and take some steps with each; a collective call.
 
         Args:
             shape: of the model.
             batch: sequences of all ranks per step.
             seed: of weights and text.
-            ranks_per_node: how many ranks share a node.
-            ways: what is compared.
+            ranks_per_node: number of ranks that share a node.
+            ways: the exchanges to compare.
         """
         config = GptConfig(shape=shape, batch=batch, steps=1000, seed=seed)
         source = open_text(SYNTHETIC, seed=seed)
         self.runs = [WayRun(config, source, way, ranks_per_node) for way in ways]
-        # the same steps of all: their losses can be compared
+        # all take the same steps, so their losses can be compared
         self._losses = [[run.step() for _ in range(_WARM_STEPS)] for run in self.runs]
 
     def measure(self, case: ShardCase) -> dict[str, Any]:
-        """Take steps in all ways; a collective call.
+        """Take steps with all trainings; a collective call.
 
         Returns:
-            Per way: the losses of this rank's first steps; the number of weights; seconds of every
-            step, and what interfaces sent in it; and of every step in which exchanges were timed,
-            seconds and bytes of weights and gradients and the seconds of coding.
+            Per training: the losses of this rank's first steps; the number of weights; the seconds of
+            every step, and the bytes that interfaces sent in it; and, for separate steps with timed
+            exchanges, seconds and bytes of weights and gradients, and seconds of coding.
         """
         found: list[dict[str, Any]] = [
             {"losses": losses, "num_weights": weights_of(run.model), "steps": [], "exchanges": []}
@@ -86,7 +86,7 @@ class ShardBench:
 
 
 def _step(run: WayRun) -> dict[str, Any]:
-    """Take a step as a training does."""
+    """Take an ordinary training step; return its seconds, and the bytes that interfaces sent."""
     run.exchanged.clear(is_timed=False)
     before, begin = counted_from_here(), time.perf_counter()
     run.step()
@@ -97,7 +97,7 @@ def _step(run: WayRun) -> dict[str, Any]:
 
 
 def _exchanges(run: WayRun) -> dict[str, Any]:
-    """Take a step whose exchanges begin on all ranks together, one at a time."""
+    """Take a step whose exchanges start on all ranks together, one at a time; return their times."""
     run.exchanged.clear(is_timed=True)
     coding = run.coding_seconds()
     run.step()

@@ -1,4 +1,4 @@
-"""The ways in which ranks of a GPT exchange weights and gradients, and what times them."""
+"""Alternative exchanges of weights and gradients between the ranks of a GPT, and their timing."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from tersor.workloads.models.gpt import Gpt, set_weights
 from tersor.workloads.network.counters import sent_nbytes
 
 _FIRST_LOW_RANK: int = 2
-"""Step from which on PowerSGD compresses: the least that it allows."""
+"""First step in which PowerSGD compresses, the minimum that it allows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to exchange.
+    """One configuration of the exchange.
 
     Attributes:
-        name: of it.
-        wrapper: of the model: FSDP2 shards it, DDP keeps a replica on every rank.
-        dtype: of weights and gradients on their way; in bf16 FSDP computes in it too.
-        hook: of DDP: torch's for ``"bf16"`` and ``"powersgd"``, ours for ``"tersor"``, or none.
-        weights: how ours sends them; None leaves them to FSDP.
-        gradients: how ours sends them; likewise.
+        name: of the configuration.
+        wrapper: of the model: FSDP2 shards it, DDP replicates it on every rank.
+        dtype: of weights and gradients in transit; with bf16, FSDP also computes in it.
+        hook: of DDP: torch's for ``"bf16"`` and ``"powersgd"``, tersor's for ``"tersor"``, or none.
+        weights: compression by tersor; None leaves weights to FSDP.
+        gradients: compression by tersor; None leaves gradients to FSDP.
     """
 
     name: str
@@ -49,13 +49,13 @@ class Way:
 
 @dataclass(slots=True)
 class Exchanged:
-    """What was exchanged since it was last cleared.
+    """Volume and times of exchanges since the last ``clear``.
 
     Attributes:
-        is_timed: whether every exchange begins on all ranks together and is timed. Steps are timed
-            without: exchanges then overlap with what a wrapper lets them overlap with.
+        is_timed: whether every exchange starts on all ranks together and is timed. It is off while whole
+            steps are timed, so that exchanges overlap as the wrapper allows.
         seconds: of weights and of gradients.
-        nbytes: that interfaces of this rank's node sent meanwhile, by their name.
+        nbytes: sent meanwhile by the interfaces of this rank's node, by name.
     """
 
     is_timed: bool = False
@@ -63,11 +63,11 @@ class Exchanged:
     nbytes: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def clear(self, *, is_timed: bool) -> None:
-        """Begin anew."""
+        """Reset the totals."""
         self.is_timed, self.seconds, self.nbytes = is_timed, {}, {}
 
     def timed(self, what: str, task: Callable[[], object]) -> None:
-        """Do a task that ends with all that it exchanges, and time it."""
+        """Run and time a task that waits for its own exchanges."""
         before = counted_from_here()
         begin = time.perf_counter()
         task()
@@ -80,34 +80,34 @@ class Exchanged:
 
 
 def counted_from_here() -> dict[str, int]:
-    """Return what interfaces sent, before any rank goes on; a collective call."""
+    """Return the bytes that interfaces have sent, before any rank continues; a collective call."""
     dist.barrier()
     before = sent_nbytes()
-    # a peer of this node that went on at once would send what is not counted
+    # otherwise a peer of this node could send uncounted bytes before the counters are read
     dist.barrier()
     return before
 
 
 class WayRun(GptRun):
-    """A training whose ranks exchange in one way.
+    """A training whose ranks exchange in the configuration ``way``.
 
     Attributes:
-        exchanged: by the ranks.
+        exchanged: measurements of its exchanges.
     """
 
     def __init__(
         self, config: GptConfig, source: TokenSource, way: Way, ranks_per_node: int
     ) -> None:
-        """Make the model; a collective call."""
+        """Create the model; a collective call."""
         self.way, self._ranks_per_node = way, ranks_per_node
         self.exchanged = Exchanged()
         self._stats: shards.ShardStats | None = None
         super().__init__(config, source)
 
     def policies(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy]:
-        """Return those of the way: gradients are added up in the dtype in which they move.
+        """Return the dtype policies of the configuration.
 
-        Where ours moves them, it adds them up in float32.
+        Gradients are reduced in the dtype of their transfer. tersor's exchange reduces them in float32.
         """
         if self.way.dtype == "fp32":
             return MixedPrecisionPolicy(), MixedPrecisionPolicy()
@@ -141,7 +141,7 @@ class WayRun(GptRun):
         return plain[self.way.hook], group
 
     def attach(self, model: Gpt) -> None:
-        """Compress the model where the way says so, and time its collectives."""
+        """Install the compression of the configuration, if any, and time the collectives of FSDP."""
         del model
         way = self.way
         if way.weights is not None or way.gradients is not None:
@@ -156,7 +156,7 @@ class WayRun(GptRun):
                 module.set_custom_reduce_scatter(_TimedScatter(self.exchanged, scatter))
 
     def coding_seconds(self) -> float:
-        """Return what ours spent so far on all that is done between collectives; 0 of others."""
+        """Return the seconds tersor spent between collectives so far; 0 for other exchanges."""
         if self._stats is None:
             return 0.0
         both = (self._stats.weights, self._stats.gradients)
@@ -164,7 +164,7 @@ class WayRun(GptRun):
 
 
 class _Timed:
-    """A collective of FSDP around another one, which is timed where that is asked for."""
+    """Wraps a collective of FSDP, and times it if ``Exchanged.is_timed``."""
 
     what: ClassVar[str]
 
@@ -191,10 +191,10 @@ class _TimedScatter(_Timed, ReduceScatter):  # type: ignore[misc]
 
 
 def _one_at_a_time(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a hook that ends before the next bucket begins.
+    """Return a hook that completes before the next bucket begins.
 
-    PowerSGD starts its second collective when the first one is done: with several buckets on their way,
-    ranks of gloo would start them in different orders, which ends the process.
+    PowerSGD starts its second collective when the first completes. With several buckets in flight, gloo
+    ranks would start them in different orders, which aborts the process.
     """
 
     def waiting(state: Any, bucket: Any) -> Any:
@@ -208,10 +208,10 @@ def _one_at_a_time(hook: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
 def _timed_hook(
     exchanged: Exchanged, hook: Callable[[Any, Any], Any], state: Any
 ) -> Callable[..., Any]:
-    """Return a hook that calls another one.
+    """Return a hook that calls another one, and times it if ``Exchanged.is_timed``.
 
-    It has a name of its own: DDP refuses torch's hook for bfloat16 by its name where there is no CUDA,
-    though gloo adds up bfloat16 too.
+    The wrapper also hides the name of torch's bfloat16 hook. DDP rejects that name without CUDA, although
+    gloo supports sums in bfloat16.
     """
 
     def timed_hook(_: Any, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - DDP compares annotations
@@ -227,5 +227,5 @@ def _timed_hook(
 
 
 def weights_of(model: nn.Module) -> int:
-    """Return how many weights a model has, over all ranks."""
+    """Return the number of weights of a model, over all ranks."""
     return sum(parameter.numel() for parameter in model.parameters())

@@ -1,1 +1,1 @@
-"""Parts of every training: log, schedule, checkpoints, resuming, comparison; no model and no data."""
+"""Common parts of all trainings, without models and data: loop, log, checkpoints and comparison."""

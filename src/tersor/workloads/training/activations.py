@@ -1,4 +1,4 @@
-"""How a training compresses the tensors that its forward pass saves for backward, if it does."""
+"""Options and state of a training's compression of tensors saved for backward."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ _FIRST_BALANCE: Final = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActivationOptions:
-    """At most one of ``step``, ``bound``, ``target_score`` and ``budget_nbytes`` says how exactly.
+    """How saved tensors are compressed.
+
+    At most one of ``step``, ``bound``, ``target_score`` and ``budget_nbytes`` sets the precision.
 
     Attributes:
         codec: ``"auto"`` or the id of a codec.
         step: of ``rms``, in units of the root mean square of 256 values.
-        bound: relative, of the error of every value.
-        target_score: similarity of gradients that step or bound are steered to.
-        budget_nbytes: that held tensors are to fit in.
+        bound: relative bound on the error of every value.
+        target_score: gradient similarity that step or bound is controlled to reach.
+        budget_nbytes: budget for the held tensors.
     """
 
     codec: str = "auto"
@@ -36,14 +38,14 @@ class ActivationOptions:
     budget_nbytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what the site would refuse, before a model is made."""
+        """Validate by the rules of the site, before a model is created."""
         self.compression()
 
     def compression(self) -> Compression:
         """Return a new context for the forward passes of a training.
 
         Raises:
-            SpecError: two ways to say how exactly were given, or the codec cannot be set so.
+            SpecError: several options set the precision, or the codec does not support the option.
             UnknownCodecError: there is no such codec.
         """
         return Compression(
@@ -82,7 +84,7 @@ class BalancedActivations(ActivationOptions):
 
 
 def activation_values(compression: Compression) -> dict[str, float]:
-    """Return what a line of a log says about the last step: ratio, step or bound, and score."""
+    """Return the log values of the last step: ratio, level (step or bound) and score, where known."""
     report = compression.report()
     found = {"activation_ratio": report.ratio}
     if report.level is not None:
@@ -93,16 +95,16 @@ def activation_values(compression: Compression) -> dict[str, float]:
 
 
 def compression_state(compression: Compression) -> torch.Tensor:
-    """Return the state of a compression as a checkpoint has it, uint8."""
+    """Return the state of a compression for a checkpoint, as a uint8 tensor."""
     text = json.dumps(compression.state_dict(), sort_keys=True)
     return torch.tensor(list(text.encode()), dtype=torch.uint8)
 
 
 def load_compression_state(compression: Compression, state: torch.Tensor | None) -> None:
-    """Go on where a state was taken.
+    """Restore a state of ``compression_state``.
 
     Raises:
-        SpecError: there is none, or it is of other options.
+        SpecError: the state is None, or from other options.
     """
     if state is None:
         raise SpecError("the checkpoint has no state of compressed activations; start another run")

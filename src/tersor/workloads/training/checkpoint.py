@@ -1,7 +1,7 @@
-"""Checkpoints of a run: a folder per step, two files per rank, complete or not there.
+"""Checkpoints of a run: a folder per step with two files per rank, valid only when complete.
 
-``complete.json`` appears last and makes a checkpoint one. Every save has a random id, which stands there
-and in the files of each rank: files of another save, or of another run, are never taken for its own.
+``complete.json`` is written last and marks a checkpoint as complete. Every save has a random id, which is
+stored there and in the files of each rank, so files of another save or run are detected.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"step-(\d{9,})")
 _COMPLETE: Final = "complete.json"
 _SAVE_ID: Final = "save_id"
 _KEPT: Final = 2
-"""Complete checkpoints that stay: the last, and the one before it."""
+"""Number of most recent complete checkpoints to retain."""
 
 
 def complete_checkpoints(folder: Path) -> list[Path]:
@@ -39,7 +39,7 @@ def complete_checkpoints(folder: Path) -> list[Path]:
 def _numbered(folder: Path) -> list[tuple[int, Path]]:
     """Return step and path of all checkpoints in a folder, complete or not, oldest first.
 
-    Folders with other names are not ours, and stay as they are.
+    Folders with other names are ignored.
     """
     found = ((_NAME.fullmatch(path.name), path) for path in folder.glob("step-*"))
     return sorted((int(match[1]), path) for match, path in found if match)
@@ -52,7 +52,7 @@ def last_step(folder: Path) -> int | None:
 
 
 def remove_leavings(folder: Path) -> None:
-    """Remove what killed runs left unfinished; only where no other process writes."""
+    """Remove incomplete checkpoints and temporary files of killed runs; no other process may be writing."""
     for _, path in _numbered(folder):
         if not (path / _COMPLETE).exists():
             shutil.rmtree(path)
@@ -62,9 +62,10 @@ def remove_leavings(folder: Path) -> None:
 
 
 def save_checkpoint(run: _Run, folder: Path) -> Path:
-    """Write the state and counters of all ranks, exactly; a collective call.
+    """Write the state, losslessly, and the counters of all ranks; a collective call.
 
-    Returns the new checkpoint.
+    Returns:
+        The path of the new checkpoint.
     """
     path = folder / f"step-{run.step_number:09d}"
     save_id = str(run.ranks.gathered(secrets.token_hex(8))[0])
@@ -83,7 +84,7 @@ def _save_rank(run: _Run, path: Path, save_id: str) -> None:
 
 
 def _mark_complete(run: _Run, path: Path, save_id: str) -> None:
-    """Make a checkpoint the last one, and remove those that are too many; rank 0 does it."""
+    """On rank 0, mark a checkpoint as complete and remove surplus older ones."""
     if run.ranks.rank:
         return
     facts = {
@@ -97,7 +98,7 @@ def _mark_complete(run: _Run, path: Path, save_id: str) -> None:
     with atomic_write(path / _COMPLETE) as file:
         file.write(json.dumps(facts, sort_keys=True).encode())
     for old in complete_checkpoints(path.parent)[:-_KEPT]:
-        # first the mark, so that no one takes a half-deleted one for complete
+        # the mark first, so that a partly deleted checkpoint never counts as complete
         (old / _COMPLETE).unlink()
         shutil.rmtree(old)
 
@@ -105,13 +106,13 @@ def _mark_complete(run: _Run, path: Path, save_id: str) -> None:
 def resume(run: _Run, folder: Path) -> int:
     """Continue from the last complete checkpoint; return its step, 0 if there is none.
 
-    A collective call: all ranks go on from the same checkpoint, or none does. Counters go on from
-    the checkpoint too; one written before checkpoints held them leaves them at zero.
+    A collective call: all ranks continue from the same checkpoint, or none does. Counters are restored
+    too, or stay at zero if an old checkpoint has none.
 
     Raises:
-        SpecError: the checkpoint is of another run, or past this run's last step, or ranks see
-            different ones.
-        CorruptDataError: a file is damaged, or of another checkpoint.
+        SpecError: the checkpoint is from a different run or past this run's last step, or ranks see
+            different checkpoints.
+        CorruptDataError: a file is damaged, or belongs to another save.
     """
     seen, path, facts = run.ranks.together(lambda: _last(folder))
     _refuse_disagreement(folder, run.ranks.gathered(seen))
@@ -122,7 +123,7 @@ def resume(run: _Run, folder: Path) -> int:
 
 
 def _last(folder: Path) -> tuple[str, Path | None, dict[str, Any]]:
-    """Return the checkpoint that a rank would go on from: in words, its path, and what it says."""
+    """Return the last complete checkpoint: a description, its path, and the facts in its mark."""
     found = complete_checkpoints(folder)
     if not found:
         return "none", None, {}
@@ -153,13 +154,13 @@ def _refuse_disagreement(folder: Path, every: Sequence[str]) -> None:
 
 
 def _load_rank(run: _Run, path: Path, facts: dict[str, Any]) -> None:
-    """Take up the files of this rank, where they are of a checkpoint that the run can go on from."""
+    """Check that the run can continue from a checkpoint, and load the files of this rank."""
     if facts["world_size"] != run.ranks.world_size:
         raise SpecError(
             f"{path} was written by {facts['world_size']} ranks, this run has "
             f"{run.ranks.world_size}; start as many, or another run"
         )
-    # before other options: the end of a decay follows from --steps unless it is given
+    # checked before other options, because a default end of a decay follows from --steps
     if facts["step"] > run.config.steps:
         raise SpecError(
             f"{path} is at step {facts['step']}, past --steps {run.config.steps}; give --steps "
@@ -178,7 +179,7 @@ def _load_rank(run: _Run, path: Path, facts: dict[str, Any]) -> None:
 
 
 def _saved_state(file: Path, save_id: str | None) -> dict[str, torch.Tensor]:
-    """Return the state of a rank; ``save_id`` is None in checkpoints of before there were any."""
+    """Return the state of a rank; ``save_id`` is None for old checkpoints without save ids."""
     try:
         state = load(file)
     except OSError as error:
@@ -192,7 +193,7 @@ def _saved_state(file: Path, save_id: str | None) -> dict[str, torch.Tensor]:
 
 
 def _load_counters(run: _Run, file: Path, save_id: str | None) -> None:
-    """Go on with what a rank has counted; from zero where there is no file."""
+    """Restore the counters of a rank; they start from zero if there is no file."""
     if not file.exists():
         run.load_counters(None)
         return

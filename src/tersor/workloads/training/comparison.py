@@ -1,4 +1,4 @@
-"""The same training with several settings, on real ranks of this machine, and pairs of them by seed."""
+"""Trainings with several settings on local rank processes, alone or as pairs with a common seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tersor.workloads.training.loop import Progress, Schedule, train
 from tersor.workloads.training.run import TrainingRun
 
 MakeRun = Callable[[], TrainingRun[Any, Any]]
-"""Makes a run on every rank; can be sent to another process, as ``functools.partial`` of a class can."""
+"""Creates a run on every rank; must be picklable, like ``functools.partial`` of a class."""
 
 
 def train_each(
@@ -23,9 +23,9 @@ def train_each(
     eval_every: int,
     eval_samples: int | None = None,
 ) -> None:
-    """Train with every setting on this rank; rank 0 sends its progress and an ``Outcome`` each.
+    """Train with every setting on this rank; rank 0 sends its progress, and an ``Outcome`` per setting.
 
-    Progress is (name, step, steps, word).
+    Progress is a tuple (name, step, total steps, text).
     """
     for name, make_run in settings.items():
         run = make_run()
@@ -48,7 +48,7 @@ def train_each(
 
 
 def _log_every(steps: int) -> int:
-    """Return how many steps lie between two lines of a log: each step is in one of about fifty."""
+    """Return the log interval that divides ``steps`` and gives at least about fifty lines."""
     most = max(1, steps // 50)
     return next(every for every in range(most, 0, -1) if steps % every == 0)
 
@@ -61,14 +61,14 @@ def train_settings(
     eval_samples: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Train with every setting, one after the other; return an ``Outcome`` by the name of each.
+    """Train with every setting, one after the other; return the ``Outcome`` of each by name.
 
     Args:
-        settings: make the runs, by name.
-        ranks: processes that train together.
-        eval_every: steps between two evaluations.
-        eval_samples: test samples of each; all if None.
-        progress: is told the step among those of all settings, their number, and a word.
+        settings: functions that create the runs, by name.
+        ranks: number of processes that train together.
+        eval_every: steps between evaluations.
+        eval_samples: test samples per evaluation; all if None.
+        progress: called with the steps done, the total over all settings, and a short text.
     """
     names, outcomes = list(settings), {}
 
@@ -93,14 +93,14 @@ def train_pairs(
     eval_every: int,
     progress: Progress | None = None,
 ) -> Iterator[Pair[Any]]:
-    """Train every seed with two settings; yield each pair when it is done.
+    """Train every seed with two settings; yield each pair when it is complete.
 
     Args:
-        settings: gives the two settings of a seed, that which is judged second.
+        settings: returns the two settings for a seed, the baseline first.
         seeds: of the pairs.
-        ranks: processes that train together.
-        eval_every: steps between two evaluations.
-        progress: is told the step among all steps of a pair, their number, and a word.
+        ranks: number of processes that train together.
+        eval_every: steps between evaluations.
+        progress: called with the steps done, the total over a pair, and a short text.
     """
     for seed in seeds:
 

@@ -1,4 +1,4 @@
-"""What every training is told, as it stands in logs and checkpoints."""
+"""Configuration common to all trainings, as stored in logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tersor.errors import SpecError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingConfig:
-    """The options that every training has; a training derives from it and adds its own.
+    """The options common to all trainings; each training derives its own configuration from it.
 
     Attributes:
         batch: samples of all ranks per step.
-        steps: how many of them.
-        learning_rate: the largest.
-        seed: of the weights, and of every random number of a step.
+        steps: number of steps.
+        learning_rate: peak learning rate.
+        seed: of the weights, and of all random numbers in steps.
     """
 
     batch: int
@@ -27,7 +27,7 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
+        """Validate the fields."""
         self.check_types(int, "a whole number", ("batch", "steps", "seed"))
         self.check_types(int | float, "a number", ("learning_rate",))
         if self.batch < 1 or self.steps < 0:
@@ -36,7 +36,13 @@ class TrainingConfig:
             raise SpecError(f"the learning rate must be above 0, not {self.learning_rate}")
 
     def check_types(self, kind: Any, words: str, names: Sequence[str]) -> None:
-        """Refuse a value of another type here, and not in the midst of a training."""
+        """Raise ``SpecError`` for a field of the wrong type, before training starts.
+
+        Args:
+            kind: type that values must have; ``bool`` is never accepted.
+            words: description of the type for the message.
+            names: of the fields to check.
+        """
         for name in names:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, kind):
@@ -47,7 +53,7 @@ class TrainingConfig:
         return asdict(self)
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
-        """Say how a saved run differs from this one, with the way out; None if it can go on here."""
+        """Describe how a saved run differs, and the remedy; None if it can continue with this config."""
         names = differing_options(self.to_config(), saved)
         if not names:
             return None
@@ -55,18 +61,18 @@ class TrainingConfig:
 
 
 def differing_options(config: Mapping[str, Any], saved: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options that a saved run had another value of.
+    """Return the names of the options whose values differ in a saved run.
 
-    Not ``steps``: a run may go on for longer than it was first told.
+    ``steps`` is ignored, because a run may be extended.
     """
     ours = json.loads(json.dumps(config))
     return [name for name in ours if name != "steps" and ours[name] != saved.get(name)]
 
 
 def decay_difference(config: TrainingConfig, saved: Mapping[str, Any]) -> str | None:
-    """Say how a saved run differs, and how to keep its learning rate where nothing else does.
+    """Describe how a saved run differs; if only in its learning-rate decay, how to keep that.
 
-    For trainings whose learning rate is final from ``decay_steps`` on, by default their last step.
+    For trainings whose learning rate is constant from ``decay_steps`` on, by default their last step.
     """
     found = TrainingConfig.difference(config, saved)
     if found is None or differing_options(config.to_config(), saved) != ["decay_steps"]:

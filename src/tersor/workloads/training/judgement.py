@@ -1,4 +1,4 @@
-"""What may be said about two settings from pairs of trainings that share their seeds."""
+"""Statistical comparison of two settings by pairs of trainings with common seeds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _T_95: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one run came to, over all ranks.
+    """The outcome of one run, over all ranks.
 
     Attributes:
         name: of the run.
-        metrics: of the evaluation at the end, by name.
-        lines: what the run logged.
-        steps: how many it took.
-        config: what it was told.
-        data_name: of its samples.
-        ranks: how many trained together.
+        metrics: of the final evaluation, by name.
+        lines: of its log.
+        steps: number of steps.
+        config: JSON form of its configuration.
+        data_name: name of its data.
+        ranks: number of ranks that trained together.
     """
 
     name: str
@@ -45,7 +45,7 @@ OutcomeT = TypeVar("OutcomeT", bound=Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Pair(Generic[OutcomeT]):
-    """One seed, trained with two settings; the first is what the second is judged against."""
+    """One seed, trained with two settings; the first is the baseline."""
 
     seed: int
     first: OutcomeT
@@ -55,7 +55,7 @@ class Pair(Generic[OutcomeT]):
         """Return a metric of the second training minus that of the first.
 
         Raises:
-            SpecError: they have no such metric.
+            SpecError: a training has no such metric.
         """
         for one in (self.first, self.second):
             if metric not in one.metrics:
@@ -68,7 +68,7 @@ class Pair(Generic[OutcomeT]):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A number by which trainings are judged."""
+    """A quality number of a training, and its direction."""
 
     name: str
     higher_is_better: bool
@@ -83,7 +83,7 @@ class Interval:
 
     @classmethod
     def of(cls, differences: Sequence[float]) -> Interval:
-        """Judge differences by Student's t; one alone has an infinite interval."""
+        """Compute the interval by Student's t; that of a single difference is infinite."""
         count = len(differences)
         if count == 0:
             raise SpecError("an interval needs at least one difference")
@@ -96,23 +96,23 @@ class Interval:
 
     @property
     def holds_zero(self) -> bool:
-        """True if the interval contains zero: no difference is shown."""
+        """True if the interval contains zero, so that no difference is shown."""
         return abs(self.mean) <= self.half_width
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """How a metric changed from one setting to the other."""
+    """The change of a metric from the first setting to the second."""
 
     metric: Metric
     change: Interval
 
     @classmethod
     def of(cls, metric: Metric, pairs: Sequence[Pair[Any]]) -> Judgement:
-        """Judge a metric over pairs of trainings.
+        """Evaluate the change of a metric over pairs of trainings.
 
         Raises:
-            SpecError: there are no pairs, or one has no such metric.
+            SpecError: there are no pairs, or a training has no such metric.
 
         Example:
             >>> runs = [
@@ -127,7 +127,7 @@ class Judgement:
 
     @property
     def verdict(self) -> Literal["better", "worse", "no difference", "unknown"]:
-        """What the interval shows; unknown where a metric is not a number."""
+        """Conclusion from the interval; unknown if a metric is NaN."""
         if math.isnan(self.change.mean):
             return "unknown"
         if self.change.holds_zero:

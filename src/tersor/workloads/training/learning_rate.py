@@ -1,4 +1,4 @@
-"""Learning rates as functions of the step, so that a resumed run needs no state for them."""
+"""Learning rates as pure functions of the step, so a resumed run needs no state for them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class LearningRate:
 
     Attributes:
         peak: the largest rate.
-        shape: how it falls after the warm-up.
+        shape: of the decay after the warm-up.
         warmup: steps of linear growth before the peak; 0 for none.
-        end: step from which on the rate is final.
-        final: the rate from then on.
+        end: step from which on the rate is ``final``.
+        final: rate at the end of the decay.
 
     Example:
         >>> rate = LearningRate(1.0, "cosine", warmup=2, end=6, final=0.2)
@@ -35,7 +35,7 @@ class LearningRate:
     final: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse a rate that cannot be followed."""
+        """Validate the fields."""
         if self.shape not in SHAPES:
             raise SpecError(f"a learning rate falls by one of {', '.join(SHAPES)}")
         if not self.peak > 0 or self.final < 0 or self.warmup < 0:

@@ -1,4 +1,4 @@
-"""What a run writes down: JSON lines for programs, TensorBoard where it is installed."""
+"""Log of a run: JSON lines for programs, and TensorBoard if it is installed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, Self, TextIO
 
 _KINDS: Final = ("run", "train", "eval")
-"""Kinds of all lines but the last, which has the totals of a training and is called after them."""
+"""Kinds of all lines but the last one, which holds the totals and is named by ``totals_kind``."""
 
 
 def _tensorboard(folder: Path) -> Any | None:
@@ -20,25 +20,25 @@ def _tensorboard(folder: Path) -> Any | None:
 
 
 def _end_of(path: Path) -> int | None:
-    """Return the step at which a log ends; None where it does not, or is not there."""
+    """Return the step at which a log ends; None if it is missing or incomplete."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         last = json.loads(lines[-1]) if lines else {}
         return int(last["step"]) if last["kind"] not in _KINDS else None
     except (AttributeError, KeyError, TypeError, ValueError):
-        # a killed run may leave half a line
+        # a killed run may leave a partial line
         return None
 
 
 class RunLog:
     """Lines about a run, appended to ``log.jsonl``; only rank 0 writes.
 
-    A run that goes on from a checkpoint begins with a line of kind ``run`` at its step. Lines of
-    later steps that stand before it are of steps that are taken again.
+    A run that resumes from a checkpoint begins with a line of kind ``run`` at its step. Earlier lines of
+    later steps belong to steps that are repeated.
 
     Attributes:
-        lines: those written here.
-        ended_at: step of the line that ends the log; None while the last line is another one.
+        lines: written by this object.
+        ended_at: step of the line that ends the log; None if the last line is of another kind.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RunLog:
         tensorboard: bool = False,
         show: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """Write to a folder, nowhere if None; ``show`` is given each line, too."""
+        """Write to a folder, or to no file if None; ``show`` is called with each line."""
         self.lines: list[dict[str, Any]] = []
         self._show = show
         self.ended_at = None if folder is None else _end_of(folder / "log.jsonl")
@@ -68,7 +68,7 @@ class RunLog:
                 stream.close()
 
     def write(self, kind: str, step: int, values: dict[str, Any]) -> None:
-        """Append one line, at once: a killed run keeps what it wrote."""
+        """Append one line and flush it, so that a killed run loses nothing."""
         line = {"kind": kind, "step": step, **values}
         self.lines.append(line)
         self.ended_at = None if kind in _KINDS else step

@@ -1,4 +1,4 @@
-"""The loop of every training: steps, evaluations, checkpoints."""
+"""The training loop: steps, evaluations and checkpoints."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tersor.workloads.training.log import RunLog
 from tersor.workloads.training.run import BatchT, MetricsT, TrainingRun
 
 Progress = Callable[[int, int, str], None]
-"""Is told the step, the number of steps, and a word about it."""
+"""Called with the step, the total number of steps, and a short text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When what happens besides training; 0 means never.
+    """Intervals of logging, evaluation and checkpoints; 0 means never.
 
     Attributes:
-        log_every: steps between two lines about the loss.
-        eval_every: steps between two evaluations; there is always one at the end.
-        eval_samples: test samples of each; all if None.
-        checkpoint_every: steps between two checkpoints; with a folder there is one at the end too.
-        checkpoints: folder of the checkpoints.
+        log_every: steps between log lines of the loss.
+        eval_every: steps between evaluations; there is always one at the end.
+        eval_samples: test samples per evaluation; all if None.
+        checkpoint_every: steps between checkpoints; with a folder there is always one at the end.
+        checkpoints: folder of the checkpoints; None for no checkpoints.
     """
 
     log_every: int = 50
@@ -39,7 +39,7 @@ class Schedule:
     checkpoints: Path | None = None
 
     def __post_init__(self) -> None:
-        """Refuse negative numbers, evaluations of nothing, and checkpoints without a folder."""
+        """Reject negative intervals, empty evaluations, and checkpoints without a folder."""
         if min(self.log_every, self.eval_every, self.checkpoint_every) < 0:
             raise SpecError("a schedule counts steps from 0, which means never")
         if self.eval_samples is not None and self.eval_samples < 1:
@@ -53,12 +53,12 @@ def _is_time(every: int, step: int) -> bool:
 
 
 def _now() -> float:
-    """Return the seconds on a clock that stands still while kernels are compiled."""
+    """Return the seconds of a clock that stops while kernels are compiled."""
     return time.perf_counter() - compile_seconds()
 
 
 def _since(begin: float) -> float:
-    # compilations that overlap may count for more than their time
+    # overlapping compilations may count for more than the elapsed time
     return max(0.0, _now() - begin)
 
 
@@ -69,12 +69,11 @@ def train(
     progress: Progress | None = None,
     before_step: Callable[[BatchT], None] | None = None,
 ) -> MetricsT:
-    """Train from the run's step to its last; return the metrics at the end. A collective call.
+    """Train from the run's current step to its last; return the final metrics. A collective call.
 
-    The log ends with an evaluation and with the totals of all steps, those before a checkpoint
-    included. Where nothing is left to train and the log says so already, nothing is written: neither
-    lines nor a checkpoint. Compiling kernels is not part of ``step_s``, nor is balancing activations, nor ``before_step``,
-    which is given the batch of each step.
+    The log ends with an evaluation and the totals of all steps, including those before a checkpoint. If
+    the run and its log are already complete, neither lines nor a checkpoint are written. ``step_s``
+    excludes the compilation of kernels, balancing activations, and ``before_step``, which is called with each batch.
     """
     first, steps = run.step_number, run.config.steps
     losses: list[float] = []

@@ -1,4 +1,4 @@
-"""One rank of a training, as the loop, the log and checkpoints see it."""
+"""Base class for one rank of a training, as used by the loop, the log and checkpoints."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tersor.workloads.training.shards import own_part, sharded_like
 
 
 class Metrics(Protocol):
-    """How good a model is on its test samples."""
+    """Quality of a model on its test samples."""
 
     def to_config(self) -> dict[str, Any]:
-        """Return the JSON form: numbers by name."""
+        """Return the JSON form, numbers by name."""
 
 
 BatchT = TypeVar("BatchT")
@@ -41,22 +41,22 @@ MetricsT = TypeVar("MetricsT", bound=Metrics)
 class TrainingRun(ABC, Generic[BatchT, MetricsT]):
     """One rank of a training; all ranks must step together.
 
-    A training derives from it, makes ``model`` and ``optimizer``, and defines ``batch``, ``take_step``
-    and ``evaluate``. Training is then bit for bit the same whether it is resumed or not: batch, learning
-    rate and random numbers of a step depend on its number alone.
+    A subclass creates ``model`` and ``optimizer``, and defines ``batch``, ``take_step`` and ``evaluate``.
+    Batch, learning rate and random numbers of a step depend only on its number, so a resumed training is
+    bit-identical to an uninterrupted one.
 
     Attributes:
-        config: what the training was told.
-        data_name: of the samples; a checkpoint of other ones is refused.
+        config: of the training.
+        data_name: name of the data; checkpoints of other data are rejected.
         device: of the model.
-        ranks: this process among all of them.
-        model: the part of it that this rank holds.
+        ranks: rank of this process, and collective calls.
+        model: the part of the model that this rank holds.
         optimizer: of the model's parameters.
-        learning_rate: of each step; constant unless a training sets another.
+        learning_rate: schedule of the learning rate; constant unless a subclass replaces it.
         step_number: steps taken so far.
-        run_id: random, the same on all ranks; a run that goes on from a checkpoint keeps its id.
-        activations: compresses what forward passes save, where a training enters ``saving``; None for none.
-        totals_kind: what the line that ends a log is called.
+        run_id: random, the same on all ranks; a resumed run has the id of its checkpoint.
+        activations: compresses tensors saved inside the context ``saving``; None to disable it.
+        totals_kind: kind of the last line of a log.
     """
 
     totals_kind: ClassVar[str] = "end"
@@ -67,7 +67,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
     def __init__(
         self, config: TrainingConfig, data_name: str, device: torch.device | str = "cpu"
     ) -> None:
-        """Take up a training at its first step; a collective call.
+        """Initialize a training at its first step; a collective call.
 
         Raises:
             SpecError: the batch cannot be shared evenly.
@@ -87,15 +87,15 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
 
     @abstractmethod
     def batch(self, step: int) -> BatchT:
-        """Return the samples of a step: of all ranks, or this rank's share, as ``take_step`` wants them."""
+        """Return the samples of a step, of all ranks or of this one, as ``take_step`` expects them."""
 
     @abstractmethod
     def take_step(self, batch: BatchT) -> float:
-        """Compute gradients and change the weights; return the mean loss of this rank's samples."""
+        """Compute gradients and update the weights; return the mean loss of this rank's samples."""
 
     @abstractmethod
     def evaluate(self, max_samples: int | None = None) -> MetricsT:
-        """Judge the model on its test samples; the same on every rank, a collective call."""
+        """Evaluate the model on its test samples, with the same result on every rank; a collective call."""
 
     def step(self, batch: BatchT | None = None) -> float:
         """Take the next step; return the mean loss of this rank's samples."""
@@ -108,7 +108,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         return loss
 
     def trained(self) -> list[torch.nn.Parameter]:
-        """Return the weights that the optimizer changes, in the order of the model's."""
+        """Return the weights that the optimizer updates, in the order of the model's parameters."""
         return list(self.model.parameters())
 
     def compress_activations(
@@ -133,25 +133,25 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
             self.activations.balance(self.model, lambda: self._loss(batch), parts=options.parts)
 
     def saving(self) -> AbstractContextManager[object]:
-        """Return the context of a forward pass, without the loss, in which saved tensors shrink."""
+        """Return the context that compresses saved tensors, for a forward pass without its loss."""
         return nullcontext() if self.activations is None else self.activations
 
     def close(self) -> None:
-        """Leave the groups of ranks that the training has made."""
+        """Leave the process groups that the training has created."""
 
     def step_values(self, seconds: float) -> dict[str, float]:
-        """Return what a line about the loss says besides it: by default about compressed activations.
+        """Return further values for a log line of the loss, by default on compressed activations.
 
         Args:
-            seconds: per step, the mean since the last line.
+            seconds: mean seconds per step since the last line.
         """
         del seconds
         return {} if self.activations is None else activation_values(self.activations)
 
     def totals(self) -> dict[str, Any]:
-        """Return what all steps and ranks add up to, for the line that ends a log; a collective call.
+        """Return the totals of all steps and ranks for the last line of a log; a collective call.
 
-        By default what the last step saved for backward, where that was compressed.
+        By default these are the bytes that the last step saved for backward, if compressed.
         """
         return (
             {}
@@ -160,32 +160,32 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         )
 
     def outcome(self, name: str, metrics: MetricsT, lines: list[dict[str, Any]]) -> Outcome:
-        """Return what the run came to, for a comparison; a collective call."""
+        """Return the outcome of the run, for a comparison; a collective call."""
         return Outcome(
             name, metrics.to_config(), lines, self.config.steps, config=self.config.to_config(),
             data_name=self.data_name, ranks=self.ranks.world_size,
         )  # fmt: skip
 
     def counters(self) -> dict[str, Any]:
-        """Return what this rank has counted, as JSON; a checkpoint has it beside the state.
+        """Return the statistics of this rank as JSON; a checkpoint stores them separately from the state.
 
-        Not in the state: that is the same for equal runs, and times are not.
+        The state is identical for equal runs, but measured times are not.
         """
         return {}
 
     def load_counters(self, values: Mapping[str, Any] | None) -> None:
-        """Go on from the counters of a checkpoint, or from zero where it has none.
+        """Restore the counters of a checkpoint; None resets them to zero.
 
         Raises:
-            ValueError: these are no such counters.
+            ValueError: ``values`` are not counters of this training.
         """
 
     def uncounted(self) -> str | None:
-        """Say what the counters of a resumed run lack; None if nothing."""
+        """Return a note on what the counters of a resumed run lack; None if they are complete."""
         return None
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return all that this rank needs to be resumed, by name; of sharded tensors its own part."""
+        """Return the state that this rank needs to resume, by name; of sharded tensors its own part."""
         found = {f"model/{name}": x for name, x in self.model.state_dict().items()}
         for number, parameter in enumerate(self.trained()):
             for name, value in self.optimizer.state.get(parameter, {}).items():
@@ -196,10 +196,10 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
         return {name: own_part(value.detach()) for name, value in found.items()}
 
     def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Continue where ``state`` was taken.
+        """Continue from ``state``.
 
         Raises:
-            SpecError: the state is of another model.
+            SpecError: the state is from another model.
         """
         own = self.model.state_dict()
         wanted = {f"model/{name}" for name in own}
@@ -211,7 +211,7 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
                 for name, value in own.items()
             }
         )
-        # only a fused optimizer counts its steps, which have no axes, on the device
+        # step counters are 0-dimensional, and only a fused optimizer holds them on the device
         is_fused = bool(self.optimizer.defaults.get("fused"))
         for number, parameter in enumerate(self.trained()):
             prefix = f"optimizer/{number}/"
@@ -230,5 +230,5 @@ class TrainingRun(ABC, Generic[BatchT, MetricsT]):
 
 
 def _step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of a step: no generator's state needs to be saved then."""
+    """Return the seed of a step; seeding every step avoids saving generator state."""
     return xxhash.xxh3_64_intdigest(f"{seed} {step} {rank}".encode())

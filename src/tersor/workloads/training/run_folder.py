@@ -1,7 +1,7 @@
-"""A run folder belongs to one run at a time, and all of its ranks see the same folder.
+"""Exclusive use of a run folder by one run, whose ranks must all see the same folder.
 
-Each rank that writes there holds a lock on a file ``rank-N.lock`` for as long as it lives, however it
-ends. A worker that outlives its launcher thus keeps the next run out until it has ended itself.
+Each rank that writes there locks a file ``rank-N.lock`` until its process ends, however it ends. A worker
+that outlives its launcher therefore blocks the next run until it has ended.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tersor.workloads.locks import try_lock
 from tersor.workloads.ranks import Ranks
 
 _PATIENCE_S: Final = 5.0
-"""Workers whose launcher was killed notice within a second or so; a run that lives stays."""
+"""Time to wait for a lock: workers of a killed launcher end within about a second; a live run does not."""
 
 
 @contextmanager
 def held(folder: Path, ranks: Ranks, *, shared: bool) -> Iterator[None]:
-    """Keep other runs out of a folder while the block runs; a collective call.
+    """Exclude other runs from a folder while the block runs; a collective call.
 
     Args:
-        folder: made if it is not there, and removed again if nothing was written to it.
-        ranks: those of this run.
-        shared: whether all ranks write there, and not rank 0 alone.
+        folder: created if missing, and removed again if it stays empty.
+        ranks: of this run.
+        shared: True if all ranks write there, False if only rank 0 does.
 
     Raises:
-        SpecError: another run lives there, its disk has no locks, or ranks see different folders;
-            raised on all ranks alike.
+        SpecError: another run uses the folder, its file system has no locks, or ranks see different
+            folders; raised on all ranks.
     """
     session, is_new = secrets.token_hex(8), not folder.exists()
     num_writers = ranks.world_size if shared else 1
@@ -53,7 +53,7 @@ def held(folder: Path, ranks: Ranks, *, shared: bool) -> Iterator[None]:
 def _take_first(
     stack: ExitStack, folder: Path, ranks: Ranks, session: str, num_writers: int
 ) -> None:
-    """Take the lock of rank 0, and those of ranks that only an earlier run had."""
+    """On rank 0, take its lock, and the locks of ranks that exist only in an earlier run."""
     if ranks.rank:
         return
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def _take_first(
 
 
 def _take_own(stack: ExitStack, folder: Path, ranks: Ranks, session: str) -> None:
-    """Take the lock of another rank, where it sees the one that rank 0 has taken."""
+    """On other ranks, check that the lock of rank 0 is visible, and take the rank's own lock."""
     if not ranks.rank:
         return
     if _words_of(folder / "rank-0.lock").get("session") != session:
@@ -76,7 +76,7 @@ def _take_own(stack: ExitStack, folder: Path, ranks: Ranks, session: str) -> Non
 
 
 def _words_of(path: Path) -> dict[str, Any]:
-    """Return what the holder of a lock wrote into it; nothing where that cannot be told."""
+    """Return the contents of a lock file, written by its holder; empty if unreadable."""
     try:
         words = json.loads(path.read_bytes())
     except (OSError, ValueError):

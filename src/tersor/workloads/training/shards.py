@@ -1,4 +1,4 @@
-"""Tensors that ranks hold in parts, as checkpoints see them: each rank saves the part of its own."""
+"""Sharded tensors in checkpoints: each rank saves and loads its own part."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch.distributed.tensor import DTensor
 
 
 def own_part(value: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of a sharded tensor; any other as it is. Neither is copied."""
+    """Return this rank's part of a sharded tensor, or any other tensor unchanged, without a copy."""
     return value.to_local() if isinstance(value, DTensor) else value
 
 
 def sharded_like(part: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that this rank has ``part`` of, where ``like`` is sharded; else ``part``.
+    """Return the sharded tensor whose local part is ``part``, if ``like`` is sharded; else ``part``.
 
-    A value without axes, such as a counter of steps, is whole on every rank.
+    A 0-dimensional value, such as a step counter, is replicated and returned unchanged.
     """
     if not part.dim() or not isinstance(like, DTensor):
         return part

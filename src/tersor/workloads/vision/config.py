@@ -1,4 +1,4 @@
-"""What a training run on images is told, as it stands in logs and checkpoints."""
+"""Configuration of a training run on images, as stored in logs and checkpoints."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ SCHEDULES: Final = ("one-cycle", "constant")
 
 @dataclass(frozen=True, slots=True)
 class VisionPreset:
-    """A recipe.
+    """A training recipe.
 
     Attributes:
         batch: images per step.
-        learning_rate: the largest.
+        learning_rate: peak learning rate.
         schedule: of the learning rate.
         weight_decay: of all weights.
-        augment: flip and shift images.
+        augment: whether images are flipped and shifted.
         dropout: of AlexNet.
         stem: of ResNet34.
-        side: pixels that images are scaled to.
-        epochs: that it was made for.
+        side: height and width that images are scaled to, in pixels.
+        epochs: that the recipe is designed for.
     """
 
     batch: int
@@ -55,7 +55,7 @@ PRESETS: Final[Mapping[str, Mapping[str, VisionPreset]]] = {
         "imagenet": VisionPreset(256, 0.1, weight_decay=1e-4, stem="imagenet", side=224, epochs=90),
     },
 }
-"""By model. The authors' is that of the package behind the poster on activation compression."""
+"""Presets by model; ``authors`` is that of the package behind the poster on activation compression."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,16 +64,16 @@ class VisionConfig(TrainingConfig):
 
     Attributes:
         model: a name of ``MODELS``.
-        schedule: ``"one-cycle"``: the learning rate grows for three tenths of the steps and then falls
-            by a cosine to 0; or ``"constant"``.
+        schedule: ``"constant"``, or ``"one-cycle"``: the learning rate grows for three tenths of the
+            steps, then falls along a cosine to 0.
         weight_decay: of all weights.
-        augment: flip half of the images and shift all by up to 3 pixels.
+        augment: whether half of the images are flipped, and all are shifted by up to 3 pixels.
         dropout: of AlexNet.
         stem: of ResNet34.
-        side: pixels that images are scaled to.
-        dtype: that the model computes in; weights are float32 in any case.
-        decay_steps: step at which a cycle ends; 0: the last one.
-        activations: how tensors saved for backward are compressed; None: not at all.
+        side: height and width that images are scaled to, in pixels.
+        dtype: compute dtype of the model; weights are always float32.
+        decay_steps: step at which a cycle ends; 0 for the last step.
+        activations: compression of tensors saved for backward; None to disable it.
     """
 
     model: Literal["alexnet", "resnet34"] = "alexnet"
@@ -91,7 +91,7 @@ class VisionConfig(TrainingConfig):
 
     @classmethod
     def of(cls, model: str, preset: str, **options: Any) -> VisionConfig:
-        """Return a preset of a model, with some options of one's own.
+        """Return a preset of a model, with some options overridden.
 
         Raises:
             SpecError: there is no such model or preset.
@@ -112,8 +112,8 @@ class VisionConfig(TrainingConfig):
         return cls(**{**known, "model": model, **options})
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained."""
-        # not super(): a dataclass with slots is made anew, and super() knows the first one alone
+        """Validate the fields."""
+        # not super(): slots=True replaces the class, and super() still refers to the original one
         TrainingConfig.__post_init__(self)
         self.check_types(ActivationOptions | None, "ActivationOptions", ("activations",))
         self.check_types(int, "a whole number", ("side", "decay_steps"))
@@ -134,17 +134,17 @@ class VisionConfig(TrainingConfig):
             )
 
     def rate(self) -> LearningRate:
-        """Return the learning rate of each step."""
+        """Return the schedule of the learning rate."""
         if self.schedule == "constant":
             return LearningRate(self.learning_rate)
         end = max(1, self.decay_steps or self.steps)
         return LearningRate(self.learning_rate, "cosine", warmup=3 * end // 10, end=end)
 
     def to_config(self) -> dict[str, Any]:
-        """Return the JSON form, with the end of the cycle that follows from the steps."""
+        """Return the JSON form, with a default ``decay_steps`` resolved to the number of steps."""
         end = 0 if self.schedule == "constant" else self.decay_steps or self.steps
         return {**TrainingConfig.to_config(self), "decay_steps": end}
 
     def difference(self, saved: Mapping[str, Any]) -> str | None:
-        """Say how a saved run differs, and how to keep its learning rate where nothing else does."""
+        """Describe how a saved run differs; if only in its learning-rate decay, how to keep that."""
         return decay_difference(self, saved)

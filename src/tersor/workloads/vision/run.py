@@ -1,4 +1,4 @@
-"""One rank of a training run on images: model, optimizer, and a step of them."""
+"""One rank of a training run on images: model, optimizer and training step."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from tersor.workloads.vision.config import VisionConfig
 
 _MOMENTUM: Final = 0.9
 _MEAN: Final = 0.45
-"""Of pixels between 0 and 1, about that of photographs."""
+"""Mean of pixels in 0..1, approximately that of photographs."""
 _EVAL_BATCH: Final = 500
 
 
 class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
     """Model and optimizer of one rank; all ranks must step together.
 
-    Ranks share a batch and average their gradients. Batch norm sees the samples of a rank alone, as
-    with DistributedDataParallel, and its running statistics are averaged.
+    Ranks share a batch and average their gradients. Batch norm uses the samples of its own rank, as with
+    DistributedDataParallel, and its running statistics are averaged.
     """
 
     config: VisionConfig
@@ -34,10 +34,10 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
     def __init__(
         self, config: VisionConfig, source: ImageSource, device: torch.device | str = "cpu"
     ) -> None:
-        """Make the model; a collective call.
+        """Create the model; a collective call.
 
         Raises:
-            SpecError: the batch cannot be shared evenly, or the source has fewer images.
+            SpecError: the batch cannot be shared evenly, or the source has fewer images than a batch.
         """
         super().__init__(config, source.name, device)
         self.source = source
@@ -66,7 +66,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
         )  # fmt: skip
 
     def take_step(self, batch: ImageBatch) -> float:
-        """Compute gradients and change the weights; return the mean loss of this rank's images."""
+        """Compute gradients and update the weights; return the mean loss of this rank's images."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.loss(batch)
         loss.backward()
@@ -75,7 +75,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
         return float(loss.detach())
 
     def loss(self, batch: ImageBatch) -> torch.Tensor:
-        """Return the mean loss of this rank's images, with the graph that gradients are computed by."""
+        """Return the mean loss of this rank's images, attached to the autograd graph."""
         batch = batch.to(self.device)
         return functional.cross_entropy(self._logits(changed(batch)), batch.labels)
 
@@ -95,7 +95,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
         return torch.autocast(self.device.type, torch.bfloat16)
 
     def _average(self) -> None:
-        """Average gradients and running statistics over all ranks, in one call."""
+        """Average gradients and running statistics over all ranks, in one collective."""
         if self.ranks.world_size == 1:
             return
         parts = [p.grad for p in self.model.parameters() if p.grad is not None]
@@ -107,12 +107,12 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
             part.copy_(mean.view_as(part))
 
     def step_values(self, seconds: float) -> dict[str, float]:
-        """Return the images of all ranks per second."""
+        """Return the images per second of all ranks, in addition to the inherited values."""
         speed = round(self.config.batch / seconds) if seconds else 0
         return {"images_per_s": speed, **super().step_values(seconds)}
 
     def evaluate(self, max_samples: int | None = None) -> ClassMetrics:
-        """Judge the model on the test images, as they are; the same on every rank."""
+        """Evaluate the model on the test images, without augmentation; the same result on every rank."""
         images, labels = self.source.images("test"), self.source.labels("test")
         count = len(labels) if max_samples is None else min(max_samples, len(labels))
         if count < 1:
@@ -120,7 +120,7 @@ class VisionRun(TrainingRun[ImageBatch, ClassMetrics]):
         sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self.model.eval()
         with torch.no_grad():
-            # ranks take turns; one that has no batch left has nothing to wait for
+            # batches alternate between ranks; no collective, so ranks may have different numbers of them
             for start in range(
                 self.ranks.rank * _EVAL_BATCH, count, self.ranks.world_size * _EVAL_BATCH
             ):
