@@ -87,6 +87,10 @@ class Compression:
             codec, target_score=target_score, step=step, bound=bound, budget_bytes=budget_bytes
         )
         self._every, self._given_window_nbytes = every, window_nbytes
+        self._options = {
+            "codec": codec, "target_score": target_score, "step": step, "bound": bound,
+            "budget_bytes": budget_bytes, "every": every, "window_nbytes": window_nbytes,
+        }  # fmt: skip
         self._origin = {
             "codec": self._quality.codec_id,
             "target_score": target_score,
@@ -104,6 +108,10 @@ class Compression:
         self._is_learned = True
         self._estimate: NoiseEstimate | None = None
         self._probed: NoiseEstimate | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy have the same options and go on from the same state; what was saved stays with this one."""
+        return _with_state, (type(self), self._options, self.state_dict())
 
     def _regions(self) -> list[Region | None]:
         """Return the contexts that this thread has open; None for one that does nothing."""
@@ -317,6 +325,15 @@ class Compression:
         self._num_steps, self._calibration = num_steps, calibration
         self._quality.level, self._similarity, self._is_predicted = level, found, is_predicted
         self._estimate, self._is_learned = None, True
+
+
+def _with_state(
+    kind: type[Compression], options: dict[str, Any], state: dict[str, Any]
+) -> Compression:
+    """Return a compression that goes on from a state; what pickle and ``copy`` call."""
+    made = kind(**options)
+    made.load_state_dict(state)
+    return made
 
 
 def _checked_level(level: float) -> float:

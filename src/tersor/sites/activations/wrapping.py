@@ -25,6 +25,9 @@ def wrap(
 ) -> Compression:
     """Let every forward pass of a module run under compression.
 
+    A copy of the module (``copy.deepcopy``, ``torch.save`` and ``torch.load``) is wrapped, too, by a compression of its
+    own that goes on from where this one is; ``unwrap`` returns it.
+
     Args:
         module: changed in place; its parameters and its state are not.
         rules: how parts of it are saved, by a pattern of their names (as in ``named_modules``, ``*`` and ``?``
@@ -50,48 +53,62 @@ def wrap(
         )
     found = _matched(module, rules or {})
     made = compression if compression is not None else Compression(**options)
-    handles = _around(module, lambda: made)
+    handles = _Around(made).put_on(module)
     for part, rule in found:
-        handles += _around(part, lambda rule=rule: made.rule(rule))
-    object.__setattr__(module, _WRAPPED, handles)
+        handles += _Around(made, rule).put_on(part)
+    object.__setattr__(module, _WRAPPED, (made, handles))
     return made
 
 
 _WRAPPED = "_tersor_activations"
 
 
-def unwrap(module: nn.Module) -> None:
-    """Take off what ``wrap`` put on.
+def unwrap(module: nn.Module) -> Compression:
+    """Take off what ``wrap`` put on, and return the compression that the module had.
 
     Raises:
         SpecError: the module is not wrapped.
     """
-    handles = getattr(module, _WRAPPED, None)
-    if handles is None:
+    wrapped: tuple[Compression, list[Any]] | None = getattr(module, _WRAPPED, None)
+    if wrapped is None:
         raise SpecError("this module is not wrapped")
+    compression, handles = wrapped
     for handle in handles:
         handle.remove()
     object.__delattr__(module, _WRAPPED)
+    return compression
 
 
-def _around(module: nn.Module, context: Any) -> list[Any]:
-    """Run the forward pass of a module in a context, also where it raises."""
-    open_contexts: list[ExitStack] = []
+class _Around:
+    """Hooks that run the forward pass of a module in a context, also where it raises; copied with the module."""
 
-    def enter(*_: Any) -> None:
+    def __init__(self, compression: Compression, *rule: Rule) -> None:
+        """Run it under a compression, or by a rule if one is given."""
+        self._compression, self._rule = compression, rule
+        self._open_contexts: list[ExitStack] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave open contexts to the original."""
+        return _Around, (self._compression, *self._rule)
+
+    def enter(self, *_: Any) -> None:
+        """Open the context."""
+        context: Any = self._compression
         stack = ExitStack()
-        stack.enter_context(context())
-        open_contexts.append(stack)
+        stack.enter_context(context.rule(*self._rule) if self._rule else context)
+        self._open_contexts.append(stack)
 
-    def leave(*_: Any) -> None:
-        # a value that a hook returns would replace the output
-        if open_contexts:
-            open_contexts.pop().close()
+    def leave(self, *_: Any) -> None:
+        """Close it; a value that a hook returns would replace the output."""
+        if self._open_contexts:
+            self._open_contexts.pop().close()
 
-    return [
-        module.register_forward_pre_hook(enter),
-        module.register_forward_hook(leave, always_call=True),
-    ]
+    def put_on(self, module: nn.Module) -> list[Any]:
+        """Register the hooks, and return their handles."""
+        return [
+            module.register_forward_pre_hook(self.enter),
+            module.register_forward_hook(self.leave, always_call=True),
+        ]
 
 
 def _matched(module: nn.Module, rules: Mapping[Any, Rule]) -> list[tuple[nn.Module, Rule]]:
