@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tersor.cli.options import option, parse_size
 from tersor.cli.screen import binary_size
+from tersor.errors import SpecError, UnknownCodecError
 
 if TYPE_CHECKING:
     from tersor.workloads.training.activations import ActivationOptions
@@ -30,12 +32,29 @@ Budget = Annotated[
     option("--activation-budget", "Bytes that held tensors are to fit in, as 512M.", "SIZE"),
 ]
 
+_TYPED: Final = {
+    "step": "--activation-step",
+    "bound": "--activation-bound",
+    "an error bound": "--activation-bound",
+    "target_score": "--target-score",
+    "budget_bytes": "--activation-budget",
+}
+_WORDS: Final = re.compile(
+    rf"(?<!unknown )\bcodec[ =]'(?P<codec>\w+)'|\b(?P<option>{'|'.join(_TYPED)})\b"
+)
+"""What the site's sentences call its arguments."""
+
 
 def activation_options(
     codec: str | None, step: float | None, bound: float | None, score: float | None,
     budget: str | None,
 ) -> ActivationOptions | None:  # fmt: skip
-    """Return what the options ask for; None where none of them was given."""
+    """Return what the options ask for; None where none of them was given.
+
+    Raises:
+        SpecError: they do not fit together, or one of them cannot be; the sentence has the names that were typed.
+        UnknownCodecError: there is no such codec.
+    """
     from tersor.workloads.training.activations import ActivationOptions
 
     given = {
@@ -43,7 +62,18 @@ def activation_options(
         "budget_nbytes": parse_size(budget, "--activation-budget"),
     }  # fmt: skip
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    return ActivationOptions(**known) if known else None
+    try:
+        return ActivationOptions(**known) if known else None
+    except (SpecError, UnknownCodecError) as error:
+        raise type(error)(_as_typed(str(error))) from error
+
+
+def _as_typed(sentence: str) -> str:
+    """Return a sentence of the site with the names of the options of the command."""
+    words = _WORDS.sub(
+        lambda found: _TYPED.get(found["option"]) or f"--activations {found['codec']}", sentence
+    )
+    return words if "--" in words else f"--activations: {words}"
 
 
 def activation_lines(totals: dict[str, Any]) -> list[tuple[str, str]]:

@@ -71,15 +71,9 @@ class Quality:
         codec = self._prototype
         names = [f.name for f in fields(codec)]
         if "step" in names:
-            if "bound" in named:
-                raise SpecError(f"codec {codec.codec_id!r} takes a step, not a bound")
             return "step"
-        if "step" in named:
-            raise SpecError(f"codec {codec.codec_id!r} has no step; codec={AUTO_CODEC!r} has")
-        if codec.takes_bound() and "bound" not in named and self._is_steered:
+        if codec.takes_bound() and self._is_steered:
             return "bound"
-        if "bound" in named and not codec.takes_bound():
-            raise SpecError(f"codec {codec.codec_id!r} takes no bound; leave it out")
         if self._is_steered:
             raise SpecError(
                 f"codec {codec.codec_id!r} has neither step nor bound to steer; leave {named[0]} out, or "
@@ -127,12 +121,16 @@ def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> C
     else:
         if codec == "auto":
             codec = AUTO_CODEC if bound is None else AUTO_BOUNDED
-        takes_bound = registry.get(codec).takes_bound()
+        kind = registry.get(codec)
+        has_step = any(f.name == "step" for f in fields(kind))
+        if step is not None and not has_step:
+            raise SpecError(f"codec {codec!r} has no step; codec={AUTO_CODEC!r} has")
         options: dict[str, Any] = {"step": step} if step is not None else {}
-        if takes_bound:
+        if kind.takes_bound():
             options["bound"] = bound if bound is not None else Bound.relative(_BOUNDS.start)
         elif bound is not None:
-            raise SpecError(f"codec {codec!r} takes no bound; leave it out")
+            instead = "takes a step, not a bound" if has_step else "takes no bound; leave it out"
+            raise SpecError(f"codec {codec!r} {instead}")
         chosen = registry.create(codec, **options)
     if chosen.is_selector:
         raise SpecError(f"codec {chosen.codec_id!r} chooses per tensor, which takes time; name one")
