@@ -19,6 +19,7 @@ from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
 from tersor.ops import GraphCodec
 from tersor.sites.activations.attention import recomputed_attention
+from tersor.sites.activations.quality import check_codec
 from tersor.sites.activations.watching import SEEN_THROUGH
 
 _MIN_NBYTES: Final = 4096
@@ -51,6 +52,7 @@ class CompiledCompression:
 
     def __init__(self, codec: str | Codec = "group4", **options: Any) -> None:
         """Make the hooks; ``options`` are those of the codec."""
+        check_codec(codec, "compiled")
         if isinstance(codec, Codec) and options:
             raise SpecError("a codec object has its own options; leave others out")
         chosen = codec if isinstance(codec, Codec) else registry.create(codec, **options)

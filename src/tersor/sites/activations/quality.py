@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
+
+from torch import nn
 
 from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
@@ -51,6 +54,7 @@ class Quality:
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise SpecError(f"give one of {', '.join(given)}, not {' and '.join(named)}")
+        check_codec(codec, "compressed")
         self._is_steered = target_score is not None or budget_bytes is not None
         self._prototype = _prototype(codec, step, bound)
         self._option = self._leveled_option(named)
@@ -111,6 +115,39 @@ class Quality:
         if has_zeros and any(f.name == "zeros" for f in fields(self._prototype)):
             options["zeros"] = True
         return replace(self._prototype, **options) if options else self._prototype
+
+
+def check_codec(codec: object, context: str) -> None:
+    """Refuse what is no codec and no id of one, as the model is that somebody gives to a context.
+
+    Raises:
+        SpecError: it is neither; the sentence has the name of the ``context``.
+    """
+    if isinstance(codec, str | Codec):
+        return
+    if isinstance(codec, nn.Module):
+        way_out = "use activations.wrap(model, ...), or e" if context == "compressed" else "e"
+        raise SpecError(
+            f"activations.{context} takes a codec, not a model; {way_out}nter the context around the forward "
+            f"pass, as in: with activations.{context}(...): out = model(x)"
+        )
+    raise SpecError(
+        f"a codec is an id or what tersor.create makes of one, not {in_words(codec)}; see the command tersor codecs"
+    )
+
+
+def in_words(given: object) -> str:
+    """Return what was given in few words, whatever its ``repr`` would be.
+
+    Example:
+        >>> in_words(0.5), in_words(int), in_words([1, 2])
+        ('0.5', 'the class int', 'a list')
+    """
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    if given is None or isinstance(given, str | int | float):
+        return reprlib.repr(given)
+    return f"a {type(given).__name__}"
 
 
 def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> Codec:

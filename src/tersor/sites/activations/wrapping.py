@@ -12,6 +12,7 @@ from torch import nn
 from tersor.codecs import Codec
 from tersor.errors import SpecError
 from tersor.sites.activations.compression import Compression
+from tersor.sites.activations.quality import in_words
 from tersor.sites.activations.region import Rule
 
 Rules = Mapping[str | type[nn.Module], Rule]
@@ -46,11 +47,7 @@ def wrap(
         raise SpecError("this module is wrapped already; call unwrap(module) first")
     if compression is not None and options:
         raise SpecError("give a compression or its options, not both")
-    given: object = rules
-    if given is not None and not isinstance(given, Mapping):
-        raise SpecError(
-            f"rules are a dict from patterns or types to a factor, a codec or None, not a {type(given).__name__}"
-        )
+    _check_types(module, rules, compression)
     found = _matched(module, rules or {})
     made = compression if compression is not None else Compression(**options)
     handles = _Around(made).put_on(module)
@@ -58,6 +55,19 @@ def wrap(
         handles += _Around(made, rule).put_on(part)
     object.__setattr__(module, _WRAPPED, (made, handles))
     return made
+
+
+def _check_types(module: object, rules: object, compression: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise SpecError(f"wrap takes a module, not {in_words(module)}")
+    if rules is not None and not isinstance(rules, Mapping):
+        raise SpecError(
+            f"rules are a dict from patterns or types to a factor, a codec or None, not {in_words(rules)}"
+        )
+    if compression is not None and not isinstance(compression, Compression):
+        raise SpecError(
+            f"a compression is one of activations.compressed, not {in_words(compression)}"
+        )
 
 
 _WRAPPED = "_tersor_activations"
