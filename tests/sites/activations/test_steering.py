@@ -176,6 +176,8 @@ def test_states_of_other_options_are_refused() -> None:
         ({"codec": "none of these"}, "unknown codec"),
         ({"every": 0}, "every"),
         ({"window_nbytes": 1.5}, "window_nbytes"),
+        ({"every": 10}, "every is of target_score; give that, or leave every out"),
+        ({"every": 25, "step": 0.5}, "leave every out"),
     ],
 )
 def test_options_that_cannot_work_are_refused_in_one_sentence(options, message) -> None:

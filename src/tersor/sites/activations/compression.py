@@ -29,6 +29,7 @@ _LEAST_WINDOW_NBYTES: Final = 64 << 20
 _WINDOWS_PER_STEP: Final = 32
 """Encoding a window takes the host 0.8 ms of an H200's machine whatever it holds, and takes memory of almost three times its
 size: so many bound both."""
+_EVERY: Final = 25
 _MIN_NBYTES: Final = 4096
 """Smaller tensors are kept as they are."""
 _CALIBRATIONS: Final = (0.05, 50.0)
@@ -49,12 +50,12 @@ class Compression:
         step: of ``rms``, in units of the root mean square of 256 values.
         bound: of the error of every value.
         budget_bytes: the codec gets coarser until what is held for backward fits.
-        every: forward passes from one measurement of the score to the next.
+        every: forward passes from one measurement of the score to the next, with ``target_score`` alone; 25 by default.
         window_nbytes: tensors on a GPU that wait to be encoded together; by default a 32nd of what the last step
             encoded, and 64 MiB at least.
 
     Raises:
-        SpecError: two of the four were given, or the codec cannot be set so.
+        SpecError: two of the four were given, or the codec cannot be set so, or ``every`` has nothing to measure.
         UnknownCodecError: there is no such codec.
 
     Example:
@@ -76,17 +77,19 @@ class Compression:
         step: float | None = None,
         bound: Bound | None = None,
         budget_bytes: int | None = None,
-        every: int = 25,
+        every: int | None = None,
         window_nbytes: int | None = None,
     ) -> None:
         """Check the options; nothing is compressed yet."""
         for name, value in (("every", every), ("window_nbytes", window_nbytes)):
             if value is not None and (type(value) is not int or value < 1):
                 raise SpecError(f"{name} must be a whole number above 0, not {value!r}")
+        if every is not None and target_score is None:
+            raise SpecError("every is of target_score; give that, or leave every out")
         self._quality = Quality(
             codec, target_score=target_score, step=step, bound=bound, budget_bytes=budget_bytes
         )
-        self._every, self._given_window_nbytes = every, window_nbytes
+        self._every, self._given_window_nbytes = every or _EVERY, window_nbytes
         self._options = {
             "codec": codec, "target_score": target_score, "step": step, "bound": bound,
             "budget_bytes": budget_bytes, "every": every, "window_nbytes": window_nbytes,
