@@ -18,8 +18,8 @@ from tersor.errors import SpecError
 from tersor.policy import BudgetController, ScoreController, Similarity, gradient_similarity
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.probe import gradients_of
-from tersor.sites.activations.quality import Quality
-from tersor.sites.activations.region import Region, Rule
+from tersor.sites.activations.quality import Quality, Rule
+from tersor.sites.activations.region import Region
 from tersor.sites.activations.report import ActivationReport, Ledger, Live
 from tersor.sites.activations.watching import untraced
 from tersor.types import Bound
@@ -158,13 +158,29 @@ class Compression:
         if region is not None:
             region.__exit__(*error)
 
+    def checked_rule(self, rule: object) -> Rule:
+        """Return a rule for a part of a model, a factor as a float.
+
+        A factor multiplies a step, within 1/64 and 64, or a bound. What it gives is kept within what the codec can do:
+        a step below the finest one is the finest one.
+
+        Raises:
+            SpecError: it is no rule, the codec of this compression has neither step nor bound to multiply, or the
+                factor would lead out of what it can do.
+        """
+        return self._quality.checked_rule(rule)
+
     @contextmanager
     def rule(self, rule: Rule) -> Iterator[None]:
         """Save tensors in another way inside an open context.
 
         Args:
             rule: a factor of step or bound, a codec, or None to keep tensors as they are.
+
+        Raises:
+            SpecError: see ``checked_rule``.
         """
+        rule = self.checked_rule(rule)
         regions = [region for region in self._regions() if region is not None]
         for region in regions:
             region.rules.append(rule)

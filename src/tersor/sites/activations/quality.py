@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 import reprlib
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from numbers import Real
 from typing import Any, Final
 
 from torch import nn
 
 from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
-from tersor.kernels.group.rms.layout import LEAST_STEP
+from tersor.kernels.group.rms.layout import LEAST_STEP, MOST_STEP
 from tersor.policy import BudgetController, LevelRange, ScoreController
 from tersor.types import Bound
 
@@ -22,6 +25,11 @@ AUTO_BOUNDED: Final = "ans"
 
 _STEPS: Final = LevelRange(start=0.5, finest=LEAST_STEP, coarsest=2.0)
 _BOUNDS: Final = LevelRange(start=0.03, finest=1e-4, coarsest=0.5)
+_MOST_FACTOR: Final = 64.0
+"""Of a level that is a step or is steered, up and down: from the finest step to the coarsest it is 63.5."""
+
+Rule = float | Codec | None
+"""A factor of the level, a codec in place of the common one, or None for exact."""
 
 
 class Quality:
@@ -85,13 +93,53 @@ class Quality:
             )
         return None
 
+    def checked_rule(self, rule: object) -> Rule:
+        """Return a rule, a factor as a float.
+
+        Raises:
+            SpecError: it is none, or the codec cannot be set so at any level that it will have.
+        """
+        if rule is None:
+            return None
+        if isinstance(rule, Codec):
+            return _checked_selector(rule)
+        factor = _number(rule)
+        if not 0 < factor < math.inf:
+            raise SpecError(
+                f"a rule is a factor above 0, a codec, or None for exact, not {in_words(rule)}"
+            )
+        if factor != 1.0:
+            self._check_factor(factor)
+        return factor
+
+    def _check_factor(self, factor: float) -> None:
+        codec = self._prototype
+        if self._option is None and not codec.takes_bound():
+            raise SpecError(
+                f"codec {codec.codec_id!r} has neither step nor bound for a factor of {factor:g}; give the part "
+                "a codec, or None for exact"
+            )
+        least, most = 1 / _MOST_FACTOR, _MOST_FACTOR
+        if self._option == "step" and not self._is_steered:
+            most = min(most, MOST_STEP / (self.level or 1.0))
+        elif not self._is_steered:
+            least, most = _bound_factors(codec.own_bound())
+        if factor < least:
+            raise SpecError(
+                f"the factor of a rule is at least {least:g} here, not {factor:g}; give None for exact"
+            )
+        if factor > most:
+            raise SpecError(
+                f"the factor of a rule is at most {most:g} here, not {factor:g}; codec {codec.codec_id!r} gets no coarser"
+            )
+
     @property
     def codec_id(self) -> str:
         """Id of the codec."""
         return self._prototype.codec_id
 
     def codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
-        """Return the codec at the level, or at a multiple of it.
+        """Return the codec at the level, or at a multiple of it, within what it can do.
 
         Args:
             has_zeros: the values have zeros that must stay zeros, as those behind a ReLU.
@@ -107,9 +155,9 @@ class Quality:
     def _at(self, has_zeros: bool, factor: float) -> Codec:
         options: dict[str, Any] = {}
         if self._option == "step" and self.level is not None:
-            options["step"] = max(LEAST_STEP, self.level * factor)
+            options["step"] = min(MOST_STEP, max(LEAST_STEP, self.level * factor))
         elif self._option == "bound" and self.level is not None:
-            options["bound"] = Bound.relative(self.level * factor)
+            options["bound"] = Bound.relative(min(1.0, self.level * factor))
         elif self._prototype.takes_bound() and factor != 1.0:
             options["bound"] = _scaled(self._prototype.own_bound(), factor)
         if has_zeros and any(f.name == "zeros" for f in fields(self._prototype)):
@@ -169,9 +217,31 @@ def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> C
             instead = "takes a step, not a bound" if has_step else "takes no bound; leave it out"
             raise SpecError(f"codec {codec!r} {instead}")
         chosen = registry.create(codec, **options)
-    if chosen.is_selector:
-        raise SpecError(f"codec {chosen.codec_id!r} chooses per tensor, which takes time; name one")
-    return chosen
+    return _checked_selector(chosen)
+
+
+def _checked_selector(codec: Codec) -> Codec:
+    if codec.is_selector:
+        raise SpecError(f"codec {codec.codec_id!r} chooses per tensor, which takes time; name one")
+    return codec
+
+
+def _number(given: object) -> float:
+    """Return any real number as a float; NaN for what is none, or is too large."""
+    if isinstance(given, bool) or not isinstance(given, Real):
+        return math.nan
+    try:
+        return float(given)
+    except OverflowError:
+        return math.nan
+
+
+def _bound_factors(bound: Bound) -> tuple[float, float]:
+    """Return the least and the largest number that a bound may be multiplied by: a relative one to 1."""
+    if not bound.value:
+        return 0.0, math.inf
+    coarsest = max(1.0, bound.value) if bound.kind == "relative" else sys.float_info.max
+    return sys.float_info.min / bound.value, coarsest / bound.value
 
 
 def _scaled(bound: Bound, factor: float) -> Bound:

@@ -32,15 +32,12 @@ from tersor.sites.activations.forms import (
 )
 from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
 from tersor.sites.activations.pooling import PoolIndices
-from tersor.sites.activations.quality import Quality
+from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.recomputing import Outputs, saves_input
 from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
 from tersor.sites.activations.until_end import UntilEnd
 from tersor.sites.activations.watching import Watch, untraced
 from tersor.sites.activations.window import Windows, mean_square
-
-Rule = float | Codec | None
-"""A factor of the level, a codec in place of the common one, or None for exact."""
 
 Held = Handle | Kept
 """What autograd holds in place of a tensor."""

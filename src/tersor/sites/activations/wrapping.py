@@ -9,11 +9,9 @@ from typing import Any
 
 from torch import nn
 
-from tersor.codecs import Codec
 from tersor.errors import SpecError
 from tersor.sites.activations.compression import Compression
-from tersor.sites.activations.quality import in_words
-from tersor.sites.activations.region import Rule
+from tersor.sites.activations.quality import Rule, in_words
 
 Rules = Mapping[str | type[nn.Module], Rule]
 
@@ -41,15 +39,15 @@ def wrap(
         The compression, with ``report`` and ``state_dict``. ``unwrap(module)`` takes it off again.
 
     Raises:
-        SpecError: a rule is none, fits no part, or the module is wrapped already.
+        SpecError: a rule is none (see ``Compression.checked_rule``) or fits no part, or the module is wrapped already.
     """
     if hasattr(module, _WRAPPED):
         raise SpecError("this module is wrapped already; call unwrap(module) first")
     if compression is not None and options:
         raise SpecError("give a compression or its options, not both")
     _check_types(module, rules, compression)
-    found = _matched(module, rules or {})
     made = compression if compression is not None else Compression(**options)
+    found = _matched(module, rules or {}, made)
     handles = _Around(made).put_on(module)
     for part, rule in found:
         handles += _Around(made, rule).put_on(part)
@@ -121,22 +119,23 @@ class _Around:
         ]
 
 
-def _matched(module: nn.Module, rules: Mapping[Any, Rule]) -> list[tuple[nn.Module, Rule]]:
+def _matched(
+    module: nn.Module, rules: Mapping[Any, Rule], compression: Compression
+) -> list[tuple[nn.Module, Rule]]:
+    checked: dict[Any, Rule] = {}
     for key, rule in rules.items():
         if not isinstance(key, str | type):
             raise SpecError(
                 f"a rule is for a pattern of names or for a type of module, not {key!r}"
             )
-        is_factor = type(rule) in (int, float) and 0 < float(rule) < float("inf")  # type: ignore[arg-type]
-        if rule is not None and not isinstance(rule, Codec) and not is_factor:
-            raise SpecError(f"a rule is a factor above 0, a codec, or None for exact, not {rule!r}")
+        checked[key] = compression.checked_rule(rule)
     unused, found = dict.fromkeys(rules), []
     for name, part in module.named_modules():
         fitting = [key for key in rules if _fits(key, name, part)]
         for key in fitting:
             unused.pop(key, None)
         if fitting:
-            found.append((part, rules[fitting[0]]))
+            found.append((part, checked[fitting[0]]))
     if unused:
         raise SpecError(
             f"no part of the module fits the rule for {next(iter(unused))!r}; see named_modules()"
