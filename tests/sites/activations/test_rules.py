@@ -84,3 +84,18 @@ def test_a_steered_step_stays_within_the_codecs_range() -> None:
 def test_a_codec_that_chooses_per_tensor_is_no_rule() -> None:
     with pytest.raises(SpecError, match="chooses per tensor"):
         activations.wrap(cnn(), {"0": create("auto", bound=Bound.relative(0.1))}, step=0.5)
+
+
+@pytest.mark.parametrize("pattern", [r"blocks\.\d+", "blocks.*.up$", "^0", "(0|1)", "lin.+", "x.*"])
+def test_a_regular_expression_is_told_what_patterns_are(pattern) -> None:
+    with pytest.raises(SpecError, match=r"no part .* fits") as caught:
+        activations.wrap(cnn(), {pattern: None}, step=0.5)
+    assert "those of a shell" in str(caught.value)
+
+
+@pytest.mark.parametrize("pattern", ["head", "blocks.?", "[xyz]*"])
+def test_a_pattern_that_fits_nothing_is_not_taken_for_a_regular_expression(pattern) -> None:
+    with pytest.raises(SpecError, match=r"no part .* fits") as caught:
+        activations.wrap(cnn(), {pattern: None}, step=0.5)
+    assert "shell" not in str(caught.value)
+    assert "'0', '1', '2'" in str(caught.value)

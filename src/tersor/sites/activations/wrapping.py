@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
 from tersor.errors import SpecError
 from tersor.sites.activations.compression import Compression
 from tersor.sites.activations.quality import Rule, in_words
+
+_LIKE_REGULAR_EXPRESSION: Final = re.compile(r"[.)][*+]|\]\+|[\\^$|()]")
+_MOST_NAMES: Final = 6
 
 Rules = Mapping[str | type[nn.Module], Rule]
 
@@ -29,9 +33,10 @@ def wrap(
 
     Args:
         module: changed in place; its parameters and its state are not.
-        rules: how parts of it are saved, by a pattern of their names (as in ``named_modules``, ``*`` and ``?``
-            allowed) or by type: a factor of the common step or bound (0.5: twice as fine), a codec, or None
-            for exact. A part without a rule follows the one around it; the first rule that fits counts.
+        rules: how parts of it are saved, by a pattern of their whole names in ``named_modules`` as a shell has them
+            (``*``, which takes dots, too, ``?`` and ``[ab]``), or by type: a factor of the common step or bound
+            (0.5: twice as fine), a codec, or None for exact. A part without a rule follows the one around it; the
+            first rule that fits counts.
         compression: made from ``options`` (those of ``Compression``) if not given.
         **options: see ``compression``.
 
@@ -138,9 +143,23 @@ def _matched(
             found.append((part, checked[fitting[0]]))
     if unused:
         raise SpecError(
-            f"no part of the module fits the rule for {next(iter(unused))!r}; see named_modules()"
+            f"no part of the module fits the rule for {_and_way_out(next(iter(unused)), module)}"
         )
     return found
+
+
+def _and_way_out(key: str | type[nn.Module], module: nn.Module) -> str:
+    """Return what fits no part, and what would."""
+    if isinstance(key, type):
+        return f"{in_words(key)}; see the types of its modules()"
+    if _LIKE_REGULAR_EXPRESSION.search(key):
+        return (
+            f"{key!r}; patterns are those of a shell (* for anything, ? for one character, [ab] for one of these), no "
+            "regular expressions, and fit whole names"
+        )
+    names = [name for name, _ in module.named_modules() if name]
+    shown = ", ".join(map(repr, names[:_MOST_NAMES]))
+    return f"{key!r}; see named_modules(): {shown}{', ...' * (len(names) > _MOST_NAMES)}"
 
 
 def _fits(key: str | type[nn.Module], name: str, part: nn.Module) -> bool:
