@@ -162,3 +162,31 @@ def test_a_slice_and_its_conjugate_are_told_apart() -> None:
 
     exact = gradients(forward, model, z)
     assert all_equal(exact, gradients(forward, model, z, activations.compressed("raw")))
+
+
+@pytest.mark.parametrize("kind", ["dense", "slice", "csr", "integers"])
+def test_what_the_user_holds_costs_nothing_where_backward_runs_inside(kind) -> None:
+    table, layer = nn.Embedding(100, 8), nn.Linear(64, 16)
+    features, indices = torch.randn(256, 128), torch.randint(0, 100, (64, 64))
+    matrix = _mostly_zeros(256, 256).to_sparse_csr()
+    forward = {
+        "dense": lambda: layer(features.view(-1, 64)),
+        "slice": lambda: layer(features[:, ::2]),
+        "csr": lambda: matrix @ layer.weight.repeat(16, 1),
+        "integers": lambda: table(indices),
+    }[kind]
+    compression = activations.compressed(step=1.0)
+    with compression:
+        forward().sum().backward()
+    report = compression.report()
+    assert report.forms["held by others"].num_tensors == 1
+    assert report.held_nbytes < 4096
+    assert report.live_nbytes == 0
+
+
+def test_what_nobody_else_holds_was_held_where_backward_runs_inside() -> None:
+    layer = nn.Linear(64, 16)
+    compression = activations.compressed(step=1.0)
+    with compression:
+        layer(torch.randn(256, 64)).sum().backward()
+    assert compression.report().held_nbytes == 256 * 64 * 4

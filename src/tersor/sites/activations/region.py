@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, Final, Protocol, Self
-from weakref import ref
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -194,7 +193,7 @@ class Region:
             entry = Entry(t, Whole(look.values), reason, self._ledger)
             self._entries.add((look.key, "exact"), entry, t)
             if waits:
-                self._until_end.append(UntilEnd(ref(entry), codec))
+                self._until_end.append(UntilEnd.of(entry, t, codec))
         return Handle(entry, tuple(t.shape), look.stride)
 
     def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> Handle:
@@ -205,7 +204,7 @@ class Region:
             entry = Entry(t, Whole(t.detach()), reason, self._ledger)
             self._entries.add((key, "view"), entry, t)
             if waits:
-                self._until_end.append(UntilEnd(ref(entry), stays=True))
+                self._until_end.append(UntilEnd.of(entry, t, stays=True))
         return Handle(entry)
 
     def _keep_layout(self, t: torch.Tensor) -> Handle:
@@ -218,7 +217,7 @@ class Region:
         if entry is None:
             entry = Entry(t, Whole(t.detach()), "exact: layout", self._ledger)
             self._entries.add((key, "exact"), entry, parts[-1])
-            self._until_end.append(UntilEnd(ref(entry), saved=ref(t), stays=True))
+            self._until_end.append(UntilEnd.of(entry, t, stays=True))
         return Handle(entry)
 
     def _keep_small(self, t: torch.Tensor) -> Held:
@@ -320,6 +319,9 @@ class Region:
 
     def _encode_rest(self) -> None:
         """Decide on constants and integers, now that it shows who else holds them, and encode what waits."""
+        for plan in self._until_end:
+            if plan.outlived_its_entry:
+                self._ledger.move(plan.reason, ELSEWHERE, plan.nbytes)
         for plan, entry, is_held_elsewhere in decided(self._until_end):
             if is_held_elsewhere:
                 entry.replace(entry.form, ELSEWHERE)

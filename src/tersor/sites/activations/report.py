@@ -66,13 +66,22 @@ class Ledger:
     def release(self, entry: Any, nbytes: int) -> None:
         """Count an entry no longer: it takes another form."""
         with self._live.lock:
-            tally = self.forms[entry.reason]
-            tally.num_tensors -= 1
-            tally.original_nbytes -= entry.original_nbytes
-            tally.held_nbytes -= nbytes
-            if not tally.num_tensors:
-                del self.forms[entry.reason]
+            self._drop(entry.reason, entry.original_nbytes, nbytes)
             self.freed(entry.reason, nbytes)
+
+    def move(self, reason: str, to: str, nbytes: int) -> None:
+        """Count a tensor that was kept as it is, and is gone, under another reason."""
+        with self._live.lock:
+            self._drop(reason, nbytes, nbytes)
+            self.keep(to, nbytes, nbytes)
+
+    def _drop(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
+        tally = self.forms[reason]
+        tally.num_tensors -= 1
+        tally.original_nbytes -= original_nbytes
+        tally.held_nbytes -= held_nbytes
+        if not tally.num_tensors:
+            del self.forms[reason]
 
     def count_less(self, entry: Any) -> None:
         """Take the bytes of an entry out of the original ones: another one has them."""
