@@ -87,5 +87,7 @@ def activation_lines(totals: dict[str, Any]) -> list[tuple[str, str]]:
         ("ratio", f"{report['original_nbytes'] / report['held_nbytes']:.2f}"),
     ]
     if report["similarity"] is not None:
-        lines.append(("score", f"{report['similarity']['score']:.4f}"))
+        level = report.get("similarity_level")
+        at = "" if level is None else f" at {level:.4g}"
+        lines.append(("score", f"{report['similarity']['score']:.4f}{at}"))
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +20,7 @@ from tersor.sites.activations.probe import gradients_of
 from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.region import Region
 from tersor.sites.activations.report import ActivationReport, Ledger, Live
+from tersor.sites.activations.state import State
 from tersor.sites.activations.watching import untraced
 from tersor.types import Bound
 
@@ -107,6 +107,7 @@ class Compression:
         self._own = local()
         self._num_steps, self._calibration = 0, 1.0
         self._similarity: Similarity | None = None
+        self._similarity_level: float | None = None
         self._is_predicted = self._is_paused = self._has_warned = self._was_entered = False
         self._is_learned = True
         self._estimate: NoiseEstimate | None = None
@@ -243,6 +244,7 @@ class Compression:
         if found is None:
             return
         self._similarity, self._is_predicted = found, is_predicted
+        self._similarity_level = level
         if isinstance(controller, ScoreController) and level is not None:
             self._quality.level = controller.next_level(level, found.score)
 
@@ -284,6 +286,8 @@ class Compression:
             seen = (1 - found.score) / (1 - predicted.score)
             self._calibration = min(most, max(least, seen))
         self._learn(found, is_predicted=False)
+        # of the level before, and less than what is known now
+        self._estimate = None
         return found
 
     def report(self) -> ActivationReport:
@@ -301,6 +305,7 @@ class Compression:
             duplicate_nbytes=ledger.duplicate_nbytes,
             live_nbytes=self._live.nbytes,
             similarity=self._similarity,
+            similarity_level=self._similarity_level,
             is_predicted=self._is_predicted,
         )
 
@@ -310,14 +315,15 @@ class Compression:
         Taken between a backward pass and the next forward pass.
         """
         self._learn_from_step()
-        return {
-            "origin": dict(self._origin),
-            "num_steps": self._num_steps,
-            "level": self._quality.level,
-            "calibration": self._calibration,
-            "similarity": None if self._similarity is None else list(self._similarity),
-            "is_predicted": self._is_predicted,
-        }
+        state = State(
+            num_steps=self._num_steps,
+            level=self._quality.level,
+            calibration=self._calibration,
+            similarity=self._similarity,
+            similarity_level=self._similarity_level,
+            is_predicted=self._is_predicted,
+        )
+        return state.to_dict(self._origin)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state.
@@ -325,24 +331,11 @@ class Compression:
         Raises:
             SpecError: it is no state, or that of other options.
         """
-        given: object = state
-        if not isinstance(given, Mapping) or "origin" not in given:
-            raise SpecError("this is no state of a compression; state_dict() makes one")
-        if state["origin"] != self._origin:
-            raise SpecError(
-                f"this state is of a compression with other options, {state.get('origin')}; make one with the "
-                "same to load it"
-            )
-        try:
-            num_steps, calibration = int(state["num_steps"]), float(state["calibration"])
-            level = None if state["level"] is None else _checked_level(float(state["level"]))
-            similarity = state["similarity"]
-            found = None if similarity is None else Similarity(*map(float, similarity))
-            is_predicted = bool(state["is_predicted"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise SpecError("this is no state of a compression; state_dict() makes one") from error
-        self._num_steps, self._calibration = num_steps, calibration
-        self._quality.level, self._similarity, self._is_predicted = level, found, is_predicted
+        found = State.of(state, self._origin)
+        self._num_steps, self._calibration = found.num_steps, found.calibration
+        self._quality.level = found.level
+        self._similarity, self._similarity_level = found.similarity, found.similarity_level
+        self._is_predicted = found.is_predicted
         self._estimate, self._is_learned = None, True
 
 
@@ -353,12 +346,6 @@ def _with_state(
     made = kind(**options)
     made.load_state_dict(state)
     return made
-
-
-def _checked_level(level: float) -> float:
-    if not 0 < level < math.inf:
-        raise ValueError(level)
-    return level
 
 
 def report() -> ActivationReport:

@@ -118,12 +118,16 @@ class ActivationReport:
     Attributes:
         num_steps: so far.
         codec: id of the codec of lossy tensors.
-        level: its step or bound; None if it has neither.
+        level: its step or bound as it is now, also of the last step unless ``probe`` or ``state_dict`` moved it
+            since; None if it has neither.
         forms: what became of the tensors that the last step saved.
         num_duplicates: tensors that were saved before in the step, and share its memory.
         duplicate_nbytes: of these.
-        live_nbytes: held at this moment.
-        similarity: of gradients, last measured or predicted; None before.
+        live_nbytes: held at this moment, without tensors below 4 KiB, which autograd holds as they are and nobody
+            sees freed; ``held_nbytes`` has them.
+        similarity: of gradients, last measured or predicted; None before. A step's is predicted when the next
+            one begins, which then moves the level.
+        similarity_level: the level that the similarity is of.
         is_predicted: True if the similarity comes from the closed form, not from a probe.
     """
 
@@ -135,6 +139,7 @@ class ActivationReport:
     duplicate_nbytes: int = 0
     live_nbytes: int = 0
     similarity: Similarity | None = None
+    similarity_level: float | None = None
     is_predicted: bool = False
 
     @property
@@ -163,6 +168,8 @@ class ActivationReport:
             found["level"] = self.level
         if self.similarity is not None:
             found.update(self.similarity._asdict())
+        if self.similarity_level is not None:
+            found["score_level"] = self.similarity_level
         return {f"activations/{name}": value for name, value in found.items()}
 
     def to_config(self) -> dict[str, Any]:
@@ -185,6 +192,7 @@ class ActivationReport:
                 for form, tally in self.forms.items()
             },
             "similarity": None if self.similarity is None else self.similarity._asdict(),
+            "similarity_level": self.similarity_level,
             "is_predicted": self.is_predicted,
         }
 
@@ -205,18 +213,21 @@ class ActivationReport:
         return "\n".join([self._title(), *rows])
 
     def _title(self) -> str:
-        level = "" if self.level is None else f" at {self.level:.4g}"
-        title = f"{self.num_steps} steps, codec {self.codec}{level}"
+        title = f"{self.num_steps} steps, codec {self.codec}{_at(self.level)}"
         if self.similarity is not None:
             how = "predicted" if self.is_predicted else "measured"
             title += (
-                f"; gradients {self.similarity.score:.3f} similar, cosine "
+                f"; gradients {self.similarity.score:.3f} similar{_at(self.similarity_level)}, cosine "
                 f"{self.similarity.cosine:.3f} ({how})"
             )
         return (
             f"{title}; the last step saved {self.num_duplicates} tensors twice "
             f"({self.duplicate_nbytes / 2**20:.2f} MiB):"
         )
+
+
+def _at(level: float | None) -> str:
+    return "" if level is None else f" at {level:.4g}"
 
 
 def _mib(original_nbytes: int, held_nbytes: int) -> tuple[str, str, str]:

@@ -51,13 +51,15 @@ class ActivationOptions:
 
 
 def activation_values(compression: Compression) -> dict[str, float]:
-    """Return what a line of a log says about the last step: ratio, step or bound, and score."""
+    """Return what a line of a log says: ratio and step or bound of the last step, score and the step or bound that it is of."""
     report = compression.report()
     found = {"activation_ratio": report.ratio}
     if report.level is not None:
         found["activation_level"] = report.level
     if report.similarity is not None:
         found["score"] = report.similarity.score
+    if report.similarity_level is not None:
+        found["score_level"] = report.similarity_level
     return found
 
 
