@@ -17,7 +17,8 @@ class Similarity(NamedTuple):
     Attributes:
         score: mean over weights of ``max(0, 2<G,H> / (|G|^2 + |H|^2))``: 1 for equal gradients, less for
             noise, for bias and for another length.
-        weighted: the same mean, each weight counted by its bytes.
+        weighted: the same mean, each weight counted by its bytes; below ``score`` where the gradients of large weights
+            are the worse ones. Equal to ``score`` where it was predicted, without knowing sizes.
         lowest: of a single weight.
         cosine: mean of the cosines, which do not see a wrong length.
     """
