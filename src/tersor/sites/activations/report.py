@@ -213,7 +213,7 @@ class ActivationReport:
         return "\n".join([self._title(), *rows])
 
     def _title(self) -> str:
-        title = f"{self.num_steps} steps, codec {self.codec}{_at(self.level)}"
+        title = f"{_counted(self.num_steps, 'step')}, codec {self.codec}{_at(self.level)}"
         if self.similarity is not None:
             how = "predicted" if self.is_predicted else "measured"
             title += (
@@ -221,9 +221,13 @@ class ActivationReport:
                 f"{self.similarity.cosine:.3f} ({how})"
             )
         return (
-            f"{title}; the last step saved {self.num_duplicates} tensors twice "
+            f"{title}; the last step saved {_counted(self.num_duplicates, 'tensor')} twice "
             f"({self.duplicate_nbytes / 2**20:.2f} MiB):"
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _at(level: float | None) -> str:

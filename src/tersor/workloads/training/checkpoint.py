@@ -156,7 +156,7 @@ def _load_rank(run: _Run, path: Path, facts: dict[str, Any]) -> None:
     """Take up the files of this rank, where they are of a checkpoint that the run can go on from."""
     if facts["world_size"] != run.ranks.world_size:
         raise SpecError(
-            f"{path} was written by {facts['world_size']} ranks, this run has "
+            f"{path} was written by {facts['world_size']} rank{'s' * (facts['world_size'] != 1)}, this run has "
             f"{run.ranks.world_size}; start as many, or another run"
         )
     # before other options: the end of a decay follows from --steps unless it is given
