@@ -142,6 +142,17 @@ def test_a_copy_of_a_compression_has_its_options_and_its_level() -> None:
         assert second.report().level == 0.7
 
 
+def test_a_copy_leaves_the_original_as_it_was() -> None:
+    model, x = cnn(), images()
+    compression = activations.wrap(model, target_score=0.9, every=1)
+    out = model(x)
+    # backward, which says how good the step was, is still to come
+    copy.deepcopy(model)
+    out.square().mean().backward()
+    model(x)
+    assert compression.report().similarity is not None
+
+
 def test_a_part_of_a_wrapped_module_may_be_copied_alone() -> None:
     model, x = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.randn(64, 64)
     activations.wrap(model, {"1": None}, codec="group4")

@@ -114,8 +114,8 @@ class Compression:
         self._probed: NoiseEstimate | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let a copy have the same options and go on from the same state; what was saved stays with this one."""
-        return _with_state, (type(self), self._options, self.state_dict())
+        """Let a copy have the same options and go on from the same level; the step that is going on stays with this one."""
+        return _with_state, (type(self), self._options, self._state())
 
     def _regions(self) -> list[Region | None]:
         """Return the contexts that this thread has open; None for one that does nothing."""
@@ -315,6 +315,9 @@ class Compression:
         Taken between a backward pass and the next forward pass.
         """
         self._learn_from_step()
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
         state = State(
             num_steps=self._num_steps,
             level=self._quality.level,
