@@ -17,7 +17,8 @@ class Similarity(NamedTuple):
     Attributes:
         score: mean over weights of ``max(0, 2<G,H> / (|G|^2 + |H|^2))``: 1 for equal gradients, lowered by
             noise, bias and a different norm.
-        weighted: the same mean, weighted by the bytes of each weight.
+        weighted: the same mean, weighted by the bytes of each weight; below ``score`` if the gradients of large weights are
+            worse. Equal to ``score`` if it was predicted, without knowing sizes.
         lowest: lowest score of a single weight.
         cosine: mean cosine, which is insensitive to the norm.
     """

@@ -85,7 +85,10 @@ def test_saved_activations_are_compressed_and_shown(tersor) -> None:
         (("--eval-samples", "0"), "an evaluation needs at least one sample, not 0"),
         (("--resume",), "need --run-dir DIR"),
         (("--activations", "nothing"), "nothing"),
-        (("--activation-step", "1", "--target-score", "0.9"), "not target_score and step"),
+        (
+            ("--activation-step", "1", "--target-score", "0.9"),
+            "not --target-score and --activation-step",
+        ),
         (("--activation-budget", "much"), "--activation-budget must be a size, as 512M or 4G"),
     ],
 )

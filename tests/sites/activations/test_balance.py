@@ -75,8 +75,20 @@ def test_a_survey_makes_one_part_lossy_at_a_time() -> None:
 
     found = surveyed_balance("kind", {"w": torch.tensor([1.0, 0.0])}, gradients)
     assert lossy == [{"a", "b"}, {"a"}, {"b"}]
-    # three times the error of b, so nine times the loss, of three times the values
-    assert found.factors["b"] / found.factors["a"] == pytest.approx(3**0.5, rel=0.05)
+    # nine times the loss of b, of three times the values: a factor of 3 ** 0.5 between them, in steps of 2 ** 0.5
+    assert found.factors == {"a": 1.0, "b": pytest.approx(2**0.5)}
+
+
+def test_there_are_few_levels_so_that_tensors_are_encoded_together() -> None:
+    def gradients(survey: Survey) -> dict[str, torch.Tensor]:
+        one = survey.begin_pass()
+        lossy = [one.factor(f"f{k}", 10) is not None for k in range(40)]
+        noise = sum(0.01 * (1 + k) ** 2 for k in range(40) if lossy[k])
+        return {"w": torch.tensor([1.0, noise**0.5 / 10])}
+
+    found = surveyed_balance("kind", {"w": torch.tensor([1.0, 0.0])}, gradients)
+    assert set(found.factors.values()) <= {2 ** (k / 2) for k in range(-2, 3)}
+    assert len(set(found.factors.values())) > 2
 
 
 def test_balancing_leaves_no_trace_but_the_factors() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -11,6 +13,7 @@ from torch.nn import functional
 from tersor import Bound, SpecError, create
 from tersor.policy import gradient_similarity
 from tersor.sites import activations
+from tersor.sites.activations import compiled_graphs
 from tests.sites.activations.models import (
     MultiHead,
     Transformer,
@@ -136,6 +139,39 @@ def test_what_is_not_compiled_stays_exact() -> None:
     model, x = Transformer(), tokens()
     exact = gradients(model, model, x)
     assert all_equal(exact, gradients(model, model, x, activations.compiled("group4")))
+
+
+def _lines(caplog, monkeypatch, forward, *, grad: bool = True) -> list[str]:
+    """Return what is logged when a forward pass runs three times in the context of compiled code."""
+    monkeypatch.setattr(compiled_graphs, "_warned", set())
+    compression = activations.compiled("group8")
+    with caplog.at_level(logging.WARNING, "tersor"), torch.set_grad_enabled(grad):
+        for _ in range(3):
+            with compression:
+                out = forward(torch.randn(256, 64))
+            if grad:
+                out.sum().backward()
+    return [one.message for one in caplog.records if one.name == "tersor"]
+
+
+def test_code_that_is_not_compiled_is_told_of_once(caplog, monkeypatch) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10))
+    (line,) = _lines(caplog, monkeypatch, model)
+    assert "not compiled" in line
+    assert "activations.compressed" in line
+
+
+@pytest.mark.parametrize("mode", ["compiled", "glue", "no gradients", "nothing large"])
+def test_nothing_is_said_where_code_is_compiled_or_saves_nothing(caplog, monkeypatch, mode) -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10))
+    compiled = torch.compile(model, backend="aot_eager")
+    forward = {
+        "compiled": compiled,
+        "glue": lambda x: compiled(x).exp(),
+        "no gradients": model,
+        "nothing large": lambda x: model(x[:2]),
+    }[mode]
+    assert not _lines(caplog, monkeypatch, forward, grad=mode != "no gradients")
 
 
 def test_a_compiled_function_in_the_other_context_stays_exact() -> None:

@@ -310,13 +310,13 @@ def test_memory_that_is_given_away_again_is_not_taken_for_the_same() -> None:
 
 def test_without_weak_references_the_same_address_gives_wrong_gradients(monkeypatch) -> None:
     # the fault that the test above guards against
-    key_of = entry_module._key
+    key_of = entry_module.key_of
 
     def address_of(t: torch.Tensor) -> tuple[object, ...]:
         return t.untyped_storage().data_ptr(), *key_of(t)[1:]
 
     monkeypatch.setattr(entry_module.StorageWeakRef, "expired", lambda _: False)
-    monkeypatch.setattr(entry_module, "_key", address_of)
+    monkeypatch.setattr(entry_module, "key_of", address_of)
     model, x = _Forgetful(), torch.randn(64, 64)
     exact = gradients(model, model, x)
     # an allocator may once find other memory

@@ -176,6 +176,8 @@ def test_states_of_other_options_are_refused() -> None:
         ({"codec": "none of these"}, "unknown codec"),
         ({"every": 0}, "every"),
         ({"window_nbytes": 1.5}, "window_nbytes"),
+        ({"every": 10}, "every is of target_score; give that, or leave every out"),
+        ({"every": 25, "step": 0.5}, "leave every out"),
     ],
 )
 def test_options_that_cannot_work_are_refused_in_one_sentence(options, message) -> None:
@@ -244,3 +246,49 @@ def test_the_state_of_another_step_is_refused() -> None:
     state = activations.compressed(step=0.5).state_dict()
     with pytest.raises(SpecError, match="other options"):
         activations.compressed(step=1.0).load_state_dict(state)
+
+
+def test_the_report_has_the_level_that_its_score_is_of() -> None:
+    torch.manual_seed(0)
+    model = resnet(8, 2)
+    compression = activations.compressed("ans", target_score=0.9, every=1)
+    levels = []
+    for _ in range(4):
+        _train(model, compression, 1)
+        report = compression.report()
+        # a pass begins with the score of the one before, and then moves the level
+        assert report.similarity_level == (levels[-1] if levels else None)
+        levels.append(report.level)
+    assert len(set(levels)) == 4
+    assert f" similar at {levels[-2]:.4g}," in str(report)
+    assert f"codec ans at {levels[-1]:.4g}" in str(report)
+    scalars = report.scalars()
+    assert scalars["activations/level"] == levels[-1]
+    assert (
+        scalars["activations/score_level"] == report.to_config()["similarity_level"] == levels[-2]
+    )
+    found = compression.probe(model, _forward_and_loss(model, compression))
+    report = compression.report()
+    assert (report.similarity, report.similarity_level) == (found, levels[-1])
+    again = activations.compressed("ans", target_score=0.9, every=1)
+    again.load_state_dict(compression.state_dict())
+    assert again.report().similarity_level == levels[-1]
+
+
+def test_what_a_probe_found_is_not_steered_by_once_more() -> None:
+    torch.manual_seed(0)
+    model = resnet(8, 2)
+    compression = activations.compressed("ans", target_score=0.9, every=1)
+    _train(model, compression, 1)
+    compression.probe(model, _forward_and_loss(model, compression))
+    level = compression.report().level
+    _train(model, compression, 1)
+    # not by the prediction from before the probe, which was of another level
+    assert compression.report().level == level
+
+
+def test_a_state_without_the_level_of_its_score_is_taken() -> None:
+    compression = activations.compressed(target_score=0.9)
+    state = compression.state_dict()
+    del state["similarity_level"]
+    activations.compressed(target_score=0.9).load_state_dict(state)

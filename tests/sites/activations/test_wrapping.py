@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 from torch import nn
@@ -102,3 +106,55 @@ def test_several_modules_may_share_a_compression() -> None:
     out = second(torch.relu(first(torch.randn(64, 64))))
     assert compression.report().num_steps == 2
     out.sum().backward()
+
+
+def _saved_and_loaded(model: nn.Module) -> nn.Module:
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, _saved_and_loaded])
+def test_a_copy_of_a_wrapped_module_is_wrapped_with_a_compression_of_its_own(copied) -> None:
+    model, x = cnn(), images()
+    rules = {"3": None, "4": None, nn.Linear: create("group8"), "1": 0.5}
+    compression = activations.wrap(model, rules, bound=Bound.relative(0.02))
+    expected = gradients(model, model, x)
+    twin = copied(model)
+    assert compression.report().num_steps == 1
+    assert all_equal(expected, gradients(twin, twin, x))
+    assert compression.report().num_steps == 1
+    own = activations.unwrap(twin)
+    # it goes on from where the first was
+    assert own.report().num_steps == 2
+    assert own.report().forms == compression.report().forms
+    assert {"exact: rule", "group8", "ans"} <= own.report().forms.keys()
+    assert not all_equal(expected, gradients(twin, twin, x))
+    assert all_equal(expected, gradients(model, model, x))
+
+
+def test_a_copy_of_a_compression_has_its_options_and_its_level() -> None:
+    first = activations.compressed(target_score=0.9, every=1, window_nbytes=1 << 20)
+    first.load_state_dict({**first.state_dict(), "level": 0.7, "num_steps": 3})
+    for second in (copy.deepcopy(first), pickle.loads(pickle.dumps(first))):
+        assert second.state_dict() == first.state_dict()
+        assert second.report().level == 0.7
+
+
+def test_a_copy_leaves_the_original_as_it_was() -> None:
+    model, x = cnn(), images()
+    compression = activations.wrap(model, target_score=0.9, every=1)
+    out = model(x)
+    # backward, which says how good the step was, is still to come
+    copy.deepcopy(model)
+    out.square().mean().backward()
+    model(x)
+    assert compression.report().similarity is not None
+
+
+def test_a_part_of_a_wrapped_module_may_be_copied_alone() -> None:
+    model, x = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), torch.randn(64, 64)
+    activations.wrap(model, {"1": None}, codec="group4")
+    part = copy.deepcopy(model[1])
+    assert torch.equal(part(x), model[1](x))

@@ -44,7 +44,7 @@ def _sentence(rows: Sequence[ActivationRow]) -> str:
         for row in place.rows.values()
         if not row.peer and row.codec != LOSSLESS and (gain := place.peak_gain(row)) is not None
     ]
-    start = f"{len(rows):,} rows of training steps"
+    start = f"{len(rows):,} row{'s' * (len(rows) != 1)} of training steps"
     if not gains:
         return f"{start}."
     gain, name, place = max(gains)

@@ -86,7 +86,7 @@ def named(place: TrainingPlace) -> str:
     """Describe the model, the form of a graph's matrix if there is one, and the number of steps."""
     facts, form = _first(place).training, _told(place).get("form")
     model = place.model if form is None else f"{place.model} ({form})"
-    return f"{model}, {facts.steps} steps of {facts.batch}"
+    return f"{model}, {facts.steps} step{'s' * (facts.steps != 1)} of {facts.batch}"
 
 
 def _first(place: TrainingPlace) -> TrainingRow:

@@ -18,6 +18,7 @@ from tersor.cli.screen import Screen, binary_size
 from tersor.cli.train import dlrm_options as own
 from tersor.cli.train import options as every
 from tersor.cli.train.session import Session, run_training
+from tersor.cli.wording import counted
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
@@ -218,5 +219,5 @@ def _result(run: DlrmRun, metrics: ClickMetrics, totals: dict[str, Any]) -> Tabl
                 (f"{direction}, {sent}", binary_size(volume["encoded_nbytes"])),
                 (f"ratio {direction}", f"{volume['ratio']:.2f}"),
             ]
-    title = f"DLRM on {run.data_name}, {run.config.steps} steps"
+    title = f"DLRM on {run.data_name}, {counted(run.config.steps, 'step')}"
     return terminal_table(title, ("", "value"), shown, words=("",))

@@ -16,6 +16,7 @@ from tersor.cli.train import activation_options as saved
 from tersor.cli.train import gcn_options as own
 from tersor.cli.train import options as every
 from tersor.cli.train.session import Session, run_training
+from tersor.cli.wording import counted
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _result(run: GcnRun, metrics: ClassMetrics, totals: dict[str, Any]) -> Table
         ("edges", f"{len(run.graph.indices) // 2:,}"),
         *saved.activation_lines(totals),
     ]
-    title = f"{run.config.model} on {run.data_name}, {run.config.steps} steps"
+    title = f"{run.config.model} on {run.data_name}, {counted(run.config.steps, 'step')}"
     return terminal_table(title, ("", "value"), shown, words=("",))
 
 

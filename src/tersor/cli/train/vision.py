@@ -17,6 +17,7 @@ from tersor.cli.train import activation_options as saved
 from tersor.cli.train import options as every
 from tersor.cli.train import vision_options as own
 from tersor.cli.train.session import Session, run_training
+from tersor.cli.wording import counted
 from tersor.errors import SpecError
 
 if TYPE_CHECKING:
@@ -135,5 +136,5 @@ def _result(run: VisionRun, metrics: ClassMetrics, totals: dict[str, Any]) -> Ta
         ("images trained on", f"{run.step_number * run.config.batch:,}"),
         *saved.activation_lines(totals),
     ]
-    title = f"{run.config.model} on {run.data_name}, {run.config.steps} steps"
+    title = f"{run.config.model} on {run.data_name}, {counted(run.config.steps, 'step')}"
     return terminal_table(title, ("", "value"), shown, words=("",))

@@ -6,6 +6,7 @@ and its number among the tensors saved for such functions in a forward pass (``b
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -154,7 +155,13 @@ def surveyed_balance(
     for part in num_values:
         survey.only = part
         losses[part] = 1 - _score(exact, lossy_gradients(survey))
-    return Balance(parts, balanced_factors(losses, num_values))
+    factors = balanced_factors(losses, num_values)
+    return Balance(parts, {part: _rounded(factor) for part, factor in factors.items()})
+
+
+def _rounded(factor: float) -> float:
+    """Return the nearest power of the root of 2: a GPU encodes tensors of one level together, so there must be few levels."""
+    return float(2 ** (round(2 * math.log2(factor)) / 2))
 
 
 def _score(exact: Gradients, lossy: Gradients) -> float:

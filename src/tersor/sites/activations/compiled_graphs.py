@@ -6,6 +6,7 @@ payload, so that only codecs of fixed size serve.
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack
 from typing import Any, Final, Self
 
@@ -19,8 +20,11 @@ from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
 from tersor.ops import GraphCodec
 from tersor.sites.activations.attention import recomputed_attention
+from tersor.sites.activations.quality import check_codec
 from tersor.sites.activations.watching import SEEN_THROUGH
 
+_log = logging.getLogger("tersor")
+_warned: set[str] = set()
 _MIN_NBYTES: Final = 4096
 _EXACT_FOR: Final = (
     "scaled_dot_product",
@@ -51,6 +55,7 @@ class CompiledCompression:
 
     def __init__(self, codec: str | Codec = "group4", **options: Any) -> None:
         """Make the hooks; ``options`` are those of the codec."""
+        check_codec(codec, "compiled")
         if isinstance(codec, Codec) and options:
             raise SpecError("a codec object has its own options; leave others out")
         chosen = codec if isinstance(codec, Codec) else registry.create(codec, **options)
@@ -63,6 +68,7 @@ class CompiledCompression:
         self._pack = _graph_module(self._pack_saved)
         self._unpack = _graph_module(self._unpack_saved)
         self._open: list[ExitStack] = []
+        self._is_traced = self._sees_eager = False
 
     def __enter__(self) -> Self:
         """Compress what compiled code saves from now on."""
@@ -74,9 +80,10 @@ class CompiledCompression:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave saved tensors alone again."""
-        del error
+        """Leave saved tensors alone again; say once if all of them were of code that is not compiled."""
         self._open.pop().close()
+        if error[0] is None and self._sees_eager and not self._is_traced:
+            _warn_of_eager_code()
 
     def __getattr__(self, name: str) -> Any:
         """Say why this context has less than the one of eager mode."""
@@ -88,7 +95,9 @@ class CompiledCompression:
     def _pack_saved(self, x: torch.Tensor) -> tuple[Any, ...]:
         if type(x) in (torch.Tensor, torch.nn.Parameter):
             # not traced: a function that is not compiled, whose weights would be here too
+            self._sees_eager |= x.grad_fn is not None and x.nbytes >= _MIN_NBYTES
             return (x.detach(),)
+        self._is_traced = True
         if not self._is_lossy(x):
             return (x,)
         # the backward graph is made for the order in memory that the tensor has
@@ -132,6 +141,15 @@ class _ReplacedAttention(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             return recomputed_attention(*args, **kwargs)
         return func(*args, **kwargs)
+
+
+def _warn_of_eager_code() -> None:
+    if "eager" not in _warned:
+        _warned.add("eager")
+        _log.warning(
+            "activations.compiled compresses nothing here: the code in the context is not compiled; call what torch.compile "
+            "returned, or take activations.compressed"
+        )
 
 
 def _hint(size: Any) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,9 +26,10 @@ from tersor.sites.activations.balance import (
 )
 from tersor.sites.activations.estimate import NoiseEstimate
 from tersor.sites.activations.probe import gradients_of
-from tersor.sites.activations.quality import Quality
-from tersor.sites.activations.region import Region, Rule
+from tersor.sites.activations.quality import Quality, Rule
+from tersor.sites.activations.region import Region
 from tersor.sites.activations.report import ActivationReport, Ledger, Live
+from tersor.sites.activations.state import State
 from tersor.sites.activations.watching import untraced
 from tersor.types import Bound
 
@@ -38,6 +38,7 @@ _LEAST_WINDOW_NBYTES: Final = 64 << 20
 _WINDOWS_PER_STEP: Final = 32
 """Encoding a window takes the host 0.8 ms of an H200's machine whatever it holds, and takes memory of almost three times its
 size: so many bound both."""
+_EVERY: Final = 25
 _MIN_NBYTES: Final = 4096
 """Smaller tensors are kept as they are."""
 _CALIBRATIONS: Final = (0.05, 50.0)
@@ -58,12 +59,12 @@ class Compression:
         step: of ``rms``, in units of the root mean square of 256 values.
         bound: of the error of every value.
         budget_bytes: the codec gets coarser until what is held for backward fits.
-        every: forward passes from one measurement of the score to the next.
+        every: forward passes from one measurement of the score to the next, with ``target_score`` alone; 25 by default.
         window_nbytes: tensors on a GPU that wait to be encoded together; by default a 32nd of what the last step
             encoded, and 64 MiB at least.
 
     Raises:
-        SpecError: two of the four were given, or the codec cannot be set so.
+        SpecError: two of the four were given, or the codec cannot be set so, or ``every`` has nothing to measure.
         UnknownCodecError: there is no such codec.
 
     Example:
@@ -85,17 +86,23 @@ class Compression:
         step: float | None = None,
         bound: Bound | None = None,
         budget_bytes: int | None = None,
-        every: int = 25,
+        every: int | None = None,
         window_nbytes: int | None = None,
     ) -> None:
         """Check the options; nothing is compressed yet."""
         for name, value in (("every", every), ("window_nbytes", window_nbytes)):
             if value is not None and (type(value) is not int or value < 1):
                 raise SpecError(f"{name} must be a whole number above 0, not {value!r}")
+        if every is not None and target_score is None:
+            raise SpecError("every is of target_score; give that, or leave every out")
         self._quality = Quality(
             codec, target_score=target_score, step=step, bound=bound, budget_bytes=budget_bytes
         )
-        self._every, self._given_window_nbytes = every, window_nbytes
+        self._every, self._given_window_nbytes = every or _EVERY, window_nbytes
+        self._options = {
+            "codec": codec, "target_score": target_score, "step": step, "bound": bound,
+            "budget_bytes": budget_bytes, "every": every, "window_nbytes": window_nbytes,
+        }  # fmt: skip
         self._origin = {
             "codec": self._quality.codec_id,
             "target_score": target_score,
@@ -109,12 +116,17 @@ class Compression:
         self._own = local()
         self._num_steps, self._calibration = 0, 1.0
         self._similarity: Similarity | None = None
+        self._similarity_level: float | None = None
         self._is_predicted = self._is_paused = self._has_warned = self._was_entered = False
         self._is_learned = True
         self._estimate: NoiseEstimate | None = None
         self._probed: NoiseEstimate | None = None
         self._balance: Balance | None = None
         self._survey: Survey | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let a copy have the same options and go on from the same level; the step that is going on stays with this one."""
+        return _with_state, (type(self), self._options, self._state())
 
     def _regions(self) -> list[Region | None]:
         """Return the contexts that this thread has open; None for one that does nothing."""
@@ -164,13 +176,29 @@ class Compression:
         if region is not None:
             region.__exit__(*error)
 
+    def checked_rule(self, rule: object) -> Rule:
+        """Return a rule for a part of a model, a factor as a float.
+
+        A factor multiplies a step, within 1/64 and 64, or a bound. What it gives is kept within what the codec can do:
+        a step below the finest one is the finest one.
+
+        Raises:
+            SpecError: it is no rule, the codec of this compression has neither step nor bound to multiply, or the
+                factor would lead out of what it can do.
+        """
+        return self._quality.checked_rule(rule)
+
     @contextmanager
     def rule(self, rule: Rule) -> Iterator[None]:
         """Save tensors in another way inside an open context.
 
         Args:
             rule: a factor of step or bound, a codec, or None to keep tensors as they are.
+
+        Raises:
+            SpecError: see ``checked_rule``.
         """
+        rule = self.checked_rule(rule)
         regions = [region for region in self._regions() if region is not None]
         for region in regions:
             region.rules.append(rule)
@@ -233,6 +261,7 @@ class Compression:
         if found is None:
             return
         self._similarity, self._is_predicted = found, is_predicted
+        self._similarity_level = level
         if isinstance(controller, ScoreController) and level is not None:
             self._quality.level = controller.next_level(level, found.score)
 
@@ -266,6 +295,8 @@ class Compression:
             seen = (1 - found.score) / (1 - predicted.score)
             self._calibration = min(most, max(least, seen))
         self._learn(found, is_predicted=False)
+        # of the level before, and less than what is known now
+        self._estimate = None
         return found
 
     def balance(
@@ -355,6 +386,7 @@ class Compression:
             duplicate_nbytes=ledger.duplicate_nbytes,
             live_nbytes=self._live.nbytes,
             similarity=self._similarity,
+            similarity_level=self._similarity_level,
             is_predicted=self._is_predicted,
             factors={} if self._balance is None else dict(self._balance.factors),
         )
@@ -365,15 +397,19 @@ class Compression:
         Taken between a backward pass and the next forward pass.
         """
         self._learn_from_step()
-        return {
-            "origin": dict(self._origin),
-            "num_steps": self._num_steps,
-            "level": self._quality.level,
-            "calibration": self._calibration,
-            "similarity": None if self._similarity is None else list(self._similarity),
-            "is_predicted": self._is_predicted,
-            "balance": None if self._balance is None else self._balance.to_config(),
-        }
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        state = State(
+            num_steps=self._num_steps,
+            level=self._quality.level,
+            calibration=self._calibration,
+            similarity=self._similarity,
+            similarity_level=self._similarity_level,
+            is_predicted=self._is_predicted,
+            balance=self._balance,
+        )
+        return state.to_dict(self._origin)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state.
@@ -381,34 +417,21 @@ class Compression:
         Raises:
             SpecError: it is no state, or that of other options.
         """
-        given: object = state
-        if not isinstance(given, Mapping) or "origin" not in given:
-            raise SpecError("this is no state of a compression; state_dict() makes one")
-        if state["origin"] != self._origin:
-            raise SpecError(
-                f"this state is of a compression with other options, {state.get('origin')}; make one with the "
-                "same to load it"
-            )
-        try:
-            num_steps, calibration = int(state["num_steps"]), float(state["calibration"])
-            level = None if state["level"] is None else _checked_level(float(state["level"]))
-            similarity = state["similarity"]
-            found = None if similarity is None else Similarity(*map(float, similarity))
-            is_predicted = bool(state["is_predicted"])
-            # states of tersor before balances have none
-            balance = state.get("balance")
-            balance = None if balance is None else Balance.from_config(balance)
-        except (AttributeError, KeyError, SpecError, TypeError, ValueError) as error:
-            raise SpecError("this is no state of a compression; state_dict() makes one") from error
-        self._num_steps, self._calibration = num_steps, calibration
-        self._quality.level, self._similarity, self._is_predicted = level, found, is_predicted
-        self._estimate, self._is_learned, self._balance = None, True, balance
+        found = State.of(state, self._origin)
+        self._num_steps, self._calibration = found.num_steps, found.calibration
+        self._quality.level, self._balance = found.level, found.balance
+        self._similarity, self._similarity_level = found.similarity, found.similarity_level
+        self._is_predicted = found.is_predicted
+        self._estimate, self._is_learned = None, True
 
 
-def _checked_level(level: float) -> float:
-    if not 0 < level < math.inf:
-        raise ValueError(level)
-    return level
+def _with_state(
+    kind: type[Compression], options: dict[str, Any], state: dict[str, Any]
+) -> Compression:
+    """Return a compression that goes on from a state; what pickle and ``copy`` call."""
+    made = kind(**options)
+    made.load_state_dict(state)
+    return made
 
 
 def report() -> ActivationReport:

@@ -167,7 +167,7 @@ def look_at(t: torch.Tensor) -> Look:
     t = t.detach()
     if t.is_contiguous() and not t.is_neg() and not t.is_conj():
         values = t.view(-1)
-        return Look(values, t.stride(), _key(values))
+        return Look(values, t.stride(), key_of(values))
     # a dimension that repeats memory is kept once
     compact, repeats = _compact(t)
     is_dense = is_whole(t)
@@ -176,7 +176,7 @@ def look_at(t: torch.Tensor) -> Look:
         compact = compact.resolve_conj().resolve_neg().clone(memory_format=torch.preserve_format)
     stride = tuple(0 if k in repeats else step for k, step in enumerate(compact.stride()))
     values = compact.as_strided((compact.numel(),), (1,))
-    return Look(values, stride, _key(values if is_dense else t))
+    return Look(values, stride, key_of(values if is_dense else t))
 
 
 def is_whole(t: torch.Tensor) -> bool:
@@ -209,7 +209,8 @@ def _is_dense(t: torch.Tensor) -> bool:
     return True
 
 
-def _key(t: torch.Tensor) -> Hashable:
+def key_of(t: torch.Tensor) -> Hashable:
+    """Return a key that is equal for tensors that look in the same way at the same memory."""
     # its own place, not that of its memory, which ``fully_shard`` frees behind a block, so that other weights get it
     storage = t.untyped_storage()._cdata  # noqa: SLF001 - no public way
     version = t._version  # noqa: SLF001 - another version has other values
@@ -251,9 +252,19 @@ class Entries:
         return len(self._known)
 
 
-def is_held_elsewhere(t: torch.Tensor) -> bool:
-    """True if others than ``t`` use its memory."""
+def storage_place(t: torch.Tensor) -> int:
+    """Return what tells the storage of a tensor from others that are alive."""
+    return int(t.untyped_storage()._cdata)  # noqa: SLF001 - no public way
+
+
+def own_uses(t: torch.Tensor) -> int:
+    """Return how many objects hold the memory of a tensor for it: itself, and the one that it is a view of."""
+    return 1 + (t._base is not None)  # noqa: SLF001 - no public way
+
+
+def is_held_elsewhere(t: torch.Tensor, num_own: int | None = None) -> bool:
+    """True if others than ``t`` use its memory, or more than ``num_own`` objects in all."""
     storage: Any = t.untyped_storage()
-    # by the tensor, by the one that it is a view of, and by the object that is asked
-    num_own = 2 + (t._base is not None)  # noqa: SLF001 - no public way
-    return int(torch._C._storage_Use_Count(storage._cdata)) > num_own  # noqa: SLF001 - nobody else knows
+    # and the object that is asked
+    most = 1 + (own_uses(t) if num_own is None else num_own)
+    return int(torch._C._storage_Use_Count(storage._cdata)) > most  # noqa: SLF001 - nobody else knows

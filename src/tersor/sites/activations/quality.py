@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import math
+import reprlib
+import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from numbers import Real
 from typing import Any, Final
+
+from torch import nn
 
 from tersor.codecs import Codec, registry
 from tersor.errors import SpecError
-from tersor.kernels.group.rms.layout import LEAST_STEP
+from tersor.kernels.group.rms.layout import LEAST_STEP, MOST_STEP
 from tersor.policy import BudgetController, LevelRange, ScoreController
 from tersor.types import Bound
 
@@ -19,6 +25,11 @@ AUTO_BOUNDED: Final = "ans"
 
 _STEPS: Final = LevelRange(start=0.5, finest=LEAST_STEP, coarsest=2.0)
 _BOUNDS: Final = LevelRange(start=0.03, finest=1e-4, coarsest=0.5)
+_MOST_FACTOR: Final = 64.0
+"""Of a level that is a step or is steered, up and down: from the finest step to the coarsest it is 63.5."""
+
+Rule = float | Codec | None
+"""A factor of the level, a codec in place of the common one, or None for exact."""
 
 
 class Quality:
@@ -51,6 +62,7 @@ class Quality:
         named = [name for name, value in given.items() if value is not None]
         if len(named) > 1:
             raise SpecError(f"give one of {', '.join(given)}, not {' and '.join(named)}")
+        check_codec(codec, "compressed")
         self._is_steered = target_score is not None or budget_bytes is not None
         self._prototype = _prototype(codec, step, bound)
         self._option = self._leveled_option(named)
@@ -71,21 +83,55 @@ class Quality:
         codec = self._prototype
         names = [f.name for f in fields(codec)]
         if "step" in names:
-            if "bound" in named:
-                raise SpecError(f"codec {codec.codec_id!r} takes a step, not a bound")
             return "step"
-        if "step" in named:
-            raise SpecError(f"codec {codec.codec_id!r} has no step; codec={AUTO_CODEC!r} has")
-        if codec.takes_bound() and "bound" not in named and self._is_steered:
+        if codec.takes_bound() and self._is_steered:
             return "bound"
-        if "bound" in named and not codec.takes_bound():
-            raise SpecError(f"codec {codec.codec_id!r} takes no bound; leave it out")
         if self._is_steered:
             raise SpecError(
                 f"codec {codec.codec_id!r} has neither step nor bound to steer; leave {named[0]} out, or "
                 f"take codec={AUTO_CODEC!r}"
             )
         return None
+
+    def checked_rule(self, rule: object) -> Rule:
+        """Return a rule, a factor as a float.
+
+        Raises:
+            SpecError: it is none, or the codec cannot be set so at any level that it will have.
+        """
+        if rule is None:
+            return None
+        if isinstance(rule, Codec):
+            return _checked_selector(rule)
+        factor = _number(rule)
+        if not 0 < factor < math.inf:
+            raise SpecError(
+                f"a rule is a factor above 0, a codec, or None for exact, not {in_words(rule)}"
+            )
+        if factor != 1.0:
+            self._check_factor(factor)
+        return factor
+
+    def _check_factor(self, factor: float) -> None:
+        codec = self._prototype
+        if self._option is None and not codec.takes_bound():
+            raise SpecError(
+                f"codec {codec.codec_id!r} has neither step nor bound for a factor of {factor:g}; give the part "
+                "a codec, or None for exact"
+            )
+        least, most = 1 / _MOST_FACTOR, _MOST_FACTOR
+        if self._option == "step" and not self._is_steered:
+            most = min(most, MOST_STEP / (self.level or 1.0))
+        elif not self._is_steered:
+            least, most = _bound_factors(codec.own_bound())
+        if factor < least:
+            raise SpecError(
+                f"the factor of a rule is at least {least:g} here, not {factor:g}; give None for exact"
+            )
+        if factor > most:
+            raise SpecError(
+                f"the factor of a rule is at most {most:g} here, not {factor:g}; codec {codec.codec_id!r} gets no coarser"
+            )
 
     @property
     def codec_id(self) -> str:
@@ -99,7 +145,7 @@ class Quality:
         return min(factor, max(1.0, self._levels.coarsest / self.level))
 
     def codec(self, *, has_zeros: bool = False, factor: float = 1.0) -> Codec:
-        """Return the codec at the level, or at a multiple of it.
+        """Return the codec at the level, or at a multiple of it, within what it can do.
 
         Args:
             has_zeros: the values have zeros that must stay zeros, as those behind a ReLU.
@@ -115,14 +161,47 @@ class Quality:
     def _at(self, has_zeros: bool, factor: float) -> Codec:
         options: dict[str, Any] = {}
         if self._option == "step" and self.level is not None:
-            options["step"] = max(LEAST_STEP, self.level * factor)
+            options["step"] = min(MOST_STEP, max(LEAST_STEP, self.level * factor))
         elif self._option == "bound" and self.level is not None:
-            options["bound"] = Bound.relative(self.level * factor)
+            options["bound"] = Bound.relative(min(1.0, self.level * factor))
         elif self._prototype.takes_bound() and factor != 1.0:
             options["bound"] = _scaled(self._prototype.own_bound(), factor)
         if has_zeros and any(f.name == "zeros" for f in fields(self._prototype)):
             options["zeros"] = True
         return replace(self._prototype, **options) if options else self._prototype
+
+
+def check_codec(codec: object, context: str) -> None:
+    """Refuse what is no codec and no id of one, as the model is that somebody gives to a context.
+
+    Raises:
+        SpecError: it is neither; the sentence has the name of the ``context``.
+    """
+    if isinstance(codec, str | Codec):
+        return
+    if isinstance(codec, nn.Module):
+        way_out = "use activations.wrap(model, ...), or e" if context == "compressed" else "e"
+        raise SpecError(
+            f"activations.{context} takes a codec, not a model; {way_out}nter the context around the forward "
+            f"pass, as in: with activations.{context}(...): out = model(x)"
+        )
+    raise SpecError(
+        f"a codec is an id or what tersor.create makes of one, not {in_words(codec)}; see the command tersor codecs"
+    )
+
+
+def in_words(given: object) -> str:
+    """Return what was given in few words, whatever its ``repr`` would be.
+
+    Example:
+        >>> in_words(0.5), in_words(int), in_words([1, 2])
+        ('0.5', 'the class int', 'a list')
+    """
+    if isinstance(given, type):
+        return f"the class {given.__name__}"
+    if given is None or isinstance(given, str | int | float):
+        return reprlib.repr(given)
+    return f"a {type(given).__name__}"
 
 
 def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> Codec:
@@ -133,16 +212,42 @@ def _prototype(codec: str | Codec, step: float | None, bound: Bound | None) -> C
     else:
         if codec == "auto":
             codec = AUTO_CODEC if bound is None else AUTO_BOUNDED
-        takes_bound = registry.get(codec).takes_bound()
+        kind = registry.get(codec)
+        has_step = any(f.name == "step" for f in fields(kind))
+        if step is not None and not has_step:
+            raise SpecError(f"codec {codec!r} has no step; codec={AUTO_CODEC!r} has")
         options: dict[str, Any] = {"step": step} if step is not None else {}
-        if takes_bound:
+        if kind.takes_bound():
             options["bound"] = bound if bound is not None else Bound.relative(_BOUNDS.start)
         elif bound is not None:
-            raise SpecError(f"codec {codec!r} takes no bound; leave it out")
+            instead = "takes a step, not a bound" if has_step else "takes no bound; leave it out"
+            raise SpecError(f"codec {codec!r} {instead}")
         chosen = registry.create(codec, **options)
-    if chosen.is_selector:
-        raise SpecError(f"codec {chosen.codec_id!r} chooses per tensor, which takes time; name one")
-    return chosen
+    return _checked_selector(chosen)
+
+
+def _checked_selector(codec: Codec) -> Codec:
+    if codec.is_selector:
+        raise SpecError(f"codec {codec.codec_id!r} chooses per tensor, which takes time; name one")
+    return codec
+
+
+def _number(given: object) -> float:
+    """Return any real number as a float; NaN for what is none, or is too large."""
+    if isinstance(given, bool) or not isinstance(given, Real):
+        return math.nan
+    try:
+        return float(given)
+    except OverflowError:
+        return math.nan
+
+
+def _bound_factors(bound: Bound) -> tuple[float, float]:
+    """Return the least and the largest number that a bound may be multiplied by: a relative one to 1."""
+    if not bound.value:
+        return 0.0, math.inf
+    coarsest = max(1.0, bound.value) if bound.kind == "relative" else sys.float_info.max
+    return sys.float_info.min / bound.value, coarsest / bound.value
 
 
 def _scaled(bound: Bound, factor: float) -> Bound:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any, Final, Protocol, Self
-from weakref import ref
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
@@ -21,6 +20,7 @@ from tersor.sites.activations.entry import (
     Kept,
     Look,
     is_whole,
+    key_of,
     look_at,
 )
 from tersor.sites.activations.forms import (
@@ -33,15 +33,12 @@ from tersor.sites.activations.forms import (
 )
 from tersor.sites.activations.origin import PARAMETER, makes_zeros, origin_of, sums_to_one
 from tersor.sites.activations.pooling import PoolIndices
-from tersor.sites.activations.quality import Quality
+from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.recomputing import Outputs, saves_input
 from tersor.sites.activations.report import ELSEWHERE, PARAMETERS, Ledger
-from tersor.sites.activations.until_end import UntilEnd
+from tersor.sites.activations.until_end import UntilEnd, decided
 from tersor.sites.activations.watching import Watch, untraced
 from tersor.sites.activations.window import Windows, mean_square
-
-Rule = float | Codec | None
-"""A factor of the level, a codec in place of the common one, or None for exact."""
 
 Held = Handle | Kept
 """What autograd holds in place of a tensor."""
@@ -201,15 +198,26 @@ class Region:
     ) -> Handle:
         """Keep a tensor as it is; if it ``waits``, until the end of the pass, where others may turn out to hold it."""
         if not is_whole(t):
-            return Handle(Entry(t, Whole(t.detach()), reason, self._ledger))
+            return self._keep_view(t, reason, waits)
         look = look_at(t)
         entry = self._known(look.key, "exact", t)
         if entry is None:
             entry = Entry(t, Whole(look.values), reason, self._ledger)
             self._entries.add((look.key, "exact"), entry, t)
             if waits:
-                self._until_end.append(UntilEnd(ref(entry), codec))
+                self._until_end.append(UntilEnd.of(entry, t, codec))
         return Handle(entry, tuple(t.shape), look.stride)
+
+    def _keep_view(self, t: torch.Tensor, reason: str, waits: bool) -> Handle:
+        """Keep a tensor with gaps, as a slice, in the memory that it looks at, once."""
+        key = key_of(t), t.is_conj(), t.is_neg()
+        entry = self._known(key, "view", t)
+        if entry is None:
+            entry = Entry(t, Whole(t.detach()), reason, self._ledger)
+            self._entries.add((key, "view"), entry, t)
+            if waits:
+                self._until_end.append(UntilEnd.of(entry, t, stays=True))
+        return Handle(entry)
 
     def _keep_layout(self, t: torch.Tensor) -> Handle:
         """Keep a sparse tensor, or one of a class of its own, as it is, once."""
@@ -221,7 +229,7 @@ class Region:
         if entry is None:
             entry = Entry(t, Whole(t.detach()), "exact: layout", self._ledger)
             self._entries.add((key, "exact"), entry, parts[-1])
-            self._until_end.append(UntilEnd(ref(entry), saved=ref(t)))
+            self._until_end.append(UntilEnd.of(entry, t, stays=True))
         return Handle(entry)
 
     def _keep_small(self, t: torch.Tensor) -> Held:
@@ -338,14 +346,13 @@ class Region:
     def _encode_rest(self) -> None:
         """Decide on constants and integers, now that it shows who else holds them, and encode what waits."""
         for plan in self._until_end:
-            entry = plan.entry()
-            if entry is None or not entry.is_unchanged:
-                continue
-            values = entry.form.restored()
-            if plan.is_held_elsewhere(values):
+            if plan.outlived_its_entry:
+                self._ledger.move(plan.reason, ELSEWHERE, plan.nbytes)
+        for plan, entry, is_held_elsewhere in decided(self._until_end):
+            if is_held_elsewhere:
                 entry.replace(entry.form, ELSEWHERE)
-            elif plan.saved is None:
-                self._shrink(entry, values, plan.codec)
+            elif not plan.stays:
+                self._shrink(entry, entry.form.restored(), plan.codec)
         self._windows.flush()
 
     def _shrink(self, entry: Entry, values: torch.Tensor, codec: Codec | None) -> None:

@@ -66,13 +66,22 @@ class Ledger:
     def release(self, entry: Any, nbytes: int) -> None:
         """Count an entry no longer: it takes another form."""
         with self._live.lock:
-            tally = self.forms[entry.reason]
-            tally.num_tensors -= 1
-            tally.original_nbytes -= entry.original_nbytes
-            tally.held_nbytes -= nbytes
-            if not tally.num_tensors:
-                del self.forms[entry.reason]
+            self._drop(entry.reason, entry.original_nbytes, nbytes)
             self.freed(entry.reason, nbytes)
+
+    def move(self, reason: str, to: str, nbytes: int) -> None:
+        """Count a tensor that was kept as it is, and is gone, under another reason."""
+        with self._live.lock:
+            self._drop(reason, nbytes, nbytes)
+            self.keep(to, nbytes, nbytes)
+
+    def _drop(self, reason: str, original_nbytes: int, held_nbytes: int) -> None:
+        tally = self.forms[reason]
+        tally.num_tensors -= 1
+        tally.original_nbytes -= original_nbytes
+        tally.held_nbytes -= held_nbytes
+        if not tally.num_tensors:
+            del self.forms[reason]
 
     def count_less(self, entry: Any) -> None:
         """Take the bytes of an entry out of the original ones: another one has them."""
@@ -109,12 +118,16 @@ class ActivationReport:
     Attributes:
         num_steps: so far.
         codec: id of the codec of lossy tensors.
-        level: its step or bound; None if it has neither.
+        level: its step or bound as it is now, also of the last step unless ``probe`` or ``state_dict`` moved it
+            since; None if it has neither.
         forms: what became of the tensors that the last step saved.
         num_duplicates: tensors that were saved before in the step, and share its memory.
         duplicate_nbytes: of these.
-        live_nbytes: held at this moment.
-        similarity: of gradients, last measured or predicted; None before.
+        live_nbytes: held at this moment, without tensors below 4 KiB, which autograd holds as they are and nobody
+            sees freed; ``held_nbytes`` has them.
+        similarity: of gradients, last measured or predicted; None before. A step's is predicted when the next
+            one begins, which then moves the level.
+        similarity_level: the level that the similarity is of.
         is_predicted: True if the similarity comes from the closed form, not from a probe.
         factors: of the level, by part of the network; empty before ``balance``.
     """
@@ -127,6 +140,7 @@ class ActivationReport:
     duplicate_nbytes: int = 0
     live_nbytes: int = 0
     similarity: Similarity | None = None
+    similarity_level: float | None = None
     is_predicted: bool = False
     factors: dict[str, float] = field(default_factory=dict)
 
@@ -156,6 +170,8 @@ class ActivationReport:
             found["level"] = self.level
         if self.similarity is not None:
             found.update(self.similarity._asdict())
+        if self.similarity_level is not None:
+            found["score_level"] = self.similarity_level
         return {f"activations/{name}": value for name, value in found.items()}
 
     def to_config(self) -> dict[str, Any]:
@@ -178,6 +194,7 @@ class ActivationReport:
                 for form, tally in self.forms.items()
             },
             "similarity": None if self.similarity is None else self.similarity._asdict(),
+            "similarity_level": self.similarity_level,
             "is_predicted": self.is_predicted,
             "factors": dict(self.factors),
         }
@@ -199,21 +216,28 @@ class ActivationReport:
         return "\n".join([self._title(), *rows])
 
     def _title(self) -> str:
-        level = "" if self.level is None else f" at {self.level:.4g}"
+        factors = ""
         if self.factors:
-            least, most = min(self.factors.values()), max(self.factors.values())
-            level += f" times {least:.2f} to {most:.2f}"
-        title = f"{self.num_steps} steps, codec {self.codec}{level}"
+            factors = f" times {min(self.factors.values()):.2f} to {max(self.factors.values()):.2f}"
+        title = f"{_counted(self.num_steps, 'step')}, codec {self.codec}{_at(self.level)}{factors}"
         if self.similarity is not None:
             how = "predicted" if self.is_predicted else "measured"
             title += (
-                f"; gradients {self.similarity.score:.3f} similar, cosine "
+                f"; gradients {self.similarity.score:.3f} similar{_at(self.similarity_level)}, cosine "
                 f"{self.similarity.cosine:.3f} ({how})"
             )
         return (
-            f"{title}; the last step saved {self.num_duplicates} tensors twice "
+            f"{title}; the last step saved {_counted(self.num_duplicates, 'tensor')} twice "
             f"({self.duplicate_nbytes / 2**20:.2f} MiB):"
         )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _at(level: float | None) -> str:
+    return "" if level is None else f" at {level:.4g}"
 
 
 def _mib(original_nbytes: int, held_nbytes: int) -> tuple[str, str, str]:

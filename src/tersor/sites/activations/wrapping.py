@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
-from tersor.codecs import Codec
 from tersor.errors import SpecError
 from tersor.sites.activations.compression import Compression
-from tersor.sites.activations.region import Rule
+from tersor.sites.activations.quality import Rule, in_words
+
+_LIKE_REGULAR_EXPRESSION: Final = re.compile(r"[.)][*+]|\]\+|[\\^$|()]")
+_MOST_NAMES: Final = 6
 
 Rules = Mapping[str | type[nn.Module], Rule]
 
@@ -25,11 +28,15 @@ def wrap(
 ) -> Compression:
     """Let every forward pass of a module run under compression.
 
+    A copy of the module (``copy.deepcopy``, ``torch.save`` and ``torch.load``) is wrapped, too, by a compression of its
+    own that goes on from where this one is; ``unwrap`` returns it.
+
     Args:
         module: changed in place; its parameters and its state are not.
-        rules: how parts of it are saved, by a pattern of their names (as in ``named_modules``, ``*`` and ``?``
-            allowed) or by type: a factor of the common step or bound (0.5: twice as fine), a codec, or None
-            for exact. A part without a rule follows the one around it; the first rule that fits counts.
+        rules: how parts of it are saved, by a pattern of their whole names in ``named_modules`` as a shell has them
+            (``*``, which takes dots, too, ``?`` and ``[ab]``), or by type: a factor of the common step or bound
+            (0.5: twice as fine), a codec, or None for exact. A part without a rule follows the one around it; the
+            first rule that fits counts.
         compression: made from ``options`` (those of ``Compression``) if not given.
         **options: see ``compression``.
 
@@ -37,84 +44,122 @@ def wrap(
         The compression, with ``report`` and ``state_dict``. ``unwrap(module)`` takes it off again.
 
     Raises:
-        SpecError: a rule is none, fits no part, or the module is wrapped already.
+        SpecError: a rule is none (see ``Compression.checked_rule``) or fits no part, or the module is wrapped already.
     """
     if hasattr(module, _WRAPPED):
         raise SpecError("this module is wrapped already; call unwrap(module) first")
     if compression is not None and options:
         raise SpecError("give a compression or its options, not both")
-    given: object = rules
-    if given is not None and not isinstance(given, Mapping):
-        raise SpecError(
-            f"rules are a dict from patterns or types to a factor, a codec or None, not a {type(given).__name__}"
-        )
-    found = _matched(module, rules or {})
+    _check_types(module, rules, compression)
     made = compression if compression is not None else Compression(**options)
-    handles = _around(module, lambda: made)
+    found = _matched(module, rules or {}, made)
+    handles = _Around(made).put_on(module)
     for part, rule in found:
-        handles += _around(part, lambda rule=rule: made.rule(rule))
-    object.__setattr__(module, _WRAPPED, handles)
+        handles += _Around(made, rule).put_on(part)
+    object.__setattr__(module, _WRAPPED, (made, handles))
     return made
+
+
+def _check_types(module: object, rules: object, compression: object) -> None:
+    if not isinstance(module, nn.Module):
+        raise SpecError(f"wrap takes a module, not {in_words(module)}")
+    if rules is not None and not isinstance(rules, Mapping):
+        raise SpecError(
+            f"rules are a dict from patterns or types to a factor, a codec or None, not {in_words(rules)}"
+        )
+    if compression is not None and not isinstance(compression, Compression):
+        raise SpecError(
+            f"a compression is one of activations.compressed, not {in_words(compression)}"
+        )
 
 
 _WRAPPED = "_tersor_activations"
 
 
-def unwrap(module: nn.Module) -> None:
-    """Take off what ``wrap`` put on.
+def unwrap(module: nn.Module) -> Compression:
+    """Take off what ``wrap`` put on, and return the compression that the module had.
 
     Raises:
         SpecError: the module is not wrapped.
     """
-    handles = getattr(module, _WRAPPED, None)
-    if handles is None:
+    wrapped: tuple[Compression, list[Any]] | None = getattr(module, _WRAPPED, None)
+    if wrapped is None:
         raise SpecError("this module is not wrapped")
+    compression, handles = wrapped
     for handle in handles:
         handle.remove()
     object.__delattr__(module, _WRAPPED)
+    return compression
 
 
-def _around(module: nn.Module, context: Any) -> list[Any]:
-    """Run the forward pass of a module in a context, also where it raises."""
-    open_contexts: list[ExitStack] = []
+class _Around:
+    """Hooks that run the forward pass of a module in a context, also where it raises; copied with the module."""
 
-    def enter(*_: Any) -> None:
+    def __init__(self, compression: Compression, *rule: Rule) -> None:
+        """Run it under a compression, or by a rule if one is given."""
+        self._compression, self._rule = compression, rule
+        self._open_contexts: list[ExitStack] = []
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave open contexts to the original."""
+        return _Around, (self._compression, *self._rule)
+
+    def enter(self, *_: Any) -> None:
+        """Open the context."""
+        context: Any = self._compression
         stack = ExitStack()
-        stack.enter_context(context())
-        open_contexts.append(stack)
+        stack.enter_context(context.rule(*self._rule) if self._rule else context)
+        self._open_contexts.append(stack)
 
-    def leave(*_: Any) -> None:
-        # a value that a hook returns would replace the output
-        if open_contexts:
-            open_contexts.pop().close()
+    def leave(self, *_: Any) -> None:
+        """Close it; a value that a hook returns would replace the output."""
+        if self._open_contexts:
+            self._open_contexts.pop().close()
 
-    return [
-        module.register_forward_pre_hook(enter),
-        module.register_forward_hook(leave, always_call=True),
-    ]
+    def put_on(self, module: nn.Module) -> list[Any]:
+        """Register the hooks, and return their handles."""
+        return [
+            module.register_forward_pre_hook(self.enter),
+            module.register_forward_hook(self.leave, always_call=True),
+        ]
 
 
-def _matched(module: nn.Module, rules: Mapping[Any, Rule]) -> list[tuple[nn.Module, Rule]]:
+def _matched(
+    module: nn.Module, rules: Mapping[Any, Rule], compression: Compression
+) -> list[tuple[nn.Module, Rule]]:
+    checked: dict[Any, Rule] = {}
     for key, rule in rules.items():
         if not isinstance(key, str | type):
             raise SpecError(
                 f"a rule is for a pattern of names or for a type of module, not {key!r}"
             )
-        is_factor = type(rule) in (int, float) and 0 < float(rule) < float("inf")  # type: ignore[arg-type]
-        if rule is not None and not isinstance(rule, Codec) and not is_factor:
-            raise SpecError(f"a rule is a factor above 0, a codec, or None for exact, not {rule!r}")
+        checked[key] = compression.checked_rule(rule)
     unused, found = dict.fromkeys(rules), []
     for name, part in module.named_modules():
         fitting = [key for key in rules if _fits(key, name, part)]
         for key in fitting:
             unused.pop(key, None)
         if fitting:
-            found.append((part, rules[fitting[0]]))
+            found.append((part, checked[fitting[0]]))
     if unused:
         raise SpecError(
-            f"no part of the module fits the rule for {next(iter(unused))!r}; see named_modules()"
+            f"no part of the module fits the rule for {_and_way_out(next(iter(unused)), module)}"
         )
     return found
+
+
+def _and_way_out(key: str | type[nn.Module], module: nn.Module) -> str:
+    """Return what fits no part, and what would."""
+    if isinstance(key, type):
+        return f"{in_words(key)}; see the types of its modules()"
+    if _LIKE_REGULAR_EXPRESSION.search(key):
+        return (
+            f"{key!r}; patterns are those of a shell (* for anything, ? for one character, [ab] for one of these), no "
+            "regular expressions, and fit whole names"
+        )
+    names = [name for name, _ in module.named_modules() if name]
+    shown = ", ".join(map(repr, names[:_MOST_NAMES]))
+    return f"{key!r}; see named_modules(): {shown}{', ...' * (len(names) > _MOST_NAMES)}"
 
 
 def _fits(key: str | type[nn.Module], name: str, part: nn.Module) -> bool:

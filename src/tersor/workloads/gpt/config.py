@@ -60,7 +60,7 @@ class GptConfig(TrainingConfig):
         self.check_nodes(self.ranks if self.ranks != 1 else max(1, self.ranks_per_node))
         if self.accumulation < 1 or self.decay_steps < 0:
             raise SpecError(
-                f"{self.accumulation} parts of a batch and {self.decay_steps} steps of decay cannot be; "
+                f"accumulation={self.accumulation} with decay_steps={self.decay_steps} cannot be; "
                 "give at least one part, and no negative number of steps"
             )
 

@@ -74,7 +74,7 @@ class BalancedActivations(ActivationOptions):
         checked_parts(self.parts)
         if self.compression().report().level is None:
             raise SpecError(
-                "only a step, a target score or a budget can be balanced; leave the balance out, or the bound or codec"
+                "only step, target_score or budget_bytes can be balanced; leave parts out, or bound and the codec"
             )
 
     def is_due(self, step: int) -> bool:
@@ -84,13 +84,15 @@ class BalancedActivations(ActivationOptions):
 
 
 def activation_values(compression: Compression) -> dict[str, float]:
-    """Return the log values of the last step: ratio, level (step or bound) and score, where known."""
+    """Return the log values of the last step: ratio and level (step or bound), score and the level that was scored."""
     report = compression.report()
     found = {"activation_ratio": report.ratio}
     if report.level is not None:
         found["activation_level"] = report.level
     if report.similarity is not None:
         found["score"] = report.similarity.score
+    if report.similarity_level is not None:
+        found["score_level"] = report.similarity_level
     return found
 
 

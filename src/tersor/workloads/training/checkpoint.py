@@ -157,7 +157,7 @@ def _load_rank(run: _Run, path: Path, facts: dict[str, Any]) -> None:
     """Check that the run can continue from a checkpoint, and load the files of this rank."""
     if facts["world_size"] != run.ranks.world_size:
         raise SpecError(
-            f"{path} was written by {facts['world_size']} ranks, this run has "
+            f"{path} was written by {facts['world_size']} rank{'s' * (facts['world_size'] != 1)}, this run has "
             f"{run.ranks.world_size}; start as many, or another run"
         )
     # checked before other options, because a default end of a decay follows from --steps

@@ -31,7 +31,10 @@ class TrainingConfig:
         self.check_types(int, "a whole number", ("batch", "steps", "seed"))
         self.check_types(int | float, "a number", ("learning_rate",))
         if self.batch < 1 or self.steps < 0:
-            raise SpecError(f"{self.steps} steps of {self.batch} samples cannot be trained")
+            raise SpecError(
+                f"steps={self.steps} with batch={self.batch} cannot be trained; give a batch of at least one sample, "
+                "and no negative number of steps"
+            )
         if not self.learning_rate > 0:
             raise SpecError(f"the learning rate must be above 0, not {self.learning_rate}")
 

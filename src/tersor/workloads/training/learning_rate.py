@@ -41,7 +41,8 @@ class LearningRate:
         if not self.peak > 0 or self.final < 0 or self.warmup < 0:
             raise SpecError(f"{self} must have a peak above 0, and nothing below 0")
         if self.shape != "constant" and self.end <= self.warmup:
-            raise SpecError(f"the learning rate must end after its warm-up of {self.warmup} steps")
+            steps = "1 step" if self.warmup == 1 else f"{self.warmup} steps"
+            raise SpecError(f"the learning rate must end after its warm-up of {steps}")
 
     def at(self, step: int) -> float:
         """Return the rate of a step, counted from 0."""
