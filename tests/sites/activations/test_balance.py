@@ -135,7 +135,8 @@ def test_no_part_gets_coarser_than_a_controller_would_make_it() -> None:
     run()
     held = compression.report().forms["rms"].held_nbytes
     # as coarse as allowed already: only what gets finer changes
-    compression._balance = Balance("kind", {k: min(1.0, x) for k, x in factors.items()})
+    finer = {k: min(1.0, x) for k, x in factors.items()}
+    compression._steering.balance = Balance("kind", finer)
     run()
     assert compression.report().forms["rms"].held_nbytes == held
 

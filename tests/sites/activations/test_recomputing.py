@@ -151,7 +151,7 @@ def test_a_predicted_score_knows_the_error_of_what_a_norm_makes(scale) -> None:
     measured = 1 - compression.probe(layers, loss).score
     compression.load_state_dict({**compression.state_dict(), "level": level, "calibration": 1.0})
     loss().backward()
-    predicted = 1 - compression._predicted().score
+    predicted = 1 - compression._steering.predicted().score
     assert measured / 4 < predicted < 4 * measured
 
 

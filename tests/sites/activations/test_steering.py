@@ -87,9 +87,9 @@ def test_the_closed_form_agrees_with_a_probe_where_masks_are_exact() -> None:
     compression = activations.compressed("rms", target_score=0.9, every=1)
     measured = compression.probe(model, _forward_and_loss(model, compression))
     # forget what the probe taught
-    compression._calibration = 1.0
+    compression._steering._calibration = 1.0
     _train(model, compression, 1)
-    predicted = compression._predicted()
+    predicted = compression._steering.predicted()
     # at the level that the probe set, so compare at that one
     again = compression.probe(model, _forward_and_loss(model, compression))
     assert predicted is not None

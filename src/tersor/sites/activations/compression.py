@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,9 +13,8 @@ from torch import nn
 
 from tersor.codecs import Codec
 from tersor.errors import SpecError
-from tersor.policy import BudgetController, ScoreController, Similarity, gradient_similarity
+from tersor.policy import Similarity, gradient_similarity
 from tersor.sites.activations.balance import (
-    Balance,
     Balanced,
     Gradients,
     Parts,
@@ -30,10 +28,10 @@ from tersor.sites.activations.quality import Quality, Rule
 from tersor.sites.activations.region import Region
 from tersor.sites.activations.report import ActivationReport, Ledger, Live
 from tersor.sites.activations.state import State
+from tersor.sites.activations.steering import Steering
 from tersor.sites.activations.watching import untraced
 from tersor.types import Bound
 
-_log = logging.getLogger("tersor")
 _LEAST_WINDOW_NBYTES: Final = 64 << 20
 _WINDOWS_PER_STEP: Final = 32
 """Encoding a window takes the host 0.8 ms of an H200's machine whatever it holds, and takes memory of almost three times its
@@ -41,7 +39,6 @@ size: so many bound both."""
 _EVERY: Final = 25
 _MIN_NBYTES: Final = 4096
 """Smaller tensors are kept as they are."""
-_CALIBRATIONS: Final = (0.05, 50.0)
 _last: Compression | None = None
 """What was entered last; held, so that ``with compressed(...):`` leaves something to report."""
 
@@ -98,7 +95,8 @@ class Compression:
         self._quality = Quality(
             codec, target_score=target_score, step=step, bound=bound, budget_bytes=budget_bytes
         )
-        self._every, self._given_window_nbytes = every or _EVERY, window_nbytes
+        self._steering = Steering(self._quality, every or _EVERY)
+        self._given_window_nbytes = window_nbytes
         self._options = {
             "codec": codec, "target_score": target_score, "step": step, "bound": bound,
             "budget_bytes": budget_bytes, "every": every, "window_nbytes": window_nbytes,
@@ -114,14 +112,8 @@ class Compression:
         self._live = Live()
         self._ledger = Ledger(self._live)
         self._own = local()
-        self._num_steps, self._calibration = 0, 1.0
-        self._similarity: Similarity | None = None
-        self._similarity_level: float | None = None
-        self._is_predicted = self._is_paused = self._has_warned = self._was_entered = False
-        self._is_learned = True
-        self._estimate: NoiseEstimate | None = None
+        self._is_paused = self._was_entered = False
         self._probed: NoiseEstimate | None = None
-        self._balance: Balance | None = None
         self._survey: Survey | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -151,7 +143,7 @@ class Compression:
         self._was_entered = True
         ledger, estimate = Ledger(self._live), self._probed
         if estimate is None and self._survey is None:
-            ledger, estimate = self._begin_step(), self._estimate
+            ledger, estimate = self._begin_step(), self._steering.estimate
         region = Region(
             self._quality,
             ledger,
@@ -167,7 +159,8 @@ class Compression:
     def _balanced(self) -> Balanced | None:
         if self._survey is not None:
             return self._survey.begin_pass()
-        return None if self._balance is None else Balanced(self._balance)
+        balance = self._steering.balance
+        return None if balance is None else Balanced(balance)
 
     @untraced
     def __exit__(self, *error: object) -> None:
@@ -210,60 +203,11 @@ class Compression:
 
     def _begin_step(self) -> Ledger:
         """Learn from the last step, and return the ledger of a new one."""
-        self._learn_from_step()
-        if isinstance(self._quality.controller, ScoreController):
-            is_due = self._num_steps % self._every == 0
-            self._estimate = NoiseEstimate() if is_due else None
-        self._num_steps += 1
+        self._steering.begin_pass(self._ledger)
         own_nbytes = max(_LEAST_WINDOW_NBYTES, self._ledger.coded_nbytes // _WINDOWS_PER_STEP)
         self._window_nbytes = self._given_window_nbytes or own_nbytes
-        self._ledger, self._is_learned = Ledger(self._live), False
+        self._ledger = Ledger(self._live)
         return self._ledger
-
-    def _learn_from_step(self) -> None:
-        """Steer by what the last step held or predicts, once; a state is taken after that too."""
-        controller, level = self._quality.controller, self._quality.level
-        if isinstance(controller, BudgetController) and level is not None and not self._is_learned:
-            held_nbytes = self._ledger.held_nbytes
-            if controller.is_hopeless(level, held_nbytes):
-                self._warn(
-                    f"saved activations take {held_nbytes:,} bytes at the coarsest level, more than budget_bytes; use a "
-                    "smaller batch, or checkpoint some blocks"
-                )
-            values = self._ledger.num_coded_values
-            self._quality.level = controller.next_level(level, held_nbytes, values)
-        if isinstance(controller, ScoreController):
-            found = self._predicted()
-            self._learn(found)
-            if found is None and self._estimate is not None and self._similarity is None:
-                self._warn(
-                    "target_score steers nothing yet: the pass said nothing of the gradients of linear layers or convolutions; "
-                    "call probe, which compares gradients, or leave target_score out"
-                )
-        self._estimate, self._is_learned = None, True
-
-    def _warn(self, sentence: str) -> None:
-        """Log a sentence, once."""
-        if not self._has_warned:
-            self._has_warned = True
-            _log.warning(sentence)
-
-    def _predicted(self) -> Similarity | None:
-        """Return the score that the last measured step predicts, corrected by the last probe."""
-        found = None if self._estimate is None else self._estimate.similarity()
-        if found is None:
-            return None
-        lost = (self._calibration * (1 - x) for x in found)
-        return Similarity(*(max(0.0, 1 - x) for x in lost))
-
-    def _learn(self, found: Similarity | None, *, is_predicted: bool = True) -> None:
-        controller, level = self._quality.controller, self._quality.level
-        if found is None:
-            return
-        self._similarity, self._is_predicted = found, is_predicted
-        self._similarity_level = level
-        if isinstance(controller, ScoreController) and level is not None:
-            self._quality.level = controller.next_level(level, found.score)
 
     def probe(self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]) -> Similarity:
         """Compare the gradients of one batch with and without compression, and steer by what is found.
@@ -289,14 +233,7 @@ class Compression:
             self._probed = None
         common = [name for name in exact if name in lossy]
         found = gradient_similarity([exact[k] for k in common], [lossy[k] for k in common])
-        if predicted is not None and predicted.score < 1:
-            # what the closed form does not see: errors that reach a gradient through later layers
-            least, most = _CALIBRATIONS
-            seen = (1 - found.score) / (1 - predicted.score)
-            self._calibration = min(most, max(least, seen))
-        self._learn(found, is_predicted=False)
-        # of the level before, and less than what is known now
-        self._estimate = None
+        self._steering.learn_from_probe(found, predicted)
         return found
 
     def balance(
@@ -339,10 +276,11 @@ class Compression:
             return self._lossy_gradients(model, forward_and_loss)
 
         try:
-            self._balance = surveyed_balance(parts, exact, lossy)
+            balance = surveyed_balance(parts, exact, lossy)
         finally:
             self._survey = None
-        return dict(self._balance.factors)
+        self._steering.balance = balance
+        return dict(balance.factors)
 
     def _exact_gradients(
         self, model: nn.Module, forward_and_loss: Callable[[], torch.Tensor]
@@ -376,19 +314,20 @@ class Compression:
 
         Sizes that a GPU has not told yet count as those of the tensors themselves.
         """
-        ledger = self._ledger
+        ledger, steering = self._ledger, self._steering
+        balance = steering.balance
         return ActivationReport(
-            num_steps=self._num_steps,
+            num_steps=steering.num_passes,
             codec=self._quality.codec_id,
             level=self._quality.level,
             forms={form: replace(tally) for form, tally in ledger.forms.items()},
             num_duplicates=ledger.num_duplicates,
             duplicate_nbytes=ledger.duplicate_nbytes,
             live_nbytes=self._live.nbytes,
-            similarity=self._similarity,
-            similarity_level=self._similarity_level,
-            is_predicted=self._is_predicted,
-            factors={} if self._balance is None else dict(self._balance.factors),
+            similarity=steering.similarity,
+            similarity_level=steering.similarity_level,
+            is_predicted=steering.is_predicted,
+            factors={} if balance is None else dict(balance.factors),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -396,20 +335,11 @@ class Compression:
 
         Taken between a backward pass and the next forward pass.
         """
-        self._learn_from_step()
+        self._steering.learn_from_pass(self._ledger)
         return self._state()
 
     def _state(self) -> dict[str, Any]:
-        state = State(
-            num_steps=self._num_steps,
-            level=self._quality.level,
-            calibration=self._calibration,
-            similarity=self._similarity,
-            similarity_level=self._similarity_level,
-            is_predicted=self._is_predicted,
-            balance=self._balance,
-        )
-        return state.to_dict(self._origin)
+        return self._steering.state().to_dict(self._origin)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a state.
@@ -417,12 +347,7 @@ class Compression:
         Raises:
             SpecError: it is no state, or that of other options.
         """
-        found = State.of(state, self._origin)
-        self._num_steps, self._calibration = found.num_steps, found.calibration
-        self._quality.level, self._balance = found.level, found.balance
-        self._similarity, self._similarity_level = found.similarity, found.similarity_level
-        self._is_predicted = found.is_predicted
-        self._estimate, self._is_learned = None, True
+        self._steering.load(State.of(state, self._origin))
 
 
 def _with_state(

@@ -1,0 +1,130 @@
+"""The level of a training's saved tensors, moved by what its passes hold, predict and probe."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from tersor.policy import BudgetController, ScoreController, Similarity
+from tersor.sites.activations.balance import Balance
+from tersor.sites.activations.estimate import NoiseEstimate
+from tersor.sites.activations.quality import Quality
+from tersor.sites.activations.report import Ledger
+from tersor.sites.activations.state import State
+
+_log = logging.getLogger("tersor")
+_CALIBRATIONS: Final = (0.05, 50.0)
+"""Limits of the factor between the loss that a probe measures and the predicted one."""
+
+
+class Steering:
+    """What a compression learns from its passes.
+
+    Attributes:
+        quality: has the level that is moved.
+        balance: factors of the level by part of the network; None if they were never measured.
+        similarity: of gradients, last measured or predicted; None before.
+        similarity_level: the level that was scored.
+        is_predicted: True if the similarity does not come from a probe.
+        num_passes: forward passes so far.
+        estimate: gathers the noise of the current pass; None if that is not measured.
+    """
+
+    def __init__(self, quality: Quality, every: int) -> None:
+        """Start without a measurement; a score is predicted in one of ``every`` passes."""
+        self.quality, self._every = quality, every
+        self.balance: Balance | None = None
+        self.similarity: Similarity | None = None
+        self.similarity_level: float | None = None
+        self.is_predicted = self._has_warned = False
+        self.num_passes = 0
+        self.estimate: NoiseEstimate | None = None
+        self._calibration = 1.0
+        self._is_learned = True
+
+    def begin_pass(self, last: Ledger) -> None:
+        """Learn from the last pass, whose ledger is given, and begin another."""
+        self.learn_from_pass(last)
+        if isinstance(self.quality.controller, ScoreController):
+            is_due = self.num_passes % self._every == 0
+            self.estimate = NoiseEstimate() if is_due else None
+        self.num_passes += 1
+        self._is_learned = False
+
+    def learn_from_pass(self, ledger: Ledger) -> None:
+        """Steer by what a pass held or predicts, once per pass."""
+        controller = self.quality.controller
+        if isinstance(controller, BudgetController) and not self._is_learned:
+            self._fit_budget(controller, ledger)
+        if isinstance(controller, ScoreController):
+            found = self.predicted()
+            if found is not None:
+                self._learn(found, is_predicted=True)
+            elif self.estimate is not None and self.similarity is None:
+                self._warn(
+                    "target_score steers nothing yet: the pass said nothing of the gradients of linear layers or convolutions; "
+                    "call probe, which compares gradients, or leave target_score out"
+                )
+        self.estimate, self._is_learned = None, True
+
+    def learn_from_probe(self, found: Similarity, predicted: Similarity | None) -> None:
+        """Steer by what a probe measured, and correct later predictions by the one for the same pass."""
+        if predicted is not None and predicted.score < 1:
+            # the closed form does not see errors that reach a gradient through later layers
+            least, most = _CALIBRATIONS
+            seen = (1 - found.score) / (1 - predicted.score)
+            self._calibration = min(most, max(least, seen))
+        self._learn(found, is_predicted=False)
+        # it is of the level before, and knows less than the probe
+        self.estimate = None
+
+    def predicted(self) -> Similarity | None:
+        """Return the score that the last measured pass predicts, corrected by the last probe."""
+        found = None if self.estimate is None else self.estimate.similarity()
+        if found is None:
+            return None
+        lost = (self._calibration * (1 - x) for x in found)
+        return Similarity(*(max(0.0, 1 - x) for x in lost))
+
+    def _learn(self, found: Similarity, *, is_predicted: bool) -> None:
+        controller, level = self.quality.controller, self.quality.level
+        self.similarity, self.similarity_level, self.is_predicted = found, level, is_predicted
+        if isinstance(controller, ScoreController) and level is not None:
+            self.quality.level = controller.next_level(level, found.score)
+
+    def _fit_budget(self, controller: BudgetController, ledger: Ledger) -> None:
+        level, held_nbytes = self.quality.level, ledger.held_nbytes
+        if level is None:
+            return
+        if controller.is_hopeless(level, held_nbytes):
+            self._warn(
+                f"saved activations take {held_nbytes:,} bytes at the coarsest level, more than budget_bytes; use a "
+                "smaller batch, or checkpoint some blocks"
+            )
+        self.quality.level = controller.next_level(level, held_nbytes, ledger.num_coded_values)
+
+    def _warn(self, sentence: str) -> None:
+        """Log a sentence, once."""
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(sentence)
+
+    def state(self) -> State:
+        """Return what has been learned."""
+        return State(
+            num_steps=self.num_passes,
+            level=self.quality.level,
+            calibration=self._calibration,
+            similarity=self.similarity,
+            similarity_level=self.similarity_level,
+            is_predicted=self.is_predicted,
+            balance=self.balance,
+        )
+
+    def load(self, state: State) -> None:
+        """Go on from a state."""
+        self.num_passes, self._calibration = state.num_steps, state.calibration
+        self.quality.level, self.balance = state.level, state.balance
+        self.similarity, self.similarity_level = state.similarity, state.similarity_level
+        self.is_predicted = state.is_predicted
+        self.estimate, self._is_learned = None, True
