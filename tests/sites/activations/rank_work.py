@@ -268,6 +268,29 @@ def probes(rank: int) -> dict[str, Any]:
     return found
 
 
+def balances(rank: int) -> dict[str, Any]:
+    """Balance a whole model, a sharded one, and one under DDP; both pairs must find the same."""
+
+    def balance(model: nn.Module, x: torch.Tensor) -> dict[str, float]:
+        compression = activations.compressed(step=1.0)
+
+        def forward_and_loss() -> torch.Tensor:
+            with compression:
+                out = model(x)
+            return loss_of(out)
+
+        return compression.balance(model, forward_and_loss)
+
+    x, pictures = tokens(rank), images(rank)
+    replica = DistributedDataParallel(cnn_of_rank())
+    return {
+        "whole": balance(whole(), x),
+        "shards": balance(sharded(reshard_after_forward=True), x),
+        "images": balance(cnn_of_rank(), pictures),
+        "replica": balance(replica, pictures),
+    }
+
+
 def steers(rank: int) -> dict[str, Any]:
     """Return level and score after some steps that are steered by what they predict."""
     found = {}

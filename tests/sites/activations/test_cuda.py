@@ -101,3 +101,22 @@ def test_the_peak_falls(codec) -> None:
     compression = activations.compressed(codec, window_nbytes=8 << 20, **CODECS[codec])
     assert peak(None) > 2 * peak(compression)
     assert compression.report().live_nbytes == 0
+
+
+def test_a_balance_holds_less_at_gradients_that_are_no_worse() -> None:
+    torch.manual_seed(0)
+    model, x = resnet(8, 2).cuda(), images().cuda()
+    compression = activations.compressed(step=1.0)
+
+    def forward_and_loss() -> torch.Tensor:
+        with compression:
+            out = model(x)
+        return nn.functional.cross_entropy(out, torch.arange(16, device="cuda") % 10)
+
+    before = compression.probe(model, forward_and_loss)
+    forward_and_loss()
+    ratio = compression.report().ratio
+    compression.balance(model, forward_and_loss, parts="tensor")
+    assert compression.probe(model, forward_and_loss).score > before.score
+    forward_and_loss()
+    assert compression.report().ratio > 1.1 * ratio

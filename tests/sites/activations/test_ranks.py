@@ -10,6 +10,7 @@ from tests.sites.activations.models import all_equal
 from tests.sites.activations.rank_work import (
     MATRIX_NBYTES,
     SHARDINGS,
+    balances,
     changes_are_seen,
     keeps_no_weights,
     probes,
@@ -32,6 +33,7 @@ def on_ranks(rank: int) -> dict[str, Any]:
             changes_are_seen,
             trains,
             probes,
+            balances,
             steers,
         ],
     )
@@ -87,6 +89,13 @@ def test_a_probe_of_shards_or_of_replicas_finds_what_one_of_the_whole_model_find
         assert all(one["no trace"])
     # each of its own batch
     assert found[0]["shards"] != found[1]["shards"]
+
+
+def test_a_balance_of_shards_or_of_replicas_is_that_of_the_whole_model(two_ranks) -> None:
+    for one in of_all(two_ranks, "balances"):
+        assert one["shards"] == one["whole"]
+        assert one["replica"] == one["images"]
+        assert one["whole"].keys() >= {"layer_norm", "gelu", "linear"}
 
 
 @pytest.mark.parametrize("name", ["shards", "replicas"])
