@@ -23,10 +23,10 @@ from tersor.kernels.entropy.rans.gpu.decode_streams import (
 )
 from tersor.kernels.group.rms import layout
 from tersor.kernels.group.rms.gpu import GROUP
-from tersor.kernels.payload.gpu.open import copy_values, open_payload, put_outliers
-from tersor.kernels.payload.gpu.plan import CODED, CONSTANT, EXACT, HEADER_NBYTES
-from tersor.kernels.payload.gpu.uncoded import programs_per_tensor
-from tersor.kernels.quantize.gpu.values import as_compute, bits_of, from_bits, store_values
+from tersor.kernels.payload.gpu.open import open_payload, put_outliers
+from tersor.kernels.payload.gpu.plan import CODED, HEADER_NBYTES
+from tersor.kernels.payload.gpu.uncoded import fill_uncoded, programs_per_tensor
+from tersor.kernels.quantize.gpu.values import bits_of, from_bits
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import F32, F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
@@ -86,17 +86,10 @@ def _fill_kernel(
     count, address = tl.load(counts + k), tl.load(targets + k)
     payload = buffer + tl.load(offsets + k)
     mode, number, _, _, good = open_payload(payload, tl.load(sizes + k), count, TYPE)
-    begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
-    if good & (mode == CONSTANT):
-        for start in range(begin, count, stride):
-            values = as_compute(tl.zeros([PART], dtype=tl.float64) + number, TYPE)
-            position = start + tl.arange(0, PART)
-            store_values(address, position, values, count, TYPE, False, False)
-    elif good & (mode == EXACT):
-        body = (payload + HEADER_NBYTES).to(tl.int64)
-        for start in range(begin, count, stride):
-            copy_values(body, address, start, tl.minimum(start + PART, count), TYPE)
+    if good & (mode != CODED):
+        fill_uncoded(payload, mode, number, count, address, TYPE, PART)
     elif tl.load(coded + k) > 0:
+        begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
         own = tl.load(scales + k).to(tl.pointer_type(tl.int16))
         num_groups = (count + GROUP - 1) // GROUP
         for start in range(begin, num_groups, stride):
