@@ -25,7 +25,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
 )
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+from tersor.kernels.runtime.gpu.tiles import addresses, num_parts, tile_table
 from tersor.kernels.transform.gpu import load_values, store_values
 
 _TILE: Final = 2048
@@ -131,7 +131,7 @@ def _scaled_cast_kernel(
 ):  # fmt: skip
     """One program casts ``GROUPS`` groups of one tensor to 8 bits."""
     k, tile, count = own_tile(counts, first_tiles, owners)
-    scales_nbytes = 4 * ((count + GROUP - 1) // GROUP)
+    scales_nbytes = 4 * num_parts(count, GROUP)
     payload = new_payload(out, offsets, sizes, k, tile, scales_nbytes + count)
     scales, x = payload.to(tl.pointer_type(tl.float32)), typed(tl.load(starts + k), TYPE, ALIGNMENT)
     data = payload + scales_nbytes
@@ -146,7 +146,7 @@ def _scaled_uncast_kernel(
 ):  # fmt: skip
     """One program widens ``GROUPS`` groups of one tensor; a payload of a wrong size is not read."""
     k, tile, count = own_tile(counts, first_tiles, owners)
-    scales_nbytes = 4 * ((count + GROUP - 1) // GROUP)
+    scales_nbytes = 4 * num_parts(count, GROUP)
     nbytes = scales_nbytes + count
     payload, is_whole = given_payload(buffer, offsets, sizes, status, k, tile, nbytes)
     scales, y = (

@@ -31,7 +31,7 @@ from tersor.kernels.payload.gpu.fixed_size import (
 )
 from tersor.kernels.runtime.gpu.element_types import TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, tile_table
+from tersor.kernels.runtime.gpu.tiles import addresses, num_parts, tile_table
 
 
 @jit_kernel(do_not_specialize=["out", "low", "high"])
@@ -42,7 +42,7 @@ def _quantize_kernel(
 ):  # fmt: skip
     """One program quantizes the groups that ``ROWS`` lower rows of one tensor belong to."""
     k, tile, count = own_tile(counts, first_tiles, owners)
-    num_groups = (count + GROUP - 1) // GROUP
+    num_groups = num_parts(count, GROUP)
     payload = new_payload(
         out, offsets, sizes, k, tile, num_groups * (4 + GROUP * NBITS // 8)
     )  # fmt: skip
@@ -66,7 +66,7 @@ def _dequantize_kernel(
     A payload of a wrong size is not read, and nothing is written for it.
     """
     k, tile, count = own_tile(counts, first_tiles, owners)
-    num_groups = (count + GROUP - 1) // GROUP
+    num_groups = num_parts(count, GROUP)
     payload, is_whole = given_payload(
         buffer, offsets, sizes, status, k, tile, num_groups * (4 + GROUP * NBITS // 8)
     )

@@ -30,7 +30,7 @@ from tersor.kernels.quantize.gpu.values import bits_of, from_bits
 from tersor.kernels.runtime.device_cache import on_device
 from tersor.kernels.runtime.gpu.element_types import F32, F64, TYPES
 from tersor.kernels.runtime.gpu.launch import jit_kernel
-from tersor.kernels.runtime.gpu.tiles import addresses, padded
+from tersor.kernels.runtime.gpu.tiles import addresses, num_parts, padded
 from tersor.kernels.runtime.workspace import Layout
 
 _VALUES_PER_STORE: Final = 1024
@@ -54,7 +54,7 @@ def _open_kernel(
     head = tl.load(body.to(tl.pointer_type(tl.int64)), mask=is_coded, other=0)
     has_zeros = head == 1
     start = scales_start(has_zeros, top)
-    symbols_start = start + padded(2 * ((count + GROUP - 1) // GROUP))
+    symbols_start = start + padded(2 * num_parts(count, GROUP))
     is_coded = is_coded & ((head == 0) | has_zeros) & (body_nbytes >= symbols_start)
     tl.store(bodies + k, (body + symbols_start).to(tl.int64))
     tl.store(rooms + k, body_nbytes - symbols_start)
@@ -91,7 +91,7 @@ def _fill_kernel(
     elif tl.load(coded + k) > 0:
         begin, stride = tl.program_id(1).to(tl.int64) * PART, tl.num_programs(1) * PART
         own = tl.load(scales + k).to(tl.pointer_type(tl.int16))
-        num_groups = (count + GROUP - 1) // GROUP
+        num_groups = num_parts(count, GROUP)
         for start in range(begin, num_groups, stride):
             i = start + tl.arange(0, PART)
             found = tl.load(own + i, mask=i < num_groups, other=0).to(tl.int32) & 0xFFFF
