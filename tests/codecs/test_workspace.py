@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -126,6 +128,41 @@ def test_no_graph_is_captured_where_memory_is_short(monkeypatch):
             replays.note(call, lambda: runs.append(1))
     assert not is_sparing()
     assert not runs
+
+
+def test_no_graph_is_replayed_where_memory_is_short(monkeypatch):
+    monkeypatch.setattr(replay, "_is_current", lambda form: True)
+    launched: list[object] = []
+    replays, form = replay.Replays(), replay.Form(torch.device("cuda", 0), 5)
+    form.replay = replay.Replay((), None, (), None, SimpleNamespace(replay=lambda: None), (), [])
+    with sparing_memory():
+        assert replays.launch(form, (), launched.append) is None
+        assert not launched
+        # before CUDA is asked for a stream, which there may not be
+        assert replays.form_of("a form", form.device) is None
+    replays.launch(form, (), launched.append)
+    assert launched == [form.replay]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["flat", "ans"])
+def test_a_limit_holds_for_calls_of_which_there_is_a_graph(name):
+    codec, x = codec_of(name), torch.randn(256, 4096, device="cuda")
+    tersor.set_graph_replay(True)
+    for _ in range(4):
+        packed = tersor.compress(x, codec=codec)
+        tersor.decompress(packed)
+    held_nbytes, limit_nbytes = tersor.graph_replay_nbytes(), 16 * MIB
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    small = tersor.compress(x, codec=codec, max_workspace_nbytes=limit_nbytes)
+    result = sum(payload.untyped_storage().nbytes() for payload in small.payloads)
+    assert torch.cuda.max_memory_allocated() - before - result <= limit_nbytes
+    assert_bits_equal(
+        tersor.decompress(small, max_workspace_nbytes=limit_nbytes), tersor.decompress(packed)
+    )
+    assert tersor.graph_replay_nbytes() == held_nbytes
 
 
 @pytest.mark.gpu

@@ -146,8 +146,11 @@ class Replays:
             self._drops_left = _MAX_DROPS
 
     def form_of(self, form: Hashable, device: torch.device) -> Form | None:
-        """Return what is known of a form on the current stream; None if it is not to be replayed."""
-        if not self._is_enabled or device.type != "cuda":
+        """Return what is known of a form on the current stream; None if it is not to be replayed.
+
+        Where memory is short nothing is: a graph's working memory is that of calls without a limit.
+        """
+        if not self._is_enabled or device.type != "cuda" or is_sparing():
             return None
         if torch.cuda.is_current_stream_capturing():
             return None
@@ -171,10 +174,10 @@ class Replays:
         ``then`` must launch what copies it. It must not wait.
 
         Returns:
-            None, and nothing is launched, if there is no graph, or the current device and stream are not those
-            of the form, or are being captured.
+            None, and nothing is launched, if there is no graph, memory is short, or the current device and stream
+            are not those of the form, or are being captured.
         """
-        if form.replay is None or not _is_current(form):
+        if form.replay is None or is_sparing() or not _is_current(form):
             return None
         with self.lock:
             replay = form.replay
@@ -288,7 +291,8 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
 
     A call of `compress`, `encode_batch`, their decoders or an exchange on tensors of the same shapes, dtype and
     kinds of bounds as two calls before it on its stream is captured, and replayed from then on: the host
-    launches once, not a dozen times. Inside a capture of your own nothing is replayed.
+    launches once, not a dozen times. Inside a capture of your own nothing is replayed, nor is a call with a
+    `max_workspace_nbytes`, which never uses the memory of graphs and does not count it.
 
     Drops all graphs and gives the memory they hold back; waits for them to end.
 
