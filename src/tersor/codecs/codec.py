@@ -105,11 +105,15 @@ class Codec(ABC):
     def max_nbytes(self, shape: tuple[int, ...], dtype: torch.dtype) -> int:
         """Return an upper bound of the payload size of one chunk; exact if size_kind is fixed."""
 
-    def workspace_nbytes(self, num_values: int) -> int:
-        """Return an upper bound of the device memory that coding so many values takes beyond them and their payload.
+    def workspace_nbytes(self, num_values: int, dtype: torch.dtype) -> int:
+        """Return the most device memory that coding so many values takes beyond them and their payload.
 
-        A few MiB per call come on top. This one holds for operations composed of others, the longest way.
+        A few MiB per call, and tables of 256 KiB per tensor, come on top. Proportional to ``num_values`` and above 0. It holds
+        for encoding and for decoding inside ``sparing_memory``.
+
+        This default covers operations that are composed of others, and ``rows`` with rows of one value.
         """
+        del dtype
         return 96 * num_values
 
     def supports(self, dtype: torch.dtype) -> bool:
