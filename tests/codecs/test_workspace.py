@@ -166,7 +166,7 @@ def test_allocations_are_counted_as_long_as_they_are_held():
         del x, y
         assert (found.nbytes, found.peak_nbytes) == (z.nbytes, 4000 + z.nbytes)
     with DeviceAllocations() as found:
-        x = torch.empty(1000)
+        torch.empty(1000)
     assert found.peak_nbytes == 0
 
 
