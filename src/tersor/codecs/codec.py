@@ -377,6 +377,8 @@ def checked_out(out: torch.Tensor | None, info: TensorInfo, device: torch.device
             f"out must be {info.dtype} of shape {info.shape} on {device}, "
             f"not {out.dtype} of shape {tuple(out.shape)} on {out.device}"
         )
+    if any(size > 1 and step == 0 for size, step in zip(out.shape, out.stride(), strict=True)):
+        raise SpecError("out must not be an expanded tensor, whose values share memory")
     if out.requires_grad:
         raise SpecError("out must not require a gradient; give out.detach()")
     if out.is_neg() or out.is_conj():

@@ -94,8 +94,10 @@ def list_pieces(
         SpecError: the limit is less than the largest tensor takes; the sentence says how much that is.
     """
     check_workspace(max_workspace_nbytes)
+    if not tensors:
+        return [range(0)]
     needed = [_listed_nbytes(codec, x) for codec, x in zip(codecs, tensors, strict=True)]
-    least = _CALL_NBYTES + max(needed, default=0)
+    least = _CALL_NBYTES + max(needed)
     if least > max_workspace_nbytes:
         raise _too_little(
             max_workspace_nbytes, least, "the largest of these tensors, which is one payload"

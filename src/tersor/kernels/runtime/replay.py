@@ -302,10 +302,14 @@ def set_graph_replay(enabled: bool, *, max_nbytes: int | None = None) -> None:
             more, and not captured any more where that happens again and again.
 
     Raises:
-        SpecError: ``max_nbytes`` is negative.
+        SpecError: ``enabled`` is not a bool, or ``max_nbytes`` no number of bytes.
     """
-    if max_nbytes is not None and max_nbytes < 0:
-        raise SpecError(f"max_nbytes must be at least 0, not {max_nbytes}")
+    if type(enabled) is not bool:
+        raise SpecError(f"enabled must be True or False, not {enabled!r}")
+    if max_nbytes is not None and (type(max_nbytes) is not int or max_nbytes < 0):
+        raise SpecError(
+            f"max_nbytes must be a whole number of bytes, or None for 512 MiB, not {max_nbytes!r}"
+        )
     REPLAYS.configure(enabled, max_nbytes)
 
 
