@@ -59,6 +59,14 @@ def test_ans_says_that_it_takes_less_than_a_third_of_float32_values():
     assert 3 * codec.workspace_nbytes(2**20, torch.float32) < 4 * 2**20
 
 
+def test_auto_tries_no_more_than_a_chunk():
+    codec, x = codec_of("auto"), torch.ones(300_000)
+    limit_nbytes = 8 * MIB + 2**18 + 70_000 * codec.workspace_nbytes(1, x.dtype)
+    packed = tersor.compress(x, codec=codec, max_workspace_nbytes=limit_nbytes)
+    assert packed.chunk_values == 70_000
+    assert "on a sample of 70000 values" in packed.reason
+
+
 @pytest.mark.parametrize("name", CODECS)
 def test_too_small_a_limit_is_refused_with_the_least_that_is_taken(name):
     x = torch.randn(600, 500)
