@@ -249,3 +249,25 @@ def test_an_infinite_ratio_is_refused_for_what_it_is():
 
 def test_a_list_without_tensors_takes_no_memory():
     assert encode_batch([], [], max_workspace_nbytes=0).buffer.numel() == 0
+
+
+@pytest.mark.parametrize(
+    ("payloads", "chunk_values"),
+    [((b"12345678",), 4), ((np.zeros(8, np.uint8),), 4), ((FRAME,), 0), ((FRAME,), -1),
+     ((FRAME,), 1.5), ((FRAME,), True)],
+)  # fmt: skip
+def test_a_packed_tensor_has_payloads_and_a_size_of_chunks(payloads, chunk_values, raw):
+    assert_rejects(
+        lambda: decompress(Packed(TensorInfo.of(X), raw, payloads, chunk_values)), SpecError
+    )
+
+
+def test_a_packed_tensor_without_payloads_is_refused(raw):
+    packed = Packed(TensorInfo.of(X), raw, (), 4)
+    for limits in ({}, {"max_workspace_nbytes": 2**24}):
+        assert_rejects(lambda limits=limits: decompress(packed, **limits), CorruptDataError)
+
+
+@pytest.mark.parametrize("packed", [None, FRAME, b"16"], ids=lambda x: type(x).__name__)
+def test_a_codec_unpacks_only_what_a_codec_packed(packed, raw):
+    assert "pack" in str(assert_rejects(lambda: raw.unpack(packed), SpecError))

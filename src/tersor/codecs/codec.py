@@ -186,6 +186,8 @@ class Codec(ABC):
             SpecError: the codec takes no such dtype, or ``out`` does not fit.
             CorruptDataError: the payload is not what this codec writes.
         """
+        if not isinstance(packed, Packed):
+            raise SpecError(f"expected what pack returned, not {type(packed).__name__}")
         info = packed.info
         self.check_supported(info.dtype)
         found = self._unpack_again(packed) if out is None else None
